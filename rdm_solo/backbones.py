@@ -1,0 +1,54 @@
+"""A small residual network for small images, so that a laptop without a GPU can pretrain."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+__all__ = ["SmallResNet"]
+
+
+class _Block(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+        # A block starts as its shortcut.
+        nn.init.zeros_(self.bn2.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
+        return (out + self.shortcut(x)).relu()  # type: ignore[no-any-return]
+
+
+class SmallResNet(nn.Module):
+    """Three stages of one residual block, 3x3 stem of stride 1, ``4 * width`` features.
+
+    Shapes: ``(N, in_channels, H, W) -> (N, num_features)``.
+
+    >>> import torch
+    >>> SmallResNet(in_channels=1, width=32)(torch.zeros(2, 1, 8, 8)).shape
+    torch.Size([2, 128])
+    """
+
+    def __init__(self, in_channels: int = 3, width: int = 32) -> None:
+        super().__init__()
+        self.num_features = 4 * width
+        self.stem = nn.Sequential(
+            nn.Conv2d(in_channels, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
+        )
+        self.stages = nn.Sequential(
+            _Block(width, width, 1), _Block(width, 2 * width, 2), _Block(2 * width, 4 * width, 2)
+        )
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.stages(self.stem(x)).mean(dim=(2, 3))  # type: ignore[no-any-return]

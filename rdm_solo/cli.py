@@ -1,0 +1,150 @@
+"""Answers to what was typed: unknown names get one sentence with the nearest known one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rdm_solo.schedules import suggest
+
+__all__ = ["check_arguments", "config_folder", "fail", "sentences"]
+
+# Places where keys of one's own make sense: they are handed on to something that knows them.
+OPEN = ("trainer.", "backbone.kwargs.", "optimizer.kwargs.", "dataset.source.", "hydra.")
+
+
+def config_folder() -> Path:
+    """``conf/``: inside the package when installed, beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    inside = package / "conf"
+    return inside if inside.is_dir() else package.parent / "conf"
+
+
+def fail(message: str) -> NoReturn:
+    """Say why in one sentence and leave with status 2."""
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+@contextlib.contextmanager
+def sentences() -> Iterator[None]:
+    """Errors that answer the user leave as one sentence, without a traceback."""
+    from hydra.errors import InstantiationException
+
+    try:
+        yield
+    except InstantiationException as error:
+        cause = error.__cause__
+        fail(str(cause) if isinstance(cause, (ValueError, ImportError)) else _first_line(error))
+    except (ValueError, ImportError) as error:
+        fail(str(error))
+
+
+def check_arguments(argv: list[str]) -> None:
+    """Check the command line's overrides against the config before Hydra or torch start."""
+    from hydra._internal.utils import get_args_parser
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    arguments = get_args_parser().parse_args(argv)
+    if arguments.hydra_help or arguments.help or arguments.shell_completion or arguments.info:
+        return
+    try:
+        overrides = OverridesParser.create().parse_overrides(arguments.overrides)
+    except HydraException as error:
+        fail(f"cannot read the arguments: {_first_line(error)}")
+    groups = _groups()
+    chosen = []
+    for override in overrides:
+        if override.key_or_group in groups and not override.is_delete():
+            chosen.append(_check_choice(override, groups[override.key_or_group]))
+    if arguments.config_name is None and arguments.config_dir is None:
+        keys = _keys(_compose(chosen))
+        for override in overrides:
+            if override.key_or_group not in groups:
+                _check_key(override, keys, list(groups))
+        if not arguments.cfg:
+            _check_writable(overrides, bool(arguments.multirun))
+
+
+def _groups() -> dict[str, list[str]]:
+    """Config groups and their options, from the files."""
+    folder = config_folder()
+    found: dict[str, list[str]] = {}
+    for path in sorted(folder.rglob("*.yaml")):
+        parts = path.relative_to(folder).with_suffix("").parts
+        if len(parts) > 1 and parts[0] != "recipe":
+            found.setdefault(parts[0], []).append("/".join(parts[1:]))
+    return found
+
+
+def _check_choice(override: Any, options: list[str]) -> str:
+    group = override.key_or_group
+    values = list(override.sweep_iterator()) if override.is_sweep_override() else [override.value()]
+    for value in map(str, values):
+        if value not in options and not (group == "experiment" and value == "null"):
+            hint = suggest(value, options)
+            fail(f"{group} must be one of {', '.join(options)}; got {value!r}{hint}")
+    return f"{group}={values[0]}"
+
+
+def _check_key(override: Any, keys: list[str], groups: list[str]) -> None:
+    key = override.key_or_group
+    if key in keys or key.startswith("hydra."):
+        return
+    if override.is_add() and key.startswith(OPEN):
+        return
+    parent = key.rpartition(".")[0]
+    if parent in keys and key.startswith(("p.", "dataset.views.")):
+        return
+    hint = suggest(key, keys + groups)
+    if key.startswith("trainer."):
+        hint += f" (other arguments of Lightning's Trainer are given as ++{key}=...)"
+    fail(f"there is no option {key!r}{hint or '; --help lists them'}")
+
+
+def _compose(choices: list[str]) -> Any:
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        try:
+            return compose("config", overrides=choices)
+        except HydraException as error:
+            fail(_first_line(error))
+
+
+def _keys(cfg: Any) -> list[str]:
+    """Every key of the config, dotted, interpolations left alone."""
+    from omegaconf import OmegaConf
+
+    def walk(node: dict[Any, Any], prefix: str) -> Iterator[str]:
+        for key, value in node.items():
+            yield f"{prefix}{key}"
+            if isinstance(value, dict):
+                yield from walk(value, f"{prefix}{key}.")
+
+    plain: dict[Any, Any] = OmegaConf.to_container(cfg, resolve=False)
+    plain.pop("hydra", None)
+    return list(walk(plain, ""))
+
+
+def _check_writable(overrides: list[Any], multirun: bool) -> None:
+    """Find the run's folder before Hydra fails to make it."""
+    option = "hydra.sweep.dir" if multirun else "hydra.run.dir"
+    given = [override.value() for override in overrides if override.key_or_group == option]
+    target = str(given[-1]).strip("'\"") if given else "runs"
+    folder = Path(target.split("${")[0] or ".")
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        fail(f"{option}={target} cannot be written: {folder} is no folder that you may write to.")
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

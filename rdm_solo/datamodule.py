@@ -1,0 +1,50 @@
+"""The loaders of a run, on the device that trains."""
+
+from __future__ import annotations
+
+from rdm_solo.augment import Views
+from rdm_solo.data import Dataset, EpochLoader
+from rdm_solo.host import pl
+
+__all__ = ["DataModule"]
+
+
+class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]
+    """Training views, validation images, and clean training images for the kNN's memory."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        views: Views,
+        batch_size: int,
+        seed: int = 0,
+        expand_channels: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.dataset, self.views = dataset, views
+        self.batch_size, self.seed = batch_size, seed
+        self.expand_channels = expand_channels
+
+    def _loader(self, images: object, **options: object) -> EpochLoader:
+        loader = EpochLoader(
+            images,  # type: ignore[arg-type]
+            mean=self.dataset.mean,
+            std=self.dataset.std,
+            seed=self.seed,
+            device=self.trainer.strategy.root_device,
+            expand_channels=self.expand_channels,
+            **options,  # type: ignore[arg-type]
+        )
+        # Lightning 2 asks every loader that has a sampler for this one too.
+        loader.batch_sampler = None  # type: ignore[attr-defined]
+        return loader
+
+    def train_dataloader(self) -> EpochLoader:
+        return self._loader(self.dataset.train, batch_size=self.batch_size, views=self.views)
+
+    def val_dataloader(self) -> EpochLoader:
+        return self._loader(self.dataset.val, batch_size=512, shuffle=False, drop_last=False)
+
+    def memory_dataloader(self) -> EpochLoader:
+        """Clean training images, in order."""
+        return self._loader(self.dataset.train, batch_size=512, shuffle=False, drop_last=False)

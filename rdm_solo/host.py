@@ -1,0 +1,283 @@
+"""solo-learn, whichever generation is installed, behind one face: the current one's.
+
+The current generation (GitHub, 1.0.6) builds methods from one OmegaConf config. The only release on
+the Python package index (1.0.2) takes keyword arguments and was written for Lightning 1.4. This
+module is the one place that knows either; when the index catches up, `_Legacy` and what it needs
+can be deleted. Everything else imports `pl`, `SimSiam` and `BYOL` from here.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from rdm_solo.backbones import SmallResNet
+
+INSTALL = """solo-learn is not installed. Its release on the package index pins torch 1.9, so install \
+it without its dependencies:
+    pip install --no-deps solo-learn==1.0.2
+or put a checkout of its current main branch on the path:
+    git clone https://github.com/vturrisi/solo-learn && export PYTHONPATH=$PWD/solo-learn"""
+
+# Backbones that are the same network on both generations. small_resnet is ours.
+OWN_BACKBONES: dict[str, Callable[..., Any]] = {"small_resnet": SmallResNet}
+BACKBONES = (*OWN_BACKBONES, "resnet18", "resnet50")
+
+# What solo-learn calls its scalars, and what every logger and file of ours calls them.
+SCALARS = {
+    "train_neg_cos_sim": "train/loss",
+    "train_class_loss": "train/classifier_loss",
+    "train_acc1": "train/acc1",
+    "train_acc5": "train/acc5",
+    "train_z_std": "train/target_std",
+    "val_loss": "val/classifier_loss",
+    "val_acc1": "val/acc1",
+    "val_acc5": "val/acc5",
+    "tau": "train/tau",
+}
+
+
+class SoloLearnMissing(ImportError):
+    """solo-learn cannot be imported; the message says how to get it."""
+
+
+def _import_solo() -> types.ModuleType:
+    if importlib.util.find_spec("solo") is None:
+        raise SoloLearnMissing(INSTALL)
+    if importlib.util.find_spec("pl_bolts") is None:
+        _stub_pl_bolts()
+    with warnings.catch_warnings():
+        # solo-learn 1.0.2 and 1.0.6 with torch >= 2.4: whitening.py uses torch.cuda.amp.custom_fwd.
+        warnings.filterwarnings("ignore", message=".*custom_fwd.*", category=FutureWarning)
+        # The same with timm >= 0.9: helpers and registry have moved.
+        warnings.filterwarnings("ignore", message="Importing from timm", category=FutureWarning)
+        # solo-learn 1.0.2 registers its swin_* names in timm's own registry.
+        warnings.filterwarnings(
+            "ignore", message="Overwriting .* in registry", category=UserWarning
+        )
+        try:
+            import solo.methods.base
+            import solo.methods.byol
+            import solo.methods.simsiam
+        except ImportError as error:
+            raise SoloLearnMissing(
+                f"solo-learn is installed but cannot be imported: {error}. Known-good versions of "
+                "what it needs are in requirements.txt of this project."
+            ) from error
+    return sys.modules["solo"]
+
+
+def _stub_pl_bolts() -> None:
+    """solo-learn 1.0.2 imports a scheduler from lightning-bolts, which cannot be installed beside
+    today's Lightning. Our methods bring their own schedule, so a name is enough."""
+
+    class LinearWarmupCosineAnnealingLR:
+        def __init__(self, *args: object, **kwargs: object) -> None:
+            raise NotImplementedError(
+                "lightning-bolts is not installed; use the optimizer settings of rdm_solo."
+            )
+
+    for name in ("pl_bolts", "pl_bolts.optimizers", "pl_bolts.optimizers.lr_scheduler"):
+        sys.modules.setdefault(name, types.ModuleType(name))
+    scheduler = sys.modules["pl_bolts.optimizers.lr_scheduler"]
+    scheduler.LinearWarmupCosineAnnealingLR = LinearWarmupCosineAnnealingLR  # type: ignore[attr-defined]
+
+
+_import_solo()
+
+from solo.methods import base as _base  # noqa: E402
+from solo.methods import byol as _byol  # noqa: E402
+from solo.methods import simsiam as _simsiam  # noqa: E402
+
+pl = _base.pl
+CURRENT = hasattr(_base.BaseMethod, "_BACKBONES")
+GENERATION = "current" if CURRENT else "legacy"
+
+
+def version() -> str:
+    """The installed solo-learn, as a person would name it.
+
+    The index's wheel may lie beside a checkout that shadows it, so the generation decides.
+    """
+    if CURRENT:
+        return "1.0.6 or later (current)"
+    try:
+        return f"{metadata.version('solo-learn')} (legacy)"
+    except metadata.PackageNotFoundError:
+        return "1.0.x (legacy)"
+
+
+class _Common(pl.LightningModule):  # type: ignore[misc,name-defined]
+    """What is the same for both generations."""
+
+    def log_dict(self, dictionary: Any, *args: Any, **kwargs: Any) -> None:
+        """solo-learn's scalars under our names, once an epoch."""
+        renamed = {SCALARS.get(name, name): value for name, value in dictionary.items()}
+        if kwargs.get("on_epoch"):
+            kwargs["on_step"] = False
+        kwargs.setdefault("prog_bar", False)
+        super().log_dict(renamed, *args, **kwargs)
+
+    def log(self, name: str, *args: Any, **kwargs: Any) -> None:
+        super().log(SCALARS.get(name, name), *args, **kwargs)
+
+
+class _Current(_Common):
+    """The current generation: our config, in the form that solo-learn reads."""
+
+    def __init__(self, cfg: DictConfig) -> None:
+        super().__init__(_solo_config(cfg))
+
+
+class _Legacy(_Common):
+    """The release on the index, with the names and hooks of the current generation."""
+
+    # Lightning 2 refuses modules that define it; on_validation_epoch_end below calls the original.
+    validation_epoch_end = None
+
+    def __init__(self, cfg: DictConfig) -> None:
+        own = OWN_BACKBONES.get(cfg.backbone.name)
+        kwargs = _backbone_kwargs(cfg)
+        self._own_backbone = functools.partial(own) if own else None
+        self._validation_outputs: list[Any] = []
+        super().__init__(**_solo_arguments(cfg, kwargs))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        current = {"encoder": "backbone", "momentum_encoder": "momentum_backbone"}
+        super().__setattr__(current.get(name, name), value)
+
+    @property
+    def encoder(self) -> Any:
+        return self.backbone
+
+    @property
+    def momentum_encoder(self) -> Any:
+        return self.momentum_backbone
+
+    @property
+    def base_model(self) -> Any:
+        """1.0.2 looks constructors up in a local dict, which knows no others than its own."""
+        return self._base_model
+
+    @base_model.setter
+    def base_model(self, chosen: Any) -> None:
+        self._base_model = self._own_backbone or chosen
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self._validation_outputs.append(super().validation_step(batch, batch_idx))
+
+    def on_validation_epoch_end(self) -> None:
+        super().validation_epoch_end(self._validation_outputs)
+        self._validation_outputs = []
+
+
+class _LegacyMomentum(_Legacy):
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        stepped = self.trainer.global_step > self.last_step
+        super().on_train_batch_end(outputs, batch, batch_idx, 0)
+        if stepped:  # 1.0.2 counts the loader's length; the current generation counts steps
+            self.momentum_updater.update_tau(
+                cur_step=self.trainer.global_step,
+                max_steps=self.trainer.estimated_stepping_batches,
+            )
+
+
+if CURRENT:
+    for _name, _constructor in OWN_BACKBONES.items():
+        _base.BaseMethod._BACKBONES.setdefault(
+            _name, lambda method, _make=_constructor, **kwargs: _make(**kwargs)
+        )
+
+    class SimSiam(_Current, _simsiam.SimSiam):  # type: ignore[misc]
+        """solo-learn's SimSiam, built from our config."""
+
+    class BYOL(_Current, _byol.BYOL):  # type: ignore[misc]
+        """solo-learn's BYOL, built from our config."""
+
+else:
+
+    class SimSiam(_Legacy, _simsiam.SimSiam):  # type: ignore[misc,no-redef]
+        """solo-learn's SimSiam, built from our config."""
+
+    class BYOL(_LegacyMomentum, _byol.BYOL):  # type: ignore[misc,no-redef]
+        """solo-learn's BYOL, built from our config."""
+
+
+def _backbone_kwargs(cfg: DictConfig) -> dict[str, Any]:
+    return {name: value for name, value in cfg.backbone.kwargs.items() if value is not None}
+
+
+def _solo_config(cfg: DictConfig) -> DictConfig:
+    """Our config as the current generation's. Optimiser, schedule, kNN and the scaling of the
+    learning rate are ours; here they are switched off or neutral."""
+    return OmegaConf.create(
+        {
+            "method": cfg.method.name,
+            "backbone": {"name": cfg.backbone.name, "kwargs": _backbone_kwargs(cfg)},
+            "data": {
+                # solo-learn keys the small stem of a ResNet on the data set's name.
+                "dataset": "cifar10" if cfg.backbone.stem == "small" else "custom",
+                "num_classes": cfg.dataset.num_classes,
+                "num_large_crops": cfg.dataset.num_large_crops,
+                "num_small_crops": cfg.dataset.num_small_crops,
+            },
+            "max_epochs": cfg.max_epochs,
+            "optimizer": {
+                "name": "sgd",
+                "batch_size": cfg.batch_size,
+                "lr": cfg.optimizer.lr,
+                "weight_decay": cfg.optimizer.weight_decay,
+                "classifier_lr": cfg.optimizer.classifier_lr,
+            },
+            "scheduler": {"name": "none", "interval": "epoch"},
+            "momentum": OmegaConf.to_container(cfg.method.get("momentum") or OmegaConf.create({})),
+            "performance": {"disable_channel_last": True},
+            "method_kwargs": OmegaConf.to_container(cfg.method.kwargs),
+        }
+    )
+
+
+def _solo_arguments(cfg: DictConfig, backbone_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Our config as 1.0.2's keyword arguments, neutral in the same places."""
+    own = cfg.backbone.name in OWN_BACKBONES
+    if not own:
+        backbone_kwargs["cifar"] = cfg.backbone.stem == "small"
+    arguments: dict[str, Any] = {
+        # A name that 1.0.2 knows and does not treat as a ResNet; `base_model` sees to the rest.
+        "encoder": "vit_tiny" if own else cfg.backbone.name,
+        "backbone_args": backbone_kwargs,
+        "num_classes": cfg.dataset.num_classes,
+        "max_epochs": cfg.max_epochs,
+        "batch_size": cfg.batch_size,
+        "optimizer": "sgd",
+        "lars": False,
+        "lr": cfg.optimizer.lr,
+        "weight_decay": cfg.optimizer.weight_decay,
+        "classifier_lr": cfg.optimizer.classifier_lr,
+        "exclude_bias_n_norm": False,
+        "accumulate_grad_batches": 1,
+        "extra_optimizer_args": {},
+        "scheduler": "none",
+        "min_lr": 0.0,
+        "warmup_start_lr": 0.0,
+        "warmup_epochs": 0,
+        "num_large_crops": cfg.dataset.num_large_crops,
+        "num_small_crops": cfg.dataset.num_small_crops,
+        **OmegaConf.to_container(cfg.method.kwargs),
+    }
+    momentum = cfg.method.get("momentum")
+    if momentum is not None:
+        arguments |= {
+            "base_tau_momentum": momentum.base_tau,
+            "final_tau_momentum": momentum.final_tau,
+            "momentum_classifier": momentum.classifier,
+        }
+    return arguments

@@ -1,0 +1,128 @@
+"""Optimisers and the warm-up cosine schedule, the same on both generations of solo-learn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from rdm_solo.schedules import suggest
+
+__all__ = ["OPTIMIZERS", "WarmupCosine", "configure"]
+
+OPTIMIZERS = ("sgd", "lars", "adam", "adamw")
+
+
+class WarmupCosine(LRScheduler):
+    """Linear warm-up, then a cosine to ``min_lr``, step by step; static groups keep their rate.
+
+    solo-learn's values in closed form. Its own scheduler keeps a ``functools.partial`` in its
+    state when a group is static, which no checkpoint loaded with ``weights_only`` accepts.
+
+    >>> group = [torch.nn.Parameter(torch.zeros(1))]
+    >>> schedule = WarmupCosine(torch.optim.SGD(group, lr=1.0), warmup=3, steps=7)
+    >>> rates = []
+    >>> for _ in range(7):
+    ...     rates.append(round(schedule.get_last_lr()[0], 3))
+    ...     schedule.optimizer.step(); schedule.step()
+    >>> rates
+    [0.0, 0.5, 1.0, 1.0, 0.854, 0.5, 0.146]
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        warmup: int,
+        steps: int,
+        start_lr: float = 0.0,
+        min_lr: float = 0.0,
+        last_epoch: int = -1,
+    ) -> None:
+        self.warmup, self.steps = warmup, steps
+        self.start_lr, self.min_lr = start_lr, min_lr
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        groups = self.optimizer.param_groups
+        return [
+            base if group.get("static_lr") else self._rate(base, self.last_epoch)
+            for base, group in zip(self.base_lrs, groups)
+        ]
+
+    def _rate(self, base: float, step: int) -> float:
+        if step < self.warmup:
+            return self.start_lr + (base - self.start_lr) * step / max(1, self.warmup - 1)
+        share = (step - self.warmup) / max(1, self.steps - self.warmup)
+        return self.min_lr + (base - self.min_lr) * (1 + math.cos(math.pi * min(1, share))) / 2
+
+
+def configure(groups: Iterable[dict[str, Any]], cfg: DictConfig, steps: int) -> dict[str, Any]:
+    """Lightning's optimiser dictionary for solo-learn's parameter groups.
+
+    ``cfg.optimizer.lr`` and ``classifier_lr`` arrive scaled by the global batch.
+    """
+    settings = cfg.optimizer
+    if settings.name not in OPTIMIZERS:
+        raise ValueError(
+            f"optimizer.name must be one of {', '.join(OPTIMIZERS)}, "
+            f"got {settings.name!r}{suggest(settings.name, OPTIMIZERS)}."
+        )
+    groups = [{**group, "params": list(group["params"])} for group in groups]
+    groups = [group for group in groups if group["params"]]
+    for group in groups:
+        group.setdefault("static_lr", False)
+    if settings.exclude_bias_n_norm:
+        groups = [part for group in groups for part in _split_off_biases(group)]
+    optimizer = _make(groups, settings)
+
+    schedule = cfg.scheduler
+    scheduler = WarmupCosine(
+        optimizer,
+        warmup=round(schedule.warmup_epochs * steps / cfg.max_epochs),
+        steps=steps,
+        start_lr=schedule.warmup_start_lr,
+        min_lr=schedule.min_lr,
+    )
+    return {
+        "optimizer": optimizer,
+        "lr_scheduler": {"scheduler": scheduler, "interval": "step", "frequency": 1},
+    }
+
+
+def _make(groups: list[dict[str, Any]], settings: DictConfig) -> Optimizer:
+    extra: dict[str, Any] = OmegaConf.to_container(settings.kwargs)  # type: ignore[assignment]
+    extra |= {"lr": settings.lr, "weight_decay": settings.weight_decay}
+    adapts = [not group.pop("no_decay", False) for group in groups]
+    made: Optimizer
+    if settings.name == "lars":
+        # timm's: the wrapper of solo-learn 1.0.2 is no Optimizer. Both rescale every layer but
+        # the biases and norms that are left out.
+        from timm.optim.lars import Lars
+
+        for group, adapt in zip(groups, adapts):
+            group["always_adapt"] = adapt
+        extra |= {"trust_coeff": settings.trust_coeff, "trust_clip": settings.trust_clip}
+        made = Lars(groups, momentum=settings.momentum, **extra)
+    elif settings.name == "sgd":
+        made = torch.optim.SGD(groups, momentum=settings.momentum, **extra)
+    else:
+        kind = torch.optim.Adam if settings.name == "adam" else torch.optim.AdamW
+        made = kind(groups, **extra)
+    return made
+
+
+def _split_off_biases(group: dict[str, Any]) -> list[dict[str, Any]]:
+    """Vectors (biases, norms) in a group of their own, without weight decay or LARS's rescaling."""
+    matrices = [parameter for parameter in group["params"] if parameter.ndim > 1]
+    vectors = [parameter for parameter in group["params"] if parameter.ndim <= 1]
+    parts = []
+    if matrices:
+        parts.append({**group, "params": matrices})
+    if vectors:
+        parts.append({**group, "params": vectors, "weight_decay": 0.0, "no_decay": True})
+    return parts

@@ -1,0 +1,105 @@
+"""What a finished run leaves: the summary, the picture, the closing table."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from rdm_solo import __version__, figures, host
+
+__all__ = ["closing_table", "write"]
+
+log = logging.getLogger("rdm_solo")
+
+SHOWN = [
+    "erank/online",
+    "erank/target",
+    "erank/gap",
+    "erank/projection",
+    "alignment/online_target",
+    "filter/monotonicity",
+    "feature/variance",
+    "train/loss",
+    "val/acc1",
+    "val/knn_acc1",
+]
+
+
+def write(cfg: DictConfig, folder: Path, parts: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """``summary.json`` and ``figures/erank.png`` in the run's folder, a table in the terminal."""
+    trainer = parts["trainer"]
+    columns = figures.read_metrics(folder / "metrics.csv")
+    last = {name: _last(values) for name, values in columns.items()}
+    device = trainer.strategy.root_device
+    summary = {
+        "last": last,
+        "epochs_with_target_above_online": _share_above(columns),
+        "derived": parts["derived"],
+        "seed": cfg.seed,
+        "seconds": round(seconds, 2),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "processes": trainer.world_size,
+        "versions": versions(),
+        "config": OmegaConf.to_container(cfg, resolve=True),
+    }
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    exponent = "" if cfg.p is None or OmegaConf.is_config(cfg.p) else f", p = {cfg.p:g}"
+    picture = folder / "figures" / "erank.png"
+    if any(map(math.isfinite, columns.get("erank/target", []))):
+        title = f"{cfg.method.name}, {cfg.filter.name}{exponent}, {cfg.dataset.name}"
+        figures.draw_erank(folder / "metrics.csv", picture, title)
+    log.info(closing_table(columns))
+    log.info(f"{seconds:.0f} s; metrics.csv, summary.json and {picture.name} are in {folder}")
+    return summary
+
+
+def versions() -> dict[str, str]:
+    """The versions that a result depends on."""
+    found = {"python": platform.python_version(), "rdm_solo": __version__}
+    for name in ("torch", "torchvision", "torchmetrics", "numpy", host.pl.__name__.split(".")[0]):
+        name = name.replace("_", "-")
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "unknown"
+    found["solo-learn"] = host.version()
+    return found
+
+
+def closing_table(columns: dict[str, list[float]]) -> str:
+    """First, best-to-read middle and last epoch of the main columns, as text.
+
+    >>> print(closing_table({"epoch": [0.0, 1.0], "train/loss": [-0.5, -0.75]}))
+    epoch               1        2
+    train/loss     -0.500   -0.750
+    """
+    total = len(columns.get("epoch", []))
+    picked = sorted({0, total // 4, total // 2, 3 * total // 4, total - 1} - {total, -1})
+    width = max([len("epoch"), *(len(name) for name in SHOWN if name in columns)]) + 1
+    lines = ["epoch".ljust(width) + "".join(f"{row + 1:>9}" for row in picked)]
+    for name in SHOWN:
+        if any(map(math.isfinite, columns.get(name, []))):
+            cells = (columns[name][row] for row in picked)
+            lines.append(
+                name.ljust(width)
+                + "".join(f"{cell:>9.3f}" if math.isfinite(cell) else f"{'-':>9}" for cell in cells)
+            )
+    return "\n".join(lines)
+
+
+def _last(values: list[float]) -> float | None:
+    measured = [value for value in values if math.isfinite(value)]
+    return measured[-1] if measured else None
+
+
+def _share_above(columns: dict[str, list[float]]) -> float | None:
+    gaps = [gap for gap in columns.get("erank/gap", []) if math.isfinite(gap)]
+    return sum(gap > 0 for gap in gaps) / len(gaps) if gaps else None

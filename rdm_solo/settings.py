@@ -1,0 +1,141 @@
+"""From the composed config to what a run uses: checks, derived values, warnings. One place each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from rdm_solo.data import Dataset
+from rdm_solo.schedules import as_schedule
+
+__all__ = ["check", "derive", "warnings"]
+
+
+def check(cfg: DictConfig) -> None:
+    """Refuse, in one sentence, what no run could use."""
+    for name, least in (("batch_size", 2), ("max_epochs", 1), ("seed", 0)):
+        value = cfg[name]
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+    for name in ("diagnostics.every_n_epochs", "knn.every_n_epochs", "scheduler.warmup_epochs"):
+        value = OmegaConf.select(cfg, name)
+        if not isinstance(value, (int, float)) or value < 0:
+            raise ValueError(f"{name} must be a number of at least 0, got {value!r}.")
+    if cfg.scheduler.warmup_epochs > cfg.max_epochs:
+        raise ValueError(
+            f"scheduler.warmup_epochs={cfg.scheduler.warmup_epochs} is longer than "
+            f"max_epochs={cfg.max_epochs}; shorten it."
+        )
+    if cfg.p is not None:
+        p = OmegaConf.to_container(cfg.p) if OmegaConf.is_config(cfg.p) else cfg.p
+        as_schedule(p, epochs=cfg.max_epochs)
+    _check_device(cfg.trainer)
+
+
+def _check_device(trainer: DictConfig) -> None:
+    accelerator, devices = trainer.accelerator, trainer.devices
+    if accelerator in ("gpu", "cuda"):
+        found = torch.cuda.device_count()
+        if not found and not torch.backends.mps.is_available():
+            raise ValueError(
+                f"trainer.accelerator={accelerator}, but this machine shows no GPU to torch "
+                f"{torch.__version__}; use trainer=cpu or trainer=auto."
+            )
+        if isinstance(devices, int) and devices > max(found, 1):
+            raise ValueError(
+                f"trainer.devices={devices}, but this machine has {found}; ask for fewer."
+            )
+    if isinstance(devices, int) and devices == 0:
+        raise ValueError("trainer.devices must be at least 1 or 'auto', got 0.")
+
+
+def world_size(trainer: DictConfig) -> int:
+    """Processes of the run, as Lightning will count them."""
+    devices = trainer.devices
+    if devices in ("auto", -1, "-1"):
+        on_gpu = trainer.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
+        devices = torch.cuda.device_count() if on_gpu else 1
+    elif isinstance(devices, str):
+        devices = len([d for d in devices.split(",") if d]) if "," in devices else int(devices)
+    elif not isinstance(devices, int):
+        devices = len(devices)
+    return int(devices) * int(trainer.num_nodes)
+
+
+def derive(cfg: DictConfig, dataset: Dataset, num_large_crops: int, num_small_crops: int) -> Any:
+    """The config with class counts and scaled learning rates, and those values on their own.
+
+    The linear scaling rule is applied here and nowhere else:
+    ``lr * batch_size * processes * accumulation / 256``.
+    """
+    if cfg.method.name == "simsiam" and (num_large_crops, num_small_crops) != (2, 0):
+        raise ValueError(
+            "method=simsiam takes two large crops and no small ones, got "
+            f"{num_large_crops} and {num_small_crops} from dataset.views; use method=byol for "
+            "multi-crop."
+        )
+    processes = world_size(cfg.trainer)
+    accumulation = int(cfg.trainer.get("accumulate_grad_batches") or 1)
+    filter_batch = cfg.batch_size * processes
+    if filter_batch > len(dataset.train.images):
+        raise ValueError(
+            f"batch_size={cfg.batch_size} on {processes} process(es) is more than the "
+            f"{len(dataset.train.images)} training images of dataset={dataset.name}; lower it."
+        )
+    global_batch = filter_batch * accumulation
+    scale = global_batch / 256
+    derived = {
+        "processes": processes,
+        "filter_batch": filter_batch,
+        "global_batch": global_batch,
+        "steps_per_epoch": len(dataset.train.images) // filter_batch,
+        "base_lr": float(cfg.optimizer.lr),
+        "lr": cfg.optimizer.lr * scale,
+        "base_classifier_lr": float(cfg.optimizer.classifier_lr),
+        "classifier_lr": cfg.optimizer.classifier_lr * scale,
+    }
+    cfg = cfg.copy()
+    OmegaConf.set_struct(cfg, False)
+    cfg.optimizer.lr, cfg.optimizer.classifier_lr = derived["lr"], derived["classifier_lr"]
+    cfg.dataset.num_classes = dataset.num_classes
+    cfg.dataset.num_large_crops = num_large_crops
+    cfg.dataset.num_small_crops = num_small_crops
+    OmegaConf.set_struct(cfg, True)
+    return cfg, derived
+
+
+def warnings(cfg: DictConfig, derived: dict[str, Any], smallest_crop: float) -> list[str]:
+    """One sentence for each setting that is known to go wrong. Figures: 8x8 digits, docs of the
+    embedded run; they are a warning, not a law."""
+    found = []
+    name, k = cfg.filter.name, cfg.method.kwargs.proj_output_dim
+    if cfg.filter.get("function") is not None and derived["filter_batch"] < 2 * k:
+        found.append(
+            f"a batch of {derived['filter_batch']} rows is less than twice the {k} output "
+            "dimensions: some directions are empty and the filter curve need not be monotone."
+        )
+    if name in ("online_log", "online_log1p", "online_log1p_sq") and smallest_crop < 0.5:
+        found.append(
+            f"filter={name} is weak under strong augmentation: with crops from "
+            f"{smallest_crop:g} of the area the effective rank can fall to 1 (it did on digits, "
+            "where target_pow with p=-0.5 survived)."
+        )
+    if name == "online_log":
+        found.append(
+            "log(sigma) is negative below sigma = 1 and flips such directions; sigma grows with "
+            "the root of the global batch, so the filter changes with the batch size."
+        )
+    if name == "linear":
+        if cfg.scheduler.warmup_epochs < 0.1 * cfg.max_epochs:
+            found.append(
+                f"a linear predictor with {cfg.scheduler.warmup_epochs} warm-up epochs of "
+                f"{cfg.max_epochs} may collapse: warm up for at least a tenth of them."
+            )
+        if derived["base_lr"] > 0.5 and cfg.optimizer.name == "sgd":
+            found.append(
+                f"a linear predictor at optimizer.lr={derived['base_lr']:g} may collapse: 0.5 or "
+                "less is safer."
+            )
+    return found

@@ -1,0 +1,165 @@
+"""Pretrain: ``python -m rdm_solo.train method=simsiam filter=target_pow p=-0.5``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from rdm_solo import cli
+
+log = logging.getLogger("rdm_solo")
+
+# Lightning starts the other processes of a DDP run with this process's command line. They read the
+# composed config of the first one instead of composing (or, in a multirun, sweeping) again.
+CONFIG_VARIABLE, FOLDER_VARIABLE = "RDM_SOLO_CONFIG", "RDM_SOLO_FOLDER"
+
+
+def run(cfg: DictConfig, folder: Path) -> dict[str, Any]:
+    """One run: config in, dataset, method, trainer built, fit, results written to the folder."""
+    with cli.sentences():
+        parts = build(cfg, folder)
+    trainer, model, data = parts["trainer"], parts["model"], parts["data"]
+    started = time.perf_counter()
+    trainer.fit(model, datamodule=data, ckpt_path=parts["checkpoint"], weights_only=True)
+    seconds = time.perf_counter() - started
+    if not trainer.is_global_zero:
+        return {}
+    from rdm_solo import results
+
+    return results.write(cfg, folder, parts, seconds)
+
+
+def build(cfg: DictConfig, folder: Path) -> dict[str, Any]:
+    """Everything a run needs; ValueErrors from here are answers to what the user typed."""
+    from rdm_solo import settings
+
+    settings.check(cfg)
+    import hydra.utils
+
+    dataset = hydra.utils.instantiate(cfg.dataset.source)
+    views = hydra.utils.instantiate(cfg.dataset.views, _convert_="all")
+    full, derived = settings.derive(cfg, dataset, views.num_large_crops, views.num_small_crops)
+
+    from rdm_solo import callbacks, datamodule, host, methods
+
+    pl = host.pl
+    pl.seed_everything(cfg.seed, workers=True, verbose=False)
+    model = methods.build(full)
+    resume = Path(cfg.resume) if cfg.resume else None
+    checkpoint = _checkpoint(resume) if resume else None
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        _announce(full, derived, views, host.version())
+
+    channels = dataset.train.images.shape[1]
+    needs = full.backbone.kwargs.get("in_channels", 3)
+    data = datamodule.DataModule(
+        dataset, views, cfg.batch_size, cfg.seed, needs if needs != channels else None
+    )
+    trainer = _trainer(
+        cfg,
+        derived,
+        folder,
+        [
+            callbacks.WeightedKNN(**cfg.knn),
+            callbacks.Diagnostics(folder, **cfg.diagnostics, resume=resume),
+            callbacks.EpochTable(folder, resume=resume),
+            pl.callbacks.ModelCheckpoint(
+                folder / "checkpoints", "last", save_top_k=1, enable_version_counter=False
+            ),
+        ],
+    )
+    return {
+        "trainer": trainer,
+        "model": model,
+        "data": data,
+        "derived": derived,
+        "checkpoint": checkpoint,
+    }
+
+
+def _trainer(cfg: DictConfig, derived: dict[str, Any], folder: Path, callbacks: list[Any]) -> Any:
+    from rdm_solo.host import pl
+
+    options: dict[str, Any] = OmegaConf.to_container(cfg.trainer, resolve=True)  # type: ignore[assignment]
+    if options["sync_batchnorm"] is None:
+        on_gpu = options["accelerator"] != "cpu" and _has_gpu()
+        options["sync_batchnorm"] = derived["processes"] > 1 and on_gpu
+    defaults = {
+        "max_epochs": cfg.max_epochs,
+        "default_root_dir": folder,
+        "logger": False,
+        "callbacks": callbacks,
+        "num_sanity_val_steps": 0,
+        "use_distributed_sampler": False,
+        "enable_model_summary": False,
+        "log_every_n_steps": 1,
+    }
+    return pl.Trainer(**{**defaults, **options})
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _checkpoint(resume: Path) -> Path:
+    path = resume / "checkpoints" / "last.ckpt"
+    if not path.is_file():
+        raise ValueError(f"resume={resume} holds no checkpoints/last.ckpt; give a run's folder.")
+    return path
+
+
+def _announce(cfg: DictConfig, derived: dict[str, Any], views: Any, solo: str) -> None:
+    from rdm_solo import settings
+
+    exponent = "" if cfg.p is None else f", p={cfg.p}"
+    log.info(
+        f"{cfg.method.name} with filter {cfg.filter.name}{exponent} on {cfg.dataset.name}, "
+        f"solo-learn {solo}"
+    )
+    log.info(
+        f"global batch {derived['global_batch']} = {cfg.batch_size} x {derived['processes']} "
+        f"process(es) x {cfg.trainer.accumulate_grad_batches} accumulated; learning rate "
+        f"{derived['base_lr']:g} x {derived['global_batch']}/256 = {derived['lr']:g}"
+    )
+    smallest = min(pipeline.crop_scale[0] for pipeline in views.pipelines)
+    for sentence in settings.warnings(cfg, derived, smallest):
+        log.warning(f"warning: {sentence}")
+
+
+def _job(cfg: DictConfig) -> None:
+    """One Hydra job."""
+    from hydra.core.hydra_config import HydraConfig
+
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    os.environ[CONFIG_VARIABLE] = str(folder / ".hydra" / "config.yaml")
+    os.environ[FOLDER_VARIABLE] = str(folder)
+    try:
+        run(cfg, folder)
+    finally:
+        os.environ.pop(CONFIG_VARIABLE), os.environ.pop(FOLDER_VARIABLE)
+
+
+def main() -> None:
+    """The command."""
+    if CONFIG_VARIABLE in os.environ and "LOCAL_RANK" in os.environ:
+        run(OmegaConf.load(os.environ[CONFIG_VARIABLE]), Path(os.environ[FOLDER_VARIABLE]))  # type: ignore[arg-type]
+        return
+    cli.check_arguments(sys.argv[1:])
+    import hydra
+
+    hydra.main(version_base="1.3", config_path=str(cli.config_folder()), config_name="config")(
+        _job
+    )()
+
+
+if __name__ == "__main__":
+    main()
