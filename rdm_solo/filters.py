@@ -74,7 +74,10 @@ def takes_p(function: str | Function) -> bool:
     >>> takes_p("pow"), takes_p("log1p")
     (True, False)
     """
-    return "p" in inspect.signature(_lookup(function)).parameters
+    try:
+        return "p" in inspect.signature(_lookup(function)).parameters
+    except ValueError:  # builtins such as torch.sqrt show no signature
+        return False
 
 
 def get(name: str | Function, p: float | None = None) -> Callable[[Tensor], Tensor]:

@@ -1,0 +1,55 @@
+"""Shared pieces: batches with a known spectrum, an independent oracle, small runs."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def features(kind: str, n: int, k: int, seed: int = 0) -> torch.Tensor:
+    """float32 features: gaussian, 1/i or 1/i^2 spectrum, or a 1/i spectrum after batch norm."""
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, k, generator=rng, dtype=torch.float64)
+    if kind == "gaussian":
+        return x.float()
+    u, _, vh = torch.linalg.svd(x, full_matrices=False)
+    decay = torch.arange(1, min(n, k) + 1, dtype=torch.float64)
+    sigma = math.sqrt(n) * decay ** (-2.0 if kind == "1/i^2" else -1.0)
+    x = (u * sigma) @ vh
+    if kind == "batchnorm":
+        x = torch.nn.functional.batch_norm(x.float(), None, None, training=True)
+    return x.float()
+
+
+def oracle(x: torch.Tensor, gain, cut: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """float64 SVD: the filtered batch and W = V g V^T, directions below the cut at zero."""
+    u, sigma, vh = torch.linalg.svd(x.double(), full_matrices=False)
+    kept = sigma > cut * sigma[0]
+    g = torch.where(kept, gain(torch.where(kept, sigma, 1.0)), 0.0)
+    return (u * (sigma * g)) @ vh, (vh.mT * g) @ vh
+
+
+def command(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """``python -m rdm_solo.<arguments>`` as a user types it, in that folder."""
+    path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
+    return subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
