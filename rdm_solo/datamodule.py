@@ -26,7 +26,7 @@ class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]
         self.expand_channels = expand_channels
 
     def _loader(self, images: object, **options: object) -> EpochLoader:
-        loader = EpochLoader(
+        return EpochLoader(
             images,  # type: ignore[arg-type]
             mean=self.dataset.mean,
             std=self.dataset.std,
@@ -35,9 +35,6 @@ class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]
             expand_channels=self.expand_channels,
             **options,  # type: ignore[arg-type]
         )
-        # Lightning 2 asks every loader that has a sampler for this one too.
-        loader.batch_sampler = None  # type: ignore[attr-defined]
-        return loader
 
     def train_dataloader(self) -> EpochLoader:
         return self._loader(self.dataset.train, batch_size=self.batch_size, views=self.views)

@@ -11,8 +11,6 @@ from omegaconf import DictConfig, OmegaConf
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from rdm_solo.schedules import suggest
-
 __all__ = ["OPTIMIZERS", "WarmupCosine", "configure"]
 
 OPTIMIZERS = ("sgd", "lars", "adam", "adamw")
@@ -67,11 +65,6 @@ def configure(groups: Iterable[dict[str, Any]], cfg: DictConfig, steps: int) -> 
     ``cfg.optimizer.lr`` and ``classifier_lr`` arrive scaled by the global batch.
     """
     settings = cfg.optimizer
-    if settings.name not in OPTIMIZERS:
-        raise ValueError(
-            f"optimizer.name must be one of {', '.join(OPTIMIZERS)}, "
-            f"got {settings.name!r}{suggest(settings.name, OPTIMIZERS)}."
-        )
     groups = [{**group, "params": list(group["params"])} for group in groups]
     groups = [group for group in groups if group["params"]]
     for group in groups:

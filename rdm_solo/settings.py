@@ -8,7 +8,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.data import Dataset
-from rdm_solo.schedules import as_schedule
+from rdm_solo.optim import OPTIMIZERS
+from rdm_solo.schedules import as_schedule, suggest
 
 __all__ = ["check", "derive", "warnings"]
 
@@ -27,6 +28,11 @@ def check(cfg: DictConfig) -> None:
         raise ValueError(
             f"scheduler.warmup_epochs={cfg.scheduler.warmup_epochs} is longer than "
             f"max_epochs={cfg.max_epochs}; shorten it."
+        )
+    if cfg.optimizer.name not in OPTIMIZERS:
+        raise ValueError(
+            f"optimizer.name must be one of {', '.join(OPTIMIZERS)}, "
+            f"got {cfg.optimizer.name!r}{suggest(cfg.optimizer.name, OPTIMIZERS)}."
         )
     if cfg.p is not None:
         p = OmegaConf.to_container(cfg.p) if OmegaConf.is_config(cfg.p) else cfg.p

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +44,13 @@ def build(cfg: DictConfig, folder: Path) -> dict[str, Any]:
     import hydra.utils
 
     dataset = hydra.utils.instantiate(cfg.dataset.source)
-    views = hydra.utils.instantiate(cfg.dataset.views, _convert_="all")
+    views = hydra.utils.instantiate(cfg.dataset.views)
     full, derived = settings.derive(cfg, dataset, views.num_large_crops, views.num_small_crops)
 
     from rdm_solo import callbacks, datamodule, host, methods
 
     pl = host.pl
+    _quiet()
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     model = methods.build(full)
     resume = Path(cfg.resume) if cfg.resume else None
@@ -101,7 +102,25 @@ def _trainer(cfg: DictConfig, derived: dict[str, Any], folder: Path, callbacks: 
         "enable_model_summary": False,
         "log_every_n_steps": 1,
     }
-    return pl.Trainer(**{**defaults, **options})
+    refusals = (TypeError, ValueError, pl.utilities.exceptions.MisconfigurationException)
+    try:
+        return pl.Trainer(**{**defaults, **options})
+    except refusals as error:
+        reason = str(error).removeprefix("Trainer.__init__() ")
+        raise ValueError(f"Lightning's Trainer refuses trainer=...: {reason}") from error
+
+
+def _quiet() -> None:
+    """Third-party notices that say nothing about the user's run, silenced by name."""
+    # Lightning's lines on the devices that it did not find, and its tips.
+    for name in ("lightning.pytorch", "pytorch_lightning"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # Lightning 2.6 with torch 2.15: its own use of a class that torch deprecates.
+    warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
+    # solo-learn logs its momentum and losses without a batch size; ours are all of one size.
+    warnings.filterwarnings("ignore", message="Trying to infer the `batch_size`")
+    # Lightning counts the workers of a DataLoader; images live on the device here.
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
 
 
 def _has_gpu() -> bool:
@@ -140,12 +159,24 @@ def _job(cfg: DictConfig) -> None:
     from hydra.core.hydra_config import HydraConfig
 
     folder = Path(HydraConfig.get().runtime.output_dir)
+    before = dict(os.environ)
     os.environ[CONFIG_VARIABLE] = str(folder / ".hydra" / "config.yaml")
     os.environ[FOLDER_VARIABLE] = str(folder)
     try:
         run(cfg, folder)
     finally:
-        os.environ.pop(CONFIG_VARIABLE), os.environ.pop(FOLDER_VARIABLE)
+        # Lightning leaves its rank and port behind, by which the next job of a sweep would take
+        # itself for a process that somebody else started.
+        for name in set(os.environ) - set(before):
+            del os.environ[name]
+        _leave_process_group()
+
+
+def _leave_process_group() -> None:
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def main() -> None:

@@ -1,0 +1,370 @@
+"""Runs: what they leave, that they repeat and resume, several processes, half precision."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT, command
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from rdm_solo import figures, settings, train
+from rdm_solo.callbacks import COLUMNS
+from rdm_solo.cli import config_folder
+
+QUICK = ["max_epochs=2", "scheduler.warmup_epochs=1", "trainer.enable_progress_bar=false"]
+SMALL = ["dataset=synthetic", "dataset.num_train=64", "dataset.num_val=32", "batch_size=16"]
+SMALL += [
+    "dataset.image_size=8",
+    "backbone.name=small_resnet",
+    "backbone.kwargs.zero_init_residual=null",
+]
+SMALL += ["method.kwargs.proj_hidden_dim=32", "method.kwargs.proj_output_dim=16"]
+SMALL += ["method.kwargs.pred_hidden_dim=8", "trainer.accelerator=cpu"]
+
+
+def configure(*overrides: str):
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        return compose("config", overrides=[*QUICK, *overrides])
+
+
+def run(folder: Path, *overrides: str) -> dict:
+    folder.mkdir(parents=True, exist_ok=True)
+    return train.run(configure(*overrides), folder)
+
+
+def rows(folder: Path) -> list[dict[str, float]]:
+    with open(folder / "metrics.csv", newline="") as file:
+        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    return folder, run(folder, *SMALL, "filter=target_pow")
+
+
+class TestFolder:
+    def test_metrics_hold_every_column_for_every_epoch(self, finished):
+        folder, _ = finished
+        table = rows(folder)
+        assert list(table[0]) == COLUMNS
+        assert [row["epoch"] for row in table] == [0, 1]
+        assert all(math.isfinite(value) for row in table for value in row.values())
+        for row in table:
+            gap = row["erank/target"] - row["erank/online"]
+            assert row["erank/gap"] == pytest.approx(gap, rel=1e-4)
+            assert row["erank/gap"] > 0
+
+    def test_spectra_give_the_same_eranks_as_the_table(self, finished):
+        folder, _ = finished
+        spectra = np.load(folder / "spectra.npz")
+        assert list(spectra["epoch"]) == [0, 1]
+        assert list(spectra["rows"]) == [128, 128]
+        for epoch, row in enumerate(rows(folder)):
+            for branch in ("online", "target", "projection"):
+                lam = spectra[f"lam_{branch}"][epoch]
+                assert lam.shape == (16,)
+                q = lam / lam.sum()
+                erank = np.exp(-(q[q > 0] * np.log(q[q > 0])).sum())
+                assert erank == pytest.approx(row[f"erank/{branch}"], rel=1e-5)
+            curve = np.sqrt(spectra["lam_online"][epoch] / spectra["lam_target"][epoch])
+            np.testing.assert_allclose(spectra["filter_curve"][epoch], curve)
+
+    def test_the_checkpoint_loads_with_weights_only(self, finished):
+        folder, _ = finished
+        saved = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+        assert saved["epoch"] == 1
+        assert any(key.startswith("backbone.") for key in saved["state_dict"])
+
+    def test_the_summary_says_what_made_it(self, finished):
+        folder, returned = finished
+        summary = json.loads((folder / "summary.json").read_text())
+        assert summary == json.loads(json.dumps(returned))
+        assert summary["derived"]["lr"] == pytest.approx(0.5 * 16 / 256)
+        assert summary["derived"]["base_lr"] == 0.5
+        assert summary["derived"]["global_batch"] == 16
+        assert summary["last"]["erank/online"] == rows(folder)[-1]["erank/online"]
+        assert {"torch", "solo-learn", "python"} <= set(summary["versions"])
+        assert summary["config"]["p"] == -0.5
+        assert summary["seed"] == 0 and summary["seconds"] > 0
+
+    def test_the_picture_is_drawn(self, finished):
+        folder, _ = finished
+        picture = (folder / "figures" / "erank.png").read_bytes()
+        assert picture.startswith(b"\x89PNG") and len(picture) > 5000
+
+    def test_nothing_else_is_written(self, finished):
+        folder, _ = finished
+        files = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+        assert files == {
+            "metrics.csv",
+            "spectra.npz",
+            "summary.json",
+            "figures/erank.png",
+            "checkpoints/last.ckpt",
+        }
+
+
+class TestRepetition:
+    def test_the_same_seed_gives_the_same_metrics_and_another_does_not(self, finished, tmp_path):
+        folder, _ = finished
+        run(tmp_path / "again", *SMALL, "filter=target_pow")
+        assert rows(tmp_path / "again") == rows(folder)
+        run(tmp_path / "other", *SMALL, "filter=target_pow", "seed=1")
+        assert rows(tmp_path / "other") != rows(folder)
+
+    @pytest.mark.parametrize("method", ["simsiam", "byol"])
+    def test_a_resumed_run_equals_one_that_was_not_interrupted(self, method, tmp_path):
+        options = [*SMALL, f"method={method}", "max_epochs=4", "optimizer.name=sgd"]
+        run(tmp_path / "whole", *options)
+        full = configure(*options)
+        cut = tmp_path / "cut"
+        cut.mkdir()
+        parts = train.build(full, cut)
+
+        class Interrupt(
+            type(parts["trainer"].callbacks[0]).__mro__[1]
+        ):  # the generation's Callback
+            def on_train_epoch_start(self, trainer, pl_module):
+                if trainer.current_epoch == 2:
+                    raise RuntimeError("power cut")
+
+        parts["trainer"].callbacks.append(Interrupt())
+        with pytest.raises(RuntimeError, match="power cut"):
+            parts["trainer"].fit(parts["model"], datamodule=parts["data"])
+        assert len(rows(cut)) == 2
+        run(tmp_path / "resumed", *options, f"resume={cut}")
+        assert rows(tmp_path / "resumed") == rows(tmp_path / "whole")
+        whole, resumed = (np.load(tmp_path / f / "spectra.npz") for f in ("whole", "resumed"))
+        assert all(np.array_equal(whole[name], resumed[name]) for name in whole.files)
+        a, b = (
+            torch.load(tmp_path / f / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+            for f in ("whole", "resumed")
+        )
+        assert all(torch.equal(a[key], b[key]) for key in a)
+
+
+@pytest.mark.parametrize("method", ["simsiam", "byol"])
+@pytest.mark.parametrize(
+    "name",
+    ["learnable", "linear", "identity", "online_pow", "online_log", "online_log1p", "target_pow"],
+)
+def test_every_method_and_filter_trains_in_bf16_with_accumulation(method, name, tmp_path):
+    run(
+        tmp_path,
+        *SMALL,
+        f"method={method}",
+        f"filter={name}",
+        "max_epochs=1",
+        "trainer.precision=bf16-mixed",
+        "trainer.accumulate_grad_batches=2",
+    )
+    (row,) = rows(tmp_path)
+    assert all(math.isfinite(value) for value in row.values())
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["derived"]["global_batch"] == 32
+    assert summary["derived"]["lr"] == pytest.approx(summary["derived"]["base_lr"] * 32 / 256)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "lars", "adam", "adamw"])
+def test_every_optimiser_runs_with_warm_up_and_cosine(optimizer, tmp_path):
+    rate = "0.001" if optimizer.startswith("adam") else "0.5"
+    run(tmp_path, *SMALL, f"optimizer.name={optimizer}", f"optimizer.lr={rate}")
+    assert len(rows(tmp_path)) == 2
+
+
+def test_a_schedule_moves_p_with_the_epochs(tmp_path):
+    cfg = configure(*SMALL, "filter=target_pow", "p={schedule: linear, start: 0, end: -1}")
+    parts = train.build(cfg, tmp_path)
+    seen = []
+
+    class Watch(type(parts["trainer"].callbacks[0]).__mro__[1]):
+        def on_train_epoch_end(self, trainer, pl_module):
+            seen.append(pl_module.filters[0].p)
+
+    parts["trainer"].callbacks.append(Watch())
+    parts["trainer"].fit(parts["model"], datamodule=parts["data"])
+    assert seen == [0, -1]
+
+
+def test_diagnostics_and_knn_can_be_thinned_out_or_off(tmp_path):
+    run(
+        tmp_path / "a",
+        *SMALL,
+        "max_epochs=3",
+        "diagnostics.every_n_epochs=2",
+        "knn.every_n_epochs=0",
+    )
+    with open(tmp_path / "a" / "metrics.csv", newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [bool(row["erank/online"]) for row in table] == [True, False, True]
+    assert not any(row["val/knn_acc1"] for row in table)
+    run(tmp_path / "b", *SMALL, "diagnostics.max_rows=40")
+    assert list(np.load(tmp_path / "b" / "spectra.npz")["rows"]) == [32, 32]
+    run(tmp_path / "c", *SMALL, "diagnostics.every_n_epochs=0")
+    assert not (tmp_path / "c" / "spectra.npz").exists()
+
+
+def test_multi_crop_trains_byol_and_is_refused_for_simsiam(tmp_path):
+    pipelines = (
+        "dataset.views.pipelines=[{_target_: rdm_solo.augment.Pipeline, size: 8},"
+        "{_target_: rdm_solo.augment.Pipeline, size: 4, num_crops: 2, crop_scale: [0.1, 0.4]}]"
+    )
+    run(tmp_path, *SMALL, "method=byol", "optimizer.name=sgd", "filter=target_pow", pipelines)
+    assert len(rows(tmp_path)) == 2
+    with pytest.raises(SystemExit):
+        run(tmp_path, *SMALL, "method=simsiam", pipelines)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("overrides", "says"),
+        [
+            (["batch_size=1"], "batch_size must be a whole number of at least 2, got 1"),
+            (["batch_size=x"], "batch_size must be a whole number"),
+            (["batch_size=65"], "batch_size=65 on 1 process(es) is more than the 64 training"),
+            (["dataset.num_train=0"], "num_train"),
+            (["max_epochs=0"], "max_epochs must be a whole number of at least 1, got 0"),
+            (["p=-0.5"], "p=-0.5 would be ignored: filter=learnable has no exponent"),
+            (["filter=target_pow", "p=soft"], "p must be a finite number or a schedule"),
+            (["filter=target_pow", "p=.nan"], "p must be a finite number or a schedule"),
+            (["scheduler.warmup_epochs=5"], "scheduler.warmup_epochs=5 is longer than"),
+            (["optimizer.name=sdg"], "optimizer.name must be one of"),
+            (["resume=nowhere"], "resume=nowhere holds no checkpoints/last.ckpt"),
+            (["+trainer.max_epoch=3"], "max_epoch"),
+        ],
+    )
+    def test_one_sentence_and_no_traceback(self, overrides, says, tmp_path, capsys):
+        with pytest.raises(SystemExit) as left:
+            run(tmp_path, *SMALL, *overrides)
+        assert left.value.code == 2
+        error = capsys.readouterr().err.strip().splitlines()[-1]
+        assert error.startswith("error: ") and says in error
+        assert not (tmp_path / "metrics.csv").exists()
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to use")
+    def test_a_gpu_that_is_absent(self, tmp_path, capsys):
+        with pytest.raises(SystemExit):
+            run(tmp_path, *SMALL, "trainer.accelerator=gpu")
+        assert "shows no GPU" in capsys.readouterr().err
+
+    def test_missing_cifar_before_a_model_is_built(self, tmp_path, capsys):
+        with pytest.raises(SystemExit):
+            run(tmp_path, "dataset=cifar10", f"dataset.root={tmp_path / 'none'}")
+        error = capsys.readouterr().err
+        assert "dataset.root" in error and "dataset.download=true" in error
+
+
+class TestWarnings:
+    @pytest.mark.parametrize(
+        ("overrides", "says"),
+        [
+            (["filter=online_log1p", "method.kwargs.proj_output_dim=48"], "less than twice the 48"),
+            (["filter=online_log1p"], "weak under strong augmentation"),
+            (["filter=online_log"], "negative below sigma = 1"),
+            (["filter=linear", "scheduler.warmup_epochs=0"], "may collapse: warm up"),
+            (["filter=linear", "optimizer.lr=0.8"], "may collapse: 0.5 or less"),
+        ],
+    )
+    def test_risky_settings_get_a_sentence(self, overrides, says, tmp_path, caplog):
+        with caplog.at_level(logging.WARNING, "rdm_solo"):
+            train.build(configure(*SMALL, *overrides), tmp_path)
+        assert any(says in record.message for record in caplog.records)
+
+    def test_the_default_gets_none(self, tmp_path, caplog):
+        with caplog.at_level(logging.WARNING, "rdm_solo"):
+            train.build(configure("filter=target_pow"), tmp_path)
+        assert not caplog.records
+
+
+def test_several_processes_are_counted_in_the_global_batch():
+    trainer = OmegaConf.create({"devices": 4, "num_nodes": 2, "accelerator": "cpu"})
+    assert settings.world_size(trainer) == 8
+
+
+def test_the_picture_survives_gaps_and_single_epochs(tmp_path):
+    for name, body in {
+        "gaps": "0,1.5,2.5\n1,,\n2,1.7,2.9\n",
+        "single": "0,1.5,2.5\n",
+    }.items():
+        path = tmp_path / f"{name}.csv"
+        path.write_text("epoch,erank/online,erank/target\n" + body)
+        figures.draw_erank(path, tmp_path / f"{name}.png", "a title")
+        assert (tmp_path / f"{name}.png").stat().st_size > 5000
+
+
+@pytest.mark.process
+class TestCommand:
+    def test_help_answers_without_torch(self, tmp_path):
+        out = command("rdm_solo.train", "--help", cwd=tmp_path)
+        assert out.returncode == 0
+        for word in ("target_pow", "byol", "cifar100", "batch_size", "++trainer.NAME=VALUE"):
+            assert word in out.stdout
+        assert not list(tmp_path.iterdir())
+
+    def test_cfg_job_shows_what_a_run_uses(self, tmp_path):
+        out = command("rdm_solo.train", "--cfg", "job", "filter=online_pow", cwd=tmp_path)
+        cfg = OmegaConf.create(out.stdout)
+        assert (cfg.p, cfg.filter.branch, cfg.max_epochs) == (1.0, "online", 30)
+
+    @pytest.mark.parametrize(
+        ("argument", "says"),
+        [
+            ("method=simsam", "did you mean 'simsiam'"),
+            ("filter=target", "did you mean 'target_pow'"),
+            ("dataset=cifar", "did you mean 'cifar10"),
+            ("bach_size=3", "did you mean 'batch_size'"),
+            ("optimizer.lrr=3", "did you mean 'optimizer.lr'"),
+            ("trainer.fast_dev_run=true", "++trainer.fast_dev_run"),
+            ("+nonsense=1", "no option 'nonsense'"),
+            ("p=[", "cannot read the arguments"),
+            ("hydra.run.dir=blocked/run", "cannot be written"),
+        ],
+    )
+    def test_what_is_mistyped_is_answered_in_one_sentence(self, argument, says, tmp_path):
+        (tmp_path / "blocked").write_text("a file where a folder should be")
+        out = command("rdm_solo.train", argument, cwd=tmp_path)
+        assert out.returncode == 2
+        assert out.stderr.startswith("error: ") and len(out.stderr.strip().splitlines()) == 1
+        assert says in out.stderr
+        assert "Traceback" not in out.stderr + out.stdout
+
+    def test_a_sweep_from_the_terminal_leaves_a_folder_for_each_p(self, tmp_path):
+        arguments = [*QUICK, *SMALL, "max_epochs=1", "filter=target_pow", "p=-1,-0.5"]
+        out = command("rdm_solo.train", "-m", *arguments, cwd=tmp_path)
+        assert out.returncode == 0, out.stderr[-2000:]
+        assert "erank/target" in out.stdout + out.stderr
+        summaries = sorted(tmp_path.glob("runs/*_sweep/*/summary.json"))
+        assert [json.loads(s.read_text())["config"]["p"] for s in summaries] == [-1, -0.5]
+        assert {p.name for p in tmp_path.iterdir()} == {"runs"}
+        assert all((s.parent / ".hydra" / "config.yaml").exists() for s in summaries)
+
+    @pytest.mark.parametrize("sweep", [False, True])
+    def test_two_processes_over_gloo_equal_one_with_twice_the_batch(self, sweep, tmp_path):
+        """Same data order, filter of the whole batch, same rate: as far as batch norm allows,
+        which sees a process's rows alone on a CPU. The first epoch's rows are the same."""
+        common = [*QUICK, *SMALL, "filter=target_pow", "max_epochs=1"]
+        two = ["trainer=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "batch_size=8"]
+        flag = ["-m"] if sweep else []
+        p = "p=-0.5,-1" if sweep else "p=-0.5"
+        out = command("rdm_solo.train", *flag, *common, *two, p, cwd=tmp_path)
+        assert out.returncode == 0, (out.stdout + out.stderr)[-3000:]
+        summaries = sorted(tmp_path.rglob("summary.json"))
+        assert len(summaries) == (2 if sweep else 1)
+        summary = json.loads(summaries[0].read_text())
+        assert summary["processes"] == 2 and summary["derived"]["global_batch"] == 16
+        assert np.load(summaries[0].parent / "spectra.npz")["rows"][0] == 128
+        assert summary["last"]["val/knn_acc1"] >= 0
+
+
+def test_runs_leave_the_checkout_clean():
+    ignored = (ROOT / ".gitignore").read_text().split()
+    assert "runs/" in ignored and "uv.lock" in ignored
