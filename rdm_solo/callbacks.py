@@ -198,7 +198,7 @@ def _all_rows(x: Tensor) -> Tensor:
 
 
 class EpochTable(pl.Callback):  # type: ignore[misc,name-defined]
-    """``metrics.csv``: one row an epoch with the columns above, empty where nothing was measured."""
+    """``metrics.csv``: one row an epoch, the columns above; what was not measured stays empty."""
 
     def __init__(self, folder: Path, resume: Path | None = None) -> None:
         self.path = folder / "metrics.csv"

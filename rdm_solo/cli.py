@@ -86,7 +86,7 @@ def _check_choice(override: Any, options: list[str]) -> str:
     group = override.key_or_group
     values = list(override.sweep_iterator()) if override.is_sweep_override() else [override.value()]
     for value in map(str, values):
-        if value not in options and not (group == "experiment" and value == "null"):
+        if value not in options:
             hint = suggest(value, options)
             fail(f"{group} must be one of {', '.join(options)}; got {value!r}{hint}")
     return f"{group}={values[0]}"

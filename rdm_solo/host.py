@@ -9,6 +9,7 @@ can be deleted. Everything else imports `pl`, `SimSiam` and `BYOL` from here.
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import sys
 import types
@@ -21,8 +22,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.backbones import SmallResNet
 
-INSTALL = """solo-learn is not installed. Its release on the package index pins torch 1.9, so install \
-it without its dependencies:
+INSTALL = """solo-learn is not installed. Its release on the package index pins torch 1.9, so \
+install it without its dependencies:
     pip install --no-deps solo-learn==1.0.2
 or put a checkout of its current main branch on the path:
     git clone https://github.com/vturrisi/solo-learn && export PYTHONPATH=$PWD/solo-learn"""
@@ -64,9 +65,8 @@ def _import_solo() -> types.ModuleType:
             "ignore", message="Overwriting .* in registry", category=UserWarning
         )
         try:
-            import solo.methods.base
-            import solo.methods.byol
-            import solo.methods.simsiam
+            for name in ("base", "byol", "simsiam"):
+                importlib.import_module(f"solo.methods.{name}")
         except ImportError as error:
             raise SoloLearnMissing(
                 f"solo-learn is installed but cannot be imported: {error}. Known-good versions of "

@@ -51,7 +51,8 @@ class Schedule:
         assert self.start is not None  # for the type checker, as below
         if self.kind == "constant":
             return float(self.start)
-        assert self.end is not None and self.epochs is not None
+        assert self.end is not None
+        assert self.epochs is not None
         share = 1.0 if self.epochs == 1 else min(max(epoch / (self.epochs - 1), 0.0), 1.0)
         if self.kind == "cosine":
             share = (1 - math.cos(math.pi * share)) / 2

@@ -129,7 +129,8 @@ def test_scaled_batches_keep_their_directions_and_a_size_that_losses_can_normali
     out = SpectralFilter("target", "pow", p)(x)
     assert row_error(out, want) <= EXACT
     norms = out.norm(dim=1)
-    assert norms.min() > 1e-7 and norms.max() < 1e16
+    assert norms.min() > 1e-7
+    assert norms.max() < 1e16
 
 
 def test_null_directions_are_dropped_and_not_blown_up():
@@ -161,7 +162,8 @@ def test_a_row_with_nan_gets_nothing_and_the_others_are_filtered_without_it(capl
         module(broken)
     want, w = oracle(x[others], get("log1p"), relative_cut(torch.float32, 32, 96))
     assert row_error(out[others], want) <= EXACT
-    assert not out[5].any() and not leaf.grad[5].any()
+    assert not out[5].any()
+    assert not leaf.grad[5].any()
     assert row_error(leaf.grad[others], torch.ones(31, 96).double() @ w) <= EXACT
     assert [r.message for r in caplog.records if "NaN" in r.message] == [
         "1 of 32 rows reached the online filter with NaN or infinity; such rows are mapped to "
@@ -170,7 +172,7 @@ def test_a_row_with_nan_gets_nothing_and_the_others_are_filtered_without_it(capl
 
 
 def test_a_batch_of_nothing_but_nan_is_an_error_in_words():
-    with pytest.raises(FloatingPointError, match="all 4 rows.*diverged"):
+    with pytest.raises(FloatingPointError, match=r"all 4 rows.*diverged"):
         SpectralFilter("target", "pow", p=-0.5)(torch.full((4, 8), math.nan))
 
 
@@ -196,7 +198,8 @@ def test_dtype_is_returned_and_half_precision_costs_its_own_rounding_only(dtype,
     assert row_error(out, want) <= max(EXACT, 2 * torch.finfo(dtype).eps)
     if branch == "online":
         out.sum().backward()
-        assert leaf.grad.dtype == dtype and leaf.grad.isfinite().all()
+        assert leaf.grad.dtype == dtype
+        assert leaf.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -255,7 +258,8 @@ def test_the_registry_takes_one_line_and_any_callable():
     def half(sigma):
         return 0.5 * torch.ones_like(sigma)
 
-    assert "test_half" in names() and not takes_p("test_half")
+    assert "test_half" in names()
+    assert not takes_p("test_half")
     x = features("gaussian", 16, 32)
     for function in ("test_half", half, lambda sigma: torch.full_like(sigma, 0.5)):
         torch.testing.assert_close(SpectralFilter("target", function)(x), x / 2)

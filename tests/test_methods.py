@@ -74,7 +74,8 @@ class TestSteps:
         assert torch.equal(*losses)
         mine = [p.grad for p in ours.parameters() if p.grad is not None]
         others = [p.grad for p in theirs.parameters() if p.grad is not None]
-        assert len(mine) == len(others) and all(map(torch.equal, mine, others))
+        assert len(mine) == len(others)
+        assert all(map(torch.equal, mine, others))
 
     @pytest.mark.parametrize("name", FILTERS)
     def test_simsiams_loss_is_the_formula(self, name):
@@ -143,7 +144,8 @@ class TestSteps:
         with torch.autocast("cpu", torch.bfloat16):
             loss = loss_of(model, batch(64))
         loss.backward()
-        assert set(seen) == {torch.float32} and loss.isfinite()
+        assert set(seen) == {torch.float32}
+        assert loss.isfinite()
 
 
 def _project(model, x, momentum: bool = False):
@@ -169,21 +171,23 @@ class TestStructure:
         assert isinstance(simsiam.projector[-1], torch.nn.Linear)
         assert simsiam.projector[-1].bias.requires_grad
         kept = make("method=simsiam", "filter=target_pow")
-        assert (
-            isinstance(kept.projector[-1], torch.nn.BatchNorm1d) and not kept.projector[-1].affine
-        )
+        assert isinstance(kept.projector[-1], torch.nn.BatchNorm1d)
+        assert not kept.projector[-1].affine
         byol = make("method=byol", "filter=linear")
         assert isinstance(byol.projector[-1], torch.nn.Linear)
         for model in (simsiam, byol):
-            assert type(model.predictor) is torch.nn.Linear and model.predictor.bias is None
+            assert type(model.predictor) is torch.nn.Linear
+            assert model.predictor.bias is None
 
     def test_the_papers_sizes_are_the_default_off_the_embedded_data(self):
         cfg = configure("method=simsiam", "dataset=cifar10")
         assert (cfg.batch_size, cfg.optimizer.lr, cfg.optimizer.weight_decay) == (256, 0.5, 1e-5)
-        assert cfg.scheduler.warmup_epochs == 10 and cfg.optimizer.name == "sgd"
+        assert cfg.scheduler.warmup_epochs == 10
+        assert cfg.optimizer.name == "sgd"
         model = methods.build(cfg)
         widths = [m.out_features for m in model.projector if isinstance(m, torch.nn.Linear)]
-        assert widths == [2048, 2048, 2048] and model.predictor[0].out_features == 512
+        assert widths == [2048, 2048, 2048]
+        assert model.predictor[0].out_features == 512
         assert tuple(model.backbone.conv1.kernel_size) == (3, 3)
         assert float(model.backbone.layer1[0].bn2.weight.detach().abs().max()) == 0
 
@@ -249,15 +253,16 @@ def test_a_missing_solo_learn_is_explained_for_both_generations():
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert "pip install --no-deps solo-learn==1.0.2" in out.stdout
-    assert "git clone" in out.stdout and "PYTHONPATH" in out.stdout
+    assert "git clone" in out.stdout
+    assert "PYTHONPATH" in out.stdout
 
 
 # --------------------------------------------------------------------------------------
 # The two generations
 # --------------------------------------------------------------------------------------
 
-# Losses of the first four SGD steps, float32, one thread, from solo-learn 1.0.2. The other generation
-# gives the same bits here, torch 2.8 too; another number of threads moves them by up to 3e-5.
+# Losses of the first four SGD steps, float32, one thread, from solo-learn 1.0.2. The other
+# generation gives the same bits here, as does torch 2.8; two threads move them by up to 3e-5.
 PINNED = json.loads((Path(__file__).parent / "first_steps.json").read_text())
 
 

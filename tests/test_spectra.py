@@ -80,7 +80,8 @@ def test_the_curve_of_a_filtered_batch_is_the_filters_own():
 
 def test_the_curve_is_undefined_where_the_target_has_nothing():
     curve = filter_curve(torch.tensor([1.0, 1.0]), torch.tensor([1.0, 1e-30]))
-    assert curve[0] == 1 and curve[1].isnan()
+    assert curve[0] == 1
+    assert curve[1].isnan()
 
 
 def test_alignment_of_shared_and_of_turned_eigenspaces():
@@ -172,10 +173,12 @@ def test_branch_spectra_survive_a_collapse_and_say_what_is_wrong():
         metric.update(torch.ones(2, 4), torch.ones(3, 4), torch.ones(2, 4))
     metric.update(torch.zeros(5, 4), torch.zeros(5, 4), torch.zeros(5, 4))
     scalars = metric.compute().scalars
-    assert all(np.isfinite(list(scalars.values()))) and scalars["erank/target"] == 0
+    assert all(np.isfinite(list(scalars.values())))
+    assert scalars["erank/target"] == 0
     assert metric.compute().curve.isnan().all()
 
 
 def test_branch_spectra_are_not_saved_and_do_not_follow_half():
     metric = BranchSpectra(dim=3).half()
-    assert metric.sum_online.dtype == torch.float64 and not metric.state_dict()
+    assert metric.sum_online.dtype == torch.float64
+    assert not metric.state_dict()

@@ -94,12 +94,14 @@ class TestFolder:
         assert summary["last"]["erank/online"] == rows(folder)[-1]["erank/online"]
         assert {"torch", "solo-learn", "python"} <= set(summary["versions"])
         assert summary["config"]["p"] == -0.5
-        assert summary["seed"] == 0 and summary["seconds"] > 0
+        assert summary["seed"] == 0
+        assert summary["seconds"] > 0
 
     def test_the_picture_is_drawn(self, finished):
         folder, _ = finished
         picture = (folder / "figures" / "erank.png").read_bytes()
-        assert picture.startswith(b"\x89PNG") and len(picture) > 5000
+        assert picture.startswith(b"\x89PNG")
+        assert len(picture) > 5000
 
     def test_nothing_else_is_written(self, finished):
         folder, _ = finished
@@ -247,7 +249,8 @@ class TestRefusals:
             run(tmp_path, *SMALL, *overrides)
         assert left.value.code == 2
         error = capsys.readouterr().err.strip().splitlines()[-1]
-        assert error.startswith("error: ") and says in error
+        assert error.startswith("error: ")
+        assert says in error
         assert not (tmp_path / "metrics.csv").exists()
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to use")
@@ -260,7 +263,8 @@ class TestRefusals:
         with pytest.raises(SystemExit):
             run(tmp_path, "dataset=cifar10", f"dataset.root={tmp_path / 'none'}")
         error = capsys.readouterr().err
-        assert "dataset.root" in error and "dataset.download=true" in error
+        assert "dataset.root" in error
+        assert "dataset.download=true" in error
 
 
 class TestWarnings:
@@ -333,7 +337,8 @@ class TestCommand:
         (tmp_path / "blocked").write_text("a file where a folder should be")
         out = command("rdm_solo.train", argument, cwd=tmp_path)
         assert out.returncode == 2
-        assert out.stderr.startswith("error: ") and len(out.stderr.strip().splitlines()) == 1
+        assert out.stderr.startswith("error: ")
+        assert len(out.stderr.strip().splitlines()) == 1
         assert says in out.stderr
         assert "Traceback" not in out.stderr + out.stdout
 
@@ -360,11 +365,13 @@ class TestCommand:
         summaries = sorted(tmp_path.rglob("summary.json"))
         assert len(summaries) == (2 if sweep else 1)
         summary = json.loads(summaries[0].read_text())
-        assert summary["processes"] == 2 and summary["derived"]["global_batch"] == 16
+        assert summary["processes"] == 2
+        assert summary["derived"]["global_batch"] == 16
         assert np.load(summaries[0].parent / "spectra.npz")["rows"][0] == 128
         assert summary["last"]["val/knn_acc1"] >= 0
 
 
 def test_runs_leave_the_checkout_clean():
     ignored = (ROOT / ".gitignore").read_text().split()
-    assert "runs/" in ignored and "uv.lock" in ignored
+    assert "runs/" in ignored
+    assert "uv.lock" in ignored
