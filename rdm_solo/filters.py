@@ -268,7 +268,8 @@ def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
     ``eps * sqrt(max(n, k))`` for float32 and float64: above the null direction that a batch norm
     leaves (1 to 12 eps), below the signal of steep spectra. float16 and bfloat16 features are
     rounded themselves, which lifts the null direction to at most 0.29 eps (of the half type), so
-    the cut lies at ``eps / 2``.
+    the cut lies at ``eps / 2``. float64 rows that several processes do not gather (more rows than
+    columns) are cut as float32 is.
 
     >>> f"{relative_cut(torch.float32, 256, 2048):.1e}"
     '5.4e-06'
@@ -312,13 +313,16 @@ class _Decomposition:
             gram = self._without_broken_rows()
         self.local = self.all_rows[self.local_rows] if self.dual else self.all_rows
 
+        digits = self.dtype
         if self.dtype == torch.float64 and (self.dual or world == 1):
             u, sigma, vh = torch.linalg.svd(self.all_rows, full_matrices=False)
             self.vectors, self.sigma = (u if self.dual else vh.mT).flip(1), sigma.flip(0)
         else:
             lam, self.vectors = torch.linalg.eigh(gram)
             self.sigma = lam.clamp_min_(0).sqrt_()
-        self.cut = float(self.sigma[-1]) * relative_cut(self.dtype, self.n, self.k)
+            if digits == torch.float64:  # a Gram matrix has lost what float64's own cut would keep
+                digits = torch.float32
+        self.cut = float(self.sigma[-1]) * relative_cut(digits, self.n, self.k)
         dropped = int(torch.searchsorted(self.sigma, self.cut, right=True))
         self.sigma, self.vectors = self.sigma[dropped:], self.vectors[:, dropped:]
         if self.dual:

@@ -123,7 +123,8 @@ class _Common(pl.LightningModule):  # type: ignore[misc,name-defined]
         renamed = {SCALARS.get(name, name): value for name, value in dictionary.items()}
         if kwargs.get("on_epoch"):
             kwargs["on_step"] = False
-        kwargs.setdefault("prog_bar", False)
+        if "train/loss" in renamed:  # for the progress bar
+            self.log("train/loss", renamed.pop("train/loss"), *args, prog_bar=True, **kwargs)
         super().log_dict(renamed, *args, **kwargs)
 
     def log(self, name: str, *args: Any, **kwargs: Any) -> None:

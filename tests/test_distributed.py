@@ -62,6 +62,8 @@ def work(rank: int, world: int, port: int, out: str) -> None:
             if rank == 1:
                 broken[0, 0] = float("nan")
             results[f"broken {n}"] = SpectralFilter("target", "pow", p=-0.5)(broken)
+    flat = (features("gaussian", 64, 5) @ features("gaussian", 5, 24)).double()
+    results["float64"] = SpectralFilter("target", "pow", p=-1.0)(flat.chunk(world)[rank])
     metric = BranchSpectra(dim=24)
     x = features("1/i", 64, 24)
     y = features("gaussian", 64, 24, seed=5)
@@ -114,6 +116,12 @@ def test_a_broken_row_on_one_process_is_left_out_on_all(several):
     want = SpectralFilter("target", "pow", p=-0.5)(x)
     got = torch.cat([rank[f"broken {n}"] for rank in several])
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
+
+
+def test_null_directions_are_dropped_in_float64_too(several):
+    sigma = torch.linalg.svdvals(torch.cat([rank["float64"] for rank in several]))
+    torch.testing.assert_close(sigma[:5], torch.ones(5).double(), rtol=1e-4, atol=0)
+    assert sigma[5:].max() < 1e-4
 
 
 def test_spectra_of_several_processes_equal_one(several):
