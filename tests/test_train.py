@@ -27,7 +27,7 @@ SMALL += [
     "backbone.kwargs.zero_init_residual=null",
 ]
 SMALL += ["method.kwargs.proj_hidden_dim=32", "method.kwargs.proj_output_dim=16"]
-SMALL += ["method.kwargs.pred_hidden_dim=8", "trainer.accelerator=cpu"]
+SMALL += ["method.kwargs.pred_hidden_dim=8", "trainer.accelerator=cpu", "knn.every_n_epochs=1"]
 
 
 def configure(*overrides: str):
