@@ -119,6 +119,8 @@ def _quiet() -> None:
     warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
     # solo-learn logs its momentum and losses without a batch size; ours are all of one size.
     warnings.filterwarnings("ignore", message="Trying to infer the `batch_size`")
+    # Lightning's checkpoint callback: a resumed run writes to its own folder, on purpose.
+    warnings.filterwarnings("ignore", message="The dirpath has changed from")
     # Lightning counts the workers of a DataLoader; images live on the device here.
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
 
