@@ -29,8 +29,8 @@ def run(cfg: DictConfig, folder: Path) -> dict[str, Any]:
     started = time.perf_counter()
     trainer.fit(model, datamodule=data, ckpt_path=parts["checkpoint"], weights_only=True)
     seconds = time.perf_counter() - started
-    if not trainer.is_global_zero:
-        return {}
+    if not trainer.is_global_zero or not (folder / "metrics.csv").exists():
+        return {}  # interrupted before the first epoch ended
     from rdm_solo import results
 
     return results.write(cfg, folder, parts, seconds)

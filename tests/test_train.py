@@ -15,7 +15,7 @@ from conftest import ROOT, command
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from rdm_solo import figures, settings, train
+from rdm_solo import figures, host, settings, train
 from rdm_solo.callbacks import COLUMNS
 from rdm_solo.cli import config_folder
 
@@ -132,9 +132,7 @@ class TestRepetition:
         cut.mkdir()
         parts = train.build(full, cut)
 
-        class Interrupt(
-            type(parts["trainer"].callbacks[0]).__mro__[1]
-        ):  # the generation's Callback
+        class Interrupt(host.pl.Callback):
             def on_train_epoch_start(self, trainer, pl_module):
                 if trainer.current_epoch == 2:
                     raise RuntimeError("power cut")
@@ -188,7 +186,7 @@ def test_a_schedule_moves_p_with_the_epochs(tmp_path):
     parts = train.build(cfg, tmp_path)
     seen = []
 
-    class Watch(type(parts["trainer"].callbacks[0]).__mro__[1]):
+    class Watch(host.pl.Callback):
         def on_train_epoch_end(self, trainer, pl_module):
             seen.append(pl_module.filters[0].p)
 
