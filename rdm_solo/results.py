@@ -78,8 +78,8 @@ def closing_table(columns: dict[str, list[float]]) -> str:
     """The main columns at five epochs from the first to the last, as text.
 
     >>> print(closing_table({"epoch": [0.0, 1.0], "train/loss": [-0.5, -0.75]}))
-    epoch               1        2
-    train/loss     -0.500   -0.750
+    epoch              1        2
+    train/loss    -0.500   -0.750
     """
     total = len(columns.get("epoch", []))
     picked = sorted({0, total // 4, total // 2, 3 * total // 4, total - 1} - {total, -1})
