@@ -175,7 +175,8 @@ def knn_scores(
     tensor([1, 0])
     """
     similarity, nearest = (queries @ memory.mT).topk(min(k, len(memory)), dim=1)
-    votes = (similarity / temperature).exp()
+    # Relative to the nearest, so that a small temperature does not overflow.
+    votes = ((similarity - similarity[:, :1]) / temperature).exp()
     return votes.new_zeros(len(queries), classes).scatter_add_(1, labels[nearest], votes)
 
 
@@ -216,9 +217,9 @@ class EpochTable(pl.Callback):  # type: ignore[misc,name-defined]
             trainer.callback_metrics.pop(name, None)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        metrics = trainer.callback_metrics  # reduces over processes: all of them come here
         if not trainer.is_global_zero:
             return
-        metrics = trainer.callback_metrics
         row = {name: float(metrics[name]) for name in COLUMNS if name in metrics}
         self.rows.append({"epoch": trainer.current_epoch, **row})
         with open(self.path, "w", newline="") as file:

@@ -60,7 +60,8 @@ def check_arguments(argv: list[str]) -> None:
     groups = _groups()
     chosen = []
     for override in overrides:
-        if override.key_or_group in groups and not override.is_delete():
+        named = override.key_or_group in groups and not override.is_delete()
+        if named and (override.is_choice_sweep() or not override.is_sweep_override()):
             chosen.append(_check_choice(override, groups[override.key_or_group]))
     if arguments.config_name is None and arguments.config_dir is None:
         keys = _keys(_compose(chosen))
@@ -94,12 +95,12 @@ def _check_choice(override: Any, options: list[str]) -> str:
 
 def _check_key(override: Any, keys: list[str], groups: list[str]) -> None:
     key = override.key_or_group
-    if key in keys or key.startswith("hydra."):
+    group, _, leaf = key.partition(".")
+    if leaf == "name" and group in groups:
+        fail(f"{key} only names the choice that was made; write {group}=... instead")
+    if key in keys or key.startswith(("hydra.", "hydra/")):
         return
     if override.is_add() and key.startswith(OPEN):
-        return
-    parent = key.rpartition(".")[0]
-    if parent in keys and key.startswith(("p.", "dataset.views.")):
         return
     hint = suggest(key, keys + groups)
     if key.startswith("trainer."):
@@ -122,10 +123,10 @@ def _keys(cfg: Any) -> list[str]:
     """Every key of the config, dotted, interpolations left alone."""
     from omegaconf import OmegaConf
 
-    def walk(node: dict[Any, Any], prefix: str) -> Iterator[str]:
-        for key, value in node.items():
+    def walk(node: dict[Any, Any] | list[Any], prefix: str) -> Iterator[str]:
+        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
             yield f"{prefix}{key}"
-            if isinstance(value, dict):
+            if isinstance(value, (dict, list)):
                 yield from walk(value, f"{prefix}{key}.")
 
     plain: dict[Any, Any] = OmegaConf.to_container(cfg, resolve=False)

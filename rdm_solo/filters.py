@@ -104,7 +104,7 @@ def _lookup(name: str | Function) -> Function:
         return name
     if name not in _FUNCTIONS:
         raise ValueError(
-            f"there is no filter function {name!r}{suggest(name, names())} "
+            f"there is no filter function {name!r}{suggest(name, names()) or '.'} "
             f"Registered are {', '.join(names())}; rdm_solo.filters.register adds one."
         )
     return _FUNCTIONS[name]

@@ -30,6 +30,7 @@ or put a checkout of its current main branch on the path:
 
 # Backbones that are the same network on both generations. small_resnet is ours.
 OWN_BACKBONES: dict[str, Callable[..., Any]] = {"small_resnet": SmallResNet}
+OWN_ARGUMENTS = ("in_channels", "width")
 BACKBONES = (*OWN_BACKBONES, "resnet18", "resnet50")
 
 # What solo-learn calls its scalars, and what every logger and file of ours calls them.
@@ -213,7 +214,15 @@ else:
 
 
 def _backbone_kwargs(cfg: DictConfig) -> dict[str, Any]:
-    return {name: value for name, value in cfg.backbone.kwargs.items() if value is not None}
+    """The arguments of the backbone that is named; a recipe's may be those of another."""
+    kwargs = {name: value for name, value in cfg.backbone.kwargs.items() if value is not None}
+    foreign = ("zero_init_residual",) if cfg.backbone.name in OWN_BACKBONES else OWN_ARGUMENTS
+    return {name: value for name, value in kwargs.items() if name not in foreign}
+
+
+def input_channels(cfg: DictConfig) -> int:
+    """The channels that the backbone takes."""
+    return int(_backbone_kwargs(cfg).get("in_channels", 3))
 
 
 def _solo_config(cfg: DictConfig) -> DictConfig:

@@ -151,8 +151,14 @@ def make_filter(cfg: DictConfig) -> SpectralFilter | None:
         function = hydra.utils.get_method(function)
     if function is None or not takes_p(function):
         if p is not None:
+            named = f"filter={cfg.filter.name}"
+            if cfg.filter.name.endswith("_pow"):  # its default p, behind a function of one's own
+                raise ValueError(
+                    f"filter.function={cfg.filter.function} has no exponent, but {named} sets "
+                    f"p={p}; add p=null, or start from filter=online_log1p."
+                )
             raise ValueError(
-                f"p={p} would be ignored: filter={cfg.filter.name} has no exponent; "
+                f"p={p} would be ignored: {named} has no exponent; "
                 "leave p out, or choose filter=online_pow or filter=target_pow."
             )
     elif p is None:

@@ -45,6 +45,17 @@ class WarmupCosine(LRScheduler):
         self.start_lr, self.min_lr = start_lr, min_lr
         super().__init__(optimizer, last_epoch)
 
+    def state_dict(self) -> dict[str, Any]:
+        """The step alone: rates follow from the config in force, so a run can be prolonged."""
+        return {"last_epoch": self.last_epoch}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.last_epoch = state_dict["last_epoch"]
+        self._last_lr = self.get_lr()
+        # The optimiser's own state has brought the rates of the old schedule back.
+        for group, base, rate in zip(self.optimizer.param_groups, self.base_lrs, self._last_lr):
+            group["initial_lr"], group["lr"] = base, rate
+
     def get_lr(self) -> list[float]:
         groups = self.optimizer.param_groups
         return [

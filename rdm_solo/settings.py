@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,7 +12,13 @@ from rdm_solo.data import Dataset
 from rdm_solo.optim import OPTIMIZERS
 from rdm_solo.schedules import as_schedule, suggest
 
-__all__ = ["check", "derive", "warnings"]
+__all__ = ["check", "check_resume", "derive", "warnings", "world_size"]
+
+# Half- and double-precision weights are refused: batch norms and spectra want float32 ones.
+PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
+
+# What a resumed run must share with the one that it goes on from; max_epochs may grow.
+SHARED = ("method", "filter", "p", "seed", "batch_size", "backbone", "optimizer", "scheduler")
 
 
 def check(cfg: DictConfig) -> None:
@@ -20,10 +27,16 @@ def check(cfg: DictConfig) -> None:
         value = cfg[name]
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
-    for name in ("diagnostics.every_n_epochs", "knn.every_n_epochs", "scheduler.warmup_epochs"):
-        value = OmegaConf.select(cfg, name)
-        if not isinstance(value, (int, float)) or value < 0:
-            raise ValueError(f"{name} must be a number of at least 0, got {value!r}.")
+    for name in ("knn.k", "diagnostics.max_rows"):
+        _check_number(cfg, name, 1, int)
+    for name in ("diagnostics.every_n_epochs", "knn.every_n_epochs"):
+        _check_number(cfg, name, 0, int)
+    for name in ("lr", "classifier_lr", "weight_decay", "momentum"):
+        _check_number(cfg, f"optimizer.{name}", 0, float)
+    _check_number(cfg, "scheduler.warmup_epochs", 0, float)
+    _check_number(cfg, "knn.temperature", 1e-6, float)
+    if cfg.backbone.stem not in ("small", "imagenet"):
+        raise ValueError(f"backbone.stem must be 'small' or 'imagenet', got {cfg.backbone.stem!r}.")
     if cfg.scheduler.warmup_epochs > cfg.max_epochs:
         raise ValueError(
             f"scheduler.warmup_epochs={cfg.scheduler.warmup_epochs} is longer than "
@@ -40,11 +53,33 @@ def check(cfg: DictConfig) -> None:
     _check_device(cfg.trainer)
 
 
+def _check_number(cfg: DictConfig, name: str, least: float, kind: type) -> None:
+    value = OmegaConf.select(cfg, name)
+    fits = isinstance(value, (int, kind)) and not isinstance(value, bool) and value >= least
+    if not fits:
+        what = "whole number" if kind is int else "number"
+        raise ValueError(f"{name} must be a {what} of at least {least:g}, got {value!r}.")
+
+
 def _check_device(trainer: DictConfig) -> None:
     accelerator, devices = trainer.accelerator, trainer.devices
+    if trainer.precision not in PRECISIONS:
+        raise ValueError(
+            f"trainer.precision must be one of {', '.join(PRECISIONS)}, got {trainer.precision!r}."
+        )
+    for name, instead in (("max_epochs", "max_epochs=..."), ("callbacks", "the Python API")):
+        if name in trainer:
+            raise ValueError(f"trainer.{name} is set by the run itself; use {instead}.")
+    if accelerator not in ("auto", "cpu", "gpu", "cuda"):
+        raise ValueError(
+            f"trainer.accelerator must be auto, cpu or gpu, got {accelerator!r}; spectra need "
+            "float64, which other accelerators lack."
+        )
+    if devices is None:
+        raise ValueError("trainer.devices must be a number, a list or 'auto', got null.")
     if accelerator in ("gpu", "cuda"):
         found = torch.cuda.device_count()
-        if not found and not torch.backends.mps.is_available():
+        if not found:
             raise ValueError(
                 f"trainer.accelerator={accelerator}, but this machine shows no GPU to torch "
                 f"{torch.__version__}; use trainer=cpu or trainer=auto."
@@ -55,6 +90,29 @@ def _check_device(trainer: DictConfig) -> None:
             )
     if isinstance(devices, int) and devices == 0:
         raise ValueError("trainer.devices must be at least 1 or 'auto', got 0.")
+
+
+def check_resume(cfg: DictConfig, folder: Path) -> Path:
+    """The checkpoint to go on from; refuses one of another experiment or of a finished run."""
+    checkpoint = folder / "checkpoints" / "last.ckpt"
+    if not checkpoint.is_file():
+        raise ValueError(f"resume={folder} holds no checkpoints/last.ckpt; give a run's folder.")
+    config = folder / ".hydra" / "config.yaml"
+    if config.is_file():
+        before = OmegaConf.load(config)
+        for name in (*SHARED, "dataset"):
+            if before.get(name) != cfg.get(name):
+                raise ValueError(
+                    f"resume={folder} was run with another {name!r} than this command; repeat the "
+                    "run's own options beside resume=..."
+                )
+    done = torch.load(checkpoint, map_location="cpu", weights_only=True)["epoch"] + 1
+    if done >= cfg.max_epochs:
+        raise ValueError(
+            f"resume={folder} has finished {done} epochs and max_epochs={cfg.max_epochs}; raise "
+            "max_epochs to go on."
+        )
+    return checkpoint
 
 
 def world_size(trainer: DictConfig) -> int:

@@ -54,15 +54,14 @@ def build(cfg: DictConfig, folder: Path) -> dict[str, Any]:
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     model = methods.build(full)
     resume = Path(cfg.resume) if cfg.resume else None
-    checkpoint = _checkpoint(resume) if resume else None
+    checkpoint = settings.check_resume(cfg, resume) if resume else None
     if os.environ.get("LOCAL_RANK", "0") == "0":
         _announce(full, derived, views, host.version())
 
-    channels = dataset.train.images.shape[1]
-    needs = full.backbone.kwargs.get("in_channels", 3)
-    data = datamodule.DataModule(
-        dataset, views, cfg.batch_size, cfg.seed, needs if needs != channels else None
-    )
+    expand = host.input_channels(full)
+    if expand == dataset.train.images.shape[1]:
+        expand = None
+    data = datamodule.DataModule(dataset, views, cfg.batch_size, cfg.seed, expand)
     trainer = _trainer(
         cfg,
         derived,
@@ -89,8 +88,10 @@ def _trainer(cfg: DictConfig, derived: dict[str, Any], folder: Path, callbacks: 
     from rdm_solo.host import pl
 
     options: dict[str, Any] = OmegaConf.to_container(cfg.trainer, resolve=True)  # type: ignore[assignment]
+    if options["accelerator"] == "auto":  # Lightning would take Apple's, which has no float64
+        options["accelerator"] = "gpu" if _has_gpu() else "cpu"
     if options["sync_batchnorm"] is None:
-        on_gpu = options["accelerator"] != "cpu" and _has_gpu()
+        on_gpu = options["accelerator"] != "cpu"
         options["sync_batchnorm"] = derived["processes"] > 1 and on_gpu
     defaults = {
         "max_epochs": cfg.max_epochs,
@@ -129,13 +130,6 @@ def _has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
-
-
-def _checkpoint(resume: Path) -> Path:
-    path = resume / "checkpoints" / "last.ckpt"
-    if not path.is_file():
-        raise ValueError(f"resume={resume} holds no checkpoints/last.ckpt; give a run's folder.")
-    return path
 
 
 def _announce(cfg: DictConfig, derived: dict[str, Any], views: Any, solo: str) -> None:

@@ -240,6 +240,13 @@ class TestRefusals:
             (["optimizer.name=sdg"], "optimizer.name must be one of"),
             (["resume=nowhere"], "resume=nowhere holds no checkpoints/last.ckpt"),
             (["+trainer.max_epoch=3"], "max_epoch"),
+            (["+trainer.max_epochs=3"], "trainer.max_epochs is set by the run itself"),
+            (["trainer.precision=64-true"], "trainer.precision must be one of"),
+            (["trainer.accelerator=mps"], "trainer.accelerator must be auto, cpu or gpu"),
+            (["knn.k=0"], "knn.k must be a whole number of at least 1, got 0"),
+            (["diagnostics.max_rows=0"], "diagnostics.max_rows must be a whole number"),
+            (["optimizer.lr=-1"], "optimizer.lr must be a number of at least 0, got -1"),
+            (["backbone.stem=smal"], "backbone.stem must be 'small' or 'imagenet'"),
         ],
     )
     def test_one_sentence_and_no_traceback(self, overrides, says, tmp_path, capsys):
@@ -328,6 +335,7 @@ class TestCommand:
             ("trainer.fast_dev_run=true", "++trainer.fast_dev_run"),
             ("+nonsense=1", "no option 'nonsense'"),
             ("p=[", "cannot read the arguments"),
+            ("filter.name=target_pow", "write filter=... instead"),
             ("hydra.run.dir=blocked/run", "cannot be written"),
         ],
     )
@@ -373,3 +381,60 @@ def test_runs_leave_the_checkout_clean():
     ignored = (ROOT / ".gitignore").read_text().split()
     assert "runs/" in ignored
     assert "uv.lock" in ignored
+
+
+class TestResume:
+    def test_a_prolonged_run_follows_the_new_schedule(self, finished, tmp_path):
+        folder, _ = finished
+        cfg = configure(*SMALL, "filter=target_pow", "max_epochs=4", f"resume={folder}")
+        parts = train.build(cfg, tmp_path)
+        rates = []
+
+        class Watch(host.pl.Callback):
+            def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+                rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+        parts["trainer"].callbacks.append(Watch())
+        checkpoint = parts["checkpoint"]
+        parts["trainer"].fit(parts["model"], datamodule=parts["data"], ckpt_path=checkpoint)
+        lr, steps = parts["derived"]["lr"], range(8, 16)
+        want = [lr * (1 + math.cos(math.pi * (step - 4) / 12)) / 2 for step in steps]
+        assert rates == pytest.approx(want)
+        assert [row["epoch"] for row in rows(tmp_path)] == [0, 1, 2, 3]
+
+    def test_a_finished_run_and_another_experiment_are_refused(self, finished, tmp_path):
+        folder, _ = finished
+        with pytest.raises(ValueError, match="has finished 2 epochs"):
+            train.build(configure(*SMALL, "filter=target_pow", f"resume={folder}"), tmp_path)
+        (tmp_path / "checkpoints").mkdir()
+        (tmp_path / ".hydra").mkdir()
+        (tmp_path / "checkpoints" / "last.ckpt").write_bytes(
+            (folder / "checkpoints" / "last.ckpt").read_bytes()
+        )
+        OmegaConf.save(configure(*SMALL, "filter=target_pow"), tmp_path / ".hydra" / "config.yaml")
+        options = [*SMALL, "max_epochs=4", f"resume={tmp_path}"]
+        train.build(configure(*options, "filter=target_pow"), tmp_path)
+        with pytest.raises(ValueError, match="another 'filter'"):
+            train.build(configure(*options, "filter=identity"), tmp_path)
+        with pytest.raises(ValueError, match="another 'p'"):
+            train.build(configure(*options, "filter=target_pow", "p=-1"), tmp_path)
+
+
+def test_either_backbone_goes_with_either_kind_of_image(tmp_path):
+    for options in (
+        ["backbone.name=resnet18"],
+        ["dataset=synthetic", "backbone.name=small_resnet"],
+    ):
+        parts = train.build(configure(*options), tmp_path)
+        assert parts["data"].expand_channels == (3 if "resnet18" in options[0] else None)
+
+
+def test_knn_votes_survive_a_small_temperature():
+    from rdm_solo.callbacks import knn_scores
+
+    memory = torch.nn.functional.normalize(torch.randn(50, 8), dim=1)
+    labels = torch.arange(50) % 5
+    near = torch.nn.functional.normalize(memory + 0.01 * torch.randn(50, 8), dim=1)
+    scores = knn_scores(near, memory, labels, classes=5, k=10, temperature=1e-3)
+    assert scores.isfinite().all()
+    assert (scores.argmax(1) == labels).all()
