@@ -89,10 +89,9 @@ def _pass(apply: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor | None) -> 
     return run
 
 
-def bench_filters(runs: int, device: str, shapes: Sequence[tuple[int, int]]) -> list[dict]:
+def bench_filters(runs: int, device: str, shapes: Sequence[tuple[int, int]]) -> None:
     """Each filter against Algorithm 2 and against the Gram matrix and its eigenvectors alone."""
     print(f"{'filter':<16}{'(n, k)':>13}{'alg. 2':>10}{'this':>10}{'ratio':>8}  min..max")
-    rows = []
     for n, k in shapes:
         x = batch_normed(n, k).to(device)
         upstream = torch.randn(n, k, generator=torch.Generator().manual_seed(1)).to(device)
@@ -110,16 +109,14 @@ def bench_filters(runs: int, device: str, shapes: Sequence[tuple[int, int]]) -> 
             )
             middle, low, high = ratio(seconds[0], seconds[1])
             above, _, _ = ratio(seconds[1], seconds[2])
-            rows.append({"filter": label, "n": n, "k": k, "ratio": middle, "over_floor": above})
             times = "".join(f"{statistics.median(s) * 1e3:>8.2f}ms" for s in seconds[:2])
             print(
                 f"{label:<16}{f'({n}, {k})':>13}{times}{middle:>8.2f}  {low:.2f}..{high:.2f}"
                 f"   {above:.2f} x (Gram + eigh)"
             )
-    return rows
 
 
-def bench_step(runs: int, device: str, batch: int, size: int) -> dict[str, float]:
+def bench_step(runs: int, device: str, batch: int, size: int) -> None:
     """The share of each head in a two-view SimSiam step: ResNet-18, CIFAR stem, SGD."""
     from torchvision.models import resnet18
 
@@ -182,11 +179,9 @@ def bench_step(runs: int, device: str, batch: int, size: int) -> dict[str, float
     seconds = interleaved([step, *contestants.values()], runs, device)
     base = statistics.median(seconds[0])
     print(f"step without a head, batch {batch}, {size} px: {base * 1e3:.0f} ms")
-    shares = {}
     for label, times in zip(contestants, seconds[1:]):
-        shares[label] = ratio(times, seconds[0])[0]
-        print(f"{label:<20}{statistics.median(times) * 1e3:>9.2f} ms{shares[label]:>9.2%} of it")
-    return shares
+        share = ratio(times, seconds[0])[0]
+        print(f"{label:<20}{statistics.median(times) * 1e3:>9.2f} ms{share:>9.2%} of it")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -147,7 +147,7 @@ class WeightedKNN(pl.Callback):  # type: ignore[misc,name-defined]
         features = _all_rows(torch.cat([f for f, _ in memory]))
         labels = _all_rows(torch.cat([y for _, y in memory]))
         counts = torch.zeros(2, device=features.device)
-        for x, y in trainer.datamodule.val_dataloader():
+        for x, y in trainer.val_dataloaders:
             scores = knn_scores(
                 _unit(pl_module.backbone(x)),
                 features,

@@ -24,6 +24,7 @@ class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]
         self.dataset, self.views = dataset, views
         self.batch_size, self.seed = batch_size, seed
         self.expand_channels = expand_channels
+        self._memory: EpochLoader | None = None
 
     def _loader(self, images: object, **options: object) -> EpochLoader:
         return EpochLoader(
@@ -43,5 +44,9 @@ class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]
         return self._loader(self.dataset.val, batch_size=512, shuffle=False, drop_last=False)
 
     def memory_dataloader(self) -> EpochLoader:
-        """Clean training images, in order."""
-        return self._loader(self.dataset.train, batch_size=512, shuffle=False, drop_last=False)
+        """Clean training images, in order; the same loader each time, so they are copied once."""
+        if self._memory is None:
+            self._memory = self._loader(
+                self.dataset.train, batch_size=512, shuffle=False, drop_last=False
+            )
+        return self._memory

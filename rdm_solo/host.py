@@ -8,7 +8,6 @@ can be deleted. Everything else imports `pl`, `SimSiam` and `BYOL` from here.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
 import sys
@@ -146,11 +145,9 @@ class _Legacy(_Common):
     validation_epoch_end = None
 
     def __init__(self, cfg: DictConfig) -> None:
-        own = OWN_BACKBONES.get(cfg.backbone.name)
-        kwargs = _backbone_kwargs(cfg)
-        self._own_backbone = functools.partial(own) if own else None
+        self._own_backbone = OWN_BACKBONES.get(cfg.backbone.name)
         self._validation_outputs: list[Any] = []
-        super().__init__(**_solo_arguments(cfg, kwargs))
+        super().__init__(**_solo_arguments(cfg))
 
     def __setattr__(self, name: str, value: object) -> None:
         current = {"encoder": "backbone", "momentum_encoder": "momentum_backbone"}
@@ -255,8 +252,9 @@ def _solo_config(cfg: DictConfig) -> DictConfig:
     )
 
 
-def _solo_arguments(cfg: DictConfig, backbone_kwargs: dict[str, Any]) -> dict[str, Any]:
+def _solo_arguments(cfg: DictConfig) -> dict[str, Any]:
     """Our config as 1.0.2's keyword arguments, neutral in the same places."""
+    backbone_kwargs = _backbone_kwargs(cfg)
     own = cfg.backbone.name in OWN_BACKBONES
     if not own:
         backbone_kwargs["cifar"] = cfg.backbone.stem == "small"

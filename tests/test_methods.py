@@ -64,7 +64,7 @@ class TestSteps:
         if host.CURRENT:
             theirs = parent(host._solo_config(cfg))
         else:
-            theirs = parent(**host._solo_arguments(cfg, host._backbone_kwargs(cfg)))
+            theirs = parent(**host._solo_arguments(cfg))
         data = batch(8, channels=3, size=16)
         losses = []
         for model in (ours, theirs):
@@ -309,10 +309,10 @@ def test_both_generations_side_by_side_where_both_are_here():
             generation, *losses = json.loads(out.stdout.splitlines()[-1])
             found[generation] = losses
     assert host.GENERATION in found
-    assert set(map(str, found)) <= {"current", "legacy"}
-    for losses in found.values():
-        for ours, others in zip(losses, found[host.GENERATION]):
-            assert ours == pytest.approx(others, abs=1e-6)
+    if len(found) < 2:
+        pytest.skip("one generation is here; first_steps.json holds the other's losses")
+    for ours, others in zip(found["current"], found["legacy"]):
+        assert ours == pytest.approx(others, abs=1e-6)
 
 
 # --------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import csv
 import json
 import logging
 import math
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -359,9 +360,9 @@ class TestCommand:
         assert all((s.parent / ".hydra" / "config.yaml").exists() for s in summaries)
 
     @pytest.mark.parametrize("sweep", [False, True])
-    def test_two_processes_over_gloo_equal_one_with_twice_the_batch(self, sweep, tmp_path):
-        """Same data order, filter of the whole batch, same rate: as far as batch norm allows,
-        which sees a process's rows alone on a CPU. The first epoch's rows are the same."""
+    def test_two_processes_over_gloo_count_as_one_batch(self, sweep, tmp_path):
+        """That their gradients equal one process's is in test_distributed; batch norm, which sees
+        a process's rows alone on a CPU, keeps whole runs from being compared."""
         common = [*QUICK, *SMALL, "filter=target_pow", "max_epochs=1"]
         two = ["trainer=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "batch_size=8"]
         flag = ["-m"] if sweep else []
@@ -374,13 +375,16 @@ class TestCommand:
         assert summary["processes"] == 2
         assert summary["derived"]["global_batch"] == 16
         assert np.load(summaries[0].parent / "spectra.npz")["rows"][0] == 128
-        assert summary["last"]["val/knn_acc1"] >= 0
+        assert all(math.isfinite(value) for value in summary["last"].values())
+        assert summary["last"]["erank/gap"] > 0
 
 
 def test_runs_leave_the_checkout_clean():
-    ignored = (ROOT / ".gitignore").read_text().split()
-    assert "runs/" in ignored
-    assert "uv.lock" in ignored
+    paths = ["runs/a/metrics.csv", "data/a", "uv.lock", "dist/a.whl"]
+    out = subprocess.run(
+        ["git", "check-ignore", *paths], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert out.stdout.split() == paths
 
 
 class TestResume:
