@@ -88,9 +88,18 @@ def _check_choice(override: Any, options: list[str]) -> str:
     values = list(override.sweep_iterator()) if override.is_sweep_override() else [override.value()]
     for value in map(str, values):
         if value not in options:
-            hint = suggest(value, options)
-            fail(f"{group} must be one of {', '.join(options)}; got {value!r}{hint}")
+            begun = [option for option in options if option.startswith(f"{value}_")]
+            hint = suggest(value, begun or options)
+            fail(f"{group} must be one of {', '.join(_near(value, options))}; got {value!r}{hint}")
     return f"{group}={values[0]}"
+
+
+def _near(value: str, options: list[str]) -> list[str]:
+    """The options; of nested ones those in the folder that was meant, or else the folders."""
+    folder = value.rpartition("/")[0]
+    inside = [option for option in options if option.rpartition("/")[0] == folder]
+    folders = sorted({option.rpartition("/")[0] + "/..." for option in options if "/" in option})
+    return inside or folders
 
 
 def _check_key(override: Any, keys: list[str], groups: list[str]) -> None:
