@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -36,6 +37,7 @@ __all__ = [
     "crop_resize",
     "generator",
     "luma",
+    "random_rows",
     "shift_hue",
     "solarize",
 ]
@@ -69,35 +71,61 @@ def generator(*key: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest, "little"))
 
 
+def random_rows(index: Sequence[int], *key: int | str) -> Tensor:
+    """Uniform rows of ``DRAWS`` numbers that depend on ``key`` and their ``index`` alone.
+
+    A counter-based generator (SplitMix64: a row's number times a constant, then mixed), so that any
+    row of a table of millions costs the same and no table is kept. 24 random bits a number.
+
+    >>> rows = random_rows([7, 1_000_000], 0, "a key")
+    >>> rows.shape, torch.equal(random_rows([1_000_000], 0, "a key")[0], rows[1])
+    (torch.Size([2, 34]), True)
+    """
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    start = np.frombuffer(digest, dtype="<u8")
+    count = np.asarray(index, dtype=np.uint64)[:, None] * np.uint64(DRAWS)
+    count = count + np.arange(1, DRAWS + 1, dtype=np.uint64)
+    z = start + count * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return torch.from_numpy((z >> np.uint64(40)).astype(np.float32) * np.float32(2**-24))
+
+
 def crop_boxes(
-    u: Tensor, height: int, width: int, scale: Sequence[float], ratio: Sequence[float]
+    u: Tensor,
+    height: int | Tensor,
+    width: int | Tensor,
+    scale: Sequence[float],
+    ratio: Sequence[float],
 ) -> Tensor:
     """The boxes of torchvision's ``RandomResizedCrop``, ``(n, 22)`` uniforms to ``(n, 4)``.
 
     Columns of the result are the integers top, left, height and width. Ten tries of an area (a
     share of the image between ``scale``) and of an aspect ratio (log-uniform between ``ratio``);
     the first box that fits is placed uniformly, and where none fits the largest central one is
-    taken.
+    taken. Images of different sizes give ``height`` and ``width`` as ``(n,)``.
 
     >>> crop_boxes(torch.full((1, 22), 0.5), 32, 32, scale=(0.25, 0.25), ratio=(1.0, 1.0))
     tensor([[ 8,  8, 16, 16]])
     """
     u = u.double()
-    area = height * width * (scale[0] + (scale[1] - scale[0]) * u[:, :_TRIES])
+    height, width = (torch.as_tensor(side, dtype=torch.float64) for side in (height, width))
+    area = (height * width).view(-1, 1) * (scale[0] + (scale[1] - scale[0]) * u[:, :_TRIES])
     low, high = math.log(ratio[0]), math.log(ratio[1])
     aspect = (low + (high - low) * u[:, _TRIES : 2 * _TRIES]).exp()
     h, w = (area / aspect).sqrt().round(), (area * aspect).sqrt().round()
-    fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
+    fits = (w > 0) & (w <= width.view(-1, 1)) & (h > 0) & (h <= height.view(-1, 1))
     first = fits.to(torch.uint8).argmax(1, keepdim=True)
     h, w = h.gather(1, first)[:, 0], w.gather(1, first)[:, 0]
     top = (u[:, _TOP] * (height - h + 1)).floor()
     left = (u[:, _LEFT] * (width - w + 1)).floor()
     box = torch.stack((top, left, h, w), 1)
 
-    central_h = min(height, round(width / ratio[0]))
-    central_w = min(width, round(height * ratio[1]))
-    centre = ((height - central_h) // 2, (width - central_w) // 2, central_h, central_w)
-    return torch.where(fits.any(1, keepdim=True), box, box.new_tensor(centre)).long()
+    h = torch.minimum(height, (width / ratio[0]).round())
+    w = torch.minimum(width, (height * ratio[1]).round())
+    centre = torch.stack((((height - h) / 2).floor(), ((width - w) / 2).floor(), h, w), -1)
+    return torch.where(fits.any(1, keepdim=True), box, centre).long()
 
 
 def crop_resize(
@@ -415,17 +443,38 @@ class Pipeline:
         if n == 0:
             return x.new_empty(0, channels, self.size, self.size)
         with torch.no_grad():
-            drawn = self.parameters(u, height, width)
-            piece = n
-            if x.device.type == "cpu":
-                piece = max(1, _PIECE_VALUES // (channels * self.size**2))
-            views = [
-                self._views(
-                    x[low : low + piece], Parameters(*(p[low : low + piece] for p in drawn))
-                )
-                for low in range(0, n, piece)
-            ]
-            return torch.cat(views) if len(views) > 1 else views[0]
+            return self._in_pieces(self._views, x, self.parameters(u, height, width))
+
+    def finish(self, crops: Tensor, u: Tensor) -> Tensor:
+        """The rest of a view after its crop: bytes ``(n, C, size, size)`` to floats in [0, 1].
+
+        For files, whose crops are cut where they are decoded: from the boxes of `boxes` and the
+        same ``u``.
+        """
+        if crops.dtype != torch.uint8 or crops.shape[2:] != (self.size, self.size):
+            raise ValueError(
+                f"a pipeline of size={self.size} finishes uint8 crops of that size, got "
+                f"{crops.dtype} of shape {tuple(crops.shape)}"
+            )
+        with torch.no_grad():
+            drawn = self.parameters(u, self.size, self.size)
+            return self._in_pieces(self._finish, crops, drawn)
+
+    def boxes(self, u: Tensor, height: int | Tensor, width: int | Tensor) -> Tensor:
+        """The crops that the rows of ``u`` mean; see `crop_boxes`."""
+        return crop_boxes(u, height, width, self.crop_scale, self.crop_ratio)
+
+    def _in_pieces(
+        self, apply: Callable[[Tensor, Parameters], Tensor], x: Tensor, drawn: Parameters
+    ) -> Tensor:
+        n, piece = len(x), len(x)
+        if x.device.type == "cpu":
+            piece = max(1, _PIECE_VALUES // (x.shape[1] * self.size**2))
+        views = [
+            apply(x[low : low + piece], Parameters(*(p[low : low + piece] for p in drawn)))
+            for low in range(0, n, piece)
+        ]
+        return torch.cat(views) if len(views) > 1 else views[0]
 
     def parameters(self, u: Tensor, height: int, width: int) -> Parameters:
         """What the rows of ``u`` mean for images of ``height`` by ``width`` pixels."""
@@ -434,7 +483,7 @@ class Pipeline:
         limits = [(max(0.0, 1 - strength), 1 + strength) for strength in blends]
         low, high = torch.tensor([*limits, (-self.hue, self.hue)], dtype=torch.float64).T
         return Parameters(
-            boxes=crop_boxes(u, height, width, self.crop_scale, self.crop_ratio),
+            boxes=self.boxes(u, height, width),
             flip=u[:, _FLIP] < self.flip,
             angle=self.rotate * (2 * u[:, _ROTATE] - 1),
             jitter=u[:, _JITTER] < self.jitter,
@@ -449,7 +498,18 @@ class Pipeline:
     def _views(self, x: Tensor, drawn: Parameters) -> Tensor:
         flip = drawn.flip if self.flip else None
         angle = drawn.angle if self.rotate else None
-        x = crop_resize(x, drawn.boxes, self.size, flip, angle)
+        return self._recolour(crop_resize(x, drawn.boxes, self.size, flip, angle), drawn)
+
+    def _finish(self, crops: Tensor, drawn: Parameters) -> Tensor:
+        x = crops.float().div_(255)
+        if self.rotate:
+            whole = torch.tensor([[0, 0, self.size, self.size]]).expand(len(x), 4)
+            x = crop_resize(x, whole, self.size, drawn.flip, drawn.angle)
+        else:
+            x = _where(drawn.flip, lambda rows: rows.flip(-1), x)
+        return self._recolour(x, drawn)
+
+    def _recolour(self, x: Tensor, drawn: Parameters) -> Tensor:
         x = _where(drawn.jitter, color_jitter, x, drawn.factors, drawn.order)
         if x.shape[1] == 3:
             x = _where(drawn.grey, lambda rows: luma(rows).repeat(1, 3, 1, 1), x)
@@ -511,6 +571,20 @@ class Views:
             torch.rand(n, pipeline.draws, generator=generator(seed, epoch, view))
             for view, pipeline in enumerate(self._pipeline_of)
         ]
+
+    def rows(self, samples: Sequence[int], seed: int, epoch: int) -> list[Tensor]:
+        """For each view the uniforms of these samples, without a table of all of them.
+
+        They are others than those of `tables`, from another generator.
+        """
+        return [
+            random_rows(samples, seed, epoch, view, "rows")
+            for view in range(len(self._pipeline_of))
+        ]
+
+    def pipeline(self, index: int) -> Pipeline:
+        """The pipeline that makes view number ``index``."""
+        return self._pipeline_of[index]
 
     def view(self, x: Tensor, index: int, u: Tensor) -> Tensor:
         """View number ``index`` of the images ``x``, whose rows of that view's table are ``u``."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,6 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rdm_solo.augment import Views, generator
+
+if TYPE_CHECKING:
+    from rdm_solo.folders import Files
 
 __all__ = [
     "DataError",
@@ -73,29 +77,37 @@ class Images:
     def __len__(self) -> int:
         return len(self.images)
 
+    @property
+    def channels(self) -> int:
+        return self.images.shape[1]
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A training and a validation set.
+    """A training and a validation set, in memory or as files.
 
     Args:
         name: what results are filed under.
         train: images to pretrain on.
-        val: images to evaluate on.
+        val: images to evaluate on; ``None`` where there are none.
         num_classes: labels run from 0 to ``num_classes - 1``.
         mean: of each channel, with values between 0 and 1.
         std: likewise.
+        labelled: whether labels mean anything; without, they are 0, and accuracies are left out.
     """
 
     name: str
-    train: Images
-    val: Images
+    train: Images | Files
+    val: Images | Files | None
     num_classes: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    labelled: bool = True
 
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("val", self.val)):
+            if split is None:
+                continue
             low, high = int(split.labels.min()), int(split.labels.max())
             if low < 0 or high >= self.num_classes:
                 raise ValueError(
@@ -288,7 +300,7 @@ class EpochLoader:
 
     def __init__(
         self,
-        images: Images,
+        images: Images | Files,
         batch_size: int,
         *,
         mean: Sequence[float],
@@ -307,7 +319,7 @@ class EpochLoader:
             raise ValueError(
                 f"batch_size={batch_size!r} is not allowed: give a whole number of at least {least}"
             )
-        channels = images.images.shape[1]
+        channels = images.channels
         if not len(mean) == len(std) == channels:
             raise ValueError(
                 f"mean and std need a value for each of {channels} channels, got {len(mean)} and "
@@ -354,12 +366,8 @@ class EpochLoader:
         return len(self._slices())
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...] | tuple[Tensor, list[Tensor], Tensor]]:
-        n = len(self.images)
-        if self.shuffle:
-            order = torch.randperm(n, generator=generator(self.seed, self.epoch, "order"))
-        else:
-            order = torch.arange(n)
-        tables = self.views.tables(n, self.seed, self.epoch) if self.views else []
+        order = self._order()
+        tables = self.views.tables(len(order), self.seed, self.epoch) if self.views else []
         source = self._on_device()
         scale = 255 * self._per_channel(self.std)
         shift = self._per_channel(self.mean) / self._per_channel(self.std)
@@ -377,6 +385,13 @@ class EpochLoader:
                 for v, table in enumerate(tables)
             ]
             yield index, crops, labels
+
+    def _order(self) -> Tensor:
+        """The epoch's order, of all processes together."""
+        n = len(self.images)
+        if self.shuffle:
+            return torch.randperm(n, generator=generator(self.seed, self.epoch, "order"))
+        return torch.arange(n)
 
     def _slices(self) -> list[slice]:
         """This process's part of the epoch's order, step by step."""
@@ -406,6 +421,7 @@ class EpochLoader:
         ]
 
     def _on_device(self) -> Images:
+        assert isinstance(self.images, Images)  # files have a loader of their own
         if self._resident is None or self._resident.images.device != self.device:
             self._resident = Images(
                 self.images.images.to(self.device), self.images.labels.to(self.device)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from rdm_solo.augment import Views
 from rdm_solo.data import Dataset, EpochLoader
+from rdm_solo.decoding import FileLoader
+from rdm_solo.folders import Files
 from rdm_solo.host import pl
 
 __all__ = ["DataModule"]
@@ -27,7 +29,8 @@ class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]
         self._memory: EpochLoader | None = None
 
     def _loader(self, images: object, **options: object) -> EpochLoader:
-        return EpochLoader(
+        loader = FileLoader if isinstance(images, Files) else EpochLoader
+        return loader(
             images,  # type: ignore[arg-type]
             mean=self.dataset.mean,
             std=self.dataset.std,
@@ -40,7 +43,10 @@ class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]
     def train_dataloader(self) -> EpochLoader:
         return self._loader(self.dataset.train, batch_size=self.batch_size, views=self.views)
 
-    def val_dataloader(self) -> EpochLoader:
+    def val_dataloader(self) -> EpochLoader | list[EpochLoader]:
+        """Validation images; nothing where there are none, or no labels to compare with."""
+        if self.dataset.val is None or not self.dataset.labelled:
+            return []
         return self._loader(self.dataset.val, batch_size=512, shuffle=False, drop_last=False)
 
     def memory_dataloader(self) -> EpochLoader:
