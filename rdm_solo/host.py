@@ -3,11 +3,12 @@
 The current generation (GitHub, 1.0.6) builds methods from one OmegaConf config. The only release on
 the Python package index (1.0.2) takes keyword arguments and was written for Lightning 1.4. This
 module is the one place that knows either; when the index catches up, `_Legacy` and what it needs
-can be deleted. Everything else imports `pl`, `SimSiam` and `BYOL` from here.
+can be deleted. Everything else takes `pl` and the methods from here.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import sys
@@ -17,9 +18,11 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.backbones import SmallResNet
+from rdm_solo.schedules import suggest
 
 INSTALL = """solo-learn is not installed. Its release on the package index pins torch 1.9, so \
 install it without its dependencies:
@@ -27,14 +30,16 @@ install it without its dependencies:
 or put a checkout of its current main branch on the path:
     git clone https://github.com/vturrisi/solo-learn && export PYTHONPATH=$PWD/solo-learn"""
 
-# Backbones that are the same network on both generations. small_resnet is ours.
+# Backbones that solo-learn has not; they are hung into either generation.
 OWN_BACKBONES: dict[str, Callable[..., Any]] = {"small_resnet": SmallResNet}
 OWN_ARGUMENTS = ("in_channels", "width")
-BACKBONES = (*OWN_BACKBONES, "resnet18", "resnet50")
+TIMM = "timm/"
 
 # What solo-learn calls its scalars, and what every logger and file of ours calls them.
 SCALARS = {
     "train_neg_cos_sim": "train/loss",
+    "train_swav_loss": "train/loss",
+    "dino_loss": "train/loss",
     "train_class_loss": "train/classifier_loss",
     "train_acc1": "train/acc1",
     "train_acc5": "train/acc5",
@@ -65,7 +70,7 @@ def _import_solo() -> types.ModuleType:
             "ignore", message="Overwriting .* in registry", category=UserWarning
         )
         try:
-            for name in ("base", "byol", "simsiam"):
+            for name in ("base", "byol", "dino", "simsiam", "swav"):
                 importlib.import_module(f"solo.methods.{name}")
         except ImportError as error:
             raise SoloLearnMissing(
@@ -95,7 +100,9 @@ _import_solo()
 
 from solo.methods import base as _base  # noqa: E402
 from solo.methods import byol as _byol  # noqa: E402
+from solo.methods import dino as _dino  # noqa: E402
 from solo.methods import simsiam as _simsiam  # noqa: E402
+from solo.methods import swav as _swav  # noqa: E402
 
 pl = _base.pl
 CURRENT = hasattr(_base.BaseMethod, "_BACKBONES")
@@ -135,6 +142,7 @@ class _Current(_Common):
     """The current generation: our config, in the form that solo-learn reads."""
 
     def __init__(self, cfg: DictConfig) -> None:
+        _register_backbone(cfg.backbone.name)
         super().__init__(_solo_config(cfg))
 
 
@@ -145,7 +153,7 @@ class _Legacy(_Common):
     validation_epoch_end = None
 
     def __init__(self, cfg: DictConfig) -> None:
-        self._own_backbone = OWN_BACKBONES.get(cfg.backbone.name)
+        self._own_backbone = _own_backbone(cfg.backbone.name)
         self._validation_outputs: list[Any] = []
         super().__init__(**_solo_arguments(cfg))
 
@@ -189,37 +197,91 @@ class _LegacyMomentum(_Legacy):
             )
 
 
-if CURRENT:
-    for _name, _constructor in OWN_BACKBONES.items():
-        _base.BaseMethod._BACKBONES.setdefault(
-            _name, lambda method, _make=_constructor, **kwargs: _make(**kwargs)
+class _LegacyDINO(_LegacyMomentum):
+    def clip_gradients(self, clip: Any, *args: Any, **kwargs: Any) -> None:
+        """1.0.2 gives its own clipping the name of Lightning's hook; what is handed in decides."""
+        if isinstance(clip, torch.optim.Optimizer):
+            pl.LightningModule.clip_gradients(self, clip, *args, **kwargs)
+        else:
+            super().clip_gradients(clip)  # type: ignore[misc]
+
+
+def _face(original: Any, legacy: type = _Legacy) -> Any:
+    """solo-learn's class, built from our config on either generation."""
+    face = type(original.__name__, (_Current if CURRENT else legacy, original), {})
+    face.__doc__ = f"solo-learn's {original.__name__}, built from our config."
+    face.__module__ = __name__
+    return face
+
+
+BaseMethod = _face(_base.BaseMethod)
+SimSiam = _face(_simsiam.SimSiam)
+BYOL = _face(_byol.BYOL, _LegacyMomentum)
+SwAV = _face(_swav.SwAV)
+DINO = _face(_dino.DINO, _LegacyDINO)
+
+# What takes small crops beside the two large ones.
+MULTI_CROP = ("byol", "swav") if CURRENT else ("byol",)
+
+
+def backbones() -> list[str]:
+    """Backbones by name: ours and the installed solo-learn's. ``timm/NAME`` is any of timm's."""
+    known = _base.BaseMethod._BACKBONES if CURRENT else _base.BaseMethod._SUPPORTED_ENCODERS
+    return [*OWN_BACKBONES, *(name for name in known if name not in OWN_BACKBONES)]
+
+
+def check_backbone(name: str) -> None:
+    """Refuse a name that nothing builds, with the nearest one that something does."""
+    if name.startswith(TIMM):
+        import timm
+
+        if not timm.is_model(name.removeprefix(TIMM)):
+            hint = suggest(name.removeprefix(TIMM), timm.list_models())
+            raise ValueError(f"backbone.name={name!r}: timm has no such model{hint}.")
+    elif name not in backbones():
+        import timm
+
+        hint = suggest(name, backbones())
+        if timm.is_model(name):
+            hint = f"; timm has one: backbone.name=timm/{name}"
+        raise ValueError(
+            f"backbone.name must be one of {', '.join(backbones())}, or timm/NAME, "
+            f"got {name!r}{hint}."
         )
 
-    class SimSiam(_Current, _simsiam.SimSiam):  # type: ignore[misc]
-        """solo-learn's SimSiam, built from our config."""
 
-    class BYOL(_Current, _byol.BYOL):  # type: ignore[misc]
-        """solo-learn's BYOL, built from our config."""
+def _own_backbone(name: str) -> Callable[..., Any] | None:
+    if not name.startswith(TIMM):
+        return OWN_BACKBONES.get(name)
+    import timm
 
-else:
+    return functools.partial(timm.create_model, name.removeprefix(TIMM), num_classes=0)
 
-    class SimSiam(_Legacy, _simsiam.SimSiam):  # type: ignore[misc,no-redef]
-        """solo-learn's SimSiam, built from our config."""
 
-    class BYOL(_LegacyMomentum, _byol.BYOL):  # type: ignore[misc,no-redef]
-        """solo-learn's BYOL, built from our config."""
+def _register_backbone(name: str) -> None:
+    """Where the current generation looks constructors up; they get the method's name first."""
+    own = _own_backbone(name)
+    if own is not None:
+        _base.BaseMethod._BACKBONES.setdefault(name, lambda method, **kwargs: own(**kwargs))
 
 
 def _backbone_kwargs(cfg: DictConfig) -> dict[str, Any]:
     """The arguments of the backbone that is named; a recipe's may be those of another."""
-    kwargs = {name: value for name, value in cfg.backbone.kwargs.items() if value is not None}
-    foreign = ("zero_init_residual",) if cfg.backbone.name in OWN_BACKBONES else OWN_ARGUMENTS
-    return {name: value for name, value in kwargs.items() if name not in foreign}
+    name = cfg.backbone.name
+    kwargs = {key: value for key, value in cfg.backbone.kwargs.items() if value is not None}
+    if name not in OWN_BACKBONES:
+        kwargs = {key: value for key, value in kwargs.items() if key not in OWN_ARGUMENTS}
+    if not name.startswith("resnet"):
+        kwargs.pop("zero_init_residual", None)
+    if name.startswith(("vit_", "swin_")):  # they are built for one size of image
+        kwargs.setdefault("img_size", cfg.dataset.image_size)
+    return kwargs
 
 
 def input_channels(cfg: DictConfig) -> int:
     """The channels that the backbone takes."""
-    return int(_backbone_kwargs(cfg).get("in_channels", 3))
+    kwargs = _backbone_kwargs(cfg)
+    return int(kwargs.get("in_channels", kwargs.get("in_chans", 3)))
 
 
 def _solo_config(cfg: DictConfig) -> DictConfig:
@@ -255,7 +317,7 @@ def _solo_config(cfg: DictConfig) -> DictConfig:
 def _solo_arguments(cfg: DictConfig) -> dict[str, Any]:
     """Our config as 1.0.2's keyword arguments, neutral in the same places."""
     backbone_kwargs = _backbone_kwargs(cfg)
-    own = cfg.backbone.name in OWN_BACKBONES
+    own = _own_backbone(cfg.backbone.name) is not None
     if not own:
         backbone_kwargs["cifar"] = cfg.backbone.stem == "small"
     arguments: dict[str, Any] = {
@@ -289,3 +351,67 @@ def _solo_arguments(cfg: DictConfig) -> dict[str, Any]:
             "momentum_classifier": momentum.classifier,
         }
     return arguments
+
+
+def pretraining_transform(
+    dataset: str, num_crops: int = 2, **strength: float
+) -> Callable[[Any], list[Any]]:
+    """solo-learn's own augmentation of one PIL image, for comparison with ours.
+
+    ``strength`` takes our names (``crop_scale`` is its lower end), at their values in `Pipeline`.
+    """
+    if CURRENT:
+        from solo.data import pretrain_dataloader as theirs
+
+        transform = theirs.build_transform_pipeline(
+            dataset,
+            OmegaConf.create(
+                {
+                    "crop_size": strength["size"],
+                    "rrc": {
+                        "enabled": True,
+                        "crop_min_scale": strength["crop_scale"],
+                        "crop_max_scale": 1.0,
+                    },
+                    "color_jitter": {
+                        "prob": strength["jitter"],
+                        **{name: strength[name] for name in JITTER},
+                    },
+                    "grayscale": {"prob": strength["grey"]},
+                    "gaussian_blur": {"prob": strength["blur"]},
+                    "solarization": {"prob": strength["solarize"]},
+                    "equalization": {"prob": 0.0},
+                    "horizontal_flip": {"prob": strength["flip"]},
+                }
+            ),
+        )
+    else:
+        from solo.utils import pretrain_dataloader as theirs
+
+        transform = theirs.prepare_transform(
+            dataset,
+            color_jitter_prob=strength["jitter"],
+            gray_scale_prob=strength["grey"],
+            horizontal_flip_prob=strength["flip"],
+            gaussian_prob=strength["blur"],
+            solarization_prob=strength["solarize"],
+            min_scale=strength["crop_scale"],
+            max_scale=1.0,
+            crop_size=strength["size"],
+            **{name: strength[name] for name in JITTER},
+        )
+    return theirs.prepare_n_crop_transform([transform], [num_crops])  # type: ignore[no-any-return]
+
+
+def pretraining_folder(root: str, transform: Callable[[Any], list[Any]]) -> Any:
+    """solo-learn's own data set of an image folder: ``(index, views, label)`` by index."""
+    if CURRENT:
+        from solo.data import pretrain_dataloader as theirs
+
+        return theirs.prepare_datasets("imagenet100", transform, train_data_path=root)
+    from solo.utils import pretrain_dataloader as theirs
+
+    return theirs.prepare_datasets("imagenet100", transform, data_dir=root, train_dir=".")
+
+
+JITTER = ("brightness", "contrast", "saturation", "hue")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo import __version__, figures, host
+from rdm_solo import __version__, figures, host, settings
 
 __all__ = ["closing_table", "write"]
 
@@ -51,11 +51,9 @@ def write(cfg: DictConfig, folder: Path, parts: dict[str, Any], seconds: float) 
         "config": OmegaConf.to_container(cfg, resolve=True),
     }
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    exponent = "" if cfg.p is None or OmegaConf.is_config(cfg.p) else f", p = {cfg.p:g}"
     picture = folder / "figures" / "erank.png"
     if any(map(math.isfinite, columns.get("erank/target", []))):
-        title = f"{cfg.method.name}, {cfg.filter.name}{exponent}, {cfg.dataset.name}"
-        figures.draw_erank(folder / "metrics.csv", picture, title)
+        figures.draw_erank(folder / "metrics.csv", picture, settings.title(cfg))
     log.info(closing_table(columns))
     log.info(f"{seconds:.0f} s; metrics.csv, summary.json and {picture.name} are in {folder}")
     return summary

@@ -12,7 +12,7 @@ from rdm_solo.data import Dataset
 from rdm_solo.optim import OPTIMIZERS
 from rdm_solo.schedules import as_schedule, suggest
 
-__all__ = ["check", "check_resume", "derive", "warnings", "world_size"]
+__all__ = ["check", "check_resume", "derive", "title", "warnings", "world_size"]
 
 # Half- and double-precision weights are refused: batch norms and spectra want float32 ones.
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
@@ -115,6 +115,16 @@ def check_resume(cfg: DictConfig, folder: Path) -> Path:
     return checkpoint
 
 
+def title(cfg: DictConfig) -> str:
+    """A run in a few words: method, filter, exponent, data."""
+    words = [cfg.method.name]
+    if cfg.filter.name != "none":
+        words.append(cfg.filter.name)
+    if cfg.p is not None:
+        words.append("p scheduled" if OmegaConf.is_config(cfg.p) else f"p = {cfg.p:g}")
+    return ", ".join([*words, cfg.dataset.name])
+
+
 def world_size(trainer: DictConfig) -> int:
     """Processes of the run, as Lightning will count them."""
     devices = trainer.devices
@@ -134,19 +144,21 @@ def derive(cfg: DictConfig, dataset: Dataset, num_large_crops: int, num_small_cr
     The linear scaling rule is applied here and nowhere else:
     ``lr * batch_size * processes * accumulation / 256``.
     """
-    if cfg.method.name == "simsiam" and (num_large_crops, num_small_crops) != (2, 0):
+    from rdm_solo.host import MULTI_CROP
+
+    if num_large_crops != 2 or (num_small_crops and cfg.method.name not in MULTI_CROP):
         raise ValueError(
-            "method=simsiam takes two large crops and no small ones, got "
-            f"{num_large_crops} and {num_small_crops} from dataset.views; use method=byol for "
-            "multi-crop."
+            f"method={cfg.method.name} takes two large crops and no small ones, got "
+            f"{num_large_crops} and {num_small_crops} from dataset.views; multi-crop goes with "
+            f"method={' or method='.join(MULTI_CROP)}, two large crops beside the small ones."
         )
     processes = world_size(cfg.trainer)
     accumulation = int(cfg.trainer.get("accumulate_grad_batches") or 1)
     filter_batch = cfg.batch_size * processes
-    if filter_batch > len(dataset.train.images):
+    if filter_batch > len(dataset.train):
         raise ValueError(
             f"batch_size={cfg.batch_size} on {processes} process(es) is more than the "
-            f"{len(dataset.train.images)} training images of dataset={dataset.name}; lower it."
+            f"{len(dataset.train)} training images of dataset={dataset.name}; lower it."
         )
     global_batch = filter_batch * accumulation
     scale = global_batch / 256
@@ -154,7 +166,7 @@ def derive(cfg: DictConfig, dataset: Dataset, num_large_crops: int, num_small_cr
         "processes": processes,
         "filter_batch": filter_batch,
         "global_batch": global_batch,
-        "steps_per_epoch": len(dataset.train.images) // filter_batch,
+        "steps_per_epoch": len(dataset.train) // filter_batch,
         "base_lr": float(cfg.optimizer.lr),
         "lr": cfg.optimizer.lr * scale,
         "base_classifier_lr": float(cfg.optimizer.classifier_lr),

@@ -52,14 +52,14 @@ def build(cfg: DictConfig, folder: Path) -> dict[str, Any]:
     pl = host.pl
     _quiet()
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
-    model = methods.build(full)
+    model = methods.prepare(methods.build(full), cfg)
     resume = Path(cfg.resume) if cfg.resume else None
     checkpoint = settings.check_resume(cfg, resume) if resume else None
     if os.environ.get("LOCAL_RANK", "0") == "0":
         _announce(full, derived, views, host.version())
 
     expand = host.input_channels(full)
-    if expand == dataset.train.images.shape[1]:
+    if expand == dataset.train.channels:
         expand = None
     data = datamodule.DataModule(dataset, views, cfg.batch_size, cfg.seed, expand)
     trainer = _trainer(
@@ -120,8 +120,12 @@ def _quiet() -> None:
     warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
     # solo-learn logs its momentum and losses without a batch size; ours are all of one size.
     warnings.filterwarnings("ignore", message="Trying to infer the `batch_size`")
+    # solo-learn's SwAV and DINO normalise their prototypes by a function that torch deprecates.
+    warnings.filterwarnings("ignore", message=".*torch.nn.utils.weight_norm.*")
     # Lightning's checkpoint callback: a resumed run writes to its own folder, on purpose.
     warnings.filterwarnings("ignore", message="The dirpath has changed from")
+    # Without labels or a validation folder there is nothing to validate on; `folders` says so.
+    warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")
     # Lightning counts the workers of a DataLoader; images live on the device here.
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
 
@@ -135,11 +139,7 @@ def _has_gpu() -> bool:
 def _announce(cfg: DictConfig, derived: dict[str, Any], views: Any, solo: str) -> None:
     from rdm_solo import settings
 
-    exponent = "" if cfg.p is None else f", p={cfg.p}"
-    log.info(
-        f"{cfg.method.name} with filter {cfg.filter.name}{exponent} on {cfg.dataset.name}, "
-        f"solo-learn {solo}"
-    )
+    log.info(f"{settings.title(cfg)}, solo-learn {solo}")
     log.info(
         f"global batch {derived['global_batch']} = {cfg.batch_size} x {derived['processes']} "
         f"process(es) x {cfg.trainer.accumulate_grad_batches} accumulated; learning rate "

@@ -431,14 +431,3 @@ def test_either_backbone_goes_with_either_kind_of_image(tmp_path):
     ):
         parts = train.build(configure(*options), tmp_path)
         assert parts["data"].expand_channels == (3 if "resnet18" in options[0] else None)
-
-
-def test_knn_votes_survive_a_small_temperature():
-    from rdm_solo.callbacks import knn_scores
-
-    memory = torch.nn.functional.normalize(torch.randn(50, 8), dim=1)
-    labels = torch.arange(50) % 5
-    near = torch.nn.functional.normalize(memory + 0.01 * torch.randn(50, 8), dim=1)
-    scores = knn_scores(near, memory, labels, classes=5, k=10, temperature=1e-3)
-    assert scores.isfinite().all()
-    assert (scores.argmax(1) == labels).all()

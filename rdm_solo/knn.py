@@ -1,0 +1,86 @@
+"""Weighted k nearest neighbours, exact, with the memory arriving in pieces."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+__all__ = ["Neighbours", "all_rows", "unit"]
+
+
+class Neighbours:
+    r"""The k most similar of all rows seen so far, for each of ``n`` unit queries.
+
+    A piece of ``m`` rows costs ``n * m`` similarities and ``n * k`` are kept, so the bank
+    may be of any size. The result does not depend on the pieces.
+
+    >>> found = Neighbours(torch.eye(2), k=1)
+    >>> for row, label in zip(torch.eye(2), [1, 0]):
+    ...     found.add(row[None], torch.tensor([label]))
+    >>> found.scores(classes=2, temperature=0.1).argmax(1)
+    tensor([1, 0])
+    """
+
+    def __init__(self, queries: Tensor, k: int) -> None:
+        self.queries, self.k = queries, k
+        self.similarity = queries.new_empty(len(queries), 0)
+        self.labels = torch.empty(len(queries), 0, dtype=torch.long, device=queries.device)
+
+    def add(self, rows: Tensor, labels: Tensor) -> None:
+        """Take in unit rows ``(m, d)`` and their labels ``(m,)``."""
+        similarity = self.queries @ rows.mT
+        near, index = similarity.topk(min(self.k, len(rows)), dim=1)
+        self._keep(near, labels[index])
+
+    def merge_processes(self) -> None:
+        """Take in what the other processes found for the same queries."""
+        if not _several():
+            return
+        near, labels = self.similarity, self.labels
+        for other in _gather(near, labels):
+            self._keep(*other)
+
+    def scores(self, classes: int, temperature: float) -> Tensor:
+        r"""Class scores :math:`\sum_{j \in kNN} e^{\cos_j / T} [y_j = c]`, ``(n, classes)``."""
+        # Relative to the nearest, so that a small temperature does not overflow.
+        votes = ((self.similarity - self.similarity[:, :1]) / temperature).exp()
+        return votes.new_zeros(len(votes), classes).scatter_add_(1, self.labels, votes)
+
+    def _keep(self, near: Tensor, labels: Tensor) -> None:
+        near = torch.cat([self.similarity, near], 1)
+        labels = torch.cat([self.labels, labels], 1)
+        self.similarity, index = near.topk(min(self.k, near.shape[1]), dim=1)
+        self.labels = labels.gather(1, index)
+
+
+def unit(x: Tensor) -> Tensor:
+    """Rows of unit length in float32."""
+    return torch.nn.functional.normalize(x.float(), dim=1)
+
+
+def all_rows(x: Tensor) -> Tensor:
+    """The rows of all processes, which need not hold equally many."""
+    if not _several():
+        return x
+    size = torch.tensor([len(x)], device=x.device)
+    sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, size)
+    longest = max(int(s) for s in sizes)
+    padded = torch.cat([x, x.new_zeros(longest - len(x), *x.shape[1:])])
+    parts = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(parts, padded)
+    return torch.cat([part[: int(s)] for part, s in zip(parts, sizes)])
+
+
+def _several() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _gather(near: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """What every other process holds; a process may hold fewer than k columns."""
+    columns = all_rows(near.mT.contiguous()).mT, all_rows(labels.mT.contiguous()).mT
+    counts = all_rows(torch.tensor([near.shape[1]], device=near.device)).tolist()
+    rank = dist.get_rank()
+    parts = zip(*(column.split(counts, dim=1) for column in columns))
+    return [part for other, part in enumerate(parts) if other != rank]
