@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from rdm_solo.schedules import suggest
 
-__all__ = ["check_arguments", "config_folder", "fail", "sentences"]
+__all__ = ["check_arguments", "config_folder", "fail", "quote_paths", "sentences"]
 
 # Places where keys of one's own make sense: they are handed on to something that knows them.
 OPEN = ("trainer.", "backbone.kwargs.", "optimizer.kwargs.", "dataset.source.", "hydra.")
@@ -44,8 +44,27 @@ def sentences() -> Iterator[None]:
         fail(str(error))
 
 
-def check_arguments(argv: list[str]) -> None:
-    """Check the command line's overrides against the config before Hydra or torch start."""
+def quote_paths(argv: list[str], names: Sequence[str]) -> list[str]:
+    """The arguments, with the values of these options quoted for Hydra, whose grammar would stumble
+    over the ``=`` in a sweep's folders or over a comma.
+
+    >>> quote_paths(["run=a/0_p=-0.5", "seed=1"], ["run"])
+    ["run='a/0_p=-0.5'", 'seed=1']
+    """
+    quoted = []
+    for argument in argv:
+        name, sign, value = argument.partition("=")
+        if sign and name in names and value not in ("", "null") and value[0] not in "'\"":
+            argument = f"{name}='{value}'"
+        quoted.append(argument)
+    return quoted
+
+
+def check_arguments(argv: list[str], config: str = "config", implied: Sequence[str] = ()) -> None:
+    """Check the command line's overrides against the config before Hydra or torch start.
+
+    ``implied`` are choices that the command makes where the line makes none.
+    """
     from hydra._internal.utils import get_args_parser
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
@@ -57,28 +76,32 @@ def check_arguments(argv: list[str]) -> None:
         overrides = OverridesParser.create().parse_overrides(arguments.overrides)
     except HydraException as error:
         fail(f"cannot read the arguments: {_first_line(error)}")
-    groups = _groups()
-    chosen = []
+    groups = _groups(config)
+    chosen = list(implied)
     for override in overrides:
         named = override.key_or_group in groups and not override.is_delete()
         if named and (override.is_choice_sweep() or not override.is_sweep_override()):
             chosen.append(_check_choice(override, groups[override.key_or_group]))
     if arguments.config_name is None and arguments.config_dir is None:
-        keys = _keys(_compose(chosen))
+        keys = _keys(_compose(chosen, config))
         for override in overrides:
             if override.key_or_group not in groups:
                 _check_key(override, keys, list(groups))
-        if not arguments.cfg:
+        if not arguments.cfg and config == "config":
             _check_writable(overrides, bool(arguments.multirun))
 
 
-def _groups() -> dict[str, list[str]]:
-    """Config groups and their options, from the files."""
+def _groups(config: str) -> dict[str, list[str]]:
+    """The config's groups and their options, from the files."""
+    from omegaconf import OmegaConf
+
     folder = config_folder()
+    defaults = OmegaConf.load(folder / f"{config}.yaml").defaults
+    named = {str(key).split()[-1] for entry in defaults if entry != "_self_" for key in entry}
     found: dict[str, list[str]] = {}
     for path in sorted(folder.rglob("*.yaml")):
         parts = path.relative_to(folder).with_suffix("").parts
-        if len(parts) > 1 and parts[0] != "recipe":
+        if len(parts) > 1 and parts[0] in named and parts[0] != "recipe":
             found.setdefault(parts[0], []).append("/".join(parts[1:]))
     return found
 
@@ -86,12 +109,16 @@ def _groups() -> dict[str, list[str]]:
 def _check_choice(override: Any, options: list[str]) -> str:
     group = override.key_or_group
     values = list(override.sweep_iterator()) if override.is_sweep_override() else [override.value()]
-    for value in map(str, values):
+    listed = [
+        value for given in values for value in (given if isinstance(given, list) else [given])
+    ]
+    for value in map(str, listed):
         if value not in options:
             begun = [option for option in options if option.startswith(f"{value}_")]
             hint = suggest(value, begun or options)
             fail(f"{group} must be one of {', '.join(_near(value, options))}; got {value!r}{hint}")
-    return f"{group}={values[0]}"
+    first = f"[{','.join(map(str, values[0]))}]" if isinstance(values[0], list) else values[0]
+    return f"{group}={first}"
 
 
 def _near(value: str, options: list[str]) -> list[str]:
@@ -117,13 +144,13 @@ def _check_key(override: Any, keys: list[str], groups: list[str]) -> None:
     fail(f"there is no option {key!r}{hint or '; --help lists them'}")
 
 
-def _compose(choices: list[str]) -> Any:
+def _compose(choices: list[str], config: str) -> Any:
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
 
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
         try:
-            return compose("config", overrides=choices)
+            return compose(config, overrides=choices)
         except HydraException as error:
             fail(_first_line(error))
 

@@ -1,0 +1,406 @@
+"""Linear evaluation: ``python -m rdm_solo.linear run=RUN_FOLDER``."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from rdm_solo import cli
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from rdm_solo.augment import Views
+    from rdm_solo.checkpoints import Spec, Weights
+    from rdm_solo.data import Dataset, EpochLoader
+    from rdm_solo.probe import EpochRow, ProbeResult, Protocol
+
+log = logging.getLogger("rdm_solo")
+
+PATHS = ("run", "checkpoint", "out")
+# What the features= options are called in results, and what their scalars begin with.
+VARIANTS = {"augmented": ("protocol", "linear/"), "cached": ("cached", "linear/cached_")}
+COLUMNS = ("features", "epoch", "lr", "loss", "top1", "top5")
+PIECE = 512  # images in one pass through the backbone
+
+
+def evaluate(cfg: DictConfig) -> dict[str, Any]:
+    """One evaluation: config in; backbone, data and classifier; results written."""
+    import hydra.utils
+    import torch
+
+    from rdm_solo import checkpoints
+
+    protocol = _protocol(cfg)
+    device = _device(cfg.device)
+    weights, spec = _source(cfg)
+    out = _out(cfg)
+    backbone = checkpoints.load(weights, spec, cfg.dataset.image_size).to(device)
+    dataset = hydra.utils.instantiate(cfg.dataset.source)
+    _check_labels(dataset)
+    loaders = Loaders(dataset, cfg, device, _channels(backbone))
+
+    started = time.perf_counter()
+    if cfg.features == "cached":
+        result = _cached(backbone, loaders, protocol, cfg.seed)
+    else:
+        result = _augmented(backbone, loaders, protocol, cfg.seed)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    record = {
+        "top1": result.top1,
+        "top5": result.top5,
+        "top5_counts": result.k,
+        "features": cfg.features,
+        "protocol": protocol.as_dict(),
+        "base_lr": protocol.lr,
+        "lr": protocol.effective_lr,
+        "augmentation": loaders.augmentation if cfg.features == "augmented" else None,
+        "seed": cfg.seed,
+        "seconds": round(time.perf_counter() - started, 2),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "dataset": dataset.name,
+        "images": {"train": len(dataset.train), "val": len(dataset.val)},
+        "backbone": asdict(spec),
+        "checkpoint": str(weights.path),
+        "checkpoint_epoch": weights.epoch,
+        "versions": _versions(),
+    }
+    _write(out, cfg.features, record, result.curve)
+    if cfg.run is not None:
+        _tell_the_run(Path(cfg.run), cfg.features, record, weights.step or 0)
+    _announce(record, protocol, result, out)
+    return record
+
+
+class Loaders:
+    """The images of an evaluation: augmented ones to train on, plain ones of both parts."""
+
+    def __init__(
+        self, dataset: Dataset, cfg: DictConfig, device: torch.device, channels: int
+    ) -> None:
+        import hydra.utils
+
+        self.dataset, self.device, self.seed = dataset, device, cfg.seed
+        self.expand = None if channels == dataset.train.channels else channels
+        own = hydra.utils.instantiate(cfg.dataset.views).pipelines[0]
+        self.size = own.size
+        crop_scale, flip = cfg.augmentation.crop_scale, cfg.augmentation.flip
+        if crop_scale is None:
+            crop_scale = own.crop_scale if own.crop_scale[0] > 0.5 else (0.08, 1.0)
+        self.augmentation = {
+            "crop_scale": list(crop_scale),
+            "flip": own.flip if flip is None else flip,
+        }
+
+    @property
+    def views(self) -> Views:
+        """One view: crop, resize, flip; nothing else."""
+        from rdm_solo.augment import Pipeline, Views
+
+        plain = {"jitter": 0.0, "grey": 0.0, "blur": 0.0, "solarize": 0.0}
+        return Views([Pipeline(size=self.size, num_crops=1, **plain, **self.augmentation)])
+
+    def augmented(self, batch_size: int) -> EpochLoader:
+        return self._loader(self.dataset.train, batch_size, views=self.views, drop_last=False)
+
+    def plain(self, part: str) -> EpochLoader:
+        return self._loader(getattr(self.dataset, part), PIECE)
+
+    def _loader(self, images: Any, batch_size: int, **options: Any) -> EpochLoader:
+        from rdm_solo.data import EpochLoader
+        from rdm_solo.decoding import FileLoader
+        from rdm_solo.folders import Files
+
+        return (FileLoader if isinstance(images, Files) else EpochLoader)(
+            images,
+            batch_size,
+            mean=self.dataset.mean,
+            std=self.dataset.std,
+            seed=self.seed,
+            device=self.device,
+            expand_channels=self.expand,
+            **options,
+        )
+
+
+def extract(backbone: nn.Module, loader: EpochLoader) -> tuple[Tensor, Tensor]:
+    """Features ``(N, d)`` and labels of plain images, in order.
+
+    They stay on the device where they fit into half of its free memory.
+    """
+    import torch
+
+    features = labels = None
+    row = 0
+    for x, y in loader:
+        out = represent(backbone, x)  # type: ignore[arg-type]
+        if features is None or labels is None:
+            n = len(loader.images)
+            home = out.device
+            if home.type == "cuda":
+                free = torch.cuda.mem_get_info(home)[0]
+                home = home if n * out.shape[1] * 4 < free / 2 else torch.device("cpu")
+            features = torch.empty(n, out.shape[1], device=home)
+            labels = torch.empty(n, dtype=torch.int64, device=home)
+        features[row : row + len(out)], labels[row : row + len(out)] = out, y
+        row += len(out)
+    assert features is not None
+    assert labels is not None
+    return features[:row], labels[:row]
+
+
+def represent(backbone: nn.Module, x: Tensor) -> Tensor:
+    """The features ``(n, d)`` of images, in pieces of a size that fits, without a gradient."""
+    import torch
+
+    with torch.no_grad():
+        return torch.cat([backbone(part).float() for part in x.split(PIECE)])
+
+
+def _cached(backbone: nn.Module, loaders: Loaders, protocol: Protocol, seed: int) -> ProbeResult:
+    from rdm_solo.probe import fit_linear
+
+    train = extract(backbone, loaders.plain("train"))
+    val = extract(backbone, loaders.plain("val"))
+    return fit_linear(*train, *val, loaders.dataset.num_classes, protocol, seed)
+
+
+def _augmented(backbone: nn.Module, loaders: Loaders, protocol: Protocol, seed: int) -> ProbeResult:
+    from rdm_solo.probe import fit
+
+    loader = loaders.augmented(protocol.batch_size)
+
+    def batches(epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        loader.set_epoch(epoch)
+        for _, (x,), labels in loader:  # type: ignore[misc]
+            yield represent(backbone, x), labels
+
+    def report(row: EpochRow) -> None:
+        done = row.epoch + 1
+        if done % max(1, protocol.epochs // 10) == 0:
+            log.info(f"epoch {done} of {protocol.epochs}: top-1 {row.top1:.2f} %")
+
+    # A frozen backbone gives an image the same features every time: the validation set's, once.
+    val = extract(backbone, loaders.plain("val"))
+    num_classes = loaders.dataset.num_classes
+    return fit(batches, *val, num_classes, protocol, seed, report)
+
+
+def _protocol(cfg: DictConfig) -> Protocol:
+    from rdm_solo.probe import Protocol
+    from rdm_solo.schedules import suggest
+
+    if cfg.features not in VARIANTS:
+        raise ValueError(
+            f"features must be {' or '.join(VARIANTS)}, got {cfg.features!r}"
+            f"{suggest(cfg.features, list(VARIANTS))}."
+        )
+    if isinstance(cfg.seed, bool) or not isinstance(cfg.seed, int) or cfg.seed < 0:
+        raise ValueError(f"seed must be a whole number of at least 0, got {cfg.seed!r}.")
+    if cfg.features == "cached":
+        for name, value in cfg.augmentation.items():
+            if value is not None:
+                raise ValueError(
+                    f"augmentation.{name}={value} would be ignored: features=cached takes plain "
+                    "images; leave one of them out."
+                )
+    names = Protocol.__dataclass_fields__
+    options = {name: OmegaConf.to_container(cfg)[name] for name in names}  # type: ignore[call-overload, index]
+    return Protocol(**options)
+
+
+def _device(name: str) -> torch.device:
+    import torch
+
+    found = torch.cuda.is_available()
+    if name == "auto":
+        return torch.device("cuda" if found else "cpu")
+    if name not in ("cpu", "cuda", "gpu"):
+        raise ValueError(f"device must be auto, cpu or cuda, got {name!r}.")
+    if name != "cpu" and not found:
+        raise ValueError(
+            f"device={name}, but this machine shows no GPU to torch {torch.__version__}; use "
+            "device=cpu or device=auto."
+        )
+    return torch.device("cpu" if name == "cpu" else "cuda")
+
+
+def _source(cfg: DictConfig) -> tuple[Weights, Spec]:
+    """The weights to evaluate and the backbone that they belong to."""
+    from rdm_solo import checkpoints
+
+    if cfg.run is None and cfg.checkpoint is None:
+        raise ValueError("give run=RUN_FOLDER, or checkpoint=FILE with dataset=...; --help says.")
+    if cfg.get("dataset") is None:
+        raise ValueError(f"checkpoint={cfg.checkpoint} does not say on which images: add dataset=.")
+    given = {name: value for name, value in cfg.backbone.items() if value}
+    if cfg.run is not None:
+        if given:
+            name, value = next(iter(given.items()))
+            raise ValueError(
+                f"backbone.{name}={value} would be ignored: run={cfg.run} says what its backbone "
+                "is; leave it out."
+            )
+        given = checkpoints.run_config(Path(cfg.run)).backbone
+        path = Path(cfg.checkpoint or Path(cfg.run) / "checkpoints" / "last.ckpt")
+        if not path.is_file():
+            raise ValueError(
+                f"run={cfg.run} has no checkpoint {path}: let it finish an epoch, or give "
+                "checkpoint=FILE."
+            )
+        weights = checkpoints.read(path)
+        return weights, checkpoints.Spec(given.name, given.stem, _plain(given.kwargs))
+    weights = checkpoints.read(cfg.checkpoint)
+    if not given:
+        return weights, checkpoints.known(weights)
+    if given.get("stem") not in (None, "small", "imagenet"):
+        raise ValueError(f"backbone.stem must be small or imagenet, got {given['stem']!r}.")
+    about = weights.spec or checkpoints.guess(weights.state)
+    name = given.get("name") or checkpoints.known(weights).name
+    same = about if about is not None and about.name == name else None
+    stem = given.get("stem") or (same.stem if same else "imagenet")
+    kwargs = {**(same.kwargs if same else {}), **_plain(given.get("kwargs", {}))}
+    return weights, checkpoints.Spec(name, stem, kwargs)
+
+
+def _plain(kwargs: Any) -> dict[str, Any]:
+    found = OmegaConf.to_container(kwargs) if OmegaConf.is_config(kwargs) else kwargs
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _check_labels(dataset: Dataset) -> None:
+    if not dataset.labelled:
+        raise ValueError(
+            f"dataset={dataset.name} has no labels, which a linear evaluation needs; give another "
+            "dataset=..., or sort its images into a folder for each class."
+        )
+    if dataset.val is None:
+        raise ValueError(
+            f"dataset={dataset.name} has no validation images to measure accuracies on; add a "
+            "validation folder (dataset.val)."
+        )
+
+
+def _channels(backbone: nn.Module) -> int:
+    from torch.nn import Conv2d
+
+    return next(m.in_channels for m in backbone.modules() if isinstance(m, Conv2d))
+
+
+def _versions() -> dict[str, str]:
+    from rdm_solo import results
+
+    return results.versions()
+
+
+def _out(cfg: DictConfig) -> Path:
+    """The folder of results, made now: a long evaluation must not end on one that is refused."""
+    beside = None if cfg.checkpoint is None else Path(f"{cfg.checkpoint}_linear")
+    folder = Path(cfg.out or cfg.run or beside)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"out={folder} cannot be made: {error.strerror}.") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(f"{folder} cannot be written to: give out=FOLDER.")
+    return folder
+
+
+def _write(folder: Path, features: str, record: dict[str, Any], curve: list[EpochRow]) -> None:
+    """``linear.json`` and ``linear.csv``; the other variant's results stay."""
+    variant, _ = VARIANTS[features]
+    results = folder / "linear.json"
+    known = json.loads(results.read_text()) if results.is_file() else {}
+    results.write_text(json.dumps({**known, variant: record}, indent=2) + "\n")
+
+    table = folder / "linear.csv"
+    rows: list[dict[str, Any]] = []
+    if table.is_file():
+        with open(table, newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["features"] != features]
+    rows += [{"features": features, **asdict(row)} for row in curve]
+    with open(table, "w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _tell_the_run(folder: Path, features: str, record: dict[str, Any], step: int) -> None:
+    """The accuracies in the run's ``summary.json`` and loggers."""
+    from rdm_solo import loggers
+
+    variant, prefix = VARIANTS[features]
+    accuracies = {name: record[name] for name in ("top1", "top5")}
+    path = folder / "summary.json"
+    if path.is_file():
+        summary = json.loads(path.read_text())
+        summary.setdefault("linear", {})[variant] = accuracies
+        path.write_text(json.dumps(summary, indent=2) + "\n")
+    scalars = {f"{prefix}{name}": value for name, value in accuracies.items()}
+    took = loggers.append(folder, scalars, step)
+    if took:
+        log.info(f"{', '.join(scalars)} went to {' and '.join(took)}")
+
+
+def _announce(record: dict[str, Any], protocol: Protocol, result: ProbeResult, out: Path) -> None:
+    log.info(
+        f"top-1 {result.top1:.2f} %, top-{result.k} {result.top5:.2f} % on {record['dataset']} "
+        f"({record['features']} features, {protocol.epochs} epochs, learning rate {protocol.lr:g} "
+        f"x {protocol.batch_size}/256 = {protocol.effective_lr:g}, seed {record['seed']})"
+    )
+    log.info(f"{record['seconds']:.0f} s; linear.json and linear.csv are in {out}")
+
+
+def _implied(argv: list[str]) -> list[str]:
+    """The choices that follow from the others: the run's data set, and its protocol."""
+    given = dict(argument.split("=", 1) for argument in argv if "=" in argument)
+    implied = []
+    dataset = given.get("dataset")
+    if "run" in given and dataset is None:
+        from hydra.core.config_store import ConfigStore
+
+        from rdm_solo import checkpoints
+
+        node = checkpoints.run_config(Path(given["run"].strip("'\""))).dataset
+        plain = OmegaConf.to_container(node, resolve=False)
+        ConfigStore.instance().store(group="dataset", name="of_run", node=plain)
+        implied.append("dataset=of_run")
+        dataset = node.name
+    if dataset == "imagenet" and "protocol" not in given:
+        implied.append("protocol=lars")
+    return implied
+
+
+def _job(cfg: DictConfig) -> None:
+    with cli.sentences():
+        evaluate(cfg)
+
+
+def main() -> None:
+    """The command."""
+    argv = cli.quote_paths(sys.argv[1:], PATHS)
+    with cli.sentences():
+        implied = _implied(argv)
+    cli.check_arguments(argv, "linear", implied)
+    sys.argv[1:] = [*argv, *implied]
+    import hydra
+
+    hydra.main(version_base="1.3", config_path=str(cli.config_folder()), config_name="linear")(
+        _job
+    )()
+
+
+if __name__ == "__main__":
+    main()
