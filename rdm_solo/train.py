@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,13 @@ log = logging.getLogger("rdm_solo")
 CONFIG_VARIABLE, FOLDER_VARIABLE = "RDM_SOLO_CONFIG", "RDM_SOLO_FOLDER"
 
 
-def run(cfg: DictConfig, folder: Path) -> dict[str, Any]:
-    """One run: config in, dataset, method, trainer built, fit, results written to the folder."""
+def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, Any]:
+    """One run: config in, dataset, method, trainer built, fit, results written to the folder.
+
+    ``extra`` callbacks come after those of every run.
+    """
     with cli.sentences():
-        parts = build(cfg, folder)
+        parts = build(cfg, folder, extra)
     trainer, model, data = parts["trainer"], parts["model"], parts["data"]
     started = time.perf_counter()
     trainer.fit(model, datamodule=data, ckpt_path=parts["checkpoint"], weights_only=True)
@@ -36,7 +40,7 @@ def run(cfg: DictConfig, folder: Path) -> dict[str, Any]:
     return results.write(cfg, folder, parts, seconds)
 
 
-def build(cfg: DictConfig, folder: Path) -> dict[str, Any]:
+def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, Any]:
     """Everything a run needs; ValueErrors from here are answers to what the user typed."""
     from rdm_solo import settings
 
@@ -73,6 +77,7 @@ def build(cfg: DictConfig, folder: Path) -> dict[str, Any]:
             pl.callbacks.ModelCheckpoint(
                 folder / "checkpoints", "last", save_top_k=1, enable_version_counter=False
             ),
+            *extra,
         ],
     )
     return {
