@@ -325,17 +325,21 @@ def blur(x: Tensor, sigma: Tensor, radius: int) -> Tensor:
     tensor([0.0000, 0.1065, 0.7870, 0.1065, 0.0000])
     """
     k = torch.arange(radius + 1, dtype=torch.float64)
-    kernel = (-0.5 * (k / sigma.double().cpu()[:, None]) ** 2).exp()
+    sigma = sigma.double().cpu()
+    order = sigma.argsort(descending=True, stable=True)
+    kernel = (-0.5 * (k / sigma[order, None]) ** 2).exp()
+    # Taps that float32 would not see are left out; the widest kernels come first.
+    reached = (kernel > 1e-8).sum(0).tolist()
     kernel = _like(x, kernel / (2 * kernel.sum(1, keepdim=True) - 1)).view(-1, radius + 1, 1, 1, 1)
-    for _ in range(2):  # along the rows of the transposed image, then of the image itself
-        x = x.transpose(2, 3).contiguous()
-        side = x.shape[2]
-        wide = F.pad(x, (0, 0, radius, radius), mode="reflect")
-        x = x * kernel[:, 0]
-        for j in range(1, radius + 1):
-            pair = wide[:, :, radius - j :][:, :, :side] + wide[:, :, radius + j :][:, :, :side]
-            x += pair.mul_(kernel[:, j])
-    return x
+    place = order.to(x.device, non_blocking=True)
+    x = x.index_select(0, place)
+    for axis, margin in ((3, (radius, radius, 0, 0)), (2, (0, 0, radius, radius))):
+        wide = F.pad(x, margin, mode="reflect")
+        x, pair, side = x * kernel[:, 0], torch.empty_like(x), x.shape[axis]
+        for j, n in enumerate(reached[1:], 1):
+            ends = (wide[:n].narrow(axis, radius + at, side) for at in (-j, j))
+            x[:n] += torch.add(*ends, out=pair[:n]).mul_(kernel[:n, j])
+    return torch.empty_like(x).index_copy_(0, place, x)
 
 
 def solarize(x: Tensor, threshold: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Measure what the filters cost: ``python -m rdm_solo.bench filters`` or ``step``.
+"""Measure what the filters cost: ``python -m rdm_solo.bench filters``, ``step`` or ``views``.
 
 Every ratio comes from one process that runs the contestants in turn; medians are printed with the
 number of runs and the spread of the ratio, since machines are shared and noisy.
@@ -186,7 +186,7 @@ def bench_step(runs: int, device: str, batch: int, size: int) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m rdm_solo.bench", description=__doc__)
-    parser.add_argument("what", choices=["filters", "step"])
+    parser.add_argument("what", choices=["filters", "step", "views"])
     parser.add_argument("--runs", type=int, default=11, help="rounds that count (default 11)")
     parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
@@ -206,6 +206,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.what == "filters":
         shapes = [tuple(shape) for shape in options.shape] if options.shape else SHAPES
         bench_filters(options.runs, options.device, shapes)
+    elif options.what == "views":
+        from rdm_solo.bench_views import bench_views
+        from rdm_solo.host import version
+
+        print(f"solo-learn {version()}; two views a sample, the same settings for both")
+        bench_views(options.runs, interleaved, ratio)
     else:
         bench_step(options.runs, options.device, options.batch, options.size)
 

@@ -1,0 +1,135 @@
+"""Views per second and core, beside solo-learn's own pipeline: ``python -m rdm_solo.bench views``.
+
+Both make the same views (two a sample, the same probabilities and strengths) in one process on one
+thread, in turns: at 32 px from images in memory with the paper's CIFAR augmentation, at 224 px from
+JPEG files with ImageNet-100's, decoding included. solo-learn's crops are bicubic, so the 224 px
+run asks ours for bicubic ones too; in memory ours are bilinear.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from rdm_solo import data, folders, host
+from rdm_solo.augment import Pipeline, Views, generator
+from rdm_solo.data import EpochLoader
+from rdm_solo.decoding import FileLoader, _Decoder
+
+SIZES = {32: 0.0, 224: 0.5}  # pixels of a view, and the probability of a blur
+
+
+def write_jpegs(root: Path, n: int, height: int = 375, width: int = 500) -> None:
+    """``n`` pictures with detail at every scale, as photographs have, in two class folders."""
+    for i in range(n):
+        draw, x = generator("picture", i), torch.zeros(3, height, width)
+        for cells in (4, 8, 16, 32, 64, 128, 256, 512):
+            noise = torch.randn(1, 3, cells, cells, generator=draw) / cells**0.3
+            x += F.interpolate(noise, (height, width), mode="bilinear", align_corners=False)[0]
+        folder = root / f"class{i % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = (0.5 + 0.25 * x).clamp(0, 1).mul(255).byte().permute(1, 2, 0).numpy()
+        Image.fromarray(pixels).save(folder / f"{i:05}.jpg", quality=90)
+
+
+def strength(pipeline: Pipeline) -> dict[str, Any]:
+    """A pipeline's settings, as `host.pretraining_transform` takes them."""
+    names = ("size", "flip", "jitter", *host.JITTER, "grey", "blur", "solarize")
+    return {name: getattr(pipeline, name) for name in names} | {
+        "crop_scale": pipeline.crop_scale[0]
+    }
+
+
+def in_memory(pipeline: Pipeline, n: int, batch: int) -> list[Callable[[], int]]:
+    """solo-learn's pipeline and ours on ``n`` images of CIFAR's shape."""
+    part = data.synthetic(num_train=n, num_val=1, size=pipeline.size).train
+    arrays = part.images.permute(0, 2, 3, 1).contiguous().numpy()
+    transform = host.pretraining_transform("cifar10", **strength(pipeline))
+
+    def theirs() -> int:
+        samples = [transform(Image.fromarray(pixels)) for pixels in arrays]
+        return _count([torch.stack(view) for view in zip(*samples)])
+
+    loader = EpochLoader(
+        part, batch, mean=(0.5,) * 3, std=(0.25,) * 3, views=Views([pipeline]), drop_last=False
+    )
+    return [theirs, _epoch(loader)]
+
+
+def from_files(pipeline: Pipeline, root: Path, batch: int) -> list[Callable[[], int]]:
+    """solo-learn's pipeline and ours on the JPEGs of ``root``; and our workers' part of it."""
+    dataset = host.pretraining_folder(
+        str(root), host.pretraining_transform("imagenet100", **strength(pipeline))
+    )
+
+    def theirs() -> int:
+        seen = 0
+        for low in range(0, len(dataset), batch):
+            rows = [dataset[i][1] for i in range(low, min(low + batch, len(dataset)))]
+            seen += _count([torch.stack(view) for view in zip(*rows)])
+        return seen
+
+    source = folders.folder(root, labels=True, interpolation="bicubic", workers=0)
+    loader = FileLoader(
+        source.train,  # type: ignore[arg-type]
+        batch,
+        mean=source.mean,
+        std=source.std,
+        views=Views([pipeline]),
+        drop_last=False,
+    )
+    decoder = _Decoder(source.train, Views([pipeline]), seed=0)  # type: ignore[arg-type]
+
+    def crops_alone() -> int:
+        batches = range(0, len(dataset), batch)
+        parts = [decoder[0, list(range(low, min(low + batch, len(dataset))))] for low in batches]
+        return sum(_count(part.crops) for part in parts)
+
+    return [theirs, _epoch(loader), crops_alone]
+
+
+def _epoch(loader: EpochLoader) -> Callable[[], int]:
+    def run() -> int:
+        loader.set_epoch(loader.epoch + 1)
+        return sum(_count(batch[1]) for batch in loader)
+
+    return run
+
+
+def _count(views: Sequence[Any]) -> int:
+    return sum(len(view) for view in views)
+
+
+def bench_views(
+    runs: int,
+    interleaved: Callable[..., list[list[float]]],
+    ratio: Callable[..., tuple[float, float, float]],
+    images: int = 64,
+    batch: int = 32,
+) -> None:
+    """Print views per second of both, and the ratio round by round."""
+    print(f"{'views/s, one core':<32}{'solo-learn':>12}{'this':>10}{'ratio':>8}  min..max")
+    for size, blur in SIZES.items():
+        pipeline = Pipeline(size=size, blur=blur)
+        with tempfile.TemporaryDirectory() as folder:
+            if size == 32:
+                label, count = "32 px in memory", 16 * images
+                contestants = in_memory(pipeline, count, 256)
+            else:
+                label, count = "224 px from JPEG", images
+                write_jpegs(Path(folder), count)
+                contestants = from_files(pipeline, Path(folder), batch)
+            seconds = interleaved(contestants, runs, "cpu")
+        for ours, what in zip(seconds[1:], (label, "  a worker's part, beside a GPU")):
+            middle, low, high = ratio(seconds[0], ours)
+            rates = [2 * count / statistics.median(s) for s in (seconds[0], ours)]
+            print(
+                f"{what:<32}{rates[0]:>12.0f}{rates[1]:>10.0f}{middle:>8.2f}  {low:.2f}..{high:.2f}"
+            )
