@@ -30,8 +30,13 @@ def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, A
     with cli.sentences():
         parts = build(cfg, folder, extra)
     trainer, model, data = parts["trainer"], parts["model"], parts["data"]
+    from rdm_solo.data import DataError
+
     started = time.perf_counter()
-    trainer.fit(model, datamodule=data, ckpt_path=parts["checkpoint"], weights_only=True)
+    try:
+        trainer.fit(model, datamodule=data, ckpt_path=parts["checkpoint"], weights_only=True)
+    except DataError as error:  # an image that cannot be read
+        cli.fail(str(error))
     seconds = time.perf_counter() - started
     if not trainer.is_global_zero or not (folder / "metrics.csv").exists():
         return {}  # interrupted before the first epoch ended
