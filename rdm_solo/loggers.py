@@ -15,7 +15,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-__all__ = ["append", "build", "close", "describe", "tensorboard", "weights_and_biases"]
+__all__ = ["append", "build", "close", "describe", "introduce", "tensorboard", "weights_and_biases"]
 
 log = logging.getLogger("rdm_solo")
 
@@ -23,28 +23,31 @@ RECORD = "loggers.json"
 EVENTS = "tensorboard"
 
 
-def build(cfg: DictConfig, folder: Path, resume: Path | None = None, write: bool = True) -> Any:
-    """Lightning's loggers for ``cfg.logger``, in the run's folder; False where there are none.
+def build(
+    cfg: DictConfig, folder: Path, resume: Path | None = None
+) -> tuple[list[Any], dict[str, Any]]:
+    """Lightning's loggers for ``cfg.logger``, and what is to be known to find them again.
 
-    With ``write`` (the first process) ``loggers.json`` is written. A run that resumes another one
-    goes on under its W&B id.
+    A run that resumes another one goes on under its W&B id. Nothing is opened or written yet.
     """
     import hydra.utils
 
-    chosen = {name: node for name, node in (cfg.get("logger") or {}).items() if node}
-    if not chosen:
-        return False
     before = _record(resume) if resume else {}
     made, record = [], {}
-    for name, node in chosen.items():
+    for name, node in (cfg.get("logger") or {}).items():
         make = hydra.utils.instantiate(node, _partial_=True, _convert_="all")
         logger, record[name] = make(folder=folder, before=before.get(name, {}), **describe(cfg))
         made.append(logger)
-    if write:
-        (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
-        for logger in made:
-            logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))
-    return made
+    return made, record
+
+
+def introduce(made: list[Any], record: dict[str, Any], cfg: DictConfig, folder: Path) -> None:
+    """Write ``loggers.json`` and hand every logger the config; for the first process alone."""
+    if not made:
+        return
+    (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
+    for logger in made:
+        logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))
 
 
 def describe(cfg: DictConfig) -> dict[str, str]:
@@ -103,9 +106,9 @@ def _wandb_logger(folder: Path, record: Mapping[str, Any], **options: Any) -> An
     return pl.loggers.WandbLogger(save_dir=folder, resume="allow", **record, **options)
 
 
-def close(loggers: Any) -> None:
+def close(loggers: list[Any]) -> None:
     """End what stays open; W&B's next run in this process would otherwise join this one."""
-    for logger in loggers or []:
+    for logger in loggers:
         if "Wandb" in type(logger).__name__:
             import wandb
 

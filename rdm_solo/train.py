@@ -30,6 +30,7 @@ def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, A
     with cli.sentences():
         parts = build(cfg, folder, extra)
     trainer, model, data = parts["trainer"], parts["model"], parts["data"]
+    from rdm_solo import loggers
     from rdm_solo.data import DataError
 
     started = time.perf_counter()
@@ -37,6 +38,8 @@ def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, A
         trainer.fit(model, datamodule=data, ckpt_path=parts["checkpoint"], weights_only=True)
     except DataError as error:  # an image that cannot be read
         cli.fail(str(error))
+    finally:
+        loggers.close(trainer.loggers)
     seconds = time.perf_counter() - started
     if not trainer.is_global_zero or not (folder / "metrics.csv").exists():
         return {}  # interrupted before the first epoch ended
@@ -56,7 +59,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
     views = hydra.utils.instantiate(cfg.dataset.views)
     full, derived = settings.derive(cfg, dataset, views.num_large_crops, views.num_small_crops)
 
-    from rdm_solo import callbacks, datamodule, host, methods
+    from rdm_solo import callbacks, datamodule, host, loggers, methods
 
     pl = host.pl
     _quiet()
@@ -71,10 +74,12 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
     if expand == dataset.train.channels:
         expand = None
     data = datamodule.DataModule(dataset, views, cfg.batch_size, cfg.seed, expand)
+    made, record = loggers.build(cfg, folder, resume)
     trainer = _trainer(
         cfg,
         derived,
         folder,
+        made,
         [
             callbacks.WeightedKNN(**cfg.knn),
             callbacks.Diagnostics(folder, **cfg.diagnostics, resume=resume),
@@ -85,6 +90,8 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
             *extra,
         ],
     )
+    if trainer.is_global_zero:
+        loggers.introduce(made, record, cfg, folder)
     return {
         "trainer": trainer,
         "model": model,
@@ -94,7 +101,13 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
     }
 
 
-def _trainer(cfg: DictConfig, derived: dict[str, Any], folder: Path, callbacks: list[Any]) -> Any:
+def _trainer(
+    cfg: DictConfig,
+    derived: dict[str, Any],
+    folder: Path,
+    loggers: list[Any],
+    callbacks: list[Any],
+) -> Any:
     from rdm_solo.host import pl
 
     options: dict[str, Any] = OmegaConf.to_container(cfg.trainer, resolve=True)  # type: ignore[assignment]
@@ -106,7 +119,7 @@ def _trainer(cfg: DictConfig, derived: dict[str, Any], folder: Path, callbacks: 
     defaults = {
         "max_epochs": cfg.max_epochs,
         "default_root_dir": folder,
-        "logger": False,
+        "logger": loggers or False,
         "callbacks": callbacks,
         "num_sanity_val_steps": 0,
         "use_distributed_sampler": False,
