@@ -28,6 +28,7 @@ __all__ = [
     "guess",
     "known",
     "load",
+    "of_run",
     "read",
     "run_config",
 ]
@@ -202,6 +203,19 @@ def run_config(folder: Path) -> DictConfig:
     raise ValueError(
         f"run={folder} is no run's folder: it holds neither .hydra/config.yaml nor summary.json"
     )
+
+
+def of_run(run: str | Path, checkpoint: str | Path | None = None) -> tuple[Weights, Spec]:
+    """A run's last weights, or those of another of its checkpoints, and its backbone."""
+    backbone = run_config(Path(run)).backbone
+    path = Path(checkpoint or Path(run) / "checkpoints" / "last.ckpt")
+    if not path.is_file():
+        raise ValueError(
+            f"run={run} has no checkpoint {path}: let it finish an epoch, or give checkpoint=FILE"
+        )
+    kwargs: Any = OmegaConf.to_container(backbone.kwargs)
+    kwargs = {name: value for name, value in kwargs.items() if value is not None}
+    return read(path), Spec(backbone.name, backbone.stem, kwargs)
 
 
 def _fill(backbone: nn.Module, weights: Weights, spec: Spec) -> None:

@@ -253,15 +253,7 @@ def _source(cfg: DictConfig) -> tuple[Weights, Spec]:
                 f"backbone.{name}={value} would be ignored: run={cfg.run} says what its backbone "
                 "is; leave it out."
             )
-        given = checkpoints.run_config(Path(cfg.run)).backbone
-        path = Path(cfg.checkpoint or Path(cfg.run) / "checkpoints" / "last.ckpt")
-        if not path.is_file():
-            raise ValueError(
-                f"run={cfg.run} has no checkpoint {path}: let it finish an epoch, or give "
-                "checkpoint=FILE."
-            )
-        weights = checkpoints.read(path)
-        return weights, checkpoints.Spec(given.name, given.stem, _plain(given.kwargs))
+        return checkpoints.of_run(cfg.run, cfg.checkpoint)
     weights = checkpoints.read(cfg.checkpoint)
     if not given:
         return weights, checkpoints.known(weights)
@@ -363,10 +355,10 @@ def _announce(record: dict[str, Any], protocol: Protocol, result: ProbeResult, o
     log.info(f"{record['seconds']:.0f} s; linear.json and linear.csv are in {out}")
 
 
-def _implied(argv: list[str]) -> list[str]:
+def implied(argv: list[str]) -> list[str]:
     """The choices that follow from the others: the run's data set, and its protocol."""
     given = dict(argument.split("=", 1) for argument in argv if "=" in argument)
-    implied = []
+    choices = []
     dataset = given.get("dataset")
     if "run" in given and dataset is None:
         from hydra.core.config_store import ConfigStore
@@ -376,11 +368,11 @@ def _implied(argv: list[str]) -> list[str]:
         node = checkpoints.run_config(Path(given["run"].strip("'\""))).dataset
         plain = OmegaConf.to_container(node, resolve=False)
         ConfigStore.instance().store(group="dataset", name="of_run", node=plain)
-        implied.append("dataset=of_run")
+        choices.append("dataset=of_run")
         dataset = node.name
     if dataset == "imagenet" and "protocol" not in given:
-        implied.append("protocol=lars")
-    return implied
+        choices.append("protocol=lars")
+    return choices
 
 
 def _job(cfg: DictConfig) -> None:
@@ -392,9 +384,9 @@ def main() -> None:
     """The command."""
     argv = cli.quote_paths(sys.argv[1:], PATHS)
     with cli.sentences():
-        implied = _implied(argv)
-    cli.check_arguments(argv, "linear", implied)
-    sys.argv[1:] = [*argv, *implied]
+        choices = implied(argv)
+    cli.check_arguments(argv, "linear", choices)
+    sys.argv[1:] = [*argv, *choices]
     import hydra
 
     hydra.main(version_base="1.3", config_path=str(cli.config_folder()), config_name="linear")(

@@ -1,0 +1,101 @@
+"""A run's backbone for other programs: ``python -m rdm_solo.export run=RUN_FOLDER``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig
+
+from rdm_solo import __version__, cli
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from rdm_solo.checkpoints import Spec
+
+log = logging.getLogger("rdm_solo")
+
+PATHS = ("run", "checkpoint", "out")
+
+
+def export(cfg: DictConfig) -> Path:
+    """Write ``backbone.safetensors``, ``backbone.pth`` and ``backbone.json``; the folder."""
+    import torch
+    from safetensors.torch import save_file
+
+    from rdm_solo import checkpoints
+
+    if cfg.run is None:
+        raise ValueError("give run=RUN_FOLDER; --help says more.")
+    weights, spec = checkpoints.of_run(cfg.run, cfg.checkpoint)
+    config = checkpoints.run_config(Path(cfg.run))
+    backbone = checkpoints.load(weights, spec, config.dataset.image_size)
+    about = {
+        "backbone": asdict(spec),
+        "epoch": weights.epoch,
+        "global_step": weights.step,
+        "dataset": config.dataset.name,
+        "method": config.method.name,
+        "filter": config.filter.name,
+        "rdm_solo": __version__,
+        "torchvision": torchvision_lines(backbone, spec),
+    }
+    state = {name: value.contiguous() for name, value in backbone.state_dict().items()}
+    folder = Path(cfg.out or Path(cfg.run) / "export")
+    folder.mkdir(parents=True, exist_ok=True)
+    # safetensors' metadata are strings.
+    header = {"format": "pt", "rdm_solo": json.dumps(about)}
+    save_file(state, folder / "backbone.safetensors", metadata=header)
+    torch.save(state, folder / "backbone.pth")
+    (folder / "backbone.json").write_text(json.dumps(about, indent=2) + "\n")
+    log.info(f"{spec}, epoch {weights.epoch}: backbone.safetensors, .pth and .json in {folder}")
+    for line in about["torchvision"] or []:
+        log.info(f"  {line}")
+    return folder
+
+
+def torchvision_lines(backbone: nn.Module, spec: Spec) -> list[str] | None:
+    """The Python that makes torchvision's model take the weights; None where it has no such model.
+
+    With the small stem two modules differ, and one of them has no weights to tell.
+    """
+    if spec.name not in ("resnet18", "resnet50"):
+        return None
+    lines = [f"model = torchvision.models.{spec.name}()"]
+    if spec.stem == "small":
+        conv: Any = backbone.conv1
+        lines.append(
+            f"model.conv1 = torch.nn.Conv2d({conv.in_channels}, {conv.out_channels}, "
+            f"kernel_size={conv.kernel_size[0]}, stride={conv.stride[0]}, "
+            f"padding={conv.padding[0]}, bias=False)"
+        )
+        lines.append("model.maxpool = torch.nn.Identity()")
+    lines.append(
+        "model.load_state_dict(torch.load('backbone.pth'), strict=False)  # lacks fc alone"
+    )
+    return lines
+
+
+def _job(cfg: DictConfig) -> None:
+    with cli.sentences():
+        export(cfg)
+
+
+def main() -> None:
+    """The command."""
+    sys.argv[1:] = cli.quote_paths(sys.argv[1:], PATHS)
+    cli.check_arguments(sys.argv[1:], "export")
+    import hydra
+
+    hydra.main(version_base="1.3", config_path=str(cli.config_folder()), config_name="export")(
+        _job
+    )()
+
+
+if __name__ == "__main__":
+    main()
