@@ -255,29 +255,26 @@ def _labelled(
 ) -> Dataset:
     parts = [train] if val is None else [train, val]
     found = [_folders(part) for part in parts]
-    if classes is not None:
-        for part, names in zip(parts, found):
-            absent = sorted(set(classes) - set(names))
-            if absent:
-                raise DataError(
-                    f"{part} lacks {len(absent)} of {name}'s {len(classes)} class folders "
-                    f"({_first(absent)}){_loose(part)}"
-                )
-    else:
-        classes = found[0]
-        for part, names in zip(parts, found):
-            if not names:
-                raise DataError(
-                    f"{part} holds no class folders{_loose(part) or ': give one for each class'}"
-                )
-        if val is not None and found[1] != classes:
-            apart = sorted(set(classes) ^ set(found[1]))
+    for part, names in zip(parts, found):
+        absent = sorted(set(classes or names) - set(names))
+        if absent:
             raise DataError(
-                f"{train} and {val} hold different classes ({_first(apart)} in one of them only): "
-                "both need the same folders"
+                f"{part} lacks {len(absent)} of {name}'s {len(classes or [])} class folders "
+                f"({_first(absent)}){_loose(part)}"
             )
-    files = [_class_files(part, classes, reading) for part in parts]
-    return Dataset(name, files[0], files[1] if val else None, len(classes), tuple(mean), tuple(std))
+        if not names:
+            raise DataError(
+                f"{part} holds no class folders{_loose(part) or ': give one for each class'}"
+            )
+    files = [_class_files(part, classes or names, reading) for part, names in zip(parts, found)]
+    if classes is None and found[0] != found[-1]:
+        apart = sorted(set(found[0]) ^ set(found[-1]))
+        raise DataError(
+            f"{train} and {val} hold different classes ({_first(apart)} in one of them only): "
+            "both need the same folders"
+        )
+    count = len(classes or found[0])
+    return Dataset(name, files[0], files[1] if val else None, count, tuple(mean), tuple(std))
 
 
 def _class_files(root: Path, classes: Sequence[str], reading: Reading) -> Files:
