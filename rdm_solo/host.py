@@ -98,6 +98,7 @@ def _stub_pl_bolts() -> None:
 
 _import_solo()
 
+from solo import methods as _methods  # noqa: E402
 from solo.methods import base as _base  # noqa: E402
 from solo.methods import byol as _byol  # noqa: E402
 from solo.methods import dino as _dino  # noqa: E402
@@ -219,6 +220,34 @@ SimSiam = _face(_simsiam.SimSiam)
 BYOL = _face(_byol.BYOL, _LegacyMomentum)
 SwAV = _face(_swav.SwAV)
 DINO = _face(_dino.DINO, _LegacyDINO)
+
+
+def original(name: str) -> Any:
+    """solo-learn's own class of a method, as it is."""
+    return _methods.METHODS[name]
+
+
+def as_it_is(name: str, cfg: DictConfig) -> Any:
+    """solo-learn's own class built from our config, with nothing of ours in it."""
+    made = original(name)
+    return made(_solo_config(cfg)) if CURRENT else made(**_solo_arguments(cfg))
+
+
+def sinkhorn(swav: Any) -> Any:
+    """A SwAV module's Sinkhorn, which solo-learn makes only when training starts."""
+    return _swav.SinkhornKnopp(swav.sk_iters, swav.sk_epsilon, 1)
+
+
+def register(classes: dict[str, Any]) -> None:
+    """Add methods to solo-learn's own table, from which its entry points choose by name."""
+    if not CURRENT:
+        raise RuntimeError(
+            f"solo-learn {version()} builds methods from command-line arguments, which know no "
+            "filters; register_methods() needs its current main: put a checkout on PYTHONPATH, or "
+            "use python -m rdm_solo.train, which runs on both."
+        )
+    _methods.METHODS.update(classes)
+
 
 # What takes small crops beside the two large ones.
 MULTI_CROP = ("byol", "swav") if CURRENT else ("byol",)

@@ -27,10 +27,12 @@ __all__ = [
     "BYOL",
     "DINO",
     "METHODS",
+    "FilteredBYOL",
+    "FilteredSimSiam",
     "SimSiam",
     "SwAV",
     "SymSimSiam",
-    "Vanilla",
+    "Symmetric",
     "build",
     "make_filter",
     "prepare",
@@ -88,18 +90,21 @@ class _Momentum:
         )
 
 
-class _Filtered(_Configured):
+class _Filtered:
     """What SimSiam and BYOL add to solo-learn's: the heads and the schedule of p."""
 
     predictor: nn.Module
     projector: nn.Sequential
 
-    def _install(self, cfg: DictConfig, target_projector: nn.Module) -> None:
-        self.cfg_rdm = cfg
-        kind = cfg.filter.name
-        width = cfg.method.kwargs.proj_output_dim
+    def install(self, kind: str, spectral: SpectralFilter | None) -> None:
+        """Put the filter of that name in its place; ``spectral`` is it, if it is spectral."""
+        self._install(kind, spectral, self.projector)
+
+    def _install(
+        self, kind: str, spectral: SpectralFilter | None, target_projector: nn.Sequential
+    ) -> None:
+        width = self.projector[_last_linear(self.projector)].out_features
         self.target_head: nn.Module = nn.Identity()
-        spectral = make_filter(cfg)
         if kind == "linear":
             self.predictor = nn.Linear(width, width, bias=False)
         elif kind == "identity":
@@ -110,7 +115,7 @@ class _Filtered(_Configured):
             self.predictor, self.target_head = nn.Identity(), spectral
         if spectral is not None:
             for projector in {self.projector, target_projector}:
-                last = max(i for i, m in enumerate(projector) if isinstance(m, nn.Linear))
+                last = _last_linear(projector)
                 projector[last] = Float32Linear.taking(projector[last])
         target_projector.register_forward_hook(self._filter_target)
 
@@ -127,15 +132,18 @@ class _Filtered(_Configured):
             module.set_epoch(self.trainer.current_epoch)  # type: ignore[attr-defined]
 
 
-class SimSiam(_Filtered, host.SimSiam):
-    """SimSiam (Chen & He, 2021); ``linear`` drops the projector's last BN, as the paper does."""
+def _last_linear(layers: nn.Sequential) -> int:
+    return max(i for i, layer in enumerate(layers) if isinstance(layer, nn.Linear))
 
-    def __init__(self, cfg: DictConfig) -> None:
-        super().__init__(cfg)
-        if cfg.filter.name == "linear":
+
+class FilteredSimSiam(_Filtered):
+    """SimSiam's heads; ``linear`` drops the projector's last BN, as the paper does."""
+
+    def install(self, kind: str, spectral: SpectralFilter | None) -> None:
+        if kind == "linear":
             self.projector = self.projector[:-1]
             self.projector[-1].bias.requires_grad = True  # no BN behind it cancels it any more
-        self._install(cfg, self.projector)
+        self._install(kind, spectral, self.projector)
         self.predictor.register_forward_pre_hook(_unfiltered)
 
     def _filter_target(self, module: nn.Module, args: Any, z: Tensor) -> Tensor:
@@ -149,12 +157,29 @@ def _unfiltered(predictor: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
     return (getattr(args[0], "unfiltered", args[0]),)
 
 
-class BYOL(_Filtered, _Momentum, host.BYOL):
-    """BYOL (Grill et al., 2020); its projector ends without BN, so ``linear`` drops none."""
+class FilteredBYOL(_Filtered):
+    """BYOL's heads; its projector ends without BN, so ``linear`` drops none."""
+
+    def install(self, kind: str, spectral: SpectralFilter | None) -> None:
+        self._install(kind, spectral, self.momentum_projector)  # type: ignore[attr-defined]
+
+
+class SimSiam(FilteredSimSiam, _Configured, host.SimSiam):
+    """SimSiam (Chen & He, 2021)."""
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
-        self._install(cfg, self.momentum_projector)
+        self.cfg_rdm = cfg
+        self.install(cfg.filter.name, make_filter(cfg))
+
+
+class BYOL(FilteredBYOL, _Configured, _Momentum, host.BYOL):
+    """BYOL (Grill et al., 2020)."""
+
+    def __init__(self, cfg: DictConfig) -> None:
+        super().__init__(cfg)
+        self.cfg_rdm = cfg
+        self.install(cfg.filter.name, make_filter(cfg))
 
 
 class SwAV(_Configured, host.SwAV):
@@ -181,53 +206,52 @@ class DINO(_Configured, _Momentum, host.DINO):
             loss.teacher_temp_schedule[:] = loss.student_temp
 
 
-class _Symmetric(_Configured, host.BaseMethod):
-    """Two branches alike: a projector, no predictor, no stopped gradient."""
+class Symmetric:
+    """Two branches alike: a projector, no predictor, no stopped gradient.
 
-    def __init__(self, cfg: DictConfig) -> None:
-        super().__init__(cfg)
-        self.cfg_rdm = cfg
-        sizes = cfg.method.kwargs
-        self.projector = _projector(
-            self.features_dim, sizes.proj_hidden_dim, sizes.proj_output_dim, cfg.method.last_bn
-        )
+    Algorithm 1 with a centre (``"ema"`` or ``"batch"``), the symmetric baseline without one.
+    """
+
+    def install(
+        self, hidden: int, outputs: int, last_bn: bool, center: str | None, momentum: float
+    ) -> None:
+        inputs: int = self.features_dim  # type: ignore[attr-defined]
+        self.projector = _projector(inputs, hidden, outputs, last_bn)
+        self.center = None if center is None else Center(outputs, center, momentum)
 
     @property
     def learnable_params(self) -> list[dict[str, Any]]:
         projector = {"name": "projector", "params": self.projector.parameters()}
-        return [*super().learnable_params, projector]
-
-    def center(self, z: Tensor) -> Tensor | float:
-        """What is taken off the outputs of both views, ``(2 N, k)``, before they are aligned."""
-        return 0.0
+        return [*super().learnable_params, projector]  # type: ignore[misc]
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        out = super().training_step(batch, batch_idx)
-        # Unit rows in full precision: theirs is a difference of nearly equal numbers.
+        out = super().training_step(batch, batch_idx)  # type: ignore[misc]
+        # Unit rows in full precision: the loss is a difference of nearly equal numbers.
         z1, z2 = (
             nn.functional.normalize(self.projector(feats).float(), dim=1) for feats in out["feats"]
         )
-        loss = symmetric_loss(z1, z2, self.center(torch.cat([z1, z2])))
-        self.log_dict({"train/loss": loss}, on_epoch=True, sync_dist=True)
-        return loss + out["loss"]
+        mu = 0.0 if self.center is None else self.center(torch.cat([z1, z2]))
+        loss = symmetric_loss(z1, z2, mu)
+        metrics = {"train/loss": loss}
+        self.log_dict(metrics, on_epoch=True, sync_dist=True)  # type: ignore[attr-defined]
+        return loss + out["loss"]  # type: ignore[no-any-return]
 
 
-class Vanilla(_Symmetric):
-    """The symmetric baseline: nothing but the projector's last BN keeps it from one point."""
-
-
-class SymSimSiam(_Symmetric):
-    """The paper's Algorithm 1: the outputs' centre is taken off before they are aligned."""
+class SymSimSiam(Symmetric, _Configured, host.BaseMethod):
+    """The paper's Algorithm 1 and, without a centre, the symmetric baseline."""
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
-        method = cfg.method
-        self.running_center = Center(
-            method.kwargs.proj_output_dim, method.center, method.center_momentum
+        self.cfg_rdm = cfg
+        method, sizes = cfg.method, cfg.method.kwargs
+        center = None if method.name == "vanilla" else method.center
+        self.install(
+            sizes.proj_hidden_dim,
+            sizes.proj_output_dim,
+            method.last_bn,
+            center,
+            method.get("center_momentum", 0.9),
         )
-
-    def center(self, z: Tensor) -> Tensor | float:
-        return self.running_center(z)  # type: ignore[no-any-return]
 
 
 def _projector(inputs: int, hidden: int, outputs: int, last_bn: bool) -> nn.Sequential:
@@ -247,7 +271,7 @@ METHODS = {
     "swav": SwAV,
     "dino": DINO,
     "symsimsiam": SymSimSiam,
-    "vanilla": Vanilla,
+    "vanilla": SymSimSiam,
 }
 
 
