@@ -3,6 +3,7 @@
 A source (:func:`digits`, :func:`cifar10`, :func:`cifar100`, :func:`synthetic`) returns a
 :class:`Dataset` of two :class:`Images`; an :class:`EpochLoader` iterates over one of them. There
 are no workers: images are moved to the device once, as bytes, and augmented there in batches.
+Data sets that do not fit into memory are files: see `rdm_solo.folders` and `rdm_solo.decoding`.
 """
 
 from __future__ import annotations
@@ -421,7 +422,8 @@ class EpochLoader:
         ]
 
     def _on_device(self) -> Images:
-        assert isinstance(self.images, Images)  # files have a loader of their own
+        if not isinstance(self.images, Images):
+            raise TypeError("an EpochLoader takes images in memory; files need a FileLoader")
         if self._resident is None or self._resident.images.device != self.device:
             self._resident = Images(
                 self.images.images.to(self.device), self.images.labels.to(self.device)

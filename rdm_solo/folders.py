@@ -153,12 +153,14 @@ def folder(
     if labels is None:
         labels = _has_classes(train_root)
     if not labels:
-        log.info(f"images of {train_root} are used without labels: no validation, no accuracies")
         files = _unlabelled(train_root, how)
+        log.info(
+            f"{len(files)} images below {train_root} without labels: no validation, no accuracies"
+        )
         return Dataset("folder", files, None, 1, tuple(mean), tuple(std), labelled=False)
     if val_root.is_dir():
         return _labelled("folder", train_root, val_root, None, mean, std, how)
-    log.info(f"{root} has no validation folder {val_root.name}: no validation, no accuracies")
+    log.info(f"{root} has no folder {val_root.name!r}: no validation, no accuracies")
     return _labelled("folder", train_root, None, None, mean, std, how)
 
 
@@ -274,6 +276,10 @@ def _labelled(
             "both need the same folders"
         )
     count = len(classes or found[0])
+    seen = "none" if val is None else f"{len(files[1])} below {val}"
+    log.info(
+        f"{len(files[0])} training images of {count} classes below {train}; for validation {seen}"
+    )
     return Dataset(name, files[0], files[1] if val else None, count, tuple(mean), tuple(std))
 
 
