@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from rdm_solo.schedules import suggest
 
-__all__ = ["check_arguments", "config_folder", "fail", "quote_paths", "sentences"]
+__all__ = ["check_arguments", "config_folder", "fail", "make_folder", "quote_paths", "sentences"]
 
 # Places where keys of one's own make sense: they are handed on to something that knows them.
 OPEN = ("trainer.", "backbone.kwargs.", "optimizer.kwargs.", "dataset.source.", "hydra.")
@@ -42,6 +42,16 @@ def sentences() -> Iterator[None]:
         fail(str(cause) if isinstance(cause, (ValueError, ImportError)) else _first_line(error))
     except (ValueError, ImportError) as error:
         fail(str(error))
+
+
+def make_folder(folder: Path) -> None:
+    """The folder for results, or a ValueError that says why there can be none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be made ({error.strerror}): give out=FOLDER") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(f"{folder} cannot be written to: give out=FOLDER")
 
 
 def quote_paths(argv: list[str], names: Sequence[str]) -> list[str]:

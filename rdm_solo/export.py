@@ -47,7 +47,7 @@ def export(cfg: DictConfig) -> Path:
     }
     state = {name: value.contiguous() for name, value in backbone.state_dict().items()}
     folder = Path(cfg.out or Path(cfg.run) / "export")
-    folder.mkdir(parents=True, exist_ok=True)
+    cli.make_folder(folder)
     # safetensors' metadata are strings.
     header = {"format": "pt", "rdm_solo": json.dumps(about)}
     save_file(state, folder / "backbone.safetensors", metadata=header)

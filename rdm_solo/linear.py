@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import logging
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -301,12 +300,7 @@ def _out(cfg: DictConfig) -> Path:
     """The folder of results, made now: a long evaluation must not end on one that is refused."""
     beside = None if cfg.checkpoint is None else Path(f"{cfg.checkpoint}_linear")
     folder = Path(cfg.out or cfg.run or beside)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"out={folder} cannot be made: {error.strerror}.") from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ValueError(f"{folder} cannot be written to: give out=FOLDER.")
+    cli.make_folder(folder)
     return folder
 
 

@@ -57,7 +57,7 @@ def describe(cfg: DictConfig) -> dict[str, str]:
     >>> describe(OmegaConf.merge(cfg, {"p": -0.5, "seed": 3, "dataset": {"name": "digits"}}))
     {'title': 'byol-target_pow-p=-0.5-seed=3', 'family': 'digits-byol-target_pow-p=-0.5'}
     """
-    parts = [cfg.method.name, cfg.filter.name]
+    parts = [cfg.method.name, *([] if cfg.filter.name == "none" else [cfg.filter.name])]
     if OmegaConf.is_config(cfg.p):
         parts.append(f"p={cfg.p.schedule}({cfg.p.get('start')},{cfg.p.get('end')})")
     elif cfg.p is not None:
