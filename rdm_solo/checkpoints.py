@@ -159,8 +159,9 @@ def guess(state: Mapping[str, Tensor]) -> Spec | None:
         {name.split(".")[1] for name in state if name.startswith(f"layer{i}.")} for i in range(1, 5)
     ]
     deep = "layer1.0.conv3.weight" in state
-    known = {(False, (2, 2, 2, 2)): "resnet18", (True, (3, 4, 6, 3)): "resnet50"}
-    name = known.get((deep, tuple(map(len, layers))))
+    depths = {(False, (2, 2, 2, 2)): "resnet18", (True, (3, 4, 6, 3)): "resnet50"}
+    a, b, c, d = map(len, layers)
+    name = depths.get((deep, (a, b, c, d)))
     stem = {3: "small", 7: "imagenet"}.get(state["conv1.weight"].shape[-1])
     return Spec(name, stem) if name and stem else None
 
@@ -197,9 +198,11 @@ def run_config(folder: Path) -> DictConfig:
     """The config that a run was started with."""
     saved, summary = folder / ".hydra" / "config.yaml", folder / "summary.json"
     if saved.is_file():
-        return OmegaConf.load(saved)  # type: ignore[return-value]
+        config: DictConfig = OmegaConf.load(saved)  # type: ignore[assignment]
+        return config
     if summary.is_file():
-        return OmegaConf.create(json.loads(summary.read_text())["config"])
+        config = OmegaConf.create(json.loads(summary.read_text())["config"])
+        return config
     raise ValueError(
         f"run={folder} is no run's folder: it holds neither .hydra/config.yaml nor summary.json"
     )

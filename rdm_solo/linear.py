@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from rdm_solo.augment import Views
     from rdm_solo.checkpoints import Spec, Weights
-    from rdm_solo.data import Dataset, EpochLoader
+    from rdm_solo.data import Dataset
+    from rdm_solo.features import Loaders
     from rdm_solo.probe import EpochRow, ProbeResult, Protocol
 
 log = logging.getLogger("rdm_solo")
@@ -31,7 +31,6 @@ PATHS = ("run", "checkpoint", "out")
 # What the features= options are called in results, and what their scalars begin with.
 VARIANTS = {"augmented": ("protocol", "linear/"), "cached": ("cached", "linear/cached_")}
 COLUMNS = ("features", "epoch", "lr", "loss", "top1", "top5")
-PIECE = 512  # images in one pass through the backbone
 
 
 def evaluate(cfg: DictConfig) -> dict[str, Any]:
@@ -39,7 +38,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     import hydra.utils
     import torch
 
-    from rdm_solo import checkpoints
+    from rdm_solo import checkpoints, features
 
     protocol = _protocol(cfg)
     device = _device(cfg.device)
@@ -48,7 +47,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     backbone = checkpoints.load(weights, spec, cfg.dataset.image_size).to(device)
     dataset = hydra.utils.instantiate(cfg.dataset.source)
     _check_labels(dataset)
-    loaders = Loaders(dataset, cfg, device, _channels(backbone))
+    loaders = features.Loaders(dataset, cfg, device, features.channels(backbone))
 
     started = time.perf_counter()
     if cfg.features == "cached":
@@ -83,92 +82,8 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     return record
 
 
-class Loaders:
-    """The images of an evaluation: augmented ones to train on, plain ones of both parts."""
-
-    def __init__(
-        self, dataset: Dataset, cfg: DictConfig, device: torch.device, channels: int
-    ) -> None:
-        import hydra.utils
-
-        self.dataset, self.device, self.seed = dataset, device, cfg.seed
-        self.expand = None if channels == dataset.train.channels else channels
-        own = hydra.utils.instantiate(cfg.dataset.views).pipelines[0]
-        self.size = own.size
-        crop_scale, flip = cfg.augmentation.crop_scale, cfg.augmentation.flip
-        if crop_scale is None:
-            crop_scale = own.crop_scale if own.crop_scale[0] > 0.5 else (0.08, 1.0)
-        self.augmentation = {
-            "crop_scale": list(crop_scale),
-            "flip": own.flip if flip is None else flip,
-        }
-
-    @property
-    def views(self) -> Views:
-        """One view: crop, resize, flip; nothing else."""
-        from rdm_solo.augment import Pipeline, Views
-
-        plain = {"jitter": 0.0, "grey": 0.0, "blur": 0.0, "solarize": 0.0}
-        return Views([Pipeline(size=self.size, num_crops=1, **plain, **self.augmentation)])
-
-    def augmented(self, batch_size: int) -> EpochLoader:
-        return self._loader(self.dataset.train, batch_size, views=self.views, drop_last=False)
-
-    def plain(self, part: str) -> EpochLoader:
-        return self._loader(getattr(self.dataset, part), PIECE)
-
-    def _loader(self, images: Any, batch_size: int, **options: Any) -> EpochLoader:
-        from rdm_solo.data import EpochLoader
-        from rdm_solo.decoding import FileLoader
-        from rdm_solo.folders import Files
-
-        return (FileLoader if isinstance(images, Files) else EpochLoader)(
-            images,
-            batch_size,
-            mean=self.dataset.mean,
-            std=self.dataset.std,
-            seed=self.seed,
-            device=self.device,
-            expand_channels=self.expand,
-            **options,
-        )
-
-
-def extract(backbone: nn.Module, loader: EpochLoader) -> tuple[Tensor, Tensor]:
-    """Features ``(N, d)`` and labels of plain images, in order.
-
-    They stay on the device where they fit into half of its free memory.
-    """
-    import torch
-
-    features = labels = None
-    row = 0
-    for x, y in loader:
-        out = represent(backbone, x)  # type: ignore[arg-type]
-        if features is None or labels is None:
-            n = len(loader.images)
-            home = out.device
-            if home.type == "cuda":
-                free = torch.cuda.mem_get_info(home)[0]
-                home = home if n * out.shape[1] * 4 < free / 2 else torch.device("cpu")
-            features = torch.empty(n, out.shape[1], device=home)
-            labels = torch.empty(n, dtype=torch.int64, device=home)
-        features[row : row + len(out)], labels[row : row + len(out)] = out, y
-        row += len(out)
-    assert features is not None
-    assert labels is not None
-    return features[:row], labels[:row]
-
-
-def represent(backbone: nn.Module, x: Tensor) -> Tensor:
-    """The features ``(n, d)`` of images, in pieces of a size that fits, without a gradient."""
-    import torch
-
-    with torch.no_grad():
-        return torch.cat([backbone(part).float() for part in x.split(PIECE)])
-
-
 def _cached(backbone: nn.Module, loaders: Loaders, protocol: Protocol, seed: int) -> ProbeResult:
+    from rdm_solo.features import extract
     from rdm_solo.probe import fit_linear
 
     train = extract(backbone, loaders.plain("train"))
@@ -177,13 +92,14 @@ def _cached(backbone: nn.Module, loaders: Loaders, protocol: Protocol, seed: int
 
 
 def _augmented(backbone: nn.Module, loaders: Loaders, protocol: Protocol, seed: int) -> ProbeResult:
+    from rdm_solo.features import extract, represent
     from rdm_solo.probe import fit
 
     loader = loaders.augmented(protocol.batch_size)
 
     def batches(epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         loader.set_epoch(epoch)
-        for _, (x,), labels in loader:  # type: ignore[misc]
+        for _, (x,), labels in loader:  # type: ignore[misc, unused-ignore]
             yield represent(backbone, x), labels
 
     def report(row: EpochRow) -> None:
@@ -215,9 +131,8 @@ def _protocol(cfg: DictConfig) -> Protocol:
                     f"augmentation.{name}={value} would be ignored: features=cached takes plain "
                     "images; leave one of them out."
                 )
-    names = Protocol.__dataclass_fields__
-    options = {name: OmegaConf.to_container(cfg)[name] for name in names}  # type: ignore[call-overload, index]
-    return Protocol(**options)
+    given: Any = OmegaConf.to_container(cfg)
+    return Protocol(**{name: given[name] for name in Protocol.__dataclass_fields__})
 
 
 def _device(name: str) -> torch.device:
@@ -267,7 +182,7 @@ def _source(cfg: DictConfig) -> tuple[Weights, Spec]:
 
 
 def _plain(kwargs: Any) -> dict[str, Any]:
-    found = OmegaConf.to_container(kwargs) if OmegaConf.is_config(kwargs) else kwargs
+    found: Any = OmegaConf.to_container(kwargs) if OmegaConf.is_config(kwargs) else kwargs
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -284,12 +199,6 @@ def _check_labels(dataset: Dataset) -> None:
         )
 
 
-def _channels(backbone: nn.Module) -> int:
-    from torch.nn import Conv2d
-
-    return next(m.in_channels for m in backbone.modules() if isinstance(m, Conv2d))
-
-
 def _versions() -> dict[str, str]:
     from rdm_solo import results
 
@@ -298,8 +207,7 @@ def _versions() -> dict[str, str]:
 
 def _out(cfg: DictConfig) -> Path:
     """The folder of results, made now: a long evaluation must not end on one that is refused."""
-    beside = None if cfg.checkpoint is None else Path(f"{cfg.checkpoint}_linear")
-    folder = Path(cfg.out or cfg.run or beside)
+    folder = Path(cfg.out or cfg.run or f"{cfg.checkpoint}_linear")
     cli.make_folder(folder)
     return folder
 

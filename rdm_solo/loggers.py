@@ -144,9 +144,9 @@ def _append_events(folder: Path, scalars: Mapping[str, float], step: int) -> Non
     """A further event file in the folder; TensorBoard reads all of them as one run."""
     from torch.utils.tensorboard import SummaryWriter
 
-    with SummaryWriter(str(folder)) as writer:  # type: ignore[no-untyped-call]
+    with SummaryWriter(str(folder)) as writer:
         for name, value in scalars.items():
-            writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
+            writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def _record(folder: Path) -> dict[str, Any]:

@@ -213,10 +213,11 @@ def _train_epoch(
     batches: Iterable[tuple[Tensor, Tensor]],
 ) -> float:
     """One pass; the mean loss over all rows."""
-    total = torch.zeros((), dtype=torch.float64, device=classifier.weight.device)
+    device = classifier.weight.device
+    total = torch.zeros((), dtype=torch.float64, device=device)
     rows = 0
     for x, labels in batches:
-        loss = F.cross_entropy(classifier(x.float()), labels)
+        loss = F.cross_entropy(classifier(x.to(device).float()), labels.to(device))
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
         optimizer.step()

@@ -14,7 +14,7 @@ from conftest import command
 from hydra import compose, initialize_config_dir
 from test_train import SMALL, run
 
-from rdm_solo import checkpoints, cli, linear, probe
+from rdm_solo import checkpoints, cli, features, linear, probe
 from rdm_solo.data import EpochLoader, synthetic
 
 DATA = ["dataset=synthetic", "dataset.num_train=64", "dataset.num_val=32", "dataset.image_size=8"]
@@ -130,7 +130,7 @@ class TestBackbone:
 
     def test_training_images_are_new_every_epoch_and_validation_is_plain(self, finished):
         cfg = configure(f"run={finished}")
-        loaders = linear.Loaders(synthetic(64, 32, 8), cfg, torch.device("cpu"), 3)
+        loaders = features.Loaders(synthetic(64, 32, 8), cfg, torch.device("cpu"), 3)
         loader = loaders.augmented(20)
         epochs = []
         for epoch in (0, 1):
@@ -150,10 +150,10 @@ class TestBackbone:
     def test_features_do_not_depend_on_the_piece(self, finished, monkeypatch):
         backbone = checkpoints.load(finished / "checkpoints" / "last.ckpt")
         x = torch.randn(10, 3, 8, 8)
-        whole = linear.represent(backbone, x)
-        monkeypatch.setattr(linear, "PIECE", 3)
+        whole = features.represent(backbone, x)
+        monkeypatch.setattr(features, "PIECE", 3)
         # Measured: 2.4e-7 of values up to 2; convolutions sum in another order.
-        torch.testing.assert_close(linear.represent(backbone, x), whole, rtol=0, atol=3e-6)
+        torch.testing.assert_close(features.represent(backbone, x), whole, rtol=0, atol=3e-6)
         assert not whole.requires_grad
 
 
@@ -163,7 +163,7 @@ class TestAugmentation:
 
         cfg = configure("checkpoint=x", *argv)
         data = hydra.utils.instantiate(cfg.dataset.source)
-        loaders = linear.Loaders(data, cfg, torch.device("cpu"), 1)
+        loaders = features.Loaders(data, cfg, torch.device("cpu"), 1)
         return loaders.augmentation, loaders.views.pipelines[0]
 
     def test_digits_are_neither_mirrored_nor_cut_apart(self):
