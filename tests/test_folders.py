@@ -589,6 +589,15 @@ def test_skipped_images_are_replaced_counted_and_named(tmp_path, caplog):
     crops = torch.cat([torch.stack(batch[1], 1) for batch in got])
     for slot, index in enumerate(indices.tolist()):
         assert torch.equal(crops[slot], intact[index]) == (slot == index)
+    for slot, index in ((7, 8), (22, 0)):  # the neighbour's picture, the missing one's draws
+        image = decoding.open_image(batches.images.path(index).read_bytes())
+        rows = batches.views.rows([slot], 0, 0)
+        pipeline = batches.views.pipeline(0)
+        boxes = [pipeline.boxes(u, image.height, image.width)[0].tolist() for u in rows]
+        cut = decoding.cut_views(image, boxes, [SIZE] * 2, batches.images.reading)
+        for v, u in enumerate(rows):
+            want = tv.normalize(pipeline.finish(cut[v][None], u), batches.mean, batches.std)
+            torch.testing.assert_close(crops[slot, v], want[0], atol=1e-5, rtol=0)
     (line,) = caplog.messages
     assert "3 unreadable image(s), replaced by a neighbour" in line
     assert all(name in line for name in ("cat/07.jpg", "eel/06.jpg", "eel/07.jpg"))
