@@ -686,3 +686,12 @@ def test_an_unreadable_image_ends_a_run_with_a_sentence(tmp_path, capsys):
     )
     run(tmp_path / "skips", *options, "dataset.skip_broken=true")
     assert len(rows(tmp_path / "skips")) == 1
+
+
+def test_the_benchmark_compares_equal_numbers_of_views(tmp_path):
+    from rdm_solo import bench_views
+
+    assert [make() for make in bench_views.in_memory(Pipeline(32), n=6, batch=4)] == [12, 12]
+    bench_views.write_jpegs(tmp_path, 3, 60, 80)
+    made = [make() for make in bench_views.from_files(Pipeline(SIZE, blur=0.5), tmp_path, batch=2)]
+    assert made == [6, 6, 6]
