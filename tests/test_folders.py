@@ -122,6 +122,8 @@ def test_nested_folders_belong_to_their_class_and_links_are_followed(tmp_path):
     deep = tmp_path / "train" / "dog" / "more" / "still more"
     deep.mkdir(parents=True)
     picture(0).save(deep / "ä b.jpeg")
+    (tmp_path / "train" / "dog" / "zoo").mkdir()
+    picture(1).save(tmp_path / "train" / "dog" / "zoo" / "0.bmp")
     (tmp_path / "train" / "dog" / "again").symlink_to(tmp_path / "train" / "dog")
     (tmp_path / "train" / "dog" / "notes.txt").write_text("no image")
     (tmp_path / "train" / "dog" / "._00.jpg").write_text("what macOS leaves behind")
@@ -130,10 +132,10 @@ def test_nested_folders_belong_to_their_class_and_links_are_followed(tmp_path):
     names = [str(files.path(i).relative_to(tmp_path / "train")) for i in range(len(files))]
     assert names == [
         *("cat/00.jpg", "cat/01.jpg", "dog/00.jpg", "dog/01.jpg", "dog/more/still more/ä b.jpeg"),
-        *("eel/00.jpg", "eel/01.jpg"),
+        *("dog/zoo/0.bmp", "eel/00.jpg", "eel/01.jpg"),
     ]
-    assert files.labels.tolist() == [0, 0, 1, 1, 1, 2, 2]
-    assert len(list(loader(tmp_path, batch_size=7))) == 1
+    assert files.labels.tolist() == [0, 0, 1, 1, 1, 1, 2, 2]
+    assert len(list(loader(tmp_path, batch_size=8))) == 1
 
 
 def test_imagenet100_is_taken_from_imagenet_or_from_a_copy(tmp_path):
