@@ -186,13 +186,16 @@ def bench_step(runs: int, device: str, batch: int, size: int) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m rdm_solo.bench", description=__doc__)
-    parser.add_argument("what", choices=["filters", "step", "views"])
+    parser.add_argument("what", choices=["filters", "step", "views", "cost"])
     parser.add_argument("--runs", type=int, default=11, help="rounds that count (default 11)")
     parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
     parser.add_argument("--shape", type=int, nargs=2, action="append", metavar=("N", "K"))
-    parser.add_argument("--batch", type=int, default=64, help="of 'step' (default 64)")
-    parser.add_argument("--size", type=int, default=32, help="pixels, of 'step' (default 32)")
+    parser.add_argument("--batch", type=int, default=64, help="of 'step' and 'cost' (64)")
+    parser.add_argument("--size", type=int, default=32, help="pixels, of 'step' and 'cost' (32)")
+    parser.add_argument(
+        "overrides", nargs="*", help="of 'cost': options of train, such as backbone.compile=true"
+    )
     options = parser.parse_args(argv)
     if options.device != "cpu" and not torch.cuda.is_available():
         parser.error(f"--device {options.device}: this machine has no CUDA device; use cpu")
@@ -212,6 +215,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         print(f"solo-learn {version()}; two views a sample, the same settings for both")
         bench_views(options.runs, interleaved, ratio)
+    elif options.what == "cost":
+        from rdm_solo.bench_cost import bench_cost
+
+        bench_cost(options.runs, options.device, options.batch, options.size, options.overrides)
     else:
         bench_step(options.runs, options.device, options.batch, options.size)
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import platform
+import statistics
 import sys
 import time
 import warnings
@@ -26,6 +28,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from rdm_solo import data, methods, settings, train
+from rdm_solo import evidence_page as page
 from rdm_solo.cli import config_folder
 from rdm_solo.host import pl
 from rdm_solo.knn import Neighbours, unit
@@ -44,6 +47,7 @@ SHARED = [
     "++trainer.check_val_every_n_epoch=15",
     "trainer.enable_progress_bar=false",
 ]
+WARMUP = 3
 PROBED = (5, 15)  # epochs after which kNN and linear accuracy are measured
 FIXED = [
     ("online σ", ["filter=online_pow", "p=1"]),
@@ -165,14 +169,79 @@ def _worker() -> None:
     logging.disable(logging.WARNING)
 
 
+def collect(seeds: Sequence[int], runs: Path) -> dict[str, dict[str, list[float]]]:
+    """Row -> column -> one number for each seed."""
+    table: dict[str, dict[str, list[float]]] = {}
+    for row in ROWS:
+        found = [page.read(runs / row.folder / str(seed), WARMUP) for seed in seeds]
+        table[f"{row.family}: {row.name}"] = {
+            name: [columns[name] for columns in found] for name in found[0]
+        }
+    return table
+
+
+def baselines(seeds: Sequence[int]) -> dict[str, dict[str, list[float]]]:
+    """Raw pixels, and as many untrained networks as there are seeds."""
+    pixels, networks = untrained(None), [untrained(seed) for seed in seeds]
+    return {
+        "raw pixels": {f"{name} end": [value] for name, value in pixels.items()},
+        "untrained network": {
+            f"{name} end": [found[name] for found in networks] for name in pixels
+        },
+    }
+
+
+def facts(seeds: Sequence[int], runs: Path, arguments: Sequence[str]) -> dict[str, str]:
+    """How the numbers came about."""
+    summaries = [
+        json.loads((runs / row.folder / str(seed) / "summary.json").read_text())
+        for row in ROWS
+        for seed in seeds
+    ]
+    versions = {json.dumps(summary["versions"]) for summary in summaries}
+    seconds = statistics.median(summary["seconds"] for summary in summaries)
+    command = " ".join(["python -m rdm_solo.evidence", *arguments])
+    return {
+        "command": f"`{command}`",
+        "every run": f"`{' '.join(SHARED)}` and the row's own; the rest is the digits' recipe",
+        "seeds": ", ".join(map(str, seeds)),
+        "runs": f"{len(summaries)}, {seconds:.0f} s each at the median",
+        "hardware": f"{_processor()}, one thread a run",
+        "versions": "; ".join(
+            ", ".join(f"{name} {value}" for name, value in json.loads(found).items())
+            for found in sorted(versions)
+        ),
+    }
+
+
+def _processor() -> str:
+    """The processor's name."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m rdm_solo.evidence", description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[30, 31, 32, 33, 34])
     parser.add_argument("--runs", type=Path, default=Path("runs/evidence"), help="where runs go")
     parser.add_argument("--out", type=Path, default=Path("docs/evidence.md"), help="the page")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
-    options = parser.parse_args(argv)
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    options = parser.parse_args(arguments)
+    if len(options.seeds) < 2:
+        parser.error("--seeds needs two or more: a spread cannot be had from one")
     run_all(options.seeds, options.runs, options.jobs)
+    torch.set_num_threads(1)
+    text = page.page(
+        collect(options.seeds, options.runs),
+        baselines(options.seeds),
+        facts(options.seeds, options.runs, arguments),
+    )
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(text)
+    print(f"{options.out} is written from {len(ROWS) * len(options.seeds)} runs in {options.runs}")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import types
 import warnings
 from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -225,6 +226,11 @@ DINO = _face(_dino.DINO, _LegacyDINO)
 def original(name: str) -> Any:
     """solo-learn's own class of a method, as it is."""
     return _methods.METHODS[name]
+
+
+def root() -> Path:
+    """The folder that holds solo-learn's package; in a checkout its scripts, too."""
+    return Path(_methods.__file__).resolve().parents[2]
 
 
 def as_it_is(name: str, cfg: DictConfig) -> Any:

@@ -192,6 +192,10 @@ class SwAV(_Configured, host.SwAV):
         self.prototypes.weight_g.data.fill_(1)
         self.prototypes.weight_g.requires_grad = False
 
+    def get_assignments(self, preds: list[Tensor]) -> list[Tensor]:
+        """In full precision: Sinkhorn's exponential overflows float16 and bf16 blurs its sums."""
+        return super().get_assignments([logits.float() for logits in preds])  # type: ignore[no-any-return]
+
 
 class DINO(_Configured, _Momentum, host.DINO):
     """DINO (Caron et al., 2021); without ``centring`` the centre stays at zero, without
@@ -303,7 +307,8 @@ def prepare(model: Any, cfg: DictConfig) -> Any:
         if backbone is not None and cfg.backbone.channels_last:
             backbone.to(memory_format=torch.channels_last)
         if backbone is not None and cfg.backbone.compile:
-            backbone.compile()
+            named = isinstance(cfg.backbone.compile, str)
+            backbone.compile(backend=cfg.backbone.compile if named else "inductor")
     return model
 
 

@@ -67,7 +67,11 @@ def _check_device(trainer: DictConfig) -> None:
         raise ValueError(
             f"trainer.precision must be one of {', '.join(PRECISIONS)}, got {trainer.precision!r}."
         )
-    for name, instead in (("max_epochs", "max_epochs=..."), ("callbacks", "the Python API")):
+    for name, instead in (
+        ("max_epochs", "max_epochs=..."),
+        ("callbacks", "the Python API"),
+        ("logger", "logger=..."),
+    ):
         if name in trainer:
             raise ValueError(f"trainer.{name} is set by the run itself; use {instead}.")
     if accelerator not in ("auto", "cpu", "gpu", "cuda"):

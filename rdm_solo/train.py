@@ -203,6 +203,7 @@ def main() -> None:
     if CONFIG_VARIABLE in os.environ and "LOCAL_RANK" in os.environ:
         run(OmegaConf.load(os.environ[CONFIG_VARIABLE]), Path(os.environ[FOLDER_VARIABLE]))  # type: ignore[arg-type]
         return
+    sys.argv[1:] = cli.quote_paths(sys.argv[1:], ["resume"])
     cli.check_arguments(sys.argv[1:])
     import hydra
 

@@ -1,0 +1,131 @@
+"""What a whole training step costs: time and peak memory of every method and filter.
+
+The models are the runs' own, with their training step and optimiser; one process runs them in
+turn, so that a noisy machine is noisy for all of them.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from rdm_solo import methods, optim
+from rdm_solo.cli import config_folder
+
+__all__ = ["CONTESTANTS", "Step", "peak_bytes"]
+
+FILTERS = ["learnable", "linear", "identity", "online_pow", "online_log", "online_log1p"]
+FILTERS += ["online_log1p_sq", "target_pow"]
+CONTESTANTS = [
+    *((method, name) for method in ("simsiam", "byol") for name in FILTERS),
+    ("symsimsiam", None),
+    ("vanilla", None),
+    ("swav", None),
+    ("dino", None),
+]
+REFERENCE = ("simsiam", "learnable")
+
+
+class Step:
+    """A method's whole training step on one batch of noise: forward, backward, optimiser."""
+
+    def __init__(
+        self, method: str, name: str | None, batch: int, size: int, device: str, extra: list[str]
+    ) -> None:
+        overrides = [f"method={method}", "dataset=synthetic", f"dataset.image_size={size}", *extra]
+        overrides += [] if name is None else [f"filter={name}"]
+        with initialize_config_dir(str(config_folder()), version_base="1.3"):
+            cfg = compose("config", overrides=overrides)
+        OmegaConf.set_struct(cfg, False)
+        cfg.dataset.num_classes, cfg.batch_size = 10, batch
+        cfg.dataset.num_large_crops, cfg.dataset.num_small_crops = 2, 0
+        torch.manual_seed(0)
+        self.model = methods.prepare(methods.build(cfg), cfg).to(device).train()
+        if method == "swav":
+            from rdm_solo.host import sinkhorn
+
+            self.model.sk = sinkhorn(self.model)
+        # Outside a Trainer: logging and the epoch's number have nobody to ask.
+        self.model.log = self.model.log_dict = lambda *args, **kwargs: None
+        groups = self.model.learnable_params
+        self.optimizer = optim.configure(groups, cfg, steps=1000)["optimizer"]
+        views = [torch.randn(batch, 3, size, size, device=device) for _ in range(2)]
+        labels = torch.randint(10, (batch,), device=device)
+        self.data = torch.arange(batch, device=device), views, labels
+
+    def __call__(self) -> None:
+        loss = self.model.training_step(self.data, 0)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self._follow()
+
+    def _follow(self) -> None:
+        """The momentum encoder follows, as it does at the end of every step."""
+        with suppress(AttributeError):
+            for pair in self.model.momentum_pairs:
+                self.model.momentum_updater.update(*pair)
+
+    def resident(self) -> int:
+        """Bytes of parameters, buffers and the optimiser's state."""
+        state = (x for s in self.optimizer.state.values() for x in s.values())
+        held: Iterable[Any] = [*self.model.parameters(), *self.model.buffers(), *state]
+        return sum(x.nbytes for x in held if isinstance(x, torch.Tensor))
+
+
+def peak_bytes(run: Callable[[], object], device: str) -> int:
+    """Most bytes that were allocated at once while it ran, beyond those before.
+
+    >>> peak_bytes(lambda: torch.zeros(1000, 250) + 1, "cpu") // 1000
+    2000
+    """
+    gc.collect()
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        return torch.cuda.max_memory_allocated() - before
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
+        run()
+    held = peak = 0
+    for event in profile.profiler.kineto_results.events():  # type: ignore[union-attr]
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    return peak
+
+
+def bench_cost(runs: int, device: str, batch: int, size: int, extra: list[str]) -> None:
+    """Each method and filter: median step time and peak memory, over those of the reference."""
+    from rdm_solo.bench import interleaved, ratio
+
+    steps = {
+        key: Step(*key, batch=batch, size=size, device=device, extra=extra) for key in CONTESTANTS
+    }
+    seconds = dict(zip(steps, interleaved(list(steps.values()), runs, device)))
+    memory = {}
+    for key, step in steps.items():
+        memory[key] = step.resident() + peak_bytes(step, device)
+    print(
+        f"{'method':<12}{'filter':<18}{'step':>10}{'/ SimSiam':>11}{'spread':>14}{'/ own':>8}"
+        f"{'memory':>12}{'/ SimSiam':>11}{'/ own':>8}"
+    )
+    for key in steps:
+        own = (key[0], "learnable") if (key[0], "learnable") in steps else key
+        middle, low, high = ratio(seconds[key], seconds[REFERENCE])
+        beside = ratio(seconds[key], seconds[own])[0]
+        print(
+            f"{key[0]:<12}{key[1] or '':<18}{statistics.median(seconds[key]) * 1e3:>8.1f}ms"
+            f"{middle:>11.3f}{f'{low:.2f}..{high:.2f}':>14}{beside:>8.3f}"
+            f"{memory[key] / 2**20:>9.1f}MiB{memory[key] / memory[REFERENCE]:>11.3f}"
+            f"{memory[key] / memory[own]:>8.3f}"
+        )
