@@ -114,14 +114,14 @@ FOREIGN["dino"] |= {"warmup_teacher_temperature": 0.04, "warmup_teacher_temperat
 FOREIGN["dino"] |= {"norm_last_layer": True, "use_bn_in_head": False}
 
 
-def foreign(name: str):
+def foreign(name: str, make=None):
     """solo-learn's own class of the installed generation, without a line of ours in it."""
     momentum = "method=byol" if name in ("byol", "dino", "mocov2plus") else "method=simsiam"
     cfg = configure(momentum, "backbone.name=resnet18", "backbone.kwargs.zero_init_residual=false")
     cfg.method.name = name
     cfg.method.kwargs = {"proj_hidden_dim": 32, "proj_output_dim": 16, **FOREIGN[name]}
     torch.manual_seed(0)
-    return host.as_it_is(name, cfg)
+    return make(cfg) if make else host.as_it_is(name, cfg)
 
 
 @pytest.mark.parametrize("name", FOREIGN)

@@ -120,11 +120,17 @@ def test_a_script_that_is_absent_is_named(tmp_path):
     assert "nowhere.py is no file" in out.stderr
 
 
+NAMES = {"simsiam": "SimSiam", "byol": "BYOL", "swav": "SwAV", "dino": "DINO"}
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["simsiam", "simclr", "swav", "dino"])
+@pytest.mark.parametrize("name", NAMES)
 def test_diagnostics_attach_to_a_module_that_is_not_ours(name, tmp_path):
-    """A real Trainer, solo-learn's class, our two callbacks: spectra for every epoch."""
-    model = foreign(name)
+    """A real Trainer, solo-learn's class, our two callbacks: spectra for every epoch.
+
+    1.0.2's classes run under today's Lightning only with the host's adapter.
+    """
+    model = foreign(name, lambda cfg: getattr(host, NAMES[name])(cfg))
     dataset = data.synthetic(num_train=32, num_val=16, size=16)
     module = DataModule(dataset, Views([Pipeline(size=16, num_crops=2)]), batch_size=8)
     trainer = host.pl.Trainer(
@@ -142,6 +148,6 @@ def test_diagnostics_attach_to_a_module_that_is_not_ours(name, tmp_path):
     with open(tmp_path / "metrics.csv", newline="") as file:
         (row,) = csv.DictReader(file)
     assert float(row["erank/online"]) >= 1
-    assert (float(row["erank/gap"]) == pytest.approx(0, abs=1e-9)) is (name == "simclr")
+    assert abs(float(row["erank/gap"])) > 1e-6
     spectra = np.load(tmp_path / "spectra.npz")
     assert spectra["lam_online"].shape == (1, 24 if name in ("swav", "dino") else 16)

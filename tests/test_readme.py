@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from conftest import ROOT
 
 from rdm_solo.cli import config_folder
@@ -11,9 +12,17 @@ from rdm_solo.cli import config_folder
 README = (ROOT / "README.md").read_text()
 
 
-def test_every_filter_and_no_other_is_in_the_table():
-    listed = set(re.findall(r"^\| `(\w+)`", README, re.M))
-    assert listed == {path.stem for path in (config_folder() / "filter").glob("*.yaml")}
+def options_in(table: str) -> set[str]:
+    """The names in the first column of the table with that heading."""
+    body = README.split(f"| `{table}=` |")[1].split("\n\n")[0]
+    first = re.findall(r"^\| (`[^|]*) \|", body, re.M)
+    return {name for cell in first for name in re.findall(r"`([a-z]\w*)`", cell)}
+
+
+@pytest.mark.parametrize("group", ["filter", "method"])
+def test_every_option_and_no_other_is_in_the_table(group):
+    files = (config_folder() / group).glob("*.yaml")
+    assert options_in(group) == {path.stem for path in files}
 
 
 def test_the_python_in_it_runs():

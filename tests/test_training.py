@@ -16,11 +16,13 @@ import pytest
 
 SEEDS = range(10, 15)
 VARIANTS = {
-    "learnable": ["filter=learnable"],
-    "identity": ["filter=identity"],
-    "log1p": ["filter=online_log1p"],
-    "pow": ["filter=target_pow", "p=-0.5"],
-    "wrong way": ["filter=target_pow", "p=0.5"],
+    "learnable": ["method=simsiam", "filter=learnable"],
+    "identity": ["method=simsiam", "filter=identity"],
+    "log1p": ["method=simsiam", "filter=online_log1p"],
+    "pow": ["method=simsiam", "filter=target_pow", "p=-0.5"],
+    "wrong way": ["method=simsiam", "filter=target_pow", "p=0.5"],
+    "symsimsiam": ["method=symsimsiam"],
+    "vanilla": ["method=vanilla", "method.last_bn=false"],
 }
 
 pytestmark = pytest.mark.training
@@ -33,8 +35,9 @@ def train_one(job: tuple[str, int, str]) -> tuple[str, int, list[dict[str, float
     torch.set_num_threads(1)
     name, seed, out = job
     folder = Path(out) / name / str(seed)
-    options = ["max_epochs=10", "scheduler.warmup_epochs=2", "knn.every_n_epochs=5"]
-    run(folder, "method=simsiam", *VARIANTS[name], *options, f"seed={seed}", "trainer=cpu")
+    options = ["max_epochs=10", "scheduler.warmup_epochs=2", "knn.every_n_epochs=0"]
+    options += ["trainer=cpu", "++trainer.check_val_every_n_epoch=10"]
+    run(folder, *VARIANTS[name], *options, f"seed={seed}")
     return name, seed, _numbers(folder)
 
 
@@ -57,8 +60,8 @@ def curves(tmp_path_factory):
         found[name].append(table)
     for name, tables in found.items():
         last = [table[-1]["erank/projection"] for table in tables]
-        knn = [table[-1]["val/knn_acc1"] for table in tables]
-        print(f"{name}: erank of the projection {last}, kNN {knn}")
+        variance = [table[-1]["feature/variance"] for table in tables]
+        print(f"{name}: erank of the projection {last}, variance {variance}")
     return found
 
 
@@ -87,3 +90,14 @@ def test_the_rank_rises_after_the_warm_up(curves):
     for table in curves["pow"]:
         rise = math.log(table[-1]["erank/projection"] / table[2]["erank/projection"])
         assert rise >= 0.25
+
+
+def test_centring_keeps_the_variance_but_not_the_rank(curves):
+    for table in curves["symsimsiam"]:
+        assert table[-1]["feature/variance"] >= 0.99
+        assert table[-1]["erank/projection"] <= 3.2
+
+
+def test_without_centring_and_the_last_bn_the_features_become_one_point(curves):
+    for table in curves["vanilla"]:
+        assert table[-1]["feature/variance"] <= 0.05
