@@ -28,6 +28,7 @@ __all__ = [
     "Dataset",
     "EpochLoader",
     "Images",
+    "check_switch",
     "cifar10",
     "cifar100",
     "digits",
@@ -37,6 +38,18 @@ __all__ = [
 
 class DataError(ValueError):
     """A data set is not where the configuration says, or cannot be read."""
+
+
+def check_switch(name: str, value: object, null: bool = False) -> None:
+    """Refuse what is neither true nor false; Hydra hands over the words ``no`` and ``off``.
+
+    >>> check_switch("download", "no")
+    Traceback (most recent call last):
+    ValueError: dataset.download='no' is not allowed: give true or false
+    """
+    if not isinstance(value, bool) and not (null and value is None):
+        allowed = "true, false or null" if null else "true or false"
+        raise ValueError(f"dataset.{name}={value!r} is not allowed: give {allowed}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +177,7 @@ def _cifar(
     mean: tuple[float, ...],
     std: tuple[float, ...],
 ) -> Dataset:
+    check_switch("download", download)
     from torchvision.datasets import CIFAR10, CIFAR100  # type: ignore[import-untyped, unused-ignore]
     from torchvision.datasets.utils import check_integrity  # type: ignore[import-untyped, unused-ignore]
 

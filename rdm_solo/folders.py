@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rdm_solo.data import DataError, Dataset
+from rdm_solo.data import DataError, Dataset, check_switch
 
 __all__ = ["Files", "Reading", "folder", "imagenet", "imagenet100", "imagenet100_classes"]
 
@@ -56,6 +56,7 @@ class Reading:
     skip_broken: bool = False
 
     def __post_init__(self) -> None:
+        check_switch("skip_broken", self.skip_broken)
         _check_whole("image_size", self.size, 1)
         if self.resize is not None:
             _check_whole("resize", self.resize, self.size)
@@ -138,6 +139,7 @@ def folder(
         **reading: see :class:`Reading` (``image_size`` is its ``size``).
     """
     how = _reading(reading)
+    check_switch("labels", labels, null=True)
     _check_moments(mean, std, how.channels)
     root = _existing(root)
     train_root = root / train

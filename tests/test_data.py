@@ -145,6 +145,15 @@ def test_a_corrupt_or_missing_file_is_named(tmp_path, monkeypatch, load, source,
     load(tmp_path)
 
 
+def test_a_word_does_not_download(tmp_path, monkeypatch):
+    def fetch(*args, **kwargs):
+        raise AssertionError("it tried to download")
+
+    monkeypatch.setattr("torchvision.datasets.CIFAR10.download", fetch)
+    with pytest.raises(ValueError, match="^dataset.download='no' is not allowed: give true or"):
+        data.cifar10(tmp_path, download="no")
+
+
 def test_a_failed_download_says_what_failed(tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise urllib.error.URLError("name or service not known")

@@ -8,6 +8,7 @@ import tarfile
 import numpy as np
 import pytest
 import torch
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from PIL import Image
 from scipy import stats
@@ -520,6 +521,33 @@ def test_classes_that_differ_are_named(tmp_path):
 def test_an_option_out_of_range_is_named(tree, option, value):
     with pytest.raises(ValueError, match=rf"dataset\.{option}="):
         folders.folder(tree, **{option: value})
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "allowed"),
+    [
+        ("labels", "no", "true, false or null"),
+        ("labels", 0, "true, false or null"),
+        ("skip_broken", "no", "true or false"),
+        ("skip_broken", None, "true or false"),
+    ],
+)
+def test_a_word_is_no_switch(tree, option, value, allowed):
+    says = f"^dataset.{option}={value!r} is not allowed: give {allowed}$"
+    with pytest.raises(ValueError, match=says):
+        folders.folder(tree, **{option: value})
+    if option == "skip_broken":
+        with pytest.raises(ValueError, match=says):
+            folders.imagenet(tree, skip_broken=value)
+
+
+@pytest.mark.parametrize(("typed", "labelled"), [("True", True), ("FALSE", False), ("null", True)])
+def test_switches_as_hydra_reads_them(tree, typed, labelled):
+    options = [f"dataset.root={tree}", f"dataset.labels={typed}", "dataset.skip_broken=False"]
+    assert instantiate(configure("dataset=folder", *options).dataset.source).labelled == labelled
+    with pytest.raises(InstantiationException) as caught:
+        instantiate(configure("dataset=folder", *options, "dataset.labels=off").dataset.source)
+    assert "dataset.labels='off' is not allowed" in str(caught.value.__cause__)
 
 
 # --- what cannot be read ----------------------------------------------------------------------
