@@ -106,13 +106,16 @@ def _wandb_logger(folder: Path, record: Mapping[str, Any], **options: Any) -> An
     return pl.loggers.WandbLogger(save_dir=folder, resume="allow", **record, **options)
 
 
-def close(loggers: list[Any]) -> None:
-    """End what stays open; W&B's next run in this process would otherwise join this one."""
+def close(loggers: list[Any], failed: bool = False) -> None:
+    """End what stays open; W&B's next run in this process would otherwise join this one.
+
+    Its page calls the run failed where it did, and finished otherwise.
+    """
     for logger in loggers:
         if "Wandb" in type(logger).__name__:
             import wandb
 
-            wandb.finish()
+            wandb.finish(exit_code=int(failed))
 
 
 def append(folder: Path, scalars: Mapping[str, float], step: int) -> list[str]:

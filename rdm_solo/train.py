@@ -34,12 +34,14 @@ def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, A
     from rdm_solo.data import DataError
 
     started = time.perf_counter()
+    failed = True
     try:
         trainer.fit(model, datamodule=data, ckpt_path=parts["checkpoint"], weights_only=True)
+        failed = False
     except DataError as error:  # an image that cannot be read
         cli.fail(str(error))
     finally:
-        loggers.close(trainer.loggers)
+        loggers.close(trainer.loggers, failed)
     seconds = time.perf_counter() - started
     if not trainer.is_global_zero or not (folder / "metrics.csv").exists():
         return {}  # interrupted before the first epoch ended

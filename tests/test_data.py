@@ -150,7 +150,7 @@ def test_a_word_does_not_download(tmp_path, monkeypatch):
         raise AssertionError("it tried to download")
 
     monkeypatch.setattr("torchvision.datasets.CIFAR10.download", fetch)
-    with pytest.raises(ValueError, match="^dataset.download='no' is not allowed: give true or"):
+    with pytest.raises(ValueError, match=r"^dataset\.download='no' is not allowed: give true or"):
         data.cifar10(tmp_path, download="no")
 
 

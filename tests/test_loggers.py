@@ -10,8 +10,9 @@ import pytest
 from hydra import compose, initialize_config_dir
 from test_train import SMALL, configure, run
 
-from rdm_solo import loggers
+from rdm_solo import host, loggers, train
 from rdm_solo.cli import check_arguments, config_folder
+from rdm_solo.data import DataError
 
 # What a logger must hold under its own name; DESIGN's list.
 NAMES = {
@@ -60,6 +61,20 @@ def offline_history(folder: Path) -> tuple[set[str], list[dict[str, float]], dic
     return ids, rows, summary
 
 
+def exit_codes(folder: Path) -> list[int]:
+    """How W&B was told that the runs in the ``.wandb`` files of a folder ended."""
+    from wandb.proto import wandb_internal_pb2
+
+    codes = []
+    for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
+        for content in records(path.read_bytes()):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(content)
+            if record.HasField("exit"):
+                codes.append(record.exit.exit_code)
+    return codes
+
+
 def records(content: bytes) -> list[bytes]:
     """The records of a ``.wandb`` file: LevelDB's log format behind a header of 7 bytes."""
     found, parts, at = [], [], 7
@@ -100,6 +115,16 @@ def test_tensorboard_holds_every_scalar_under_its_name(logged):
     assert [step for step, _ in scalars["erank/online"]] == [3, 7]
 
 
+@pytest.mark.parametrize("method", ["swav", "dino", "symsimsiam"])
+def test_every_methods_loss_has_one_name_and_one_value_an_epoch(method, tmp_path):
+    options = [option for option in SMALL if "pred_hidden" not in option]
+    more = [] if method == "symsimsiam" else ["method.kwargs.num_prototypes=8"]
+    run(tmp_path, *options, f"method={method}", *more, "logger=tensorboard")
+    found = events(tmp_path)
+    assert len(found["train/loss"]) == 2
+    assert not [name for name in found if name.endswith(("_step", "_epoch"))]
+
+
 def test_wandb_holds_them_too_in_a_run_that_can_be_found_again(logged):
     folder, table = logged
     ids, rows, _ = offline_history(folder)
@@ -109,6 +134,25 @@ def test_wandb_holds_them_too_in_a_run_that_can_be_found_again(logged):
     for name in NAMES:
         values = [row[name] for row in rows if name in row]
         assert values == pytest.approx([float(row[name]) for row in table], rel=1e-6)
+
+
+def test_a_run_that_crashes_failed_in_wandb_too(logged, tmp_path):
+    class Crash(host.pl.Callback):
+        def __init__(self, error: BaseException) -> None:
+            self.error = error
+
+        def on_train_epoch_end(self, trainer, module):
+            raise self.error
+
+    assert exit_codes(logged[0])[0] == 0
+    errors = [(RuntimeError("a crash"), RuntimeError), (DataError("an image"), SystemExit)]
+    for i, (error, seen) in enumerate(errors):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        cfg = configure(*SMALL, "logger=wandb", "logger.wandb.offline=true")
+        with pytest.raises(seen):
+            train.run(cfg, folder, [Crash(error)])
+        assert exit_codes(folder) == [1]
 
 
 def test_later_scalars_go_into_the_same_runs(logged):
