@@ -1,6 +1,6 @@
 """The Rank Differential Mechanism for solo-learn: spectral filters in place of predictors."""
 
-__version__ = "0.2.0"
+__version__ = "0.1.0"
 
 
 def register_methods() -> None:

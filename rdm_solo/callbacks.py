@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from rdm_solo.observe import Observer, observer
 from rdm_solo.spectra import BranchSpectra
 
 __all__ = ["COLUMNS", "Diagnostics", "EpochTable", "WeightedKNN"]
+
+log = logging.getLogger("rdm_solo")
 
 COLUMNS = [
     "epoch",
@@ -53,6 +56,7 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
         self.folder, self.resume = folder, resume
         self.every_n_epochs, self.max_rows = every_n_epochs, max_rows
         self.metric: BranchSpectra | None = None
+        self._told = False
         self.observer: Observer | None = None
         self._epochs: list[dict[str, np.ndarray]] = []
 
@@ -97,11 +101,28 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
             self.metric = BranchSpectra(dim, self.observer.normalize).to(heard.online.device)
         self.metric.update(*heard)
 
+    @staticmethod
+    def _counts(trainer: Any, metric: BranchSpectra) -> tuple[int, int]:
+        """Rows that entered the spectra and rows that were left out, over all processes."""
+        counts = torch.stack([metric.count, metric.broken])
+        seen, broken = trainer.strategy.reduce(counts, reduce_op="sum").tolist()
+        return seen, broken
+
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if self.metric is None or not self.metric.update_called:
             return
-        spectra = self.metric.compute()
+        seen, broken = self._counts(trainer, self.metric)
+        if broken and not self._told:
+            self._told = True
+            log.warning(
+                f"warning: {broken} of {seen + broken} outputs of epoch "
+                f"{trainer.current_epoch + 1} are NaN or infinite; spectra leave them out. A lower "
+                "learning rate may help."
+            )
+        spectra = self.metric.compute() if seen else None
         self.metric.reset()
+        if spectra is None:
+            return
         shown = {name: spectra.scalars.pop(name) for name in ("erank/online", "erank/target")}
         pl_module.log_dict(shown, prog_bar=True, sync_dist=True)
         pl_module.log_dict(spectra.scalars, sync_dist=True)

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from rdm_solo import data, methods, settings, train
@@ -79,6 +79,7 @@ ROWS = [
     Row("symmetric", "vanilla", ("method=vanilla",)),
     Row("symmetric", "vanilla, no last BN", ("method=vanilla", "method.last_bn=false")),
     Row("symmetric", "SymSimSiam", ("method=symsimsiam",)),
+    Row("symmetric", "SymSimSiam, no last BN", ("method=symsimsiam", "method.last_bn=false")),
     *(Row("SimSiam", name, ("method=simsiam", *how)) for name, how in PREDICTORS + FIXED),
     *(Row("BYOL", name, ("method=byol", *how)) for name, how in PREDICTORS + FIXED),
     Row("clustering", "SwAV", ("method=swav",)),
@@ -129,14 +130,23 @@ def measure(row: Row, seed: int, runs: Path) -> Path:
     """Train and probe one row with one seed, unless its folder holds the result already."""
     folder = runs / row.folder / str(seed)
     done = folder / "probe.json"
-    if not done.exists():
+    cfg = _configure(*row.overrides, f"seed={seed}")
+    if done.exists():
+        before = json.loads((folder / "summary.json").read_text())["config"]
+        if _what_matters(before) != _what_matters(OmegaConf.to_container(cfg, resolve=True)):
+            raise ValueError(f"{folder} was run with other settings; remove it, or give --runs.")
+    else:
         folder.mkdir(parents=True, exist_ok=True)
         probe = Probe(PROBED)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            train.run(_configure(*row.overrides, f"seed={seed}"), folder, [probe])
+            train.run(cfg, folder, [probe])
         done.write_text(json.dumps(probe.found, indent=2) + "\n")
     return folder
+
+
+def _what_matters(config: Any) -> dict[str, Any]:
+    return {name: part for name, part in config.items() if name not in ("logger", "resume")}
 
 
 def untrained(seed: int | None) -> dict[str, float]:

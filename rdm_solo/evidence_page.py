@@ -34,7 +34,7 @@ def read(folder: Path, warmup: int) -> dict[str, float]:
         rows = [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
     probes = list(json.loads((folder / "probe.json").read_text()).values())
     first, last = rows[0], rows[-1]
-    return {
+    columns = {
         "knn third": probes[0]["knn"],
         "knn end": probes[-1]["knn"],
         "linear third": probes[0]["linear"],
@@ -44,6 +44,7 @@ def read(folder: Path, warmup: int) -> dict[str, float]:
         "erank online last": last["erank/online"],
         "erank target first": first["erank/target"],
         "erank target last": last["erank/target"],
+        "erank online rise": math.log(last["erank/online"] / rows[warmup]["erank/online"]),
         "erank target rise": math.log(last["erank/target"] / rows[warmup]["erank/target"]),
         "erank projection last": last["erank/projection"],
         # Equal branches differ by rounding, which is no gap.
@@ -54,6 +55,10 @@ def read(folder: Path, warmup: int) -> dict[str, float]:
         "monotonicity": last["filter/monotonicity"],
         "monotonicity directional": last["filter/monotonicity_directional"],
     }
+    for name, value in columns.items():
+        if not math.isfinite(value):
+            raise ValueError(f"{folder}: {name} is {value}, of which no mean can be had.")
+    return columns
 
 
 def page(runs: Runs, untrained: Mapping[str, Columns], facts: Mapping[str, str]) -> str:

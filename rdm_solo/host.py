@@ -52,6 +52,10 @@ SCALARS = {
 }
 
 
+# Of the online classifier: without labels they say nothing.
+OF_LABELS = {name for name in SCALARS.values() if "acc" in name or "classifier" in name}
+
+
 class SoloLearnMissing(ImportError):
     """solo-learn cannot be imported; the message says how to get it."""
 
@@ -127,17 +131,26 @@ def version() -> str:
 class _Common(pl.LightningModule):  # type: ignore[misc,name-defined]
     """What is the same for both generations."""
 
+    labelled = True
+
     def log_dict(self, dictionary: Any, *args: Any, **kwargs: Any) -> None:
         """solo-learn's scalars under our names, once an epoch."""
         renamed = {SCALARS.get(name, name): value for name, value in dictionary.items()}
         if kwargs.get("on_epoch"):
             kwargs["on_step"] = False
+        if not self.labelled:  # the label of all images is 0, which is easily learned
+            renamed = {k: v for k, v in renamed.items() if k not in OF_LABELS}
         if "train/loss" in renamed:  # for the progress bar
-            self.log("train/loss", renamed.pop("train/loss"), *args, prog_bar=True, **kwargs)
+            self.log("train/loss", renamed.pop("train/loss"), *args, **kwargs)
         super().log_dict(renamed, *args, **kwargs)
 
     def log(self, name: str, *args: Any, **kwargs: Any) -> None:
-        super().log(SCALARS.get(name, name), *args, **kwargs)
+        name = SCALARS.get(name, name)
+        if kwargs.get("on_epoch"):  # or Lightning would name it twice, and wait for it every step
+            kwargs["on_step"] = False
+        if name == "train/loss":
+            kwargs["prog_bar"] = True
+        super().log(name, *args, **kwargs)
 
 
 class _Current(_Common):
@@ -310,6 +323,8 @@ def _backbone_kwargs(cfg: DictConfig) -> dict[str, Any]:
         kwargs.pop("zero_init_residual", None)
     if name.startswith(("vit_", "swin_")):  # they are built for one size of image
         kwargs.setdefault("img_size", cfg.dataset.image_size)
+    if name.startswith("swin_") and cfg.backbone.stem == "small":  # 1.0.2 does, for CIFAR
+        kwargs.setdefault("window_size", 4)
     return kwargs
 
 

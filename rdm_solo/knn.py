@@ -82,5 +82,5 @@ def _gather(near: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
     columns = all_rows(near.mT.contiguous()).mT, all_rows(labels.mT.contiguous()).mT
     counts = all_rows(torch.tensor([near.shape[1]], device=near.device)).tolist()
     rank = dist.get_rank()
-    parts = zip(*(column.split(counts, dim=1) for column in columns))
+    parts = zip(*(torch.split_with_sizes(column, counts, dim=1) for column in columns))
     return [part for other, part in enumerate(parts) if other != rank]

@@ -192,6 +192,16 @@ class SwAV(_Configured, host.SwAV):
         self.prototypes.weight_g.data.fill_(1)
         self.prototypes.weight_g.requires_grad = False
 
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """The queue is made when training starts, which is after a checkpoint is loaded."""
+        self._queue = checkpoint["state_dict"].pop("queue", None)
+
+    def on_train_start(self) -> None:
+        super().on_train_start()
+        saved = getattr(self, "_queue", None)
+        if saved is not None and self.queue_size > 0:
+            self.queue.copy_(saved)
+
     def get_assignments(self, preds: list[Tensor]) -> list[Tensor]:
         """In full precision: Sinkhorn's exponential overflows float16 and bf16 blurs its sums."""
         return super().get_assignments([logits.float() for logits in preds])  # type: ignore[no-any-return]

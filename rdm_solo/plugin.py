@@ -32,6 +32,13 @@ class _FromSoloConfig:
 
     @classmethod
     def add_and_assert_specific_cfg(cls, cfg: DictConfig) -> DictConfig:
+        known = [*cls.defaults, "proj_hidden_dim", "proj_output_dim"]
+        for name in cfg.get("method_kwargs") or {}:
+            if name not in known:
+                raise ValueError(
+                    f"method_kwargs.{name} is no option of method={cfg.method}, which takes "
+                    f"{', '.join(known)}{suggest(name, known) or '.'}"
+                )
         cfg.method_kwargs = OmegaConf.merge(cls.defaults, cfg.get("method_kwargs") or {})
         return super().add_and_assert_specific_cfg(cfg)  # type: ignore[misc,no-any-return]
 

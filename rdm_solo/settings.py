@@ -19,6 +19,9 @@ PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
 
 # What a resumed run must share with the one that it goes on from; max_epochs may grow.
 SHARED = ("method", "filter", "p", "seed", "batch_size", "backbone", "optimizer", "scheduler")
+SHARED += ("dataset",)
+# What may change on another machine.
+LOCAL = ("root", "download", "workers", "skip_broken", "compile", "channels_last")
 
 
 def check(cfg: DictConfig) -> None:
@@ -33,6 +36,8 @@ def check(cfg: DictConfig) -> None:
         _check_number(cfg, name, 0, int)
     for name in ("lr", "classifier_lr", "weight_decay", "momentum"):
         _check_number(cfg, f"optimizer.{name}", 0, float)
+    _check_method(cfg)
+    _check_compile(cfg.backbone.compile)
     _check_number(cfg, "scheduler.warmup_epochs", 0, float)
     _check_number(cfg, "knn.temperature", 1e-6, float)
     if cfg.backbone.stem not in ("small", "imagenet"):
@@ -59,6 +64,41 @@ def _check_number(cfg: DictConfig, name: str, least: float, kind: type) -> None:
     if not fits:
         what = "whole number" if kind is int else "number"
         raise ValueError(f"{name} must be a {what} of at least {least:g}, got {value!r}.")
+
+
+def _check_method(cfg: DictConfig) -> None:
+    """Options of a method that solo-learn would refuse with an assertion, or not at all."""
+    method, kwargs = cfg.method, cfg.method.kwargs
+    if "momentum" in method:
+        for name in ("base_tau", "final_tau"):
+            value = method.momentum[name]
+            if not isinstance(value, (int, float)) or not 0 <= value <= 1:
+                raise ValueError(f"method.momentum.{name} must be from 0 to 1, got {value!r}.")
+    warm = kwargs.get("warmup_teacher_temperature_epochs", 0)
+    if warm > cfg.max_epochs:
+        raise ValueError(
+            f"method.kwargs.warmup_teacher_temperature_epochs={warm} is longer than "
+            f"max_epochs={cfg.max_epochs}; shorten it."
+        )
+    scaled = cfg.trainer.precision == "16-mixed" or cfg.trainer.accumulate_grad_batches > 1
+    if kwargs.get("clip_grad") and scaled:
+        raise ValueError(
+            f"method.kwargs.clip_grad={kwargs.clip_grad} clips before float16's scale is taken off "
+            "and before gradients are summed up; use trainer.gradient_clip_val, or leave "
+            "16-mixed and accumulation."
+        )
+
+
+def _check_compile(backend: Any) -> None:
+    if isinstance(backend, str):
+        from torch._dynamo import list_backends
+
+        known = list_backends(exclude_tags=("experimental",))
+        if backend not in known:
+            raise ValueError(
+                f"backbone.compile must be true, false, or one of {', '.join(known)}, "
+                f"got {backend!r}{suggest(backend, known) or '.'}"
+            )
 
 
 def _check_device(trainer: DictConfig) -> None:
@@ -103,9 +143,9 @@ def check_resume(cfg: DictConfig, folder: Path) -> Path:
         raise ValueError(f"resume={folder} holds no checkpoints/last.ckpt; give a run's folder.")
     config = folder / ".hydra" / "config.yaml"
     if config.is_file():
-        before = OmegaConf.load(config)
-        for name in (*SHARED, "dataset"):
-            if before.get(name) != cfg.get(name):
+        before: Any = OmegaConf.load(config)
+        for name in SHARED:
+            if _shared(before, name) != _shared(cfg, name):
                 raise ValueError(
                     f"resume={folder} was run with another {name!r} than this command; repeat the "
                     "run's own options beside resume=..."
@@ -117,6 +157,18 @@ def check_resume(cfg: DictConfig, folder: Path) -> Path:
             "max_epochs to go on."
         )
     return checkpoint
+
+
+def _shared(cfg: DictConfig, name: str) -> Any:
+    """That part of a config, without what may differ between machines."""
+    part = OmegaConf.to_container(cfg, resolve=True)[name]  # type: ignore[call-overload,index]
+
+    def strip(node: Any) -> Any:
+        if not isinstance(node, dict):
+            return node
+        return {key: strip(value) for key, value in node.items() if key not in LOCAL}
+
+    return strip(part)
 
 
 def title(cfg: DictConfig) -> str:

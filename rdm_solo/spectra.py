@@ -210,6 +210,7 @@ class BranchSpectra(Metric):
     sum_mean: Tensor
     sum_squared: Tensor
     count: Tensor
+    broken: Tensor
 
     def __init__(self, dim: int, normalize: bool = True) -> None:
         super().__init__(compute_with_cache=False)
@@ -220,13 +221,15 @@ class BranchSpectra(Metric):
             self.add_state(name, square.clone(), dist_reduce_fx="sum")
         self.add_state("sum_mean", square[0].clone(), dist_reduce_fx="sum")
         self.add_state("sum_squared", square[0, 0].clone(), dist_reduce_fx="sum")
-        self.add_state("count", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+        for name in ("count", "broken"):
+            self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
 
     @torch.no_grad()
     def update(
         self, online: Tensor, target: Tensor, positive: Tensor, projection: Tensor | None = None
     ) -> None:
-        """Add a batch. Shapes: ``(N, k)`` each."""
+        """Add a batch. Shapes: ``(N, k)`` each. Rows with NaN or infinity in any of them are left
+        out, as the filters do, and counted."""
         if projection is None:
             projection = target
         for name, x in {"online": online, "target": target, "positive": positive}.items():
@@ -235,7 +238,10 @@ class BranchSpectra(Metric):
                     f"{name} must have shape (N, {self.dim}) with one N for all, "
                     f"got {tuple(x.shape)} beside {tuple(online.shape)}."
                 )
-        p, z, z_plus, y = (self._rows(x) for x in (online, target, positive, projection))
+        whole = torch.stack(
+            [x.isfinite().all(1) for x in (online, target, positive, projection)]
+        ).all(0)
+        p, z, z_plus, y = (self._rows(x, whole) for x in (online, target, positive, projection))
         gram_z = z.mT @ z
         self.sum_online += p.mT @ p
         self.sum_target += gram_z
@@ -243,10 +249,12 @@ class BranchSpectra(Metric):
         self.sum_projection += gram_z if projection is target else y.mT @ y
         self.sum_mean += y.sum(0)
         self.sum_squared += y.square().sum()
-        self.count += len(p)
+        self.count += whole.sum()
+        self.broken += (~whole).sum()
 
-    def _rows(self, x: Tensor) -> Tensor:
-        x = x.detach().double()
+    def _rows(self, x: Tensor, whole: Tensor) -> Tensor:
+        # Zero rows add nothing; dropping them would make the device tell how many are left.
+        x = x.detach().double().where(whole[:, None], 0.0)
         if not self.normalize:
             return x
         return torch.nn.functional.normalize(x, dim=1)
@@ -256,7 +264,8 @@ class BranchSpectra(Metric):
         """Eigenvalues, curves and scalars of everything since the last reset."""
         rows = int(self.count)
         if rows == 0:
-            raise ValueError("BranchSpectra has seen no batch yet; call update() first.")
+            seen = "no batch yet; call update() first" if not self.broken else "no finite row"
+            raise ValueError(f"BranchSpectra has seen {seen}.")
         C_p, C_z, C_y = (s / rows for s in (self.sum_online, self.sum_target, self.sum_projection))
         C_plus = (self.sum_positive + self.sum_positive.mT) / (2 * rows)
         lam_p, lam_plus, lam_y = (

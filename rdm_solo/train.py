@@ -38,7 +38,7 @@ def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, A
     try:
         trainer.fit(model, datamodule=data, ckpt_path=parts["checkpoint"], weights_only=True)
         failed = False
-    except DataError as error:  # an image that cannot be read
+    except (DataError, FloatingPointError) as error:  # an unreadable image; training diverged
         cli.fail(str(error))
     finally:
         loggers.close(trainer.loggers, failed)
@@ -67,6 +67,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
     _quiet()
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     model = methods.prepare(methods.build(full), cfg)
+    model.labelled = dataset.labelled
     resume = Path(cfg.resume) if cfg.resume else None
     checkpoint = settings.check_resume(cfg, resume) if resume else None
     if os.environ.get("LOCAL_RANK", "0") == "0":

@@ -120,7 +120,7 @@ def test_every_methods_loss_has_one_name_and_one_value_an_epoch(method, tmp_path
     options = [option for option in SMALL if "pred_hidden" not in option]
     more = [] if method == "symsimsiam" else ["method.kwargs.num_prototypes=8"]
     run(tmp_path, *options, f"method={method}", *more, "logger=tensorboard")
-    found = events(tmp_path)
+    found = events(tmp_path / "tensorboard")
     assert len(found["train/loss"]) == 2
     assert not [name for name in found if name.endswith(("_step", "_epoch"))]
 

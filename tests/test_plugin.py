@@ -101,6 +101,7 @@ class TestOwnEntryPoint:
         [
             ({"filter": "target_pwo"}, "did you mean 'target_pow'"),
             ({"filter": "online_log1p", "p": 2}, "p=2 would be ignored"),
+            ({"fitler": "target_pow"}, "method_kwargs.fitler is no option"),
         ],
     )
     def test_refusals(self, kwargs, says):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -182,3 +184,27 @@ def test_branch_spectra_are_not_saved_and_do_not_follow_half():
     metric = BranchSpectra(dim=3).half()
     assert metric.sum_online.dtype == torch.float64
     assert not metric.state_dict()
+
+
+class TestBrokenRows:
+    def test_they_are_left_out_of_every_sum(self):
+        """As if they had not been there, whichever of the outputs is broken."""
+        x = [features("gaussian", 20, 6, seed=seed) for seed in range(4)]
+        want = BranchSpectra(dim=6)
+        want.update(*(part[3:] for part in x))
+        x[0][0, 1], x[2][1, :], x[3][2, 5] = math.nan, math.inf, -math.inf
+        found = BranchSpectra(dim=6)
+        found.update(*x)
+        assert int(found.broken) == 3
+        ours, clean = found.compute(), want.compute()
+        assert ours.rows == 17
+        assert ours.scalars == pytest.approx(clean.scalars, rel=1e-9, abs=1e-12)
+        for name, array in clean.arrays().items():
+            torch.testing.assert_close(ours.arrays()[name], array, equal_nan=True)
+
+    def test_nothing_else_is_an_error_that_says_so(self):
+        metric = BranchSpectra(dim=3)
+        broken = torch.full((4, 3), math.nan)
+        metric.update(broken, broken, broken)
+        with pytest.raises(ValueError, match="no finite row"):
+            metric.compute()

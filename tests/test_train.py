@@ -225,6 +225,9 @@ def test_multi_crop_trains_byol_and_is_refused_for_simsiam(tmp_path):
         run(tmp_path, *SMALL, "method=simsiam", pipelines)
 
 
+ACCUMULATE = "trainer.accumulate_grad_batches=2"
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("overrides", "says"),
@@ -248,6 +251,11 @@ class TestRefusals:
             (["diagnostics.max_rows=0"], "diagnostics.max_rows must be a whole number"),
             (["optimizer.lr=-1"], "optimizer.lr must be a number of at least 0, got -1"),
             (["backbone.stem=smal"], "backbone.stem must be 'small' or 'imagenet'"),
+            (["backbone.compile=inductr"], "did you mean 'inductor'"),
+            (["backbone.name=resnet19"], "did you mean 'resnet18'"),
+            (["backbone.name=resnet26"], "timm has one: backbone.name=timm/resnet26"),
+            (["backbone.name=timm/resnet19"], "timm has no such model"),
+            (["++trainer.logger=false"], "trainer.logger is set by the run itself"),
         ],
     )
     def test_one_sentence_and_no_traceback(self, overrides, says, tmp_path, capsys):
@@ -260,6 +268,23 @@ class TestRefusals:
         assert not (tmp_path / "metrics.csv").exists()
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to use")
+    @pytest.mark.parametrize(
+        ("overrides", "says"),
+        [
+            (["method=swav", "filter=online_log"], "method=swav has no place for one, since its"),
+            (["method=simsiam", "filter=none"], "filter=none: method=simsiam needs one"),
+            (["method=vanilla", "p=-1"], "p=-1 would be ignored"),
+            (["method=byol", "method.momentum.base_tau=1.5"], "base_tau must be from 0 to 1"),
+            (["method=dino", "method.kwargs.clip_grad=1", ACCUMULATE], "clips before float16"),
+            (["method=symsimsiam", "method.center=mean"], "method.center must be 'ema' or 'batch'"),
+        ],
+    )
+    def test_what_a_method_cannot_take(self, overrides, says, tmp_path, capsys):
+        options = [option for option in SMALL if "pred_hidden" not in option]
+        with pytest.raises(SystemExit):
+            run(tmp_path, *options, *overrides)
+        assert says in capsys.readouterr().err
+
     def test_a_gpu_that_is_absent(self, tmp_path, capsys):
         with pytest.raises(SystemExit):
             run(tmp_path, *SMALL, "trainer.accelerator=gpu")
@@ -422,6 +447,32 @@ class TestResume:
             train.build(configure(*options, "filter=identity"), tmp_path)
         with pytest.raises(ValueError, match="another 'p'"):
             train.build(configure(*options, "filter=target_pow", "p=-1"), tmp_path)
+
+    def test_data_may_have_moved(self):
+        """Where the files lie and how many processes read them is no part of the experiment."""
+        cfg = configure("dataset=cifar10", "dataset.root=/here")
+        moved = configure("dataset=cifar10", "dataset.root=/there", "dataset.download=true")
+        other = configure("dataset=cifar10", "dataset.root=/here", "dataset.image_size=28")
+        assert settings._shared(cfg, "dataset") == settings._shared(moved, "dataset")
+        assert settings._shared(cfg, "dataset") != settings._shared(other, "dataset")
+
+    def test_swavs_queue_is_resumed(self, tmp_path):
+        """A run broken off after one of two epochs ends as the uninterrupted one."""
+        options = [o for o in SMALL if "pred_hidden" not in o]
+        options += ["method=swav", "method.kwargs.num_prototypes=8", "scheduler.warmup_epochs=0"]
+        options += ["method.kwargs.queue_size=32", "method.kwargs.epoch_queue_starts=0"]
+        whole = run(tmp_path / "whole", *options)
+
+        class BreakOff(host.pl.Callback):
+            def on_train_epoch_start(self, trainer, pl_module):
+                if trainer.current_epoch == 1:
+                    raise KeyboardInterrupt
+
+        (tmp_path / "half").mkdir()
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            train.run(configure(*options), tmp_path / "half", [BreakOff()])
+        resumed = run(tmp_path / "rest", *options, f"resume={tmp_path / 'half'}")
+        assert resumed["last"]["train/loss"] == whole["last"]["train/loss"]
 
 
 def test_either_backbone_goes_with_either_kind_of_image(tmp_path):
