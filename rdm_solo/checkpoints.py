@@ -23,6 +23,7 @@ from torch import Tensor, nn
 __all__ = [
     "Spec",
     "Weights",
+    "assumed",
     "backbone_of",
     "build",
     "guess",
@@ -62,13 +63,17 @@ class Spec:
 
 @dataclass(frozen=True)
 class Weights:
-    """A file's backbone: its weights, and what the file says about them."""
+    """A file's backbone: its weights, and what the file says about them.
+
+    ``prefix`` stood before its names, ``backbone.`` or ``encoder.`` in solo-learn's checkpoints.
+    """
 
     path: Path
     state: dict[str, Tensor]
     epoch: int | None = None
     step: int | None = None
     spec: Spec | None = None
+    prefix: str = ""
 
 
 def load(
@@ -80,7 +85,9 @@ def load(
     decides where it is given.
     """
     weights = source if isinstance(source, Weights) else read(source)
-    spec = spec or known(weights)
+    if spec is None:
+        spec = known(weights)
+        assumed(weights, spec)
     backbone = build(spec, image_size)
     _fill(backbone, weights, spec)
     return backbone.eval().requires_grad_(False)
@@ -98,6 +105,23 @@ def known(weights: Weights) -> Spec:
     return spec
 
 
+def assumed(weights: Weights, spec: Spec) -> str | None:
+    """What no shape of a weight tells about a small stem, and a warning that it is assumed.
+
+    None where the file is an export or has solo-learn's names, or where nothing is assumed.
+    """
+    told = weights.spec is not None or weights.prefix != ""
+    if told or spec.stem != "small" or "conv1.weight" not in weights.state:
+        return None
+    stem = "conv1 with padding 2, no max-pooling"
+    log.warning(
+        f"warning: {weights.path} does not tell its stem beyond a 3x3 conv1: assumed is {stem}, as "
+        "in solo-learn. Weights trained with padding 1, as in many a ResNet for CIFAR, would have "
+        "other features here; backbone.stem=small says that it is right"
+    )
+    return stem
+
+
 def read(path: str | Path) -> Weights:
     """The backbone's weights in a file, whatever program wrote it."""
     path = Path(path)
@@ -110,17 +134,18 @@ def read(path: str | Path) -> Weights:
         beside = path.with_suffix(".json")
         if beside.is_file():
             about = json.loads(beside.read_text())
-    state = backbone_of(_state_dict(saved, path))
+    saved_state = _state_dict(saved, path)
     spec = None
     if isinstance(about.get("backbone"), dict):
         spec = Spec(**about["backbone"])
     epoch, step = (saved.get(name, about.get(name)) for name in ("epoch", "global_step"))
     return Weights(
         path,
-        state,
+        backbone_of(saved_state),
         epoch if isinstance(epoch, int) else None,
         step if isinstance(step, int) else None,
         spec,
+        _prefix(_bare(saved_state)),
     )
 
 
@@ -134,18 +159,29 @@ def backbone_of(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     >>> list(backbone_of({"module.encoder.conv1.weight": x, "momentum_encoder.conv1.weight": x}))
     ['conv1.weight']
     """
+    bare = _bare(state)
+    prefix = _prefix(bare)
+    own = {n[len(prefix) :]: value for n, value in bare.items() if n.startswith(prefix)}
+    return {name: value for name, value in own.items() if not name.startswith(HEADS)}
+
+
+def _bare(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Without the prefixes of DDP, ``torch.compile`` and a plain wrapper."""
     bare = {}
     for name, value in state.items():
         name = name.replace("_orig_mod.", "")
         for wrapper in ("module.", "model."):
             name = name.removeprefix(wrapper)
         bare[name] = value
+    return bare
+
+
+def _prefix(bare: Mapping[str, Tensor]) -> str:
+    """What solo-learn calls the backbone in these names; empty where nothing is called so."""
     for prefix in ("backbone.", "encoder."):
-        inner = {n[len(prefix) :]: value for n, value in bare.items() if n.startswith(prefix)}
-        if inner:
-            bare = inner
-            break
-    return {name: value for name, value in bare.items() if not name.startswith(HEADS)}
+        if any(name.startswith(prefix) for name in bare):
+            return prefix
+    return ""
 
 
 def guess(state: Mapping[str, Tensor]) -> Spec | None:

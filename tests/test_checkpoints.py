@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
+import json
 import os
 from collections import OrderedDict
 from pathlib import Path
@@ -114,6 +116,35 @@ def test_torchvisions_own_file_gives_torchvisions_features(name, suffix, tmp_pat
 )
 def test_a_backbone_is_recognised_by_its_shapes(spec):
     assert checkpoints.guess(checkpoints.build(spec).state_dict()) == spec
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "backbone.", "encoder."])
+@pytest.mark.parametrize("stem", ["small", "imagenet"])
+def test_a_stem_that_is_assumed_is_named(prefix, stem, tmp_path, caplog):
+    state = weights(Spec("resnet18", stem))
+    torch.save({prefix + name: value for name, value in state.items()}, tmp_path / "a.pt")
+    backbone = checkpoints.load(tmp_path / "a.pt")
+    if stem == "imagenet" or prefix in ("backbone.", "encoder."):
+        assert not caplog.records
+        return
+    (warning,) = caplog.messages
+    assert warning.startswith(f"warning: {tmp_path / 'a.pt'} does not tell its stem")
+    assert f"conv1 with padding {backbone.conv1.padding[0]}, no max-pooling" in warning
+    assert isinstance(backbone.maxpool, torch.nn.Identity)
+    assert "backbone.stem=small" in warning
+    caplog.clear()
+    checkpoints.load(tmp_path / "a.pt", Spec("resnet18", "small"))
+    assert not caplog.records
+
+
+def test_an_export_assumes_nothing(tmp_path, caplog):
+    spec = Spec("resnet18", "small")
+    about = {"rdm_solo": json.dumps({"backbone": dataclasses.asdict(spec)})}
+    save_file(weights(spec), tmp_path / "a.safetensors", metadata=about)
+    checkpoints.load(tmp_path / "a.safetensors")
+    save_file(weights(SMALL), tmp_path / "b.safetensors")
+    checkpoints.load(tmp_path / "b.safetensors")
+    assert not caplog.records
 
 
 class Hostile:
