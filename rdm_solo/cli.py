@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -58,14 +59,21 @@ def quote_paths(argv: list[str], names: Sequence[str]) -> list[str]:
     """The arguments, with the values of these options quoted for Hydra, whose grammar would stumble
     over the ``=`` in a sweep's folders or over a comma.
 
-    >>> quote_paths(["run=a/0_p=-0.5", "seed=1"], ["run"])
-    ["run='a/0_p=-0.5'", 'seed=1']
+    A comma parts what a multirun sweeps over; elsewhere it is part of the path.
+
+    >>> quote_paths(["run=a/0_p=-0.5,b", "seed=1"], ["run"])
+    ["run='a/0_p=-0.5,b'", 'seed=1']
+    >>> quote_paths(["-m", "run=a/0_p=-0.5,b"], ["run"])
+    ['-m', "run='a/0_p=-0.5','b'"]
     """
     quoted = []
+    multirun = "-m" in argv or "--multirun" in argv
     for argument in argv:
         name, sign, value = argument.partition("=")
-        if sign and name in names and value not in ("", "null") and value[0] not in "'\"":
-            argument = f"{name}='{value}'"
+        if sign and name in names and value not in ("", "null"):
+            parts = re.findall(r"'[^']*'|\"[^\"]*\"|[^,]+", value) if multirun else [value]
+            parts = [part if part[0] in "'\"" else f"'{part}'" for part in parts]
+            argument = f"{name}={','.join(parts)}"
         quoted.append(argument)
     return quoted
 

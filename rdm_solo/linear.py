@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import re
+import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -30,7 +32,9 @@ log = logging.getLogger("rdm_solo")
 PATHS = ("run", "checkpoint", "out")
 # What the features= options are called in results, and what their scalars begin with.
 VARIANTS = {"augmented": ("protocol", "linear/"), "cached": ("cached", "linear/cached_")}
-COLUMNS = ("features", "epoch", "lr", "loss", "top1", "top5")
+COLUMNS = ("features", "entry", "seed", "epoch", "lr", "loss", "top1", "top5")
+# What a repetition under another seed has of its own; all else in a record is its settings.
+OUTCOMES = ("top1", "top5", "seed", "seconds", "device", "versions")
 
 
 def evaluate(cfg: DictConfig) -> dict[str, Any]:
@@ -43,6 +47,8 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     protocol = _protocol(cfg)
     device = _device(cfg.device)
     weights, spec = _source(cfg)
+    told = cfg.run is not None or cfg.backbone.stem is not None
+    assumed = None if told else checkpoints.assumed(weights, spec)
     out = _out(cfg)
     backbone = checkpoints.load(weights, spec, cfg.dataset.image_size).to(device)
     dataset = hydra.utils.instantiate(cfg.dataset.source)
@@ -71,14 +77,15 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         "dataset": dataset.name,
         "images": {"train": len(dataset.train), "val": len(dataset.val)},
         "backbone": asdict(spec),
-        "checkpoint": str(weights.path),
+        "assumed": assumed,
+        "checkpoint": _place(weights.path, out),
         "checkpoint_epoch": weights.epoch,
         "versions": _versions(),
     }
-    _write(out, cfg.features, record, result.curve)
+    alike = _write(out, cfg.features, record, result.curve)
     if cfg.run is not None:
-        _tell_the_run(Path(cfg.run), cfg.features, record, weights.step or 0)
-    _announce(record, protocol, result, out)
+        _tell_the_run(Path(cfg.run), cfg.features, record, alike, weights.step or 0)
+    _announce(record, protocol, result, alike, out)
     return record
 
 
@@ -212,26 +219,61 @@ def _out(cfg: DictConfig) -> Path:
     return folder
 
 
-def _write(folder: Path, features: str, record: dict[str, Any], curve: list[EpochRow]) -> None:
-    """``linear.json`` and ``linear.csv``; the other variant's results stay."""
+def _place(path: Path, folder: Path) -> str:
+    """A file's path, relative where it lies in the folder of results, which may move."""
+    path, folder = path.resolve(), folder.resolve()
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
+
+
+def _write(
+    folder: Path, features: str, record: dict[str, Any], curve: list[EpochRow]
+) -> list[dict[str, Any]]:
+    """``linear.json`` and ``linear.csv``, where every evaluation keeps its entry.
+
+    One of the same settings and seed is replaced. Returns the entries of the same settings.
+    """
     variant, _ = VARIANTS[features]
     results = folder / "linear.json"
     known = json.loads(results.read_text()) if results.is_file() else {}
-    results.write_text(json.dumps({**known, variant: record}, indent=2) + "\n")
+    entries: list[dict[str, Any]] = known.get(variant, [])
+    if isinstance(entries, dict):  # a file of one entry, as it was written once
+        entries = [entries]
+    settings = _settings(record)
+    alike = [i for i, entry in enumerate(entries) if _settings(entry) == settings]
+    at = next((i for i in alike if entries[i]["seed"] == record["seed"]), len(entries))
+    entries[at : at + 1] = [record]
+    results.write_text(json.dumps({**known, variant: entries}, indent=2) + "\n")
 
     table = folder / "linear.csv"
     rows: list[dict[str, Any]] = []
     if table.is_file():
         with open(table, newline="") as file:
-            rows = [row for row in csv.DictReader(file) if row["features"] != features]
-    rows += [{"features": features, **asdict(row)} for row in curve]
+            rows = list(csv.DictReader(file))
+    key = {"features": features, "entry": str(at)}
+    rows = [row for row in rows if any(row[name] != value for name, value in key.items())]
+    rows += [{**key, "seed": record["seed"], **asdict(row)} for row in curve]
     with open(table, "w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         writer.writerows(rows)
+    return [entries[i] for i in sorted({*alike, at})]
 
 
-def _tell_the_run(folder: Path, features: str, record: dict[str, Any], step: int) -> None:
+def _settings(record: dict[str, Any]) -> dict[str, Any]:
+    """What two evaluations must share for their accuracies to be averaged, as JSON has it."""
+    plain = json.loads(json.dumps(record))
+    return {name: value for name, value in plain.items() if name not in OUTCOMES}
+
+
+def _moments(alike: list[dict[str, Any]], name: str) -> dict[str, float]:
+    """Mean and standard deviation of several seeds' accuracies."""
+    values = [record[name] for record in alike]
+    return {"mean": statistics.mean(values), "sd": statistics.stdev(values)}
+
+
+def _tell_the_run(
+    folder: Path, features: str, record: dict[str, Any], alike: list[dict[str, Any]], step: int
+) -> None:
     """The accuracies in the run's ``summary.json`` and loggers."""
     from rdm_solo import loggers
 
@@ -240,7 +282,10 @@ def _tell_the_run(folder: Path, features: str, record: dict[str, Any], step: int
     path = folder / "summary.json"
     if path.is_file():
         summary = json.loads(path.read_text())
-        summary.setdefault("linear", {})[variant] = accuracies
+        told: dict[str, Any] = {**accuracies, "seed": record["seed"]}
+        if len(alike) > 1:
+            told["seeds"] = {"n": len(alike), **{n: _moments(alike, n) for n in accuracies}}
+        summary.setdefault("linear", {})[variant] = told
         path.write_text(json.dumps(summary, indent=2) + "\n")
     scalars = {f"{prefix}{name}": value for name, value in accuracies.items()}
     took = loggers.append(folder, scalars, step)
@@ -248,12 +293,23 @@ def _tell_the_run(folder: Path, features: str, record: dict[str, Any], step: int
         log.info(f"{', '.join(scalars)} went to {' and '.join(took)}")
 
 
-def _announce(record: dict[str, Any], protocol: Protocol, result: ProbeResult, out: Path) -> None:
+def _announce(
+    record: dict[str, Any],
+    protocol: Protocol,
+    result: ProbeResult,
+    alike: list[dict[str, Any]],
+    out: Path,
+) -> None:
     log.info(
         f"top-1 {result.top1:.2f} %, top-{result.k} {result.top5:.2f} % on {record['dataset']} "
         f"({record['features']} features, {protocol.epochs} epochs, learning rate {protocol.lr:g} "
         f"x {protocol.batch_size}/256 = {protocol.effective_lr:g}, seed {record['seed']})"
     )
+    if record["assumed"]:
+        log.info(f"assumed of the stem: {record['assumed']}")
+    if len(alike) > 1:
+        top1 = _moments(alike, "top1")
+        log.info(f"top-1 {top1['mean']:.2f} ± {top1['sd']:.2f} % over {len(alike)} seeds")
     log.info(f"{record['seconds']:.0f} s; linear.json and linear.csv are in {out}")
 
 
@@ -267,7 +323,16 @@ def implied(argv: list[str]) -> list[str]:
 
         from rdm_solo import checkpoints
 
-        node = checkpoints.run_config(Path(given["run"].strip("'\""))).dataset
+        # Several under -m; `cli.quote_paths` has quoted each.
+        runs = [a or b for a, b in re.findall(r"'([^']*)'|\"([^\"]*)\"", given["run"])]
+        nodes = [checkpoints.run_config(Path(run)).dataset for run in runs or [given["run"]]]
+        node = nodes[0]
+        for run, other in zip(runs, nodes):
+            if other != node:
+                raise ValueError(
+                    f"run={runs[0]} and run={run} have data sets of their own ({node.name} and "
+                    f"{other.name}, or other settings): sweep over them apart, or give dataset=..."
+                )
         plain = OmegaConf.to_container(node, resolve=False)
         ConfigStore.instance().store(group="dataset", name="of_run", node=plain)
         choices.append("dataset=of_run")

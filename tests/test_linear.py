@@ -5,13 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+import test_train
 import torch
 from conftest import command
 from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 from test_train import SMALL, run
 
 from rdm_solo import checkpoints, cli, features, linear, probe
@@ -46,15 +50,17 @@ def finished(trained, tmp_path):
 
 
 class TestResults:
-    def test_files_keep_one_entry_for_each_variant(self, finished):
+    def test_files_keep_the_variants_apart(self, finished):
         cached = evaluate(f"run={finished}", "features=cached", "epochs=3")
         drawn = evaluate(f"run={finished}", "epochs=2", "seed=5")
         saved = json.loads((finished / "linear.json").read_text())
-        assert saved == {"cached": cached, "protocol": drawn}
-        assert (saved["protocol"]["seed"], saved["cached"]["seed"]) == (5, 0)
-        assert saved["protocol"]["augmentation"] == {"crop_scale": [0.08, 1.0], "flip": 0.5}
-        assert saved["cached"]["augmentation"] is None
-        for record in saved.values():
+        assert saved == {"cached": [cached], "protocol": [drawn]}
+        assert (drawn["seed"], cached["seed"]) == (5, 0)
+        assert drawn["augmentation"] == {"crop_scale": [0.08, 1.0], "flip": 0.5}
+        assert cached["augmentation"] is None
+        for record in (drawn, cached):
+            assert record["checkpoint"] == "checkpoints/last.ckpt"
+            assert record["assumed"] is None
             assert (record["base_lr"], record["lr"]) == (30.0, 30.0)
             assert record["protocol"]["batch_size"] == 256
             assert record["checkpoint_epoch"] == 1
@@ -64,21 +70,54 @@ class TestResults:
             assert {"torch", "rdm_solo", "solo-learn"} <= set(record["versions"])
         summary = json.loads((finished / "summary.json").read_text())
         assert summary["linear"] == {
-            name: {"top1": r["top1"], "top5": r["top5"]} for name, r in saved.items()
+            name: {key: r[key] for key in ("top1", "top5", "seed")} for name, (r,) in saved.items()
         }
         assert summary["seed"] == 0
 
-        again = evaluate(f"run={finished}", "features=cached", "epochs=4")
+        again = evaluate(f"run={finished}", "features=cached", "epochs=3", "device=auto")
         saved = json.loads((finished / "linear.json").read_text())
-        assert saved == {"cached": again, "protocol": drawn}
+        assert saved == {"cached": [again], "protocol": [drawn]}
         with open(finished / "linear.csv", newline="") as file:
             rows = list(csv.DictReader(file))
         assert [(r["features"], int(r["epoch"])) for r in rows] == [
             *(("augmented", epoch) for epoch in range(2)),
-            *(("cached", epoch) for epoch in range(4)),
+            *(("cached", epoch) for epoch in range(3)),
         ]
         assert float(rows[-1]["top1"]) == again["top1"]
         assert all(math.isfinite(float(r["loss"])) for r in rows)
+
+    def test_every_seed_is_kept_and_those_of_the_same_settings_are_averaged(self, finished):
+        # A rate so low that the accuracies are those of the first weights.
+        cached = [f"run={finished}", "features=cached", "lr=0.001"]
+        other = evaluate(*cached, "epochs=1", "seed=1")
+        first, second, third = (evaluate(*cached, "epochs=2", f"seed={s}") for s in (0, 1, 2))
+        second = evaluate(f"run={os.path.relpath(finished)}", *cached[1:], "epochs=2", "seed=1")
+        records = [other, first, second, third]
+        assert json.loads((finished / "linear.json").read_text()) == {"cached": records}
+
+        with open(finished / "linear.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        for i, record in enumerate(records):
+            own = [row for row in rows if row["entry"] == str(i)]
+            assert [row["epoch"] for row in own] == [["0"], ["0", "1"]][i > 0]
+            assert {row["seed"] for row in own} == {str(record["seed"])}
+            assert float(own[-1]["top1"]) == record["top1"]
+        assert len(rows) == 7
+
+        told = json.loads((finished / "summary.json").read_text())["linear"]["cached"]
+        assert (told["top1"], told["top5"], told["seed"]) == (second["top1"], second["top5"], 1)
+        assert told["seeds"]["n"] == 3
+        for name in ("top1", "top5"):
+            values = [record[name] for record in records[1:]]
+            assert told["seeds"][name]["mean"] == pytest.approx(np.mean(values), rel=1e-12)
+            assert told["seeds"][name]["sd"] == pytest.approx(np.std(values, ddof=1), rel=1e-12)
+        assert np.std([record["top1"] for record in records[1:]]) > 0
+
+    def test_a_file_of_one_entry_goes_on(self, finished):
+        old = evaluate(f"run={finished}", "features=cached", "epochs=1")
+        (finished / "linear.json").write_text(json.dumps({"cached": old}))
+        new = evaluate(f"run={finished}", "features=cached", "epochs=1", "seed=1")
+        assert json.loads((finished / "linear.json").read_text()) == {"cached": [old, new]}
 
     def test_cached_features_are_those_of_plain_images(self, finished):
         record = evaluate(f"run={finished}", "features=cached", "epochs=5", "lr=3", "seed=2")
@@ -95,7 +134,9 @@ class TestResults:
     def test_a_seed_repeats_and_another_differs(self, finished):
         def curve(seed):
             evaluate(f"run={finished}", "epochs=2", f"seed={seed}")
-            return (finished / "linear.csv").read_text()
+            with open(finished / "linear.csv", newline="") as file:
+                rows = [row for row in csv.DictReader(file) if row["seed"] == str(seed)]
+            return [(row["epoch"], row["loss"]) for row in rows]
 
         assert curve(1) == curve(1) != curve(2)
 
@@ -190,6 +231,21 @@ class TestConfig:
         cfg = configure(f"run={finished}", "dataset=digits")
         assert cfg.dataset.name == "digits"
 
+    def test_a_multirun_takes_several_runs_of_one_data_set(self, finished, tmp_path, capsys):
+        other = Path(shutil.copytree(finished, tmp_path / "1_other,run"))
+        argv = cli.quote_paths(["-m", f"run={finished},'{other}'"], linear.PATHS)
+        assert argv == ["-m", f"run='{finished}','{other}'"]
+        assert linear.implied(argv) == ["dataset=of_run"]
+        cli.check_arguments(argv, "linear", ["dataset=of_run"])
+        assert linear.implied([f"run='{other}'"]) == ["dataset=of_run"]
+
+        saved = other / ".hydra" / "config.yaml"
+        saved.parent.mkdir()
+        saved.write_text(OmegaConf.to_yaml(test_train.configure("dataset=digits")))
+        with pytest.raises(ValueError, match=r"have data sets of their own \(synthetic and digits"):
+            linear.implied(argv)
+        assert linear.implied([*argv, "dataset=digits"]) == []
+
     def test_imagenet_takes_lars_unless_told_otherwise(self, tmp_path):
         cfg = configure("checkpoint=x", "dataset=imagenet")
         protocol = linear._protocol(cfg)
@@ -225,7 +281,25 @@ class TestCheckpoint:
         assert of_file["backbone"]["kwargs"] == {"in_channels": 3, "width": 32}
         assert (tmp_path / finished.name / "checkpoints" / "last.ckpt_linear").is_dir()
         out = evaluate(f"checkpoint={path}", *DATA, f"out={tmp_path / 'out'}", "epochs=1")
-        assert json.loads((tmp_path / "out" / "linear.json").read_text()) == {"protocol": out}
+        assert json.loads((tmp_path / "out" / "linear.json").read_text()) == {"protocol": [out]}
+        assert out["checkpoint"] == str(path)
+
+    @pytest.mark.parametrize("stem", [[], ["backbone.name=resnet18"], ["backbone.stem=small"]])
+    def test_an_assumed_stem_is_recorded_and_said(self, stem, tmp_path, caplog):
+        path, data = tmp_path / "a.pt", [*DATA, "features=cached", "epochs=1"]
+        torch.save(checkpoints.build(checkpoints.Spec("resnet18", "small")).state_dict(), path)
+        caplog.set_level("INFO")
+        record = evaluate(f"checkpoint={path}", *data, *stem)
+        assert record["backbone"]["stem"] == "small"
+        warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+        if stem == ["backbone.stem=small"]:
+            assert record["assumed"] is None
+            assert not warnings
+            return
+        assert record["assumed"] == "conv1 with padding 2, no max-pooling"
+        assert len(warnings) == 1
+        assert record["assumed"] in warnings[0]
+        assert f"assumed of the stem: {record['assumed']}" in caplog.messages
 
     def test_grey_images_are_repeated_for_a_backbone_of_three_channels(self, tmp_path):
         spec = checkpoints.Spec("resnet18", "small")
@@ -288,7 +362,7 @@ def test_the_command_as_typed(finished):
         cwd=finished.parent,
     )
     assert done.returncode == 0, done.stderr
-    record = json.loads((finished / "linear.json").read_text())["cached"]
+    (record,) = json.loads((finished / "linear.json").read_text())["cached"]
     assert f"top-1 {record['top1']:.2f} %" in done.stdout
     assert {path.name for path in finished.parent.iterdir()} == {finished.name}
     assert not (finished / "linear.log").exists()
@@ -298,3 +372,25 @@ def test_the_command_as_typed(finished):
     wrong = command("rdm_solo.linear", f"run={finished.name}x", cwd=finished.parent)
     assert wrong.returncode == 2
     assert "is no run's folder" in wrong.stderr
+
+
+@pytest.mark.process
+def test_a_multirun_as_typed(finished):
+    other = finished.with_name("1_simsiam_target_pow_p=-0.5")
+    shutil.copytree(finished, other)
+    done = command(
+        "rdm_solo.linear",
+        "-m",
+        f"run={finished.name},{other.name}",
+        "seed=0,1",
+        "features=cached",
+        "epochs=1",
+        cwd=finished.parent,
+    )
+    assert done.returncode == 0, done.stderr
+    for folder in (finished, other):
+        records = json.loads((folder / "linear.json").read_text())["cached"]
+        assert [record["seed"] for record in records] == [0, 1]
+        summary = json.loads((folder / "summary.json").read_text())
+        assert summary["linear"]["cached"]["seeds"]["n"] == 2
+    assert "% over 2 seeds" in done.stdout
