@@ -86,7 +86,9 @@ def check_arguments(argv: list[str], config: str = "config", implied: Sequence[s
     from hydra._internal.utils import get_args_parser
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
+    from omegaconf import OmegaConf
 
+    OmegaConf.register_new_resolver("rdm_solo.groups", _list_groups, replace=True)
     arguments = get_args_parser().parse_args(argv)
     if arguments.hydra_help or arguments.help or arguments.shell_completion or arguments.info:
         return
@@ -122,6 +124,16 @@ def _groups(config: str) -> dict[str, list[str]]:
         if len(parts) > 1 and parts[0] in named and parts[0] != "recipe":
             found.setdefault(parts[0], []).append("/".join(parts[1:]))
     return found
+
+
+def _list_groups(config: str) -> str:
+    """The groups of one command for its --help; Hydra's own list has those of all commands."""
+    lines: dict[str, list[str]] = {}
+    for group, options in _groups(config).items():
+        for option in options:
+            folder, _, name = option.rpartition("/")
+            lines.setdefault(f"{group}/{folder}" if folder else group, []).append(name)
+    return "\n".join(f"{group}: {', '.join(names)}" for group, names in lines.items())
 
 
 def _check_choice(override: Any, options: list[str]) -> str:

@@ -1,0 +1,22 @@
+"""What a command says of itself."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import command
+
+from rdm_solo.cli import config_folder
+
+
+@pytest.mark.process
+def test_help_lists_the_groups_of_its_own_command_alone(tmp_path):
+    shown = command("rdm_solo.train", "--help", cwd=tmp_path).stdout
+    listed = dict(
+        line.split(": ", 1) for line in shown.split("Options")[0].splitlines() if ": " in line
+    )
+    for group in ("dataset", "filter", "logger", "method", "trainer", "experiment/cifar10"):
+        options = sorted(path.stem for path in (config_folder() / group).glob("*.yaml"))
+        assert sorted(listed[group].split(", ")) == options
+    assert {name.partition("/")[0] for name in listed} == {
+        *("dataset", "experiment", "filter", "logger", "method", "trainer")
+    }
