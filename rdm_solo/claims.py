@@ -83,24 +83,26 @@ def _above(
     """Each row above (or below) another on the same seeds, by two standard errors."""
 
     def judge(runs: Runs) -> Verdict:
-        signs, numbers = [], []
+        verdicts, numbers = {}, []
         for row in rows:
             mean, error = difference(runs[row][column], runs[other][column])
             numbers.append(f"{row} {mean:+.2f} ± {error:.2f}")
-            signs.append(
-                0.0 if abs(mean) <= 2 * error else math.copysign(1, -mean if below else mean)
-            )
-        if min(signs) > 0:
-            verdict = REPRODUCED
-        elif max(signs) < 0:
-            verdict = FAILED
-        elif not any(signs):
-            verdict = OPEN
-        else:
-            verdict = "mixed"
-        return Verdict(verdict, "; ".join(numbers))
+            wanted = -mean if below else mean
+            verdicts[row] = OPEN if abs(mean) <= 2 * error else REPRODUCED if wanted > 0 else FAILED
+        return Verdict(_together(verdicts), "; ".join(numbers))
 
     return judge
+
+
+def _together(verdicts: Mapping[str, str]) -> str:
+    """One verdict where all rows agree, else which rows say what."""
+    kinds = dict.fromkeys(verdicts.values())
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    return "; ".join(
+        f"{kind}: {', '.join(row for row, found in verdicts.items() if found == kind)}"
+        for kind in kinds
+    )
 
 
 def _collapse(runs: Runs) -> Verdict:
@@ -125,14 +127,13 @@ def _comparable(rows: Sequence[str], other: str, column: str) -> Callable[[Runs]
     """Within a point of another or above it, beyond two standard errors."""
 
     def judge(runs: Runs) -> Verdict:
-        verdicts, numbers = [], []
+        verdicts, numbers = {}, []
         for row in rows:
             mean, error = difference(runs[row][column], runs[other][column])
             numbers.append(f"{row} {mean:+.2f} ± {error:.2f}")
             close, far = mean - 2 * error > -1, mean + 2 * error < -1
-            verdicts.append(REPRODUCED if close else FAILED if far else OPEN)
-        same = len(set(verdicts)) == 1
-        return Verdict(verdicts[0] if same else "mixed", "; ".join(numbers))
+            verdicts[row] = REPRODUCED if close else FAILED if far else OPEN
+        return Verdict(_together(verdicts), "; ".join(numbers))
 
     return judge
 

@@ -73,7 +73,9 @@ def page(runs: Runs, untrained: Mapping[str, Columns], facts: Mapping[str, str])
         "paper's probe (SGD, lr 30, 100 epochs) on plain frozen features; both in per cent. "
         "Spectra are of the outputs of an epoch's training steps, uncentred, as in the paper. "
         "Identity, vanilla and SymSimSiam have one output in both branches, so that their gap is "
-        "zero by construction. The sorted curve pairs sorted eigenvalues, which makes almost any "
+        "zero by construction; BYOL's target lags behind its online branch, which makes a gap even "
+        "without a predictor. Variances of SwAV's and DINO's softmaxes are on another scale than "
+        "those of unit rows. The sorted curve pairs sorted eigenvalues, which makes almost any "
         "curve rise; the directional one follows the target's own eigenvectors.",
         f"## Table\n\nMean ± standard deviation over seeds {seeds}.",
         _table(runs, untrained),
