@@ -193,6 +193,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--shape", type=int, nargs=2, action="append", metavar=("N", "K"))
     parser.add_argument("--batch", type=int, default=64, help="of 'step' and 'cost' (64)")
     parser.add_argument("--size", type=int, default=32, help="pixels, of 'step' and 'cost' (32)")
+    parser.add_argument("--only", help="of 'cost': this method alone, such as simsiam")
     parser.add_argument(
         "overrides", nargs="*", help="of 'cost': options of train, such as backbone.compile=true"
     )
@@ -218,7 +219,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     elif options.what == "cost":
         from rdm_solo.bench_cost import bench_cost
 
-        bench_cost(options.runs, options.device, options.batch, options.size, options.overrides)
+        where = options.device, options.batch, options.size
+        bench_cost(options.runs, *where, options.overrides, options.only)
     else:
         bench_step(options.runs, options.device, options.batch, options.size)
 

@@ -104,16 +104,21 @@ def peak_bytes(run: Callable[[], object], device: str) -> int:
     return peak
 
 
-def bench_cost(runs: int, device: str, batch: int, size: int, extra: list[str]) -> None:
+def bench_cost(
+    runs: int, device: str, batch: int, size: int, extra: list[str], only: str | None = None
+) -> None:
     """Each method and filter: median step time and peak memory, over those of the reference."""
     from rdm_solo.bench import interleaved, ratio
 
     steps = {
-        key: Step(*key, batch=batch, size=size, device=device, extra=extra) for key in CONTESTANTS
+        key: Step(*key, batch=batch, size=size, device=device, extra=extra)
+        for key in CONTESTANTS
+        if only in (None, key[0]) or key == REFERENCE
     }
     seconds = dict(zip(steps, interleaved(list(steps.values()), runs, device)))
     memory = {}
     for key, step in steps.items():
+        step.optimizer.zero_grad(set_to_none=True)  # the step's own gradients count, not the last's
         memory[key] = step.resident() + peak_bytes(step, device)
     print(
         f"{'method':<12}{'filter':<18}{'step':>10}{'/ SimSiam':>11}{'spread':>14}{'/ own':>8}"

@@ -40,8 +40,10 @@ class TestTheorem1:
         z1, z2 = (2 * z for z in views(20, 6, 0))
         mu = torch.cat([z1, z2]).mean(0)
         variance = (torch.cat([z1, z2]) - mu).square().sum(1).mean()
-        assert symmetric_loss(z1, z2, mu) < symmetric_loss(z1, z2) - variance + 1 - 1
-        # With any other centre the loss is larger by the square of the distance.
+        # Rows of length 2: the one of the identity is the rows' squared length.
+        identity = symmetric_loss(z1, z2) - variance
+        torch.testing.assert_close(symmetric_loss(z1, z2, mu), identity + 4, rtol=0, atol=1e-12)
+        # At any other centre the loss is lower by the square of the distance.
         off = symmetric_loss(z1, z2, mu + 1) - symmetric_loss(z1, z2, mu)
         torch.testing.assert_close(off, torch.tensor(-6.0, dtype=torch.float64))
 
