@@ -21,9 +21,11 @@ VARIANTS = {
     "log1p": ["method=simsiam", "filter=online_log1p"],
     "pow": ["method=simsiam", "filter=target_pow", "p=-0.5"],
     "wrong way": ["method=simsiam", "filter=target_pow", "p=0.5"],
-    "symsimsiam": ["method=symsimsiam"],
-    "vanilla": ["method=vanilla", "method.last_bn=false"],
+    # The narrower network and fewer seeds do: these two are far from their bounds.
+    "symsimsiam": ["method=symsimsiam", "backbone.kwargs.width=16"],
+    "vanilla": ["method=vanilla", "method.last_bn=false", "backbone.kwargs.width=16"],
 }
+FEWER = ("symsimsiam", "vanilla")
 
 pytestmark = pytest.mark.training
 
@@ -51,7 +53,8 @@ def _numbers(folder: Path) -> list[dict[str, float]]:
 @pytest.fixture(scope="module")
 def curves(tmp_path_factory):
     out = str(tmp_path_factory.mktemp("training"))
-    jobs = [(name, seed, out) for name in VARIANTS for seed in SEEDS]
+    seeds = {name: SEEDS[:3] if name in FEWER else SEEDS for name in VARIANTS}
+    jobs = [(name, seed, out) for name in VARIANTS for seed in seeds[name]]
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(2, mp_context=spawn) as pool:
         results = list(pool.map(train_one, jobs))
