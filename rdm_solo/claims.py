@@ -77,21 +77,40 @@ def _holds(
     return judge
 
 
-def _above(
-    rows: Sequence[str], other: str, column: str, below: bool = False
+def _against(
+    other: str, rows: Sequence[str], column: str, one: Callable[[float, float], str]
 ) -> Callable[[Runs], Verdict]:
-    """Each row above (or below) another on the same seeds, by two standard errors."""
+    """Each row beside another on the same seeds; ``one`` judges a mean difference and its error."""
 
     def judge(runs: Runs) -> Verdict:
-        verdicts, numbers = {}, []
-        for row in rows:
-            mean, error = difference(runs[row][column], runs[other][column])
-            numbers.append(f"{row} {mean:+.2f} ± {error:.2f}")
-            wanted = -mean if below else mean
-            verdicts[row] = OPEN if abs(mean) <= 2 * error else REPRODUCED if wanted > 0 else FAILED
+        found = {row: difference(runs[row][column], runs[other][column]) for row in rows}
+        numbers = (f"{row} {mean:+.2f} ± {error:.2f}" for row, (mean, error) in found.items())
+        verdicts = {row: one(*difference) for row, difference in found.items()}
         return Verdict(_together(verdicts), "; ".join(numbers))
 
     return judge
+
+
+def _above(
+    rows: Sequence[str], other: str, column: str, below: bool = False
+) -> Callable[[Runs], Verdict]:
+    """Each row above (or below) another, by two standard errors."""
+
+    def one(mean: float, error: float) -> str:
+        wanted = -mean if below else mean
+        return OPEN if abs(mean) <= 2 * error else REPRODUCED if wanted > 0 else FAILED
+
+    return _against(other, rows, column, one)
+
+
+def _comparable(rows: Sequence[str], other: str, column: str) -> Callable[[Runs], Verdict]:
+    """Within a point of another or above it, beyond two standard errors."""
+
+    def one(mean: float, error: float) -> str:
+        close, far = mean - 2 * error > -1, mean + 2 * error < -1
+        return REPRODUCED if close else FAILED if far else OPEN
+
+    return _against(other, rows, column, one)
 
 
 def _together(verdicts: Mapping[str, str]) -> str:
@@ -121,21 +140,6 @@ def _rising(runs: Runs) -> Verdict:
             failed.append(row)
     verdict = f"{FAILED} by {', '.join(failed)}" if failed else REPRODUCED
     return Verdict(verdict, "; ".join(numbers))
-
-
-def _comparable(rows: Sequence[str], other: str, column: str) -> Callable[[Runs], Verdict]:
-    """Within a point of another or above it, beyond two standard errors."""
-
-    def judge(runs: Runs) -> Verdict:
-        verdicts, numbers = {}, []
-        for row in rows:
-            mean, error = difference(runs[row][column], runs[other][column])
-            numbers.append(f"{row} {mean:+.2f} ± {error:.2f}")
-            close, far = mean - 2 * error > -1, mean + 2 * error < -1
-            verdicts[row] = REPRODUCED if close else FAILED if far else OPEN
-        return Verdict(_together(verdicts), "; ".join(numbers))
-
-    return judge
 
 
 def _built_in(runs: Runs) -> Verdict:

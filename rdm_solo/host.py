@@ -16,7 +16,6 @@ import types
 import warnings
 from collections.abc import Callable
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -241,17 +240,6 @@ def original(name: str) -> Any:
     return _methods.METHODS[name]
 
 
-def root() -> Path:
-    """The folder that holds solo-learn's package; in a checkout its scripts, too."""
-    return Path(_methods.__file__).resolve().parents[2]
-
-
-def as_it_is(name: str, cfg: DictConfig) -> Any:
-    """solo-learn's own class built from our config, with nothing of ours in it."""
-    made = original(name)
-    return made(_solo_config(cfg)) if CURRENT else made(**_solo_arguments(cfg))
-
-
 def sinkhorn(swav: Any) -> Any:
     """A SwAV module's Sinkhorn, which solo-learn makes only when training starts."""
     return _swav.SinkhornKnopp(swav.sk_iters, swav.sk_epsilon, 1)
@@ -284,17 +272,17 @@ def check_backbone(name: str) -> None:
         import timm
 
         if not timm.is_model(name.removeprefix(TIMM)):
-            hint = suggest(name.removeprefix(TIMM), timm.list_models())
-            raise ValueError(f"backbone.name={name!r}: timm has no such model{hint}.")
+            hint = suggest(name.removeprefix(TIMM), timm.list_models()) or "."
+            raise ValueError(f"backbone.name={name!r}: timm has no such model{hint}")
     elif name not in backbones():
         import timm
 
-        hint = suggest(name, backbones())
+        hint = suggest(name, backbones()) or "."
         if timm.is_model(name):
-            hint = f"; timm has one: backbone.name=timm/{name}"
+            hint = f"; timm has one: backbone.name=timm/{name}."
         raise ValueError(
             f"backbone.name must be one of {', '.join(backbones())}, or timm/NAME, "
-            f"got {name!r}{hint}."
+            f"got {name!r}{hint}"
         )
 
 

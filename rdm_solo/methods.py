@@ -96,13 +96,10 @@ class _Filtered:
     predictor: nn.Module
     projector: nn.Sequential
 
-    def install(self, kind: str, spectral: SpectralFilter | None) -> None:
-        """Put the filter of that name in its place; ``spectral`` is it, if it is spectral."""
-        self._install(kind, spectral, self.projector)
-
     def _install(
         self, kind: str, spectral: SpectralFilter | None, target_projector: nn.Sequential
     ) -> None:
+        """Put the filter of that name in its place; ``spectral`` is it, if it is spectral."""
         width = self.projector[_last_linear(self.projector)].out_features
         self.target_head: nn.Module = nn.Identity()
         if kind == "linear":

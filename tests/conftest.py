@@ -53,3 +53,11 @@ def command(*arguments: str, cwd: Path, **environment: str) -> subprocess.Comple
         text=True,
         timeout=600,
     )
+
+
+def as_it_is(name: str, cfg):
+    """solo-learn's own class of a method built from our config, with nothing of ours in it."""
+    from rdm_solo import host
+
+    solo = host.original(name)
+    return solo(host._solo_config(cfg)) if host.CURRENT else solo(**host._solo_arguments(cfg))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import as_it_is
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
 
@@ -55,7 +56,7 @@ def plain_config(method: str) -> object:
 
 @pytest.mark.parametrize("method", ["simsiam", "byol"])
 def test_a_checkpoint_of_solo_learns_own_class(method, tmp_path):
-    model = host.as_it_is(method, plain_config(method))
+    model = as_it_is(method, plain_config(method))
     prefix = "backbone." if host.CURRENT else "encoder."
     state = model.state_dict()
     for value in state.values():

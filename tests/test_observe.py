@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from conftest import as_it_is
 from test_methods import batch, configure, loss_of, make
 from torch import nn
 from torch.nn.functional import normalize
@@ -121,7 +122,7 @@ def foreign(name: str, make=None):
     cfg.method.name = name
     cfg.method.kwargs = {"proj_hidden_dim": 32, "proj_output_dim": 16, **FOREIGN[name]}
     torch.manual_seed(0)
-    return make(cfg) if make else host.as_it_is(name, cfg)
+    return make(cfg) if make else as_it_is(name, cfg)
 
 
 @pytest.mark.parametrize("name", FOREIGN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import re
 from pathlib import Path
 
@@ -53,7 +54,8 @@ class TestOwnEntryPoint:
             pixels = rng.integers(0, 255, (32, 32, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(folder / f"{number}.png")
         (tmp_path / "rdm.yaml").write_text(docs_yaml())
-        main = Path(host.root()) / "main_pretrain.py"
+        checkout = Path(inspect.getfile(host.original("base"))).parents[2]
+        main = checkout / "main_pretrain.py"
         out = command(
             "rdm_solo.plugin",
             str(main),
