@@ -1,0 +1,114 @@
+"""Runs read back from their folders, whole and broken ones."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from rdm_solo import runs
+
+CONFIG = {
+    "method": {"name": "simsiam"},
+    "filter": {"name": "target_pow"},
+    "dataset": {"name": "digits"},
+    "p": -0.5,
+    "seed": 3,
+    "max_epochs": 3,
+}
+
+
+def write(folder: Path, epochs: int = 3, spectra: bool = True, summary: bool = True, **changed):
+    """A run's folder, as far as it is to go."""
+    config = {**CONFIG, **changed}
+    (folder / ".hydra").mkdir(parents=True)
+    OmegaConf.save(OmegaConf.create(config), folder / ".hydra" / "config.yaml")
+    if epochs:
+        rows = [f"{epoch},{epoch + 2.5},{'' if epoch else 9}" for epoch in range(epochs)]
+        (folder / "metrics.csv").write_text(
+            "\n".join(["epoch,erank/online,val/acc1", *rows]) + "\n"
+        )
+    if spectra:
+        np.savez(folder / "spectra.npz", epoch=np.arange(epochs), lam_online=np.ones((epochs, 4)))
+    if summary:
+        (folder / "summary.json").write_text(json.dumps({"seed": 3, "config": config}))
+
+
+def test_a_whole_run(tmp_path):
+    write(tmp_path / "run")
+    run = runs.load(tmp_path / "run")
+    assert (run.method, run.filter, run.p, run.seed, run.dataset) == (
+        *("simsiam", "target_pow", -0.5, 3),
+        "digits",
+    )
+    assert run.epochs == 3
+    assert run.missing == ()
+    assert run.label == "SimSiam, h(σ) = σ^-0.5"
+    assert run.last("erank/online") == 4.5
+    assert run.last("val/acc1") == 9, "the last that was measured"
+    assert math.isnan(run.last("val/knn_acc1"))
+    assert run.spectra["lam_online"].shape == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("changed", "label"),
+    [
+        ({"filter": {"name": "learnable"}, "p": None}, "SimSiam"),
+        ({"method": {"name": "dino"}, "filter": {"name": "none"}, "p": None}, "DINO"),
+        ({"filter": {"name": "online_log1p"}, "p": None}, "SimSiam, g(σ) = log(1 + σ)"),
+        (
+            {"p": {"schedule": "linear", "start": -0.1, "end": -0.5}},
+            "SimSiam, h(σ) = σ^(-0.1…-0.5, linear)",
+        ),
+    ],
+)
+def test_labels(changed, label, tmp_path):
+    write(tmp_path / "run", **changed)
+    assert runs.load(tmp_path / "run").label == label
+
+
+def test_a_run_that_broke_off_is_loaded_as_far_as_it_went(tmp_path):
+    write(tmp_path / "run", epochs=2, summary=False)
+    found = runs.load(tmp_path / "run")
+    assert found.epochs == 2
+    assert "2 of 3 epochs" in found.missing
+    assert any("summary.json" in what for what in found.missing)
+    (tmp_path / "run" / "spectra.npz").write_bytes(b"PK\x03\x04 half")
+    found = runs.load(tmp_path / "run")
+    assert found.spectra == {}
+    assert any("spectra.npz cannot be read" in what for what in found.missing)
+
+
+def test_a_run_without_an_epoch_or_without_diagnostics(tmp_path):
+    write(tmp_path / "none", epochs=0, spectra=False, summary=False)
+    assert runs.load(tmp_path / "none").missing == ("no epoch has ended",)
+    write(tmp_path / "off", spectra=False)
+    assert runs.load(tmp_path / "off").missing == ("no spectra.npz (diagnostics were off?)",)
+
+
+def test_a_summary_alone_makes_a_run(tmp_path):
+    write(tmp_path / "run")
+    (tmp_path / "run" / ".hydra" / "config.yaml").unlink()
+    assert runs.load(tmp_path / "run").p == -0.5
+
+
+def test_a_sweep_is_its_runs_in_their_order(tmp_path):
+    for job in range(11):
+        write(tmp_path / "sweep" / f"{job}_simsiam_p={-job}", p=-job)
+    write(tmp_path / "single", p=1)
+    (tmp_path / "sweep" / "multirun.yaml").write_text("")
+    found = runs.find([tmp_path / "sweep", tmp_path / "single", tmp_path / "single"])
+    assert [run.p for run in found] == [*(-float(job) for job in range(11)), 1.0]
+
+
+def test_what_is_no_run_is_named(tmp_path):
+    with pytest.raises(ValueError, match="holds no run"):
+        runs.find([tmp_path])
+    with pytest.raises(ValueError, match="nowhere is no folder"):
+        runs.find([tmp_path / "nowhere"])
+    with pytest.raises(ValueError, match="is no run's folder"):
+        runs.load(tmp_path)
