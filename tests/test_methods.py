@@ -291,13 +291,15 @@ def test_first_steps_are_the_same_on_both_generations(method, name):
 
 def test_both_generations_side_by_side_where_both_are_here():
     """With a checkout of the current one on PYTHONPATH before the installed release."""
+    if not os.environ.get("PYTHONPATH"):
+        pytest.skip("one generation is here; first_steps.json holds the other's losses")
     script = (
         "import json, sys; sys.path.insert(0, 'tests'); import test_methods as t; "
         "print(json.dumps([t.host.GENERATION] + "
         "[t.first_steps(m, f) for m in ('simsiam', 'byol') for f in ('learnable', 'target_pow')]))"
     )
     found = {}
-    for path in {os.environ.get("PYTHONPATH", ""), ""}:
+    for path in (os.environ["PYTHONPATH"], ""):
         out = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", script],
             cwd=ROOT,
