@@ -1,0 +1,245 @@
+"""How every picture looks: colours, sizes, axes, and strips of their own for title, key and note.
+
+Pictures are matplotlib ``Figure`` objects that no window and no ``pyplot`` knows of, so that they
+can be drawn in any process and are freed with their last name.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+
+__all__ = [
+    "ONLINE",
+    "STYLE",
+    "TARGET",
+    "epoch_axis",
+    "figure",
+    "finish",
+    "log_axis",
+    "say",
+    "save",
+    "series",
+    "styled",
+    "typeset",
+]
+
+# Okabe and Ito's colours: apart for the colour-blind. Dashes and markers tell them apart in grey.
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+BLUE, VERMILION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
+
+# The target's line is the wider and its marker hollow, so that an equal online branch, drawn over
+# it, hides neither.
+TARGET: dict[str, Any] = {
+    **{"color": VERMILION, "linestyle": "-", "linewidth": 2.2},
+    **{"marker": "o", "markersize": 5.5, "markerfacecolor": "white", "markeredgewidth": 1.2},
+}
+ONLINE: dict[str, Any] = {
+    **{"color": BLUE, "linestyle": (0, (4, 2)), "linewidth": 1.4},
+    **{"marker": "s", "markersize": 2.8},
+}
+
+STYLE: dict[str, Any] = {
+    "font.family": "DejaVu Sans",  # ships with matplotlib; has the Greek and the superscripts
+    "mathtext.fontset": "dejavusans",
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.labelsize": 9,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8.5,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 3.6,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.dpi": 100,
+    "savefig.dpi": 150,
+    "pdf.fonttype": 42,  # TrueType, as journals ask; Type 3 cannot be searched
+    "ps.fonttype": 42,
+}
+
+# Wraps a function that draws: text takes its size when it is made, not when it is shown.
+styled = matplotlib.rc_context(STYLE)
+
+# More points than this are a line; a marker at each would blot it.
+MARKED = 40
+EDGE = 0.08  # inches around the whole and between strips
+_COLOURS = (BLACK, VERMILION, BLUE, GREEN, ORANGE, PURPLE, SKY)
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
+_MARKERS = "osD^vP*X<>"
+
+
+def series(index: int) -> dict[str, Any]:
+    """Colour, dashes and marker of the i-th of several labels; no two of the first 140 agree."""
+    return {
+        "color": _COLOURS[index % len(_COLOURS)],
+        "linestyle": _DASHES[(index + index // len(_COLOURS)) % len(_DASHES)],
+        "marker": _MARKERS[index % len(_MARKERS)],
+    }
+
+
+def figure(
+    panels: int = 1, columns: int = 4, panel: tuple[float, float] = (2.7, 2.35)
+) -> tuple[Figure, list[Axes]]:
+    """A figure of that many panels of that size in inches, at most ``columns`` in a row.
+
+    A single panel gets twice the width. Call :func:`finish` when everything is drawn.
+    """
+    across = min(panels, columns)
+    down = -(-panels // across)
+    width = max(across * panel[0], 2 * panel[0])
+    height = down * panel[1] if panels > 1 else 1.3 * panel[1]
+    made = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(made)  # the one that measures text
+    grid = made.add_gridspec(down, across)
+    return made, [made.add_subplot(grid[i // across, i % across]) for i in range(panels)]
+
+
+def finish(made: Figure, key: Sequence[Line2D] = (), title: str = "", note: str = "") -> Figure:
+    """Add a title above and a key and a note beneath, each in a strip that the figure grows by.
+
+    What lies outside the panels hides no data, whatever their number.
+    """
+    width, height = made.get_size_inches()
+    above = below = 0.0
+    texts = []
+    if note:
+        wrapped = wrap(made, note, width - 2 * EDGE, 7.5)
+        texts.append((made.text(0, 0, wrapped, fontsize=7.5, color="0.3", va="bottom"), EDGE))
+        below = EDGE + _size(made, texts[-1][0])[1]
+    legend = _key(made, key, width - 2 * EDGE) if key else None
+    if legend is not None:
+        legend_at = below + EDGE
+        below = legend_at + _size(made, legend)[1]
+    if title:
+        head = made.text(0, 1, wrap(made, title, width - 2 * EDGE, 11), fontsize=11, va="top")
+        above = EDGE + _size(made, head)[1]
+    total = height + above + below
+    made.set_size_inches(width, total)
+    for text, at in texts:
+        text.set_position((EDGE / width, at / total))
+    if legend is not None:
+        legend.set_bbox_to_anchor((0.5, legend_at / total))
+    if title:
+        head.set_position((EDGE / width, 1 - EDGE / total))
+    # The engine's own default pads are 3 points; the panels get what the strips leave.
+    rect = (0, below / total, 1, height / total)
+    made.set_layout_engine("constrained", rect=rect, w_pad=0.06, h_pad=0.06)
+    return made
+
+
+def _key(made: Figure, handles: Sequence[Line2D], room: float) -> Any:
+    """The key with as many columns as fit into that width."""
+    names = [wrap(made, str(handle.get_label()), room - 0.5, 8.5) for handle in handles]
+    for columns in range(len(handles), 0, -1):
+        legend = made.legend(
+            handles=list(handles),
+            labels=names,
+            loc="lower center",
+            bbox_to_anchor=(0.5, 0),
+            ncols=columns,
+            frameon=False,
+            borderpad=0,
+            borderaxespad=0,
+            handlelength=2.8,
+            columnspacing=1.4,
+        )
+        if _size(made, legend)[0] <= room or columns == 1:
+            return legend
+        legend.remove()
+    return None
+
+
+def _size(made: Figure, artist: Any) -> tuple[float, float]:
+    """Width and height in inches."""
+    box = artist.get_window_extent(made.canvas.get_renderer())  # type: ignore[attr-defined]
+    return box.width / made.dpi, box.height / made.dpi
+
+
+def wrap(made: Figure, text: str, room: float, size: float) -> str:
+    """Text in lines that are no wider than ``room`` inches, with exponents set high."""
+    probe = made.text(0, 0, "", fontsize=size)
+    kept = re.sub(r"\^\([^)]*\)", lambda found: found[0].replace(" ", "\u00a0"), text)
+    for letters in range(max(len(line) for line in kept.split("\n")), 0, -1):
+        lines = [
+            part
+            for line in kept.split("\n")
+            for part in textwrap.wrap(line, letters, break_on_hyphens=False) or [""]
+        ]
+        probe.set_text(typeset("\n".join(lines)))
+        if _size(made, probe)[0] <= room:
+            break
+    probe.remove()
+    return typeset("\n".join(lines))
+
+
+def typeset(text: str) -> str:
+    """A label's exponents set high, as in the paper.
+
+    >>> typeset("SimSiam, h(σ) = σ^-0.5")
+    'SimSiam, h(σ) = σ$^{-0.5}$'
+    """
+    plain = text.replace("$", r"\$")
+    return re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]+)", r"$^{\1}$", plain)
+
+
+def epoch_axis(axes: Axes, epochs: np.ndarray) -> None:
+    """Epochs from 1 on the x axis, whole numbers alone."""
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
+    if len(epochs) and min(epochs) == max(epochs):
+        axes.set_xlim(min(epochs) - 1, max(epochs) + 1)
+
+
+def log_axis(axis: Axis) -> None:
+    """A logarithmic axis whose numbers are few enough not to meet; call it after the drawing."""
+    axes = axis.axes
+    (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log")
+    low, high = sorted(axis.get_view_interval())
+    decades = np.floor(np.log10(high)) - np.ceil(np.log10(low)) + 1
+    axis.set_minor_formatter(NullFormatter())
+    if decades >= 2:
+        axis.set_major_locator(LogLocator(numticks=5))
+        return
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+    axis.set_minor_locator(NullLocator())
+    if high / low > 5:
+        axis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=5))
+    else:
+        axis.set_major_locator(MaxNLocator(nbins=3))
+
+
+def say(axes: Axes, text: str) -> None:
+    """Words in the middle of a panel that has nothing to draw."""
+    axes.text(
+        *(0.5, 0.5, text), transform=axes.transAxes, ha="center", va="center", color="0.35", size=8
+    )
+    axes.grid(False)
+    axes.set(xticks=[], yticks=[])
+
+
+def save(made: Figure, folder: Path, name: str) -> list[Path]:
+    """``name.png`` (150 dpi) and ``name.pdf`` (fonts embedded) in the folder, which is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{name}.png", folder / f"{name}.pdf"]
+    with matplotlib.rc_context(STYLE):
+        made.savefig(paths[0], dpi=150)
+        # Without a date the same run gives the same bytes.
+        made.savefig(paths[1], metadata={"CreationDate": None})
+    return paths
