@@ -6,18 +6,25 @@ import csv
 import json
 import math
 import zipfile
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-__all__ = ["Run", "exponent", "find", "load", "read_metrics"]
+__all__ = ["Run", "distinguish", "exponent", "find", "load", "read_metrics", "settings", "survey"]
 
 # A folder with one of these is a run's.
 MARKS = (".hydra/config.yaml", "summary.json")
+
+# What may differ between two runs of one setting: the seed, the machine, how often they measure.
+FREE = (
+    *("seed", "resume", "hydra", "logger", "watch", "diagnostics", "knn"),
+    *("root", "download", "workers", "skip_broken", "compile", "channels_last"),
+)
+TRAINER = ("devices", "num_nodes", "accumulate_grad_batches", "precision", "gradient_clip_val")
 
 METHODS = {
     "simsiam": "SimSiam",
@@ -52,6 +59,8 @@ class Run:
     spectra: dict[str, np.ndarray] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    # What tells it from others of its label, in the label; see `distinguish`.
+    note: str = ""
 
     @property
     def method(self) -> str:
@@ -83,11 +92,11 @@ class Run:
     @property
     def label(self) -> str:
         """Method and filter in the paper's words, the same for all seeds."""
-        name = METHODS.get(self.method, self.method)
-        if self.filter in ("none", "learnable"):
-            return name
-        shown = FILTERS.get(self.filter, self.filter)
-        return f"{name}, {shown.replace('{p}', exponent(self.config.get('p')))}"
+        parts = [METHODS.get(self.method, self.method)]
+        if self.filter not in ("none", "learnable"):
+            shown = FILTERS.get(self.filter, self.filter)
+            parts.append(shown.replace("{p}", exponent(self.config.get("p"))))
+        return ", ".join([*parts, self.note] if self.note else parts)
 
     def last(self, column: str) -> float:
         """The last measured value of a column; NaN without one."""
@@ -111,8 +120,16 @@ def read_metrics(path: Path) -> dict[str, np.ndarray]:
     """The columns of a ``metrics.csv``; a value that was not measured is NaN."""
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
-    names = rows[0].keys() if rows else []
-    return {name: np.array([float(row[name] or "nan") for row in rows]) for name in names}
+    names = [name for name in (rows[0] if rows else []) if name]
+    return {name: np.array([_number(row[name]) for row in rows]) for name in names}
+
+
+def _number(text: str | None) -> float:
+    """What a cell says; NaN for an empty one, or one that was cut off while it was written."""
+    try:
+        return float(text or "nan")
+    except ValueError:
+        return math.nan
 
 
 def load(folder: Path) -> Run:
@@ -124,22 +141,22 @@ def load(folder: Path) -> Run:
         raise ValueError(
             f"{folder} is no run's folder: it holds neither .hydra/config.yaml nor summary.json."
         )
-    summary: dict[str, Any] = {}
-    if (folder / "summary.json").is_file():
-        summary = json.loads((folder / "summary.json").read_text())
-    config = folder / ".hydra" / "config.yaml"
-    cfg = OmegaConf.load(config) if config.is_file() else OmegaConf.create(summary["config"])
-    assert isinstance(cfg, DictConfig)
-
+    missing: list[str] = []
+    summary = _read_summary(folder / "summary.json", missing)
+    cfg = _read_config(folder, summary)
     metrics: dict[str, np.ndarray] = {}
-    if (folder / "metrics.csv").is_file():
+    try:
         metrics = read_metrics(folder / "metrics.csv")
-    done, missing = len(metrics.get("epoch", ())), []
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, csv.Error):
+        missing.append("metrics.csv cannot be read")
+    done, asked = len(metrics.get("epoch", ())), cfg.get("max_epochs", 0)
     if not done:
         missing.append("no epoch has ended")
-    elif done < cfg.max_epochs:
-        missing.append(f"{done} of {cfg.max_epochs} epochs")
-    if done and not summary:
+    elif done < asked:
+        missing.append(f"{done} of {asked} epochs")
+    if done and not (folder / "summary.json").is_file():
         missing.append("no summary.json (the run goes on, or broke off)")
     try:
         spectra = _read_spectra(folder / "spectra.npz")
@@ -157,9 +174,49 @@ def _read_spectra(path: Path) -> dict[str, np.ndarray]:
         return {name: saved[name] for name in saved.files}
 
 
+def _read_summary(path: Path, missing: list[str]) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict):
+        missing.append("summary.json cannot be read")
+        return {}
+    return found
+
+
+def _read_config(folder: Path, summary: dict[str, Any]) -> DictConfig:
+    path = folder / ".hydra" / "config.yaml"
+    try:
+        cfg: Any = OmegaConf.load(path) if path.is_file() else OmegaConf.create(summary["config"])
+        groups = ("method.name", "filter.name", "dataset.name")
+        whole = all(OmegaConf.select(cfg, name) for name in groups) and "seed" in cfg
+    except Exception as error:  # YAML's, OmegaConf's and the file system's: one sentence for all
+        raise ValueError(f"{folder}: its config cannot be read ({_line(error)}).") from error
+    if not whole:
+        raise ValueError(f"{folder} is no run of this package: its config names no method or seed.")
+    assert isinstance(cfg, DictConfig)
+    return cfg
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def find(paths: Sequence[Path]) -> list[Run]:
     """The runs in these folders: each is a run's own, or holds runs at any depth (a sweep)."""
+    found, broken = survey(paths)
+    if broken:
+        raise ValueError(broken[0])
+    return found
+
+
+def survey(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
+    """The runs in these folders, and a sentence for each folder whose run cannot be read."""
     found: dict[Path, Run] = {}
+    broken: dict[Path, str] = {}
     for path in paths:
         if not path.is_dir():
             raise ValueError(f"{path} is no folder; give the folder of a run or of a sweep.")
@@ -169,8 +226,59 @@ def find(paths: Sequence[Path]) -> list[Run]:
                 f"{path} holds no run: no folder below it has .hydra/config.yaml or summary.json."
             )
         for folder in folders:
-            found.setdefault(folder.resolve(), load(folder))
-    return list(found.values())
+            place = folder.resolve()
+            try:
+                found[place] = found[place] if place in found else load(folder)
+            except ValueError as error:
+                broken[place] = str(error)
+    return list(found.values()), list(broken.values())
+
+
+def distinguish(runs: Sequence[Run]) -> list[Run]:
+    """The runs, with what they differ in added to labels that more than one setting has.
+
+    Runs of one label are drawn as seeds of one setting; those of a sweep over the batch size, say,
+    would be averaged.
+    """
+    told = {id(run): settings(run) for run in runs}
+    labels: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        labels.setdefault((run.dataset, run.label), []).append(run)
+    notes: dict[int, str] = {}
+    for alike in labels.values():
+        keys = dict.fromkeys(key for run in alike for key in told[id(run)])
+        apart = [key for key in keys if len({str(told[id(run)].get(key)) for run in alike}) > 1]
+        for run in alike:
+            shown = [f"{_short(key, apart)}={told[id(run)].get(key)}" for key in apart[:3]]
+            notes[id(run)] = ", ".join(shown) + (", …" if len(apart) > 3 else "")
+    return [replace(run, note=notes[id(run)]) for run in runs]
+
+
+def settings(run: Run) -> dict[str, Any]:
+    """What runs must share to be seeds of one setting: the config's leaves, but for ``FREE``."""
+    try:
+        plain = OmegaConf.to_container(run.config, resolve=True)
+    except Exception:  # an environment variable of another machine, say
+        plain = OmegaConf.to_container(run.config, resolve=False)
+    return {".".join(key): value for key, value in _leaves(plain) if not _free(key)}
+
+
+def _leaves(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if not isinstance(node, (dict, list)):
+        yield path, node
+        return
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+        yield from _leaves(value, (*path, str(key)))
+
+
+def _free(key: tuple[str, ...]) -> bool:
+    return any(part in FREE for part in key) or (key[0] == "trainer" and key[-1] not in TRAINER)
+
+
+def _short(key: str, others: Sequence[str]) -> str:
+    """A key's last name, or all of it where another one ends alike."""
+    last = key.split(".")[-1]
+    return key if sum(other.split(".")[-1] == last for other in others) > 1 else last
 
 
 def _is_run(folder: Path) -> bool:

@@ -112,3 +112,43 @@ def test_what_is_no_run_is_named(tmp_path):
         runs.find([tmp_path / "nowhere"])
     with pytest.raises(ValueError, match="is no run's folder"):
         runs.load(tmp_path)
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_is_there(tmp_path):
+    write(tmp_path / "run")
+    (tmp_path / "run" / "summary.json").write_text('{"last": {"ep')
+    with open(tmp_path / "run" / "metrics.csv", "a") as file:
+        file.write("3,4.5,7.")  # cut off while it was written
+        file.write("\n4,1e")
+    found = runs.load(tmp_path / "run")
+    assert "summary.json cannot be read" in found.missing
+    assert found.metrics["epoch"].tolist() == [0, 1, 2, 3, 4]
+    assert math.isnan(found.metrics["erank/online"][-1])
+    (tmp_path / "run" / "metrics.csv").write_bytes(b"\xff\xfe\x00 no table")
+    assert "metrics.csv cannot be read" in runs.load(tmp_path / "run").missing
+
+
+@pytest.mark.parametrize("config", ["a: [", "db: {name: mysql}", "- 1", "", "method: {name: byol}"])
+def test_a_config_of_something_else_is_no_run_and_the_others_are_read(config, tmp_path):
+    write(tmp_path / "good")
+    (tmp_path / "other" / ".hydra").mkdir(parents=True)
+    (tmp_path / "other" / ".hydra" / "config.yaml").write_text(config)
+    with pytest.raises(ValueError, match="other"):
+        runs.find([tmp_path])
+    found, broken = runs.survey([tmp_path])
+    assert [run.folder.name for run in found] == ["good"]
+    assert len(broken) == 1
+    assert "other" in broken[0]
+
+
+def test_settings_that_share_a_label_are_told_apart_and_seeds_are_not(tmp_path):
+    for seed, batch in ((0, 64), (1, 64), (0, 128)):
+        write(tmp_path / f"{seed}_{batch}", seed=seed, batch_size=batch)
+    found = runs.distinguish(runs.find([tmp_path]))
+    labels = [run.label for run in found]
+    assert sorted(labels) == [
+        "SimSiam, h(σ) = σ^-0.5, batch_size=128",
+        *["SimSiam, h(σ) = σ^-0.5, batch_size=64"] * 2,
+    ]
+    alike = runs.distinguish([run for run in found if "64" in run.label])
+    assert {run.note for run in alike} == {""}, "seeds alone"
