@@ -96,7 +96,7 @@ def check_arguments(argv: list[str], config: str = "config", implied: Sequence[s
         overrides = OverridesParser.create().parse_overrides(arguments.overrides)
     except HydraException as error:
         fail(f"cannot read the arguments: {_first_line(error)}")
-    groups = _groups(config)
+    groups = _groups(config, arguments.config_dir)
     chosen = list(implied)
     for override in overrides:
         named = override.key_or_group in groups and not override.is_delete()
@@ -111,18 +111,19 @@ def check_arguments(argv: list[str], config: str = "config", implied: Sequence[s
             _check_writable(overrides, bool(arguments.multirun))
 
 
-def _groups(config: str) -> dict[str, list[str]]:
-    """The config's groups and their options, from the files."""
+def _groups(config: str, own: str | None = None) -> dict[str, list[str]]:
+    """The config's groups and their options, from the files; ``own`` is a user's --config-dir."""
     from omegaconf import OmegaConf
 
     folder = config_folder()
     defaults = OmegaConf.load(folder / f"{config}.yaml").defaults
     named = {str(key).split()[-1] for entry in defaults if entry != "_self_" for key in entry}
     found: dict[str, list[str]] = {}
-    for path in sorted(folder.rglob("*.yaml")):
-        parts = path.relative_to(folder).with_suffix("").parts
-        if len(parts) > 1 and parts[0] in named and parts[0] != "recipe":
-            found.setdefault(parts[0], []).append("/".join(parts[1:]))
+    for place in (folder, *([Path(own)] if own else [])):
+        for path in sorted(place.rglob("*.yaml")):
+            parts = path.relative_to(place).with_suffix("").parts
+            if len(parts) > 1 and parts[0] in named and parts[0] != "recipe":
+                found.setdefault(parts[0], []).append("/".join(parts[1:]))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from conftest import command
 
-from rdm_solo.cli import config_folder
+from rdm_solo.cli import check_arguments, config_folder
 
 
 @pytest.mark.process
@@ -20,3 +20,14 @@ def test_help_lists_the_groups_of_its_own_command_alone(tmp_path):
     assert {name.partition("/")[0] for name in listed} == {
         *("dataset", "experiment", "filter", "logger", "method", "trainer")
     }
+
+
+def test_a_folder_of_ones_own_adds_choices(tmp_path, capsys):
+    (tmp_path / "filter").mkdir()
+    (tmp_path / "filter" / "soft.yaml").write_text("# @package _global_\nfilter: {name: soft}\n")
+    check_arguments(["--config-dir", str(tmp_path), "filter=soft"])
+    with pytest.raises(SystemExit):
+        check_arguments(["filter=soft"])
+    with pytest.raises(SystemExit):
+        check_arguments(["--config-dir", str(tmp_path), "filter=sof"])
+    assert "did you mean 'soft'" in capsys.readouterr().err
