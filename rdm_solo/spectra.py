@@ -1,196 +1,71 @@
-"""Spectra of the two branches: correlation matrices, effective rank, filter curves, alignment.
+"""Spectra of the two branches over an epoch: one metric, right on one process and on many.
 
-Rows are expected as the method compares them: l2-normalised (SimSiam, BYOL) or softmaxed (SwAV,
-DINO). Correlation matrices are uncentred second moments; eigenvalues descend. Equations are those
-of Zhuo et al., "Towards a Unified Theoretical Understanding of Non-contrastive Learning via Rank
-Differential Mechanism", ICLR 2023.
+The functions of matrices and eigenvalues are :mod:`rdm_solo.eigen`'s and can be had from here.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+
+from rdm_solo.eigen import (
+    alignment,
+    correlation,
+    effective_rank,
+    filter_curve,
+    ideal_filter,
+    leading,
+    low_rank_spectrum,
+    rankme,
+    spearman,
+)
+from rdm_solo.moments import Moments, from_matrices, from_rows
+from rdm_solo.readings import Spectra, read
+from rdm_solo.sampling import LAST, bottom, keys
 
 __all__ = [
     "BranchSpectra",
+    "Correlation",
     "Spectra",
     "alignment",
     "correlation",
     "effective_rank",
     "filter_curve",
+    "ideal_filter",
     "leading",
+    "low_rank_spectrum",
+    "rankme",
     "spearman",
 ]
 
-# The paper looks at the leading eigenvalues whose sum exceeds this share of the total.
-LEADING_SHARE = 0.9999
-
-
-def correlation(x: Tensor) -> Tensor:
-    """The uncentred correlation matrix ``C = E[x x^T]`` in float64 (Section 3).
-
-    Shapes: ``(N, k) -> (k, k)``.
-
-    >>> correlation(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
-    tensor([[0.5000, 0.0000],
-            [0.0000, 0.5000]], dtype=torch.float64)
-    """
-    if x.ndim != 2 or len(x) == 0:
-        raise ValueError(
-            f"correlation takes a non-empty batch of shape (N, k), got {tuple(x.shape)}."
-        )
-    y = x.detach().double()
-    return y.mT @ y / len(y)
-
-
-def effective_rank(lam_or_C: Tensor) -> Tensor:
-    r"""The effective rank :math:`\exp(-\sum_i q_i \log q_i)`, :math:`q = \lambda/\sum\lambda`.
-
-    Takes the eigenvalues of a correlation matrix, or the matrix. It lies between 1 and k, and is
-    0 for the zero matrix, which spans nothing. The eigenvalues are those of C (Section 3), not
-    singular values of the features, whose entropy gives another number.
-
-    Shapes: ``(k,)`` or ``(k, k) -> ()``.
-
-    >>> round(float(effective_rank(torch.tensor([1.0, 1.0, 0.0]))), 6)
-    2.0
-    """
-    if lam_or_C.ndim == 2 and lam_or_C.shape[0] == lam_or_C.shape[1]:
-        lam = torch.linalg.eigvalsh(lam_or_C.double())
-    elif lam_or_C.ndim == 1:
-        lam = lam_or_C.double()
-    else:
-        raise ValueError(
-            "effective_rank takes eigenvalues (k,) or a square matrix (k, k), "
-            f"got {tuple(lam_or_C.shape)}."
-        )
-    lam = lam.clamp_min(0)
-    total = lam.sum()
-    entropy = torch.special.entr(lam / torch.where(total > 0, total, 1.0)).sum()
-    return torch.where(total > 0, entropy.exp(), 0.0)
-
-
-def filter_curve(lam_p: Tensor, lam_z: Tensor) -> Tensor:
-    r"""The online filter :math:`g(\lambda^z_i) = \sqrt{\lambda^p_i / \lambda^z_i}` (Lemma 2).
-
-    Both spectra are paired by rank. Where the target's eigenvalue is rounding noise there is no
-    curve: NaN.
-
-    Shapes: ``(k,), (k,) -> (k,)``.
-
-    >>> filter_curve(torch.tensor([4.0, 1.0]), torch.tensor([1.0, 1.0]))
-    tensor([2., 1.], dtype=torch.float64)
-    """
-    lam_p = lam_p.double().clamp_min(0)
-    lam_z = lam_z.double().clamp_min(0)
-    noise = lam_z.max() * len(lam_z) * torch.finfo(torch.float64).eps
-    real = lam_z > noise
-    ratio = lam_p / torch.where(real, lam_z, 1.0)
-    return torch.where(real, ratio.sqrt(), torch.nan)
-
-
-def leading(lam: Tensor, share: float = LEADING_SHARE) -> int:
-    """How many leading eigenvalues hold more than that share of the sum (Appendix B.3).
-
-    >>> leading(torch.tensor([0.9, 0.0999, 0.0001, 0.0]))
-    2
-    """
-    lam = lam.double().clamp_min(0)
-    total = lam.sum()
-    if total <= 0:
-        return 1
-    # Rounding of the sum must not move the limit by one.
-    missing = lam.cumsum(0) < (share - 1e-9) * total
-    return min(int(missing.sum()) + 1, len(lam))
-
-
-def alignment(C_p: Tensor, C_z: Tensor, m: int | None = None, weighted: bool = False) -> Tensor:
-    r"""Eigenspace alignment :math:`\frac1m\sum_i \cos(u_i, C_p u_i)`, u_i of C_z (Appendix B.3).
-
-    ``m`` leading eigenvectors count, by default those that hold 99.99 % of the eigenvalues' sum;
-    the paper sets 512, and 128 for BYOL. ``weighted`` weighs each by its eigenvalue, so that a
-    tail of tiny directions does not decide.
-
-    Shapes: ``(k, k), (k, k) -> ()``.
-
-    >>> C = torch.diag(torch.tensor([3.0, 1.0]))
-    >>> alignment(C @ C, C)
-    tensor(1., dtype=torch.float64)
-    """
-    lam, u = torch.linalg.eigh(C_z.double())
-    return _alignment(C_p.double(), lam.flip(0), u.flip(1), m, weighted)
-
-
-def _alignment(C_p: Tensor, lam: Tensor, u: Tensor, m: int | None, weighted: bool) -> Tensor:
-    m = leading(lam) if m is None else m
-    if not 1 <= m <= len(lam):
-        raise ValueError(f"m must lie between 1 and k={len(lam)}, got {m}.")
-    u, lam = u[:, :m], lam[:m].clamp_min(0)
-    image = C_p @ u
-    norm = torch.linalg.vector_norm(image, dim=0)
-    cosine = (u * image).sum(0) / torch.where(norm > 0, norm, 1.0)
-    weights = lam if weighted and lam.sum() > 0 else torch.ones_like(lam)
-    return (cosine * weights).sum() / weights.sum()
-
-
-def spearman(a: Tensor, b: Tensor) -> Tensor:
-    """Spearman's rank correlation of two vectors, ties sharing their mean rank.
-
-    A vector that is flat to rounding has no order: 0.
-
-    >>> spearman(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([9.0, 4.0, 1.0]))
-    tensor(1., dtype=torch.float64)
-    """
-    ranks = []
-    for vector in (a.double(), b.double()):
-        if len(vector) < 2 or vector.max() - vector.min() <= 1e-6 * vector.abs().max():
-            return torch.zeros((), dtype=torch.float64, device=a.device)
-        _, inverse, counts = torch.unique(vector, return_inverse=True, return_counts=True)
-        last = counts.cumsum(0).double()
-        ranks.append((last - (counts - 1) / 2)[inverse])
-    stacked = torch.stack(ranks)
-    return torch.corrcoef(stacked)[0, 1]
-
-
-@dataclass
-class Spectra:
-    """What an epoch's outputs look like; made by :meth:`BranchSpectra.compute`."""
-
-    lam_online: Tensor
-    lam_target: Tensor
-    lam_positive: Tensor
-    lam_projection: Tensor
-    curve: Tensor
-    curve_directional: Tensor
-    scalars: dict[str, float]
-    rows: int
-
-    def arrays(self) -> dict[str, Tensor]:
-        """Eigenvalues and curves by the names that they have on disk."""
-        return {
-            "lam_online": self.lam_online,
-            "lam_target": self.lam_target,
-            "lam_positive": self.lam_positive,
-            "lam_projection": self.lam_projection,
-            "filter_curve": self.curve,
-            "filter_curve_directional": self.curve_directional,
-        }
+# How many eigenvectors count in the paper's alignment (Appendix B.3); 128 for BYOL.
+PAPER_M = 512
 
 
 class BranchSpectra(Metric):
     """Correlation matrices of both branches over an epoch, and the numbers read off them.
 
     Second moments are summed in float64 and added over processes, so two processes equal one.
-    ``update`` takes the online outputs p_x, the target outputs z_x of the same views and z_{x+} of
-    their positives, and, where a filter stands between, the unfiltered projections.
+    ``update`` takes the online outputs p_x, the target outputs z_x of the same views, z_{x+} of
+    their positives if there are any, and, where a filter stands between, the unfiltered
+    projections.
+
+    Beyond ``max_dim`` dimensions a k x k matrix is too large. Then ``sample`` rows are kept, by a
+    hash of their content, which makes the choice independent of order, batches and processes; and
+    eigenvalues, curves and alignments come from these rows' Gram matrices, exactly. They are the
+    sample's: flat spectra come out with too low an effective rank (1/i at k = 8192, 1024 rows: 0.41
+    of the truth), steep ones do not (1/i^2: 0.996).
 
     Args:
         dim: k, the outputs' dimension.
         normalize: scale rows to unit length first (``True`` for SimSiam and BYOL; outputs of a
             softmax are taken as they are).
+        m: how many eigenvectors count in the alignments named ``_paper_m``: the paper's 512, or
+            128 for BYOL. Never more than there are.
+        max_dim: the largest k for k x k matrices.
+        sample: N, the rows that are kept where k is larger.
 
     >>> metric = BranchSpectra(dim=2)
     >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -211,46 +86,79 @@ class BranchSpectra(Metric):
     sum_squared: Tensor
     count: Tensor
     broken: Tensor
+    kept: list[Tensor]
+    kept_keys: list[Tensor]
 
-    def __init__(self, dim: int, normalize: bool = True) -> None:
+    def __init__(
+        self,
+        dim: int,
+        normalize: bool = True,
+        m: int | None = None,
+        max_dim: int = 4096,
+        sample: int = 1024,
+    ) -> None:
         super().__init__(compute_with_cache=False)
-        self.dim = dim
-        self.normalize = normalize
-        square = torch.zeros(dim, dim, dtype=torch.float64)
-        for name in ("sum_online", "sum_target", "sum_positive", "sum_projection"):
-            self.add_state(name, square.clone(), dist_reduce_fx="sum")
-        self.add_state("sum_mean", square[0].clone(), dist_reduce_fx="sum")
-        self.add_state("sum_squared", square[0, 0].clone(), dist_reduce_fx="sum")
+        for name, value in (("dim", dim), ("max_dim", max_dim), ("sample", sample), ("m", m)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
+        self.dim, self.normalize = dim, normalize
+        self.m = PAPER_M if m is None else m
+        self.sampled, self.sample = dim > max_dim, sample
+        zero = torch.zeros((), dtype=torch.float64)
+        if self.sampled:
+            for name in ("kept", "kept_keys"):
+                self.add_state(name, [], dist_reduce_fx="cat")
+        else:
+            for name in ("sum_online", "sum_target", "sum_positive", "sum_projection"):
+                self.add_state(name, zero.expand(dim, dim).clone(), dist_reduce_fx="sum")
+        self.add_state("sum_mean", zero.expand(dim).clone(), dist_reduce_fx="sum")
+        self.add_state("sum_squared", zero.clone(), dist_reduce_fx="sum")
         for name in ("count", "broken"):
             self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+        self._positives: bool | None = None
+
+    def reset(self) -> None:
+        super().reset()
+        self._positives = None
 
     @torch.no_grad()
     def update(
-        self, online: Tensor, target: Tensor, positive: Tensor, projection: Tensor | None = None
+        self,
+        online: Tensor,
+        target: Tensor,
+        positive: Tensor | None = None,
+        projection: Tensor | None = None,
     ) -> None:
         """Add a batch. Shapes: ``(N, k)`` each. Rows with NaN or infinity in any of them are left
-        out, as the filters do, and counted."""
-        if projection is None:
-            projection = target
-        for name, x in {"online": online, "target": target, "positive": positive}.items():
-            if x.ndim != 2 or x.shape != (len(online), self.dim):
-                raise ValueError(
-                    f"{name} must have shape (N, {self.dim}) with one N for all, "
-                    f"got {tuple(x.shape)} beside {tuple(online.shape)}."
-                )
-        whole = torch.stack(
-            [x.isfinite().all(1) for x in (online, target, positive, projection)]
-        ).all(0)
-        p, z, z_plus, y = (self._rows(x, whole) for x in (online, target, positive, projection))
-        gram_z = z.mT @ z
-        self.sum_online += p.mT @ p
-        self.sum_target += gram_z
-        self.sum_positive += z.mT @ z_plus
-        self.sum_projection += gram_z if projection is target else y.mT @ y
-        self.sum_mean += y.sum(0)
-        self.sum_squared += y.square().sum()
+        out, as the filters do, and counted. Positives come with every batch or with none."""
+        given = {"online": online, "target": target, "positive": positive, "projection": projection}
+        parts = {name: x.detach() for name, x in given.items() if x is not None}
+        self._check(parts)
+        whole = torch.stack([x.isfinite().all(1) for x in parts.values()]).all(0)
         self.count += whole.sum()
         self.broken += (~whole).sum()
+        y = self._rows(parts.get("projection", parts["target"]), whole)
+        self.sum_mean += y.sum(0)
+        self.sum_squared += y.square().sum()
+        if self.sampled:
+            parts.setdefault("projection", parts["target"])
+            self._keep(list(parts.values()), whole)
+        else:
+            self._add(given, whole)
+
+    def _check(self, parts: dict[str, Tensor]) -> None:
+        for name, x in parts.items():
+            if x.ndim != 2 or x.shape != (len(parts["online"]), self.dim):
+                raise ValueError(
+                    f"{name} must have shape (N, {self.dim}) with one N for all, "
+                    f"got {tuple(x.shape)} beside {tuple(parts['online'].shape)}."
+                )
+        if self._positives not in (None, "positive" in parts):
+            raise ValueError(
+                "positive was given with some batches and left out with others; give it always, or "
+                "never, between two resets."
+            )
+        self._positives = "positive" in parts
 
     def _rows(self, x: Tensor, whole: Tensor) -> Tensor:
         # Zero rows add nothing; dropping them would make the device tell how many are left.
@@ -259,49 +167,89 @@ class BranchSpectra(Metric):
             return x
         return torch.nn.functional.normalize(x, dim=1)
 
+    def _add(self, given: dict[str, Tensor | None], whole: Tensor) -> None:
+        """A batch's second moments; outputs that are one tensor are multiplied once."""
+        if given["projection"] is None:
+            given["projection"] = given["target"]
+        rows = {id(x): self._rows(x, whole) for x in given.values() if x is not None}
+        grams: dict[tuple[int, int], Tensor] = {}
+
+        def gram(left: str, right: str) -> Tensor:
+            key = id(given[left]), id(given[right])
+            if key not in grams:
+                grams[key] = rows[key[0]].mT @ rows[key[1]]
+            return grams[key]
+
+        self.sum_online += gram("online", "online")
+        self.sum_target += gram("target", "target")
+        self.sum_projection += gram("projection", "projection")
+        if given["positive"] is not None:
+            self.sum_positive += gram("target", "positive")
+
+    def _keep(self, parts: list[Tensor], whole: Tensor) -> None:
+        """Of the rows so far and these, the ones with the smallest hashes."""
+        parts = [x if x.dtype == torch.double else x.float() for x in parts]
+        key, rows = keys(parts, whole), torch.cat(parts, dim=1)
+        if self.kept:
+            rows, key = torch.cat([*self.kept, rows]), torch.cat([*self.kept_keys, key])
+        rows, key = bottom(rows, key, self.sample)
+        self.kept, self.kept_keys = [rows], [key]
+
     @torch.no_grad()
     def compute(self) -> Spectra:
         """Eigenvalues, curves and scalars of everything since the last reset."""
-        rows = int(self.count)
-        if rows == 0:
-            seen = "no batch yet; call update() first" if not self.broken else "no finite row"
-            raise ValueError(f"BranchSpectra has seen {seen}.")
+        seen = int(self.count)
+        if seen == 0:
+            what = "no batch yet; call update() first" if not self.broken else "no finite row"
+            raise ValueError(f"BranchSpectra has seen {what}.")
+        rows = min(seen, self.sample) if self.sampled else seen
+        moments = self._of_sample() if self.sampled else self._of_sums(seen)
+        variance = self.sum_squared / seen - (self.sum_mean / seen).square().sum()
+        return read(moments, variance, rows, self.m, self.sampled)
+
+    def _of_sums(self, rows: int) -> Moments:
         C_p, C_z, C_y = (s / rows for s in (self.sum_online, self.sum_target, self.sum_projection))
         C_plus = (self.sum_positive + self.sum_positive.mT) / (2 * rows)
-        lam_p, lam_plus, lam_y = (
-            torch.linalg.eigvalsh(C).flip(0).clamp_min(0) for C in (C_p, C_plus, C_y)
-        )
-        lam_z, u = torch.linalg.eigh(C_z)
-        lam_z, u = lam_z.flip(0).clamp_min(0), u.flip(1)
-        curve = filter_curve(lam_p, lam_z)
-        # The stricter curve: what the online branch holds along the target's own directions.
-        directional = filter_curve(torch.einsum("ij,ik,kj->j", u, C_p, u), lam_z)
-        m = leading(lam_z)
-        erank_p, erank_z, erank_y = (effective_rank(lam) for lam in (lam_p, lam_z, lam_y))
-        scalars = {
-            "erank/online": erank_p,
-            "erank/target": erank_z,
-            "erank/gap": erank_z - erank_p,
-            "erank/projection": erank_y,
-            "alignment/online_target": _alignment(C_p, lam_z, u, m, weighted=False),
-            "alignment/online_target_weighted": _alignment(C_p, lam_z, u, m, weighted=True),
-            "alignment/target_positive": _alignment(C_plus, lam_z, u, m, weighted=False),
-            "filter/monotonicity": _monotonicity(curve[:m], lam_z[:m]),
-            "filter/monotonicity_directional": _monotonicity(directional[:m], lam_z[:m]),
-            "feature/variance": self.sum_squared / rows - (self.sum_mean / rows).square().sum(),
-        }
-        return Spectra(
-            lam_p,
-            lam_z,
-            lam_plus,
-            lam_y,
-            curve,
-            directional,
-            {name: float(value) for name, value in scalars.items()},
-            rows,
-        )
+        return from_matrices(C_p, C_z, C_plus if self._positives else None, C_y)
+
+    def _of_sample(self) -> Moments:
+        rows, key = bottom(dim_zero_cat(self.kept), dim_zero_cat(self.kept_keys), self.sample)
+        rows = rows[key < LAST]
+        whole = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+        width = rows.shape[1] // self.dim
+        parts = [self._rows(x, whole) for x in rows.chunk(width, dim=1)]
+        p, z, y = parts[0], parts[1], parts[-1]
+        return from_rows(p, z, parts[2] if self._positives else None, y, min(self.sample, self.dim))
 
 
-def _monotonicity(curve: Tensor, lam: Tensor) -> Tensor:
-    real = curve.isfinite()
-    return spearman(curve[real], lam[real])
+class Correlation(Metric):
+    """The correlation matrix of rows ``(N, b)`` over an epoch, as they are, in float64.
+
+    >>> metric = Correlation(dim=2)
+    >>> metric.update(torch.eye(2))
+    >>> metric.compute().tolist()
+    [[0.5, 0.0], [0.0, 0.5]]
+    """
+
+    full_state_update = False
+    higher_is_better = None
+    is_differentiable = False
+
+    total: Tensor
+    count: Tensor
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(compute_with_cache=False)
+        self.add_state("total", torch.zeros(dim, dim, dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("count", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+
+    @torch.no_grad()
+    def update(self, x: Tensor) -> None:
+        whole = x.isfinite().all(1)
+        x = x.detach().double().where(whole[:, None], 0.0)
+        self.total += x.mT @ x
+        self.count += whole.sum()
+
+    @torch.no_grad()
+    def compute(self) -> Tensor:
+        return self.total / self.count.clamp_min(1)

@@ -11,15 +11,20 @@ import torch
 from conftest import features
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rdm_solo.filters import SpectralFilter
+from rdm_solo.sampling import keys
 from rdm_solo.spectra import (
     BranchSpectra,
+    Correlation,
     alignment,
     correlation,
     effective_rank,
     filter_curve,
     leading,
+    low_rank_spectrum,
+    rankme,
     spearman,
 )
 
@@ -208,3 +213,223 @@ class TestBrokenRows:
         metric.update(broken, broken, broken)
         with pytest.raises(ValueError, match="no finite row"):
             metric.compute()
+
+
+def four(n: int, k: int, seed: int = 0) -> list[torch.Tensor]:
+    """Online, target, positive and projection of n rows, all four different."""
+    kinds = ["1/i", "batchnorm", "1/i", "gaussian"]
+    return [features(kind, n, k, seed=seed + i) for i, kind in enumerate(kinds)]
+
+
+def spectra_of(parts: list[torch.Tensor], batch: int = 1000, **options):
+    metric = BranchSpectra(parts[0].shape[1], **options)
+    for rows in torch.arange(len(parts[0])).split(batch):
+        metric.update(*(part[rows] for part in parts))
+    return metric.compute()
+
+
+def same(a, b, rel: float) -> None:
+    """Arrays and scalars of two spectra agree, each array within ``rel`` of its largest entry."""
+    assert a.scalars.keys() == b.scalars.keys()
+    assert a.scalars == pytest.approx(b.scalars, rel=rel, abs=rel)
+    for name, array in b.arrays().items():
+        if name != "sampled":
+            assert torch.equal(a.arrays()[name].isfinite(), array.isfinite()), name
+            size = float(array.nan_to_num().abs().max())
+            torch.testing.assert_close(
+                a.arrays()[name], array, rtol=rel, atol=rel * size, equal_nan=True, msg=name
+            )
+
+
+def test_rankme_is_the_entropy_of_singular_values():
+    x = features("1/i", 60, 12)
+    sigma = np.linalg.svd(x.double().numpy(), compute_uv=False)
+    q = sigma / sigma.sum()
+    want = float(np.exp(-(q * np.log(q)).sum()))
+    assert float(rankme(correlation(x))) == pytest.approx(want, rel=1e-9)
+    assert want > 1.5 * float(effective_rank(correlation(x)))
+    # Rounding noise has no singular value: of 3 directions in 40, three are left.
+    flat = torch.linalg.qr(torch.randn(50, 3, dtype=torch.float64))[0] @ torch.randn(3, 40).double()
+    assert 2 < float(rankme(correlation(flat))) < 3
+
+
+def test_the_ideal_filter_is_the_ratio_of_theorem_2():
+    """Between 0 and 1, where positives are two draws around one mean, as the paper's are."""
+    mean = features("1/i", 4000, 6)
+    rng = torch.Generator().manual_seed(1)
+    a, b = (mean + 0.3 * torch.randn(mean.shape, generator=rng) for _ in range(2))
+    z, plus = torch.cat([a, b]), torch.cat([b, a])
+    spectra = spectra_of([z, z, plus], normalize=False)
+    want = spectra.lam_positive / spectra.lam_target
+    torch.testing.assert_close(spectra.ideal, want)
+    assert 0 < spectra.ideal.min() < 0.5 < spectra.ideal.max() < 1
+    # The linear predictor that fits best: its singular values are omega, where eigenspaces align.
+    fitted = torch.linalg.lstsq(z.double(), plus.double()).solution
+    torch.testing.assert_close(torch.linalg.svdvals(fitted), spectra.ideal, rtol=0.02, atol=0.01)
+
+
+def test_the_papers_m_and_the_weights_against_the_function():
+    p, z, z_plus, _ = four(300, 10)
+    found = spectra_of([p, z, z_plus], m=3).scalars
+    p, z, z_plus = (torch.nn.functional.normalize(x.double(), dim=1) for x in (p, z, z_plus))
+    C_p, C_z, C_plus = correlation(p), correlation(z), (z.T @ z_plus + z_plus.T @ z) / 600
+    for name, C in (("online_target", C_p), ("target_positive", C_plus)):
+        for suffix, m in (("", None), ("_paper_m", 3)):
+            for weighted in (False, True):
+                key = f"alignment/{name}{'_weighted' * weighted}{suffix}"
+                want = float(alignment(C, C_z, m, weighted))
+                assert found[key] == pytest.approx(want, rel=1e-9, abs=1e-12), key
+    assert found["erank/positive"] == pytest.approx(float(effective_rank(C_plus)))
+    everything = spectra_of([p, z, z_plus]).scalars  # 512 of 10 are 10
+    assert everything["alignment/online_target_paper_m"] == pytest.approx(
+        float(alignment(C_p, C_z, 10))
+    )
+
+
+def test_without_positives_what_needs_them_is_absent():
+    p, z, z_plus, y = four(50, 8)
+    for options in ({}, {"max_dim": 4, "sample": 64}):
+        metric = BranchSpectra(8, **options)
+        metric.update(p, z, projection=y)
+        with pytest.raises(ValueError, match="give it always, or never"):
+            metric.update(p, z, z_plus)
+        bare, whole = metric.compute(), spectra_of([p, z, z_plus, y], **options)
+        absent = {name for name in whole.scalars if "positive" in name}
+        assert len(absent) == 5
+        assert whole.scalars.keys() - bare.scalars.keys() == absent
+        assert bare.lam_positive.isnan().all()
+        assert bare.ideal.isnan().all()
+        assert bare.lam_positive.shape == whole.lam_positive.shape
+        assert bare.scalars["erank/gap"] == pytest.approx(whole.scalars["erank/gap"], rel=1e-9)
+        metric.reset()
+        metric.update(p, z, z_plus)  # another epoch may have them
+
+
+def test_one_tensor_in_several_places_counts_as_copies_do():
+    z, plus = features("1/i", 40, 6), features("gaussian", 40, 6)
+    same(spectra_of([z, z, plus, z]), spectra_of([z, z.clone(), plus, z.clone()]), rel=1e-12)
+
+
+class TestSample:
+    @pytest.mark.parametrize(("n", "k"), [(40, 48), (60, 24), (64, 64)])
+    def test_that_holds_every_row_gives_what_matrices_give(self, n, k):
+        """Fewer rows than dimensions, more, and as many; positives that are no permutation."""
+        parts = four(n, k)
+        found = spectra_of(parts, batch=17, max_dim=8, sample=64)
+        want = spectra_of(parts)
+        assert found.sampled
+        assert not want.sampled
+        assert found.rows == n
+        assert found.lam_online.shape == (min(64, k),)
+        same(found, want, rel=1e-9)
+
+    def test_has_arrays_of_one_length_however_many_rows_there_were(self):
+        for n in (5, 30, 200):
+            found = spectra_of(four(n, 100), max_dim=64, sample=32)
+            assert found.rows == min(n, 32)
+            shapes = {tuple(x.shape) for x in found.arrays().values() if x.ndim}
+            assert shapes == {(32,)}
+
+    def test_depends_neither_on_order_nor_on_batches(self):
+        """Bit for bit."""
+        parts = four(300, 40)
+        order = torch.randperm(300, generator=torch.Generator().manual_seed(4))
+        options = {"max_dim": 8, "sample": 32}
+        want = spectra_of(parts, batch=300, **options)
+        for batch in (7, 100):
+            found = spectra_of([part[order] for part in parts], batch=batch, **options)
+            assert found.rows == 32
+            for name, array in want.arrays().items():
+                torch.testing.assert_close(
+                    found.arrays()[name], array, rtol=0, atol=0, equal_nan=True
+                )
+        other = spectra_of([*parts[:3], -parts[3]], **options)  # a row is all of its outputs
+        assert not torch.equal(other.lam_online, want.lam_online)
+
+    def test_is_drawn_evenly(self):
+        """Rows that differ in one bit of one number, or in their places, are told apart; each half
+        of the hashes gets half of the rows, to four standard deviations."""
+        n = 4000
+        x = torch.ones(n, 3)
+        x.view(torch.int32)[:, 0] += torch.arange(n, dtype=torch.int32)
+        whole = torch.ones(n, dtype=torch.bool)
+        for parts in ([x], [x.roll(1, 1)], [torch.zeros(n, 2), x]):
+            key = keys(parts, whole)
+            assert len(key.unique()) == n
+            for bit in range(64):
+                assert abs(int((key >> bit & 1).sum()) - n / 2) < 4 * math.sqrt(n / 4), bit
+
+    def test_leaves_broken_rows_out(self):
+        x = four(20, 12)
+        want = spectra_of([part[2:] for part in x], max_dim=4, sample=32)
+        x[0][0, 1], x[2][1, :] = math.nan, math.inf
+        found = spectra_of(x, batch=6, max_dim=4, sample=32)
+        assert found.rows == 18
+        same(found, want, rel=1e-12)
+
+    def test_survives_a_collapse(self):
+        zero = torch.zeros(50, 30)
+        found = spectra_of([zero, zero, zero], max_dim=4, sample=16)
+        assert found.scalars["erank/target"] == 0
+        assert found.curve.isnan().all()
+        assert np.isfinite(list(found.scalars.values())).all()
+        one = torch.ones(50, 30)
+        scalars = spectra_of([one, one, one], max_dim=4, sample=16).scalars
+        assert scalars["erank/target"] == pytest.approx(1)
+
+    def test_keeps_double_rows_double(self):
+        parts = [part.double() for part in four(40, 24)]
+        parts[1] += 1e-9 * torch.randn(40, 24, dtype=torch.float64)
+        same(spectra_of(parts, max_dim=8, sample=64), spectra_of(parts), rel=1e-9)
+
+
+def test_a_size_that_makes_no_sense_is_refused():
+    for name in ("dim", "m", "max_dim", "sample"):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+            BranchSpectra(**{"dim": 4, name: 0})
+
+
+@pytest.mark.parametrize(("n", "k", "b"), [(50, 30, 6), (50, 4, 6), (5, 30, 6)])
+def test_low_rank_spectrum_equals_that_of_the_logits(n, k, b):
+    h, W = features("1/i", n, b), features("gaussian", k, b, seed=1)
+    logits = h.double() @ W.double().T
+    want = torch.linalg.svdvals(logits).square() / n
+    found = low_rank_spectrum(correlation(h), W)
+    assert found.shape == (min(k, b),)
+    size = min(n, k, b)
+    torch.testing.assert_close(found[:size], want[:size], rtol=1e-9, atol=1e-14)
+    assert float(found[size:].sum()) < 1e-14
+    with pytest.raises(ValueError, match=r"C_h \(b, b\) and W \(k, b\)"):
+        low_rank_spectrum(correlation(h), W.T)
+
+
+class NoSync(TorchDispatchMode):
+    """Refuses what would make the host wait for a device: values read, sizes that depend on them.
+
+    A list of names alone would miss some; on ``meta`` tensors, which have no values, all fail."""
+
+    REFUSED = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal", "item")
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.overloadpacket.__name__
+        if name in self.REFUSED or name.startswith("_unique"):
+            raise AssertionError(f"{name} in a step")
+        if name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1]):
+            raise AssertionError("a mask picks rows in a step")
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("max_dim", [4, 64])
+def test_an_update_waits_for_no_device(max_dim):
+    parts = four(20, 8)
+    metric = BranchSpectra(8, max_dim=max_dim, sample=16)
+    hidden = Correlation(8)
+    with NoSync():
+        for _ in range(2):
+            metric.update(*parts)
+            hidden.update(parts[0])
+    elsewhere = BranchSpectra(8, max_dim=max_dim, sample=16).to("meta")
+    for _ in range(2):
+        elsewhere.update(*(part.to("meta") for part in parts))
+    with NoSync(), pytest.raises(AssertionError, match="in a step"):
+        metric.compute()

@@ -1,0 +1,239 @@
+"""Correlation matrices and what is read off them: effective rank, filter curves, alignment.
+
+Rows are expected as the method compares them: l2-normalised (SimSiam, BYOL) or softmaxed (SwAV,
+DINO). Correlation matrices are uncentred second moments; eigenvalues descend. Equations are those
+of Zhuo et al., "Towards a Unified Theoretical Understanding of Non-contrastive Learning via Rank
+Differential Mechanism", ICLR 2023.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "alignment",
+    "correlation",
+    "effective_rank",
+    "filter_curve",
+    "ideal_filter",
+    "leading",
+    "low_rank_spectrum",
+    "noise_floor",
+    "rankme",
+    "spearman",
+    "weighted_cosine",
+]
+
+# The paper looks at the leading eigenvalues whose sum exceeds this share of the total.
+LEADING_SHARE = 0.9999
+
+
+def correlation(x: Tensor) -> Tensor:
+    """The uncentred correlation matrix ``C = E[x x^T]`` in float64 (Section 3).
+
+    Shapes: ``(N, k) -> (k, k)``.
+
+    >>> correlation(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    tensor([[0.5000, 0.0000],
+            [0.0000, 0.5000]], dtype=torch.float64)
+    """
+    if x.ndim != 2 or len(x) == 0:
+        raise ValueError(
+            f"correlation takes a non-empty batch of shape (N, k), got {tuple(x.shape)}."
+        )
+    y = x.detach().double()
+    return y.mT @ y / len(y)
+
+
+def effective_rank(lam_or_C: Tensor) -> Tensor:
+    r"""The effective rank :math:`\exp(-\sum_i q_i \log q_i)`, :math:`q = \lambda/\sum\lambda`.
+
+    Takes the eigenvalues of a correlation matrix, or the matrix. It lies between 1 and k, and is
+    0 for the zero matrix, which spans nothing. The eigenvalues are those of C (Section 3), not
+    singular values of the features, whose entropy gives another number.
+
+    Shapes: ``(k,)`` or ``(k, k) -> ()``.
+
+    >>> round(float(effective_rank(torch.tensor([1.0, 1.0, 0.0]))), 6)
+    2.0
+    """
+    lam = _eigenvalues(lam_or_C, "effective_rank")
+    return _exponential_entropy(lam)
+
+
+def rankme(lam_or_C: Tensor) -> Tensor:
+    r"""The exponential entropy of the features' *singular* values, :math:`q = \sigma/\sum\sigma`.
+
+    With :math:`\sigma = \sqrt\lambda` this is RankMe (Garrido et al., ICML 2023; there with 1e-7
+    added to each q). It is another number than :func:`effective_rank`, never smaller, and is here
+    so that figures from elsewhere can be compared. Eigenvalues that are rounding noise count as
+    zero: their roots would be none.
+
+    Shapes: ``(k,)`` or ``(k, k) -> ()``.
+
+    >>> lam = torch.tensor([4.0, 1.0])
+    >>> round(float(rankme(lam)), 4), round(float(effective_rank(lam)), 4)
+    (1.8899, 1.6494)
+    """
+    lam = _eigenvalues(lam_or_C, "rankme")
+    return _exponential_entropy(torch.where(lam > noise_floor(lam), lam, 0.0).sqrt())
+
+
+def _eigenvalues(lam_or_C: Tensor, name: str) -> Tensor:
+    if lam_or_C.ndim == 2 and lam_or_C.shape[0] == lam_or_C.shape[1]:
+        lam: Tensor = torch.linalg.eigvalsh(lam_or_C.double())
+    elif lam_or_C.ndim == 1:
+        lam = lam_or_C.double()
+    else:
+        raise ValueError(
+            f"{name} takes eigenvalues (k,) or a square matrix (k, k), got {tuple(lam_or_C.shape)}."
+        )
+    return lam.clamp_min(0)
+
+
+def _exponential_entropy(weights: Tensor) -> Tensor:
+    total = weights.sum()
+    entropy = torch.special.entr(weights / torch.where(total > 0, total, 1.0)).sum()
+    return torch.where(total > 0, entropy.exp(), 0.0)
+
+
+def noise_floor(lam: Tensor) -> Tensor:
+    """Below this, an eigenvalue of a float64 matrix is rounding: ``k eps`` times the largest.
+
+    >>> float(noise_floor(torch.tensor([1.0, 1e-20])))
+    4.440892098500626e-16
+    """
+    floor: Tensor = lam.max() * len(lam) * torch.finfo(torch.float64).eps
+    return floor
+
+
+def filter_curve(lam_p: Tensor, lam_z: Tensor) -> Tensor:
+    r"""The online filter :math:`g(\lambda^z_i) = \sqrt{\lambda^p_i / \lambda^z_i}` (Lemma 2).
+
+    Both spectra are paired by rank. Where the target's eigenvalue is rounding noise there is no
+    curve: NaN.
+
+    Shapes: ``(k,), (k,) -> (k,)``.
+
+    >>> filter_curve(torch.tensor([4.0, 1.0]), torch.tensor([1.0, 1.0]))
+    tensor([2., 1.], dtype=torch.float64)
+    """
+    return _ratio(lam_p, lam_z).sqrt()
+
+
+def ideal_filter(lam_plus: Tensor, lam_z: Tensor) -> Tensor:
+    r"""What a linear predictor tends to: :math:`\omega_i = \lambda^+_i / \lambda^z_i` (Theorem 2).
+
+    Between 0 and 1 where positives are drawn like the views themselves; NaN where the target's
+    eigenvalue is rounding noise.
+
+    Shapes: ``(k,), (k,) -> (k,)``.
+
+    >>> ideal_filter(torch.tensor([3.0, 1.0]), torch.tensor([4.0, 4.0]))
+    tensor([0.7500, 0.2500], dtype=torch.float64)
+    """
+    return _ratio(lam_plus, lam_z)
+
+
+def _ratio(lam: Tensor, lam_z: Tensor) -> Tensor:
+    lam, lam_z = lam.double().clamp_min(0), lam_z.double().clamp_min(0)
+    real = lam_z > noise_floor(lam_z)
+    return torch.where(real, lam / torch.where(real, lam_z, 1.0), torch.nan)
+
+
+def leading(lam: Tensor, share: float = LEADING_SHARE) -> int:
+    """How many leading eigenvalues hold more than that share of the sum (Appendix B.3).
+
+    >>> leading(torch.tensor([0.9, 0.0999, 0.0001, 0.0]))
+    2
+    """
+    lam = lam.double().clamp_min(0)
+    total = lam.sum()
+    if total <= 0:
+        return 1
+    # Rounding of the sum must not move the limit by one.
+    missing = lam.cumsum(0) < (share - 1e-9) * total
+    return min(int(missing.sum()) + 1, len(lam))
+
+
+def alignment(C_p: Tensor, C_z: Tensor, m: int | None = None, weighted: bool = False) -> Tensor:
+    r"""Eigenspace alignment :math:`\frac1m\sum_i \cos(u_i, C_p u_i)`, u_i of C_z (Appendix B.3).
+
+    ``m`` leading eigenvectors count, by default those that hold 99.99 % of the eigenvalues' sum;
+    the paper sets 512, and 128 for BYOL. ``weighted`` weighs each by its eigenvalue, so that a
+    tail of tiny directions does not decide.
+
+    Shapes: ``(k, k), (k, k) -> ()``.
+
+    >>> C = torch.diag(torch.tensor([3.0, 1.0]))
+    >>> alignment(C @ C, C)
+    tensor(1., dtype=torch.float64)
+    """
+    lam, u = torch.linalg.eigh(C_z.double())
+    lam, u = lam.flip(0).clamp_min(0), u.flip(1)
+    m = leading(lam) if m is None else m
+    if not 1 <= m <= len(lam):
+        raise ValueError(f"m must lie between 1 and k={len(lam)}, got {m}.")
+    image = C_p.double() @ u
+    held = (u * image).sum(0)
+    return weighted_cosine(held, torch.linalg.vector_norm(image, dim=0), lam, m, weighted)
+
+
+def weighted_cosine(held: Tensor, norm: Tensor, lam: Tensor, m: int, weighted: bool) -> Tensor:
+    r"""The mean of :math:`u_i^T C u_i / \|C u_i\|` over the m first directions.
+
+    ``held`` and ``norm`` are numerators and denominators; ``weighted`` weighs by ``lam``. A
+    direction that C maps to nothing counts as 0.
+
+    >>> one, lam = torch.ones(2), torch.tensor([3.0, 1.0])
+    >>> float(weighted_cosine(one, torch.tensor([1.0, 2.0]), lam, 2, weighted=True))
+    0.875
+    """
+    cosine = (held / torch.where(norm > 0, norm, 1.0))[:m]
+    lam = lam[:m]
+    weights = lam if weighted and lam.sum() > 0 else torch.ones_like(lam)
+    return (cosine * weights).sum() / weights.sum()
+
+
+def low_rank_spectrum(C_h: Tensor, W: Tensor) -> Tensor:
+    r"""The eigenvalues of logits' correlation :math:`W C_h W^T`, without that k x k matrix.
+
+    Logits :math:`W h` before a softmax have rank b at most, the width of h: their eigenvalues are
+    those of :math:`R W^T W R^T` with :math:`C_h = R^T R`, b x b, and zeros, which are left out.
+
+    Shapes: ``(b, b), (k, b) -> (min(k, b),)``.
+
+    >>> W = torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
+    >>> low_rank_spectrum(torch.eye(2), W)
+    tensor([4., 1.], dtype=torch.float64)
+    """
+    if W.ndim != 2 or C_h.shape != (W.shape[1], W.shape[1]):
+        raise ValueError(
+            f"low_rank_spectrum takes C_h (b, b) and W (k, b), "
+            f"got {tuple(C_h.shape)} and {tuple(W.shape)}."
+        )
+    lam, v = torch.linalg.eigh(C_h.double())
+    root = lam.clamp_min(0).sqrt()[:, None] * v.mT
+    image = W.double() @ root.mT
+    found: Tensor = torch.linalg.eigvalsh(image.mT @ image)
+    return found.flip(0).clamp_min(0)[: min(W.shape)]
+
+
+def spearman(a: Tensor, b: Tensor) -> Tensor:
+    """Spearman's rank correlation of two vectors, ties sharing their mean rank.
+
+    A vector that is flat to rounding has no order: 0.
+
+    >>> spearman(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([9.0, 4.0, 1.0]))
+    tensor(1., dtype=torch.float64)
+    """
+    ranks = []
+    for vector in (a.double(), b.double()):
+        if len(vector) < 2 or vector.max() - vector.min() <= 1e-6 * vector.abs().max():
+            return torch.zeros((), dtype=torch.float64, device=a.device)
+        _, inverse, counts = torch.unique(vector, return_inverse=True, return_counts=True)
+        last = counts.cumsum(0).double()
+        ranks.append((last - (counts - 1) / 2)[inverse])
+    stacked = torch.stack(ranks)
+    return torch.corrcoef(stacked)[0, 1]
