@@ -14,7 +14,7 @@ import torch
 from rdm_solo.host import pl
 from rdm_solo.knn import Neighbours, all_rows, unit
 from rdm_solo.observe import Observer, observer
-from rdm_solo.spectra import BranchSpectra
+from rdm_solo.spectra import BranchSpectra, Spectra
 
 __all__ = ["COLUMNS", "Diagnostics", "EpochTable", "WeightedKNN"]
 
@@ -56,6 +56,7 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
         self.folder, self.resume = folder, resume
         self.every_n_epochs, self.max_rows = every_n_epochs, max_rows
         self.metric: BranchSpectra | None = None
+        self.latest: Spectra | None = None  # of the last epoch measured, on every process
         self._told = False
         self.observer: Observer | None = None
         self._epochs: list[dict[str, np.ndarray]] = []
@@ -119,7 +120,7 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
                 f"{trainer.current_epoch + 1} are NaN or infinite; spectra leave them out. A lower "
                 "learning rate may help."
             )
-        spectra = self.metric.compute() if seen else None
+        self.latest = spectra = self.metric.compute() if seen else None
         self.metric.reset()
         if spectra is None:
             return

@@ -1,26 +1,29 @@
 """TensorBoard and Weights & Biases beside metrics.csv, and how a later command finds them again.
 
 What a run logs to is written to ``loggers.json`` in its folder; :func:`append` adds scalars there
-after the run has ended.
+after the run has ended. :mod:`rdm_solo.events` and :mod:`rdm_solo.weights_biases` know the two.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-__all__ = ["append", "build", "close", "describe", "introduce", "tensorboard", "weights_and_biases"]
+__all__ = [
+    *("append", "build", "close", "describe", "facts", "introduce", "show", "shows_pictures"),
+    *("tensorboard", "weights_and_biases"),
+]
 
 log = logging.getLogger("rdm_solo")
 
 RECORD = "loggers.json"
-EVENTS = "tensorboard"
 
 
 def build(
@@ -34,20 +37,62 @@ def build(
 
     before = _record(resume) if resume else {}
     made, record = [], {}
+    known = {"folder": folder, "resume": resume, "sweep": _sweep(), **describe(cfg)}
     for name, node in (cfg.get("logger") or {}).items():
         make = hydra.utils.instantiate(node, _partial_=True, _convert_="all")
-        logger, record[name] = make(folder=folder, before=before.get(name, {}), **describe(cfg))
+        logger, record[name] = make(before=before.get(name, {}), **known)
         made.append(logger)
     return made, record
 
 
-def introduce(made: list[Any], record: dict[str, Any], cfg: DictConfig, folder: Path) -> None:
-    """Write ``loggers.json`` and hand every logger the config; for the first process alone."""
+def introduce(
+    made: list[Any],
+    record: dict[str, Any],
+    cfg: DictConfig,
+    folder: Path,
+    derived: Mapping[str, Any],
+    checkpoint: Path | None = None,
+) -> None:
+    """Open the loggers, with the config; for the first process alone.
+
+    ``checkpoint`` is where a resumed run goes on; TensorBoard's files up to there are carried over.
+    """
     if not made:
         return
     (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
+    config: Any = OmegaConf.to_container(cfg, resolve=True)
+    if sweep := _sweep():
+        config["sweep"] = sweep
     for logger in made:
-        logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))
+        module = _module(logger)
+        if checkpoint is not None and hasattr(module, "carry_over"):
+            module.carry_over(Path(cfg.resume), folder, _step(checkpoint))
+        module.introduce(logger, facts(cfg, derived), config)
+
+
+def _step(checkpoint: Path) -> int:
+    import torch
+
+    saved = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+    return int(saved["global_step"])
+
+
+def facts(cfg: DictConfig, derived: Mapping[str, Any]) -> dict[str, Any]:
+    """What one compares runs by, flat: numbers and words; None where a run has none."""
+    scheduled = OmegaConf.is_config(cfg.p)
+    return {
+        "method": cfg.method.name,
+        "filter": cfg.filter.name,
+        "p": None if scheduled or cfg.p is None else float(cfg.p),
+        "p_schedule": _exponent(cfg.p) if scheduled else None,
+        "dataset": cfg.dataset.name,
+        "backbone": cfg.backbone.name,
+        "batch": derived["global_batch"],
+        "lr": derived["lr"],
+        "weight_decay": cfg.optimizer.weight_decay,
+        "epochs": cfg.max_epochs,
+        "seed": cfg.seed,
+    }
 
 
 def describe(cfg: DictConfig) -> dict[str, str]:
@@ -58,98 +103,106 @@ def describe(cfg: DictConfig) -> dict[str, str]:
     {'title': 'byol-target_pow-p=-0.5-seed=3', 'family': 'digits-byol-target_pow-p=-0.5'}
     """
     parts = [cfg.method.name, *([] if cfg.filter.name == "none" else [cfg.filter.name])]
-    if OmegaConf.is_config(cfg.p):
-        parts.append(f"p={cfg.p.schedule}({cfg.p.get('start')},{cfg.p.get('end')})")
-    elif cfg.p is not None:
-        parts.append(f"p={cfg.p:g}")
+    if cfg.p is not None:
+        parts.append(f"p={_exponent(cfg.p)}")
     words = "-".join(parts)
     return {"title": f"{words}-seed={cfg.seed}", "family": f"{cfg.dataset.name}-{words}"}
 
 
-def tensorboard(folder: Path, **_: Any) -> tuple[Any, dict[str, Any]]:
+def _exponent(p: Any) -> str:
+    if OmegaConf.is_config(p):
+        return f"{p.schedule}({p.get('start')},{p.get('end')})"
+    return f"{p:g}"
+
+
+def _sweep() -> str | None:
+    """The name of the sweep's folder, in a multirun."""
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
+    if not HydraConfig.initialized() or HydraConfig.get().mode != RunMode.MULTIRUN:
+        return None
+    return Path(HydraConfig.get().sweep.dir).name
+
+
+def tensorboard(**known: Any) -> tuple[Any, dict[str, Any]]:
     """Event files in the run's folder."""
-    from rdm_solo.host import pl
-
     _need("tensorboard")
-    logger = pl.loggers.TensorBoardLogger(folder, name=EVENTS, version="", default_hp_metric=False)
-    return logger, {"folder": EVENTS}
+    from rdm_solo import events
+
+    return events.logger(**known)
 
 
-def weights_and_biases(
-    folder: Path,
-    before: Mapping[str, Any],
-    title: str,
-    family: str,
-    project: str = "rdm_solo",
-    entity: str | None = None,
-    offline: bool = False,
-    name: str | None = None,
-    group: str | None = None,
-    tags: list[str] | None = None,
-) -> tuple[Any, dict[str, Any]]:
-    """A W&B run whose id is ours, so that it can be found again."""
+def weights_and_biases(**known: Any) -> tuple[Any, dict[str, Any]]:
+    """A W&B run whose id is ours."""
     _need("wandb")
-    record = {
-        "id": before.get("id") or secrets.token_hex(4),
-        "project": project,
-        "entity": entity,
-        "offline": bool(offline),
-        "name": name or title,
-        "group": group or family,
-    }
-    return _wandb_logger(folder, record, tags=tags or []), record
+    from rdm_solo import weights_biases
+
+    return weights_biases.logger(**known)
 
 
-def _wandb_logger(folder: Path, record: Mapping[str, Any], **options: Any) -> Any:
-    from rdm_solo.host import pl
+def _module(logger: Any) -> ModuleType | None:
+    """The module that knows that logger."""
+    from rdm_solo import events, weights_biases
 
-    return pl.loggers.WandbLogger(save_dir=folder, resume="allow", **record, **options)
+    return next((module for module in (events, weights_biases) if module.mine(logger)), None)
+
+
+def shows_pictures(logger: Any) -> bool:
+    """Whether pictures can go to one of Lightning's loggers.
+
+    >>> shows_pictures(object())
+    False
+    """
+    return _module(logger) is not None
+
+
+def show(
+    loggers: list[Any],
+    name: str,
+    image: np.ndarray,
+    history: Mapping[int, Mapping[str, np.ndarray]],
+    step: int,
+) -> None:
+    """A picture ``(height, width, 3)``, and the arrays of the epochs up to now as charts."""
+    for logger in loggers:
+        module = _module(logger)
+        if module is not None:
+            module.picture(logger, name, image, step)
+            module.spectra(logger, history, step)
 
 
 def close(loggers: list[Any], failed: bool = False) -> None:
-    """End what stays open; W&B's next run in this process would otherwise join this one.
-
-    Its page calls the run failed where it did, and finished otherwise.
-    """
+    """End what stays open, and say in it how the run has ended."""
     for logger in loggers:
-        if "Wandb" in type(logger).__name__:
-            import wandb
-
-            wandb.finish(exit_code=int(failed))
+        module = _module(logger)
+        try:
+            if module is not None:
+                module.close(logger, failed)
+        except Exception as error:  # the run itself is safe
+            log.warning(f"warning: {type(logger).__name__} could not be closed: {error}")
 
 
 def append(folder: Path, scalars: Mapping[str, float], step: int) -> list[str]:
     """Add scalars to every logger of a finished run; the names of those that took them.
 
-    ``step`` is the optimiser step that they belong to. A logger that fails (no network, not
-    installed) is named in a warning and costs nothing else.
+    ``step`` is the optimiser step that they belong to. A logger that fails (not installed, a disk
+    that is full) is named in a warning and costs nothing else.
     """
+    from rdm_solo import events, weights_biases
+
     took = []
     for name, record in _record(folder).items():
+        module = {"tensorboard": events, "wandb": weights_biases}.get(name)
+        if module is None:
+            continue
         try:
-            if name == "tensorboard":
-                _append_events(folder / record["folder"], scalars, step)
-            elif name == "wandb":
-                logger = _wandb_logger(folder, record)
-                logger.log_metrics(dict(scalars), step=step)
-                logger.experiment.summary.update(dict(scalars))
-                close([logger])
-            else:
-                continue
+            module.append(folder, record, scalars, step)
         except Exception as error:  # whatever a service or its client raises
             log.warning(f"warning: {', '.join(scalars)} did not reach {name}: {error}")
         else:
             took.append(name)
     return took
-
-
-def _append_events(folder: Path, scalars: Mapping[str, float], step: int) -> None:
-    """A further event file in the folder; TensorBoard reads all of them as one run."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    with SummaryWriter(str(folder)) as writer:
-        for name, value in scalars.items():
-            writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def _record(folder: Path) -> dict[str, Any]:

@@ -41,7 +41,8 @@ def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, A
     except (DataError, FloatingPointError) as error:  # an unreadable image; training diverged
         cli.fail(str(error))
     finally:
-        loggers.close(trainer.loggers, failed)
+        if trainer.is_global_zero:
+            loggers.close(trainer.loggers, failed)
     seconds = time.perf_counter() - started
     if not trainer.is_global_zero or not (folder / "metrics.csv").exists():
         return {}  # interrupted before the first epoch ended
@@ -61,7 +62,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
     views = hydra.utils.instantiate(cfg.dataset.views)
     full, derived = settings.derive(cfg, dataset, views.num_large_crops, views.num_small_crops)
 
-    from rdm_solo import callbacks, datamodule, host, loggers, methods
+    from rdm_solo import callbacks, datamodule, host, loggers, methods, pictures
 
     pl = host.pl
     _quiet()
@@ -86,6 +87,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
         [
             callbacks.WeightedKNN(**cfg.knn),
             callbacks.Diagnostics(folder, **cfg.diagnostics, resume=resume),
+            pictures.Pictures(**cfg.pictures, title=settings.title(cfg), resume=resume),
             callbacks.EpochTable(folder, resume=resume),
             pl.callbacks.ModelCheckpoint(
                 folder / "checkpoints", "last", save_top_k=1, enable_version_counter=False
@@ -94,7 +96,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
         ],
     )
     if trainer.is_global_zero:
-        loggers.introduce(made, record, cfg, folder)
+        loggers.introduce(made, record, cfg, folder, derived, checkpoint)
     return {
         "trainer": trainer,
         "model": model,

@@ -1,0 +1,99 @@
+"""Spectra and filter curves as pictures and charts in the loggers that show them, as it trains."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rdm_solo import loggers
+from rdm_solo.callbacks import Diagnostics
+from rdm_solo.host import pl
+
+__all__ = ["Pictures", "rasterise"]
+
+log = logging.getLogger("rdm_solo")
+
+
+class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
+    """Draw what :class:`Diagnostics` has measured: every n epochs, and after the last.
+
+    It stands behind the diagnostics in the list of callbacks. Where they measure more seldom, the
+    next measured epoch is drawn. Nothing is drawn for runs whose loggers show no pictures.
+    """
+
+    def __init__(
+        self, every_n_epochs: int = 10, title: str = "", resume: Path | None = None
+    ) -> None:
+        self.every_n_epochs, self.title, self.resume = every_n_epochs, title, resume
+        self._shown: Any = None
+        self._drawn = -1  # epoch
+        self._history: dict[int, Mapping[str, np.ndarray]] = {}
+        self._broken = False
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """A resumed run's charts begin with the epochs before."""
+        if self._wanted(trainer) and self.resume is not None:
+            path = self.resume / "spectra.npz"
+            if path.is_file():
+                self._history = _past(path, self.every_n_epochs, trainer.current_epoch)
+                self._drawn = max(self._history, default=-1)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        if self._broken or not self._wanted(trainer):
+            return
+        spectra = next(c.latest for c in trainer.callbacks if isinstance(c, Diagnostics))
+        epoch = trainer.current_epoch
+        last = epoch == trainer.max_epochs - 1
+        due = epoch // self.every_n_epochs > self._drawn // self.every_n_epochs
+        if spectra is None or spectra is self._shown or not (due or last):
+            return
+        self._shown, self._drawn = spectra, epoch
+        try:
+            self._show(trainer, spectra)
+        except Exception as error:  # no picture is worth a run
+            self._broken = True
+            log.warning(
+                f"warning: the pictures of epoch {epoch + 1} could not be made or stored "
+                f"({type(error).__name__}: {error}); the run goes on without."
+            )
+
+    def _wanted(self, trainer: Any) -> bool:
+        return (
+            self.every_n_epochs > 0
+            and trainer.is_global_zero
+            and any(isinstance(callback, Diagnostics) for callback in trainer.callbacks)
+            and any(map(loggers.shows_pictures, trainer.loggers))
+        )
+
+    def _show(self, trainer: Any, spectra: Any) -> None:
+        from rdm_solo import plots
+
+        epoch = trainer.current_epoch
+        arrays = {name: array.cpu().numpy() for name, array in spectra.arrays().items()}
+        self._history[epoch] = arrays
+        words = f"epoch {epoch + 1}"
+        drawn = plots.epoch_picture(arrays, f"{self.title}, {words}" if self.title else words)
+        # The step that the epoch's scalars stand at.
+        step = trainer.global_step - 1
+        loggers.show(trainer.loggers, "pictures/spectra", rasterise(drawn), self._history, step)
+
+
+def rasterise(figure: Any) -> np.ndarray:
+    """A matplotlib figure as bytes of shape ``(height, width, 3)``, without any window."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+
+def _past(path: Path, every_n_epochs: int, before: int) -> dict[int, Mapping[str, np.ndarray]]:
+    with np.load(path) as saved:
+        arrays = {name: saved[name] for name in saved.files}
+    epochs = arrays.pop("epoch")
+    kept = np.flatnonzero((epochs < before) & (epochs % every_n_epochs == 0))
+    return {int(epochs[i]): {name: array[i] for name, array in arrays.items()} for i in kept}
