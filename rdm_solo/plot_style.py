@@ -28,12 +28,15 @@ __all__ = [
     "epoch_axis",
     "figure",
     "finish",
+    "head",
+    "keys",
     "log_axis",
-    "say",
     "save",
+    "say",
     "series",
     "styled",
     "typeset",
+    "wrap",
 ]
 
 # Okabe and Ito's colours: apart for the colour-blind. Dashes and markers tell them apart in grey.
@@ -95,20 +98,34 @@ def series(index: int) -> dict[str, Any]:
 
 
 def figure(
-    panels: int = 1, columns: int = 4, panel: tuple[float, float] = (2.7, 2.35)
+    panels: int = 1,
+    columns: int = 4,
+    panel: tuple[float, float] = (2.7, 2.35),
+    stacked: int = 1,
 ) -> tuple[Figure, list[Axes]]:
     """A figure of that many panels of that size in inches, at most ``columns`` in a row.
 
-    A single panel gets twice the width. Call :func:`finish` when everything is drawn.
+    With ``stacked`` each of them is that many, one below another, and the list has them in turn. A
+    panel on its own gets twice the width. Call :func:`finish` when everything is drawn.
     """
     across = min(panels, columns)
-    down = -(-panels // across)
-    width = max(across * panel[0], 2 * panel[0])
-    height = down * panel[1] if panels > 1 else 1.3 * panel[1]
+    down = -(-panels // across) * stacked
+    alone = across == 1
+    width = panel[0] * (2 if alone else across)
+    height = panel[1] * down * (1.3 if panels * stacked == 1 else 1)
     made = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(made)  # the one that measures text
     grid = made.add_gridspec(down, across)
-    return made, [made.add_subplot(grid[i // across, i % across]) for i in range(panels)]
+    cells = [(i // across * stacked + s, i % across) for i in range(panels) for s in range(stacked)]
+    return made, [made.add_subplot(grid[cell]) for cell in cells]
+
+
+def head(axes: Axes, text: str) -> None:
+    """A panel's title, in lines that leave the neighbour's in peace."""
+    made = axes.figure
+    columns = axes.get_subplotspec().get_gridspec().ncols  # type: ignore[union-attr]
+    room = made.get_size_inches()[0] / columns - 0.75  # type: ignore[union-attr]
+    axes.set_title(wrap(made, text, room, 9.5), loc="left")  # type: ignore[arg-type]
 
 
 def finish(made: Figure, key: Sequence[Line2D] = (), title: str = "", note: str = "") -> Figure:
@@ -144,6 +161,12 @@ def finish(made: Figure, key: Sequence[Line2D] = (), title: str = "", note: str 
     return made
 
 
+def keys(*panels: Axes) -> list[Line2D]:
+    """An entry of the key for each name in the panels."""
+    lines = {str(line.get_label()): line for axes in panels for line in axes.lines}
+    return [line for name, line in lines.items() if not name.startswith("_")]
+
+
 def _key(made: Figure, handles: Sequence[Line2D], room: float) -> Any:
     """The key with as many columns as fit into that width."""
     names = [wrap(made, str(handle.get_label()), room - 0.5, 8.5) for handle in handles]
@@ -176,17 +199,20 @@ def wrap(made: Figure, text: str, room: float, size: float) -> str:
     """Text in lines that are no wider than ``room`` inches, with exponents set high."""
     probe = made.text(0, 0, "", fontsize=size)
     kept = re.sub(r"\^\([^)]*\)", lambda found: found[0].replace(" ", "\u00a0"), text)
-    for letters in range(max(len(line) for line in kept.split("\n")), 0, -1):
+    letters = max(len(line) for line in kept.split("\n"))
+    while True:
         lines = [
             part
             for line in kept.split("\n")
             for part in textwrap.wrap(line, letters, break_on_hyphens=False) or [""]
         ]
         probe.set_text(typeset("\n".join(lines)))
-        if _size(made, probe)[0] <= room:
+        width = _size(made, probe)[0]
+        if width <= room or letters == 1:
             break
+        letters = max(1, min(letters - 1, int(1.1 * letters * room / width)))
     probe.remove()
-    return typeset("\n".join(lines))
+    return probe.get_text()
 
 
 def typeset(text: str) -> str:

@@ -1,0 +1,136 @@
+"""Pictures of what changes over training: effective ranks, alignment, losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rdm_solo.plot_groups import Group, groups, note
+from rdm_solo.plot_style import (
+    BLACK,
+    GREEN,
+    ONLINE,
+    ORANGE,
+    TARGET,
+    epoch_axis,
+    figure,
+    finish,
+    head,
+    keys,
+    say,
+    series,
+    styled,
+)
+from rdm_solo.runs import Run
+
+__all__ = ["alignment", "effective_rank", "losses"]
+
+ERANK: dict[str, dict[str, Any]] = {"erank/target": TARGET, "erank/online": ONLINE}
+ALIGNMENT: dict[str, dict[str, Any]] = {
+    "alignment/online_target": {"color": BLACK, "linestyle": "-", "marker": "o"},
+    "alignment/online_target_paper_m": {
+        "color": ORANGE,
+        "linestyle": (0, (1.2, 1.2)),
+        "marker": "D",
+    },
+    "alignment/online_target_weighted": {"color": GREEN, "linestyle": (0, (5, 2)), "marker": "^"},
+}
+NAMES = {
+    "erank/target": "target",
+    "erank/online": "online",
+    "alignment/online_target": "mean over the eigenvectors of 99.99 %, as printed",
+    "alignment/online_target_paper_m": "mean over 512 (BYOL: 128) eigenvectors",
+    "alignment/online_target_weighted": "weighted by eigenvalues",
+}
+# Losses on one scale share a panel.
+COSINE = ("simsiam", "symsimsiam", "vanilla")
+
+
+@styled
+def effective_rank(runs: Sequence[Run], title: str = "") -> Figure:
+    """Effective rank of both branches over training, a panel for each setting (Figures 1 and 7)."""
+    return _panels(runs, ERANK, "effective rank", "effective rank", title)
+
+
+@styled
+def alignment(runs: Sequence[Run], title: str = "") -> Figure:
+    """Alignment of the branches' eigenspaces over training, as printed and weighted (Figure 3)."""
+    return _panels(runs, ALIGNMENT, "alignment of $C_p$ and $C_z$", "alignment", title, limit=1.03)
+
+
+def _panels(
+    runs: Sequence[Run],
+    columns: Mapping[str, dict[str, Any]],
+    ylabel: str,
+    what: str,
+    title: str,
+    limit: float | None = None,
+) -> Figure:
+    """One panel for each setting that has any of the columns."""
+    everything = groups(runs)
+    shown = [g for g in everything if any(len(g.over_epochs(c).x) for c in columns)]
+    if not shown:
+        raise ValueError(
+            f"No run has a column of {', '.join(columns)}; were diagnostics.every_n_epochs 0?"
+        )
+    made, panels = figure(len(shown))
+    for group, axes in zip(shown, panels):
+        for column, style in columns.items():
+            over_epochs(axes, [group], column, {group.label: style}, ylabel, NAMES[column])
+        axes.set_ylim(0, limit)
+        if len(shown) > 1 or not title:
+            head(axes, group.label)
+    lacking = [r for g in everything for r in g.runs if not _measured(r, columns)]
+    return finish(made, keys(*panels), title, note(shown, {what: lacking}))
+
+
+def _measured(run: Run, columns: Mapping[str, Any]) -> bool:
+    return any(np.isfinite(run.metrics.get(column, np.empty(0))).any() for column in columns)
+
+
+@styled
+def losses(runs: Sequence[Run], title: str = "") -> Figure:
+    """Training loss over the epochs (Figure 9); methods with losses on one scale share a panel."""
+    everything = groups(runs)
+    shown = [g for g in everything if len(g.over_epochs("train/loss").x)]
+    if not shown:
+        raise ValueError("No run has a column train/loss in its metrics.csv; has an epoch ended?")
+    panels_of: dict[tuple[str, str], list[Group]] = {}
+    for group in shown:
+        method = group.first.method
+        kind = "simsiam" if method in COSINE else method
+        panels_of.setdefault((group.first.dataset, kind), []).append(group)
+    several = len({dataset for dataset, _ in panels_of}) > 1
+    styles = {group.label: series(i) for i, group in enumerate(shown)}
+    made, panels = figure(len(panels_of), columns=3, panel=(3.2, 2.6))
+    for ((dataset, _), members), axes in zip(panels_of.items(), panels):
+        over_epochs(axes, members, "train/loss", styles, "training loss")
+        methods = ", ".join(dict.fromkeys(group.method for group in members))
+        head(axes, f"{methods}, {dataset}" if several else methods)
+    lacking = [r for g in everything for r in g.runs if not _measured(r, {"train/loss": None})]
+    return finish(made, keys(*panels), title, note(shown, {"a loss": lacking}))
+
+
+def over_epochs(
+    axes: Axes,
+    drawn: Sequence[Group],
+    column: str,
+    styles: Mapping[str, dict[str, Any]],
+    ylabel: str,
+    name: str = "",
+) -> None:
+    """A column of each group, in the style under its label; the key names it so, or ``name``."""
+    epochs: list[float] = [x for line in axes.lines for x in np.asarray(line.get_xdata())]
+    for group in drawn:
+        curve = group.over_epochs(column)
+        if len(curve.x):
+            curve.draw(axes, name or group.label, **styles[group.label])
+            epochs += list(curve.x)
+    axes.set_ylabel(ylabel)
+    epoch_axis(axes, np.array(epochs))
+    if not epochs and not name:
+        say(axes, f"{column}\nwas not measured")

@@ -1,0 +1,207 @@
+"""Runs put together for a picture: a setting's seeds, their mean and range, and what is missing."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from omegaconf import OmegaConf
+
+from rdm_solo import runs as runs_
+from rdm_solo.plot_style import MARKED
+from rdm_solo.runs import Run
+
+__all__ = ["Curve", "Group", "gather", "groups", "note"]
+
+# Parts of a config that make another setting of it; the rest is machine, seed and bookkeeping.
+SETTING = (
+    *("method", "filter", "p", "dataset", "backbone", "optimizer", "scheduler"),
+    *("max_epochs", "batch_size"),
+)
+NAMED = 4  # runs that a note names one by one
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Means over seeds with the smallest and the largest, at each x; the unmeasured is left out."""
+
+    x: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    def draw(self, axes: Axes, label: str = "", band: bool = True, **style: Any) -> None:
+        """A line, marked where its points are few, and a band over the seeds."""
+        measured = np.isfinite(self.x) & np.isfinite(self.mean)
+        x, mean, low, high = (v[measured] for v in (self.x, self.mean, self.low, self.high))
+        if len(x) > MARKED:
+            style["markersize"] = 1.8 if style.get("linestyle") == "none" else 0
+        axes.plot(x, mean, label=label, **style)
+        if not band or not len(x) or np.array_equal(low, high):
+            return
+        if len(x) == 1:  # a band of one epoch has no width
+            axes.vlines(x, low, high, colors=style["color"], linewidth=1)
+        else:
+            axes.fill_between(x, low, high, color=style["color"], alpha=0.16, linewidth=0)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one setting, which differ in their seeds, under a label that no other has."""
+
+    label: str
+    runs: tuple[Run, ...]
+
+    @property
+    def first(self) -> Run:
+        return self.runs[0]
+
+    @property
+    def method(self) -> str:
+        return runs_.METHODS.get(self.first.method, self.first.method)
+
+    @property
+    def variant(self) -> str:
+        """The label without the method: the filter and whatever sets the group apart."""
+        rest = self.label.removeprefix(self.method).removeprefix(",").strip()
+        own = self.first.filter in ("none", "learnable")
+        return f"learnable predictor {rest}".strip() if own else rest
+
+    def over_epochs(self, column: str) -> Curve:
+        """A column of ``metrics.csv`` over the epochs, which count from 1."""
+        tables = []
+        for run in self.runs:
+            epochs = run.metrics.get("epoch", np.empty(0)).astype(int) + 1
+            tables.append(dict(zip(epochs.tolist(), run.metrics.get(column, ()))))
+        measured = sorted({e for table in tables for e, v in table.items() if np.isfinite(v)})
+        stack = [[table.get(epoch, np.nan) for epoch in measured] for table in tables]
+        return gather(np.array(measured), np.array(stack))
+
+    def last(self, column: str) -> list[float]:
+        """Each seed's last value, where there is one."""
+        values = (run.last(column) for run in self.runs)
+        return [value for value in values if np.isfinite(value)]
+
+    def spectrum(self, epoch: int = -1) -> tuple[int, dict[str, np.ndarray]]:
+        """Arrays ``(seeds, k)`` of the last epoch, or of that one (from 0), with its number.
+
+        Seeds that did not get as far as the others are left out. Without any: -1 and nothing.
+        """
+        rows = {id(run): _row(run, epoch) for run in self.runs}
+        reached = {
+            id(run): int(run.spectra["epoch"][rows[id(run)]])
+            for run in self.runs
+            if rows[id(run)] >= 0
+        }
+        if not reached:
+            return -1, {}
+        at = max(reached.values())
+        there = [run for run in self.runs if reached.get(id(run)) == at]
+        names = set.intersection(*(set(run.spectra) for run in there))
+        return at, {
+            name: np.stack([run.spectra[name][rows[id(run)]] for run in there]) for name in names
+        }
+
+
+def _row(run: Run, epoch: int) -> int:
+    """The row of that epoch's spectra, or of the last before it; -1 where there is none."""
+    measured = run.spectra.get("epoch", np.empty(0))
+    if "lam_target" not in run.spectra or not len(measured):
+        return -1
+    return len(measured) - 1 if epoch < 0 else int(np.searchsorted(measured, epoch, "right")) - 1
+
+
+def gather(x: np.ndarray, stack: np.ndarray) -> Curve:
+    """The curve over seeds of values ``(seeds, len(x))``, those that are not NaN.
+
+    >>> gather(np.array([1, 2]), np.array([[2.0, 5.0], [4.0, np.nan]])).mean
+    array([3., 5.])
+    """
+    values = np.where(np.isfinite(stack), stack, np.nan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # an x that no seed measured stays NaN
+        mean, low, high = (f(values, axis=0) for f in (np.nanmean, np.nanmin, np.nanmax))
+    return Curve(x, mean, low, high)
+
+
+def groups(runs: Sequence[Run]) -> list[Group]:
+    """Runs by setting, in the order in which they come; labels that agree get what differs."""
+    if not runs:
+        raise ValueError("There is no run to draw; give the folders of some that have begun.")
+    several = len({run.dataset for run in runs}) > 1
+    same: dict[str, dict[str, list[Run]]] = {}
+    settings: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        label = f"{run.label}, {run.dataset}" if several else run.label
+        setting = _setting(run)
+        key = repr(sorted(setting.items()))
+        settings[key] = setting
+        same.setdefault(label, {}).setdefault(key, []).append(run)
+    found = []
+    for label, keys in same.items():
+        suffixes = _suffixes([settings[key] for key in keys])
+        for suffix, members in zip(suffixes, keys.values()):
+            found.append(Group(label + suffix, tuple(members)))
+    return found
+
+
+def _setting(run: Run) -> dict[str, Any]:
+    """The config's settings under dotted names."""
+    flat: dict[str, Any] = {}
+
+    def walk(prefix: str, value: Any) -> None:
+        if isinstance(value, dict) and value:
+            for name, inner in value.items():
+                walk(f"{prefix}.{name}" if prefix else str(name), inner)
+        else:
+            flat[prefix] = value
+
+    config = OmegaConf.to_container(run.config)
+    assert isinstance(config, dict)
+    walk("", {name: config[name] for name in SETTING if name in config})
+    return flat
+
+
+def _suffixes(settings: list[dict[str, Any]]) -> list[str]:
+    """What tells each setting from the others, such as `` (last_bn=False)``; nothing for one."""
+    if len(settings) == 1:
+        return [""]
+    names = dict.fromkeys(name for setting in settings for name in setting)
+    varied = [name for name in names if len({repr(s.get(name)) for s in settings}) > 1][:3]
+    suffixes: list[str] = []
+    for setting in settings:
+        words = ", ".join(f"{n.rpartition('.')[2]}={setting.get(n, 'unset')}" for n in varied)
+        number = sum(words == s.partition("#")[0].strip(" ()") for s in suffixes)
+        suffixes.append(f" ({words})" if not number else f" ({words}) #{number + 1}")
+    return suffixes
+
+
+def note(drawn: Sequence[Group], lacking: dict[str, list[Run]] | None = None) -> str:
+    """The line beneath: how many seeds, which runs did not end, which lack what is drawn."""
+    members = [run for group in drawn for run in group.runs]
+    counts = sorted({len(group.runs) for group in drawn})
+    said = []
+    if counts and counts[-1] > 1:
+        seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        said.append(f"Mean of n = {seeds} seeds; band: smallest to largest.")
+    short = [run for run in members if run.epochs < run.config.get("max_epochs", 0)]
+    if short:
+        ends = [f"{_name(run)} ({run.epochs} of {run.config.max_epochs} epochs)" for run in short]
+        said.append(f"As far as it went: {_listed(ends)}.")
+    for what, runs in (lacking or {}).items():
+        if runs:
+            said.append(f"Without {what}: {_listed([_name(run) for run in runs])}.")
+    return " ".join(said)
+
+
+def _name(run: Run) -> str:
+    return f"{run.label}, seed {run.seed}"
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - NAMED
+    return "; ".join(names[:NAMED]) + (f"; and {more} more" if more > 0 else "")

@@ -1,0 +1,177 @@
+"""What a sweep of the exponent gives: accuracy, rank and gap against p; and the table of C_+."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from rdm_solo import paper
+from rdm_solo.plot_groups import Group, groups, note
+from rdm_solo.plot_style import figure, finish, head, keys, say, series, styled
+from rdm_solo.runs import Run
+
+__all__ = ["AlignmentRow", "alignment_table", "sweep"]
+
+ACCURACY = {"val/knn_acc1": "kNN accuracy (%)", "val/acc1": "linear accuracy (%)"}
+POWERS = {"online_pow": "online filter g(σ) = σ^p", "target_pow": "target filter h(σ) = σ^p"}
+
+
+@styled
+def sweep(runs: Sequence[Run], accuracy: str = "val/knn_acc1", title: str = "") -> Figure:
+    """Last accuracy, effective rank and gap against p, a row of panels for each method.
+
+    Points are means over seeds, bars go from the smallest to the largest. Runs without an exponent
+    are horizontal lines, marked at the right edge.
+    """
+    everything = groups(runs)
+    powers = [group for group in everything if group.first.p is not None]
+    if not powers:
+        raise ValueError("No run has an exponent; sweep needs runs of filter=..._pow with some p.")
+    column, instead = _accuracy(everything, accuracy)
+    rows = list(dict.fromkeys((g.method, g.first.dataset) for g in powers))
+    of = {row: [g for g in everything if (g.method, g.first.dataset) == row] for row in rows}
+    used = [group for members in of.values() for group in members]
+    styles = {n: series(i) for i, n in enumerate(dict.fromkeys(_name(g) for g in used))}
+    several = len({dataset for _, dataset in rows}) > 1
+    made, panels = figure(3 * len(rows), columns=3, panel=(3.3, 2.6))
+    for row, members in enumerate(of.values()):
+        method, dataset = rows[row]
+        left, middle, right = panels[3 * row : 3 * row + 3]
+        _draw(left, members, {column: ""}, styles)
+        _draw(middle, members, {"erank/target": "target", "erank/online": "online"}, styles)
+        _draw(right, members, {"erank/gap": ""}, styles)
+        left.set_ylabel(ACCURACY.get(column, column))
+        middle.set_ylabel("effective rank")
+        right.set_ylabel("gap (target − online)")
+        head(left, f"{method}, {dataset}" if several else method)
+    words = note(used, {"spectra": [r for g in used for r in g.runs if not _ranked(r)]})
+    words = words.replace("band: smallest to largest", "bars: smallest to largest")
+    branches = [
+        Line2D([], [], color="0.4", linestyle=dash, label=f"effective rank of the {branch} branch")
+        for branch, dash in BRANCHES.items()
+    ]
+    shown = [*keys(*panels), *branches]
+    return finish(made, shown, title, " ".join(filter(None, [instead, words])))
+
+
+BRANCHES: dict[str, Any] = {"target": "-", "online": (0, (4, 2))}
+
+
+def _accuracy(everything: Sequence[Group], wanted: str) -> tuple[str, str]:
+    """The column of accuracies that was measured, and a word where it is not the wanted one."""
+    for column in dict.fromkeys([wanted, *ACCURACY]):
+        if any(group.last(column) for group in everything):
+            return column, "" if column == wanted else f"{wanted} was not measured."
+    return wanted, ""
+
+
+def _name(group: Group) -> str:
+    """The series that a group is a point of, or its own name."""
+    if group.first.p is None:
+        return group.variant
+    return POWERS.get(group.first.filter, group.first.filter)
+
+
+def _ranked(run: Run) -> bool:
+    return bool(np.isfinite(run.last("erank/gap")))
+
+
+def _draw(
+    axes: Axes,
+    members: Sequence[Group],
+    columns: dict[str, str],
+    styles: dict[str, dict[str, Any]],
+) -> None:
+    """The last values of the columns against p; those without p across the panel."""
+    any_drawn = False
+    for name in dict.fromkeys(_name(group) for group in members):
+        same = sorted(
+            (g for g in members if _name(g) == name), key=lambda group: group.first.p or 0.0
+        )
+        for column, branch in columns.items():
+            measured = [(g.first.p, g.last(column)) for g in same if g.last(column)]
+            style = {**styles[name], "linestyle": BRANCHES.get(branch, "-"), "label": name}
+            for _, values in measured if same[0].first.p is None else []:
+                _across(axes, float(np.mean(values)), style)
+            if measured and same[0].first.p is not None:
+                _against_p(axes, measured, style)
+            any_drawn = any_drawn or bool(measured)
+    axes.set_xlabel("exponent $p$")
+    if not any_drawn:
+        say(axes, f"{next(iter(columns))}\nwas not measured")
+
+
+def _against_p(
+    axes: Axes, measured: Sequence[tuple[Any, list[float]]], style: dict[str, Any]
+) -> None:
+    p = np.array([p for p, _ in measured])
+    mean, low, high = (np.array([f(v) for _, v in measured]) for f in (np.mean, np.min, np.max))
+    axes.plot(p, mean, **style)
+    axes.vlines(p, low, high, colors=style["color"], linewidth=1)
+
+
+def _across(axes: Axes, value: float, style: dict[str, Any]) -> None:
+    """A line through the panel, whose marker stands at the right edge: no exponent has it."""
+    thin = {**style, "linewidth": 1.0, "markevery": [1], "clip_on": False}
+    axes.plot([0, 1], [value, value], transform=axes.get_yaxis_transform(), **thin)
+
+
+@dataclass(frozen=True)
+class AlignmentRow:
+    """Alignment of C_z and C_+ of one setting, last epoch: as the paper's table, and its number.
+
+    ``value`` is over the eigenvectors of 99.99 %, ``paper_m`` over the paper's count of them; both
+    are means over ``seeds`` runs and NaN where not measured. ``low`` and ``high`` are the ends of
+    ``value``. ``paper`` is None where the table has no such setting.
+    """
+
+    label: str
+    dataset: str
+    epochs: int
+    seeds: int
+    value: float
+    low: float
+    high: float
+    paper_m: float
+    paper: float | None
+
+
+def alignment_table(runs: Sequence[Run]) -> list[AlignmentRow]:
+    """The alignment of C_z with C_+ of each setting, beside the paper's table of it."""
+    printed = {
+        (row.framework, row.dataset): row.value
+        for row in paper.rows()
+        if row.table == "alignment_cz_cplus"
+    }
+    table = []
+    for group in groups(runs):
+        values = group.last("alignment/target_positive")
+        papers = group.last("alignment/target_positive_paper_m")
+        if not values and not papers:
+            continue
+        first = group.first
+        own = first.filter in ("none", "learnable")
+        table.append(
+            AlignmentRow(
+                group.label,
+                first.dataset,
+                max(run.epochs for run in group.runs),
+                max(len(values), len(papers)),
+                float(np.mean(values)) if values else np.nan,
+                min(values, default=np.nan),
+                max(values, default=np.nan),
+                float(np.mean(papers)) if papers else np.nan,
+                printed.get((first.method, first.dataset)) if own else None,
+            )
+        )
+    if not table:
+        raise ValueError(
+            "No run has a column alignment/target_positive; were diagnostics.every_n_epochs 0?"
+        )
+    return table
