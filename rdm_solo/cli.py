@@ -12,7 +12,15 @@ from typing import Any, NoReturn
 
 from rdm_solo.schedules import suggest
 
-__all__ = ["check_arguments", "config_folder", "fail", "make_folder", "quote_paths", "sentences"]
+__all__ = [
+    "Refusal",
+    "check_arguments",
+    "config_folder",
+    "fail",
+    "make_folder",
+    "quote_paths",
+    "sentences",
+]
 
 # Places where keys of one's own make sense: they are handed on to something that knows them.
 OPEN = ("trainer.", "backbone.kwargs.", "optimizer.kwargs.", "dataset.source.", "hydra.")
@@ -25,10 +33,18 @@ def config_folder() -> Path:
     return inside if inside.is_dir() else package.parent / "conf"
 
 
+class Refusal(SystemExit):
+    """Leaves with status 2, and knows why."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(2)
+        self.message = message
+
+
 def fail(message: str) -> NoReturn:
     """Say why in one sentence and leave with status 2."""
     print(f"error: {message}", file=sys.stderr)
-    raise SystemExit(2)
+    raise Refusal(message)
 
 
 @contextlib.contextmanager

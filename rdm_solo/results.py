@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import platform
+import shlex
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ def write(cfg: DictConfig, folder: Path, parts: dict[str, Any], seconds: float) 
         "derived": parts["derived"],
         "seed": cfg.seed,
         "seconds": round(seconds, 2),
+        "warnings": parts["watch"].warnings,
+        "stopped": parts["watch"].stopped,  # why, if before its last epoch
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "processes": trainer.world_size,
         "versions": versions(),
@@ -55,7 +58,13 @@ def write(cfg: DictConfig, folder: Path, parts: dict[str, Any], seconds: float) 
     if any(map(math.isfinite, columns.get("erank/target", []))):
         figures.draw_erank(folder / "metrics.csv", picture, settings.title(cfg))
     log.info(closing_table(columns))
-    log.info(f"{seconds:.0f} s; metrics.csv, summary.json and {picture.name} are in {folder}")
+    for warning in parts["watch"].warnings:
+        log.info(f"! {warning['kind']} in epoch {warning['epoch'] + 1}, as said above")
+    pictures = sorted(path.name for path in picture.parent.glob("*.png"))
+    log.info(f"{seconds:.0f} s; metrics.csv, summary.json and checkpoints are in {folder}")
+    if pictures:
+        log.info(f"pictures: {', '.join(pictures)} in {picture.parent}")
+    log.info(f"all pictures on one page: python -m rdm_solo.report {shlex.quote(str(folder))}")
     return summary
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,13 @@ def check(cfg: DictConfig) -> None:
         value = cfg[name]
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
-    for name in ("knn.k", "diagnostics.max_rows"):
+    for name in ("knn.k", "diagnostics.max_rows", "diagnostics.max_dim", "diagnostics.sample"):
         _check_number(cfg, name, 1, int)
     for name in ("diagnostics.every_n_epochs", "knn.every_n_epochs"):
         _check_number(cfg, name, 0, int)
     for name in ("lr", "classifier_lr", "weight_decay", "momentum"):
         _check_number(cfg, f"optimizer.{name}", 0, float)
+    _check_watch(cfg.watch)
     _check_method(cfg)
     _check_compile(cfg.backbone.compile)
     _check_number(cfg, "scheduler.warmup_epochs", 0, float)
@@ -64,6 +66,20 @@ def _check_number(cfg: DictConfig, name: str, least: float, kind: type) -> None:
     if not fits:
         what = "whole number" if kind is int else "number"
         raise ValueError(f"{name} must be a {what} of at least {least:g}, got {value!r}.")
+
+
+def _check_watch(watch: DictConfig) -> None:
+    for name, kind in (("variance", float), ("erank", float), ("gap_epochs", int)):
+        value = watch[name]
+        most = 1 if kind is float else math.inf
+        fits = isinstance(value, (int, kind)) and not isinstance(value, bool)
+        if value is not None and not (fits and 0 <= value <= most):
+            what = "a whole number of epochs" if kind is int else "a number from 0 to 1"
+            raise ValueError(
+                f"watch.{name} must be {what}, or null to switch it off, got {value!r}."
+            )
+    if not isinstance(watch.stop, bool):
+        raise ValueError(f"watch.stop must be true or false, got {watch.stop!r}.")
 
 
 def _check_method(cfg: DictConfig) -> None:

@@ -6,7 +6,6 @@ import logging
 import os
 import sys
 import time
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -62,10 +61,11 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
     views = hydra.utils.instantiate(cfg.dataset.views)
     full, derived = settings.derive(cfg, dataset, views.num_large_crops, views.num_small_crops)
 
-    from rdm_solo import callbacks, datamodule, host, loggers, methods, pictures
+    from rdm_solo import callbacks, datamodule, host, loggers, methods, pictures, quiet, terminal
+    from rdm_solo.watch import CollapseWatch
 
     pl = host.pl
-    _quiet()
+    quiet.hush()
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     model = methods.prepare(methods.build(full), cfg)
     model.labelled = dataset.labelled
@@ -79,6 +79,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
         expand = None
     data = datamodule.DataModule(dataset, views, cfg.batch_size, cfg.seed, expand)
     made, record = loggers.build(cfg, folder, resume)
+    watch = CollapseWatch(cfg, derived, **cfg.watch)
     trainer = _trainer(
         cfg,
         derived,
@@ -87,8 +88,10 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
         [
             callbacks.WeightedKNN(**cfg.knn),
             callbacks.Diagnostics(folder, **cfg.diagnostics, resume=resume),
+            watch,
             pictures.Pictures(**cfg.pictures, title=settings.title(cfg), resume=resume),
             callbacks.EpochTable(folder, resume=resume),
+            *([terminal.Progress()] if cfg.trainer.enable_progress_bar else []),
             pl.callbacks.ModelCheckpoint(
                 folder / "checkpoints", "last", save_top_k=1, enable_version_counter=False
             ),
@@ -103,6 +106,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
         "data": data,
         "derived": derived,
         "checkpoint": checkpoint,
+        "watch": watch,
     }
 
 
@@ -121,6 +125,7 @@ def _trainer(
     if options["sync_batchnorm"] is None:
         on_gpu = options["accelerator"] != "cpu"
         options["sync_batchnorm"] = derived["processes"] > 1 and on_gpu
+    options["enable_progress_bar"] = False  # Lightning's; ours is a callback
     defaults = {
         "max_epochs": cfg.max_epochs,
         "default_root_dir": folder,
@@ -137,25 +142,6 @@ def _trainer(
     except refusals as error:
         reason = str(error).removeprefix("Trainer.__init__() ")
         raise ValueError(f"Lightning's Trainer refuses trainer=...: {reason}") from error
-
-
-def _quiet() -> None:
-    """Third-party notices that say nothing about the user's run, silenced by name."""
-    # Lightning's lines on the devices that it did not find, and its tips.
-    for name in ("lightning.pytorch", "pytorch_lightning"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    # Lightning 2.6 with torch 2.15: its own use of a class that torch deprecates.
-    warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
-    # solo-learn logs its momentum and losses without a batch size; ours are all of one size.
-    warnings.filterwarnings("ignore", message="Trying to infer the `batch_size`")
-    # solo-learn's SwAV and DINO normalise their prototypes by a function that torch deprecates.
-    warnings.filterwarnings("ignore", message=".*torch.nn.utils.weight_norm.*")
-    # Lightning's checkpoint callback: a resumed run writes to its own folder, on purpose.
-    warnings.filterwarnings("ignore", message="The dirpath has changed from")
-    # Without labels or a validation folder there is nothing to validate on; `folders` says so.
-    warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")
-    # Lightning counts the workers of a DataLoader; images live on the device here.
-    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
 
 
 def _has_gpu() -> bool:
@@ -181,6 +167,9 @@ def _announce(cfg: DictConfig, derived: dict[str, Any], views: Any, solo: str) -
 def _job(cfg: DictConfig) -> None:
     """One Hydra job."""
     from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
+    from rdm_solo import sweep
 
     folder = Path(HydraConfig.get().runtime.output_dir)
     before = dict(os.environ)
@@ -188,6 +177,10 @@ def _job(cfg: DictConfig) -> None:
     os.environ[FOLDER_VARIABLE] = str(folder)
     try:
         run(cfg, folder)
+    except (Exception, cli.Refusal) as error:
+        if HydraConfig.get().mode is not RunMode.MULTIRUN:
+            raise
+        sweep.note_failure(folder, error)  # the sweep's other runs go on
     finally:
         # Lightning leaves its rank and port behind, by which the next job of a sweep would take
         # itself for a process that somebody else started.

@@ -1,0 +1,33 @@
+"""Third-party notices that say nothing about the user's run, each silenced by name."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+__all__ = ["hush"]
+
+
+def hush() -> None:
+    """Silence them in this process; what is not named here is shown."""
+    # Lightning's lines on the devices that it did not find, its tips, and the rank of each process.
+    for name in ("lightning.pytorch", "pytorch_lightning", "lightning.fabric", "lightning_fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for message in MESSAGES:
+        warnings.filterwarnings("ignore", message=message)
+
+
+MESSAGES = (
+    # Lightning 2.6 with torch 2.15: its own use of a class that torch deprecates.
+    ".*isinstance.treespec, LeafSpec.*",
+    # solo-learn logs its momentum and losses without a batch size; ours are all of one size.
+    "Trying to infer the `batch_size`",
+    # solo-learn's SwAV and DINO normalise their prototypes by a function that torch deprecates.
+    ".*torch.nn.utils.weight_norm.*",
+    # Lightning's checkpoint callback: a resumed run writes to its own folder, on purpose.
+    "The dirpath has changed from",
+    # Without labels or a validation folder there is nothing to validate on; `folders` says so.
+    "Total length of `list` across ranks is zero",
+    # Lightning counts the workers of a DataLoader; images live on the device here.
+    ".*does not have many workers.*",
+)

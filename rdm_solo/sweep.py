@@ -1,0 +1,115 @@
+"""The runs of a multirun in one table, when the last of them has ended."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shlex
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+
+from rdm_solo import runs
+from rdm_solo.runs import Run
+
+__all__ = ["SweepTable", "note_failure", "table"]
+
+log = logging.getLogger("rdm_solo")
+
+FAILED = "failed.txt"
+COLUMNS = {
+    "erank/online": "online",
+    "erank/target": "target",
+    "erank/gap": "gap",
+    "feature/variance": "variance",
+}
+ACCURACIES = {"val/knn_acc1": "kNN", "val/acc1": "acc1"}
+
+
+def note_failure(folder: Path, error: BaseException) -> None:
+    """Leave in a run's folder why it failed, for the sweep's table; a traceback goes to the log."""
+    reason = getattr(error, "message", None)
+    if reason is None:  # nothing that answers what was typed
+        log.error("the run failed; the sweep goes on", exc_info=error)
+        lines = str(error).splitlines()
+        reason = f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+    (folder / FAILED).write_text(f"{reason}\n")
+
+
+class SweepTable(Callback):
+    """Hydra's callback that prints the table; the command's status is 1 where a run failed."""
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        folder = Path(config.hydra.sweep.dir)
+        failed = sorted(folder.rglob(FAILED), key=lambda path: path.stat().st_mtime)
+        found, broken = runs.survey([folder])
+        done = [run for run in found if run.epochs]
+        if done:
+            print(f"\n{table(done)}")
+        for path in failed:
+            print(f"failed: {path.parent.name}: {path.read_text().strip()}")
+        for sentence in broken:
+            print(f"failed: {sentence}")
+        print(f"the runs are in {folder}; a page with their pictures and tables:")
+        print(f"    python -m rdm_solo.report {shlex.quote(str(folder))}")
+        if failed or broken:
+            raise SystemExit(1)
+
+
+def table(found: Sequence[Run]) -> str:
+    """A row for each setting: mean and standard deviation of the last values over its seeds."""
+    rows: dict[tuple[str, str], list[Run]] = {}
+    for run in runs.distinguish(found):
+        rows.setdefault((run.dataset, run.label), []).append(run)
+    several = len({dataset for dataset, _ in rows}) > 1
+    columns = {name: ACCURACIES[name] for name in _measured(found)} | COLUMNS
+    head = ["", "n", *columns.values(), "seconds"]
+    body = [
+        [
+            f"{dataset}: {label}" if several else label,
+            str(len(alike)),
+            *(_spread([run.last(name) for run in alike]) for name in columns),
+            _spread([float(run.summary.get("seconds", "nan")) for run in alike], digits=0),
+        ]
+        for (dataset, label), alike in rows.items()
+    ]
+    widths = [max(map(len, column)) for column in zip(head, *body)]
+    lines = [
+        "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
+        for line in (head, *body)
+    ]
+    notes = [_warned(alike) for alike in rows.values()]
+    return "\n".join([lines[0], *(f"{line}{note}" for line, note in zip(lines[1:], notes))])
+
+
+def _measured(found: Sequence[Run]) -> list[str]:
+    """The accuracy to show: kNN, or the classifier's where there is none."""
+    names = [n for n in ACCURACIES if any(math.isfinite(run.last(n)) for run in found)]
+    return names[:1]
+
+
+def _spread(values: Sequence[float], digits: int = 2) -> str:
+    """Mean and standard deviation of what was measured.
+
+    >>> _spread([4.0, 5.0, math.nan]), _spread([4.0]), _spread([])
+    ('4.50±0.71', '4.00', '-')
+    """
+    values = [value for value in values if math.isfinite(value)]
+    if not values:
+        return "-"
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean}±{statistics.stdev(values):.{digits}f}"
+
+
+def _warned(alike: Sequence[Run]) -> str:
+    """What the watch said of these runs, and of how many."""
+    kinds = [warning["kind"] for run in alike for warning in run.summary.get("warnings", [])]
+    told = [
+        f"{kind} ({kinds.count(kind)} of {len(alike)})" if len(alike) > 1 else kind
+        for kind in dict.fromkeys(kinds)
+    ]
+    return f"  ! {', '.join(told)}" if told else ""

@@ -1,0 +1,183 @@
+"""A watch over a run's spectra that says once, in words, when and why they collapse."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig
+
+from rdm_solo.callbacks import Diagnostics
+from rdm_solo.host import pl
+from rdm_solo.remedies import COMPLETE, DIMENSIONAL, WRONG_WAY, advice
+
+__all__ = ["Bounds", "CollapseWatch", "Reading", "kinds"]
+
+log = logging.getLogger("rdm_solo")
+
+# Every rank crashes in the first epochs and most recover, so that a single epoch says nothing.
+IN_A_ROW = 2
+RECOVERING = 1.1  # a value that grows by a tenth from one epoch to the next is on its way up
+# Below that share of variance the outputs' mean is the spectrum's first direction, whatever the
+# others do: there the variance is to be judged, not the rank.
+SPREAD = 0.2
+# Equal branches differ by rounding; where there is a gap, it was 1e-3 and more in the logarithm.
+NO_GAP = 1e-3
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one measured epoch says.
+
+    ``variance`` is the projection's variance over its second moment, so that unit vectors and a
+    softmax have one scale: 0 where all images get one output, 1 where the outputs' mean is 0.
+    """
+
+    epoch: int
+    variance: float
+    erank: float  # of the projection, before any filter
+    dimensions: int
+    gap: float  # log of the target's effective rank over the online one's
+    softmax: bool = False
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """When to warn; ``None`` or 0 switches a rule off. ``warmup`` epochs are not judged by rank and
+    variance: both crash there, and most recover."""
+
+    variance: float | None = 0.03
+    erank: float | None = 0.21
+    gap_epochs: int | None = 3
+    warmup: float = 0
+
+    def directions(self, dimensions: int) -> float:
+        """The effective rank that is the bound: ``dimensions ** erank``.
+
+        >>> [round(Bounds().directions(k), 1) for k in (32, 256, 2048)]
+        [2.1, 3.2, 5.0]
+        """
+        return float(dimensions ** (self.erank or 0))
+
+
+def kinds(readings: Sequence[Reading], bounds: Bounds) -> list[str]:
+    """The kinds of collapse that the last readings show.
+
+    >>> kinds([Reading(8, 0.001, 1.0, 32, 0.0), Reading(9, 0.001, 1.0, 32, 0.0)], Bounds())
+    ['complete collapse']
+    """
+    judged = [reading for reading in readings if reading.epoch >= bounds.warmup][-IN_A_ROW:]
+    found = []
+    if len(judged) == IN_A_ROW:
+        share = [reading.variance for reading in judged]
+        if bounds.variance and max(share) < bounds.variance and not _recovering(share):
+            found.append(COMPLETE)
+        if bounds.erank and all(_few_directions(reading, bounds) for reading in judged):
+            found += [DIMENSIONAL] * (not _recovering([reading.erank for reading in judged]))
+    if bounds.gap_epochs:
+        last = readings[-bounds.gap_epochs :]
+        if len(last) == bounds.gap_epochs and all(reading.gap < -NO_GAP for reading in last):
+            found.append(WRONG_WAY)
+    return found
+
+
+def _few_directions(reading: Reading, bounds: Bounds) -> bool:
+    # The uncentred spectrum of a softmax has the mean as its first direction in any good run, too.
+    judged = not reading.softmax and reading.variance >= SPREAD
+    return judged and reading.erank < bounds.directions(reading.dimensions)
+
+
+def _recovering(values: Sequence[float]) -> bool:
+    return values[-1] > RECOVERING * values[-2]
+
+
+class CollapseWatch(pl.Callback):  # type: ignore[misc,name-defined]
+    """Warns once for each kind of collapse, and ends the run at the first if ``stop`` is set.
+
+    It stands behind :class:`~rdm_solo.callbacks.Diagnostics`, whose spectra it reads; these are the
+    same on all processes, and the first one's word counts for all.
+    """
+
+    def __init__(
+        self,
+        cfg: DictConfig,
+        derived: dict[str, Any],
+        variance: float | None = Bounds.variance,
+        erank: float | None = Bounds.erank,
+        gap_epochs: int | None = Bounds.gap_epochs,
+        stop: bool = False,
+    ) -> None:
+        self.cfg, self.derived, self.stop = cfg, derived, stop
+        self.bounds = Bounds(variance, erank, gap_epochs, cfg.scheduler.warmup_epochs)
+        self.readings: list[Reading] = []
+        self.warnings: list[dict[str, Any]] = []
+        self.stopped: str | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"warnings": self.warnings}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.warnings = list(state_dict["warnings"])
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        reading = _read(trainer)
+        if reading is None:
+            return
+        self.readings = [*self.readings, reading][-max(IN_A_ROW, self.bounds.gap_epochs or 0) :]
+        told = {warning["kind"] for warning in self.warnings}
+        new = [kind for kind in kinds(self.readings, self.bounds) if kind not in told]
+        new = trainer.strategy.broadcast(new)
+        for kind in new:
+            why = advice(kind, self.cfg, self.derived, reading.epoch)
+            text = f"{_facts(kind, reading, self.bounds)} {why}"
+            self.warnings.append({"kind": kind, "epoch": reading.epoch, "text": text})
+            if trainer.is_global_zero:
+                log.warning(f"warning: {text}")
+        if new and self.stop and reading.epoch < trainer.max_epochs - 1:
+            self.stopped = f"watch.stop: {new[0]} in epoch {reading.epoch + 1}"
+            trainer.should_stop = True
+            if trainer.is_global_zero:
+                log.warning(f"the run ends here, since watch.stop=true ({new[0]})")
+
+
+def _facts(kind: str, reading: Reading, bounds: Bounds) -> str:
+    epoch, k = f"epoch {reading.epoch + 1}", reading.dimensions
+    if kind == COMPLETE:
+        return (
+            f"complete collapse in {epoch}: all images get nearly the same output (variance "
+            f"{reading.variance:.2g} of at most 1; watch.variance={bounds.variance:g})."
+        )
+    if kind == DIMENSIONAL:
+        return (
+            f"dimensional collapse in {epoch}: the outputs span {reading.erank:.1f} of {k} "
+            f"directions (bound {bounds.directions(k):.1f}; watch.erank={bounds.erank:g})."
+        )
+    return (
+        f"negative gap in {epoch}: for {bounds.gap_epochs} measured epochs in a row the target's "
+        f"effective rank has been below the online one's, by {-math.expm1(reading.gap):.1%} now, "
+        "where it should lead."
+    )
+
+
+def _read(trainer: Any) -> Reading | None:
+    """This epoch's reading; None where nothing, or nothing finite, was measured."""
+    metrics = trainer.callback_metrics
+    diagnostics = next((c for c in trainer.callbacks if isinstance(c, Diagnostics)), None)
+    names = ("feature/variance", "erank/projection", "erank/online", "erank/target")
+    if diagnostics is None or diagnostics.latest is None or any(n not in metrics for n in names):
+        return None
+    variance, projection, online, target = (float(metrics[name]) for name in names)
+    moment = float(diagnostics.latest.lam_projection.sum())
+    if not (moment > 0 and math.isfinite(variance) and min(online, target, projection) > 0):
+        return None
+    return Reading(
+        trainer.current_epoch,
+        variance / moment,
+        projection,
+        len(diagnostics.latest.lam_projection),
+        math.log(target / online),
+        softmax=not diagnostics.observer.normalize,
+    )
