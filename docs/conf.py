@@ -1,0 +1,49 @@
+"""The site: ``uv run --group docs sphinx-build -W --keep-going -b html docs docs/_build``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+
+sys.path.insert(
+    0, str(Path(__file__).resolve().parent.parent)
+)  # the checkout, not what is installed
+
+from rdm_solo import __version__
+
+project = "rdm_solo"
+release = version = __version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+default_role = "py:obj"  # `name` in a docstring: a link where there is something to link to
+highlight_language = "text"  # indented blocks are commands; Python is marked as such
+
+html_theme = "furo"
+html_title = "rdm_solo"
+html_show_copyright = False
+html_show_sphinx = False
+html_copy_source = False
+html_math_renderer = "mathml"
+
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3
+
+# An override without a docstring does what its parent promises: it needs no entry here.
+autodoc_inherit_docstrings = False
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+
+
+def visit_math(self: Any, node: nodes.math | nodes.math_block) -> None:
+    """Formulas as MathML, which browsers draw by themselves: no page loads a script for them."""
+    block = isinstance(node, nodes.math_block)
+    self.body.append(tex2mathml(node.astext(), as_block=block))
+    raise nodes.SkipNode
+
+
+def setup(app: Any) -> None:
+    app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
