@@ -6,25 +6,18 @@ import csv
 import json
 import math
 import zipfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-__all__ = ["Run", "distinguish", "exponent", "find", "load", "read_metrics", "settings", "survey"]
+__all__ = ["Run", "exponent", "find", "load", "read_metrics", "survey"]
 
 # A folder with one of these is a run's.
 MARKS = (".hydra/config.yaml", "summary.json")
-
-# What may differ between two runs of one setting: the seed, the machine, how often they measure.
-FREE = (
-    *("seed", "resume", "hydra", "logger", "watch", "diagnostics", "knn"),
-    *("root", "download", "workers", "skip_broken", "compile", "channels_last"),
-)
-TRAINER = ("devices", "num_nodes", "accumulate_grad_batches", "precision", "gradient_clip_val")
 
 METHODS = {
     "simsiam": "SimSiam",
@@ -59,8 +52,6 @@ class Run:
     spectra: dict[str, np.ndarray] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
-    # What tells it from others of its label, in the label; see `distinguish`.
-    note: str = ""
 
     @property
     def method(self) -> str:
@@ -92,11 +83,11 @@ class Run:
     @property
     def label(self) -> str:
         """Method and filter in the paper's words, the same for all seeds."""
-        parts = [METHODS.get(self.method, self.method)]
-        if self.filter not in ("none", "learnable"):
-            shown = FILTERS.get(self.filter, self.filter)
-            parts.append(shown.replace("{p}", exponent(self.config.get("p"))))
-        return ", ".join([*parts, self.note] if self.note else parts)
+        name = METHODS.get(self.method, self.method)
+        if self.filter in ("none", "learnable"):
+            return name
+        shown = FILTERS.get(self.filter, self.filter)
+        return f"{name}, {shown.replace('{p}', exponent(self.config.get('p')))}"
 
     def last(self, column: str) -> float:
         """The last measured value of a column; NaN without one."""
@@ -232,53 +223,6 @@ def survey(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
             except ValueError as error:
                 broken[place] = str(error)
     return list(found.values()), list(broken.values())
-
-
-def distinguish(runs: Sequence[Run]) -> list[Run]:
-    """The runs, with what they differ in added to labels that more than one setting has.
-
-    Runs of one label are drawn as seeds of one setting; those of a sweep over the batch size, say,
-    would be averaged.
-    """
-    told = {id(run): settings(run) for run in runs}
-    labels: dict[tuple[str, str], list[Run]] = {}
-    for run in runs:
-        labels.setdefault((run.dataset, run.label), []).append(run)
-    notes: dict[int, str] = {}
-    for alike in labels.values():
-        keys = dict.fromkeys(key for run in alike for key in told[id(run)])
-        apart = [key for key in keys if len({str(told[id(run)].get(key)) for run in alike}) > 1]
-        for run in alike:
-            shown = [f"{_short(key, apart)}={told[id(run)].get(key)}" for key in apart[:3]]
-            notes[id(run)] = ", ".join(shown) + (", …" if len(apart) > 3 else "")
-    return [replace(run, note=notes[id(run)]) for run in runs]
-
-
-def settings(run: Run) -> dict[str, Any]:
-    """What runs must share to be seeds of one setting: the config's leaves, but for ``FREE``."""
-    try:
-        plain = OmegaConf.to_container(run.config, resolve=True)
-    except Exception:  # an environment variable of another machine, say
-        plain = OmegaConf.to_container(run.config, resolve=False)
-    return {".".join(key): value for key, value in _leaves(plain) if not _free(key)}
-
-
-def _leaves(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    if not isinstance(node, (dict, list)):
-        yield path, node
-        return
-    for key, value in node.items() if isinstance(node, dict) else enumerate(node):
-        yield from _leaves(value, (*path, str(key)))
-
-
-def _free(key: tuple[str, ...]) -> bool:
-    return any(part in FREE for part in key) or (key[0] == "trainer" and key[-1] not in TRAINER)
-
-
-def _short(key: str, others: Sequence[str]) -> str:
-    """A key's last name, or all of it where another one ends alike."""
-    last = key.split(".")[-1]
-    return key if sum(other.split(".")[-1] == last for other in others) > 1 else last
 
 
 def _is_run(folder: Path) -> bool:

@@ -139,16 +139,3 @@ def test_a_config_of_something_else_is_no_run_and_the_others_are_read(config, tm
     assert [run.folder.name for run in found] == ["good"]
     assert len(broken) == 1
     assert "other" in broken[0]
-
-
-def test_settings_that_share_a_label_are_told_apart_and_seeds_are_not(tmp_path):
-    for seed, batch in ((0, 64), (1, 64), (0, 128)):
-        write(tmp_path / f"{seed}_{batch}", seed=seed, batch_size=batch)
-    found = runs.distinguish(runs.find([tmp_path]))
-    labels = [run.label for run in found]
-    assert sorted(labels) == [
-        "SimSiam, h(σ) = σ^-0.5, batch_size=128",
-        *["SimSiam, h(σ) = σ^-0.5, batch_size=64"] * 2,
-    ]
-    alike = runs.distinguish([run for run in found if "64" in run.label])
-    assert {run.note for run in alike} == {""}, "seeds alone"
