@@ -1,4 +1,4 @@
-"""TensorBoard's event files in a run's folder: pictures, histograms, hyperparameters, earlier parts.
+"""TensorBoard's event files of a run: pictures, histograms, hyperparameters, the run it resumes.
 
 Scalars are written by Lightning's own logger. The hyperparameters appear in TensorBoard's HPARAMS
 tab from the first epoch on; it shows the last value of each metric.
@@ -98,7 +98,9 @@ def spectra(logger: Any, history: Mapping[int, Mapping[str, np.ndarray]], step: 
                 logger.experiment.add_histogram(key, powers, step)
 
 
-def append(folder: Path, record: Mapping[str, Any], scalars: Mapping[str, float], step: int) -> None:
+def append(
+    folder: Path, record: Mapping[str, Any], scalars: Mapping[str, float], step: int
+) -> None:
     """Scalars in a further file of the folder; TensorBoard reads all of them as one run."""
     from torch.utils.tensorboard.summary import scalar
 

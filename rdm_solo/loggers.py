@@ -62,7 +62,7 @@ def introduce(
     (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
     config: Any = OmegaConf.to_container(cfg, resolve=True)
     if sweep := _sweep():
-        config["sweep"] = sweep
+        config["sweep_folder"] = sweep  # W&B has a "sweep" of its own
     for logger in made:
         module = _module(logger)
         if checkpoint is not None and hasattr(module, "carry_over"):

@@ -12,6 +12,7 @@ import numpy as np
 from rdm_solo import loggers
 from rdm_solo.callbacks import Diagnostics
 from rdm_solo.host import pl
+from rdm_solo.wandb_charts import PICTURE
 
 __all__ = ["Pictures", "rasterise"]
 
@@ -79,7 +80,7 @@ class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
         drawn = plots.epoch_picture(arrays, f"{self.title}, {words}" if self.title else words)
         # The step that the epoch's scalars stand at.
         step = trainer.global_step - 1
-        loggers.show(trainer.loggers, "pictures/spectra", rasterise(drawn), self._history, step)
+        loggers.show(trainer.loggers, PICTURE, rasterise(drawn), self._history, step)
 
 
 def rasterise(figure: Any) -> np.ndarray:
