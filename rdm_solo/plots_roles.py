@@ -1,0 +1,121 @@
+"""The picture of :mod:`rdm_solo.roles`: a panel a method and filter, as in the paper's Figure 5."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from rdm_solo import plot_style
+
+if TYPE_CHECKING:
+    from rdm_solo.roles import Roles
+
+__all__ = ["draw"]
+
+# Okabe and Ito's, dark to light: apart for the colour-blind; dashes and markers tell in grey.
+COLORS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DASHES = ("-", (0, (4, 1.6)), (0, (1.2, 1.2)))
+# Names with the paper's letters, for a picture.
+SHOWN = {
+    "g": r"the run's own, $g=\sqrt{\lambda^p/\lambda^z}$",
+    "omega": r"ideal, $\omega=\lambda^+/\lambda^z$",
+    "omega, directional": r"ideal, along the target's eigenvectors",
+}
+PANEL = (4.6, 4.6)  # inches, key included
+MARKS = 14  # of one curve
+
+
+@plot_style.styled
+def draw(roles: Sequence[Roles], columns: int = 2) -> Figure:
+    """Filters over eigenvalues, both on log axes; each panel's key stands below it.
+
+    Runs of one label, such as seeds, share a panel: the first one's curves have markers, the
+    others' are thin.
+    """
+    groups: dict[str, list[Roles]] = {}
+    for role in roles:
+        groups.setdefault(role.label, []).append(role)
+    if not groups:
+        raise ValueError("draw() needs at least one run's roles.")
+    across = min(columns, len(groups))
+    down = -(-len(groups) // across)
+    figure = Figure(figsize=(PANEL[0] * across, PANEL[1] * down), layout="constrained", dpi=150)
+    FigureCanvasAgg(figure)  # the one that measures text
+    for i, group in enumerate(groups.values()):
+        _panel(figure.add_subplot(down, across, i + 1), group)
+    figure.draw_without_rendering()  # settles the layout while the style holds
+    return figure
+
+
+def _panel(axes: Axes, group: Sequence[Roles]) -> None:
+    first = group[0]
+    for run in reversed(group):
+        for series, style in zip(run.series, _styles(run)):
+            passed = np.where(
+                series.value > 0, series.value, np.nan
+            )  # 0 has no place on a log axis
+            if run is not first:
+                style = {"color": style["color"], "linestyle": style["linestyle"]}
+                axes.plot(series.lam, passed, linewidth=0.6, alpha=0.45, **style)
+                continue
+            own = series.name == run.own and run.branch == "target"
+            axes.plot(
+                *(series.lam, passed),
+                label=f"{SHOWN.get(series.name, series.name)}{' (this run)' * own}",
+                linewidth=2.4 if own else 1.5,
+                markersize=4.2,
+                markevery=max(1, -(-len(series.lam) // MARKS)),
+                **style,
+            )
+    axes.set_yscale("log")
+    plot_style.log_axis(axes.xaxis)
+    online = first.branch == "online"
+    axes.set_xlabel(
+        r"target eigenvalue $\lambda^z$" if online else r"online eigenvalue $\lambda^p$"
+    )
+    axes.set_ylabel("online filter" if online else r"target filter $\sqrt{\lambda^z/\lambda^p}$")
+    plot_style.head(axes, first.label + f" ({first.note})" * bool(first.note))
+    if not online:
+        axes.axhline(1, color="0.5", linewidth=0.8, zorder=0)
+    _ticks(axes)
+    axes.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.17),
+        ncols=1 if online else 2,
+        frameon=False,
+        handlelength=3.2,
+        columnspacing=1.2,
+    )
+
+
+def _ticks(axes: Axes) -> None:
+    """Plain numbers beside a log axis, between the powers of ten too where they are few."""
+    low, high = axes.get_ylim()
+    between: tuple[float, ...] = (1, 2, 5) if high / low < 200 else (1,)
+    if high / low < 8:
+        between = (1, 1.5, 2, 3, 4, 5, 7)
+    axes.yaxis.set_major_locator(LogLocator(subs=between))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
+def _styles(run: Roles) -> list[dict[str, Any]]:
+    """Dashes by group; colour and marker by what is varied in it."""
+    groups = list(dict.fromkeys(series.group for series in run.series))
+    varied = [series.name.replace(series.group, "") for series in run.series]
+    places = list(dict.fromkeys(varied))
+    return [
+        {
+            "color": COLORS[places.index(what) % len(COLORS)],
+            "marker": MARKERS[places.index(what) % len(MARKERS)],
+            "linestyle": DASHES[groups.index(series.group) % len(DASHES)],
+        }
+        for what, series in zip(varied, run.series)
+    ]
