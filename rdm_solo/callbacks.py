@@ -11,10 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from rdm_solo.archive import Archive
 from rdm_solo.host import pl
 from rdm_solo.knn import Neighbours, all_rows, unit
-from rdm_solo.observe import Observer, observer
-from rdm_solo.spectra import BranchSpectra, Spectra
+from rdm_solo.observe import Observer, Outputs, observer
+from rdm_solo.spectra import (
+    BranchSpectra,
+    Correlation,
+    Spectra,
+    effective_rank,
+    low_rank_spectrum,
+)
 
 __all__ = ["COLUMNS", "Diagnostics", "EpochTable", "WeightedKNN"]
 
@@ -26,9 +33,17 @@ COLUMNS = [
     "erank/target",
     "erank/gap",
     "erank/projection",
+    "erank/positive",
+    "rankme/online",
+    "rankme/target",
     "alignment/online_target",
     "alignment/online_target_weighted",
+    "alignment/online_target_paper_m",
+    "alignment/online_target_weighted_paper_m",
     "alignment/target_positive",
+    "alignment/target_positive_weighted",
+    "alignment/target_positive_paper_m",
+    "alignment/target_positive_weighted_paper_m",
     "filter/monotonicity",
     "filter/monotonicity_directional",
     "feature/variance",
@@ -36,14 +51,20 @@ COLUMNS = [
     "val/acc1",
     "val/knn_acc1",
 ]
+# A column of methods with a softmax alone.
+LOGITS = "erank/logits"
 
 
 class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
     """Accumulate both branches' spectra over an epoch's training outputs.
 
     Outputs are heard through hooks (:mod:`rdm_solo.observe`); no training step changes, so it goes
-    with any of solo-learn's methods. Of a long epoch, evenly spaced steps are taken until about
-    ``max_rows`` view rows are in.
+    with any of solo-learn's methods, and with any module whose step returns its two outputs. Of a
+    long epoch, evenly spaced steps are taken until about ``max_rows`` view rows are in.
+
+    ``latest`` has what the epoch that ends was found to be, on every process, for callbacks that
+    stand behind this one; None where it was not measured. Logits before a softmax are the outputs
+    of all those steps' last hidden rows under the weight that ends the epoch.
     """
 
     def __init__(
@@ -51,15 +72,21 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
         folder: Path,
         every_n_epochs: int = 1,
         max_rows: int = 10_000,
+        max_dim: int = 4096,
+        sample: int = 1024,
         resume: Path | None = None,
     ) -> None:
         self.folder, self.resume = folder, resume
         self.every_n_epochs, self.max_rows = every_n_epochs, max_rows
+        self.max_dim, self.sample = max_dim, sample
         self.metric: BranchSpectra | None = None
-        self.latest: Spectra | None = None  # of the last epoch measured, on every process
-        self._told = False
+        self.hidden: Correlation | None = None
+        self.latest: Spectra | None = None
         self.observer: Observer | None = None
-        self._epochs: list[dict[str, np.ndarray]] = []
+        self._archive = Archive(folder / "spectra.npz")
+        self._rows = 0  # of a heard step, over all processes; 0: none was heard yet
+        self._steps = 0  # heard in this epoch
+        self._told: set[str] = set()
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         if self.every_n_epochs:
@@ -71,11 +98,10 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if self.resume is not None and (self.resume / "spectra.npz").exists():
-            with np.load(self.resume / "spectra.npz") as saved:
-                past = saved["epoch"] < trainer.current_epoch
-                self._epochs = [
-                    {name: saved[name][row] for name in saved.files} for row in np.flatnonzero(past)
-                ]
+            self._archive.resume(self.resume / "spectra.npz", before=trainer.current_epoch)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        self.latest, self._rows, self._steps = None, 0, 0
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
@@ -84,23 +110,42 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
             return
         due = trainer.current_epoch % self.every_n_epochs == 0
         last = trainer.current_epoch == trainer.max_epochs - 1
-        rows = len(batch[2])
-        seen = rows * pl_module.num_large_crops * trainer.world_size * trainer.num_training_batches
-        stride = max(1, math.ceil(seen / self.max_rows))
-        if (due or last) and batch_idx % stride == 0:
+        if (due or last) and self._wanted(trainer.num_training_batches, batch_idx):
             self.observer.attach()  # not before: SwAV makes its Sinkhorn when training starts
-            self.observer.listen(rows)
+            self.observer.listen()
+
+    def _wanted(self, batches: float, batch_idx: int) -> bool:
+        if not self._rows:
+            return True
+        if math.isinf(batches):  # who can tell where such an epoch ends? Its first steps, then
+            return self._rows * self._steps < self.max_rows
+        return batch_idx % max(1, math.ceil(self._rows * batches / self.max_rows)) == 0
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self.observer is None or not self.observer.listening:
             return
-        heard = self.observer.take(pl_module.num_large_crops)
+        heard = self.observer.take(getattr(pl_module, "num_large_crops", None), outputs)
+        self._rows = self._rows or len(heard.online) * trainer.world_size
+        self._steps += 1
+        self._add(heard)
+
+    def _add(self, heard: Outputs) -> None:
+        assert self.observer is not None
         if self.metric is None:
-            dim = heard.online.shape[1]
-            self.metric = BranchSpectra(dim, self.observer.normalize).to(heard.online.device)
-        self.metric.update(*heard)
+            self.metric = BranchSpectra(
+                heard.online.shape[1],
+                self.observer.normalize,
+                self.observer.m,
+                self.max_dim,
+                self.sample,
+            ).to(heard.online.device)
+            if heard.hidden is not None:
+                self.hidden = Correlation(heard.hidden.shape[1]).to(heard.online.device)
+        self.metric.update(heard.online, heard.target, heard.positive, heard.projection)
+        if self.hidden is not None and heard.hidden is not None:
+            self.hidden.update(heard.hidden)
 
     @staticmethod
     def _counts(trainer: Any, metric: BranchSpectra) -> tuple[int, int]:
@@ -113,26 +158,49 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
         if self.metric is None or not self.metric.update_called:
             return
         seen, broken = self._counts(trainer, self.metric)
-        if broken and not self._told:
-            self._told = True
-            log.warning(
-                f"warning: {broken} of {seen + broken} outputs of epoch "
-                f"{trainer.current_epoch + 1} are NaN or infinite; spectra leave them out. A lower "
-                "learning rate may help."
+        if broken:
+            self._warn(
+                f"{broken} of {seen + broken} outputs of epoch {trainer.current_epoch + 1} are NaN "
+                "or infinite; spectra leave them out. A lower learning rate may help.",
+                "broken",
             )
-        self.latest = spectra = self.metric.compute() if seen else None
+        self.latest = self._spectra(self.metric) if seen else None
         self.metric.reset()
-        if spectra is None:
+        if self.latest is None:
             return
-        shown = {name: spectra.scalars.pop(name) for name in ("erank/online", "erank/target")}
-        pl_module.log_dict(shown, prog_bar=True, sync_dist=True)
-        pl_module.log_dict(spectra.scalars, sync_dist=True)
+        bar = {name: self.latest.scalars[name] for name in ("erank/online", "erank/target")}
+        rest = {name: value for name, value in self.latest.scalars.items() if name not in bar}
+        pl_module.log_dict(bar, prog_bar=True, sync_dist=True)
+        pl_module.log_dict(rest, sync_dist=True)
         if trainer.is_global_zero:
-            arrays = {name: array.cpu().numpy() for name, array in spectra.arrays().items()}
-            arrays |= {"epoch": np.array(trainer.current_epoch), "rows": np.array(spectra.rows)}
-            self._epochs.append(arrays)
-            stacked = {name: np.stack([e[name] for e in self._epochs]) for name in arrays}
-            np.savez(self.folder / "spectra.npz", **stacked)
+            self._say_how(self.metric.dim, self.latest)
+            arrays = {name: array.numpy() for name, array in self.latest.arrays().items()}
+            self._archive.add({"epoch": np.array(trainer.current_epoch), **arrays})
+
+    def _spectra(self, metric: BranchSpectra) -> Spectra:
+        spectra = metric.compute()
+        if self.hidden is not None and self.observer is not None:
+            weight = self.observer.weight()
+            assert weight is not None
+            spectra.lam_logits = low_rank_spectrum(self.hidden.compute(), weight).cpu()
+            spectra.scalars["erank/logits"] = float(effective_rank(spectra.lam_logits))
+            self.hidden.reset()
+        return spectra
+
+    def _say_how(self, k: int, spectra: Spectra) -> None:
+        if spectra.sampled:
+            self._warn(
+                f"spectra at k={k} are those of N={spectra.rows} sampled rows, since k is above "
+                f"diagnostics.max_dim={self.max_dim}. The effective rank of a flat spectrum comes "
+                "out too low (1/i at k=8192, N=1024: 0.41 of the truth), that of a steep one does "
+                "not (1/i^2: 0.996); diagnostics.sample raises N.",
+                "sampled",
+            )
+
+    def _warn(self, what: str, once: str) -> None:
+        if once not in self._told:
+            self._told.add(once)
+            log.warning(f"warning: {what}")
 
 
 class WeightedKNN(pl.Callback):  # type: ignore[misc,name-defined]
@@ -175,16 +243,17 @@ class EpochTable(pl.Callback):  # type: ignore[misc,name-defined]
             self.rows = [row for row in past if int(row["epoch"]) < trainer.current_epoch]
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        for name in COLUMNS:  # Lightning keeps a value until it is logged again
+        for name in [*COLUMNS, LOGITS]:  # Lightning keeps a value until it is logged again
             trainer.callback_metrics.pop(name, None)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         metrics = trainer.callback_metrics  # reduces over processes: all of them come here
         if not trainer.is_global_zero:
             return
-        row = {name: float(metrics[name]) for name in COLUMNS if name in metrics}
+        row = {name: float(metrics[name]) for name in [*COLUMNS, LOGITS] if name in metrics}
         self.rows.append({"epoch": trainer.current_epoch, **row})
+        columns = [*COLUMNS, LOGITS] if any(LOGITS in row for row in self.rows) else COLUMNS
         with open(self.path, "w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, restval="")
+            writer = csv.DictWriter(file, columns, restval="")
             writer.writeheader()
             writer.writerows(self.rows)

@@ -26,6 +26,9 @@ CASES = [
 # More directions than rows (rows are gathered) and fewer (Gram matrices are added).
 SHAPES = [(32, 48), (64, 24)]
 GRADIENT = 1e-5
+# k x k matrices; and a sample of rows, of which each process has more than its share, or fewer.
+ROUTES = {"matrices": {}, "sample of 8": {"max_dim": 4, "sample": 8}}
+ROUTES["sample of 40"] = {"max_dim": 4, "sample": 40}
 
 
 def loss_of(model: nn.Module, branch: str, head: SpectralFilter, x: torch.Tensor) -> torch.Tensor:
@@ -38,6 +41,21 @@ def loss_of(model: nn.Module, branch: str, head: SpectralFilter, x: torch.Tensor
 def make_model(k: int) -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(k, k), nn.Tanh(), nn.Linear(k, k))
+
+
+def measured(rank: int, world: int, **options: int) -> dict[str, object]:
+    """Spectra of that process's share of the rows, its uneven batches with a broken row among
+    them; two epochs, of which the second counts."""
+    metric = BranchSpectra(dim=24, **options)
+    parts = [features("1/i", 64, 24), *(features("gaussian", 64, 24, seed=i) for i in (5, 6, 7))]
+    parts[2][40, 3] = float("nan")
+    metric.update(*(x.chunk(world)[rank] for x in reversed(parts)))
+    metric.compute()
+    metric.reset()
+    for rows in torch.arange(64).chunk(world)[rank].split(11):
+        metric.update(*(x[rows] for x in parts))
+    spectra = metric.compute()
+    return {"scalars": spectra.scalars, **spectra.arrays()}
 
 
 def work(rank: int, world: int, port: int, out: str) -> None:
@@ -64,11 +82,8 @@ def work(rank: int, world: int, port: int, out: str) -> None:
             results[f"broken {n}"] = SpectralFilter("target", "pow", p=-0.5)(broken)
     flat = (features("gaussian", 64, 5) @ features("gaussian", 5, 24)).double()
     results["float64"] = SpectralFilter("target", "pow", p=-1.0)(flat.chunk(world)[rank])
-    metric = BranchSpectra(dim=24)
-    x = features("1/i", 64, 24)
-    y = features("gaussian", 64, 24, seed=5)
-    metric.update(x.chunk(world)[rank], y.chunk(world)[rank], x.chunk(world)[rank])
-    results["spectra"] = metric.compute().scalars
+    for name, options in ROUTES.items():
+        results[name] = measured(rank, world, **options)
     torch.save(results, Path(out) / f"{rank}.pt")
     dist.destroy_process_group()
 
@@ -124,9 +139,18 @@ def test_null_directions_are_dropped_in_float64_too(several):
     assert sigma[5:].max() < 1e-4
 
 
-def test_spectra_of_several_processes_equal_one(several):
-    metric = BranchSpectra(dim=24)
-    x, y = features("1/i", 64, 24), features("gaussian", 64, 24, seed=5)
-    metric.update(x, y, x)
+@pytest.mark.parametrize("route", ROUTES)
+def test_spectra_of_several_processes_equal_one(several, route):
+    """A sample is the same one, in the same order: bit for bit. Sums are to rounding."""
+    want = measured(0, 1, **ROUTES[route])
+    exact = route != "matrices"
+    assert int(want["rows"]) == {"matrices": 63, "sample of 8": 8, "sample of 40": 40}[route]
     for rank in several:
-        assert rank["spectra"] == pytest.approx(metric.compute().scalars, rel=1e-9, abs=1e-12)
+        got = dict(rank[route])
+        for name, value in got.pop("scalars").items():
+            # The variance is a sum over all rows on either route.
+            rel = 0 if exact and name != "feature/variance" else 1e-9
+            assert value == pytest.approx(want["scalars"][name], rel=rel, abs=1e-12 * (rel > 0))
+        for name, array in got.items():
+            rel = 0 if exact else 1e-9
+            torch.testing.assert_close(array, want[name], rtol=rel, atol=rel, equal_nan=True)
