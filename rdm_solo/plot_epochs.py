@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -125,11 +126,14 @@ def over_epochs(
 ) -> None:
     """A column of each group, in the style under its label; the key names it so, or ``name``."""
     epochs: list[float] = [x for line in axes.lines for x in np.asarray(line.get_xdata())]
-    for group in drawn:
-        curve = group.over_epochs(column)
-        if len(curve.x):
-            curve.draw(axes, name or group.label, **styles[group.label])
-            epochs += list(curve.x)
+    curves = [(group, group.over_epochs(column)) for group in drawn]
+    curves = [(group, curve) for group, curve in curves if len(curve.x)]
+    alone = len(curves) > 1 and all(len(curve.x) == 1 for _, curve in curves)
+    for i, (group, curve) in enumerate(curves):
+        if alone:  # side by side, since one epoch is no line
+            curve = replace(curve, x=curve.x + 0.15 * (i - (len(curves) - 1) / 2))
+        curve.draw(axes, name or group.label, **styles[group.label])
+        epochs += list(np.round(curve.x))
     axes.set_ylabel(ylabel)
     epoch_axis(axes, np.array(epochs))
     if not epochs and not name:

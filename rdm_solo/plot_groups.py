@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from omegaconf import OmegaConf
 
 from rdm_solo import runs as runs_
-from rdm_solo.plot_style import MARKED
+from rdm_solo.plot_style import marked
 from rdm_solo.runs import Run
 
 __all__ = ["Curve", "Group", "gather", "groups", "note"]
@@ -20,8 +20,12 @@ __all__ = ["Curve", "Group", "gather", "groups", "note"]
 # Parts of a config that make another setting of it; the rest is machine, seed and bookkeeping.
 SETTING = (
     *("method", "filter", "p", "dataset", "backbone", "optimizer", "scheduler"),
-    *("max_epochs", "batch_size"),
+    *("max_epochs", "batch_size", "trainer"),
 )
+TRAINER = ("devices", "num_nodes", "accumulate_grad_batches", "precision", "gradient_clip_val")
+# Keys inside them that say where, and how fast.
+FREE = ("root", "download", "workers", "skip_broken", "compile", "channels_last")
+MANY = 40  # points without a line between that get small
 NAMED = 4  # runs that a note names one by one
 
 
@@ -38,8 +42,10 @@ class Curve:
         """A line, marked where its points are few, and a band over the seeds."""
         measured = np.isfinite(self.x) & np.isfinite(self.mean)
         x, mean, low, high = (v[measured] for v in (self.x, self.mean, self.low, self.high))
-        if len(x) > MARKED:
-            style["markersize"] = 1.8 if style.get("linestyle") == "none" else 0
+        if style.get("linestyle") != "none":
+            style["markevery"] = marked(len(x))
+        elif len(x) > MANY:
+            style["markersize"] = 1.8
         axes.plot(x, mean, label=label, **style)
         if not band or not len(x) or np.array_equal(low, high):
             return
@@ -157,13 +163,17 @@ def _setting(run: Run) -> dict[str, Any]:
         if isinstance(value, dict) and value:
             for name, inner in value.items():
                 walk(f"{prefix}.{name}" if prefix else str(name), inner)
-        else:
+        elif prefix.rpartition(".")[2] not in FREE:
             flat[prefix] = value
 
     config = OmegaConf.to_container(run.config)
     assert isinstance(config, dict)
     walk("", {name: config[name] for name in SETTING if name in config})
-    return flat
+    return {
+        name: value
+        for name, value in flat.items()
+        if not name.startswith("trainer.") or name.rpartition(".")[2] in TRAINER
+    }
 
 
 def _suffixes(settings: list[dict[str, Any]]) -> list[str]:

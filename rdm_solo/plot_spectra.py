@@ -43,7 +43,7 @@ CURVES: dict[str, dict[str, Any]] = {
 G = r"$g(\lambda^z_i)=\sqrt{\lambda^p_i/\lambda^z_i}$"
 EMPTY = "all eigenvalues are\nrounding noise"
 # The columns that may hold the accuracy which the paper measures by linear probing.
-ACCURACY = {"val/acc1": "linear accuracy (%)", "val/knn_acc1": "kNN accuracy (%)"}
+ACCURACY = {"val/acc1": "linear accuracy in training (%)", "val/knn_acc1": "kNN accuracy (%)"}
 
 
 @styled
@@ -74,6 +74,7 @@ def spectra(runs: Sequence[Run], epoch: int = -1, title: str = "") -> Figure:
     shown = [(group, at, arrays) for group, at, arrays in found if arrays]
     if not shown:
         raise ValueError("No run has a spectrum (spectra.npz); were diagnostics.every_n_epochs 0?")
+    epochs = {at for _, at, _ in shown}
     if len(shown) == 1:
         made, panels = figure(2, panel=(3.5, 2.7))
     else:
@@ -81,12 +82,14 @@ def spectra(runs: Sequence[Run], epoch: int = -1, title: str = "") -> Figure:
     for (group, at, arrays), upper, lower in zip(shown, panels[::2], panels[1::2]):
         draw_eigenvalues(upper, arrays)
         draw_filter(lower, arrays)
-        head(upper, f"{group.label}, epoch {at + 1}")
+        head(upper, group.label if len(epochs) == 1 else f"{group.label}, epoch {at + 1}")
     drawn = [group for group, _, _ in shown]
     behind = [run for group, at, _ in shown for run in group.runs if not _has(run, at)]
     none = [run for group, _, arrays in found if not arrays for run in group.runs]
     words = note(drawn, {"a spectrum of that epoch": none + behind})
-    return finish(made, keys(*panels), title, words)
+    if len(epochs) == 1:
+        words = f"Epoch {epochs.pop() + 1}. {words}"
+    return finish(made, keys(*panels), title, words.strip())
 
 
 def _has(run: Run, epoch: int) -> bool:
@@ -101,7 +104,8 @@ def variants(runs: Sequence[Run], title: str = "") -> Figure:
     compare. A method's runs without a filter stand in both panels.
     """
     everything = groups(runs)
-    kinds = {(g.method, g.first.dataset): None for g in everything if _family(g)}
+    kinds = dict.fromkeys((g.method, g.first.dataset) for g in everything if _family(g))
+    several = len({dataset for _, dataset in kinds}) > 1
     panels_of = {}
     for method, dataset in kinds:
         same = [g for g in everything if (g.method, g.first.dataset) == (method, dataset)]
@@ -113,8 +117,8 @@ def variants(runs: Sequence[Run], title: str = "") -> Figure:
             "No run has a filter; variants compares those of filter=online_... or target_...."
         )
     styles = _styles(group.variant for members in panels_of.values() for group in members)
-    made, panels = figure(len(panels_of), columns=3, panel=(3.4, 2.9))
-    none = []
+    made, panels = figure(len(panels_of), columns=2, panel=(4.0, 2.9))
+    none: list[Run] = []
     for (names, members), axes in zip(panels_of.items(), panels):
         for group in members:
             _, arrays = group.spectrum()
@@ -122,7 +126,7 @@ def variants(runs: Sequence[Run], title: str = "") -> Figure:
                 draw_line(axes, arrays["lam_projection"], group.variant, styles[group.variant])
             else:
                 none += group.runs
-        head(axes, f"{names[0]}, {names[2]} filters" + (f", {names[1]}" if len(kinds) > 1 else ""))
+        head(axes, f"{names[0]}, {names[2]} filters" + (f", {names[1]}" if several else ""))
         index_axes(axes)
     drawn = list({id(g): g for members in panels_of.values() for g in members}.values())
     absent = list({id(run): run for run in none}.values())
@@ -145,7 +149,8 @@ def symmetric(runs: Sequence[Run], title: str = "") -> Figure:
     plain = [g for g in groups(runs) if g.first.method == "simsiam"]
     chosen = [g for g in plain if g.first.filter in ("none", "learnable")] + chosen
     styles = _styles(group.label for group in chosen)
-    made, (accuracy, variance, eigenvalues, branches) = figure(4, panel=(2.8, 2.6))
+    made, panels = figure(4, panel=(2.8, 2.6))
+    accuracy, variance, eigenvalues, branches = panels
     measured = [c for c in ACCURACY if any(len(g.over_epochs(c).x) for g in chosen)]
     column = measured[0] if measured else "val/acc1"
     over_epochs(accuracy, chosen, column, styles, ACCURACY[column])
@@ -165,12 +170,12 @@ def symmetric(runs: Sequence[Run], title: str = "") -> Figure:
         say(branches, "no spectrum of a symmetric run")
     named = f": {two[0].label}" if two else ""
     words = ("accuracy", "feature variance", "eigenvalues", f"two branches{named}")
-    for axes, text in zip((accuracy, variance, eigenvalues, branches), words):
+    for axes, text in zip(panels, words):
         head(axes, text)
     none = [run for g in chosen for run in g.runs if "lam_target" not in run.spectra]
     return finish(
         made,
-        keys(accuracy, variance, eigenvalues, branches),
+        keys(*panels),
         title,
         note(chosen, {"a spectrum": none}),
     )

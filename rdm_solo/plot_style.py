@@ -31,6 +31,7 @@ __all__ = [
     "head",
     "keys",
     "log_axis",
+    "marked",
     "save",
     "say",
     "series",
@@ -54,7 +55,7 @@ ONLINE: dict[str, Any] = {
     **{"marker": "s", "markersize": 2.8},
 }
 
-STYLE: dict[str, Any] = {
+STYLE: Any = {  # matplotlib 3.11 types every key; 3.9 none
     "font.family": "DejaVu Sans",  # ships with matplotlib; has the Greek and the superscripts
     "mathtext.fontset": "dejavusans",
     "font.size": 9,
@@ -80,8 +81,6 @@ STYLE: dict[str, Any] = {
 # Wraps a function that draws: text takes its size when it is made, not when it is shown.
 styled = matplotlib.rc_context(STYLE)
 
-# More points than this are a line; a marker at each would blot it.
-MARKED = 40
 EDGE = 0.08  # inches around the whole and between strips
 _COLOURS = (BLACK, VERMILION, BLUE, GREEN, ORANGE, PURPLE, SKY)
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
@@ -92,7 +91,7 @@ def series(index: int) -> dict[str, Any]:
     """Colour, dashes and marker of the i-th of several labels; no two of the first 140 agree."""
     return {
         "color": _COLOURS[index % len(_COLOURS)],
-        "linestyle": _DASHES[(index + index // len(_COLOURS)) % len(_DASHES)],
+        "linestyle": _DASHES[index % len(_DASHES)],
         "marker": _MARKERS[index % len(_MARKERS)],
     }
 
@@ -108,8 +107,9 @@ def figure(
     With ``stacked`` each of them is that many, one below another, and the list has them in turn. A
     panel on its own gets twice the width. Call :func:`finish` when everything is drawn.
     """
-    across = min(panels, columns)
-    down = -(-panels // across) * stacked
+    lines = -(-panels // columns)
+    across = -(-panels // lines)  # 4 panels of at most 3 in a row are 2 and 2
+    down = lines * stacked
     alone = across == 1
     width = panel[0] * (2 if alone else across)
     height = panel[1] * down * (1.3 if panels * stacked == 1 else 1)
@@ -155,16 +155,22 @@ def finish(made: Figure, key: Sequence[Line2D] = (), title: str = "", note: str 
         legend.set_bbox_to_anchor((0.5, legend_at / total))
     if title:
         head.set_position((EDGE / width, 1 - EDGE / total))
-    # The engine's own default pads are 3 points; the panels get what the strips leave.
-    rect = (0, below / total, 1, height / total)
+    rect = (0, below / total, 1, height / total)  # the panels get what the strips leave
     made.set_layout_engine("constrained", rect=rect, w_pad=0.06, h_pad=0.06)
+    made.draw_without_rendering()
+    made.set_layout_engine("none")  # settled: nothing moves, and saving takes half as long
     return made
 
 
 def keys(*panels: Axes) -> list[Line2D]:
     """An entry of the key for each name in the panels."""
-    lines = {str(line.get_label()): line for axes in panels for line in axes.lines}
-    return [line for name, line in lines.items() if not name.startswith("_")]
+    entries: dict[str, Line2D] = {}
+    for line in (line for axes in panels for line in axes.lines):
+        entry = Line2D([], [])
+        entry.update_from(line)
+        entry.set(markersize=max(line.get_markersize(), 4), markevery=None, label=line.get_label())
+        entries.setdefault(str(line.get_label()), entry)
+    return [entry for name, entry in entries.items() if not name.startswith("_")]
 
 
 def _key(made: Figure, handles: Sequence[Line2D], room: float) -> Any:
@@ -225,6 +231,15 @@ def typeset(text: str) -> str:
     return re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]+)", r"$^{\1}$", plain)
 
 
+def marked(points: int) -> tuple[int, int]:
+    """Which of a line's points get its marker: all of few, about ten of many.
+
+    >>> marked(15), marked(400)
+    ((0, 1), (0, 40))
+    """
+    return 0, max(1, round(points / 10)) if points > 20 else 1
+
+
 def epoch_axis(axes: Axes, epochs: np.ndarray) -> None:
     """Epochs from 1 on the x axis, whole numbers alone."""
     axes.set_xlabel("epoch")
@@ -260,12 +275,15 @@ def say(axes: Axes, text: str) -> None:
     axes.set(xticks=[], yticks=[])
 
 
-def save(made: Figure, folder: Path, name: str) -> list[Path]:
+def save(
+    made: Figure, folder: Path, name: str, formats: Sequence[str] = ("png", "pdf")
+) -> list[Path]:
     """``name.png`` (150 dpi) and ``name.pdf`` (fonts embedded) in the folder, which is made."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}.png", folder / f"{name}.pdf"]
+    paths = [folder / f"{name}.{kind}" for kind in formats]
     with matplotlib.rc_context(STYLE):
-        made.savefig(paths[0], dpi=150)
-        # Without a date the same run gives the same bytes.
-        made.savefig(paths[1], metadata={"CreationDate": None})
+        for path in paths:
+            # Without a date the same run gives the same bytes.
+            dateless = {"CreationDate": None} if path.suffix == ".pdf" else None
+            made.savefig(path, dpi=150, metadata=dateless)
     return paths

@@ -18,7 +18,7 @@ from rdm_solo.runs import Run
 
 __all__ = ["AlignmentRow", "alignment_table", "sweep"]
 
-ACCURACY = {"val/knn_acc1": "kNN accuracy (%)", "val/acc1": "linear accuracy (%)"}
+ACCURACY = {"val/knn_acc1": "kNN accuracy (%)", "val/acc1": "linear accuracy in training (%)"}
 POWERS = {"online_pow": "online filter g(σ) = σ^p", "target_pow": "target filter h(σ) = σ^p"}
 
 
@@ -37,7 +37,8 @@ def sweep(runs: Sequence[Run], accuracy: str = "val/knn_acc1", title: str = "") 
     rows = list(dict.fromkeys((g.method, g.first.dataset) for g in powers))
     of = {row: [g for g in everything if (g.method, g.first.dataset) == row] for row in rows}
     used = [group for members in of.values() for group in members]
-    styles = {n: series(i) for i, n in enumerate(dict.fromkeys(_name(g) for g in used))}
+    first = sorted(used, key=lambda group: group.first.p is None)
+    styles = {n: series(i) for i, n in enumerate(dict.fromkeys(_name(g) for g in first))}
     several = len({dataset for _, dataset in rows}) > 1
     made, panels = figure(3 * len(rows), columns=3, panel=(3.3, 2.6))
     for row, members in enumerate(of.values()):
@@ -67,7 +68,7 @@ def _accuracy(everything: Sequence[Group], wanted: str) -> tuple[str, str]:
     """The column of accuracies that was measured, and a word where it is not the wanted one."""
     for column in dict.fromkeys([wanted, *ACCURACY]):
         if any(group.last(column) for group in everything):
-            return column, "" if column == wanted else f"{wanted} was not measured."
+            return column, "" if column == wanted else f"{column}: {wanted} was not measured."
     return wanted, ""
 
 
@@ -90,7 +91,7 @@ def _draw(
 ) -> None:
     """The last values of the columns against p; those without p across the panel."""
     any_drawn = False
-    for name in dict.fromkeys(_name(group) for group in members):
+    for name in [name for name in styles if any(_name(group) == name for group in members)]:
         same = sorted(
             (g for g in members if _name(g) == name), key=lambda group: group.first.p or 0.0
         )
@@ -103,6 +104,9 @@ def _draw(
                 _against_p(axes, measured, style)
             any_drawn = any_drawn or bool(measured)
     axes.set_xlabel("exponent $p$")
+    exponents = {group.first.p for group in members if group.first.p is not None}
+    if len(exponents) == 1:
+        axes.set_xlim(min(exponents) - 0.5, min(exponents) + 0.5)
     if not any_drawn:
         say(axes, f"{next(iter(columns))}\nwas not measured")
 

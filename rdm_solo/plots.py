@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from rdm_solo.plot_epochs import alignment, effective_rank, losses
+from rdm_solo.plot_groups import Group, groups, note
 from rdm_solo.plot_spectra import epoch_picture, spectra, symmetric, variants
 from rdm_solo.plot_style import (
     ONLINE,
@@ -24,6 +25,7 @@ from rdm_solo.plot_style import (
     say,
     series,
     styled,
+    wrap,
 )
 from rdm_solo.plot_sweep import AlignmentRow, alignment_table, sweep
 
@@ -32,16 +34,19 @@ __all__ = [
     "STYLE",
     "TARGET",
     "AlignmentRow",
+    "Group",
     "alignment",
     "alignment_table",
     "effective_rank",
     "epoch_picture",
     "figure",
     "finish",
+    "groups",
     "head",
     "keys",
     "log_axis",
     "losses",
+    "note",
     "save",
     "say",
     "series",
@@ -50,4 +55,5 @@ __all__ = [
     "sweep",
     "symmetric",
     "variants",
+    "wrap",
 ]

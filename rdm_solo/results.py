@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo import __version__, figures, host, settings
+from rdm_solo import __version__, host, plots, runs, settings
 
 __all__ = ["closing_table", "write"]
 
@@ -37,7 +37,8 @@ SHOWN = [
 def write(cfg: DictConfig, folder: Path, parts: dict[str, Any], seconds: float) -> dict[str, Any]:
     """``summary.json`` and ``figures/erank.png`` in the run's folder, a table in the terminal."""
     trainer = parts["trainer"]
-    columns = figures.read_metrics(folder / "metrics.csv")
+    read = runs.read_metrics(folder / "metrics.csv")
+    columns = {name: values.tolist() for name, values in read.items()}
     last = {name: _last(values) for name, values in columns.items()}
     device = trainer.strategy.root_device
     summary = {
@@ -56,7 +57,8 @@ def write(cfg: DictConfig, folder: Path, parts: dict[str, Any], seconds: float) 
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     picture = folder / "figures" / "erank.png"
     if any(map(math.isfinite, columns.get("erank/target", []))):
-        figures.draw_erank(folder / "metrics.csv", picture, settings.title(cfg))
+        drawn = plots.effective_rank([runs.load(folder)], settings.title(cfg))
+        plots.save(drawn, picture.parent, picture.stem, formats=["png"])
     log.info(closing_table(columns))
     for warning in parts["watch"].warnings:
         log.info(f"! {warning['kind']} in epoch {warning['epoch'] + 1}, as said above")

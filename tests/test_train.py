@@ -16,7 +16,7 @@ from conftest import ROOT, command
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from rdm_solo import figures, host, settings, train
+from rdm_solo import host, settings, train
 from rdm_solo.callbacks import COLUMNS
 from rdm_solo.cli import config_folder
 
@@ -323,17 +323,6 @@ class TestWarnings:
 def test_several_processes_are_counted_in_the_global_batch():
     trainer = OmegaConf.create({"devices": 4, "num_nodes": 2, "accelerator": "cpu"})
     assert settings.world_size(trainer) == 8
-
-
-def test_the_picture_survives_gaps_and_single_epochs(tmp_path):
-    for name, body in {
-        "gaps": "0,1.5,2.5\n1,,\n2,1.7,2.9\n",
-        "single": "0,1.5,2.5\n",
-    }.items():
-        path = tmp_path / f"{name}.csv"
-        path.write_text("epoch,erank/online,erank/target\n" + body)
-        figures.draw_erank(path, tmp_path / f"{name}.png", "a title")
-        assert (tmp_path / f"{name}.png").stat().st_size > 5000
 
 
 @pytest.mark.process
