@@ -61,14 +61,14 @@ def sentences() -> Iterator[None]:
         fail(str(error))
 
 
-def make_folder(folder: Path) -> None:
+def make_folder(folder: Path, option: str = "out=FOLDER") -> None:
     """The folder for results, or a ValueError that says why there can be none."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"{folder} cannot be made ({error.strerror}): give out=FOLDER") from error
+        raise ValueError(f"{folder} cannot be made ({error.strerror}): give {option}") from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise ValueError(f"{folder} cannot be written to: give out=FOLDER")
+        raise ValueError(f"{folder} cannot be written to: give {option}")
 
 
 def quote_paths(argv: list[str], names: Sequence[str]) -> list[str]:

@@ -1,0 +1,284 @@
+"""The report's figures: what is drawn of which runs, what one sees there, and how to read it."""
+
+from __future__ import annotations
+
+import base64
+import io
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rdm_solo.plot_groups import Group
+from rdm_solo.report_page import Picture
+from rdm_solo.report_tables import whole
+from rdm_solo.runs import Run
+from rdm_solo.verdicts import spread
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["draw", "predictions", "roles"]
+
+log = logging.getLogger("rdm_solo")
+
+# Below this a picture is embedded as vectors, sharp at every size; above, as the PNG.
+LARGEST_SVG = 700_000
+# Settings of which a figure's caption gives the numbers, and which are predicted.
+NAMED, PREDICTED = 6, 6
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure of :mod:`rdm_solo.plots`, what it shows, and its numbers in these runs."""
+
+    name: str
+    function: str
+    title: str
+    caption: str
+    numbers: Callable[[Group], str]
+
+
+def _ends(group: Group, *columns: tuple[str, str, int]) -> str:
+    """Last values of some columns, named."""
+    parts = []
+    for column, name, digits in columns:
+        values = [v for v in (run.last(column) for run in whole(group)) if math.isfinite(v)]
+        if values:
+            parts.append(f"{name} {spread(values, digits)}")
+    return ", ".join(parts)
+
+
+def _eranks(group: Group) -> str:
+    return _ends(group, ("erank/target", "target", 1), ("erank/online", "online", 1))
+
+
+DRAWINGS = (
+    Drawing(
+        "effective_rank",
+        "effective_rank",
+        "1. Effective rank of both branches over training (Figures 1 and 7 of the paper)",
+        "The effective rank counts the directions that the outputs use: the exponential of the "
+        "entropy of the correlation matrix's normalised eigenvalues, 1 if all outputs lie on one "
+        "line, k if they fill all dimensions alike. Target above online in every epoch is the rank "
+        "difference that keeps features from collapsing; lines that rise again after the first "
+        "epochs' fall are what Theorem 4 promises. Lines that fall to 1 are a collapse.",
+        _eranks,
+    ),
+    Drawing(
+        "symmetric",
+        "symmetric",
+        "2. Symmetric against asymmetric (Figure 2)",
+        "Without a predictor, a filter or a stop-gradient both branches are alike. Centring "
+        "(SymSimSiam) keeps the variance up where the vanilla network's may fall to zero, but the "
+        "eigenvalues of both drop faster than SimSiam's: few directions are left. The two branches "
+        "of a symmetric network lie on each other, hence nothing lifts the rank.",
+        lambda group: _ends(
+            group, ("feature/variance", "variance", 3), ("erank/projection", "effective rank", 1)
+        ),
+    ),
+    Drawing(
+        "alignment",
+        "alignment",
+        "3. Alignment of the branches' eigenspaces (Figure 3)",
+        "The mean cosine between an eigenvector u of the target's C_z and C_p u: 1 if both "
+        "matrices have the same eigenvectors, so that the branches differ in their eigenvalues "
+        "alone and a spectral filter is the whole difference. The plain mean counts directions "
+        "with hardly any energy as much as the first; the weighted one counts by eigenvalues.",
+        lambda group: _ends(
+            group,
+            ("alignment/online_target", "plain", 2),
+            ("alignment/online_target_weighted", "weighted", 2),
+            ("alignment/target_positive", "with C₊", 2),
+        ),
+    ),
+    Drawing(
+        "spectra",
+        "spectra",
+        "4. Eigenvalues of both branches and the filter curve (Figures 4 and 8)",
+        "Above, the eigenvalues in descending order on a log axis: the target's tail lies higher. "
+        "Below, the filter between the branches, g = √(λ_p/λ_z), against the target's eigenvalue. "
+        "A curve that rises to the right is low-pass: large eigenvalues pass, small ones are "
+        "damped. Sorted pairs rise for almost any two spectra; the crosses follow the target's own "
+        "eigenvectors and are the stricter test.",
+        lambda group: _ends(
+            group,
+            ("filter/monotonicity", "monotonicity sorted", 2),
+            ("filter/monotonicity_directional", "directional", 2),
+        ),
+    ),
+    Drawing(
+        "variants",
+        "variants",
+        "6. Eigenvalues of the variants (Figure 6)",
+        "Eigenvalues of the projector's outputs before any filter, so that online and target "
+        "filters compare. The slower they fall, the more directions carry signal.",
+        lambda group: _ends(group, ("erank/projection", "effective rank", 1)),
+    ),
+    Drawing(
+        "losses",
+        "losses",
+        "6b. Training loss (Figure 9)",
+        "With a filter the loss does not simply go to its minimum: the rank difference keeps the "
+        "branches apart. A loss at its minimum (-1 for cosine losses) with a low rank is a "
+        "collapse. Losses of different methods are on different scales.",
+        lambda group: _ends(group, ("train/loss", "loss", 3)),
+    ),
+    Drawing(
+        "sweep",
+        "sweep",
+        "7. Accuracy, effective rank and gap against p",
+        "Last values of each run over the exponent. For a target filter p = 0 is none, negative p "
+        "lifts the target's rank, positive p lowers it; for an online filter it is the other way "
+        "round. A wider gap is not always better: look at where accuracy peaks.",
+        lambda group: _ends(group, ("val/knn_acc1", "kNN", 1), ("erank/gap", "gap", 2)),
+    ),
+)
+
+
+def draw(groups: Sequence[Group], folder: Path) -> tuple[list[Picture], list[str]]:
+    """The figures of these runs, saved to the folder, and a sentence for each that cannot be."""
+    from rdm_solo import plots
+
+    runs = [run for group in groups for run in group.runs]
+    pictures, absent = [], []
+    for drawing in DRAWINGS:
+        reason = _not_for(drawing, runs)
+        if not reason:
+            function = getattr(plots, drawing.function)
+            made = _try(lambda function=function: function(runs))
+            if not isinstance(made, str):
+                caption = [drawing.caption, _in_these(groups, drawing.numbers)]
+                pictures.append(_picture(made, folder, drawing.name, drawing.title, caption))
+                continue
+            reason = made
+        absent.append(f"Figure {drawing.title}: {reason}")
+    return pictures, absent
+
+
+def _not_for(drawing: Drawing, runs: Sequence[Run]) -> str:
+    if drawing.name == "sweep" and len({run.p for run in runs} - {None}) < 2:
+        return "the runs have fewer than two exponents p."
+    return ""
+
+
+def _try(make: Callable[[], Any]) -> Any:
+    """What is made, or why not: one figure that fails must not cost the page."""
+    try:
+        return make()
+    except ValueError as error:
+        return str(error)
+    except Exception as error:
+        log.debug("a figure failed", exc_info=True)
+        return f"it failed with {type(error).__name__}: {error}"
+
+
+def _in_these(groups: Sequence[Group], numbers: Callable[[Group], str]) -> str:
+    """The numbers of the first settings, at the end of training."""
+    found = [(group.label, numbers(group)) for group in groups]
+    told = [f"{label}: {text}" for label, text in found if text]
+    if not told:
+        return ""
+    more = f"; and {len(told) - NAMED} more in the tables" if len(told) > NAMED else ""
+    return f"Here, at the end: {'; '.join(told[:NAMED])}{more}."
+
+
+def _picture(made: Figure, folder: Path, name: str, title: str, caption: Sequence[str]) -> Picture:
+    from rdm_solo import plots
+
+    paths = plots.save(made, folder, name)
+    width = float(made.get_size_inches()[0])
+    lines = [line for line in caption if line]
+    alt = f"{title}. {lines[-1]}"
+    return Picture(
+        name, title, lines, alt, _embedded(made, paths[0]), width, [path.name for path in paths]
+    )
+
+
+def _embedded(made: Figure, png: Path) -> str:
+    """The image as a data URI: vectors, or the PNG where these are too many."""
+    import matplotlib
+
+    buffer = io.BytesIO()
+    with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "rdm_solo"}):
+        made.savefig(buffer, format="svg", metadata={"Date": None})
+    kind, content = "svg+xml", buffer.getvalue()
+    if len(content) > LARGEST_SVG:
+        kind, content = "png", png.read_bytes()
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def predictions(groups: Sequence[Group], folder: Path) -> tuple[list[Picture], list[str]]:
+    """The path of the rank that Theorem 4 predicts beside the measured one, a run a setting."""
+    try:
+        from rdm_solo import preview
+    except ImportError as error:
+        return [], [f"Predicted ranks: {error}"]
+    pictures, absent = [], []
+    for number, group in enumerate(groups[:PREDICTED]):
+        run = whole(group)[0]
+        made = _try(lambda run=run: preview.draw_prediction(preview.predict(run)))
+        if isinstance(made, str):
+            absent.append(f"Predicted rank of {group.label}: {made}")
+            continue
+        title = f"Predicted and measured rank: {group.label}, seed {run.seed}"
+        pictures.append(_picture(made, folder, f"prediction_{number}", title, [PREDICTION]))
+    if len(groups) > PREDICTED:
+        rest = ", ".join(group.label for group in groups[PREDICTED:])
+        absent.append(
+            f"Predicted ranks are drawn of the first {PREDICTED} settings; python -m "
+            f"rdm_solo.preview run=FOLDER draws them of the others: {rest}."
+        )
+    return pictures, absent
+
+
+PREDICTION = (
+    "Theorem 4 moves every eigenvalue by the filter alone, from the first measured spectrum on. "
+    "It speaks of eigenvalues that a step changes in proportion, of aligned eigenspaces and of "
+    "nothing else: no data, no optimiser, no network. Where the measured path falls while the "
+    "predicted one rises, the encoder's own learning outweighs the filter; agreement in direction "
+    "after warm-up is what may be expected, agreement in size is not."
+)
+
+
+def roles(groups: Sequence[Group], folder: Path) -> tuple[list[Picture], list[str]]:
+    """Figure 5, from checkpoints: one run of each method's own asymmetry, else of any filter."""
+    chosen: dict[str, Run] = {}
+    for own in (True, False):
+        for group in groups:
+            run = whole(group)[0]
+            if (run.filter in ("none", "learnable")) == own and run.method in CLAIMED:
+                chosen.setdefault(run.method, run)
+    title = "5. The role of asymmetric designs (Figure 5)"
+    if not chosen:
+        return [], [f"Figure {title}: no run of {', '.join(CLAIMED)}."]
+    from rdm_solo import roles as roles_
+
+    found, absent = [], []
+    for run in chosen.values():
+        measured = _try(lambda run=run: roles_.measure(run.folder))
+        if isinstance(measured, str):
+            absent.append(f"Figure {title}, {run.label}: {measured}")
+        else:
+            found.append(measured)
+    if not found:
+        return [], absent
+    made = _try(lambda: roles_.draw(found))
+    if isinstance(made, str):
+        return [], [*absent, f"Figure {title}: {made}"]
+    of = "; ".join(f"{run.label}, seed {run.seed}" for run in found)
+    return [
+        _picture(made, folder, "roles", title, [ROLES, f"From the checkpoints of {of}."])
+    ], absent
+
+
+CLAIMED = ("simsiam", "byol", "swav", "dino")
+ROLES = (
+    "Recomputed from checkpoints without training. BYOL and SimSiam: the filter of the ideal "
+    "predictor, ω = λ₊/λ_z, between 0 and 1 (Theorem 2), which a good predictor comes close to; "
+    "rising with λ is low-pass. SwAV: the target's filter for 0 to 3 Sinkhorn iterations; DINO: "
+    "for centring and/or sharpening at several temperatures. A target filter that falls with λ is "
+    "high-pass, the same asymmetry seen from the other branch."
+)

@@ -1,0 +1,272 @@
+"""What runs show, in words: does the target lead, is the filter low-pass, did anything collapse."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from rdm_solo.runs import Run
+
+__all__ = ["RULES", "Verdict", "collapsed", "leads", "low_pass", "spread", "verdicts"]
+
+# Equal branches differ by rounding, which is no gap.
+NO_GAP = 1e-6
+SORTED, DIRECTIONAL = 0.9, 0.5
+# As the watch has them while a run trains: of the variance's share, and k to that power.
+VARIANCE, POWER, SPREAD = 0.03, 0.2, 0.2
+RECOVERING = 1.1
+
+UNMEASURED = "not measured"
+SOFTMAX = ("swav", "dino")
+
+RULES = (
+    "The target leads where its effective rank is above the online one's (by more than rounding) "
+    "in a measured epoch; in every epoch, or in 95 % of them, is a yes.",
+    f"The filter is low-pass where Spearman's rank correlation of the last epoch's curve with the "
+    f"target's eigenvalues is at least {SORTED:g} for sorted eigenvalues and at least "
+    f"{DIRECTIONAL:g} along the target's eigenvectors. Sorted pairing makes almost any curve rise; "
+    "the second test is the stricter one.",
+    f"Complete collapse: in the last two measured epochs, the projection's variance is below "
+    f"{VARIANCE:.0%} of its greatest possible value and not on its way up. Dimensional collapse: "
+    f"likewise for an effective rank of the projection below k^{POWER:g}. Ranks of SwAV's and "
+    "DINO's softmax are not judged, since their mean is the first direction in a good run, too.",
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A question, its answer, whether that is as it should be (None: neither), and the numbers."""
+
+    question: str
+    answer: str
+    good: bool | None
+    numbers: str
+    caveat: str = ""
+
+
+def verdicts(runs: Sequence[Run]) -> tuple[Verdict, Verdict, Verdict]:
+    """The three verdicts on the runs of one setting."""
+    return leads(runs), low_pass(runs), collapsed(runs)
+
+
+def leads(runs: Sequence[Run]) -> Verdict:
+    """Whether the target's effective rank is above the online branch's."""
+    answer, good = _together(runs, _leads)
+    shares = [share for share in map(_share, runs) if share is not None]
+    if not shares:
+        return Verdict("Does the target lead?", answer, good, _lacks("erank/gap"))
+    measured = [f"{branch} {_path(runs, f'erank/{branch}')}" for branch in ("online", "target")]
+    numbers = (
+        f"gap above zero in {100 * statistics.fmean(shares):.0f} % of the measured epochs; "
+        f"effective rank {', '.join(measured)}"
+    )
+    return Verdict("Does the target lead?", answer, good, numbers, _gap_is_forced(runs[0]))
+
+
+def _gaps(run: Run) -> np.ndarray:
+    gaps = run.metrics.get("erank/gap", np.empty(0))
+    return gaps[np.isfinite(gaps)]
+
+
+def _share(run: Run) -> float | None:
+    gaps = _gaps(run)
+    return float((gaps > NO_GAP).mean()) if len(gaps) else None
+
+
+def _leads(run: Run) -> tuple[str, bool | None]:
+    share, gaps = _share(run), _gaps(run)
+    if share is None:
+        return UNMEASURED, None
+    if np.abs(gaps).max() <= NO_GAP:
+        return "no, both ranks are the same", None
+    if share >= 0.95:
+        return "yes, in every epoch" if share == 1 else "yes, in nearly every epoch", True
+    if share == 0:
+        return "no, the online branch leads", False
+    return ("mostly", None) if share >= 0.5 else ("seldom", False)
+
+
+def low_pass(runs: Sequence[Run]) -> Verdict:
+    """Whether the filter between the branches passes large eigenvalues and damps small ones."""
+    answer, good = _together(runs, _low_pass)
+    curves = ("filter/monotonicity", "filter/monotonicity_directional")
+    values = [_last(runs, name) for name in curves]
+    if not any(values):
+        return Verdict("Is the filter low-pass?", answer, good, _lacks(curves[0]))
+    numbers = f"monotonicity {spread(values[0], 2)} sorted, {spread(values[1], 2)} directional"
+    caveat = ""
+    if _direction(runs[0]) is not None:
+        caveat = "The filter was set by hand: this shows whether it acts as it was meant to."
+    return Verdict("Is the filter low-pass?", answer, good, numbers, caveat)
+
+
+def _low_pass(run: Run) -> tuple[str, bool | None]:
+    by_rank = run.last("filter/monotonicity")
+    by_direction = run.last("filter/monotonicity_directional")
+    if not math.isfinite(by_rank):
+        return UNMEASURED, None
+    if len(_gaps(run)) and abs(_gaps(run)[-1]) <= NO_GAP:
+        return "there is no filter", None
+    if by_rank >= SORTED:
+        if by_direction >= DIRECTIONAL:
+            return "yes, by both tests", True
+        return "by sorted eigenvalues only", None
+    if by_rank <= -DIRECTIONAL and by_direction <= -DIRECTIONAL:
+        return "no, high-pass: the wrong way", False
+    return ("by directions only" if by_direction >= DIRECTIONAL else "no clear slope"), None
+
+
+def collapsed(runs: Sequence[Run]) -> Verdict:
+    """Whether the outputs fell together, all of them or into few directions."""
+    answer, good = _together(runs, _collapsed)
+    variance, rank = _last(runs, "feature/variance"), _last(runs, "erank/projection")
+    if not variance and not rank:
+        return Verdict("Did anything collapse?", answer, good, _lacks("feature/variance"))
+    sizes = sorted({_dimensions(run) for run in runs} - {0})
+    of = f" of {', '.join(map(str, sizes))}" if sizes else ""
+    numbers = (
+        f"variance {spread(variance, 3)}; effective rank of the projection {spread(rank, 1)}{of}, "
+        f"at its highest {spread(_peaks(runs), 1)}"
+    )
+    caveat = ""
+    if runs[0].method in SOFTMAX:
+        caveat = "Variance and rank are of a softmax, on another scale than those of unit rows."
+    return Verdict("Did anything collapse?", answer, good, numbers, caveat)
+
+
+def _collapsed(run: Run) -> tuple[str, bool | None]:
+    shares, ranks, bound = _readings(run)
+    if not len(shares) and not math.isfinite(run.last("feature/variance")):
+        return UNMEASURED, None
+    if len(shares) < 2:
+        return "too early to say", None
+    if _low(shares, VARIANCE):
+        return "yes, completely", False
+    spread_out = bool((shares[-2:] >= SPREAD).all())
+    if run.method not in SOFTMAX and spread_out and _low(ranks, bound):
+        return "yes, into few directions", False
+    return "no", True
+
+
+def _readings(run: Run) -> tuple[np.ndarray, np.ndarray, float]:
+    """Variance over second moment and rank in the measured epochs after warm-up; the bound of the
+    rank. The second moment of unit rows is 1; that of a softmax is in the spectra."""
+    variance, rank, epoch = (
+        run.metrics.get(name, np.empty(0))
+        for name in ("feature/variance", "erank/projection", "epoch")
+    )
+    k = _dimensions(run)
+    if not len(variance) or len(variance) != len(rank):
+        return np.empty(0), np.empty(0), 0.0
+    moment = np.ones(len(variance))
+    if k and run.method in SOFTMAX:
+        sums = dict(zip(run.spectra["epoch"], run.spectra["lam_projection"].sum(1)))
+        moment = np.array([sums.get(int(e), math.nan) for e in epoch])
+    share = np.divide(variance, moment)
+    warm = OmegaConf.select(run.config, "scheduler.warmup_epochs", default=0)
+    judged = np.isfinite(share) & np.isfinite(rank) & (epoch >= warm)
+    return share[judged], rank[judged], float(k**POWER)
+
+
+def _low(values: np.ndarray, bound: float) -> bool:
+    return bool(values[-2:].max() < bound and values[-1] <= RECOVERING * values[-2])
+
+
+def _dimensions(run: Run) -> int:
+    lam = run.spectra.get("lam_projection", np.empty((0, 0)))
+    return int(lam.shape[1]) if lam.ndim == 2 and len(lam) else 0
+
+
+def _peaks(runs: Sequence[Run]) -> list[float]:
+    columns = (run.metrics.get("erank/projection", np.empty(0)) for run in runs)
+    return [float(np.nanmax(column)) for column in columns if np.isfinite(column).any()]
+
+
+def _gap_is_forced(run: Run) -> str:
+    """What of a gap follows from the setting itself."""
+    if run.method in ("vanilla", "symsimsiam"):
+        return "Both branches are one output here: equal ranks hold by construction."
+    lags = run.method == "byol"
+    if run.filter == "identity":
+        return (
+            "There is no filter: a gap comes from the target network's lag alone."
+            if lags
+            else "There is no filter: equal ranks hold by construction."
+        )
+    direction = _direction(run)
+    if direction is None:
+        return "Nothing in the setting forces a gap: it is what was learned."
+    also = " (the target network's lag adds to it)" if lags else ""
+    if direction > 0:
+        return (
+            "The filter is fixed and low-pass, so that the gap holds by construction (Theorem 3)"
+            f"{also}: it is no finding."
+        )
+    if direction < 0:
+        return (
+            f"The filter is fixed and points the wrong way: a negative gap is its own work{also}."
+        )
+    return "The filter is fixed: what gap there is follows from it, and is no finding."
+
+
+def _direction(run: Run) -> int | None:
+    """Of a fixed filter as the online branch sees it: 1 low-pass, -1 high-pass, 0 neither or
+    unknown; None where nothing is fixed."""
+    if run.method in SOFTMAX or run.filter in ("none", "learnable", "linear", "identity"):
+        return None
+    if run.filter in ("online_log1p", "online_log1p_sq"):
+        return 1
+    sign = {"target_pow": -1, "online_pow": 1}.get(run.filter)
+    if sign is None or run.p is None:
+        return 0
+    return int(np.sign(sign * run.p))
+
+
+def _together(
+    runs: Sequence[Run], judge: Callable[[Run], tuple[str, bool | None]]
+) -> tuple[str, bool | None]:
+    """One answer where all runs agree, else which answer how often."""
+    answers = [judge(run) for run in runs]
+    counts = Counter(answer for answer, _ in answers)
+    goods = {good for _, good in answers}
+    good = goods.pop() if len(goods) == 1 else None
+    if len(counts) == 1:
+        return answers[0][0], good
+    parts = (f"{answer} ({n} of {len(runs)} runs)" for answer, n in counts.most_common())
+    return "; ".join(parts), good
+
+
+def _last(runs: Iterable[Run], column: str) -> list[float]:
+    values = (run.last(column) for run in runs)
+    return [value for value in values if math.isfinite(value)]
+
+
+def _path(runs: Sequence[Run], column: str) -> str:
+    """First and last measured values."""
+    columns = (run.metrics.get(column, np.empty(0)) for run in runs)
+    measured = [values[np.isfinite(values)] for values in columns]
+    first = [float(values[0]) for values in measured if len(values)]
+    last = [float(values[-1]) for values in measured if len(values)]
+    return f"{spread(first, 1)} → {spread(last, 1)}"
+
+
+def _lacks(column: str) -> str:
+    return f"{column} was not measured (diagnostics off, or broken off in the first epoch)"
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """Mean ± standard deviation; the value alone of one, a dash of none.
+
+    >>> spread([1.0, 2.0, 3.0], 1), spread([2.0], 2), spread([], 1)
+    ('2.0 ± 1.0', '2.00', '–')
+    """
+    if not values:
+        return "–"
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
