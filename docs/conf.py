@@ -9,9 +9,8 @@ from typing import Any
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 
-sys.path.insert(
-    0, str(Path(__file__).resolve().parent.parent)
-)  # the checkout, not what is installed
+# The checkout, not what is installed.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rdm_solo import __version__
 
