@@ -8,13 +8,13 @@ import shlex
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from rdm_solo import runs
-from rdm_solo.runs import Run
+if TYPE_CHECKING:  # Hydra imports this module before it answers --help
+    from rdm_solo.runs import Run
 
 __all__ = ["SweepTable", "note_failure", "table"]
 
@@ -44,6 +44,8 @@ class SweepTable(Callback):
     """Hydra's callback that prints the table; the command's status is 1 where a run failed."""
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        from rdm_solo import runs
+
         folder = Path(config.hydra.sweep.dir)
         failed = sorted(folder.rglob(FAILED), key=lambda path: path.stat().st_mtime)
         found, broken = runs.survey([folder])
@@ -62,27 +64,26 @@ class SweepTable(Callback):
 
 def table(found: Sequence[Run]) -> str:
     """A row for each setting: mean and standard deviation of the last values over its seeds."""
-    rows: dict[tuple[str, str], list[Run]] = {}
-    for run in runs.distinguish(found):
-        rows.setdefault((run.dataset, run.label), []).append(run)
-    several = len({dataset for dataset, _ in rows}) > 1
+    from rdm_solo.plot_groups import groups
+
+    rows = groups(found)
     columns = {name: ACCURACIES[name] for name in _measured(found)} | COLUMNS
     head = ["", "n", *columns.values(), "seconds"]
     body = [
         [
-            f"{dataset}: {label}" if several else label,
-            str(len(alike)),
-            *(_spread([run.last(name) for run in alike]) for name in columns),
-            _spread([float(run.summary.get("seconds", "nan")) for run in alike], digits=0),
+            row.label,
+            str(len(row.runs)),
+            *(_spread([run.last(name) for run in row.runs]) for name in columns),
+            _spread([float(run.summary.get("seconds", "nan")) for run in row.runs], digits=0),
         ]
-        for (dataset, label), alike in rows.items()
+        for row in rows
     ]
     widths = [max(map(len, column)) for column in zip(head, *body)]
     lines = [
         "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
         for line in (head, *body)
     ]
-    notes = [_warned(alike) for alike in rows.values()]
+    notes = [_warned(row.runs) for row in rows]
     return "\n".join([lines[0], *(f"{line}{note}" for line, note in zip(lines[1:], notes))])
 
 
