@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
@@ -113,7 +114,7 @@ def figure(
     alone = across == 1
     width = panel[0] * (2 if alone else across)
     height = panel[1] * down * (1.3 if panels * stacked == 1 else 1)
-    made = Figure(figsize=(width, height), layout="constrained")
+    made = Figure(figsize=(width, height))
     FigureCanvasAgg(made)  # the one that measures text
     grid = made.add_gridspec(down, across)
     cells = [(i // across * stacked + s, i % across) for i in range(panels) for s in range(stacked)]
@@ -156,8 +157,8 @@ def finish(made: Figure, key: Sequence[Line2D] = (), title: str = "", note: str 
     if title:
         head.set_position((EDGE / width, 1 - EDGE / total))
     rect = (0, below / total, 1, height / total)  # the panels get what the strips leave
-    made.set_layout_engine("constrained", rect=rect, w_pad=0.06, h_pad=0.06)
-    made.draw_without_rendering()
+    engine = ConstrainedLayoutEngine(rect=rect, w_pad=0.06, h_pad=0.06)
+    engine.execute(made)
     made.set_layout_engine("none")  # settled: nothing moves, and saving takes half as long
     return made
 
