@@ -191,17 +191,20 @@ def append(folder: Path, scalars: Mapping[str, float], step: int) -> list[str]:
     """
     from rdm_solo import events, weights_biases
 
-    took = []
-    for name, record in _record(folder).items():
+    took, records = [], _record(folder)
+    for name, record in records.items():
         module = {"tensorboard": events, "wandb": weights_biases}.get(name)
         if module is None:
             continue
+        record["appended"] = {**record.get("appended", {}), **scalars}
         try:
             module.append(folder, record, scalars, step)
         except Exception as error:  # whatever a service or its client raises
             log.warning(f"warning: {', '.join(scalars)} did not reach {name}: {error}")
         else:
             took.append(name)
+    if took:
+        (folder / RECORD).write_text(json.dumps(records, indent=2) + "\n")
     return took
 
 

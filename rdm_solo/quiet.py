@@ -13,6 +13,8 @@ def hush() -> None:
     # Lightning's lines on the devices that it did not find, its tips, and the rank of each process.
     for name in ("lightning.pytorch", "pytorch_lightning", "lightning.fabric", "lightning_fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    # matplotlib's line on its list of fonts, which it makes once on a machine.
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.WARNING)
     for message in MESSAGES:
         warnings.filterwarnings("ignore", message=message)
 

@@ -6,6 +6,7 @@ and the wish to resume, by which ``wandb sync`` joins them to one page, in the o
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 import shlex
@@ -168,5 +169,13 @@ def append(
     made = _logger(folder, record)
     made.connect(folder)
     made.log_metrics(dict(scalars), step=step)
-    made.experiment.summary.update(dict(scalars))
+    # ``wandb sync`` puts the summary of a run's last part in the place of those before.
+    made.experiment.summary.update({**_final(folder), **record["appended"]})
     close(made, failed=False)
+
+
+def _final(folder: Path) -> dict[str, float]:
+    """The last values of a run's columns."""
+    path = folder / "summary.json"
+    last = json.loads(path.read_text())["last"] if path.is_file() else {}
+    return {name: value for name, value in last.items() if value is not None}

@@ -1,16 +1,28 @@
-"""TensorBoard's event files and W&B's offline files, read back after a run and after its probe."""
+"""TensorBoard's files read by TensorBoard's own code, W&B's by ``wandb sync`` into a server."""
 
 from __future__ import annotations
 
 import csv
 import json
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from conftest import command
+from fake_wandb import Server
 from hydra import compose, initialize_config_dir
-from test_train import SMALL, configure, run
+from test_train import QUICK, SMALL, configure, run
 
-from rdm_solo import host, loggers, train
+from rdm_solo import events as event_files
+from rdm_solo import host, loggers, train, wandb_server
+from rdm_solo.callbacks import COLUMNS
 from rdm_solo.cli import check_arguments, config_folder
 from rdm_solo.data import DataError
 
@@ -33,32 +45,34 @@ NAMES = {
 
 
 def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    read = accumulator(folder)
+    return {t: [(e.step, e.value) for e in read.Scalars(t)] for t in read.Tags()["scalars"]}
+
+
+def accumulator(folder: Path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     read = EventAccumulator(str(folder))
     read.Reload()
-    return {t: [(e.step, e.value) for e in read.Scalars(t)] for t in read.Tags()["scalars"]}
+    return read
 
 
-def offline_history(folder: Path) -> tuple[set[str], list[dict[str, float]], dict]:
-    """Ids, history rows and summary in the ``.wandb`` files of a folder."""
-    from wandb.proto import wandb_internal_pb2
+def hparams_tab(folder: Path) -> list[Any]:
+    """What TensorBoard's HPARAMS tab is answered for the runs below a folder."""
+    from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
+    from tensorboard.context import RequestContext
+    from tensorboard.plugins import base_plugin
+    from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 
-    ids, rows, summary = set(), [], {}
-    for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
-        for content in records(path.read_bytes()):
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(content)
-            if record.HasField("run"):
-                ids.add((record.run.run_id, record.run.project, record.run.run_group))
-            items = record.history.item
-            if items:
-                rows.append(
-                    {".".join(i.nested_key) or i.key: json.loads(i.value_json) for i in items}
-                )
-            for item in record.summary.update:
-                summary[".".join(item.nested_key) or item.key] = json.loads(item.value_json)
-    return ids, rows, summary
+    runs = plugin_event_multiplexer.EventMultiplexer().AddRunsFromDirectory(str(folder))
+    runs.Reload()
+    provider = data_provider.MultiplexerDataProvider(runs, str(folder))
+    context = backend_context.Context(base_plugin.TBContext(data_provider=provider))
+    asked = api_pb2.ListSessionGroupsRequest(
+        slice_size=9, allowed_statuses=api_pb2.Status.values(), experiment_name=""
+    )
+    handler = list_session_groups.Handler(RequestContext(), context, "", asked)
+    return list(handler.run().session_groups)
 
 
 def exit_codes(folder: Path) -> list[int]:
@@ -92,27 +106,96 @@ def records(content: bytes) -> list[bytes]:
     return found
 
 
+@dataclass
+class Logged:
+    """A run of two epochs, one that resumes it for a third, and a probe's scalars appended."""
+
+    first: Path
+    folder: Path
+    table: list[dict[str, str]]
+    took: list[str]
+    page: dict[str, Any]  # what a server has after `wandb sync`
+    rows: list[dict[str, Any]]
+
+    def column(self, name: str) -> list[float]:
+        return [float(row[name]) for row in self.table]
+
+
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory):
     pytest.importorskip("tensorboard")
     pytest.importorskip("wandb")
-    folder = tmp_path_factory.mktemp("logged")
-    options = ["logger=[tensorboard,wandb]", "logger.wandb.offline=true", "seed=4"]
-    run(folder, *SMALL, "filter=target_pow", *options)
+    first, folder = tmp_path_factory.mktemp("first"), tmp_path_factory.mktemp("resumed")
+    options = [*SMALL, "filter=target_pow", "logger=[tensorboard,wandb]", "seed=4"]
+    options += ["logger.wandb.offline=true", "pictures.every_n_epochs=1"]
+    run(first, *options)
+    run(folder, *options, "max_epochs=3", f"resume={first}")
+    took = loggers.append(folder, {"linear/top1": 62.5}, step=12)
     with open(folder / "metrics.csv", newline="") as file:
-        return folder, list(csv.DictReader(file))
+        table = list(csv.DictReader(file))
+    server = Server()
+    parts = [str(part) for at in (first, folder) for part in sorted(at.glob("wandb/offline-*"))]
+    wandb = Path(sys.executable).with_name("wandb")
+    done = subprocess.run(
+        [wandb, "sync", *parts],
+        env={**os.environ, **server.environment()},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    server.close()
+    assert done.returncode == 0, done.stderr
+    (name,) = server.runs
+    return Logged(first, folder, table, took, server.run(name), server.rows(name))
 
 
-def test_tensorboard_holds_every_scalar_under_its_name(logged):
-    folder, table = logged
-    scalars = events(folder / "tensorboard")
-    assert set(scalars) >= NAMES
-    for name in NAMES:
-        assert [value for _, value in scalars[name]] == pytest.approx(
-            [float(row[name]) for row in table], rel=1e-6
-        )
-    # Four steps an epoch; a value stands at the last of its epoch.
-    assert [step for step, _ in scalars["erank/online"]] == [3, 7]
+class TestTensorBoard:
+    def test_it_holds_every_scalar_of_a_resumed_run_under_its_name(self, logged):
+        scalars = events(logged.folder / "tensorboard")
+        assert set(scalars) >= NAMES | (set(COLUMNS) - {"epoch"})
+        for name in NAMES:
+            assert [value for _, value in scalars[name]] == pytest.approx(
+                logged.column(name), rel=1e-6
+            )
+        # Four steps an epoch; a value stands at the last of its epoch.
+        assert [step for step, _ in scalars["erank/online"]] == [3, 7, 11]
+        assert [step for step, _ in events(logged.first / "tensorboard")["erank/gap"]] == [3, 7]
+
+    def test_it_holds_pictures_and_histograms(self, logged):
+        read = accumulator(logged.folder / "tensorboard")
+        pictures = read.Images("pictures/spectra")
+        assert [picture.step for picture in pictures] == [3, 7, 11]
+        assert all(p.encoded_image_string.startswith(b"\x89PNG") for p in pictures)
+        assert all(p.width > 400 < 2 * p.height for p in pictures)
+        lam = np.load(logged.folder / "spectra.npz")["lam_target"][-1]
+        (*_, last) = read.Histograms("spectra/log10_target")
+        assert last.histogram_value.num == (lam > 0).sum()
+        assert last.histogram_value.max == pytest.approx(np.log10(lam.max()))
+
+    def test_its_hparams_tab_shows_settings_against_final_values(self, logged):
+        (group,) = hparams_tab(logged.folder)
+        settings = {
+            name: value.string_value or value.number_value for name, value in group.hparams.items()
+        }
+        assert settings == {
+            "method": "simsiam",
+            "filter": "target_pow",
+            "p": -0.5,
+            "dataset": "synthetic",
+            "backbone": "small_resnet",
+            "batch": 16,
+            "lr": 0.5 * 16 / 256,
+            "weight_decay": 1e-5,
+            "epochs": 3,
+            "seed": 4,
+        }
+        final = {metric.name.tag: metric.value for metric in group.metric_values}
+        assert final.pop("linear/top1") == 62.5
+        assert set(final) == set(event_files.METRICS) - {"linear/top1"}
+        for name, value in final.items():
+            assert value == pytest.approx(logged.column(name)[-1], rel=1e-6)
+        (session,) = group.sessions
+        assert session.status == 1  # success
 
 
 @pytest.mark.parametrize("method", ["swav", "dino", "symsimsiam"])
@@ -125,15 +208,137 @@ def test_every_methods_loss_has_one_name_and_one_value_an_epoch(method, tmp_path
     assert not [name for name in found if name.endswith(("_step", "_epoch"))]
 
 
-def test_wandb_holds_them_too_in_a_run_that_can_be_found_again(logged):
-    folder, table = logged
-    ids, rows, _ = offline_history(folder)
-    kept = json.loads((folder / "loggers.json").read_text())["wandb"]
-    assert ids == {(kept["id"], "rdm_solo", "synthetic-simsiam-target_pow-p=-0.5")}
-    assert kept["name"] == "simsiam-target_pow-p=-0.5-seed=4"
-    for name in NAMES:
-        values = [row[name] for row in rows if name in row]
-        assert values == pytest.approx([float(row[name]) for row in table], rel=1e-6)
+class TestWandb:
+    def test_a_resumed_run_and_its_evaluation_are_one_page(self, logged):
+        steps = [row["_step"] for row in logged.rows]
+        assert steps == list(range(len(steps)))
+        for name in NAMES:
+            values = [row[name] for row in logged.rows if name in row]
+            assert values == pytest.approx(logged.column(name), rel=1e-6)
+        assert [row["epoch"] for row in logged.rows if "erank/gap" in row] == [0, 1, 2]
+        assert [row["linear/top1"] for row in logged.rows if "linear/top1" in row] == [62.5]
+
+    def test_its_summary_has_the_final_values_after_the_evaluation_too(self, logged):
+        summary = json.loads(logged.page["summary"])
+        assert summary["linear/top1"] == 62.5
+        for name in NAMES:
+            assert summary[name] == pytest.approx(logged.column(name)[-1], rel=1e-6)
+
+    def test_it_can_be_found_again(self, logged):
+        kept, first = (
+            json.loads((folder / "loggers.json").read_text())["wandb"]
+            for folder in (logged.folder, logged.first)
+        )
+        told = logged.page["told"]
+        assert told["name"] == kept["id"] == first["id"]
+        assert told["project"] == "rdm_solo"
+        assert told["groupName"] == "synthetic-simsiam-target_pow-p=-0.5"
+        assert told["displayName"] == "simsiam-target_pow-p=-0.5-seed=4"
+        assert logged.took == ["tensorboard", "wandb"]
+        config = json.loads(told["config"])
+        assert config["p"]["value"] == -0.5
+        assert config["method"]["value"]["name"] == "simsiam"
+        assert config["derived"]["value"]["lr"] == 0.5 * 16 / 256
+
+    def test_it_has_charts_over_epochs(self, logged):
+        spectra = np.load(logged.folder / "spectra.npz")
+        charts = json.loads(logged.page["told"]["config"])["_wandb"]["value"]["visualize"]
+        assert len(charts) == 5
+        for array, powers in (("filter_curve", False), ("lam_target", True)):
+            key = {"filter_curve": "filter_curve", "lam_target": "eigenvalues_target"}[array]
+            panel = charts[f"charts/{key}"]["panel_config"]
+            assert panel["panelDefId"] == "wandb/lineseries/v0"
+            asked = json.dumps(panel["userQuery"])
+            assert f"charts/{key}_table" in asked
+            *_, row = (row for row in logged.rows if f"charts/{key}_table" in row)
+            table = json.loads(logged.page["files"][row[f"charts/{key}_table"]["path"]])
+            assert table["columns"] == ["step", "lineKey", "lineVal"]
+            for epoch in range(3):  # a resumed run's charts begin with the epochs before
+                line = {i: y for i, name, y in table["data"] if name == f"epoch {epoch + 1}"}
+                values = spectra[array][epoch]
+                values = np.log10(values) if powers else values
+                assert sorted(line) == list(range(1, 17))
+                assert list(line.values()) == pytest.approx(values.tolist(), rel=1e-6)
+
+    def test_it_has_pictures_and_histograms(self, logged):
+        pictures = [row["pictures/spectra"] for row in logged.rows if "pictures/spectra" in row]
+        assert len(pictures) == 3
+        for picture in pictures:
+            assert logged.page["files"][picture["path"]].startswith(b"\x89PNG")
+        counted = [row["spectra/log10_online"] for row in logged.rows if _has_histogram(row)]
+        assert [sum(histogram["values"]) for histogram in counted] == [16, 16, 16]
+
+
+def _has_histogram(row: dict[str, Any]) -> bool:
+    return row.get("spectra/log10_online", {}).get("_type") == "histogram"
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server that this process's runs go to."""
+    wandb = pytest.importorskip("wandb")
+    made = Server()
+    for name, value in made.environment().items():
+        monkeypatch.setenv(name, value)
+    wandb.teardown()  # W&B reads its environment once
+    yield made
+    wandb.teardown()
+    made.close()
+
+
+class TestOnline:
+    def test_a_run_and_the_one_that_resumes_it_are_one_page(self, server, tmp_path, caplog):
+        caplog.set_level("INFO")
+        options = [*SMALL, "filter=target_pow", "logger=wandb", "pictures.every_n_epochs=0"]
+        run(tmp_path / "first", *options, "max_epochs=1")
+        run(tmp_path / "second", *options, f"resume={tmp_path / 'first'}")
+        (name,) = server.runs
+        assert f"Weights & Biases: {server.url}/me/rdm_solo/runs/{name}" in caplog.text
+        assert "wandb sync" not in caplog.text
+        rows = [row for row in server.rows(name) if "erank/gap" in row]
+        assert [row["epoch"] for row in rows] == [0, 1]
+        assert server.run(name)["states"] == [0, 0]
+
+    def test_a_network_that_goes_costs_seconds_and_no_data(self, server, tmp_path, caplog):
+        caplog.set_level("INFO")
+        closed = []
+
+        class Cut(host.pl.Callback):
+            def on_train_epoch_end(self, trainer, module):
+                if not closed:
+                    closed.append(server.close())
+
+        cfg = configure(*SMALL, "filter=target_pow", "logger=wandb")
+        cfg.logger.wandb.finish_timeout = 2
+        started = time.perf_counter()
+        summary = train.run(cfg, tmp_path, [Cut()])
+        assert time.perf_counter() - started < 60  # 2 of them at the end; a busy machine trains
+        assert summary["last"]["erank/gap"] > 0
+        assert "Timed out" in caplog.text
+        (part,) = re.findall(r"to send it: wandb sync (\S+)", caplog.text)
+        (kept,) = Path(part).glob("run-*.wandb")
+        assert b"erank/gap" in kept.read_bytes()
+
+
+class TestObstacles:
+    def test_what_is_in_the_way_is_said(self, server, monkeypatch, tmp_path):
+        import wandb
+
+        assert wandb_server.obstacle() is None
+        monkeypatch.delenv("WANDB_API_KEY")
+        monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+        wandb.teardown()
+        assert "no login (run `wandb login` once" in wandb_server.obstacle()
+
+    def test_a_server_that_keeps_silent_is_not_waited_for(self, monkeypatch):
+        import socket
+
+        monkeypatch.setattr(wandb_server, "PATIENCE", 0.5)
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+            started = time.perf_counter()
+            assert "does not answer within 0.5 s" in wandb_server._unreachable(url)
+            assert time.perf_counter() - started < 3
 
 
 def test_a_run_that_crashes_failed_in_wandb_too(logged, tmp_path):
@@ -144,7 +349,7 @@ def test_a_run_that_crashes_failed_in_wandb_too(logged, tmp_path):
         def on_train_epoch_end(self, trainer, module):
             raise self.error
 
-    assert exit_codes(logged[0])[0] == 0
+    assert exit_codes(logged.folder)[0] == 0
     errors = [(RuntimeError("a crash"), RuntimeError), (DataError("an image"), SystemExit)]
     for i, (error, seen) in enumerate(errors):
         folder = tmp_path / str(i)
@@ -155,26 +360,33 @@ def test_a_run_that_crashes_failed_in_wandb_too(logged, tmp_path):
         assert exit_codes(folder) == [1]
 
 
-def test_later_scalars_go_into_the_same_runs(logged):
-    folder, _ = logged
-    assert loggers.append(folder, {"linear/top1": 62.5}, step=8) == ["tensorboard", "wandb"]
-    scalars = events(folder / "tensorboard")
-    assert scalars["linear/top1"] == [(8, 62.5)]
-    assert set(scalars) >= NAMES
-    ids, rows, summary = offline_history(folder)
-    assert len(ids) == 1
-    assert [row["linear/top1"] for row in rows if "linear/top1" in row] == [62.5]
-    assert summary["linear/top1"] == 62.5
-
-
-def test_a_resumed_run_keeps_its_wandb_id(logged, tmp_path):
-    folder, _ = logged
-    cfg = configure(*SMALL, "logger=wandb", "logger.wandb.offline=true")
-    (_,), again = loggers.build(cfg, tmp_path, resume=folder)
-    (_,), fresh = loggers.build(cfg, tmp_path)
-    kept = json.loads((folder / "loggers.json").read_text())["wandb"]["id"]
-    assert again["wandb"]["id"] == kept
-    assert fresh["wandb"]["id"] != kept
+@pytest.mark.process
+def test_a_sweep_without_a_server_goes_on_offline(tmp_path):
+    """Each run's data stay on disk, apart from the other's, and a line says how to send them."""
+    pytest.importorskip("wandb")
+    out = command(
+        *("rdm_solo.train", "-m", *QUICK, *SMALL, "filter=target_pow", "p=-0.5,-1"),
+        *("logger=wandb", "max_epochs=1", "hydra.sweep.dir=ps"),
+        cwd=tmp_path,
+        WANDB_BASE_URL="http://127.0.0.1:9",
+        WANDB_API_KEY="0" * 40,
+    )
+    text = out.stdout + out.stderr
+    assert out.returncode == 0, text[-3000:]
+    assert text.count("127.0.0.1:9 cannot be reached: ") == 2
+    assert "wandb: " not in text  # its own lines
+    folders = sorted(tmp_path.glob("ps/*_simsiam_*"))
+    assert len(folders) == 2
+    for folder in folders:
+        assert len((folder / "metrics.csv").read_text().splitlines()) == 2
+        record = json.loads((folder / "loggers.json").read_text())["wandb"]
+        assert record["tags"] == ["sweep:ps"]
+        (kept,) = folder.glob("wandb/offline-run-*/*.wandb")
+        content = kept.read_bytes()
+        assert b"erank/gap" in content
+        assert b"sweep_folder" in content
+        assert record["group"].encode() in content
+        assert f"to send it: wandb sync {kept.parent}\n" in text
 
 
 def test_a_logger_that_fails_is_named_and_the_others_are_served(logged, tmp_path, caplog):
@@ -211,4 +423,4 @@ def test_a_mistyped_logger_is_answered(capsys):
 def test_a_missing_package_is_a_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="logger=wandb needs the package wandb"):
-        loggers.weights_and_biases(tmp_path, {}, "a", "b")
+        loggers.weights_and_biases(folder=tmp_path, before={}, title="a", family="b")
