@@ -1,4 +1,5 @@
-"""Measure what the filters cost: ``python -m rdm_solo.bench filters``, ``step`` or ``views``.
+"""Measure what the filters cost: ``python -m rdm_solo.bench filters``, ``step``, ``views``,
+``cost`` or ``spectra``.
 
 Every ratio comes from one process that runs the contestants in turn; medians are printed with the
 number of runs and the spread of the ratio, since machines are shared and noisy.
@@ -186,16 +187,18 @@ def bench_step(runs: int, device: str, batch: int, size: int) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m rdm_solo.bench", description=__doc__)
-    parser.add_argument("what", choices=["filters", "step", "views", "cost"])
+    parser.add_argument("what", choices=["filters", "step", "views", "cost", "spectra"])
     parser.add_argument("--runs", type=int, default=11, help="rounds that count (default 11)")
     parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
     parser.add_argument("--shape", type=int, nargs=2, action="append", metavar=("N", "K"))
-    parser.add_argument("--batch", type=int, default=64, help="of 'step' and 'cost' (64)")
-    parser.add_argument("--size", type=int, default=32, help="pixels, of 'step' and 'cost' (32)")
+    parser.add_argument("--batch", type=int, help="of a step (64; of 'spectra' 256)")
+    parser.add_argument("--size", type=int, default=32, help="pixels, of a step (32)")
     parser.add_argument("--only", help="of 'cost': this method alone, such as simsiam")
     parser.add_argument(
-        "overrides", nargs="*", help="of 'cost': options of train, such as backbone.compile=true"
+        "overrides",
+        nargs="*",
+        help="of 'cost' and 'spectra': options of train, such as backbone.compile=true",
     )
     options = parser.parse_args(argv)
     if options.device != "cpu" and not torch.cuda.is_available():
@@ -219,10 +222,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     elif options.what == "cost":
         from rdm_solo.bench_cost import bench_cost
 
-        where = options.device, options.batch, options.size
+        where = options.device, options.batch or 64, options.size
         bench_cost(options.runs, *where, options.overrides, options.only)
+    elif options.what == "spectra":
+        from rdm_solo.bench_spectra import bench_spectra
+
+        where = options.device, options.batch or 256, options.size
+        bench_spectra(options.runs, *where, options.overrides)
     else:
-        bench_step(options.runs, options.device, options.batch, options.size)
+        bench_step(options.runs, options.device, options.batch or 64, options.size)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ class Step:
         OmegaConf.set_struct(cfg, False)
         cfg.dataset.num_classes, cfg.batch_size = 10, batch
         cfg.dataset.num_large_crops, cfg.dataset.num_small_crops = 2, 0
+        self.cfg = cfg
         torch.manual_seed(0)
         self.model = methods.prepare(methods.build(cfg), cfg).to(device).train()
         if method == "swav":

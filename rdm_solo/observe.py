@@ -74,7 +74,7 @@ class Observer:
             handle.remove()
         self._handles = []
 
-    def listen(self, rows: int = 0) -> None:
+    def listen(self) -> None:
         """Hear the next step."""
         self.listening = True
 

@@ -5,10 +5,14 @@ The functions of matrices and eigenvalues are :mod:`rdm_solo.eigen`'s and can be
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torchmetrics import Metric
+from torchmetrics.metric import jit_distributed_available
 from torchmetrics.utilities import dim_zero_cat
+from torchmetrics.utilities.distributed import gather_all_tensors
 
 from rdm_solo.eigen import (
     alignment,
@@ -194,6 +198,15 @@ class BranchSpectra(Metric):
             rows, key = torch.cat([*self.kept, rows]), torch.cat([*self.kept_keys, key])
         rows, key = bottom(rows, key, self.sample)
         self.kept, self.kept_keys = [rows], [key]
+
+    def sync(self, *args: Any, **kwargs: Any) -> None:
+        """Before rows travel, each process drops those that others' smaller keys rule out: N rows
+        are sent in all, not N from each."""
+        if self.sampled and jit_distributed_available() and self.kept:
+            every = torch.cat(gather_all_tensors(self.kept_keys[0], self.process_group))
+            kept = self.kept_keys[0] <= every.sort().values[: self.sample][-1]
+            self.kept, self.kept_keys = [self.kept[0][kept]], [self.kept_keys[0][kept]]
+        super().sync(*args, **kwargs)
 
     @torch.no_grad()
     def compute(self) -> Spectra:

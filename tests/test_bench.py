@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rdm_solo import bench_cost
+from rdm_solo import bench_cost, bench_spectra
 
 SMALL = ["backbone.name=small_resnet", "+backbone.kwargs.width=4"]
 SMALL += ["method.kwargs.proj_hidden_dim=16", "method.kwargs.proj_output_dim=8"]
@@ -41,3 +41,13 @@ def test_residents_are_weights_buffers_and_momentum():
     step()
     learnt = sum(p.nbytes for group in step.optimizer.param_groups for p in group["params"])
     assert step.resident() == weights + buffers + learnt
+
+
+def test_the_share_of_the_spectra_is_of_whole_epochs(capsys):
+    """Its terms are on the page: steps, recorded steps, seconds of each."""
+    share = bench_spectra.bench_spectra(2, "cpu", 8, 8, [*SMALL, "diagnostics.max_rows=1000"])
+    out = capsys.readouterr().out
+    assert "k = 8, batch 8" in out
+    assert "6250 steps, 63 recorded (max_rows=1000)" in out  # each hundredth: 16 rows a step
+    assert f"{share:.2%}" in out
+    assert 0 < share < 1

@@ -55,7 +55,8 @@ def measured(rank: int, world: int, **options: int) -> dict[str, object]:
     for rows in torch.arange(64).chunk(world)[rank].split(11):
         metric.update(*(x[rows] for x in parts))
     spectra = metric.compute()
-    return {"scalars": spectra.scalars, **spectra.arrays()}
+    kept = len(metric.kept[0]) if metric.sampled else 0
+    return {"scalars": spectra.scalars, "kept": kept, **spectra.arrays()}
 
 
 def work(rank: int, world: int, port: int, out: str) -> None:
@@ -145,8 +146,10 @@ def test_spectra_of_several_processes_equal_one(several, route):
     want = measured(0, 1, **ROUTES[route])
     exact = route != "matrices"
     assert int(want["rows"]) == {"matrices": 63, "sample of 8": 8, "sample of 40": 40}[route]
+    assert sum(rank[route]["kept"] for rank in several) == want.pop("kept")  # no more travel
     for rank in several:
         got = dict(rank[route])
+        del got["kept"]
         for name, value in got.pop("scalars").items():
             # The variance is a sum over all rows on either route.
             rel = 0 if exact and name != "feature/variance" else 1e-9
