@@ -37,7 +37,7 @@ def check(cfg: DictConfig) -> None:
         _check_number(cfg, name, 0, int)
     for name in ("lr", "classifier_lr", "weight_decay", "momentum"):
         _check_number(cfg, f"optimizer.{name}", 0, float)
-    _check_watch(cfg.watch)
+    _check_watch(cfg.watch, bool(cfg.diagnostics.every_n_epochs))
     _check_method(cfg)
     _check_compile(cfg.backbone.compile)
     _check_number(cfg, "scheduler.warmup_epochs", 0, float)
@@ -68,7 +68,7 @@ def _check_number(cfg: DictConfig, name: str, least: float, kind: type) -> None:
         raise ValueError(f"{name} must be a {what} of at least {least:g}, got {value!r}.")
 
 
-def _check_watch(watch: DictConfig) -> None:
+def _check_watch(watch: DictConfig, measured: bool) -> None:
     for name, kind in (("variance", float), ("erank", float), ("gap_epochs", int)):
         value = watch[name]
         most = 1 if kind is float else math.inf
@@ -80,6 +80,11 @@ def _check_watch(watch: DictConfig) -> None:
             )
     if not isinstance(watch.stop, bool):
         raise ValueError(f"watch.stop must be true or false, got {watch.stop!r}.")
+    if watch.stop and not measured:
+        raise ValueError(
+            "watch.stop=true would be ignored: diagnostics.every_n_epochs=0 measures nothing that "
+            "could be watched; leave one of them out."
+        )
 
 
 def _check_method(cfg: DictConfig) -> None:

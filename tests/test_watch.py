@@ -163,11 +163,12 @@ class TestRun:
         ("watch.erank=low", "watch.erank must be a number from 0 to 1"),
         ("watch.gap_epochs=1.5", "watch.gap_epochs must be a whole number of epochs"),
         ("watch.stop=maybe", "watch.stop must be true or false, got 'maybe'"),
+        ("watch.stop=true diagnostics.every_n_epochs=0", "watch.stop=true would be ignored"),
     ],
 )
 def test_bounds_that_mean_nothing_are_refused(override, says):
     with pytest.raises(ValueError, match=says):
-        settings.check(configure(override))
+        settings.check(configure(*override.split()))
 
 
 def test_the_watch_stands_behind_what_it_reads(tmp_path):
