@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 
-__all__ = ["Html", "join", "tag"]
+__all__ = ["Html", "join", "tag", "typeset"]
 
 VOID = ("br", "hr", "img", "link", "meta")
 
@@ -42,3 +43,15 @@ def tag(name: str, /, *children: str, **attributes: str | bool | None) -> Html:
     if name in VOID:
         return Html(f"<{name}{written}>")
     return Html(f"<{name}{written}>{join(*children)}</{name}>")
+
+
+def typeset(text: str) -> Html:
+    """Text whose exponents are set high and whose indices of λ and C are set low.
+
+    >>> typeset("σ^-0.5 < λ_z")
+    'σ<sup>-0.5</sup> &lt; λ<sub>z</sub>'
+    """
+    if isinstance(text, Html):
+        return text
+    raised = re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]*\w)", r"<sup>\1</sup>", escape(text))
+    return Html(re.sub(r"(?<=[λC])_(\w)", r"<sub>\1</sub>", raised))

@@ -27,7 +27,7 @@ log = logging.getLogger("rdm_solo")
 # Below this a picture is embedded as vectors, sharp at every size; above, as the PNG.
 LARGEST_SVG = 700_000
 # Settings of which a figure's caption gives the numbers, and which are predicted.
-NAMED, PREDICTED = 6, 6
+NAMED, PREDICTED = 6, 4
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,23 @@ def _eranks(group: Group) -> str:
     return _ends(group, ("erank/target", "target", 1), ("erank/online", "online", 1))
 
 
+def _symmetric(group: Group) -> str:
+    run = group.first
+    if run.method not in ("vanilla", "symsimsiam") and (run.method, run.filter) != OWN:
+        return ""
+    return _ends(group, ("feature/variance", "variance", 3), ("erank/projection", "rank", 1))
+
+
+OWN = ("simsiam", "learnable")
+
+
+def _of_p(group: Group) -> str:
+    if group.first.p is None:
+        return ""
+    columns = (("val/acc1", "accuracy", 1), ("val/knn_acc1", "kNN", 1), ("erank/gap", "gap", 2))
+    return _ends(group, *columns)
+
+
 DRAWINGS = (
     Drawing(
         "effective_rank",
@@ -75,9 +92,7 @@ DRAWINGS = (
         "(SymSimSiam) keeps the variance up where the vanilla network's may fall to zero, but the "
         "eigenvalues of both drop faster than SimSiam's: few directions are left. The two branches "
         "of a symmetric network lie on each other, hence nothing lifts the rank.",
-        lambda group: _ends(
-            group, ("feature/variance", "variance", 3), ("erank/projection", "effective rank", 1)
-        ),
+        _symmetric,
     ),
     Drawing(
         "alignment",
@@ -133,7 +148,7 @@ DRAWINGS = (
         "Last values of each run over the exponent. For a target filter p = 0 is none, negative p "
         "lifts the target's rank, positive p lowers it; for an online filter it is the other way "
         "round. A wider gap is not always better: look at where accuracy peaks.",
-        lambda group: _ends(group, ("val/knn_acc1", "kNN", 1), ("erank/gap", "gap", 2)),
+        _of_p,
     ),
 )
 
@@ -150,8 +165,10 @@ def draw(groups: Sequence[Group], folder: Path) -> tuple[list[Picture], list[str
             function = getattr(plots, drawing.function)
             made = _try(lambda function=function: function(runs))
             if not isinstance(made, str):
-                caption = [drawing.caption, _in_these(groups, drawing.numbers)]
-                pictures.append(_picture(made, folder, drawing.name, drawing.title, caption))
+                numbers = _in_these(groups, drawing.numbers)
+                pictures.append(
+                    _picture(made, folder, drawing.name, drawing.title, [drawing.caption], numbers)
+                )
                 continue
             reason = made
         absent.append(f"Figure {drawing.title}: {reason}")
@@ -175,26 +192,32 @@ def _try(make: Callable[[], Any]) -> Any:
         return f"it failed with {type(error).__name__}: {error}"
 
 
-def _in_these(groups: Sequence[Group], numbers: Callable[[Group], str]) -> str:
+def _in_these(groups: Sequence[Group], numbers: Callable[[Group], str]) -> list[str]:
     """The numbers of the first settings, at the end of training."""
     found = [(group.label, numbers(group)) for group in groups]
     told = [f"{label}: {text}" for label, text in found if text]
-    if not told:
-        return ""
-    more = f"; and {len(told) - NAMED} more in the tables" if len(told) > NAMED else ""
-    return f"Here, at the end: {'; '.join(told[:NAMED])}{more}."
+    more = len(told) - NAMED
+    return told[:NAMED] + ([f"and {more} more in the tables below"] if more > 0 else [])
 
 
-def _picture(made: Figure, folder: Path, name: str, title: str, caption: Sequence[str]) -> Picture:
+def _picture(
+    made: Figure,
+    folder: Path,
+    name: str,
+    title: str,
+    caption: Sequence[str],
+    numbers: Sequence[str] = (),
+) -> Picture:
     from rdm_solo import plots
 
+    # One layout for all three formats: solving it anew takes as long as drawing.
+    made.draw_without_rendering()
+    made.set_layout_engine("none")
     paths = plots.save(made, folder, name)
     width = float(made.get_size_inches()[0])
-    lines = [line for line in caption if line]
-    alt = f"{title}. {lines[-1]}"
-    return Picture(
-        name, title, lines, alt, _embedded(made, paths[0]), width, [path.name for path in paths]
-    )
+    alt = f"{title}. {'; '.join(numbers) or caption[-1]}"
+    image, files = _embedded(made, paths[0]), [path.name for path in paths]
+    return Picture(name, title, caption, numbers, alt, image, width, files)
 
 
 def _embedded(made: Figure, png: Path) -> str:

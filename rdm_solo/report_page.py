@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 
 from rdm_solo import __version__, report_tables
-from rdm_solo.markup import Html, join, tag
+from rdm_solo.markup import Html, join, tag, typeset
 from rdm_solo.plot_groups import Group
 from rdm_solo.report_tables import Table
 from rdm_solo.verdicts import RULES, Verdict, verdicts
@@ -23,11 +23,13 @@ NUMBER = re.compile(r"[-–\d.,± →%a-z]{0,24}$")
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawn figure: its image as a data URI, its width in inches, and its files' names."""
+    """A drawn figure: what it shows and its numbers, its image as a data URI, its width in inches,
+    and its files' names."""
 
     name: str
     title: str
     caption: Sequence[str]
+    numbers: Sequence[str]
     alt: str
     image: str
     width: float
@@ -55,7 +57,11 @@ def page(report: Report) -> str:
         ("figures", "Figures", join(*map(_picture, report.pictures), _absent(report.absent))),
         ("numbers", "Numbers", _numbers(report.groups)),
         ("paper", "Beside the paper", _paper(report.groups)),
-        ("rules", "How the verdicts are made", tag("ul", *(tag("li", rule) for rule in RULES))),
+        (
+            "rules",
+            "How the verdicts are made",
+            _list(RULES),
+        ),
     ]
     shown = [(key, title, body) for key, title, body in sections if body]
     head = tag(
@@ -63,7 +69,7 @@ def page(report: Report) -> str:
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="generator", content=f"rdm_solo {__version__}"),
-        tag("title", report.title),
+        tag("title", f"{report.title} · rdm_solo"),
         Html(f"<style>\n{_style()}</style>"),
     )
     body = tag(
@@ -94,7 +100,7 @@ def _header(report: Report, sections: Iterable[tuple[str, str, str]]) -> Html:
     links = (tag("li", tag("a", title, href=f"#{key}")) for key, title, _ in sections)
     return tag(
         "header",
-        tag("h1", report.title),
+        tag("h1", typeset(report.title)),
         tag("p", counts, class_="soft"),
         tag("nav", tag("ul", *links), aria_label="Sections"),
     )
@@ -133,10 +139,10 @@ def _card(group: Group) -> Html:
         if isinstance(warning, dict) and "text" in warning
     ]
     items = [join(tag("dt", v.question), _answer(v)) for v in verdicts(group.runs)]
-    warned = [tag("ul", *(tag("li", text) for text in dict.fromkeys(told)))] if told else []
+    warned = [_list(list(dict.fromkeys(told)))] if told else []
     return tag(
         "article",
-        tag("h3", group.label),
+        tag("h3", typeset(group.label)),
         tag("p", facts, class_="soft"),
         tag("dl", *items),
         *warned,
@@ -163,13 +169,13 @@ def _answer(verdict: Verdict) -> Html:
 def _problems(problems: Sequence[str]) -> Html:
     if not problems:
         return Html()
-    return tag("ul", *(tag("li", problem) for problem in problems), class_="warn")
+    return _list(problems, class_="warn")
 
 
 def _absent(absent: Sequence[str]) -> Html:
     if not absent:
         return Html()
-    return join(tag("h3", "Not drawn"), tag("ul", *(tag("li", line) for line in absent)))
+    return join(tag("h3", "Not drawn"), _list(absent))
 
 
 def _ran(groups: Sequence[Group]) -> Html:
@@ -196,19 +202,25 @@ def _paper(groups: Sequence[Group]) -> Html:
     parts = [_table(table)] if table else []
     if why:
         parts.append(tag("p", "No row of the paper's tables is comparable with:"))
-        parts.append(tag("ul", *(tag("li", line) for line in why)))
+        parts.append(_list(why))
     return join(*parts)
 
 
 def _table(table: Table) -> Html:
-    head = tag("tr", *(tag("th", name, scope="col") for name in table.head))
     words = [_is_words(name, i, table) for i, name in enumerate(table.head)]
+    head = tag(
+        "tr",
+        *(
+            tag("th", name, scope="col", class_="words" if w else None)
+            for name, w in zip(table.head, words)
+        ),
+    )
     rows = [
         tag(
             "tr",
-            tag("th", row[0], scope="row"),
+            tag("th", typeset(row[0]), scope="row"),
             *(
-                tag("td", cell, class_="words" if w else None)
+                tag("td", typeset(cell), class_="words" if w else None)
                 for cell, w in zip(row[1:], words[1:])
             ),
         )
@@ -227,6 +239,10 @@ def _is_words(name: str, column: int, table: Table) -> bool:
     return name in WORDS or not all(NUMBER.match(row[column]) for row in table.rows)
 
 
+def _list(lines: Sequence[str], **attributes: str) -> Html:
+    return tag("ul", *(tag("li", typeset(line)) for line in lines), **attributes)
+
+
 def _picture(picture: Picture) -> Html:
     links: list[str] = []
     for name in picture.files:
@@ -237,15 +253,15 @@ def _picture(picture: Picture) -> Html:
         src=picture.image,
         alt=picture.alt,
         width=str(round(96 * picture.width)),
-        loading="lazy",
     )
     caption = tag(
         "figcaption",
-        *(tag("p", line) for line in picture.caption),
+        *(tag("p", typeset(line)) for line in picture.caption),
+        *([tag("p", "At the end of training:"), _list(picture.numbers)] if picture.numbers else []),
         tag("p", "This figure as ", *links, class_="soft"),
     )
     return join(
-        tag("h3", picture.title, id=picture.name),
+        tag("h3", typeset(picture.title), id=picture.name),
         tag(
             "figure",
             tag(

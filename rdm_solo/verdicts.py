@@ -66,6 +66,8 @@ def leads(runs: Sequence[Run]) -> Verdict:
         f"gap above zero in {100 * statistics.fmean(shares):.0f} % of the measured epochs; "
         f"effective rank {', '.join(measured)}"
     )
+    if good and (_direction(runs[0]) or 0) > 0:
+        answer += ", by construction"
     return Verdict("Does the target lead?", answer, good, numbers, _gap_is_forced(runs[0]))
 
 
