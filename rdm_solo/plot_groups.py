@@ -61,6 +61,7 @@ class Group:
 
     label: str
     runs: tuple[Run, ...]
+    suffix: str = ""  # the end of the label that tells it from others of its method and filter
 
     @property
     def first(self) -> Run:
@@ -151,7 +152,7 @@ def groups(runs: Sequence[Run]) -> list[Group]:
     for label, keys in same.items():
         suffixes = _suffixes([settings[key] for key in keys])
         for suffix, members in zip(suffixes, keys.values()):
-            found.append(Group(label + suffix, tuple(members)))
+            found.append(Group(label + suffix, tuple(members), suffix))
     return found
 
 

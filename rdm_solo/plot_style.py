@@ -7,7 +7,6 @@ can be drawn in any process and are freed with their last name.
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -118,7 +117,11 @@ def figure(
     FigureCanvasAgg(made)  # the one that measures text
     grid = made.add_gridspec(down, across)
     cells = [(i // across * stacked + s, i % across) for i in range(panels) for s in range(stacked)]
-    return made, [made.add_subplot(grid[cell]) for cell in cells]
+    drawn = [made.add_subplot(grid[cell]) for cell in cells]
+    for axes in drawn:
+        # Ticks are made when they are drawn, by whoever draws: the style must be the axes' own.
+        axes.tick_params(labelsize=8, grid_alpha=0.25, grid_linewidth=0.6)
+    return made, drawn
 
 
 def head(axes: Axes, text: str) -> None:
@@ -135,6 +138,7 @@ def finish(made: Figure, key: Sequence[Line2D] = (), title: str = "", note: str 
     What lies outside the panels hides no data, whatever their number.
     """
     width, height = made.get_size_inches()
+    height += _titles(made)
     above = below = 0.0
     texts = []
     if note:
@@ -161,6 +165,16 @@ def finish(made: Figure, key: Sequence[Line2D] = (), title: str = "", note: str 
     engine.execute(made)
     made.set_layout_engine("none")  # settled: nothing moves, and saving takes half as long
     return made
+
+
+def _titles(made: Figure) -> float:
+    """Inches that the panels' titles take beyond a line each, row by row."""
+    more: dict[int, int] = {}
+    for axes in made.axes:
+        place = axes.get_subplotspec()
+        row = place.rowspan.start if place else 0
+        more[row] = max(more.get(row, 0), axes.get_title(loc="left").count("\n"))
+    return sum(more.values()) * 1.25 * 9.5 / 72
 
 
 def keys(*panels: Axes) -> list[Line2D]:
@@ -208,28 +222,44 @@ def wrap(made: Figure, text: str, room: float, size: float) -> str:
     kept = re.sub(r"\^\([^)]*\)", lambda found: found[0].replace(" ", "\u00a0"), text)
     letters = max(len(line) for line in kept.split("\n"))
     while True:
-        lines = [
-            part
-            for line in kept.split("\n")
-            for part in textwrap.wrap(line, letters, break_on_hyphens=False) or [""]
-        ]
+        lines = [part for line in kept.split("\n") for part in _lines(line, letters)]
         probe.set_text(typeset("\n".join(lines)))
         width = _size(made, probe)[0]
-        if width <= room or letters == 1:
+        if width <= room or letters <= 1:
             break
         letters = max(1, min(letters - 1, int(1.1 * letters * room / width)))
     probe.remove()
     return probe.get_text()
 
 
+def _lines(text: str, letters: int) -> list[str]:
+    """Lines of at most that many letters: cut at blanks, or after an underscore or an equals sign.
+
+    >>> _lines("a filter_with_a_long_name", 12)
+    ['a filter_', 'with_a_long_', 'name']
+    """
+    lines = [""]
+    for piece in re.findall(r"[^ _=]*[ _=]*", text):
+        if len((lines[-1] + piece).rstrip(" ")) > letters and lines[-1]:
+            lines.append("")
+        lines[-1] += piece
+        while len(lines[-1].rstrip(" ")) > letters:  # a word with no place to cut
+            lines[-1:] = [lines[-1][:letters], lines[-1][letters:]]
+    return [line.rstrip(" ") for line in lines]
+
+
 def typeset(text: str) -> str:
     """A label's exponents set high, as in the paper.
 
     >>> typeset("SimSiam, h(σ) = σ^-0.5")
-    'SimSiam, h(σ) = σ$^{-0.5}$'
+    'SimSiam, h(σ) = σ$^{\\\\mathrm{-0.5}}$'
     """
-    plain = text.replace("$", r"\$")
-    return re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]+)", r"$^{\1}$", plain)
+
+    def high(found: re.Match[str]) -> str:
+        exponent = found[1]
+        return f"$^{{{exponent}}}$" if len(exponent) == 1 else rf"$^{{\mathrm{{{exponent}}}}}$"
+
+    return re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]+)", high, text.replace("$", r"\$"))
 
 
 def marked(points: int) -> tuple[int, int]:

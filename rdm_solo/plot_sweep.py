@@ -76,7 +76,7 @@ def _name(group: Group) -> str:
     """The series that a group is a point of, or its own name."""
     if group.first.p is None:
         return group.variant
-    return POWERS.get(group.first.filter, group.first.filter)
+    return POWERS.get(group.first.filter, group.first.filter) + group.suffix
 
 
 def _ranked(run: Run) -> bool:

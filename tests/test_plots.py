@@ -438,6 +438,12 @@ class TestSweep:
         assert [axes.get_title(loc="left") for axes in figure.axes[::3]] == ["SimSiam", "BYOL"]
         assert "n = 1 to 3 seeds; bars: smallest to largest" in words(figure)
 
+    def test_settings_of_one_exponent_are_series_of_their_own(self):
+        runs = [run("simsiam", "target_pow", -0.5, batch_size=size) for size in (64, 128)]
+        left = plots.sweep(runs).axes[0]
+        names = [line.get_label() for line in left.lines]
+        assert names == [f"target filter h(σ) = σ^p (batch_size={size})" for size in (64, 128)]
+
     def test_another_accuracy_takes_the_place_of_one_not_measured(self):
         only = lacking(run("simsiam", "target_pow", -0.5), "val/knn_acc1")
         only.metrics["val/acc1"][-1] = 81.0
@@ -496,9 +502,17 @@ class TestStyle:
         (axes,) = plots.losses([run(epochs=400)]).axes
         assert axes.lines[0].get_markevery() == marked(400) == (0, 40)
 
+    def test_panels_keep_their_size_under_long_titles(self):
+        short, long = run("simsiam", "identity"), run("simsiam", LONG)
+        heights = [
+            plots.effective_rank([run(), other]).axes[0].get_window_extent().height
+            for other in (short, long)
+        ]
+        assert heights[0] == pytest.approx(heights[1], rel=0.05)
+
     def test_exponents_stand_high(self):
-        assert typeset("h(σ) = σ^-0.5") == "h(σ) = σ$^{-0.5}$"
-        assert typeset("σ^(-0.1…-0.5, linear) at $1") == r"σ$^{(-0.1…-0.5, linear)}$ at \$1"
+        assert typeset("h(σ) = σ^p") == "h(σ) = σ$^{p}$"
+        assert typeset("σ^(-0.1…-0.5) at $1") == r"σ$^{\mathrm{(-0.1…-0.5)}}$ at \$1"
 
     def test_drawing_leaves_no_trace(self):
         from matplotlib import pyplot
