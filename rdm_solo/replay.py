@@ -55,8 +55,9 @@ class Replay:
         seen = 0
         for epoch in count(self.epoch):
             self.loader.set_epoch(epoch)
-            for _, crops, _ in self.loader:  # type: ignore[misc, unused-ignore]
-                yield crops[: self.views]
+            for batch in self.loader:
+                crops = list(batch[1][: self.views])
+                yield crops
                 seen += self.views * len(crops[0])
                 if seen >= rows:
                     return

@@ -15,7 +15,7 @@ import torch
 from omegaconf import OmegaConf
 from test_train import configure
 
-from rdm_solo import host, methods, replay, roles, runs, train
+from rdm_solo import curves, host, methods, replay, roles, runs, train
 from rdm_solo.data import EpochLoader
 
 ROWS = 96  # three batches of two views of 16 images: one epoch has four
@@ -102,7 +102,7 @@ class TestSinkhorn:
     @pytest.mark.parametrize("iterations", [0, 1, 2, 3])
     def test_is_the_plain_iteration(self, iterations):
         logits = torch.randn(40, 12, generator=torch.Generator().manual_seed(0)).clamp(-1, 1)
-        q = roles.sinkhorn(logits, 0.05, iterations)
+        q = curves.sinkhorn(logits, 0.05, iterations)
         # float64 both ways; 1e-15 measured.
         torch.testing.assert_close(q, plain_sinkhorn(logits, 0.05, iterations), rtol=0, atol=1e-13)
         if iterations == 0:
@@ -117,11 +117,11 @@ class TestSinkhorn:
         theirs = host.sinkhorn(swav)(logits).double()
         # float32; 5e-7 measured.
         torch.testing.assert_close(
-            roles.sinkhorn(logits, 0.05, iterations), theirs, rtol=0, atol=5e-6
+            curves.sinkhorn(logits, 0.05, iterations), theirs, rtol=0, atol=5e-6
         )
 
     def test_does_not_overflow(self):
-        assert roles.sinkhorn(torch.tensor([[900.0, 0.0], [0.0, 900.0]]), 0.05, 3).isfinite().all()
+        assert curves.sinkhorn(torch.tensor([[900.0, 0.0], [0.0, 900.0]]), 0.05, 3).isfinite().all()
 
 
 class TestNumbers:
@@ -225,14 +225,14 @@ class TestNumbers:
 
     def test_monotonicity_and_slope_of_a_power(self):
         lam = torch.logspace(0, -3, 20, dtype=torch.float64)
-        power = roles._series("h", "", lam, lam**-0.25, lam.sqrt())
+        power = curves._series("h", "", lam, lam**-0.25, lam.sqrt())
         assert power.slope == pytest.approx(-0.25)
         assert power.monotonicity == pytest.approx(-1)
 
     def test_wide_outputs_take_the_other_gram_matrix(self):
         x = torch.randn(10, 30, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-        np.testing.assert_allclose(roles._eigenvalues(x), spectrum(x), rtol=1e-10)
-        np.testing.assert_allclose(roles._eigenvalues(x.T), spectrum(x.T.contiguous()), rtol=1e-10)
+        np.testing.assert_allclose(curves._eigenvalues(x), spectrum(x), rtol=1e-10)
+        np.testing.assert_allclose(curves._eigenvalues(x.T), spectrum(x.T.contiguous()), rtol=1e-10)
 
 
 def alike(a: roles.Roles, b: roles.Roles) -> None:
