@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-__all__ = ["INIT_TIMEOUT", "obstacle", "open_run"]
+__all__ = ["INIT_TIMEOUT", "obstacle", "open_run", "unreachable"]
 
 log = logging.getLogger("rdm_solo")
 
@@ -57,13 +57,18 @@ def obstacle() -> str | None:
         return str(error)
     if login is None:
         return "no login (run `wandb login` once, or set WANDB_API_KEY)"
+    return unreachable(settings)
+
+
+def unreachable(settings: Any) -> str | None:
+    """Why the server of W&B's settings does not answer, within seconds; None where it does."""
     if settings.http_proxy or settings.https_proxy:  # W&B's own, which we do not go through
         return None
-    return _unreachable(settings.base_url)
+    return _silent(settings.base_url)
 
 
-def _unreachable(url: str) -> str | None:
-    """Why that server does not answer; a thread, since looking up a name has no timeout."""
+def _silent(url: str) -> str | None:
+    """A thread, since looking up a name has no timeout."""
     answer = [f"{url} does not answer within {PATIENCE:g} s"]
 
     def ask() -> None:

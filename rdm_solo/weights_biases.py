@@ -137,7 +137,9 @@ def _sync(logger: WandbRun, here: Path) -> str:
 
 
 def _command(parts: list[Path]) -> str:
-    return shlex.join(["wandb", "sync", *map(str, parts)])
+    # By itself, ``wandb sync`` passes over runs that were online.
+    online = not all(part.name.startswith("offline-") for part in parts)
+    return shlex.join(["wandb", "sync", *["--include-online"] * online, *map(str, parts)])
 
 
 def _unsent(logger: WandbRun, here: Path) -> list[Path]:
@@ -159,7 +161,13 @@ def picture(logger: Any, name: str, image: np.ndarray, step: int) -> None:
 
 def spectra(logger: Any, history: Mapping[int, Mapping[str, np.ndarray]], step: int) -> None:
     """Filter curves and eigenvalues of the epochs up to now, as charts."""
-    logger.log_metrics(wandb_charts.draw(history), step)
+    run = logger.experiment
+    shown = wandb_charts.draw(history)
+    if not (run.offline or run.disabled) and (reason := wandb_server.unreachable(run.settings)):
+        # wandb 0.31 waits for the server's answer on every chart's table: a minute and a half.
+        log.warning(f"warning: Weights & Biases: {reason}. The next charts have this epoch.")
+        shown = {key: value for key, value in shown.items() if not key.startswith("charts/")}
+    logger.log_metrics(shown, step)
 
 
 def append(
