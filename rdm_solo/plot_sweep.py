@@ -122,7 +122,7 @@ def _against_p(
 
 def _across(axes: Axes, value: float, style: dict[str, Any]) -> None:
     """A line through the panel, whose marker stands at the right edge: no exponent has it."""
-    thin = {**style, "linewidth": 1.0, "markevery": [1], "clip_on": False}
+    thin = {**style, "linewidth": 1.0, "markevery": [1], "clip_on": False, "zorder": 1.5}
     axes.plot([0, 1], [value, value], transform=axes.get_yaxis_transform(), **thin)
 
 
