@@ -81,10 +81,10 @@ def test_its_python_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """What follows ``python -m`` in indented lines, in blocks and between backticks."""
+    """What follows ``-m`` of Python or torchrun in indented lines, in blocks and between backticks."""
     # What the paper module prints is test_experiments' business.
     text = re.sub(r"\\\n\s+", "", page.read_text().replace(markdown(), ""))
-    for line in re.findall(r"python -m (rdm_solo\.\w+[^`\n]*)", text):
+    for line in re.findall(r"-m (rdm_solo\.\w+[^`\n]*)", text):
         if "…" not in line:
             yield shlex.split(FILLED.sub("1", line), comments=True)
 
