@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,12 +159,12 @@ def draw(groups: Sequence[Group], folder: Path) -> tuple[list[Picture], list[str
     from rdm_solo import plots
 
     runs = [run for group in groups for run in group.runs]
-    pictures, absent = [], []
+    pictures: list[Picture] = []
+    absent: list[str] = []
     for drawing in DRAWINGS:
         reason = _not_for(drawing, runs)
         if not reason:
-            function = getattr(plots, drawing.function)
-            made = _try(lambda function=function: function(runs))
+            made = _try(partial(getattr(plots, drawing.function), runs))
             if not isinstance(made, str):
                 numbers = _in_these(groups, drawing.numbers)
                 pictures.append(
@@ -235,19 +236,17 @@ def _embedded(made: Figure, png: Path) -> str:
 
 def predictions(groups: Sequence[Group], folder: Path) -> tuple[list[Picture], list[str]]:
     """The path of the rank that Theorem 4 predicts beside the measured one, a run a setting."""
-    try:
-        from rdm_solo import preview
-    except ImportError as error:
-        return [], [f"Predicted ranks: {error}"]
-    pictures, absent = [], []
+    pictures: list[Picture] = []
+    absent: list[str] = []
     for number, group in enumerate(groups[:PREDICTED]):
         run = whole(group)[0]
-        made = _try(lambda run=run: preview.draw_prediction(preview.predict(run)))
+        made = _try(partial(_predicted, run))
         if isinstance(made, str):
             absent.append(f"Predicted rank of {group.label}: {made}")
             continue
         title = f"Predicted and measured rank: {group.label}, seed {run.seed}"
-        pictures.append(_picture(made, folder, f"prediction_{number}", title, [PREDICTION]))
+        caption = ["Read it as the first one."] if pictures else [PREDICTION]
+        pictures.append(_picture(made, folder, f"prediction_{number}", title, caption))
     if len(groups) > PREDICTED:
         rest = ", ".join(group.label for group in groups[PREDICTED:])
         absent.append(
@@ -255,6 +254,12 @@ def predictions(groups: Sequence[Group], folder: Path) -> tuple[list[Picture], l
             f"rdm_solo.preview run=FOLDER draws them of the others: {rest}."
         )
     return pictures, absent
+
+
+def _predicted(run: Run) -> Figure:
+    from rdm_solo import preview
+
+    return preview.draw_prediction(preview.predict(run))
 
 
 PREDICTION = (
@@ -281,14 +286,14 @@ def roles(groups: Sequence[Group], folder: Path) -> tuple[list[Picture], list[st
 
     found, absent = [], []
     for run in chosen.values():
-        measured = _try(lambda run=run: roles_.measure(run.folder))
+        measured = _try(partial(roles_.measure, run.folder))
         if isinstance(measured, str):
             absent.append(f"Figure {title}, {run.label}: {measured}")
         else:
             found.append(measured)
     if not found:
         return [], absent
-    made = _try(lambda: roles_.draw(found))
+    made = _try(partial(roles_.draw, found))
     if isinstance(made, str):
         return [], [*absent, f"Figure {title}: {made}"]
     of = "; ".join(f"{run.label}, seed {run.seed}" for run in found)

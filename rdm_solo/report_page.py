@@ -260,18 +260,16 @@ def _picture(picture: Picture) -> Html:
         *([tag("p", "At the end of training:"), _list(picture.numbers)] if picture.numbers else []),
         tag("p", "This figure as ", *links, class_="soft"),
     )
-    return join(
-        tag("h3", typeset(picture.title), id=picture.name),
+    drawn = tag(
+        "figure",
         tag(
-            "figure",
-            tag(
-                "div",
-                image,
-                class_="picture",
-                tabindex="0",
-                role="group",
-                aria_label=f"{picture.title}, image",
-            ),
-            caption,
+            "div",
+            image,
+            class_="picture",
+            tabindex="0",
+            role="group",
+            aria_label=f"{picture.title}, image",
         ),
+        caption,
     )
+    return tag("div", tag("h3", typeset(picture.title), id=picture.name), drawn, class_="whole")

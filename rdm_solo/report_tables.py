@@ -262,12 +262,13 @@ def against_p(groups: Sequence[Group]) -> list[Table]:
 def against_paper(groups: Sequence[Group]) -> tuple[Table | None, list[str]]:
     """The paper's numbers beside the runs' where the setting is the paper's; else why not."""
     rows: list[list[str]] = []
-    why: list[str] = []
+    reasons: dict[str, list[str]] = {}
     for group in groups:
         found = list(_beside(group))
         rows += found
         if not found:
-            why.append(f"{group.label}: {_why_not(group)}")
+            reasons.setdefault(_why_not(group), []).append(group.label)
+    why = [f"{'; '.join(labels)}: {reason}" for reason, labels in reasons.items()]
     head = ["setting", "data", "epochs", "what", "paper", "here", "n", "here differs in"]
     notes = ["The paper prints single numbers, without seeds or spread."]
     return (

@@ -73,7 +73,7 @@ def leads(runs: Sequence[Run]) -> Verdict:
 
 def _gaps(run: Run) -> np.ndarray:
     gaps = run.metrics.get("erank/gap", np.empty(0))
-    return gaps[np.isfinite(gaps)]
+    return np.asarray(gaps[np.isfinite(gaps)])
 
 
 def _share(run: Run) -> float | None:

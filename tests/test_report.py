@@ -16,7 +16,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from rdm_solo import cli, markup, report, report_page, report_tables, runs, verdicts
+from rdm_solo import cli, markup, report, report_figures, report_page, report_tables, runs, verdicts
 from rdm_solo.plot_groups import groups
 
 HOSTILE = "<script>alert(1)</script> & \"'"
@@ -100,12 +100,13 @@ def broken(root: Path) -> None:
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     """The page's file, its text, and what the command printed, of all kinds of runs at once."""
     root = tmp_path_factory.mktemp("runs <b>&")
-    for p, seed in ((-0.5, 0), (-0.5, 1), (-1.0, 0), (None, 0)):
+    for p, seed in ((-0.5, 0), (-0.5, 1), (-1.0, 0)):
         write(root / f"{seed}_p={p}", p, seed)
     write(root / "<i>&", -0.5, 0, dataset=HOSTILE)
     broken(root)
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(report_figures, "PREDICTED", 1)
         report.main([str(root), "--out", str(root / "out"), "--no-checkpoints"])
     path = root / "out" / report.NAME
     return path, path.read_text(encoding="utf-8"), printed.getvalue()
