@@ -69,7 +69,7 @@ def build(project: str, entity: str, sweep: str | None = None) -> Any:
         sections=sections,
         settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=30),
         runset_settings=ws.RunsetSettings(
-            filters=[expr.Config("sweep_folder") == sweep] if sweep else [],
+            filters=expr.And(expr.Config("sweep_folder") == sweep) if sweep else "",
             pinned_columns=list(COLUMNS),
         ),
     )
@@ -118,6 +118,7 @@ def create(project: str, entity: str | None, sweep: str | None) -> str:
 
     from rdm_solo.wandb_server import obstacle
 
+    wandb.setup(settings=wandb.Settings(silent=True))  # the address is what we print
     if reason := obstacle():
         raise ValueError(
             f"the dashboard lives at Weights & Biases: {reason}; --json FILE writes it to a file"

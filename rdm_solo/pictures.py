@@ -30,7 +30,7 @@ class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
         self, every_n_epochs: int = 10, title: str = "", resume: Path | None = None
     ) -> None:
         self.every_n_epochs, self.title, self.resume = every_n_epochs, title, resume
-        self._shown: Any = None
+        self._seen: Any = None
         self._drawn = -1  # epoch
         self._history: dict[int, Mapping[str, np.ndarray]] = {}
         self._broken = False
@@ -50,9 +50,10 @@ class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
         epoch = trainer.current_epoch
         last = epoch == trainer.max_epochs - 1
         due = epoch // self.every_n_epochs > self._drawn // self.every_n_epochs
-        if spectra is None or spectra is self._shown or not (due or last):
+        fresh, self._seen = spectra is not self._seen, spectra
+        if spectra is None or not fresh or not (due or last):
             return
-        self._shown, self._drawn = spectra, epoch
+        self._drawn = epoch
         try:
             self._show(trainer, spectra)
         except Exception as error:  # no picture is worth a run
