@@ -236,7 +236,11 @@ def _table(table: Table) -> Html:
 
 
 def _is_words(name: str, column: int, table: Table) -> bool:
-    return name in WORDS or not all(NUMBER.match(row[column]) for row in table.rows)
+    return (
+        name in WORDS
+        or name.endswith("?")
+        or not all(NUMBER.match(row[column]) for row in table.rows)
+    )
 
 
 def _list(lines: Sequence[str], **attributes: str) -> Html:

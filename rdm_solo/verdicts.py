@@ -33,8 +33,8 @@ RULES = (
     f"{DIRECTIONAL:g} along the target's eigenvectors. Sorted pairing makes almost any curve rise; "
     "the second test is the stricter one.",
     f"Complete collapse: in the last two measured epochs, the projection's variance is below "
-    f"{VARIANCE:.0%} of its greatest possible value and not on its way up. Dimensional collapse: "
-    f"likewise for an effective rank of the projection below k^{POWER:g}. Ranks of SwAV's and "
+    f"{100 * VARIANCE:g} % of its greatest possible value and not on its way up. Dimensional "
+    f"collapse: likewise for an effective rank of the projection below k^{POWER:g}. Ranks of SwAV's and "
     "DINO's softmax are not judged, since their mean is the first direction in a good run, too.",
 )
 
