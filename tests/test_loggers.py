@@ -93,6 +93,7 @@ class Logged:
 def sync(server: Server, parts: list[Any]) -> None:
     done = subprocess.run(
         [Path(sys.executable).with_name("wandb"), "sync", *map(str, parts)],
+        cwd=Path(parts[-1]).parent,  # it leaves its own log there
         env={**os.environ, **server.environment()},
         capture_output=True,
         text=True,
@@ -306,6 +307,19 @@ class TestObstacles:
         monkeypatch.setenv("NETRC", str(tmp_path / "none"))
         wandb.teardown()
         assert "no login (run `wandb login` once" in wandb_server.obstacle()
+
+    def test_who_has_switched_wandb_off_gets_nothing_of_it(self, server, monkeypatch, tmp_path):
+        from rdm_solo import weights_biases
+
+        monkeypatch.setenv("WANDB_MODE", "disabled")
+        made, _ = weights_biases.logger(tmp_path, {}, "title", "family")
+        weights_biases.introduce(made, {"p": 1.0}, {"seed": 0})
+        made.log_metrics({"erank/gap": 1.0}, step=0)
+        weights_biases.picture(made, "pictures/spectra", np.zeros((2, 2, 3), np.uint8), 0)
+        weights_biases.spectra(made, {0: {"lam_online": np.ones(4)}}, 0)
+        weights_biases.close(made, failed=False)
+        assert not server.runs
+        assert not list(tmp_path.iterdir())
 
     def test_a_server_that_keeps_silent_is_not_waited_for(self, monkeypatch):
         import socket
