@@ -268,17 +268,21 @@ def _imported(name: str) -> Gain:
 def _sigma(cfg: DictConfig, run: runs.Run | None) -> Tensor:
     """Singular values of a batch as a batch norm hands it out: their squares sum up to n k."""
     if run is None:
-        index = torch.arange(1, cfg.k + 1, dtype=torch.float64)
-        share, batch = _unit(index ** -SPECTRA[cfg.spectrum]), cfg.batch_size
+        k, batch = cfg.k, cfg.batch_size
+        share = torch.arange(1, k + 1, dtype=torch.float64) ** -SPECTRA[cfg.spectrum]
     else:
         share = torch.from_numpy(_first(run, "lam_projection")).double()
-        # A batch has no directions beyond its rows, and the paper's cut removes rounding noise.
-        derived = run.summary.get("derived", {})
-        batch = int(derived.get("filter_batch", run.config.batch_size))
-        share = _unit(share[share > 1e-11 * share.max()])
-    share = share[:batch]
-    sigma: Tensor = (batch * len(share) * share).sqrt()
+        k, batch = len(share), _batch(run)
+        share = share[share > 1e-11 * share.max()]  # what a filter's own cut leaves
+    # A batch has no directions beyond its rows.
+    sigma: Tensor = (batch * k * _unit(share[:batch])).sqrt()
     return sigma
+
+
+def _batch(run: runs.Run) -> int:
+    """The rows that the run's filter works on: those of all processes together."""
+    derived = run.config.get("derived", run.summary.get("derived", {}))
+    return int(derived.get("filter_batch", run.config.batch_size))
 
 
 def _first(run: runs.Run, name: str) -> Any:
@@ -310,7 +314,7 @@ def _path(
 def relation(seen: Preview) -> prediction.Relation:
     """What the filter makes of an online spectrum with the sum 1: the target's.
 
-    An online filter is turned round where it can be: where sigma * |g(sigma)| grows. Where the
+    An online filter is turned round where it can be: where ``sigma * |g(sigma)|`` grows. Where the
     spectrum reaches beyond, the eigenvalues that it has are paired by rank.
     """
     energy = seen.sigma.square().sum()
@@ -335,7 +339,7 @@ def _assumed(cfg: DictConfig, run: runs.Run | None) -> str:
     if run is not None:
         return (
             "Spectrum and omega as the run measured them first; sigma as a batch norm of "
-            f"{run.config.batch_size} rows scales it. Right: Theorem 4 with features that move "
+            f"{_batch(run)} rows scales it. Right: Theorem 4 with features that move "
             "freely and shared eigenvectors; steps have no unit in epochs."
         )
     return (
@@ -389,7 +393,7 @@ def draw_filter(seen: Preview, path: prediction.Path, note: str = "") -> Figure:
         _draw_ranks(rank, range(len(path.online)), path)
         rank.set(xlabel="step", ylabel="effective rank")
         style.head(rank, "predicted by Theorem 4")
-        return style.finish(made, style.keys(rank), seen.name, textwrap.fill(note, 125))
+        return style.finish(made, style.keys(rank), seen.name, textwrap.fill(note, 150))
 
 
 def draw_prediction(foretold: Prediction) -> Figure:
@@ -413,7 +417,7 @@ def draw_prediction(foretold: Prediction) -> Figure:
             axes.set_ylim(bottom=0)
             style.epoch_axis(axes, epochs)
         title = f"{foretold.label}: Theorem 4 and what was measured"
-        return style.finish(made, style.keys(panels[0]), title, textwrap.fill(foretold.note, 105))
+        return style.finish(made, style.keys(panels[0]), title, textwrap.fill(foretold.note, 120))
 
 
 def _line(color: str, dashes: str, marker: str, label: str) -> dict[str, Any]:

@@ -69,6 +69,11 @@ def known(tmp_path_factory):
     return write_run(tmp_path_factory.mktemp("runs") / "p=-0.5", pull=float(prediction.PULLS[5]))
 
 
+@pytest.fixture(scope="module")
+def foretold(known):
+    return preview.predict(runs.load(known))
+
+
 def seen(branch: str, name, p=None, sigma=SIGMA) -> preview.Preview:
     return preview.look("it", branch, filters.get(name, p), sigma)
 
@@ -168,8 +173,8 @@ def test_one_step_is_theorem_4():
     np.testing.assert_allclose(path.online, [float(value.exp()) for value in want])
 
 
-def test_a_run_that_follows_the_theorem_is_found_out(known):
-    found = preview.predict(runs.load(known))
+def test_a_run_that_follows_the_theorem_is_found_out(foretold):
+    found = foretold
     assert found.pull == pytest.approx(prediction.PULLS[5])
     assert found.error < 1e-3  # interpolation of the filter
     assert found.error_first < 1e-3  # its filter and omega stay
@@ -189,7 +194,7 @@ def test_a_prediction_needs_spectra(tmp_path):
         preview.predict(runs.load(short))
 
 
-def test_pictures_of_a_run(known, tmp_path, caplog):
+def test_pictures_of_a_run(known, foretold, tmp_path, caplog):
     caplog.set_level("INFO", logger="rdm_solo")
     preview.preview(configure(f"run={known}", f"out={tmp_path}"))
     names = {path.name for path in tmp_path.iterdir()}
@@ -198,11 +203,9 @@ def test_pictures_of_a_run(known, tmp_path, caplog):
     }
     assert all(path.stat().st_size > 5000 for path in tmp_path.iterdir())
     assert "high-pass on the target branch, as an online filter low-pass" in caplog.text
-    figure = preview.draw_prediction(preview.predict(runs.load(known)))
+    figure = preview.draw_prediction(foretold)
     online = {line.get_label(): line.get_ydata() for line in figure.axes[0].lines}
-    np.testing.assert_array_equal(
-        online["measured"], preview.predict(runs.load(known)).measured.online
-    )
+    np.testing.assert_array_equal(online["measured"], foretold.measured.online)
     assert len(online) == 4
 
 

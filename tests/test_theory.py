@@ -16,7 +16,7 @@ from rdm_solo.spectra import correlation, effective_rank, filter_curve
 # What is compared is of order one; measured errors are below 1e-13.
 CLOSE = {"rtol": 1e-10, "atol": 1e-11}
 
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=25, deadline=None)
 steps = st.floats(0.02, 0.98)
 
 
