@@ -81,7 +81,7 @@ def test_its_python_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """What follows ``-m`` of Python or torchrun in indented lines, in blocks and between backticks."""
+    """What follows ``-m`` of Python or torchrun: indented, in blocks and between backticks."""
     # What the paper module prints is test_experiments' business.
     text = re.sub(r"\\\n\s+", "", page.read_text().replace(markdown(), ""))
     for line in re.findall(r"-m (rdm_solo\.\w+[^`\n]*)", text):
