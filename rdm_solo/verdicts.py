@@ -34,8 +34,9 @@ RULES = (
     "the second test is the stricter one.",
     f"Complete collapse: in the last two measured epochs, the projection's variance is below "
     f"{100 * VARIANCE:g} % of its greatest possible value and not on its way up. Dimensional "
-    f"collapse: likewise for an effective rank of the projection below k^{POWER:g}. Ranks of SwAV's and "
-    "DINO's softmax are not judged, since their mean is the first direction in a good run, too.",
+    f"collapse: likewise for an effective rank of the projection below k^{POWER:g}. Ranks of "
+    "SwAV's and DINO's softmax are not judged, since their mean is the first direction in a good "
+    "run, too.",
 )
 
 

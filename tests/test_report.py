@@ -85,10 +85,10 @@ def write(folder: Path, p: float | None, seed: int, epochs: int = 3, **changed) 
 
 def broken(root: Path) -> None:
     """Runs that broke off, lack something, or are none."""
-    write(root / "began", -0.5, 7, epochs=1)
+    write(root / "began", -0.5, 7, epochs=1, dataset=HOSTILE)
     (root / "began" / "spectra.npz").write_bytes(b"PK\x03\x04 half")
     (root / "began" / "summary.json").unlink()
-    write(root / "off", -0.5, 8)
+    write(root / "off", -0.5, 8, dataset=HOSTILE)
     (root / "off" / "spectra.npz").unlink()
     (root / "off" / "metrics.csv").write_text("epoch,train/loss,val/acc1\n0,-1,\n1,-2,\n2,-3,\n")
     write(root / "none", -0.5, 9, epochs=0)
@@ -101,8 +101,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     """The page's file, its text, and what the command printed, of all kinds of runs at once."""
     root = tmp_path_factory.mktemp("runs <b>&")
     for p, seed in ((-0.5, 0), (-0.5, 1), (-1.0, 0)):
-        write(root / f"{seed}_p={p}", p, seed)
-    write(root / "<i>&", -0.5, 0, dataset=HOSTILE)
+        write(root / f"<i>&{seed}_p={p}", p, seed, dataset=HOSTILE)
     broken(root)
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
