@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rdm_solo import cli
-from rdm_solo.wandb_charts import CHARTS, PICTURE
+from rdm_solo.loggers.charts import CHARTS, PICTURE
 
 __all__ = ["build", "main", "specification"]
 
@@ -116,7 +116,7 @@ def create(project: str, entity: str | None, sweep: str | None) -> str:
     """Save the dashboard at the server; its address."""
     import wandb
 
-    from rdm_solo.wandb_server import obstacle
+    from rdm_solo.loggers.server import obstacle
 
     wandb.setup(settings=wandb.Settings(silent=True))  # the address is what we print
     if reason := obstacle():

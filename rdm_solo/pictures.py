@@ -12,7 +12,7 @@ import numpy as np
 from rdm_solo import loggers
 from rdm_solo.callbacks import Diagnostics
 from rdm_solo.host import pl
-from rdm_solo.wandb_charts import PICTURE
+from rdm_solo.loggers.charts import PICTURE
 
 __all__ = ["Pictures", "rasterise"]
 

@@ -171,7 +171,7 @@ def _called(kind: str) -> str:
 
 def preview(cfg: DictConfig) -> Path:
     """Say what the filter is, write pictures; their folder."""
-    from rdm_solo import plot_style
+    from rdm_solo.plots import style
 
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # tells of each glyph in a PDF
     _check(cfg)
@@ -209,11 +209,11 @@ def preview(cfg: DictConfig) -> Path:
             f"erank/target {path.target[0]:.3g} -> {path.target[-1]:.3g}"
         )
         made = draw_filter(seen, path, _assumed(cfg, run))
-        written += plot_style.save(made, folder, f"filter_{chosen.name}")
+        written += style.save(made, folder, f"filter_{chosen.name}")
     if run is not None and own:
         foretold = predict(run)
         log.info(foretold.caption)
-        written += plot_style.save(draw_prediction(foretold), folder, "prediction")
+        written += style.save(draw_prediction(foretold), folder, "prediction")
     log.info(f"{', '.join(path.name for path in written)} in {folder}")
     return folder
 
@@ -372,7 +372,7 @@ def _unit(lam: Tensor) -> Tensor:
 
 def draw_filter(seen: Preview, path: prediction.Path, note: str = "") -> Figure:
     """The function as it is given, the online filter that it amounts to, and the rank's path."""
-    from rdm_solo import plot_style as style
+    from rdm_solo.plots import style
 
     with _styled():
         made, (given, curve, rank) = style.figure(3, panel=(2.9, 2.5))
@@ -398,7 +398,7 @@ def draw_filter(seen: Preview, path: prediction.Path, note: str = "") -> Figure:
 
 def draw_prediction(foretold: Prediction) -> Figure:
     """Effective ranks as Theorem 4 predicts them, beside what the run measured."""
-    from rdm_solo import plot_style as style
+    from rdm_solo.plots import style
 
     with _styled():
         made, panels = style.figure(2, panel=(3.6, 2.8))
@@ -425,7 +425,7 @@ def _line(color: str, dashes: str, marker: str, label: str) -> dict[str, Any]:
 
 
 def _draw_ranks(axes: Any, steps: Any, path: prediction.Path) -> None:
-    from rdm_solo import plot_style as style
+    from rdm_solo.plots import style
 
     every = style.marked(len(path.online))
     axes.plot(steps, path.target, label="target", markevery=every, **style.TARGET)
@@ -435,7 +435,7 @@ def _draw_ranks(axes: Any, steps: Any, path: prediction.Path) -> None:
 
 def _scaled(axes: Any, x: Tensor, y: Tensor) -> None:
     """Log axes where values are positive and spread; a line at zero where signs change."""
-    from rdm_solo import plot_style as style
+    from rdm_solo.plots import style
 
     for axis, values in ((axes.xaxis, x), (axes.yaxis, y)):
         if float(values.min()) > 0 and float(values.max()) > 3 * float(values.min()):
@@ -449,7 +449,7 @@ def _scaled(axes: Any, x: Tensor, y: Tensor) -> None:
 def _styled() -> Any:
     import matplotlib
 
-    from rdm_solo.plot_style import STYLE
+    from rdm_solo.plots.style import STYLE
 
     return matplotlib.rc_context(STYLE)
 

@@ -42,7 +42,7 @@ import torch
 
 from rdm_solo import cli, runs
 from rdm_solo.curves import MEASURES, Series
-from rdm_solo.plots_roles import draw
+from rdm_solo.plots.roles import draw
 
 __all__ = ["Roles", "Series", "draw", "measure", "table"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rdm_solo import bench_cost, bench_spectra
+from rdm_solo.bench import cost as bench_cost
+from rdm_solo.bench import spectra as bench_spectra
 
 SMALL = ["backbone.name=small_resnet", "+backbone.kwargs.width=4"]
 SMALL += ["method.kwargs.proj_hidden_dim=16", "method.kwargs.proj_output_dim=8"]

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from test_loggers import server  # noqa: F401
 
-from rdm_solo import dashboard, wandb_charts
+from rdm_solo import dashboard
 from rdm_solo.callbacks import COLUMNS
+from rdm_solo.loggers import charts
 
 pytest.importorskip("wandb_workspaces")
 
@@ -46,10 +47,8 @@ def test_its_points_are_final_values_against_p(written):
 
 
 def test_its_charts_and_pictures_are_those_of_a_run(written):
-    arrays = {name: np.ones(4) for name, _, _ in wandb_charts.CHARTS}
-    tables = {
-        key: chart for key, chart in wandb_charts.draw({0: arrays}).items() if "charts" in key
-    }
+    arrays = {name: np.ones(4) for name, _, _ in charts.CHARTS}
+    tables = {key: chart for key, chart in charts.draw({0: arrays}).items() if "charts" in key}
     shown = panels(written, "Vega2")
     asked = [
         chart["userQuery"]["queryFields"][0]["fields"][0]["args"][0]["value"] for chart in shown
@@ -59,7 +58,7 @@ def test_its_charts_and_pictures_are_those_of_a_run(written):
         assert chart["panelDefId"] == made.spec.spec_name
         assert chart["fieldSettings"] == made.spec.fields
         assert chart["stringSettings"] == made.spec.string_fields
-    assert panels(written, "Media Browser")[0]["mediaKeys"] == [wandb_charts.PICTURE]
+    assert panels(written, "Media Browser")[0]["mediaKeys"] == [charts.PICTURE]
 
 
 def test_a_sweep_is_filtered_by_the_key_that_its_runs_have(written):

@@ -719,7 +719,7 @@ def test_an_unreadable_image_ends_a_run_with_a_sentence(tmp_path, capsys):
 
 
 def test_the_benchmark_compares_equal_numbers_of_views(tmp_path):
-    from rdm_solo import bench_views
+    from rdm_solo.bench import views as bench_views
 
     assert [make() for make in bench_views.in_memory(Pipeline(32), n=6, batch=4)] == [12, 12]
     bench_views.write_jpegs(tmp_path, 3, 60, 80)

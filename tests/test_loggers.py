@@ -20,11 +20,12 @@ from fake_wandb import Server
 from hydra import compose, initialize_config_dir
 from test_train import QUICK, SMALL, configure, run
 
-from rdm_solo import events as event_files
-from rdm_solo import host, loggers, train, wandb_server
+from rdm_solo import host, loggers, train
 from rdm_solo.callbacks import COLUMNS
 from rdm_solo.cli import check_arguments, config_folder
 from rdm_solo.data import DataError
+from rdm_solo.loggers import events as event_files
+from rdm_solo.loggers import server as wandb_server
 
 # What a logger must hold under its own name; DESIGN's list.
 NAMES = {
@@ -309,7 +310,7 @@ class TestObstacles:
         assert "no login (run `wandb login` once" in wandb_server.obstacle()
 
     def test_who_has_switched_wandb_off_gets_nothing_of_it(self, server, monkeypatch, tmp_path):
-        from rdm_solo import weights_biases
+        from rdm_solo.loggers import weights_biases
 
         monkeypatch.setenv("WANDB_MODE", "disabled")
         made, _ = weights_biases.logger(tmp_path, {}, "title", "family")

@@ -10,8 +10,9 @@ import torch
 from conftest import features
 from matplotlib.figure import Figure
 
-from rdm_solo import host, pictures, wandb_charts
+from rdm_solo import host, pictures
 from rdm_solo.callbacks import Diagnostics
+from rdm_solo.loggers import charts
 from rdm_solo.spectra import BranchSpectra
 
 
@@ -54,7 +55,7 @@ class Trained:
         read = accumulator(self.folder)
         if not read.Tags()["images"]:
             return []
-        return [image.step for image in read.Images(wandb_charts.PICTURE)]
+        return [image.step for image in read.Images(charts.PICTURE)]
 
 
 @pytest.fixture(autouse=True)
@@ -116,11 +117,9 @@ def test_charts_of_many_epochs_and_dimensions_stay_small():
     pytest.importorskip("wandb")
     lam = torch.linspace(1, 0, 2048, dtype=torch.float64).numpy()  # the last is 0: no logarithm
     curve = np.where(lam > 0.5, lam, np.nan)
-    drawn = wandb_charts.draw(
-        {epoch: {"lam_online": lam, "filter_curve": curve} for epoch in range(100)}
-    )
+    drawn = charts.draw({epoch: {"lam_online": lam, "filter_curve": curve} for epoch in range(100)})
     table = drawn["charts/eigenvalues_online"].table
-    assert len(table.data) <= wandb_charts.LINES * wandb_charts.POINTS
+    assert len(table.data) <= charts.LINES * charts.POINTS
     names = list(dict.fromkeys(name for _, name, _ in table.data))
     assert (names[0], names[-1], len(names)) == ("epoch 1", "epoch 100", 8)
     assert all(np.isfinite(value) for _, _, value in table.data)

@@ -15,8 +15,8 @@ from matplotlib.transforms import Bbox
 from omegaconf import OmegaConf
 
 from rdm_solo import plots
-from rdm_solo.plot_groups import groups
-from rdm_solo.plot_style import BLUE, VERMILION, marked, series, typeset
+from rdm_solo.plots.groups import groups
+from rdm_solo.plots.style import BLUE, VERMILION, marked, series, typeset
 from rdm_solo.runs import Run
 
 LONG = "a_filter_whose_name_somebody_chose_to_be_longer_than_any_panel_is_wide"

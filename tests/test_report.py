@@ -16,8 +16,12 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from rdm_solo import cli, markup, report, report_figures, report_page, report_tables, runs, verdicts
-from rdm_solo.plot_groups import groups
+from rdm_solo import cli, report, runs
+from rdm_solo.plots.groups import groups
+from rdm_solo.report import figures as report_figures
+from rdm_solo.report import html as report_page
+from rdm_solo.report import markup, verdicts
+from rdm_solo.report import tables as report_tables
 
 HOSTILE = "<script>alert(1)</script> & \"'"
 VOID = {"meta", "img", "br", "link"}

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from rdm_solo import plot_style
+from rdm_solo.plots import style
 
 if TYPE_CHECKING:
     from rdm_solo.roles import Roles
@@ -32,7 +32,7 @@ PANEL = (4.6, 4.6)  # inches, key included
 MARKS = 14  # of one curve
 
 
-@plot_style.styled
+@style.styled
 def draw(roles: Sequence[Roles], columns: int = 2) -> Figure:
     """Filters over eigenvalues, both on log axes; each panel's key stands below it.
 
@@ -57,13 +57,12 @@ def draw(roles: Sequence[Roles], columns: int = 2) -> Figure:
 def _panel(axes: Axes, group: Sequence[Roles]) -> None:
     first = group[0]
     for run in reversed(group):
-        for series, style in zip(run.series, _styles(run)):
-            passed = np.where(
-                series.value > 0, series.value, np.nan
-            )  # 0 has no place on a log axis
+        for series, look in zip(run.series, _styles(run)):
+            # 0 has no place on a log axis.
+            passed = np.where(series.value > 0, series.value, np.nan)
             if run is not first:
-                style = {"color": style["color"], "linestyle": style["linestyle"]}
-                axes.plot(series.lam, passed, linewidth=0.6, alpha=0.45, **style)
+                look = {"color": look["color"], "linestyle": look["linestyle"]}
+                axes.plot(series.lam, passed, linewidth=0.6, alpha=0.45, **look)
                 continue
             own = series.name == run.own and run.branch == "target"
             axes.plot(
@@ -72,16 +71,16 @@ def _panel(axes: Axes, group: Sequence[Roles]) -> None:
                 linewidth=2.4 if own else 1.5,
                 markersize=4.2,
                 markevery=max(1, -(-len(series.lam) // MARKS)),
-                **style,
+                **look,
             )
     axes.set_yscale("log")
-    plot_style.log_axis(axes.xaxis)
+    style.log_axis(axes.xaxis)
     online = first.branch == "online"
     axes.set_xlabel(
         r"target eigenvalue $\lambda^z$" if online else r"online eigenvalue $\lambda^p$"
     )
     axes.set_ylabel("online filter" if online else r"target filter $\sqrt{\lambda^z/\lambda^p}$")
-    plot_style.head(axes, first.label + f" ({first.note})" * bool(first.note))
+    style.head(axes, first.label + f" ({first.note})" * bool(first.note))
     if not online:
         axes.axhline(1, color="0.5", linewidth=0.8, zorder=0)
     _ticks(axes)

@@ -9,10 +9,11 @@
 
 from __future__ import annotations
 
-from rdm_solo.plot_epochs import alignment, effective_rank, losses
-from rdm_solo.plot_groups import Group, groups, note
-from rdm_solo.plot_spectra import epoch_picture, spectra, symmetric, variants
-from rdm_solo.plot_style import (
+from rdm_solo.plots.eigenvalues import epoch_picture, spectra, symmetric, variants
+from rdm_solo.plots.epochs import alignment, effective_rank, losses
+from rdm_solo.plots.exponents import AlignmentRow, alignment_table, sweep
+from rdm_solo.plots.groups import Group, groups, note
+from rdm_solo.plots.style import (
     ONLINE,
     STYLE,
     TARGET,
@@ -27,7 +28,6 @@ from rdm_solo.plot_style import (
     styled,
     wrap,
 )
-from rdm_solo.plot_sweep import AlignmentRow, alignment_table, sweep
 
 __all__ = [
     "ONLINE",

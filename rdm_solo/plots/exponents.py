@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from rdm_solo import paper
-from rdm_solo.plot_groups import Group, groups, note
-from rdm_solo.plot_style import figure, finish, head, keys, say, series, styled
+from rdm_solo.plots.groups import Group, groups, note
+from rdm_solo.plots.style import figure, finish, head, keys, say, series, styled
 from rdm_solo.runs import Run
 
 __all__ = ["AlignmentRow", "alignment_table", "sweep"]

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from rdm_solo import wandb_charts, wandb_server
 from rdm_solo.host import pl
+from rdm_solo.loggers import charts, server
 
 __all__ = ["append", "close", "introduce", "logger", "mine", "picture", "spectra"]
 
@@ -33,7 +33,7 @@ class WandbRun(pl.loggers.WandbLogger):  # type: ignore[misc,name-defined]
     def connect(self, folder: Path) -> None:
         """Open the run, online or offline."""
         options = {**self._wandb_init, "dir": str(folder)}
-        run = self._experiment = wandb_server.open_run(options, online=not self._offline)
+        run = self._experiment = server.open_run(options, online=not self._offline)
         run.define_metric("trainer/global_step")
         run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
 
@@ -89,7 +89,7 @@ def _logger(folder: Path, record: Mapping[str, Any]) -> WandbRun:
     known = ("id", "project", "entity", "offline", "name", "group", "tags")
     settings = wandb.Settings(
         silent=True,  # we say ourselves where the run is, in one line
-        init_timeout=wandb_server.INIT_TIMEOUT,
+        init_timeout=server.INIT_TIMEOUT,
         finish_timeout=record.get("finish_timeout", 60),
         finish_timeout_raises=True,
     )
@@ -162,8 +162,8 @@ def picture(logger: Any, name: str, image: np.ndarray, step: int) -> None:
 def spectra(logger: Any, history: Mapping[int, Mapping[str, np.ndarray]], step: int) -> None:
     """Filter curves and eigenvalues of the epochs up to now, as charts."""
     run = logger.experiment
-    shown = wandb_charts.draw(history)
-    if not (run.offline or run.disabled) and (reason := wandb_server.unreachable(run.settings)):
+    shown = charts.draw(history)
+    if not (run.offline or run.disabled) and (reason := server.unreachable(run.settings)):
         # wandb 0.31 waits for the server's answer on every chart's table: a minute and a half.
         log.warning(f"warning: Weights & Biases: {reason}. The next charts have this epoch.")
         shown = {key: value for key, value in shown.items() if not key.startswith("charts/")}

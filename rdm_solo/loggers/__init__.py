@@ -1,7 +1,8 @@
 """TensorBoard and Weights & Biases beside metrics.csv, and how a later command finds them again.
 
 What a run logs to is written to ``loggers.json`` in its folder; :func:`append` adds scalars there
-after the run has ended. :mod:`rdm_solo.events` and :mod:`rdm_solo.weights_biases` know the two.
+after the run has ended. :mod:`rdm_solo.loggers.events` and
+:mod:`rdm_solo.loggers.weights_biases` know the two.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def _sweep() -> str | None:
 def tensorboard(**known: Any) -> tuple[Any, dict[str, Any]]:
     """Event files in the run's folder."""
     _need("tensorboard")
-    from rdm_solo import events
+    from rdm_solo.loggers import events
 
     return events.logger(**known)
 
@@ -136,14 +137,14 @@ def tensorboard(**known: Any) -> tuple[Any, dict[str, Any]]:
 def weights_and_biases(**known: Any) -> tuple[Any, dict[str, Any]]:
     """A W&B run whose id is ours."""
     _need("wandb")
-    from rdm_solo import weights_biases
+    from rdm_solo.loggers import weights_biases
 
     return weights_biases.logger(**known)
 
 
 def _module(logger: Any) -> ModuleType | None:
     """The module that knows that logger."""
-    from rdm_solo import events, weights_biases
+    from rdm_solo.loggers import events, weights_biases
 
     return next((module for module in (events, weights_biases) if module.mine(logger)), None)
 
@@ -189,7 +190,7 @@ def append(folder: Path, scalars: Mapping[str, float], step: int) -> list[str]:
     ``step`` is the optimiser step that they belong to. A logger that fails (not installed, a disk
     that is full) is named in a warning and costs nothing else.
     """
-    from rdm_solo import events, weights_biases
+    from rdm_solo.loggers import events, weights_biases
 
     took, records = [], _record(folder)
     for name, record in records.items():

@@ -14,9 +14,9 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from rdm_solo import paper
-from rdm_solo.plot_groups import Group
+from rdm_solo.plots.groups import Group
+from rdm_solo.report.verdicts import spread, verdicts
 from rdm_solo.runs import Run, exponent
-from rdm_solo.verdicts import spread, verdicts
 
 __all__ = ["Table", "against_p", "against_paper", "commands", "each", "last_values", "ran"]
 

@@ -11,9 +11,10 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
-from rdm_solo import cli, report_figures, runs, verdicts
-from rdm_solo.plot_groups import Group, groups
-from rdm_solo.report_page import Report, page
+from rdm_solo import cli, runs
+from rdm_solo.plots.groups import Group, groups
+from rdm_solo.report import figures, verdicts
+from rdm_solo.report.html import Report, page
 
 __all__ = ["missing", "opened", "table", "write"]
 
@@ -34,8 +35,8 @@ def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = Tr
     cli.make_folder(folder, "--out FOLDER")
     begun = [run for run in found if run.epochs]
     grouped = groups(begun) if begun else []
-    pictures, absent = report_figures.draw(grouped, folder) if begun else ([], [])
-    parts = [report_figures.predictions] + [report_figures.roles] * checkpoints
+    pictures, absent = figures.draw(grouped, folder) if begun else ([], [])
+    parts = [figures.predictions] + [figures.roles] * checkpoints
     for part in parts if begun else []:
         more, lacking = part(grouped, folder)
         pictures, absent = [*pictures, *more], [*absent, *lacking]
@@ -143,11 +144,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     out = Path(arguments.out).expanduser() if arguments.out else None
     with cli.sentences():
         written = write(paths, out, not arguments.no_checkpoints)
-    figures = len(list(written.parent.glob("*.png")))
-    print(f"\n{written} ({figures} figures as PNG and PDF beside it)")
+    drawn = len(list(written.parent.glob("*.png")))
+    print(f"\n{written} ({drawn} figures as PNG and PDF beside it)")
     if arguments.open:
         print(opened(written))
-
-
-if __name__ == "__main__":
-    main()

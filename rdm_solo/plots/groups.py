@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from omegaconf import OmegaConf
 
 from rdm_solo import runs as runs_
-from rdm_solo.plot_style import marked
+from rdm_solo.plots.style import marked
 from rdm_solo.runs import Run
 
 __all__ = ["Curve", "Group", "gather", "groups", "note"]

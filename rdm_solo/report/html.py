@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 
-from rdm_solo import __version__, report_tables
-from rdm_solo.markup import Html, join, tag, typeset
-from rdm_solo.plot_groups import Group
-from rdm_solo.report_tables import Table
-from rdm_solo.verdicts import RULES, Verdict, verdicts
+from rdm_solo import __version__
+from rdm_solo.plots.groups import Group
+from rdm_solo.report import tables
+from rdm_solo.report.markup import Html, join, tag, typeset
+from rdm_solo.report.tables import Table
+from rdm_solo.report.verdicts import RULES, Verdict, verdicts
 
 __all__ = ["Picture", "Report", "page"]
 
@@ -87,7 +88,7 @@ def page(report: Report) -> str:
 
 
 def _style() -> str:
-    return (files("rdm_solo") / "report.css").read_text(encoding="utf-8")
+    return (files("rdm_solo.report") / "report.css").read_text(encoding="utf-8")
 
 
 def _header(report: Report, sections: Iterable[tuple[str, str, str]]) -> Html:
@@ -179,26 +180,22 @@ def _absent(absent: Sequence[str]) -> Html:
 
 
 def _ran(groups: Sequence[Group]) -> Html:
-    commands = [line for group in groups for line in report_tables.commands(group)]
+    commands = [line for group in groups for line in tables.commands(group)]
     again = Html()
     if commands:
         again = join(tag("h3", "To repeat it"), *(tag("pre", tag("code", c)) for c in commands))
     else:
         again = tag("p", "No command can be told: the folders keep no .hydra/overrides.yaml.")
-    return join(_table(report_tables.ran(groups)), again)
+    return join(_table(tables.ran(groups)), again)
 
 
 def _numbers(groups: Sequence[Group]) -> Html:
-    tables = [
-        *report_tables.against_p(groups),
-        *report_tables.last_values(groups),
-        report_tables.each(groups),
-    ]
-    return join(*map(_table, tables))
+    shown = [*tables.against_p(groups), *tables.last_values(groups), tables.each(groups)]
+    return join(*map(_table, shown))
 
 
 def _paper(groups: Sequence[Group]) -> Html:
-    table, why = report_tables.against_paper(groups)
+    table, why = tables.against_paper(groups)
     parts = [_table(table)] if table else []
     if why:
         parts.append(tag("p", "No row of the paper's tables is comparable with:"))

@@ -13,7 +13,7 @@ import time
 
 import torch
 
-from rdm_solo.bench_cost import Step
+from rdm_solo.bench.cost import Step
 from rdm_solo.observe import observer
 from rdm_solo.spectra import BranchSpectra
 

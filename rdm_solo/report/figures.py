@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rdm_solo.plot_groups import Group
-from rdm_solo.report_page import Picture
-from rdm_solo.report_tables import whole
+from rdm_solo.plots.groups import Group
+from rdm_solo.report.html import Picture
+from rdm_solo.report.tables import whole
+from rdm_solo.report.verdicts import spread
 from rdm_solo.runs import Run
-from rdm_solo.verdicts import spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from rdm_solo.plot_epochs import over_epochs
-from rdm_solo.plot_groups import Group, gather, groups, note
-from rdm_solo.plot_style import (
+from rdm_solo.plots.epochs import over_epochs
+from rdm_solo.plots.groups import Group, gather, groups, note
+from rdm_solo.plots.style import (
     BLACK,
     GREEN,
     ONLINE,

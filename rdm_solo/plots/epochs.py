@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rdm_solo.plot_groups import Group, groups, note
-from rdm_solo.plot_style import (
+from rdm_solo.plots.groups import Group, groups, note
+from rdm_solo.plots.style import (
     BLACK,
     GREEN,
     ONLINE,

@@ -214,24 +214,20 @@ def main(argv: Sequence[str] | None = None) -> None:
         shapes = [tuple(shape) for shape in options.shape] if options.shape else SHAPES
         bench_filters(options.runs, options.device, shapes)
     elif options.what == "views":
-        from rdm_solo.bench_views import bench_views
+        from rdm_solo.bench.views import bench_views
         from rdm_solo.host import version
 
         print(f"solo-learn {version()}; two views a sample, the same settings for both")
         bench_views(options.runs, interleaved, ratio)
     elif options.what == "cost":
-        from rdm_solo.bench_cost import bench_cost
+        from rdm_solo.bench.cost import bench_cost
 
         where = options.device, options.batch or 64, options.size
         bench_cost(options.runs, *where, options.overrides, options.only)
     elif options.what == "spectra":
-        from rdm_solo.bench_spectra import bench_spectra
+        from rdm_solo.bench.spectra import bench_spectra
 
         where = options.device, options.batch or 256, options.size
         bench_spectra(options.runs, *where, options.overrides)
     else:
         bench_step(options.runs, options.device, options.batch or 64, options.size)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,5 @@
+"""The command."""
+
+from rdm_solo.report import main
+
+main()
