@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from rdm_solo.spectra import (
+from rdm_solo.eigen import (
     correlation,
     effective_rank,
     filter_curve,

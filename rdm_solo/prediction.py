@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from rdm_solo import theory
+from rdm_solo.eigen import effective_rank
 from rdm_solo.runs import Run
-from rdm_solo.spectra import effective_rank
 
 __all__ = ["Path", "Prediction", "follow", "predict", "relation"]
 

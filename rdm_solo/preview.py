@@ -20,9 +20,9 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from rdm_solo import cli, filters, prediction, runs, theory
+from rdm_solo.eigen import effective_rank, filter_curve
 from rdm_solo.prediction import Prediction, predict
 from rdm_solo.schedules import as_schedule
-from rdm_solo.spectra import effective_rank, filter_curve
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

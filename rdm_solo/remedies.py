@@ -6,11 +6,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from rdm_solo.collapse import COMPLETE, WRONG_WAY
 from rdm_solo.schedules import as_schedule
 
-__all__ = ["COMPLETE", "DIMENSIONAL", "WRONG_WAY", "advice"]
-
-COMPLETE, DIMENSIONAL, WRONG_WAY = "complete collapse", "dimensional collapse", "negative gap"
+__all__ = ["advice"]
 
 GENERAL = "A lower optimizer.lr and a longer scheduler.warmup_epochs are what to try first."
 

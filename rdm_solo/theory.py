@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rdm_solo.spectra import effective_rank, filter_curve
+from rdm_solo.eigen import effective_rank, filter_curve
 
 __all__ = [
     "Conditions",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import warnings
 from pathlib import Path
 
@@ -256,24 +255,6 @@ class TestAlignment:
     def test_an_older_run_has_fewer(self):
         old = lacking(run(), "alignment/online_target_paper_m")
         assert len(plots.alignment([old]).axes[0].lines) == 2
-
-    def test_the_table_stands_beside_the_papers(self):
-        table = plots.alignment_table(
-            [
-                *(run(dataset="cifar10", seed=seed) for seed in (0, 2)),
-                run("simsiam", "target_pow", -0.5, dataset="cifar10"),
-                run("byol"),
-            ]
-        )
-        first, filtered, elsewhere = table
-        assert (first.seeds, first.epochs, first.dataset) == (2, 3, "cifar10")
-        assert (first.low, first.value, first.high) == pytest.approx((0.8, 0.81, 0.82))
-        assert first.paper == 0.9979
-        assert math.isnan(first.paper_m)
-        assert filtered.paper is None, "the paper measured SimSiam itself"
-        assert elsewhere.paper is None, "digits are not in the paper"
-        with pytest.raises(ValueError, match="alignment/target_positive"):
-            plots.alignment_table([lacking(run(), "alignment/target_positive")])
 
 
 class TestSpectra:

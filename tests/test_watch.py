@@ -13,8 +13,8 @@ from test_train import SMALL, configure, rows, run
 
 from rdm_solo import settings, train
 from rdm_solo.cli import config_folder
-from rdm_solo.remedies import COMPLETE, DIMENSIONAL, WRONG_WAY, advice
-from rdm_solo.watch import Bounds, Reading, kinds
+from rdm_solo.collapse import COMPLETE, DIMENSIONAL, WRONG_WAY, Bounds, Reading, kinds
+from rdm_solo.remedies import advice
 
 # Variance and effective rank of the projection, as measured on digits (k = 32, warm-up 3).
 GOOD = {

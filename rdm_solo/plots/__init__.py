@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from rdm_solo.plots.eigenvalues import epoch_picture, spectra, symmetric, variants
 from rdm_solo.plots.epochs import alignment, effective_rank, losses
-from rdm_solo.plots.exponents import AlignmentRow, alignment_table, sweep
+from rdm_solo.plots.exponents import sweep
 from rdm_solo.plots.groups import Group, groups, note
 from rdm_solo.plots.style import (
     ONLINE,
@@ -33,10 +33,8 @@ __all__ = [
     "ONLINE",
     "STYLE",
     "TARGET",
-    "AlignmentRow",
     "Group",
     "alignment",
-    "alignment_table",
     "effective_rank",
     "epoch_picture",
     "figure",

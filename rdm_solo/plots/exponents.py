@@ -1,9 +1,8 @@
-"""What a sweep of the exponent gives: accuracy, rank and gap against p; and the table of C_+."""
+"""What a sweep of the exponent gives: accuracy, rank and gap against p."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from rdm_solo import paper
 from rdm_solo.plots.groups import Group, groups, note
 from rdm_solo.plots.style import figure, finish, head, keys, say, series, styled
 from rdm_solo.runs import Run
 
-__all__ = ["AlignmentRow", "alignment_table", "sweep"]
+__all__ = ["sweep"]
 
 ACCURACY = {"val/knn_acc1": "kNN accuracy (%)", "val/acc1": "linear accuracy in training (%)"}
 POWERS = {"online_pow": "online filter g(σ) = σ^p", "target_pow": "target filter h(σ) = σ^p"}
@@ -124,58 +122,3 @@ def _across(axes: Axes, value: float, style: dict[str, Any]) -> None:
     """A line through the panel, whose marker stands at the right edge: no exponent has it."""
     thin = {**style, "linewidth": 1.0, "markevery": [1], "clip_on": False, "zorder": 1.5}
     axes.plot([0, 1], [value, value], transform=axes.get_yaxis_transform(), **thin)
-
-
-@dataclass(frozen=True)
-class AlignmentRow:
-    """Alignment of C_z and C_+ of one setting, last epoch: as the paper's table, and its number.
-
-    ``value`` is over the eigenvectors of 99.99 %, ``paper_m`` over the paper's count of them; both
-    are means over ``seeds`` runs and NaN where not measured. ``low`` and ``high`` are the ends of
-    ``value``. ``paper`` is None where the table has no such setting.
-    """
-
-    label: str
-    dataset: str
-    epochs: int
-    seeds: int
-    value: float
-    low: float
-    high: float
-    paper_m: float
-    paper: float | None
-
-
-def alignment_table(runs: Sequence[Run]) -> list[AlignmentRow]:
-    """The alignment of C_z with C_+ of each setting, beside the paper's table of it."""
-    printed = {
-        (row.framework, row.dataset): row.value
-        for row in paper.rows()
-        if row.table == "alignment_cz_cplus"
-    }
-    table = []
-    for group in groups(runs):
-        values = group.last("alignment/target_positive")
-        papers = group.last("alignment/target_positive_paper_m")
-        if not values and not papers:
-            continue
-        first = group.first
-        own = first.filter in ("none", "learnable")
-        table.append(
-            AlignmentRow(
-                group.label,
-                first.dataset,
-                max(run.epochs for run in group.runs),
-                max(len(values), len(papers)),
-                float(np.mean(values)) if values else np.nan,
-                min(values, default=np.nan),
-                max(values, default=np.nan),
-                float(np.mean(papers)) if papers else np.nan,
-                printed.get((first.method, first.dataset)) if own else None,
-            )
-        )
-    if not table:
-        raise ValueError(
-            "No run has a column alignment/target_positive; were diagnostics.every_n_epochs 0?"
-        )
-    return table

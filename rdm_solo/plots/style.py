@@ -6,6 +6,7 @@ can be drawn in any process and are freed with their last name.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -311,6 +312,8 @@ def save(
 ) -> list[Path]:
     """``name.png`` (150 dpi) and ``name.pdf`` (fonts embedded) in the folder, which is made."""
     folder.mkdir(parents=True, exist_ok=True)
+    # fontTools tells of every glyph that it puts into a PDF.
+    logging.getLogger("fontTools").setLevel(logging.WARNING)
     paths = [folder / f"{name}.{kind}" for kind in formats]
     with matplotlib.rc_context(STYLE):
         for path in paths:

@@ -307,7 +307,8 @@ CLAIMED = ("simsiam", "byol", "swav", "dino")
 ROLES = (
     "Recomputed from checkpoints without training. BYOL and SimSiam: the filter of the ideal "
     "predictor, ω = λ₊/λ_z, between 0 and 1 (Theorem 2), which a good predictor comes close to; "
-    "rising with λ is low-pass. SwAV: the target's filter for 0 to 3 Sinkhorn iterations; DINO: "
+    "rising with λ is low-pass. SwAV: the target's filter for 0 to 3 Sinkhorn iterations, with the "
+    "run's ε and with ε at the online temperature, where nothing but the iterations is left; DINO: "
     "for centring and/or sharpening at several temperatures. A target filter that falls with λ is "
     "high-pass, the same asymmetry seen from the other branch."
 )

@@ -6,11 +6,12 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from omegaconf import OmegaConf
 
+from rdm_solo.collapse import COMPLETE, DIMENSIONAL, IN_A_ROW, Bounds, Reading, kinds
 from rdm_solo.runs import Run
 
 __all__ = ["RULES", "Verdict", "collapsed", "leads", "low_pass", "spread", "verdicts"]
@@ -18,9 +19,7 @@ __all__ = ["RULES", "Verdict", "collapsed", "leads", "low_pass", "spread", "verd
 # Equal branches differ by rounding, which is no gap.
 NO_GAP = 1e-6
 SORTED, DIRECTIONAL = 0.9, 0.5
-# As the watch has them while a run trains: of the variance's share, and k to that power.
-VARIANCE, POWER, SPREAD = 0.03, 0.2, 0.2
-RECOVERING = 1.1
+BOUNDS = Bounds()
 
 UNMEASURED = "not measured"
 SOFTMAX = ("swav", "dino")
@@ -32,9 +31,10 @@ RULES = (
     f"target's eigenvalues is at least {SORTED:g} for sorted eigenvalues and at least "
     f"{DIRECTIONAL:g} along the target's eigenvectors. Sorted pairing makes almost any curve rise; "
     "the second test is the stricter one.",
-    f"Complete collapse: in the last two measured epochs, the projection's variance is below "
-    f"{100 * VARIANCE:g} % of its greatest possible value and not on its way up. Dimensional "
-    f"collapse: likewise for an effective rank of the projection below k^{POWER:g}. Ranks of "
+    "Complete collapse: in the last two measured epochs, the projection's variance is below "
+    f"{100 * (BOUNDS.variance or 0):g} % of its greatest possible value and not on its way up. "
+    "Dimensional collapse: likewise for an effective rank of the projection below "
+    f"k^{BOUNDS.erank:g}, which are the watch's own bounds while a run trains. Ranks of "
     "SwAV's and DINO's softmax are not judged, since their mean is the first direction in a good "
     "run, too.",
 )
@@ -144,41 +144,35 @@ def collapsed(runs: Sequence[Run]) -> Verdict:
 
 
 def _collapsed(run: Run) -> tuple[str, bool | None]:
-    shares, ranks, bound = _readings(run)
-    if not len(shares) and not math.isfinite(run.last("feature/variance")):
+    readings, warmup = _readings(run)
+    judged = [reading for reading in readings if reading.epoch >= warmup]
+    if not judged and not math.isfinite(run.last("feature/variance")):
         return UNMEASURED, None
-    if len(shares) < 2:
+    if len(judged) < IN_A_ROW:
         return "too early to say", None
-    if _low(shares, VARIANCE):
+    found = kinds(readings, replace(BOUNDS, warmup=warmup, gap_epochs=None))
+    if COMPLETE in found:
         return "yes, completely", False
-    spread_out = bool((shares[-2:] >= SPREAD).all())
-    if run.method not in SOFTMAX and spread_out and _low(ranks, bound):
-        return "yes, into few directions", False
-    return "no", True
+    return ("yes, into few directions", False) if DIMENSIONAL in found else ("no", True)
 
 
-def _readings(run: Run) -> tuple[np.ndarray, np.ndarray, float]:
-    """Variance over second moment and rank in the measured epochs after warm-up; the bound of the
-    rank. The second moment of unit rows is 1; that of a softmax is in the spectra."""
-    variance, rank, epoch = (
-        run.metrics.get(name, np.empty(0))
-        for name in ("feature/variance", "erank/projection", "epoch")
-    )
-    k = _dimensions(run)
-    if not len(variance) or len(variance) != len(rank):
-        return np.empty(0), np.empty(0), 0.0
-    moment = np.ones(len(variance))
-    if k and run.method in SOFTMAX:
-        sums = dict(zip(run.spectra["epoch"], run.spectra["lam_projection"].sum(1)))
-        moment = np.array([sums.get(int(e), math.nan) for e in epoch])
-    share = np.divide(variance, moment)
-    warm = OmegaConf.select(run.config, "scheduler.warmup_epochs", default=0)
-    judged = np.isfinite(share) & np.isfinite(rank) & (epoch >= warm)
-    return share[judged], rank[judged], float(k**POWER)
+def _readings(run: Run) -> tuple[list[Reading], float]:
+    """The measured epochs as the watch reads them, and how many warm up.
 
-
-def _low(values: np.ndarray, bound: float) -> bool:
-    return bool(values[-2:].max() < bound and values[-1] <= RECOVERING * values[-2])
+    The second moment of unit rows is 1; that of a softmax is in the spectra.
+    """
+    warmup = float(OmegaConf.select(run.config, "scheduler.warmup_epochs", default=0))
+    columns = ("epoch", "feature/variance", "erank/projection")
+    k, softmax = _dimensions(run), run.method in SOFTMAX
+    moments: dict[int, float] = {}
+    if k and softmax:
+        moments = dict(zip(run.spectra["epoch"], run.spectra["lam_projection"].sum(1)))
+    found = []
+    for epoch, variance, rank in zip(*(run.metrics.get(name, np.empty(0)) for name in columns)):
+        share = variance / moments.get(int(epoch), math.nan if softmax else 1.0)
+        if math.isfinite(share) and math.isfinite(rank):
+            found.append(Reading(int(epoch), share, rank, k, 0.0, softmax))
+    return found, warmup
 
 
 def _dimensions(run: Run) -> int:

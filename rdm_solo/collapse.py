@@ -1,0 +1,85 @@
+"""When spectra have collapsed: the rules by which a run is watched, and judged afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["COMPLETE", "DIMENSIONAL", "WRONG_WAY", "Bounds", "Reading", "kinds"]
+
+COMPLETE, DIMENSIONAL, WRONG_WAY = "complete collapse", "dimensional collapse", "negative gap"
+
+# Every rank crashes in the first epochs and most recover, so that a single epoch says nothing.
+IN_A_ROW = 2
+RECOVERING = 1.1  # a value that grows by a tenth from one epoch to the next is on its way up
+# Below that share of variance the outputs' mean is the spectrum's first direction, whatever the
+# others do: there the variance is to be judged, not the rank.
+SPREAD = 0.2
+# Equal branches differ by rounding; where there is a gap, it was 1e-3 and more in the logarithm.
+NO_GAP = 1e-3
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one measured epoch says.
+
+    ``variance`` is the projection's variance over its second moment, so that unit vectors and a
+    softmax have one scale: 0 where all images get one output, 1 where the outputs' mean is 0.
+    """
+
+    epoch: int
+    variance: float
+    erank: float  # of the projection, before any filter
+    dimensions: int
+    gap: float  # log of the target's effective rank over the online one's
+    softmax: bool = False
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """When to warn; ``None`` or 0 switches a rule off. ``warmup`` epochs are not judged by rank and
+    variance: both crash there, and most recover."""
+
+    variance: float | None = 0.03
+    erank: float | None = 0.21
+    gap_epochs: int | None = 3
+    warmup: float = 0
+
+    def directions(self, dimensions: int) -> float:
+        """The effective rank that is the bound: ``dimensions ** erank``.
+
+        >>> [round(Bounds().directions(k), 1) for k in (32, 256, 2048)]
+        [2.1, 3.2, 5.0]
+        """
+        return float(dimensions ** (self.erank or 0))
+
+
+def kinds(readings: Sequence[Reading], bounds: Bounds) -> list[str]:
+    """The kinds of collapse that the last readings show.
+
+    >>> kinds([Reading(8, 0.001, 1.0, 32, 0.0), Reading(9, 0.001, 1.0, 32, 0.0)], Bounds())
+    ['complete collapse']
+    """
+    judged = [reading for reading in readings if reading.epoch >= bounds.warmup][-IN_A_ROW:]
+    found = []
+    if len(judged) == IN_A_ROW:
+        share = [reading.variance for reading in judged]
+        if bounds.variance and max(share) < bounds.variance and not _recovering(share):
+            found.append(COMPLETE)
+        if bounds.erank and all(_few_directions(reading, bounds) for reading in judged):
+            found += [DIMENSIONAL] * (not _recovering([reading.erank for reading in judged]))
+    if bounds.gap_epochs:
+        last = readings[-bounds.gap_epochs :]
+        if len(last) == bounds.gap_epochs and all(reading.gap < -NO_GAP for reading in last):
+            found.append(WRONG_WAY)
+    return found
+
+
+def _few_directions(reading: Reading, bounds: Bounds) -> bool:
+    # The uncentred spectrum of a softmax has the mean as its first direction in any good run, too.
+    judged = not reading.softmax and reading.variance >= SPREAD
+    return judged and reading.erank < bounds.directions(reading.dimensions)
+
+
+def _recovering(values: Sequence[float]) -> bool:
+    return values[-1] > RECOVERING * values[-2]
