@@ -158,14 +158,15 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
         if self.metric is None or not self.metric.update_called:
             return
         seen, broken = self._counts(trainer, self.metric)
-        if broken:
+        if broken and trainer.is_global_zero:
             self._warn(
                 f"{broken} of {seen + broken} outputs of epoch {trainer.current_epoch + 1} are NaN "
                 "or infinite; spectra leave them out. A lower learning rate may help.",
                 "broken",
             )
         self.latest = self._spectra(self.metric) if seen else None
-        self.metric.reset()
+        for metric in filter(None, (self.metric, self.hidden)):
+            metric.reset()
         if self.latest is None:
             return
         bar = {name: self.latest.scalars[name] for name in ("erank/online", "erank/target")}
@@ -184,7 +185,6 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
             assert weight is not None
             spectra.lam_logits = low_rank_spectrum(self.hidden.compute(), weight).cpu()
             spectra.scalars["erank/logits"] = float(effective_rank(spectra.lam_logits))
-            self.hidden.reset()
         return spectra
 
     def _say_how(self, k: int, spectra: Spectra) -> None:
