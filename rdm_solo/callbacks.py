@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +98,10 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
             self.observer.detach()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        if self.resume is not None and (self.resume / "spectra.npz").exists():
-            self._archive.resume(self.resume / "spectra.npz", before=trainer.current_epoch)
+        # Without resume=, SLURM has requeued the job, and Lightning goes on in the same folder.
+        past = (self.resume or self.folder) / "spectra.npz"
+        if trainer.current_epoch and past.exists():
+            self._archive.resume(past, before=trainer.current_epoch)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         self.latest, self._rows, self._steps = None, 0, 0
@@ -237,10 +240,11 @@ class EpochTable(pl.Callback):  # type: ignore[misc,name-defined]
         self.rows: list[dict[str, Any]] = []
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        if self.resume is not None and (self.resume / "metrics.csv").exists():
-            with open(self.resume / "metrics.csv", newline="") as file:
-                past = list(csv.DictReader(file))
-            self.rows = [row for row in past if int(row["epoch"]) < trainer.current_epoch]
+        past = (self.resume or self.path.parent) / "metrics.csv"
+        if trainer.current_epoch and past.exists():
+            with open(past, newline="") as file:
+                rows = list(csv.DictReader(file))
+            self.rows = [row for row in rows if int(row["epoch"]) < trainer.current_epoch]
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         for name in [*COLUMNS, LOGITS]:  # Lightning keeps a value until it is logged again
@@ -253,7 +257,9 @@ class EpochTable(pl.Callback):  # type: ignore[misc,name-defined]
         row = {name: float(metrics[name]) for name in [*COLUMNS, LOGITS] if name in metrics}
         self.rows.append({"epoch": trainer.current_epoch, **row})
         columns = [*COLUMNS, LOGITS] if any(LOGITS in row for row in self.rows) else COLUMNS
-        with open(self.path, "w", newline="") as file:
+        part = self.path.with_name(f"{self.path.name}.part")
+        with open(part, "w", newline="") as file:
             writer = csv.DictWriter(file, columns, restval="")
             writer.writeheader()
             writer.writerows(self.rows)
+        os.replace(part, self.path)  # who reads meanwhile sees the old table or the new one

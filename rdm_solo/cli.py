@@ -183,7 +183,7 @@ def _check_key(override: Any, keys: list[str], groups: list[str]) -> None:
         fail(f"{key} only names the choice that was made; write {group}=... instead")
     if key in keys or key.startswith(("hydra.", "hydra/")):
         return
-    if override.is_add() and key.startswith(OPEN):
+    if (override.is_add() or override.is_force_add()) and key.startswith(OPEN):
         return
     hint = suggest(key, keys + groups)
     if key.startswith("trainer."):

@@ -93,7 +93,12 @@ class Observer:
             raise RuntimeError(self._deaf())
         # What is one tensor under two names stays one.
         joined: dict[tuple[int, ...], Tensor] = {}
-        whole: dict[str, Any] = {"positive": torch.cat(heard["target"][1:] + heard["target"][:1])}
+        target = heard["target"]
+        # One call for all views leaves nobody able to tell whose view is whose.
+        several = len(target) > 1
+        whole: dict[str, Any] = {
+            "positive": torch.cat(target[1:] + target[:1]) if several else None
+        }
         for name, outputs in heard.items():
             if outputs:
                 key = tuple(map(id, outputs))

@@ -158,7 +158,7 @@ def predict(run: Run) -> Prediction:
         raise ValueError(f"{run.folder} has spectra without a finite value: training diverged.")
     epochs, gaps = epochs[knots], np.diff(epochs[knots])
     measured = Path(np.array([_rank(lam) for lam in lam_p]), np.array([_rank(z) for z in lam_z]))
-    filters = [relation(p, z) for p, z in zip(lam_p, lam_z)]
+    filters = [relation(_unit(p), _unit(z)) for p, z in zip(lam_p, lam_z)]
     omegas = [
         theory.ideal_filter(plus, z).nan_to_num(0.0).clamp(0, 1) for plus, z in zip(lam_plus, lam_z)
     ]

@@ -20,12 +20,12 @@ def advice(kind: str, cfg: DictConfig, derived: dict[str, Any], epoch: int = 0) 
     wrong = _wrong_way(cfg, p)
     if wrong:
         return wrong
-    if kind == WRONG_WAY:
+    if cfg.method.name in CLUSTERING:
+        return CLUSTERING[cfg.method.name]
+    if kind == WRONG_WAY and cfg.filter.name not in ("none", "identity"):
         return _gap(cfg)
     if cfg.method.name in ("vanilla", "symsimsiam"):
         return _symmetric(kind, cfg)
-    if cfg.method.name in CLUSTERING:
-        return CLUSTERING[cfg.method.name]
     if cfg.filter.name == "identity":
         return (
             "That is what filter=identity shows by design: neither branch leads the other in rank. "

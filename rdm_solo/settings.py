@@ -33,7 +33,7 @@ def check(cfg: DictConfig) -> None:
             raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
     for name in ("knn.k", "diagnostics.max_rows", "diagnostics.max_dim", "diagnostics.sample"):
         _check_number(cfg, name, 1, int)
-    for name in ("diagnostics.every_n_epochs", "knn.every_n_epochs"):
+    for name in ("diagnostics.every_n_epochs", "knn.every_n_epochs", "pictures.every_n_epochs"):
         _check_number(cfg, name, 0, int)
     for name in ("lr", "classifier_lr", "weight_decay", "momentum"):
         _check_number(cfg, f"optimizer.{name}", 0, float)
@@ -157,8 +157,13 @@ def _check_device(trainer: DictConfig) -> None:
         raise ValueError("trainer.devices must be at least 1 or 'auto', got 0.")
 
 
-def check_resume(cfg: DictConfig, folder: Path) -> Path:
+def check_resume(cfg: DictConfig, folder: Path, new: Path) -> Path:
     """The checkpoint to go on from; refuses one of another experiment or of a finished run."""
+    if folder.resolve() == new.resolve():
+        raise ValueError(
+            f"resume={folder} is this run's own folder, where its files would be written over; "
+            "give another hydra.run.dir."
+        )
     checkpoint = folder / "checkpoints" / "last.ckpt"
     if not checkpoint.is_file():
         raise ValueError(f"resume={folder} holds no checkpoints/last.ckpt; give a run's folder.")

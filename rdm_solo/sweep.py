@@ -64,7 +64,7 @@ class SweepTable(Callback):
 
 def table(found: Sequence[Run]) -> str:
     """A row for each setting: mean and standard deviation of the last values over its seeds."""
-    from rdm_solo.plots.groups import groups
+    from rdm_solo.plots.grouping import groups
 
     rows = groups(found)
     columns = {name: ACCURACIES[name] for name in _measured(found)} | COLUMNS

@@ -70,7 +70,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
     model = methods.prepare(methods.build(full), cfg)
     model.labelled = dataset.labelled
     resume = Path(cfg.resume) if cfg.resume else None
-    checkpoint = settings.check_resume(cfg, resume) if resume else None
+    checkpoint = settings.check_resume(cfg, resume, folder) if resume else None
     if os.environ.get("LOCAL_RANK", "0") == "0":
         _announce(full, derived, views, host.version())
 
@@ -172,6 +172,7 @@ def _job(cfg: DictConfig) -> None:
     from rdm_solo import sweep
 
     folder = Path(HydraConfig.get().runtime.output_dir)
+    (folder / sweep.FAILED).unlink(missing_ok=True)  # of an earlier sweep in the same folder
     before = dict(os.environ)
     os.environ[CONFIG_VARIABLE] = str(folder / ".hydra" / "config.yaml")
     os.environ[FOLDER_VARIABLE] = str(folder)

@@ -31,3 +31,11 @@ def test_a_folder_of_ones_own_adds_choices(tmp_path, capsys):
     with pytest.raises(SystemExit):
         check_arguments(["--config-dir", str(tmp_path), "filter=sof"])
     assert "did you mean 'soft'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("sign", ["+", "++"])
+def test_any_argument_of_the_trainer_can_be_added(sign):
+    check_arguments([f"{sign}trainer.limit_train_batches=2"])
+    check_arguments([f"{sign}backbone.kwargs.width=8"])
+    with pytest.raises(SystemExit):
+        check_arguments([f"{sign}trainr.limit_train_batches=2"])

@@ -98,9 +98,10 @@ def test_its_commands_are_accepted(page, tmp_path, monkeypatch):
     (tmp_path / "own" / "filter" / "soft.yaml").touch()
     seen: set[str] = set()
     for module, *arguments in commands(page):
-        source = ROOT / Path(*module.split(".")).with_suffix(".py")
+        folder = ROOT / Path(*module.split("."))
+        source = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
         assert source.is_file(), module
-        assert "__main__" in source.read_text(), module
+        assert (folder / "__main__.py").is_file() or "__main__" in source.read_text(), module
         name = module.removeprefix("rdm_solo.")
         if name not in CONFIGS:  # argparse's: every flag is one that the module spells
             for flag in filter(lambda argument: argument.startswith("--"), arguments):
@@ -115,8 +116,11 @@ def test_its_commands_are_accepted(page, tmp_path, monkeypatch):
 
 def test_every_module_has_its_place_among_the_api_pages():
     text = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.rst"))
-    listed = re.findall(r"^\.\. automodule:: rdm_solo\.(\w+)$", text, re.M)
-    modules = {path.stem for path in (ROOT / "rdm_solo").glob("*.py")} - {"__init__"}
+    listed = re.findall(r"^\.\. automodule:: rdm_solo\.([\w.]+)$", text, re.M)
+    package = ROOT / "rdm_solo"
+    paths = (path.relative_to(package).with_suffix("") for path in package.rglob("*.py"))
+    modules = {".".join(path.parts).removesuffix(".__init__") for path in paths}
+    modules = {name for name in modules if not name.endswith("__main__")} - {"__init__"}
     assert len(listed) == len(set(listed))
     assert set(listed) == modules
 

@@ -14,7 +14,7 @@ from matplotlib.transforms import Bbox
 from omegaconf import OmegaConf
 
 from rdm_solo import plots
-from rdm_solo.plots.groups import groups
+from rdm_solo.plots.grouping import groups
 from rdm_solo.plots.style import BLUE, VERMILION, marked, series, typeset
 from rdm_solo.runs import Run
 

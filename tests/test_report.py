@@ -17,7 +17,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from rdm_solo import cli, report, runs
-from rdm_solo.plots.groups import groups
+from rdm_solo.plots.grouping import groups
 from rdm_solo.report import figures as report_figures
 from rdm_solo.report import html as report_page
 from rdm_solo.report import markup, verdicts
@@ -280,7 +280,9 @@ def test_what_a_setting_forces_is_called_that():
 
     assert "by construction" in caveat()
     assert "wrong way" in caveat(p=0.5)
-    assert "what was learned" in caveat(p=None)
+    assert caveat(p=None) == "Nothing in the setting forces a gap: it was learned."
+    assert "lag" in caveat(p=None, method="byol")
+    assert "Temperatures that are set" in caveat(p=None, method="dino")
     assert "equal ranks hold by construction" in caveat(p=None, method="vanilla")
     assert "lag" in caveat(p=None, method="byol", filter="identity")
 
@@ -311,7 +313,10 @@ def test_whether_the_filter_is_low_pass(by_rank, by_direction, answer):
         ({"feature__variance": [0.9, 0.01, 0.02]}, "no"),  # recovering
         ({"feature__variance": [0.01, 0.9, 0.9]}, "no"),
         ({"erank__projection": [5, 1.1, 1.1]}, "yes, into few directions"),
-        ({"erank__projection": [5, 1.1, 1.1], "method": "dino", "p": None}, "no"),
+        (
+            {"erank__projection": [5, 1.1, 1.1], "method": "dino", "p": None},
+            "not completely; ranks are not judged",
+        ),
         ({"epochs": 1}, "too early to say"),
         ({"feature__variance": [np.nan] * 3}, "not measured"),
     ],

@@ -86,7 +86,8 @@ class TestCommand:
         seen, status = in_a_terminal(["rdm_solo.train", "-m", *options], tmp_path)
         assert status == 1, seen[-3000:]
         drawn = re.findall(r"\r(epoch [^\r\x1b]*)\x1b\[K", seen)
-        assert any(line.startswith("epoch 1/2 [###.........]") for line in drawn)
+        for bar in ("............", "############"):  # what is between depends on the machine
+            assert any(line.startswith(f"epoch 1/2 [{bar}]") for line in drawn)
         assert max(map(len, drawn)) < 80
         values = r"epoch 2/2 \[#{12}\]  loss -?\d\.\d{3}  erank \d+\.\d < \d+\.\d  kNN \d+\.\d"
         assert any(re.match(values, line) for line in drawn)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from rdm_solo.plots.eigenvalues import epoch_picture, spectra, symmetric, variants
 from rdm_solo.plots.epochs import alignment, effective_rank, losses
 from rdm_solo.plots.exponents import sweep
-from rdm_solo.plots.groups import Group, groups, note
+from rdm_solo.plots.grouping import Group, groups, note
 from rdm_solo.plots.style import (
     ONLINE,
     STYLE,

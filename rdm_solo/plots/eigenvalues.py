@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rdm_solo.plots.epochs import over_epochs
-from rdm_solo.plots.groups import Group, gather, groups, note
+from rdm_solo.plots.grouping import Group, gather, groups, note
 from rdm_solo.plots.style import (
     BLACK,
     GREEN,

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rdm_solo.plots.groups import Group, groups, note
+from rdm_solo.plots.grouping import Group, groups, note
 from rdm_solo.plots.style import (
     BLACK,
     GREEN,

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from rdm_solo.plots.groups import Group, groups, note
+from rdm_solo.plots.grouping import Group, groups, note
 from rdm_solo.plots.style import figure, finish, head, keys, say, series, styled
 from rdm_solo.runs import Run
 

@@ -292,7 +292,8 @@ def log_axis(axis: Axis) -> None:
         return
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
     axis.set_minor_locator(NullLocator())
-    if high / low > 5:
+    marked = [s * 10.0**d for d in range(-20, 21) for s in (1, 3) if low <= s * 10.0**d <= high]
+    if len(marked) > 1:
         axis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=5))
     else:
         axis.set_major_locator(MaxNLocator(nbins=3))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rdm_solo import cli, runs
-from rdm_solo.plots.groups import Group, groups
+from rdm_solo.plots.grouping import Group, groups
 from rdm_solo.report import figures, verdicts
 from rdm_solo.report.html import Report, page
 
@@ -40,7 +40,7 @@ def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = Tr
     for part in parts if begun else []:
         more, lacking = part(grouped, folder)
         pictures, absent = [*pictures, *more], [*absent, *lacking]
-    pictures.sort(key=lambda picture: picture.title)
+    pictures.sort(key=lambda picture: picture.title.partition(" ")[0])  # 1., 2., ..., Predicted
     report = Report(_title(paths, found), grouped, pictures, [*broken, *missing(found)], absent)
     (folder / NAME).write_text(page(report), encoding="utf-8")
     print(table(grouped))

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rdm_solo.plots.groups import Group
+from rdm_solo.plots.grouping import Group
 from rdm_solo.report.html import Picture
 from rdm_solo.report.tables import whole
 from rdm_solo.report.verdicts import spread

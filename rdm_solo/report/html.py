@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 
 from rdm_solo import __version__
-from rdm_solo.plots.groups import Group
+from rdm_solo.plots.grouping import Group
 from rdm_solo.report import tables
 from rdm_solo.report.markup import Html, join, tag, typeset
 from rdm_solo.report.tables import Table

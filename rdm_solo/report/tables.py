@@ -14,7 +14,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from rdm_solo import paper
-from rdm_solo.plots.groups import Group
+from rdm_solo.plots.grouping import Group
 from rdm_solo.report.verdicts import spread, verdicts
 from rdm_solo.runs import Run, exponent
 

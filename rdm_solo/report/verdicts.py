@@ -153,7 +153,12 @@ def _collapsed(run: Run) -> tuple[str, bool | None]:
     found = kinds(readings, replace(BOUNDS, warmup=warmup, gap_epochs=None))
     if COMPLETE in found:
         return "yes, completely", False
-    return ("yes, into few directions", False) if DIMENSIONAL in found else ("no", True)
+    if DIMENSIONAL in found:
+        return "yes, into few directions", False
+    if run.method in SOFTMAX:
+        return "not completely; ranks are not judged", None
+    # Without spectra nobody knows of how many directions the rank is.
+    return ("no", True) if _dimensions(run) else ("not completely; no spectra to judge by", None)
 
 
 def _readings(run: Run) -> tuple[list[Reading], float]:
@@ -185,6 +190,13 @@ def _peaks(runs: Sequence[Run]) -> list[float]:
     return [float(np.nanmax(column)) for column in columns if np.isfinite(column).any()]
 
 
+FORCED = {
+    "byol": "The target network's lag alone makes a gap; the rest of it was learned.",
+    "swav": "Temperatures that are set beside Sinkhorn's ε have a share in the gap; see Figure 5.",
+    "dino": "Temperatures that are set have a share in the gap; see Figure 5.",
+}
+
+
 def _gap_is_forced(run: Run) -> str:
     """What of a gap follows from the setting itself."""
     if run.method in ("vanilla", "symsimsiam"):
@@ -198,7 +210,7 @@ def _gap_is_forced(run: Run) -> str:
         )
     direction = _direction(run)
     if direction is None:
-        return "Nothing in the setting forces a gap: it is what was learned."
+        return FORCED.get(run.method, "Nothing in the setting forces a gap: it was learned.")
     also = " (the target network's lag adds to it)" if lags else ""
     if direction > 0:
         return (
