@@ -432,11 +432,14 @@ class TestResume:
         )
         OmegaConf.save(configure(*SMALL, "filter=target_pow"), tmp_path / ".hydra" / "config.yaml")
         options = [*SMALL, "max_epochs=4", f"resume={tmp_path}"]
-        train.build(configure(*options, "filter=target_pow"), tmp_path)
+        new = tmp_path / "new"
+        train.build(configure(*options, "filter=target_pow"), new)
+        with pytest.raises(ValueError, match="this run's own folder"):
+            train.build(configure(*options, "filter=target_pow"), tmp_path)
         with pytest.raises(ValueError, match="another 'filter'"):
-            train.build(configure(*options, "filter=identity"), tmp_path)
+            train.build(configure(*options, "filter=identity"), new)
         with pytest.raises(ValueError, match="another 'p'"):
-            train.build(configure(*options, "filter=target_pow", "p=-1"), tmp_path)
+            train.build(configure(*options, "filter=target_pow", "p=-1"), new)
 
     def test_data_may_have_moved(self):
         """Where the files lie and how many processes read them is no part of the experiment."""
