@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -331,6 +332,16 @@ class TestObstacles:
             started = time.perf_counter()
             assert "does not answer within 0.5 s" in wandb_server._silent(url)
             assert time.perf_counter() - started < 3
+
+    def test_whichever_of_its_two_clocks_is_first(self, monkeypatch):
+        """The socket's own timeout says the same as ours."""
+        import socket
+
+        monkeypatch.setattr(wandb_server, "PATIENCE", 0.1)
+        monkeypatch.setattr(threading.Thread, "join", lambda self, wait: time.sleep(wait + 1))
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+            assert "does not answer within 0.1 s" in wandb_server._silent(url)
 
 
 def test_a_run_that_crashes_failed_in_both_too(logged, tmp_path):

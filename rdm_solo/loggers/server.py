@@ -69,24 +69,28 @@ def unreachable(settings: Any) -> str | None:
 
 def _silent(url: str) -> str | None:
     """A thread, since looking up a name has no timeout."""
-    answer = [f"{url} does not answer within {PATIENCE:g} s"]
+    late = f"{url} does not answer within {PATIENCE:g} s"
+    answers: list[str | None] = []
 
     def ask() -> None:
         try:
             urllib.request.urlopen(url, timeout=PATIENCE).close()
         except urllib.error.HTTPError:
-            answer.clear()  # it answers
-        except urllib.error.URLError as error:
-            if isinstance(error.reason, ssl.SSLError):
-                answer.clear()  # it answers; W&B has certificates of its own
+            answers.append(None)  # it answers
+        except (urllib.error.URLError, OSError) as error:
+            reason = getattr(error, "reason", error)
+            if isinstance(reason, ssl.SSLError):  # it answers; W&B has certificates of its own
+                answers.append(None)
+            elif isinstance(reason, TimeoutError):
+                answers.append(late)
             else:
-                answer[:] = [f"{url} cannot be reached: {error.reason}"]
-        except Exception as error:
-            answer[:] = [f"{url} cannot be reached: {error}"]
+                answers.append(f"{url} cannot be reached: {reason}")
+        except Exception as error:  # an address that is none
+            answers.append(f"{url} cannot be reached: {error}")
         else:
-            answer.clear()
+            answers.append(None)
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(PATIENCE)
-    return answer[0] if answer else None
+    return answers[0] if answers else late
