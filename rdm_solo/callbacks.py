@@ -24,7 +24,7 @@ from rdm_solo.spectra import (
     low_rank_spectrum,
 )
 
-__all__ = ["COLUMNS", "Diagnostics", "EpochTable", "WeightedKNN"]
+__all__ = ["COLUMNS", "Diagnostics", "EpochTable", "WeightedKNN", "ends"]
 
 log = logging.getLogger("rdm_solo")
 
@@ -54,6 +54,13 @@ COLUMNS = [
 ]
 # A column of methods with a softmax alone.
 LOGITS = "erank/logits"
+
+
+def ends(trainer: Any) -> bool:
+    """Whether no epoch follows: all that were asked for are done, or the run is being stopped."""
+    steps = 0 < trainer.max_steps <= trainer.global_step
+    done = 0 < trainer.max_epochs <= trainer.current_epoch + 1
+    return bool(trainer.should_stop or steps or done)
 
 
 class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
@@ -90,6 +97,7 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
         self._told: set[str] = set()
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        self.metric = self.hidden = self.latest = None  # an earlier fit may have been cut short
         if self.every_n_epochs:
             self.observer = observer(pl_module)
 
@@ -97,9 +105,13 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
         if self.observer is not None:
             self.observer.detach()
 
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self.on_fit_end(trainer, pl_module)
+
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         # Without resume=, SLURM has requeued the job, and Lightning goes on in the same folder.
         past = (self.resume or self.folder) / "spectra.npz"
+        self._archive.epochs = []
         if trainer.current_epoch and past.exists():
             self._archive.resume(past, before=trainer.current_epoch)
 
@@ -112,8 +124,7 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
         if self.observer is None:
             return
         due = trainer.current_epoch % self.every_n_epochs == 0
-        last = trainer.current_epoch == trainer.max_epochs - 1
-        if (due or last) and self._wanted(trainer.num_training_batches, batch_idx):
+        if (due or ends(trainer)) and self._wanted(trainer.num_training_batches, batch_idx):
             self.observer.attach()  # not before: SwAV makes its Sinkhorn when training starts
             self.observer.listen()
 
@@ -216,8 +227,7 @@ class WeightedKNN(pl.Callback):  # type: ignore[misc,name-defined]
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if trainer.sanity_checking or not self.every_n_epochs:
             return
-        last = trainer.current_epoch == trainer.max_epochs - 1
-        if trainer.current_epoch % self.every_n_epochs and not last:
+        if trainer.current_epoch % self.every_n_epochs and not ends(trainer):
             return
         validation = [(unit(pl_module.backbone(x)), y) for x, y in trainer.val_dataloaders]
         queries = all_rows(torch.cat([features for features, _ in validation]))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,10 +16,12 @@ from rdm_solo.schedules import suggest
 __all__ = [
     "Refusal",
     "check_arguments",
+    "command",
     "config_folder",
     "fail",
     "make_folder",
     "quote_paths",
+    "say_anything",
     "sentences",
 ]
 
@@ -31,6 +34,34 @@ def config_folder() -> Path:
     package = Path(__file__).resolve().parent
     inside = package / "conf"
     return inside if inside.is_dir() else package.parent / "conf"
+
+
+def command(
+    job: Callable[[Any], Any],
+    config: str,
+    paths: Sequence[str],
+    implied: Callable[[list[str]], Sequence[str]] = lambda argv: [],
+) -> None:
+    """Check what was typed, then let Hydra run the job with the config of that name.
+
+    ``paths`` are options whose values are paths; ``implied`` gives choices that follow from others.
+    """
+    say_anything()
+    argv = quote_paths(sys.argv[1:], paths)
+    with sentences():
+        choices = implied(argv)
+    check_arguments(argv, config, choices)
+    sys.argv[1:] = [*argv, *choices]
+    import hydra
+
+    hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=config)(job)()
+
+
+def say_anything() -> None:
+    """Let a terminal that has no sigma show ``?`` in its place, where Python would end the run."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 class Refusal(SystemExit):
@@ -105,6 +136,7 @@ def check_arguments(argv: list[str], config: str = "config", implied: Sequence[s
     from omegaconf import OmegaConf
 
     OmegaConf.register_new_resolver("rdm_solo.groups", _list_groups, replace=True)
+    OmegaConf.register_new_resolver("rdm_solo.word", _word, replace=True)
     arguments = get_args_parser().parse_args(argv)
     if arguments.hydra_help or arguments.help or arguments.shell_completion or arguments.info:
         return
@@ -151,6 +183,15 @@ def _list_groups(config: str) -> str:
             folder, _, name = option.rpartition("/")
             lines.setdefault(f"{group}/{folder}" if folder else group, []).append(name)
     return "\n".join(f"{group}: {', '.join(names)}" for group, names in lines.items())
+
+
+def _word(value: Any) -> str:
+    """A value as part of a folder's name; a schedule is a mapping.
+
+    >>> _word(-0.5), _word({"schedule": "cosine", "start": 0, "end": -0.5})
+    ('-0.5', 'cosine_0_-0.5')
+    """
+    return "_".join(map(str, value.values())) if isinstance(value, Mapping) else str(value)
 
 
 def _check_choice(override: Any, options: list[str]) -> str:

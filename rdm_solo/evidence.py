@@ -29,7 +29,7 @@ from torch import Tensor
 
 from rdm_solo import data, methods, settings, train
 from rdm_solo import evidence_page as page
-from rdm_solo.cli import config_folder
+from rdm_solo.cli import config_folder, say_anything
 from rdm_solo.host import pl
 from rdm_solo.knn import Neighbours, unit
 from rdm_solo.probe import fit_linear
@@ -239,6 +239,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/evidence.md"), help="the page")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     arguments = sys.argv[1:] if argv is None else list(argv)
+    say_anything()
     options = parser.parse_args(arguments)
     if len(options.seeds) < 2:
         parser.error("--seeds needs two or more: a spread cannot be had from one")
@@ -250,7 +251,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         facts(options.seeds, options.runs, arguments),
     )
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(text)
+    options.out.write_text(text, encoding="utf-8")
     print(f"{options.out} is written from {len(ROWS) * len(options.seeds)} runs in {options.runs}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,13 +87,7 @@ def _job(cfg: DictConfig) -> None:
 
 def main() -> None:
     """The command."""
-    sys.argv[1:] = cli.quote_paths(sys.argv[1:], PATHS)
-    cli.check_arguments(sys.argv[1:], "export")
-    import hydra
-
-    hydra.main(version_base="1.3", config_path=str(cli.config_folder()), config_name="export")(
-        _job
-    )()
+    cli.command(_job, "export", PATHS)
 
 
 if __name__ == "__main__":

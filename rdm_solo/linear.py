@@ -7,7 +7,6 @@ import json
 import logging
 import re
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -349,16 +348,7 @@ def _job(cfg: DictConfig) -> None:
 
 def main() -> None:
     """The command."""
-    argv = cli.quote_paths(sys.argv[1:], PATHS)
-    with cli.sentences():
-        choices = implied(argv)
-    cli.check_arguments(argv, "linear", choices)
-    sys.argv[1:] = [*argv, *choices]
-    import hydra
-
-    hydra.main(version_base="1.3", config_path=str(cli.config_folder()), config_name="linear")(
-        _job
-    )()
+    cli.command(_job, "linear", PATHS, implied)
 
 
 if __name__ == "__main__":

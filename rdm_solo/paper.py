@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 
+from rdm_solo.cli import say_anything
+
 __all__ = ["FIGURES", "FIGURE_EPOCHS", "Figure", "Row", "command", "markdown", "preset", "rows"]
 
 # The paper prints no epochs for its figures and for the alignment of C_z and C_+ ("all default
@@ -284,4 +286,5 @@ def _figure_lines() -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    say_anything()
     print(markdown(), end="")

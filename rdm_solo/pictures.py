@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rdm_solo import loggers
-from rdm_solo.callbacks import Diagnostics
+from rdm_solo.callbacks import Diagnostics, ends
 from rdm_solo.host import pl
 from rdm_solo.loggers.charts import PICTURE
 
@@ -48,10 +48,9 @@ class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
             return
         spectra = next(c.latest for c in trainer.callbacks if isinstance(c, Diagnostics))
         epoch = trainer.current_epoch
-        last = epoch == trainer.max_epochs - 1
         due = epoch // self.every_n_epochs > self._drawn // self.every_n_epochs
         fresh, self._seen = spectra is not self._seen, spectra
-        if spectra is None or not fresh or not (due or last):
+        if spectra is None or not fresh or not (due or ends(trainer)):
             return
         self._drawn = epoch
         try:

@@ -129,7 +129,7 @@ def main() -> None:
         fail(str(error))
     sys.path.insert(0, str(script.parent))
     # As its own program would run it, but for the registered methods.
-    code = compile(script.read_text(), str(script), "exec")
+    code = compile(script.read_bytes(), str(script), "exec")
     exec(code, {"__name__": "__main__", "__file__": str(script)})
 
 

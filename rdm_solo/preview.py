@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import sys
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -461,13 +460,7 @@ def _job(cfg: DictConfig) -> None:
 
 def main() -> None:
     """The command."""
-    sys.argv[1:] = cli.quote_paths(sys.argv[1:], QUOTED)
-    cli.check_arguments(sys.argv[1:], "preview")
-    import hydra
-
-    hydra.main(version_base="1.3", config_path=str(cli.config_folder()), config_name="preview")(
-        _job
-    )()
+    cli.command(_job, "preview", QUOTED)
 
 
 if __name__ == "__main__":

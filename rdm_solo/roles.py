@@ -188,6 +188,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=4096, help="view rows; 4096")
     parser.add_argument("--device", default="cpu", help="cpu or cuda; cpu")
     parser.add_argument("--out", type=Path, default=Path("roles.png"), help="a .png or .pdf")
+    cli.say_anything()
     given = parser.parse_args(argv)
     found = []
     with cli.sentences():

@@ -37,7 +37,7 @@ def note_failure(folder: Path, error: BaseException) -> None:
         log.error("the run failed; the sweep goes on", exc_info=error)
         lines = str(error).splitlines()
         reason = f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
-    (folder / FAILED).write_text(f"{reason}\n")
+    (folder / FAILED).write_text(f"{reason}\n", encoding="utf-8")
 
 
 class SweepTable(Callback):
@@ -53,7 +53,8 @@ class SweepTable(Callback):
         if done:
             print(f"\n{table(done)}")
         for path in failed:
-            print(f"failed: {path.parent.name}: {path.read_text().strip()}")
+            reason = path.read_text(encoding="utf-8").strip()
+            print(f"failed: {path.parent.name}: {reason}")
         for sentence in broken:
             print(f"failed: {sentence}")
         print(f"the runs are in {folder}; a page with their pictures and tables:")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +28,7 @@ def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, A
     with cli.sentences():
         parts = build(cfg, folder, extra)
     trainer, model, data = parts["trainer"], parts["model"], parts["data"]
-    from rdm_solo import loggers
+    from rdm_solo import children, loggers
     from rdm_solo.data import DataError
 
     started = time.perf_counter()
@@ -40,8 +39,9 @@ def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, A
     except (DataError, FloatingPointError) as error:  # an unreadable image; training diverged
         cli.fail(str(error))
     finally:
+        children.let_go(trainer, failed)
         if trainer.is_global_zero:
-            loggers.close(trainer.loggers, failed)
+            loggers.close(parts["loggers"], failed)
     seconds = time.perf_counter() - started
     if not trainer.is_global_zero or not (folder / "metrics.csv").exists():
         return {}  # interrupted before the first epoch ended
@@ -106,6 +106,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
         "data": data,
         "derived": derived,
         "checkpoint": checkpoint,
+        "loggers": made,
         "watch": watch,
     }
 
@@ -200,15 +201,10 @@ def _leave_process_group() -> None:
 def main() -> None:
     """The command."""
     if CONFIG_VARIABLE in os.environ and "LOCAL_RANK" in os.environ:
+        cli.say_anything()
         run(OmegaConf.load(os.environ[CONFIG_VARIABLE]), Path(os.environ[FOLDER_VARIABLE]))  # type: ignore[arg-type]
         return
-    sys.argv[1:] = cli.quote_paths(sys.argv[1:], ["resume"])
-    cli.check_arguments(sys.argv[1:])
-    import hydra
-
-    hydra.main(version_base="1.3", config_path=str(cli.config_folder()), config_name="config")(
-        _job
-    )()
+    cli.command(_job, "config", ["resume"])
 
 
 if __name__ == "__main__":

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import asdict
 from typing import Any
 
 from omegaconf import DictConfig
 
-from rdm_solo.callbacks import Diagnostics
+from rdm_solo.callbacks import Diagnostics, ends
 from rdm_solo.collapse import COMPLETE, DIMENSIONAL, IN_A_ROW, Bounds, Reading, kinds
 from rdm_solo.host import pl
 from rdm_solo.remedies import advice
@@ -41,10 +42,11 @@ class CollapseWatch(pl.Callback):  # type: ignore[misc,name-defined]
         self.stopped: str | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"warnings": self.warnings}
+        return {"warnings": self.warnings, "readings": [asdict(r) for r in self.readings]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.warnings = list(state_dict["warnings"])
+        self.readings = [Reading(**reading) for reading in state_dict.get("readings", [])]
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         reading = _read(trainer)
@@ -60,7 +62,7 @@ class CollapseWatch(pl.Callback):  # type: ignore[misc,name-defined]
             self.warnings.append({"kind": kind, "epoch": reading.epoch, "text": text})
             if trainer.is_global_zero:
                 log.warning(f"warning: {text}")
-        if new and self.stop and reading.epoch < trainer.max_epochs - 1:
+        if new and self.stop and not ends(trainer):
             self.stopped = f"watch.stop: {new[0]} in epoch {reading.epoch + 1}"
             trainer.should_stop = True
             if trainer.is_global_zero:
@@ -93,6 +95,7 @@ def _read(trainer: Any) -> Reading | None:
     names = ("feature/variance", "erank/projection", "erank/online", "erank/target")
     if diagnostics is None or diagnostics.latest is None or any(n not in metrics for n in names):
         return None
+    assert diagnostics.metric is not None
     variance, projection, online, target = (float(metrics[name]) for name in names)
     moment = float(diagnostics.latest.lam_projection.sum())
     if not (moment > 0 and math.isfinite(variance) and min(online, target, projection) > 0):
@@ -101,7 +104,7 @@ def _read(trainer: Any) -> Reading | None:
         trainer.current_epoch,
         variance / moment,
         projection,
-        len(diagnostics.latest.lam_projection),
+        diagnostics.metric.dim,  # a sample of rows has fewer eigenvalues
         math.log(target / online),
         softmax=not diagnostics.observer.normalize,
     )

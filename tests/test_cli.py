@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import pytest
 from conftest import command
 
+from rdm_solo import cli
 from rdm_solo.cli import check_arguments, config_folder
 
 
@@ -39,3 +43,14 @@ def test_any_argument_of_the_trainer_can_be_added(sign):
     check_arguments([f"{sign}backbone.kwargs.width=8"])
     with pytest.raises(SystemExit):
         check_arguments([f"{sign}trainr.limit_train_batches=2"])
+
+
+def test_a_terminal_without_sigma_is_no_reason_to_fail(monkeypatch):
+    """A console of Windows: what it cannot show becomes a question mark."""
+    console = io.TextIOWrapper(io.BytesIO(), encoding="cp1252")
+    monkeypatch.setattr(sys, "stdout", console)
+    with pytest.raises(UnicodeEncodeError):
+        print("\N{GREEK SMALL LETTER SIGMA}", flush=True)
+    cli.say_anything()
+    print("\N{GREEK SMALL LETTER SIGMA}^-0.5", flush=True)
+    assert console.buffer.getvalue().splitlines()[-1] == b"?^-0.5"

@@ -222,10 +222,13 @@ class Pairs(host.pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def fit(model, folder, batches: int = 4, epochs: int = 1, **options) -> Diagnostics:
-    """A real Trainer on pairs of noise, the diagnostics its callback."""
+def fit(
+    model, folder, batches: int = 4, epochs: int = 1, callbacks=(), **options
+) -> Diagnostics | None:
+    """A real Trainer on pairs of noise; the diagnostics watch it, unless others are to."""
     x = torch.randn(batches, 2, 10, 12, generator=torch.Generator().manual_seed(2))
-    diagnostics = Diagnostics(folder, **options)
+    diagnostics = None if callbacks else Diagnostics(folder, **options)
+    own = [diagnostics, *([EpochTable(folder)] if epochs == 1 else [])]
     trainer = host.pl.Trainer(
         max_epochs=epochs,
         accelerator="cpu",
@@ -233,7 +236,7 @@ def fit(model, folder, batches: int = 4, epochs: int = 1, **options) -> Diagnost
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[diagnostics, *([EpochTable(folder)] if epochs == 1 else [])],
+        callbacks=[*(callbacks or own)],
     )
     trainer.fit(model, DataLoader(list(x.unbind()), batch_size=None))
     return diagnostics
@@ -284,6 +287,37 @@ class TestReturned:
             assert saved["rows"].tolist() == [40, 40, 40]
         assert not list(tmp_path.glob("*.part"))
         assert diagnostics.latest.rows == 40
+
+    def test_a_fit_that_was_cut_short_leaves_nothing_behind(self, tmp_path):
+        """Neither half an epoch's rows nor hooks nor epochs are in what a second fit measures."""
+        model, diagnostics = Pairs("online", "target"), Diagnostics(tmp_path)
+        model.projector = nn.Identity()  # which is listened to, though it is not called
+
+        class Interrupt(host.pl.Callback):
+            def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+                if trainer.current_epoch == 1 and batch_idx == 1:
+                    raise RuntimeError("power cut")
+
+        with pytest.raises(RuntimeError, match="power cut"):
+            fit(model, tmp_path, epochs=2, callbacks=[diagnostics, Interrupt()])
+        assert not model.projector._forward_hooks
+        fit(model, tmp_path, callbacks=[diagnostics])
+        assert diagnostics.latest.rows == 80
+        with np.load(tmp_path / "spectra.npz") as saved:
+            assert saved["epoch"].tolist() == [0]
+
+    def test_positives_are_not_guessed_from_a_single_call(self, tmp_path):
+        """One call of the head for both views: nobody can tell whose view is whose."""
+
+        class Both(Pairs):
+            def training_step(self, batch, batch_idx):
+                return self.projector(self.net(batch.flatten(0, 1))).square().mean()
+
+        model = Both()
+        model.projector = nn.Linear(6, 6)
+        diagnostics = fit(model, tmp_path)
+        assert diagnostics.latest.rows == 80
+        assert "erank/positive" not in diagnostics.latest.scalars
 
     def test_large_outputs_are_sampled_and_the_log_says_so_once(self, tmp_path, caplog):
         model = Pairs("online", "target", "positive", k=40)

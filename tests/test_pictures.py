@@ -36,6 +36,8 @@ class Trained:
             max_epochs=epochs,
             current_epoch=0,
             global_step=0,
+            max_steps=-1,
+            should_stop=False,
         )
         self.folder, self.logger = folder, logger
 
@@ -75,6 +77,13 @@ def _tensorboard():
 def test_pictures_come_every_n_epochs_and_at_the_end(every, measured, drawn, tmp_path, monkeypatch):
     monkeypatch.setattr("rdm_solo.plots.epoch_picture", lambda arrays, title: Figure((1, 1)))
     assert Trained(tmp_path, 24).run(pictures.Pictures(every), measured) == drawn
+
+
+def test_an_epoch_that_ends_the_run_early_is_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr("rdm_solo.plots.epoch_picture", lambda arrays, title: Figure((1, 1)))
+    trained = Trained(tmp_path, 24)
+    trained.trainer.max_steps = 14  # an epoch is one step
+    assert trained.run(pictures.Pictures(10), range(14)) == [0, 10, 13]
 
 
 def test_only_the_first_process_draws_and_only_for_who_shows_pictures(tmp_path):

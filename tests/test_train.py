@@ -152,6 +152,28 @@ class TestRepetition:
         )
         assert all(torch.equal(a[key], b[key]) for key in a)
 
+    def test_a_requeued_job_keeps_its_history(self, tmp_path, monkeypatch):
+        """SLURM starts the same command again; Lightning finds its own checkpoint in the folder."""
+        options = [*SMALL, "optimizer.name=sgd"]
+        run(tmp_path, *options, "max_epochs=2", "scheduler.warmup_epochs=0")
+        before, last = rows(tmp_path), tmp_path / "checkpoints" / "last.ckpt"
+        last.rename(tmp_path / "hpc_ckpt_1.ckpt")
+        for name, value in {
+            "NTASKS": 1,
+            "JOB_ID": 7,
+            "PROCID": 0,
+            "LOCALID": 0,
+            "NODEID": 0,
+        }.items():
+            monkeypatch.setenv(f"SLURM_{name}", str(value))
+        monkeypatch.setenv("SLURM_JOB_NAME", "pretrain")
+        run(tmp_path, *options, "max_epochs=3", "scheduler.warmup_epochs=0")
+        after = rows(tmp_path)
+        assert [row["epoch"] for row in after] == [0, 1, 2]
+        assert after[:2] == before
+        with np.load(tmp_path / "spectra.npz") as saved:
+            assert saved["epoch"].tolist() == [0, 1, 2]
+
 
 @pytest.mark.parametrize("method", ["simsiam", "byol"])
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from test_train import SMALL, configure, rows, run
 from rdm_solo import settings, train
 from rdm_solo.cli import config_folder
 from rdm_solo.collapse import COMPLETE, DIMENSIONAL, WRONG_WAY, Bounds, Reading, kinds
+from rdm_solo.host import pl
 from rdm_solo.remedies import advice
 
 # Variance and effective rank of the projection, as measured on digits (k = 32, warm-up 3).
@@ -143,6 +144,28 @@ class TestRun:
         assert not [r for r in caplog.records if "negative gap" in r.message]
         assert after["warnings"] == before["warnings"]
         assert after["stopped"] is None
+
+    def test_a_resumed_run_counts_the_epochs_before(self, tmp_path):
+        """Three epochs in a row are found where the run was cut after two of them."""
+        options = [*WRONG, "watch.gap_epochs=3"]
+        run(tmp_path / "cut", *options, "max_epochs=2")
+        after = run(tmp_path / "on", *options, "max_epochs=3", f"resume={tmp_path / 'cut'}")
+        assert [(w["kind"], w["epoch"]) for w in after["warnings"]] == [(WRONG_WAY, 2)]
+
+    def test_a_sample_of_rows_has_the_outputs_dimension(self, tmp_path):
+        from rdm_solo.watch import _read
+
+        cfg = configure(*WRONG, "diagnostics.max_dim=8", "diagnostics.sample=4", "max_epochs=1")
+        trainer, model, data = (train.build(cfg, tmp_path)[n] for n in ("trainer", "model", "data"))
+        seen = []
+
+        class Look(pl.Callback):
+            def on_train_epoch_end(self, trainer, pl_module):
+                seen.append(_read(trainer).dimensions)
+
+        trainer.callbacks.append(Look())
+        trainer.fit(model, datamodule=data)
+        assert seen == [16]
 
     def test_switched_off_it_says_nothing(self, tmp_path, caplog):
         off = ["watch.gap_epochs=null", "watch.variance=0", "watch.erank=null", "max_epochs=2"]

@@ -138,6 +138,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The command."""
     logging.basicConfig(format="%(message)s")
     log.setLevel(logging.INFO)  # and no other: fontTools tells of every glyph in a PDF
+    cli.say_anything()
     arguments = _arguments(argv)
     # run=FOLDER is what the other commands take.
     paths = [Path(given.removeprefix("run=")).expanduser() for given in arguments.folders]
