@@ -253,7 +253,7 @@ def _keys(cfg: Any) -> list[str]:
             if isinstance(value, (dict, list)):
                 yield from walk(value, f"{prefix}{key}.")
 
-    plain: dict[Any, Any] = OmegaConf.to_container(cfg, resolve=False)
+    plain: Any = OmegaConf.to_container(cfg, resolve=False)
     plain.pop("hydra", None)
     return list(walk(plain, ""))
 
