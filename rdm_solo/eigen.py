@@ -119,27 +119,31 @@ def filter_curve(lam_p: Tensor, lam_z: Tensor) -> Tensor:
     >>> filter_curve(torch.tensor([4.0, 1.0]), torch.tensor([1.0, 1.0]))
     tensor([2., 1.], dtype=torch.float64)
     """
-    return _ratio(lam_p, lam_z).sqrt()
+    lam_p, lam_z = lam_p.double().clamp_min(0), lam_z.double().clamp_min(0)
+    real = lam_z > noise_floor(lam_z)
+    return torch.where(real, lam_p / torch.where(real, lam_z, 1.0), torch.nan).sqrt()
 
 
-def ideal_filter(lam_plus: Tensor, lam_z: Tensor) -> Tensor:
-    r"""What a linear predictor tends to: :math:`\omega_i = \lambda^+_i / \lambda^z_i` (Theorem 2).
+def ideal_filter(lam_plus: Tensor, lam_z: Tensor, weight_decay: float = 0.0) -> Tensor:
+    r"""The best linear predictor's gain :math:`\omega_i = \lambda^+_i / (\lambda^z_i + \eta)`
+    (Theorem 2).
 
-    Between 0 and 1 where positives are drawn like the views themselves; NaN where the target's
-    eigenvalue is rounding noise.
+    The theorem has :math:`\eta = 0` and :math:`\omega \in [0, 1]`, because
+    :math:`C_+ = \bar C \succeq 0` and :math:`C_z - C_+ = V_{x|\bar x} \succeq 0` (Lemma 3). Both
+    hold for sorted eigenvalues as well, shared eigenvectors or not. They are about expectations:
+    :math:`C_+` of finitely many pairs can have negative eigenvalues, and then :math:`\omega \ge -1`
+    is all there is. Where the target's eigenvalue is rounding noise, NaN. That :math:`\omega` grows
+    with :math:`\lambda^z`, hence low-pass, is no part of the theorem: it takes augmentations that
+    disturb weak directions more than strong ones.
 
     Shapes: ``(k,), (k,) -> (k,)``.
 
-    >>> ideal_filter(torch.tensor([3.0, 1.0]), torch.tensor([4.0, 4.0]))
+    >>> ideal_filter(torch.tensor([3.0, 0.5]), torch.tensor([4.0, 2.0]))
     tensor([0.7500, 0.2500], dtype=torch.float64)
     """
-    return _ratio(lam_plus, lam_z)
-
-
-def _ratio(lam: Tensor, lam_z: Tensor) -> Tensor:
-    lam, lam_z = lam.double().clamp_min(0), lam_z.double().clamp_min(0)
+    lam_plus, lam_z = lam_plus.double(), lam_z.double()
     real = lam_z > noise_floor(lam_z)
-    return torch.where(real, lam / torch.where(real, lam_z, 1.0), torch.nan)
+    return torch.where(real, lam_plus / torch.where(real, lam_z + weight_decay, 1.0), torch.nan)
 
 
 def leading(lam: Tensor, share: float = LEADING_SHARE) -> int:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rdm_solo.eigen import effective_rank, filter_curve
+from rdm_solo.eigen import effective_rank, filter_curve, ideal_filter
 
 __all__ = [
     "Conditions",
@@ -122,26 +122,6 @@ def optimal_predictor(C_z: Tensor, C_plus: Tensor, weight_decay: float = 0.0) ->
     C_z = C_z.double() + weight_decay * torch.eye(len(C_z), dtype=torch.float64, device=C_z.device)
     W: Tensor = C_plus.double() @ torch.linalg.pinv(C_z, hermitian=True)
     return W
-
-
-def ideal_filter(lam_plus: Tensor, lam_z: Tensor, weight_decay: float = 0.0) -> Tensor:
-    r"""The best predictor's gain :math:`\omega_i = \lambda^+_i / (\lambda^z_i + \eta)` (Theorem 2).
-
-    The theorem has :math:`\eta = 0` and :math:`\omega \in [0, 1]`, because
-    :math:`C_+ = \bar C \succeq 0` and :math:`C_z - C_+ = V_{x|\bar x} \succeq 0` (Lemma 3). Both
-    hold for sorted eigenvalues as well, shared eigenvectors or not. They are about expectations:
-    :math:`C_+` of finitely many pairs can have negative eigenvalues, and then :math:`\omega \ge -1`
-    is all there is. Where the target has nothing, NaN. That :math:`\omega` grows with
-    :math:`\lambda^z`, hence low-pass, is no part of the theorem: it takes augmentations that
-    disturb weak directions more than strong ones. Shapes: ``(k,), (k,) -> (k,)``.
-
-    >>> ideal_filter(torch.tensor([3.0, 0.5]), torch.tensor([4.0, 2.0]))
-    tensor([0.7500, 0.2500], dtype=torch.float64)
-    """
-    _check_spectra(lam_plus=lam_plus, lam_z=lam_z)
-    real = filter_curve(lam_z, lam_z).isfinite()
-    ratio = lam_plus.double() / torch.where(real, lam_z.double() + weight_decay, 1.0)
-    return torch.where(real, ratio, torch.nan)
 
 
 # --------------------------------------------------------------------------------------
