@@ -5,13 +5,13 @@ The functions of matrices and eigenvalues are :mod:`rdm_solo.eigen`'s and can be
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
-from torchmetrics.metric import jit_distributed_available
-from torchmetrics.utilities import dim_zero_cat
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from rdm_solo.eigen import (
@@ -27,7 +27,7 @@ from rdm_solo.eigen import (
 )
 from rdm_solo.moments import Moments, from_matrices, from_rows
 from rdm_solo.readings import Spectra, read
-from rdm_solo.sampling import LAST, bottom, keys
+from rdm_solo.sampling import LAST, blocks, exchange, keys, smallest
 
 __all__ = [
     "BranchSpectra",
@@ -46,6 +46,12 @@ __all__ = [
 
 # How many eigenvectors count in the paper's alignment (Appendix B.3); 128 for BYOL.
 PAPER_M = 512
+# Shorter rows keep their length, as in torch.nn.functional.normalize.
+SHORTEST = 1e-12
+MIXED = (
+    "positive was given with some batches and left out with others; give it always, or never, "
+    "between two resets."
+)
 
 
 class BranchSpectra(Metric):
@@ -90,8 +96,8 @@ class BranchSpectra(Metric):
     sum_squared: Tensor
     count: Tensor
     broken: Tensor
-    kept: list[Tensor]
-    kept_keys: list[Tensor]
+    kept: list[Tensor] | Tensor
+    kept_keys: list[Tensor] | Tensor
 
     def __init__(
         self,
@@ -136,19 +142,19 @@ class BranchSpectra(Metric):
         """Add a batch. Shapes: ``(N, k)`` each. Rows with NaN or infinity in any of them are left
         out, as the filters do, and counted. Positives come with every batch or with none."""
         given = {"online": online, "target": target, "positive": positive, "projection": projection}
-        parts = {name: x.detach() for name, x in given.items() if x is not None}
+        parts = {name: x for name, x in given.items() if x is not None}
         self._check(parts)
-        whole = torch.stack([x.isfinite().all(1) for x in parts.values()]).all(0)
+        # Either of them is NaN where any number is.
+        finite = [x.amax(1).isfinite() & x.amin(1).isfinite() for x in parts.values()]
+        whole = torch.stack(finite).all(0)
         self.count += whole.sum()
         self.broken += (~whole).sum()
-        y = self._rows(parts.get("projection", parts["target"]), whole)
-        self.sum_mean += y.sum(0)
-        self.sum_squared += y.square().sum()
+        parts.setdefault("projection", target)
         if self.sampled:
-            parts.setdefault("projection", parts["target"])
+            self._add_spread(parts["projection"], whole)
             self._keep(list(parts.values()), whole)
         else:
-            self._add(given, whole)
+            self._add(parts, whole)
 
     def _check(self, parts: dict[str, Tensor]) -> None:
         for name, x in parts.items():
@@ -158,28 +164,26 @@ class BranchSpectra(Metric):
                     f"got {tuple(x.shape)} beside {tuple(parts['online'].shape)}."
                 )
         if self._positives not in (None, "positive" in parts):
-            raise ValueError(
-                "positive was given with some batches and left out with others; give it always, or "
-                "never, between two resets."
-            )
+            raise ValueError(MIXED)
         self._positives = "positive" in parts
 
     def _rows(self, x: Tensor, whole: Tensor) -> Tensor:
         # Zero rows add nothing; dropping them would make the device tell how many are left.
-        x = x.detach().double().where(whole[:, None], 0.0)
+        x = x.double().where(whole[:, None], 0.0)
         if not self.normalize:
             return x
-        return torch.nn.functional.normalize(x, dim=1)
+        return torch.nn.functional.normalize(x, dim=1, eps=SHORTEST)
 
-    def _add(self, given: dict[str, Tensor | None], whole: Tensor) -> None:
-        """A batch's second moments; outputs that are one tensor are multiplied once."""
-        if given["projection"] is None:
-            given["projection"] = given["target"]
-        rows = {id(x): self._rows(x, whole) for x in given.values() if x is not None}
+    def _add(self, parts: dict[str, Tensor], whole: Tensor) -> None:
+        """A batch's moments; outputs that are one tensor are multiplied once."""
+        rows = {id(x): self._rows(x, whole) for x in parts.values()}
+        y = rows[id(parts["projection"])]
+        self.sum_mean += y.sum(0)
+        self.sum_squared += y.square().sum()
         grams: dict[tuple[int, int], Tensor] = {}
 
         def gram(left: str, right: str) -> Tensor:
-            key = id(given[left]), id(given[right])
+            key = id(parts[left]), id(parts[right])
             if key not in grams:
                 grams[key] = rows[key[0]].mT @ rows[key[1]]
             return grams[key]
@@ -187,26 +191,90 @@ class BranchSpectra(Metric):
         self.sum_online += gram("online", "online")
         self.sum_target += gram("target", "target")
         self.sum_projection += gram("projection", "projection")
-        if given["positive"] is not None:
+        if "positive" in parts:
             self.sum_positive += gram("target", "positive")
 
-    def _keep(self, parts: list[Tensor], whole: Tensor) -> None:
-        """Of the rows so far and these, the ones with the smallest hashes."""
-        parts = [x if x.dtype == torch.double else x.float() for x in parts]
-        key, rows = keys(parts, whole), torch.cat(parts, dim=1)
-        if self.kept:
-            rows, key = torch.cat([*self.kept, rows]), torch.cat([*self.kept_keys, key])
-        rows, key = bottom(rows, key, self.sample)
-        self.kept, self.kept_keys = [rows], [key]
+    def _add_spread(self, y: Tensor, whole: Tensor) -> None:
+        """The sums of ``_rows(y)`` and of its squares, without that copy in float64."""
+        squares = torch.zeros(len(y), dtype=torch.float64, device=y.device)
+        for columns in blocks(y):
+            squares += y[:, columns].double().square().sum(1)
+        squares = squares.where(whole, 0.0)
+        scale = torch.ones_like(squares)
+        if self.normalize:
+            scale = squares.sqrt().clamp_min(SHORTEST).reciprocal()
+        for columns in blocks(y):
+            finite = y[:, columns].double().where(whole[:, None], 0.0)
+            self.sum_mean[columns] += scale @ finite
+        self.sum_squared += (squares * scale.square()).sum()
 
-    def sync(self, *args: Any, **kwargs: Any) -> None:
+    def _keep(self, parts: list[Tensor], whole: Tensor) -> None:
+        """Of the rows so far and these, the ones with the smallest hashes. The projection comes
+        last, and is kept where it is not the target itself."""
+        width = len(parts) - (parts[-1] is parts[1])
+        dtype = reduce(torch.promote_types, (x.dtype for x in parts), torch.float32)
+        rows, key = self._room(width, dtype)
+        exchange(rows, key, parts[: rows.shape[1]], keys(parts, whole))
+
+    def _room(self, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Places for N rows ``(N, parts, k)``, with the rows so far in them, and their keys."""
+        pieces = list(zip(self.kept, self.kept_keys))
+        width = max([width, *(rows.shape[1] for rows, _ in pieces)])
+        dtype = reduce(torch.promote_types, (rows.dtype for rows, _ in pieces), dtype)
+        if len(pieces) == 1:
+            rows, key = pieces[0]
+            if rows.dtype == dtype and rows.shape[:2] == (self.sample, width):
+                return rows, key
+        device = self.count.device
+        rows = torch.empty(self.sample, width, self.dim, dtype=dtype, device=device)
+        key = torch.full((self.sample,), LAST, device=device)
+        for some, theirs in pieces:
+            exchange(rows, key, [*some.unbind(1), some[:, 1]][:width], theirs)
+        self.kept, self.kept_keys = [rows], [key]
+        return rows, key
+
+    def sync(
+        self,
+        dist_sync_fn: Callable[..., Any] | None = None,
+        process_group: Any | None = None,
+        should_sync: bool = True,
+        distributed_available: Callable[..., Any] | None = None,
+    ) -> None:
         """Before rows travel, each process drops those that others' smaller keys rule out: N rows
-        are sent in all, not N from each."""
-        if self.sampled and jit_distributed_available() and self.kept:
-            every = torch.cat(gather_all_tensors(self.kept_keys[0], self.process_group))
-            kept = self.kept_keys[0] <= every.sort().values[: self.sample][-1]
-            self.kept, self.kept_keys = [self.kept[0][kept]], [self.kept_keys[0][kept]]
-        super().sync(*args, **kwargs)
+        are sent in all, not N from each. One that had no batch takes part with no row."""
+        available = distributed_available or self.distributed_available_fn
+        if should_sync and not self._is_synced and callable(available) and available():
+            gather = dist_sync_fn or gather_all_tensors
+            self._agree(lambda x: gather(x, process_group or self.process_group))
+        super().sync(dist_sync_fn, process_group, should_sync, distributed_available)
+
+    def _agree(self, gather: Callable[[Tensor], list[Tensor]]) -> None:
+        """What each process must know of all before their states can travel."""
+        kept = self.kept if self.sampled else []
+        width = max((x.shape[1] for x in kept), default=0)
+        double = any(x.dtype == torch.double for x in kept)
+        mine = [self._positives is True, self._positives is False, double, width]
+        every = torch.stack(gather(torch.tensor(mine, dtype=torch.long, device=self.count.device)))
+        with_them, without, double, width = every.amax(0).tolist()
+        if with_them and without:
+            raise ValueError(MIXED)
+        if not (with_them or without):
+            return  # no batch on any process
+        self._positives = bool(with_them)
+        if self.sampled:
+            self._rule_out(gather, width, torch.float64 if double else torch.float32)
+
+    def _rule_out(
+        self, gather: Callable[[Tensor], list[Tensor]], width: int, dtype: torch.dtype
+    ) -> None:
+        if self.kept:
+            rows, key = self._room(width, dtype)
+        else:
+            rows = torch.empty(0, width, self.dim, dtype=dtype, device=self.count.device)
+            key = torch.empty(0, dtype=torch.long, device=self.count.device)
+        limit = torch.cat(gather(key)).sort().values[: self.sample][-1]
+        stays = (key <= limit) & (key < LAST)
+        self.kept, self.kept_keys = [rows[stays]], [key[stays]]
 
     @torch.no_grad()
     def compute(self) -> Spectra:
@@ -226,13 +294,22 @@ class BranchSpectra(Metric):
         return from_matrices(C_p, C_z, C_plus if self._positives else None, C_y)
 
     def _of_sample(self) -> Moments:
-        rows, key = bottom(dim_zero_cat(self.kept), dim_zero_cat(self.kept_keys), self.sample)
-        rows = rows[key < LAST]
-        whole = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
-        width = rows.shape[1] // self.dim
-        parts = [self._rows(x, whole) for x in rows.chunk(width, dim=1)]
-        p, z, y = parts[0], parts[1], parts[-1]
-        return from_rows(p, z, parts[2] if self._positives else None, y, min(self.sample, self.dim))
+        if isinstance(self.kept, Tensor) and isinstance(self.kept_keys, Tensor):
+            rows, key = self.kept, self.kept_keys  # of all processes
+        else:
+            rows, key = self._room(0, torch.float32)
+        chosen = smallest(key, self.sample)
+        parts = [self._unit(x[chosen].double()) for x in rows.unbind(1)]
+        p, z = parts[:2]
+        plus = parts[2] if self._positives else None
+        y = parts[-1] if len(parts) == 3 + bool(self._positives) else z
+        return from_rows(p, z, plus, y, min(self.sample, self.dim))
+
+    def _unit(self, x: Tensor) -> Tensor:
+        """In place, what ``_rows`` is to whole rows."""
+        if self.normalize:
+            x /= torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp_min(SHORTEST)
+        return x
 
 
 class Correlation(Metric):
@@ -259,7 +336,7 @@ class Correlation(Metric):
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
         whole = x.isfinite().all(1)
-        x = x.detach().double().where(whole[:, None], 0.0)
+        x = x.double().where(whole[:, None], 0.0)
         self.total += x.mT @ x
         self.count += whole.sum()
 

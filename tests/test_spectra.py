@@ -419,16 +419,16 @@ class NoSync(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("max_dim", [4, 64])
-def test_an_update_waits_for_no_device(max_dim):
+@pytest.mark.parametrize(("max_dim", "sample"), [(4, 16), (4, 32), (64, 16)])
+def test_an_update_waits_for_no_device(max_dim, sample):
     parts = four(20, 8)
-    metric = BranchSpectra(8, max_dim=max_dim, sample=16)
+    metric = BranchSpectra(8, max_dim=max_dim, sample=sample)
     hidden = Correlation(8)
     with NoSync():
         for _ in range(2):
             metric.update(*parts)
             hidden.update(parts[0])
-    elsewhere = BranchSpectra(8, max_dim=max_dim, sample=16).to("meta")
+    elsewhere = BranchSpectra(8, max_dim=max_dim, sample=sample).to("meta")
     for _ in range(2):
         elsewhere.update(*(part.to("meta") for part in parts))
     with NoSync(), pytest.raises(AssertionError, match="in a step"):
