@@ -67,8 +67,8 @@ class BranchSpectra(Metric):
     eigenvalues, curves and alignments come from these rows' Gram matrices, exactly. They are the
     sample's: flat spectra come out with too low an effective rank (1/i at k = 8192, 1024 rows: 0.41
     of the truth), steep ones do not (1/i^2: 0.996).
-    What is kept is N k numbers for each distinct output (three of k = 65536:
-    0.75 GiB), and an update takes next to no memory beside them.
+    N k numbers are kept of each output, of projections where they are not the targets (three
+    outputs of k = 65536: 0.75 GiB), and an update takes next to no memory beside them.
 
     Args:
         dim: k, the outputs' dimension.
