@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,8 +17,15 @@ from rdm_solo.runs import Run
 __all__ = ["Path", "Prediction", "follow", "predict", "relation"]
 
 STEP = 0.1  # alpha of a single update where a run is followed
+APART = 1e-12  # between the logarithms of equal eigenvalues; rounding is a hundredth of it
 KNOTS = 40  # epochs that are followed; of more, evenly spaced ones
 PULLS = np.geomspace(0.05, 6, 13)  # what is tried for the one free number, per interval
+
+# What it means that the fitted step is at an end of those tried.
+ENDS = {
+    "smallest": " (the smallest tried: slower ones might fit better, and the path hardly moves)",
+    "largest": " (the largest tried: faster ones might fit better)",
+}
 
 # From the online spectrum to the target's.
 Relation = Callable[[Tensor], Tensor]
@@ -37,8 +45,12 @@ class Prediction:
 
     ``told`` knows each epoch's filter and omega, ``first`` the first epoch's alone, and ``aligned``
     assumes perfect positives (omega = 1, the theorem's second condition). All start from the first
-    measured online spectrum. ``pull``, alpha summed over an epoch, is the one number that is
-    fitted, for ``told``; the others use it, too. Errors are root mean squares of log erank/online.
+    measured spectra. ``pull``, alpha summed over an epoch, is the one number that is fitted, for
+    ``told`` and to the whole run; the others use it, too. Errors are root mean squares of log
+    erank/online.
+
+    ``hits`` counts the intervals, of all ``changes``, in which the online rank goes the way that
+    the theorem says, without any fit; ``commoner`` those that a guess of always one way would get.
     """
 
     label: str
@@ -53,58 +65,77 @@ class Prediction:
     error_unmoved: float
     hits: int
     changes: int
-    at_end: bool  # whether the fit would go on to larger steps: the path follows its rest point
+    commoner: int
+    at_end: str  # "smallest" or "largest" where the fitted step is that of those tried, or ""
 
     @property
     def note(self) -> str:
         """The caption's heart, for the picture itself."""
         return (
-            "Iterated from the first measured online spectrum: free features, eigenvectors shared "
-            f"by rank. One number is fitted, alpha per epoch = {self.pull:.2g}, to the told path, "
-            f"which explains and does not foretell. Error of log erank: told {self.error:.2f}, "
-            f"first epoch alone {self.error_first:.2f}, no change {self.error_unmoved:.2f}."
+            "Iterated from the first measured spectra: free features, eigenvectors shared by rank. "
+            "One number is fitted, for the told path and to the whole run: alpha per epoch = "
+            f"{self.pull:.2g}{ENDS.get(self.at_end, '')}. So the told path explains and foretells "
+            "nothing; the first epoch's foretells direction and shape, not pace. Error of log "
+            f"erank: told {self.error:.2f}, first epoch alone {self.error_first:.2f}, no change "
+            f"{self.error_unmoved:.2f}. Without any fit, the direction is right in {self.hits} of "
+            f"{self.changes} intervals (always the commoner one: {self.commoner})."
+        )
+
+    @property
+    def direction(self) -> str:
+        """How often the theorem is right about the way that the rank goes, which needs no fit."""
+        return (
+            f"With each epoch's own spectra, without any fit, the online rank goes the way that "
+            f"the theorem says in {self.hits} of {self.changes} intervals; always the commoner way "
+            f"would be right in {self.commoner}."
         )
 
     @property
     def caption(self) -> str:
         """What the picture shows, and what it is worth."""
-        largest = ", the largest tried" if self.at_end else ""
         return (
-            "Theorem 4, iterated from the first measured online spectrum: features move freely, "
-            "the three matrices share their eigenvectors by rank, the loss is the squared "
-            "distance, spectra are rescaled to sum 1. 'told' is given each epoch's filter and "
-            "omega = λ⁺/λᶻ, so that it explains and does not foretell; 'first epoch alone' "
-            "foretells; 'perfect positives' takes omega = 1. Steps have no unit in "
-            f"epochs: alpha per epoch = {self.pull:.2g} was fitted to the told path, one number "
-            f"for all{largest}. Error of log erank/online: told {self.error:.2f}, "
-            f"first epoch alone {self.error_first:.2f}, no change at all {self.error_unmoved:.2f}. "
-            f"With each epoch's own spectra, without any fit, the online rank goes the way that "
-            f"the theorem says in {self.hits} of {self.changes} intervals."
+            "Theorem 4, iterated from the first measured spectra: features move freely, the three "
+            "matrices share their eigenvectors by rank, the loss is the squared distance, spectra "
+            "are rescaled to sum 1. 'told' is given each epoch's filter and omega = λ⁺/λᶻ, so that "
+            "it explains and does not foretell; 'first epoch alone' keeps the first epoch's, and "
+            "'perfect positives' takes omega = 1 as well. Steps have no unit in epochs: alpha per "
+            f"epoch = {self.pull:.2g} is fitted, for the told path, to the online rank of the "
+            f"whole run, one number for all paths{ENDS.get(self.at_end, '')}. So the first epoch "
+            "foretells the direction and the shape of its path, and not its pace. Error of log "
+            f"erank/online: told {self.error:.2f}, first epoch alone {self.error_first:.2f}, no "
+            f"change at all {self.error_unmoved:.2f}. {self.direction}"
         )
 
 
 def relation(lam_p: Tensor, lam_z: Tensor) -> Relation:
     """A filter known on a spectrum, as a function: log lam_z interpolated over log lam_p.
 
-    Both are sorted by rank. Outside it goes on with the spectrum's mean slope.
+    Both are sorted by rank. Outside it goes on with the spectrum's mean slope. Where lam_p is zero
+    to rounding, as behind a predictor with a bottleneck, the order is what tells eigenvalues apart.
 
     >>> double = relation(torch.tensor([4.0, 1.0]), torch.tensor([2.0, 1.0]))
     >>> double(torch.tensor([16.0, 2.0]))
     tensor([4.0000, 1.4142], dtype=torch.float64)
     """
-    least = 1e-15
-    x, y = (
-        np.log(np.maximum(np.sort(lam.double().numpy()), least * float(lam.max())))
-        for lam in (lam_p, lam_z)
-    )
+    floor, least = (1e-15 * min(float(lam.max()), 1.0) for lam in (lam_p, lam_z))
+    x = np.sort(_ranked(np.log(np.maximum(lam_p.double().numpy(), floor))))
+    y = np.log(np.maximum(np.sort(lam_z.double().numpy()), least))
     slope = (y[-1] - y[0]) / (x[-1] - x[0]) if x[-1] - x[0] > 1e-6 else 1.0
 
     def to_target(lam: Tensor) -> Tensor:
-        at = np.log(np.maximum(lam.double().numpy(), 1e-30))
+        at = _ranked(np.log(np.maximum(lam.double().numpy(), floor)))
         beyond = at - np.clip(at, x[0], x[-1])
         return torch.from_numpy(np.exp(np.interp(at, x, y) + slope * beyond))
 
     return to_target
+
+
+def _ranked(values: np.ndarray) -> np.ndarray:
+    """The values, of equal ones the earlier a trifle larger, as in a spectrum that descends."""
+    apart = np.empty_like(values)
+    apart[np.argsort(-values, kind="stable")] = APART * np.arange(len(values))[::-1]
+    kept: np.ndarray = values + apart
+    return kept
 
 
 def follow(
@@ -117,7 +148,8 @@ def follow(
     """Iterate Theorem 4 over intervals, each with its filter, omega and sum of alphas.
 
     In each step the target is the filter's, positives are ``omega * lam_z``, and the result is
-    sorted and rescaled to sum 1, as those of l2-normalised outputs. Shapes: ``(k,)`` spectra.
+    sorted and rescaled to sum 1, as those of l2-normalised outputs. One filter more than there are
+    intervals is what makes the last target. Shapes: ``(k,)`` spectra.
 
     >>> lam = torch.tensor([0.8, 0.2])
     >>> path = follow(lam, [torch.sqrt], [torch.ones(2)], [0.5])
@@ -126,7 +158,8 @@ def follow(
     """
     lam_p = _unit(lam_p.double())
     online, target = [_rank(lam_p)], [_rank(_unit(filters[0](lam_p)))]
-    for to_target, omega, pull in zip(filters, omegas, pulls):
+    coming = [*filters[1:], filters[-1]]
+    for to_target, following, omega, pull in zip(filters, coming, omegas, pulls):
         steps = max(1, round(pull / step))
         for _ in range(steps):
             lam_z = to_target(lam_p)  # by direction, whatever its order
@@ -134,7 +167,7 @@ def follow(
             new = theory.updated_eigenvalues(lam_p, lam_z, omega * lam_z, pull / steps)
             lam_p = _unit(new)
         online.append(_rank(lam_p))
-        target.append(_rank(_unit(to_target(lam_p))))
+        target.append(_rank(_unit(following(lam_p))))
     return Path(np.array(online), np.array(target))
 
 
@@ -165,7 +198,7 @@ def predict(run: Run) -> Prediction:
     n = len(gaps)
 
     def told(pull: float) -> Path:
-        return follow(lam_p[0], filters[:n], omegas[:n], list(pull * gaps))
+        return follow(lam_p[0], filters, omegas[:n], list(pull * gaps))
 
     pulls = PULLS / gaps.mean()
     paths = [told(pull) for pull in pulls]
@@ -174,12 +207,8 @@ def predict(run: Run) -> Prediction:
     first = follow(lam_p[0], [filters[0]] * n, [omegas[0]] * n, forward)
     aligned = follow(lam_p[0], [filters[0]] * n, [torch.ones_like(omegas[0])] * n, forward)
     unmoved = Path(np.full(n + 1, measured.online[0]), measured.target)
-    hits = [
-        _rises(p, z, plus) == bool(after > before)
-        for p, z, plus, before, after in zip(
-            lam_p, lam_z, lam_plus, measured.online, measured.online[1:]
-        )
-    ]
+    rose = [bool(change > 0) for change in np.diff(measured.online)]
+    said = [_rises(*lams) for lams in zip(lam_p, lam_z, lam_plus)]
     return Prediction(
         label=run.label,
         epochs=epochs,
@@ -191,9 +220,10 @@ def predict(run: Run) -> Prediction:
         error=_error(paths[best], measured),
         error_first=_error(first, measured),
         error_unmoved=_error(unmoved, measured),
-        hits=sum(hits),
+        hits=sum(map(operator.eq, said, rose)),
         changes=n,
-        at_end=best == len(pulls) - 1,
+        commoner=max(sum(rose), n - sum(rose)),
+        at_end={0: "smallest", len(pulls) - 1: "largest"}.get(best, ""),
     )
 
 

@@ -123,7 +123,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m rdm_solo.report",
         description="Draw the paper's figures of runs or sweeps on one page that needs no network.",
     )
-    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="of a run or of a sweep")
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        metavar="FOLDER",
+        help="of a run or of a sweep; run=FOLDER, as other commands have it, is the same",
+    )
     parser.add_argument(
         "--out", metavar="FOLDER", help="for page and figures (default: FOLDER/report, or ./report)"
     )

@@ -21,6 +21,8 @@ from rdm_solo.runs import Run
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from rdm_solo.prediction import Prediction
+
 __all__ = ["draw", "predictions", "roles"]
 
 log = logging.getLogger("rdm_solo")
@@ -244,9 +246,10 @@ def predictions(groups: Sequence[Group], folder: Path) -> tuple[list[Picture], l
         if isinstance(made, str):
             absent.append(f"Predicted rank of {group.label}: {made}")
             continue
+        foretold, figure = made
         title = f"Predicted and measured rank: {group.label}, seed {run.seed}"
-        caption = ["Read it as the first one."] if pictures else [PREDICTION]
-        pictures.append(_picture(made, folder, f"prediction_{number}", title, caption))
+        caption = ["Read it as the first one." if pictures else PREDICTION, foretold.direction]
+        pictures.append(_picture(figure, folder, f"prediction_{number}", title, caption))
     if len(groups) > PREDICTED:
         rest = ", ".join(group.label for group in groups[PREDICTED:])
         absent.append(
@@ -256,19 +259,22 @@ def predictions(groups: Sequence[Group], folder: Path) -> tuple[list[Picture], l
     return pictures, absent
 
 
-def _predicted(run: Run) -> Figure:
-    from rdm_solo import preview
+def _predicted(run: Run) -> tuple[Prediction, Figure]:
+    from rdm_solo import prediction
+    from rdm_solo.plots.preview import draw_prediction
 
-    return preview.draw_prediction(preview.predict(run))
+    foretold = prediction.predict(run)
+    return foretold, draw_prediction(foretold)
 
 
 PREDICTION = (
     "Theorem 4 alone, iterated from the first measured spectrum, beside what was measured: it "
     "moves each eigenvalue by the filter between the branches and by ω, and knows nothing of data, "
     "network or optimiser. One path keeps the first epoch's filter and ω, one is told every "
-    "epoch's, one takes positives for perfect (ω = 1). The step size is fitted to the measured "
-    "rank, so that a close line is a description with one free number and no forecast: what the "
-    "theorem itself says is the direction."
+    "epoch's, one takes positives for perfect (ω = 1). The step size of all three is fitted to the "
+    "whole run's measured rank, for the path that is told, so that a close line is a description "
+    "with one free number and no forecast: of the first epoch's path direction and shape are "
+    "foretold, and not the pace. What the theorem itself says, without any fit, is the direction."
 )
 
 
