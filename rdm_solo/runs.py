@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import zipfile
@@ -109,14 +110,25 @@ def exponent(p: Any) -> str:
 
 def read_metrics(path: Path) -> dict[str, np.ndarray]:
     """The columns of a ``metrics.csv``; a value that was not measured is NaN."""
-    with open(path, newline="") as file:
-        rows = list(csv.DictReader(file))
-    names = [name for name in (rows[0] if rows else []) if name]
-    return {name: np.array([_number(row[name]) for row in rows]) for name in names}
+    return _columns(path)[0]
+
+
+def _columns(path: Path) -> tuple[dict[str, np.ndarray], bool]:
+    """A table's columns, and whether its last row was cut off, which is left out.
+
+    Half a number reads like a whole one, so that a last line without its end tells nothing.
+    """
+    text = path.read_text(encoding="utf-8")
+    reader = csv.DictReader(io.StringIO(text))
+    rows = list(reader)
+    cut = bool(rows) and (not text.endswith("\n") or None in rows[-1].values())
+    rows = rows[: len(rows) - cut]
+    names = [name for name in reader.fieldnames or () if name]
+    return {name: np.array([_number(row[name]) for row in rows]) for name in names}, cut
 
 
 def _number(text: str | None) -> float:
-    """What a cell says; NaN for an empty one, or one that was cut off while it was written."""
+    """What a cell says; NaN for an empty one, or one that is no number."""
     try:
         return float(text or "nan")
     except ValueError:
@@ -134,18 +146,10 @@ def load(folder: Path) -> Run:
         )
     missing: list[str] = []
     summary = _read_summary(folder / "summary.json", missing)
-    cfg = _read_config(folder, summary)
-    metrics: dict[str, np.ndarray] = {}
-    try:
-        metrics = read_metrics(folder / "metrics.csv")
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, csv.Error):
-        missing.append("metrics.csv cannot be read")
+    cfg = _read_config(folder, summary, missing)
+    metrics = _read_table(folder / "metrics.csv", missing)
     done, asked = len(metrics.get("epoch", ())), cfg.get("max_epochs", 0)
-    if not done:
-        missing.append("no epoch has ended")
-    elif done < asked:
+    if done and done < asked:
         missing.append(f"{done} of {asked} epochs")
     if done and not (folder / "summary.json").is_file():
         missing.append("no summary.json (the run goes on, or broke off)")
@@ -160,6 +164,32 @@ def load(folder: Path) -> Run:
     return Run(folder, cfg, metrics, spectra, summary, tuple(missing))
 
 
+def _read_table(path: Path, missing: list[str]) -> dict[str, np.ndarray]:
+    try:
+        metrics, cut = _columns(path)
+    except FileNotFoundError:
+        missing.append(f"no {path.name}{_gone(path.parent)}")
+        return {}
+    except (OSError, ValueError, csv.Error) as error:
+        missing.append(f"{path.name} cannot be read ({_line(error)})")
+        return {}
+    if cut:
+        missing.append(f"the last row of {path.name} is cut off and left out")
+    if metrics and "epoch" not in metrics:
+        missing.append(f"{path.name} has no column epoch")
+    elif not len(metrics.get("epoch", ())):
+        missing.append(f"{path.name} has no whole row: no epoch has ended")
+    return metrics
+
+
+def _gone(folder: Path) -> str:
+    """Whether a table was to be expected."""
+    left = [name for name in ("summary.json", "spectra.npz") if (folder / name).is_file()]
+    if left:
+        return f", although {left[0]} is there: was it removed, or not copied?"
+    return ": no epoch has ended"
+
+
 def _read_spectra(path: Path) -> dict[str, np.ndarray]:
     with np.load(path) as saved:
         return {name: saved[name] for name in saved.files}
@@ -167,27 +197,40 @@ def _read_spectra(path: Path) -> dict[str, np.ndarray]:
 
 def _read_summary(path: Path, missing: list[str]) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError):
-        found = None
+    except (OSError, ValueError) as error:
+        missing.append(f"{path.name} cannot be read ({_line(error)})")
+        return {}
     if not isinstance(found, dict):
-        missing.append("summary.json cannot be read")
+        missing.append(f"{path.name} cannot be read (it holds no object with names)")
         return {}
     return found
 
 
-def _read_config(folder: Path, summary: dict[str, Any]) -> DictConfig:
+def _read_config(folder: Path, summary: dict[str, Any], missing: Sequence[str]) -> DictConfig:
+    """The run's own config, else the copy in its summary; ValueError names the file at fault."""
     path = folder / ".hydra" / "config.yaml"
+    if not path.is_file():
+        path = folder / "summary.json"
+        if "config" not in summary:
+            why = "; ".join(missing) or "summary.json holds no config"
+            raise ValueError(f"{folder}: {why}, and there is no .hydra/config.yaml.")
     try:
-        cfg: Any = OmegaConf.load(path) if path.is_file() else OmegaConf.create(summary["config"])
+        own = path.name == "config.yaml"
+        cfg: Any = OmegaConf.load(path) if own else OmegaConf.create(summary["config"])
         groups = ("method.name", "filter.name", "dataset.name")
         whole = all(OmegaConf.select(cfg, name) for name in groups) and "seed" in cfg
+        numbers = {name: cfg.get(name, 0) for name in ("seed", "max_epochs")} if whole else {}
     except Exception as error:  # YAML's, OmegaConf's and the file system's: one sentence for all
-        raise ValueError(f"{folder}: its config cannot be read ({_line(error)}).") from error
+        raise ValueError(f"{path}: its config cannot be read ({_line(error)}).") from error
     if not whole:
-        raise ValueError(f"{folder} is no run of this package: its config names no method or seed.")
+        raise ValueError(f"{path} is no run's of this package: its config names no method or seed.")
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int):
+            shown = "null" if number is None else repr(number)
+            raise ValueError(f"{path}: {name} is {shown}; a run's is a whole number.")
     assert isinstance(cfg, DictConfig)
     return cfg
 
@@ -199,15 +242,16 @@ def _line(error: Exception) -> str:
 def find(paths: Sequence[Path]) -> list[Run]:
     """The runs in these folders: each is a run's own, or holds runs at any depth (a sweep)."""
     found, broken = survey(paths)
-    if broken:
-        raise ValueError(broken[0])
+    for sentence in broken.values():
+        raise ValueError(sentence)
     return found
 
 
-def survey(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
-    """The runs in these folders, and a sentence for each folder whose run cannot be read."""
-    found: dict[Path, Run] = {}
+def survey(paths: Sequence[Path]) -> tuple[list[Run], dict[Path, str]]:
+    """The runs in these folders, and by folder a sentence on each run that cannot be read."""
+    found: list[Run] = []
     broken: dict[Path, str] = {}
+    seen: set[Path] = set()
     for path in paths:
         if not path.is_dir():
             raise ValueError(f"{path} is no folder; give the folder of a run or of a sweep.")
@@ -217,12 +261,14 @@ def survey(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
                 f"{path} holds no run: no folder below it has .hydra/config.yaml or summary.json."
             )
         for folder in folders:
-            place = folder.resolve()
+            if folder.resolve() in seen:
+                continue
+            seen.add(folder.resolve())
             try:
-                found[place] = found[place] if place in found else load(folder)
+                found.append(load(folder))
             except ValueError as error:
-                broken[place] = str(error)
-    return list(found.values()), list(broken.values())
+                broken[folder] = str(error)
+    return found, broken
 
 
 def _is_run(folder: Path) -> bool:

@@ -55,7 +55,7 @@ class SweepTable(Callback):
         for path in failed:
             reason = path.read_text(encoding="utf-8").strip()
             print(f"failed: {path.parent.name}: {reason}")
-        for sentence in broken:
+        for sentence in broken.values():
             print(f"failed: {sentence}")
         print(f"the runs are in {folder}; a page with their pictures and tables:")
         print(f"    python -m rdm_solo.report {shlex.quote(str(folder))}")
@@ -64,8 +64,11 @@ class SweepTable(Callback):
 
 
 def table(found: Sequence[Run]) -> str:
-    """A row for each setting: mean and standard deviation of the last values over its seeds."""
-    from rdm_solo.plots.grouping import groups
+    """A row for each setting: mean and standard deviation of the last values over its seeds.
+
+    Runs behind the others of their setting are in no mean, and named beneath.
+    """
+    from rdm_solo.plots.grouping import groups, not_counted, whole
 
     rows = groups(found)
     columns = {name: ACCURACIES[name] for name in _measured(found)} | COLUMNS
@@ -73,9 +76,9 @@ def table(found: Sequence[Run]) -> str:
     body = [
         [
             row.label,
-            str(len(row.runs)),
-            *(_spread([run.last(name) for run in row.runs]) for name in columns),
-            _spread([float(run.summary.get("seconds", "nan")) for run in row.runs], digits=0),
+            str(len(whole(row))),
+            *(_spread(row.last(name)) for name in columns),
+            _spread([float(run.summary.get("seconds", "nan")) for run in whole(row)], digits=0),
         ]
         for row in rows
     ]
@@ -85,7 +88,8 @@ def table(found: Sequence[Run]) -> str:
         for line in (head, *body)
     ]
     notes = [_warned(row.runs) for row in rows]
-    return "\n".join([lines[0], *(f"{line}{note}" for line, note in zip(lines[1:], notes))])
+    told = (f"{line}{note}" for line, note in zip(lines[1:], notes))
+    return "\n".join([lines[0], *told, *not_counted(rows)])
 
 
 def _measured(found: Sequence[Run]) -> list[str]:

@@ -14,6 +14,8 @@ from matplotlib.transforms import Bbox
 from omegaconf import OmegaConf
 
 from rdm_solo import plots
+from rdm_solo.plots.eigenvalues import beside_symmetric, compared, with_spectra
+from rdm_solo.plots.exponents import against_p
 from rdm_solo.plots.grouping import groups
 from rdm_solo.plots.style import BLUE, VERMILION, marked, series, typeset
 from rdm_solo.runs import Run
@@ -216,9 +218,24 @@ class TestEffectiveRank:
 
     def test_a_seed_that_stopped_is_drawn_as_far_as_it_went_and_named(self):
         figure = plots.effective_rank([run(seed=0), run(seed=4, measured=1)])
-        assert lines(figure.axes[0], "target").get_ydata() == pytest.approx([6, 4.2, 4.4])
-        assert "SimSiam, seed 4 (1 of 3 epochs)" in words(figure)
+        drawn = [line for line in figure.axes[0].lines if line.get_color() == VERMILION]
+        assert drawn[0].get_ydata() == pytest.approx([4, 4.2, 4.4])
+        assert drawn[1].get_xdata().tolist() == [1]
+        assert drawn[1].get_ydata() == pytest.approx([8])
+        assert drawn[1].get_linewidth() < drawn[0].get_linewidth()
+        assert words(figure) == (
+            "Behind the others of its setting, a thin line and in no mean: SimSiam, seed 4 "
+            "(1 of 3 epochs)."
+        )
+        keyed = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+        assert keyed == ["target", "online"]
+
+    def test_seeds_that_ended_alike_are_whole_however_short(self):
+        figure = plots.effective_rank([run(seed=0, measured=2), run(seed=4, measured=2)])
+        assert lines(figure.axes[0], "target").get_ydata() == pytest.approx([6, 6.2])
         assert "n = 2 seeds" in words(figure)
+        assert "As far as it went: SimSiam, seed 0 (2 of 3 epochs)" in words(figure)
+        assert "Behind" not in words(figure)
 
     def test_a_run_without_the_columns_is_named(self):
         figure = plots.effective_rank([run(), lacking(run("dino", "none"), *COLUMNS)])
@@ -297,7 +314,23 @@ class TestSpectra:
         behind.spectra["lam_target"] *= 100
         figure = plots.spectra([run(), behind])
         assert lines(figure.axes[0], "target").get_ydata()[0] < 1
+        assert words(figure) == (
+            "Epoch 3. Behind the others of its setting, not drawn: SimSiam, seed 1 (1 of 3 epochs)."
+        )
+
+    def test_a_seed_whose_last_spectrum_is_missing_is_named(self):
+        unlike = run(seed=1)
+        unlike.spectra["epoch"] = unlike.spectra["epoch"] - 1
+        figure = plots.spectra([run(), unlike])
         assert "Without a spectrum of that epoch: SimSiam, seed 1." in words(figure)
+
+    @pytest.mark.parametrize("k", [1, 2, 4, 32, 2048])
+    def test_no_eigenvalue_has_the_index_0(self, k):
+        axes = plots.spectra([run(k=k, decay=0.1)]).axes[0]
+        low, high = axes.get_xlim()
+        shown = [x for x in axes.get_xticks() if low <= x <= high]
+        assert shown[0] == 1
+        assert all(x == round(x) for x in shown)
 
     def test_rounding_noise_is_not_drawn(self):
         lam = np.array([0.6, 0.4, 1e-17, 0.0])
@@ -434,6 +467,20 @@ class TestSweep:
         only.metrics["val/acc1"][-1] = np.nan
         assert "not measured" in plots.sweep([only]).axes[0].texts[0].get_text()
 
+    def test_a_seed_behind_the_others_is_in_no_point(self):
+        behind = run("simsiam", "target_pow", -0.3, seed=50, measured=1)
+        figure = plots.sweep([*self.sweep(), behind])
+        assert figure.axes[1].lines[0].get_ydata() == pytest.approx([6.4, 6.4])
+        assert "its setting, not drawn: SimSiam, h(σ)" in words(figure)
+        assert "seed 50 (1 of 3 epochs)" in words(figure)
+        assert "n = 1 to 3 seeds" in words(figure)
+
+    def test_the_online_classifier_is_called_that(self):
+        only = lacking(run("simsiam", "target_pow", -0.5), "val/knn_acc1")
+        only.metrics["val/acc1"][-1] = 81.0
+        said = plots.sweep([only]).axes[0].get_ylabel()
+        assert said.replace("\n", " ") == "online linear classifier, validation (%)"
+
     def test_without_an_exponent_it_says_what_is_missing(self):
         with pytest.raises(ValueError, match="_pow"):
             plots.sweep([run()])
@@ -466,6 +513,38 @@ class TestGroups:
         assert [group.variant for group in found] == [
             *("learnable predictor digits", "learnable predictor cifar10", "identity, digits"),
         ]
+
+
+class TestWhichAreDrawn:
+    """The lists by which the report names numbers are those of what is drawn."""
+
+    def labels(self, figure: Figure) -> set[str]:
+        return {str(line.get_label()) for axes in figure.axes for line in axes.lines}
+
+    def test_variants(self):
+        runs = [
+            *(run(), run("byol"), run("dino", "none"), run("simsiam", "online_log1p")),
+            *(run("simsiam", "target_pow", -0.5), lacking(run("simsiam", "linear"), "spectra")),
+        ]
+        drawn = compared(groups(runs))
+        assert {group.variant for group in drawn} == self.labels(plots.variants(runs))
+        assert len(drawn) == 3
+
+    def test_symmetric(self):
+        runs = [run(), run("simsiam", "identity"), run("byol"), run("vanilla", "none")]
+        names = {group.label for group in beside_symmetric(groups(runs))}
+        assert names == {"SimSiam", "Vanilla"}
+        assert names <= self.labels(plots.symmetric(runs))
+        assert beside_symmetric(groups(runs[:3])) == []
+
+    def test_sweep(self):
+        runs = [run(), run("byol"), run("simsiam", "target_pow", -0.5)]
+        names = [group.label for group in against_p(groups(runs))]
+        assert names == ["SimSiam", "SimSiam, h(σ) = σ^-0.5"]
+
+    def test_spectra(self):
+        runs = [run(), lacking(run("byol"), "spectra")]
+        assert [group.label for group in with_spectra(groups(runs))] == ["SimSiam"]
 
 
 class TestStyle:

@@ -85,7 +85,7 @@ def test_a_run_that_broke_off_is_loaded_as_far_as_it_went(tmp_path):
 
 def test_a_run_without_an_epoch_or_without_diagnostics(tmp_path):
     write(tmp_path / "none", epochs=0, spectra=False, summary=False)
-    assert runs.load(tmp_path / "none").missing == ("no epoch has ended",)
+    assert runs.load(tmp_path / "none").missing == ("no metrics.csv: no epoch has ended",)
     write(tmp_path / "off", spectra=False)
     assert runs.load(tmp_path / "off").missing == ("no spectra.npz (diagnostics were off?)",)
 
@@ -117,15 +117,76 @@ def test_what_is_no_run_is_named(tmp_path):
 def test_what_cannot_be_read_is_named_and_the_rest_is_there(tmp_path):
     write(tmp_path / "run")
     (tmp_path / "run" / "summary.json").write_text('{"last": {"ep')
-    with open(tmp_path / "run" / "metrics.csv", "a") as file:
-        file.write("3,4.5,7.")  # cut off while it was written
-        file.write("\n4,1e")
     found = runs.load(tmp_path / "run")
-    assert "summary.json cannot be read" in found.missing
-    assert found.metrics["epoch"].tolist() == [0, 1, 2, 3, 4]
-    assert math.isnan(found.metrics["erank/online"][-1])
+    (said,) = found.missing
+    assert said.startswith("summary.json cannot be read (Unterminated string")
+    assert found.epochs == 3
     (tmp_path / "run" / "metrics.csv").write_bytes(b"\xff\xfe\x00 no table")
-    assert "metrics.csv cannot be read" in runs.load(tmp_path / "run").missing
+    assert any(
+        "metrics.csv cannot be read (" in what for what in runs.load(tmp_path / "run").missing
+    )
+
+
+@pytest.mark.parametrize("half", ["3,4.5,7.", "3,4", "3,", "3,4.5,70.25", "3,4\n"])
+def test_a_row_that_was_cut_off_is_left_out(half, tmp_path):
+    write(tmp_path / "run", max_epochs=4)
+    with open(tmp_path / "run" / "metrics.csv", "a") as file:
+        file.write(half)
+    found = runs.load(tmp_path / "run")
+    assert found.metrics["epoch"].tolist() == [0, 1, 2]
+    assert found.last("erank/online") == 4.5
+    assert "the last row of metrics.csv is cut off and left out" in found.missing
+    assert "3 of 4 epochs" in found.missing
+
+
+def test_a_table_that_is_not_there_is_told_from_one_without_rows(tmp_path):
+    table = tmp_path / "run" / "metrics.csv"
+    write(tmp_path / "run")
+    table.unlink()
+    assert runs.load(tmp_path / "run").missing == (
+        "no metrics.csv, although summary.json is there: was it removed, or not copied?",
+    )
+    for text in ("", "epoch,erank/online\n", "epoch,erank/online\n0,2"):
+        table.write_text(text)
+        missing = runs.load(tmp_path / "run").missing
+        assert missing[-1] == "metrics.csv has no whole row: no epoch has ended", text
+    table.write_text("erank/online\n2.5\n")
+    assert runs.load(tmp_path / "run").missing == ("metrics.csv has no column epoch",)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"last": {"ep', "summary.json cannot be read (Unterminated string"),
+        ("{}", "summary.json holds no config"),
+        ("[1]", "summary.json cannot be read (it holds no object"),
+        ('{"config": 3}', "summary.json: its config cannot be read"),
+    ],
+)
+def test_a_summary_alone_that_tells_nothing_is_named(text, said, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "summary.json").write_text(text)
+    with pytest.raises(ValueError, match="run") as refused:
+        runs.load(tmp_path / "run")
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"seed": None}, "seed is null; a run's is a whole number"),
+        ({"seed": "a"}, "seed is 'a'"),
+        ({"max_epochs": None}, "max_epochs is null"),
+    ],
+)
+def test_numbers_that_are_none_are_named_with_their_file(changed, said, tmp_path):
+    write(tmp_path / "good")
+    write(tmp_path / "other", **changed)
+    found, broken = runs.survey([tmp_path])
+    assert [run.folder.name for run in found] == ["good"]
+    (sentence,) = broken.values()
+    assert f"other/.hydra/config.yaml: {said}" in sentence.replace("\\", "/")
 
 
 @pytest.mark.parametrize("config", ["a: [", "db: {name: mysql}", "- 1", "", "method: {name: byol}"])
@@ -137,5 +198,5 @@ def test_a_config_of_something_else_is_no_run_and_the_others_are_read(config, tm
         runs.find([tmp_path])
     found, broken = runs.survey([tmp_path])
     assert [run.folder.name for run in found] == ["good"]
-    assert len(broken) == 1
-    assert "other" in broken[0]
+    assert list(broken) == [tmp_path / "other"]
+    assert "other" in broken[tmp_path / "other"]

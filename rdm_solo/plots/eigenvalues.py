@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from rdm_solo.plots.epochs import over_epochs
+from rdm_solo.plots.epochs import ACCURACY, over_epochs
 from rdm_solo.plots.grouping import Group, gather, groups, note
 from rdm_solo.plots.style import (
     BLACK,
@@ -28,7 +28,15 @@ from rdm_solo.plots.style import (
 )
 from rdm_solo.runs import Run
 
-__all__ = ["epoch_picture", "spectra", "symmetric", "variants"]
+__all__ = [
+    "beside_symmetric",
+    "compared",
+    "epoch_picture",
+    "spectra",
+    "symmetric",
+    "variants",
+    "with_spectra",
+]
 
 CURVES: dict[str, dict[str, Any]] = {
     "filter_curve_directional": {
@@ -42,8 +50,6 @@ CURVES: dict[str, dict[str, Any]] = {
 }
 G = r"$g(\lambda^z_i)=\sqrt{\lambda^p_i/\lambda^z_i}$"
 EMPTY = "all eigenvalues are\nrounding noise"
-# The columns that may hold the accuracy which the paper measures by linear probing.
-ACCURACY = {"val/acc1": "linear accuracy in training (%)", "val/knn_acc1": "kNN accuracy (%)"}
 
 
 @styled
@@ -84,12 +90,17 @@ def spectra(runs: Sequence[Run], epoch: int = -1, title: str = "") -> Figure:
         draw_filter(lower, arrays)
         head(upper, group.label if len(epochs) == 1 else f"{group.label}, epoch {at + 1}")
     drawn = [group for group, _, _ in shown]
-    behind = [run for group, at, _ in shown for run in group.runs if not _has(run, at)]
+    unlike = [run for group, at, _ in shown for run in group.runs if not _has(run, at)]
     none = [run for group, _, arrays in found if not arrays for run in group.runs]
-    words = note(drawn, {"a spectrum of that epoch": none + behind})
+    words = note(drawn, {"a spectrum of that epoch": none + unlike})
     if len(epochs) == 1:
         words = f"Epoch {epochs.pop() + 1}. {words}"
     return finish(made, keys(*panels), title, words.strip())
+
+
+def with_spectra(everything: Sequence[Group]) -> list[Group]:
+    """Those that :func:`spectra` draws."""
+    return [group for group in everything if group.spectrum()[1]]
 
 
 def _has(run: Run, epoch: int) -> bool:
@@ -103,19 +114,12 @@ def variants(runs: Sequence[Run], title: str = "") -> Figure:
     They are those of the projector's outputs, before any filter, so that filters of either branch
     compare. A method's runs without a filter stand in both panels.
     """
-    everything = groups(runs)
-    kinds = dict.fromkeys((g.method, g.first.dataset) for g in everything if _family(g))
-    several = len({dataset for _, dataset in kinds}) > 1
-    panels_of = {}
-    for method, dataset in kinds:
-        same = [g for g in everything if (g.method, g.first.dataset) == (method, dataset)]
-        for family in ("online", "target"):
-            if any(_family(group) == family for group in same):
-                panels_of[method, dataset, family] = [g for g in same if _family(g) in ("", family)]
+    panels_of = _families(groups(runs))
     if not panels_of:
         raise ValueError(
             "No run has a filter; variants compares those of filter=online_... or target_...."
         )
+    several = len({dataset for _, dataset, _ in panels_of}) > 1
     styles = _styles(group.variant for members in panels_of.values() for group in members)
     made, panels = figure(len(panels_of), columns=2, panel=(4.0, 2.9))
     none: list[Run] = []
@@ -133,6 +137,26 @@ def variants(runs: Sequence[Run], title: str = "") -> Figure:
     return finish(made, keys(*panels), title, note(drawn, {"a spectrum": absent}))
 
 
+def compared(everything: Sequence[Group]) -> list[Group]:
+    """Those that :func:`variants` draws: filters, and what their method does without one."""
+    members = (group for family in _families(everything).values() for group in family)
+    found = {id(group): group for group in members if "lam_projection" in group.spectrum()[1]}
+    return list(found.values())
+
+
+def _families(everything: Sequence[Group]) -> dict[tuple[str, str, str], list[Group]]:
+    """The groups of each panel: method, data set and the branch that is filtered."""
+    found = {}
+    kinds = dict.fromkeys((g.method, g.first.dataset) for g in everything if _family(g))
+    for method, dataset in kinds:
+        same = [g for g in everything if (g.method, g.first.dataset) == (method, dataset)]
+        for family in ("online", "target"):
+            if any(_family(group) == family for group in same):
+                members = [group for group in same if _family(group) in ("", family)]
+                found[method, dataset, family] = members
+    return found
+
+
 def _family(group: Group) -> str:
     """The branch whose output a filter changes; "" where there is none."""
     branch = group.first.filter.partition("_")[0]
@@ -143,11 +167,9 @@ def _family(group: Group) -> str:
 def symmetric(runs: Sequence[Run], title: str = "") -> Figure:
     """SimSiam beside its symmetric forms: accuracy, variance, eigenvalues, and a symmetric
     method's two branches (the paper's Figure 2)."""
-    chosen = [g for g in groups(runs) if g.first.method in ("symsimsiam", "vanilla")]
+    chosen = beside_symmetric(groups(runs))
     if not chosen:
         raise ValueError("No run is symmetric; this needs one of method=symsimsiam or vanilla.")
-    plain = [g for g in groups(runs) if g.first.method == "simsiam"]
-    chosen = [g for g in plain if g.first.filter in ("none", "learnable")] + chosen
     styles = _styles(group.label for group in chosen)
     made, panels = figure(4, panel=(2.8, 2.6))
     accuracy, variance, eigenvalues, branches = panels
@@ -177,8 +199,15 @@ def symmetric(runs: Sequence[Run], title: str = "") -> Figure:
         made,
         keys(*panels),
         title,
-        note(chosen, {"a spectrum": none}),
+        note(chosen, {"a spectrum": none}, thin=True),
     )
+
+
+def beside_symmetric(everything: Sequence[Group]) -> list[Group]:
+    """Those that :func:`symmetric` draws: symmetric methods, and SimSiam with its own predictor."""
+    chosen = [group for group in everything if group.first.method in ("symsimsiam", "vanilla")]
+    plain = [group for group in everything if group.first.method == "simsiam" and chosen]
+    return [group for group in plain if group.first.filter in ("none", "learnable")] + chosen
 
 
 def _styles(names: Any) -> dict[str, dict[str, Any]]:
@@ -206,11 +235,18 @@ def draw_eigenvalues(
 def index_axes(axes: Axes) -> None:
     """Index below, eigenvalue on a log axis; words where no eigenvalue is left."""
     axes.set(xlabel="index $i$", ylabel=r"eigenvalue $\lambda_i$")
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
+    axes.xaxis.set_major_locator(_Indices(nbins=5, integer=True, min_n_ticks=1))
     if _drawn(axes):
         log_axis(axes.yaxis)
     else:
         say(axes, EMPTY)
+
+
+class _Indices(MaxNLocator):
+    """Whole numbers from 1 on: no eigenvalue has the index 0."""
+
+    def tick_values(self, vmin: float, vmax: float) -> Any:
+        return np.unique(np.maximum(super().tick_values(vmin, vmax), 1))
 
 
 def draw_filter(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rdm_solo.plots.grouping import Group, groups, note
+from rdm_solo.plots.grouping import Group, behind, curve_of, groups, note
 from rdm_solo.plots.style import (
     BLACK,
     GREEN,
@@ -47,19 +47,34 @@ NAMES = {
     "alignment/online_target_paper_m": "mean over 512 (BYOL: 128) eigenvectors",
     "alignment/online_target_weighted": "weighted by eigenvalues",
 }
+# A run behind the others of its setting; the key leaves out what begins with an underscore.
+THIN: dict[str, Any] = {
+    **{"linewidth": 0.8, "alpha": 0.7, "marker": ".", "markersize": 3, "label": "_behind"},
+}
+# The columns that may hold the accuracy which the paper measures by linear probing.
+ACCURACY = {
+    "val/acc1": "online linear classifier, validation (%)",
+    "val/knn_acc1": "kNN accuracy (%)",
+}
 # Losses on one scale share a panel.
 COSINE = ("simsiam", "symsimsiam", "vanilla")
 
 
 @styled
 def effective_rank(runs: Sequence[Run], title: str = "") -> Figure:
-    """Effective rank of both branches over training, a panel for each setting (Figures 1 and 7)."""
+    """Effective rank of both branches over training, a panel for each setting.
+
+    The paper's Figures 1 and 7.
+    """
     return _panels(runs, ERANK, "effective rank", "effective rank", title)
 
 
 @styled
 def alignment(runs: Sequence[Run], title: str = "") -> Figure:
-    """Alignment of the branches' eigenspaces over training, as printed and weighted (Figure 3)."""
+    """Alignment of the branches' eigenspaces over training, as printed and weighted.
+
+    The paper's Figure 3.
+    """
     return _panels(runs, ALIGNMENT, "alignment of $C_p$ and $C_z$", "alignment", title, limit=1.03)
 
 
@@ -86,7 +101,7 @@ def _panels(
         if len(shown) > 1 or not title:
             head(axes, group.label)
     lacking = [r for g in everything for r in g.runs if not _measured(r, columns)]
-    return finish(made, keys(*panels), title, note(shown, {what: lacking}))
+    return finish(made, keys(*panels), title, note(shown, {what: lacking}, thin=True))
 
 
 def _measured(run: Run, columns: Mapping[str, Any]) -> bool:
@@ -95,7 +110,10 @@ def _measured(run: Run, columns: Mapping[str, Any]) -> bool:
 
 @styled
 def losses(runs: Sequence[Run], title: str = "") -> Figure:
-    """Training loss over the epochs (Figure 9); methods with losses on one scale share a panel."""
+    """Training loss over the epochs; methods with losses on one scale share a panel.
+
+    The paper's Figure 9.
+    """
     everything = groups(runs)
     shown = [g for g in everything if len(g.over_epochs("train/loss").x)]
     if not shown:
@@ -113,7 +131,7 @@ def losses(runs: Sequence[Run], title: str = "") -> Figure:
         methods = ", ".join(dict.fromkeys(group.method for group in members))
         head(axes, f"{methods}, {dataset}" if several else methods)
     lacking = [r for g in everything for r in g.runs if not _measured(r, {"train/loss": None})]
-    return finish(made, keys(*panels), title, note(shown, {"a loss": lacking}))
+    return finish(made, keys(*panels), title, note(shown, {"a loss": lacking}, thin=True))
 
 
 def over_epochs(
@@ -124,7 +142,10 @@ def over_epochs(
     ylabel: str,
     name: str = "",
 ) -> None:
-    """A column of each group, in the style under its label; the key names it so, or ``name``."""
+    """A column of each group, in the style under its label; the key names it so, or ``name``.
+
+    Runs behind the others of their group are thin lines as far as they went.
+    """
     epochs: list[float] = [x for line in axes.lines for x in np.asarray(line.get_xdata())]
     curves = [(group, group.over_epochs(column)) for group in drawn]
     curves = [(group, curve) for group, curve in curves if len(curve.x)]
@@ -134,6 +155,9 @@ def over_epochs(
             curve = replace(curve, x=curve.x + 0.15 * (i - (len(curves) - 1) / 2))
         curve.draw(axes, name or group.label, **styles[group.label])
         epochs += list(np.round(curve.x))
+        for run in behind(group):
+            own = curve_of([run], column)
+            axes.plot(own.x, own.mean, **THIN, color=styles[group.label]["color"])
     axes.set_ylabel(ylabel)
     epoch_axis(axes, np.array(epochs))
     if not epochs and not name:

@@ -10,13 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from rdm_solo.plots.epochs import ACCURACY
 from rdm_solo.plots.grouping import Group, groups, note
 from rdm_solo.plots.style import figure, finish, head, keys, say, series, styled
 from rdm_solo.runs import Run
 
-__all__ = ["sweep"]
+__all__ = ["against_p", "sweep"]
 
-ACCURACY = {"val/knn_acc1": "kNN accuracy (%)", "val/acc1": "linear accuracy in training (%)"}
 POWERS = {"online_pow": "online filter g(σ) = σ^p", "target_pow": "target filter h(σ) = σ^p"}
 
 
@@ -25,16 +25,15 @@ def sweep(runs: Sequence[Run], accuracy: str = "val/knn_acc1", title: str = "") 
     """Last accuracy, effective rank and gap against p, a row of panels for each method.
 
     Points are means over seeds, bars go from the smallest to the largest. Runs without an exponent
-    are horizontal lines, marked at the right edge.
+    are horizontal lines, marked at the right edge. Runs behind the others of their setting are
+    left out.
     """
-    everything = groups(runs)
-    powers = [group for group in everything if group.first.p is not None]
-    if not powers:
+    used = against_p(groups(runs))
+    if not used:
         raise ValueError("No run has an exponent; sweep needs runs of filter=..._pow with some p.")
-    column, instead = _accuracy(everything, accuracy)
-    rows = list(dict.fromkeys((g.method, g.first.dataset) for g in powers))
-    of = {row: [g for g in everything if (g.method, g.first.dataset) == row] for row in rows}
-    used = [group for members in of.values() for group in members]
+    column, instead = _accuracy(used, accuracy)
+    rows = list(dict.fromkeys(map(_row, used)))
+    of = {row: [group for group in used if _row(group) == row] for row in rows}
     first = sorted(used, key=lambda group: group.first.p is None)
     styles = {n: series(i) for i, n in enumerate(dict.fromkeys(_name(g) for g in first))}
     several = len({dataset for _, dataset in rows}) > 1
@@ -57,6 +56,16 @@ def sweep(runs: Sequence[Run], accuracy: str = "val/knn_acc1", title: str = "") 
     ]
     shown = [*keys(*panels), *branches]
     return finish(made, shown, title, " ".join(filter(None, [instead, words])))
+
+
+def against_p(everything: Sequence[Group]) -> list[Group]:
+    """Those that :func:`sweep` draws: all of the methods that were run with an exponent."""
+    rows = dict.fromkeys(_row(group) for group in everything if group.first.p is not None)
+    return [group for row in rows for group in everything if _row(group) == row]
+
+
+def _row(group: Group) -> tuple[str, str]:
+    return group.method, group.first.dataset
 
 
 BRANCHES: dict[str, Any] = {"target": "-", "online": (0, (4, 2))}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,17 @@ from rdm_solo import runs as runs_
 from rdm_solo.plots.style import marked
 from rdm_solo.runs import Run
 
-__all__ = ["Curve", "Group", "gather", "groups", "note"]
+__all__ = [
+    "Curve",
+    "Group",
+    "behind",
+    "curve_of",
+    "gather",
+    "groups",
+    "not_counted",
+    "note",
+    "whole",
+]
 
 # Parts of a config that make another setting of it; the rest is machine, seed and bookkeeping.
 SETTING = (
@@ -79,39 +89,70 @@ class Group:
         return f"learnable predictor {rest}".strip() if own else rest
 
     def over_epochs(self, column: str) -> Curve:
-        """A column of ``metrics.csv`` over the epochs, which count from 1."""
-        tables = []
-        for run in self.runs:
-            epochs = run.metrics.get("epoch", np.empty(0)).astype(int) + 1
-            tables.append(dict(zip(epochs.tolist(), run.metrics.get(column, ()))))
-        measured = sorted({e for table in tables for e, v in table.items() if np.isfinite(v)})
-        stack = [[table.get(epoch, np.nan) for epoch in measured] for table in tables]
-        return gather(np.array(measured), np.array(stack))
+        """A column of the whole runs' ``metrics.csv`` over the epochs, which count from 1."""
+        return curve_of(whole(self), column)
 
     def last(self, column: str) -> list[float]:
-        """Each seed's last value, where there is one."""
-        values = (run.last(column) for run in self.runs)
+        """Each whole run's last value, where there is one."""
+        values = (run.last(column) for run in whole(self))
         return [value for value in values if np.isfinite(value)]
 
     def spectrum(self, epoch: int = -1) -> tuple[int, dict[str, np.ndarray]]:
         """Arrays ``(seeds, k)`` of the last epoch, or of that one (from 0), with its number.
 
-        Seeds that did not get as far as the others are left out. Without any: -1 and nothing.
+        They are those of the whole runs, if measured in that epoch. Without any: -1 and nothing.
         """
-        rows = {id(run): _row(run, epoch) for run in self.runs}
+        members = whole(self)
+        rows = {id(run): _row(run, epoch) for run in members}
         reached = {
             id(run): int(run.spectra["epoch"][rows[id(run)]])
-            for run in self.runs
+            for run in members
             if rows[id(run)] >= 0
         }
         if not reached:
             return -1, {}
         at = max(reached.values())
-        there = [run for run in self.runs if reached.get(id(run)) == at]
+        there = [run for run in members if reached.get(id(run)) == at]
         names = set.intersection(*(set(run.spectra) for run in there))
         return at, {
             name: np.stack([run.spectra[name][rows[id(run)]] for run in there]) for name in names
         }
+
+
+def whole(group: Group) -> list[Run]:
+    """The runs that results are made of: those that went as far as the furthest of the group.
+
+    This rule holds for every mean, band, verdict and n; :func:`behind` has the others.
+    """
+    most = max(run.epochs for run in group.runs)
+    return [run for run in group.runs if run.epochs == most]
+
+
+def behind(group: Group) -> list[Run]:
+    """The runs that broke off, or are, before the furthest of the group."""
+    most = max(run.epochs for run in group.runs)
+    return [run for run in group.runs if run.epochs < most]
+
+
+def not_counted(groups: Sequence[Group]) -> list[str]:
+    """A line for each run behind the others of its setting."""
+    return [
+        f"not counted: {group.label}, seed {run.seed}: {run.epochs} epochs, where others have "
+        f"{whole(group)[0].epochs}"
+        for group in groups
+        for run in behind(group)
+    ]
+
+
+def curve_of(runs: Sequence[Run], column: str) -> Curve:
+    """The runs' mean and range of a column in each epoch, which count from 1."""
+    tables = []
+    for run in runs:
+        epochs = run.metrics.get("epoch", np.empty(0)).astype(int) + 1
+        tables.append(dict(zip(epochs.tolist(), run.metrics.get(column, ()))))
+    measured = sorted({e for table in tables for e, v in table.items() if np.isfinite(v)})
+    stack = [[table.get(epoch, np.nan) for epoch in measured] for table in tables]
+    return gather(np.array(measured), np.array(stack))
 
 
 def _row(run: Run, epoch: int) -> int:
@@ -191,28 +232,45 @@ def _suffixes(settings: list[dict[str, Any]]) -> list[str]:
     return suffixes
 
 
-def note(drawn: Sequence[Group], lacking: dict[str, list[Run]] | None = None) -> str:
-    """The line beneath: how many seeds, which runs did not end, which lack what is drawn."""
-    members = [run for group in drawn for run in group.runs]
-    counts = sorted({len(group.runs) for group in drawn})
+def note(
+    drawn: Sequence[Group], lacking: dict[str, list[Run]] | None = None, thin: bool = False
+) -> str:
+    """The line beneath: how many seeds, which runs did not end, which lack what is drawn.
+
+    ``thin`` says that runs behind the others are drawn, as lines of their own.
+    """
+    counts = sorted({len(whole(group)) for group in drawn})
+    left = [run for group in drawn for run in behind(group)]
     said = []
     if counts and counts[-1] > 1:
         seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         said.append(f"Mean of n = {seeds} seeds; band: smallest to largest.")
-    short = [run for run in members if run.epochs < run.config.get("max_epochs", 0)]
+    short = [run for group in drawn for run in whole(group) if run.epochs < _asked(run)]
     if short:
-        ends = [f"{_name(run)} ({run.epochs} of {run.config.max_epochs} epochs)" for run in short]
-        said.append(f"As far as it went: {_listed(ends)}.")
+        said.append(f"As far as it went: {_listed(map(_so_far, short))}.")
+    if left:
+        how = "a thin line and in no mean" if thin else "not drawn"
+        said.append(f"Behind the others of its setting, {how}: {_listed(map(_so_far, left))}.")
     for what, runs in (lacking or {}).items():
-        if runs:
-            said.append(f"Without {what}: {_listed([_name(run) for run in runs])}.")
+        missing = [_name(run) for run in runs if not any(run is other for other in left)]
+        if missing:
+            said.append(f"Without {what}: {_listed(missing)}.")
     return " ".join(said)
+
+
+def _asked(run: Run) -> int:
+    return int(run.config.get("max_epochs", 0))
+
+
+def _so_far(run: Run) -> str:
+    return f"{_name(run)} ({run.epochs} of {_asked(run) or '?'} epochs)"
 
 
 def _name(run: Run) -> str:
     return f"{run.label}, seed {run.seed}"
 
 
-def _listed(names: list[str]) -> str:
+def _listed(told: Iterable[str]) -> str:
+    names = list(told)
     more = len(names) - NAMED
     return "; ".join(names[:NAMED]) + (f"; and {more} more" if more > 0 else "")

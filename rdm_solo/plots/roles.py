@@ -50,8 +50,21 @@ def draw(roles: Sequence[Roles], columns: int = 2) -> Figure:
     FigureCanvasAgg(figure)  # the one that measures text
     for i, group in enumerate(groups.values()):
         _panel(figure.add_subplot(down, across, i + 1), group)
+    if words := _left_out(roles):
+        figure.supxlabel(words, fontsize=7.5, color="0.3")
     figure.draw_without_rendering()  # settles the layout while the style holds
     return figure
+
+
+def _left_out(roles: Sequence[Roles]) -> str:
+    """What a log axis has no place for, of what is drawn."""
+    gone = {s.name for run in roles for s in run.series if not (s.value > 0).all()}
+    said = []
+    if gone - {"g"}:
+        said.append("ω ≤ 0 is left out")
+    if "g" in gone:
+        said.append("g is cut where the online eigenvalues vanish")
+    return f"On the log axes {', '.join(said)}." if said else ""
 
 
 def _panel(axes: Axes, group: Sequence[Roles]) -> None:
@@ -80,7 +93,10 @@ def _panel(axes: Axes, group: Sequence[Roles]) -> None:
         r"target eigenvalue $\lambda^z$" if online else r"online eigenvalue $\lambda^p$"
     )
     axes.set_ylabel("online filter" if online else r"target filter $\sqrt{\lambda^z/\lambda^p}$")
-    style.head(axes, first.label + f" ({first.note})" * bool(first.note))
+    others = len(group) - 1
+    notes = [first.note, f"thin: {others} other seed{'s' * (others > 1)}" * bool(others)]
+    words = "; ".join(filter(None, notes))
+    style.head(axes, first.label + f" ({words})" * bool(words))
     if not online:
         axes.axhline(1, color="0.5", linewidth=0.8, zorder=0)
     _ticks(axes)

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rdm_solo import cli, runs
-from rdm_solo.plots.grouping import Group, groups
+from rdm_solo.plots.grouping import Group, groups, not_counted, whole
 from rdm_solo.report import figures, verdicts
 from rdm_solo.report.html import Report, page
+from rdm_solo.report.markup import Html, join, tag, typeset
+from rdm_solo.report.places import relative, verbatim
 
 __all__ = ["missing", "opened", "table", "write"]
 
@@ -26,11 +28,11 @@ NAME = "report.html"
 def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = True) -> Path:
     """Draw the runs in these folders and write the page; its path.
 
-    ``checkpoints=False`` leaves out what is recomputed from them (Figure 5).
+    ``checkpoints=False`` leaves out what is recomputed from them (the paper's Figure 5).
     """
     found, broken = runs.survey(paths)
     if not found:
-        raise ValueError(broken[0])
+        raise ValueError(next(iter(broken.values())))
     folder = out or _folder(paths)
     cli.make_folder(folder, "--out FOLDER")
     begun = [run for run in found if run.epochs]
@@ -41,8 +43,11 @@ def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = Tr
         more, lacking = part(grouped, folder)
         pictures, absent = [*pictures, *more], [*absent, *lacking]
     pictures.sort(key=lambda picture: picture.title.partition(" ")[0])  # 1., 2., ..., Predicted
-    report = Report(_title(paths, found), grouped, pictures, [*broken, *missing(found)], absent)
-    (folder / NAME).write_text(page(report), encoding="utf-8")
+    places = [*(run.folder for run in found), *broken]
+    problems = [verbatim(line, places) for line in [*broken.values(), *missing(found)]]
+    undrawn = [verbatim(line, places) for line in absent]
+    made = Report(*_title(paths, found), grouped, pictures, problems, undrawn)
+    (folder / NAME).write_text(page(made), encoding="utf-8")
     print(table(grouped))
     return folder / NAME
 
@@ -51,10 +56,13 @@ def _folder(paths: Sequence[Path]) -> Path:
     return paths[0] / "report" if len(paths) == 1 else Path("report")
 
 
-def _title(paths: Sequence[Path], found: Sequence[runs.Run]) -> str:
+def _title(paths: Sequence[Path], found: Sequence[runs.Run]) -> tuple[str, Html]:
+    """The page's title as text, and as its heading."""
     if len(found) == 1:
-        return f"{found[0].label}, seed {found[0].seed}"
-    return ", ".join(path.resolve().name for path in paths)
+        title = f"{found[0].label}, seed {found[0].seed}"
+        return title, typeset(title)
+    names = list(dict.fromkeys(relative(paths)))
+    return ", ".join(names), join(*(tag("code", name) for name in names), between=", ")
 
 
 def missing(found: Sequence[runs.Run]) -> list[str]:
@@ -87,20 +95,18 @@ def missing(found: Sequence[runs.Run]) -> list[str]:
 
 
 def table(grouped: Sequence[Group]) -> str:
-    """The settings, their last ranks and the verdicts, as text."""
+    """The settings, their last ranks and the verdicts, as text; runs behind are named beneath."""
     head = ["setting", "n", "online", "target", "leads?", "low-pass?", "collapsed?"]
     rows = [head]
     for group in grouped:
-        last = [
-            [v for v in (run.last(f"erank/{branch}") for run in group.runs) if math.isfinite(v)]
-            for branch in ("online", "target")
-        ]
-        answers = [verdict.answer for verdict in verdicts.verdicts(group.runs)]
+        counted = whole(group)
+        answers = [verdict.answer for verdict in verdicts.verdicts(counted)]
+        last = (group.last(f"erank/{branch}") for branch in ("online", "target"))
         ranks = [verdicts.spread(values, 1) for values in last]
-        rows.append([group.label, str(len(group.runs)), *ranks, *answers])
+        rows.append([group.label, str(len(counted)), *ranks, *answers])
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in rows)
-    return "\n".join(lines)
+    return "\n".join([*lines, *not_counted(grouped)])
 
 
 def opened(path: Path) -> str:
@@ -134,7 +140,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     parser.add_argument(
-        "--no-checkpoints", action="store_true", help="leave out Figure 5, which loads models"
+        "--no-checkpoints",
+        action="store_true",
+        help="leave out what loads models, the paper's Figure 5",
     )
     return parser.parse_args(argv)
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import base64
 import io
 import logging
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rdm_solo.plots.grouping import Group
+import numpy as np
+
+from rdm_solo.plots.eigenvalues import beside_symmetric, compared, with_spectra
+from rdm_solo.plots.exponents import against_p
+from rdm_solo.plots.grouping import Group, whole
 from rdm_solo.report.html import Picture
-from rdm_solo.report.tables import whole
 from rdm_solo.report.verdicts import spread
 from rdm_solo.runs import Run
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from rdm_solo.prediction import Prediction
+    from rdm_solo.roles import Roles
 
 __all__ = ["draw", "predictions", "roles"]
 
@@ -33,80 +36,51 @@ LARGEST_SVG = 700_000
 NAMED, PREDICTED = 6, 4
 
 
+Columns = tuple[tuple[str, str, int], ...]  # of metrics.csv, their names in words, digits
+
+
 @dataclass(frozen=True)
 class Drawing:
-    """A figure of :mod:`rdm_solo.plots`, what it shows, and its numbers in these runs."""
+    """A figure of :mod:`rdm_solo.plots`, what it shows, the columns whose last values stand beneath
+    it, and which settings it draws."""
 
     name: str
-    function: str
     title: str
     caption: str
-    numbers: Callable[[Group], str]
-
-
-def _ends(group: Group, *columns: tuple[str, str, int]) -> str:
-    """Last values of some columns, named."""
-    parts = []
-    for column, name, digits in columns:
-        values = [v for v in (run.last(column) for run in whole(group)) if math.isfinite(v)]
-        if values:
-            parts.append(f"{name} {spread(values, digits)}")
-    return ", ".join(parts)
-
-
-def _eranks(group: Group) -> str:
-    return _ends(group, ("erank/target", "target", 1), ("erank/online", "online", 1))
-
-
-def _symmetric(group: Group) -> str:
-    run = group.first
-    if run.method not in ("vanilla", "symsimsiam") and (run.method, run.filter) != OWN:
-        return ""
-    return _ends(group, ("feature/variance", "variance", 3), ("erank/projection", "rank", 1))
-
-
-OWN = ("simsiam", "learnable")
-
-
-def _of_p(group: Group) -> str:
-    if group.first.p is None:
-        return ""
-    columns = (("val/acc1", "accuracy", 1), ("val/knn_acc1", "kNN", 1), ("erank/gap", "gap", 2))
-    return _ends(group, *columns)
+    columns: Columns
+    drawn: Callable[[Sequence[Group]], Sequence[Group]] = list
 
 
 DRAWINGS = (
     Drawing(
         "effective_rank",
-        "effective_rank",
-        "1. Effective rank of both branches over training (Figures 1 and 7 of the paper)",
+        "1. Effective rank of both branches over training (the paper's Figures 1 and 7)",
         "The effective rank counts the directions that the outputs use: the exponential of the "
         "entropy of the correlation matrix's normalised eigenvalues, 1 if all outputs lie on one "
-        "line, k if they fill all dimensions alike. Target above online in every epoch is the rank "
-        "difference that keeps features from collapsing; lines that rise again after the first "
-        "epochs' fall are what Theorem 4 promises. Lines that fall to 1 are a collapse.",
-        _eranks,
+        "line, k if they fill all dimensions alike. Where the target lies above the online branch "
+        "there is a rank difference, which in the paper's account keeps features from collapsing; "
+        "lines that rise again after the first epochs' fall are what Theorem 4 describes, under "
+        "its conditions. Lines that fall to 1 are a collapse.",
+        (("erank/target", "target", 1), ("erank/online", "online", 1)),
     ),
     Drawing(
         "symmetric",
-        "symmetric",
-        "2. Symmetric against asymmetric (Figure 2)",
-        "Without a predictor, a filter or a stop-gradient both branches are alike. Centring "
-        "(SymSimSiam) keeps the variance up where the vanilla network's may fall to zero, but the "
-        "eigenvalues of both drop faster than SimSiam's: few directions are left. The two branches "
-        "of a symmetric network lie on each other, hence nothing lifts the rank.",
-        _symmetric,
+        "2. Symmetric against asymmetric (the paper's Figure 2)",
+        "Without a predictor, a filter or a stop-gradient both branches are alike, so that their "
+        "eigenvalues lie on each other and nothing lifts the rank. Centring (SymSimSiam) keeps "
+        "the variance up, which a vanilla network's loss does not. Few directions are left where "
+        "eigenvalues drop fast, be the variance high or low.",
+        (("feature/variance", "variance", 3), ("erank/projection", "rank", 1)),
+        beside_symmetric,
     ),
     Drawing(
         "alignment",
-        "alignment",
-        "3. Alignment of the branches' eigenspaces (Figure 3)",
+        "3. Alignment of the branches' eigenspaces (the paper's Figure 3)",
         "The mean cosine between an eigenvector u of the target's C_z and C_p u: 1 if both "
         "matrices have the same eigenvectors, so that the branches differ in their eigenvalues "
         "alone and a spectral filter is the whole difference. The plain mean counts directions "
         "with hardly any energy as much as the first; the weighted one counts by eigenvalues.",
-        lambda group: _ends(
-            group,
+        (
             ("alignment/online_target", "plain", 2),
             ("alignment/online_target_weighted", "weighted", 2),
             ("alignment/target_positive", "with C₊", 2),
@@ -114,46 +88,57 @@ DRAWINGS = (
     ),
     Drawing(
         "spectra",
-        "spectra",
-        "4. Eigenvalues of both branches and the filter curve (Figures 4 and 8)",
-        "Above, the eigenvalues in descending order on a log axis: the target's tail lies higher. "
-        "Below, the filter between the branches, g = √(λ_p/λ_z), against the target's eigenvalue. "
-        "A curve that rises to the right is low-pass: large eigenvalues pass, small ones are "
-        "damped. Sorted pairs rise for almost any two spectra; the crosses follow the target's own "
+        "4. Eigenvalues of both branches and the filter curve (the paper's Figures 4 and 8)",
+        "Over the index i: the eigenvalues in descending order on a log axis; the branch whose "
+        "tail lies higher uses more directions. Over the target's eigenvalue: the filter between "
+        "the branches, g = √(λ_p/λ_z). A curve that rises to the right is low-pass: large "
+        "eigenvalues pass, small ones are damped. Sorted pairs rise wherever the target's spectrum "
+        "is the flatter one, whatever its directions; the crosses follow the target's own "
         "eigenvectors and are the stricter test.",
-        lambda group: _ends(
-            group,
+        (
             ("filter/monotonicity", "monotonicity sorted", 2),
             ("filter/monotonicity_directional", "directional", 2),
         ),
+        with_spectra,
     ),
     Drawing(
         "variants",
-        "variants",
-        "6. Eigenvalues of the variants (Figure 6)",
+        "6. Eigenvalues of the variants (the paper's Figure 6)",
         "Eigenvalues of the projector's outputs before any filter, so that online and target "
         "filters compare. The slower they fall, the more directions carry signal.",
-        lambda group: _ends(group, ("erank/projection", "effective rank", 1)),
+        (("erank/projection", "effective rank", 1),),
+        compared,
     ),
     Drawing(
         "losses",
-        "losses",
-        "6b. Training loss (Figure 9)",
-        "With a filter the loss does not simply go to its minimum: the rank difference keeps the "
-        "branches apart. A loss at its minimum (-1 for cosine losses) with a low rank is a "
-        "collapse. Losses of different methods are on different scales.",
-        lambda group: _ends(group, ("train/loss", "loss", 3)),
+        "6b. Training loss (the paper's Figure 9)",
+        "A rank difference between the branches holds the loss above its minimum. That is -1 for "
+        "SimSiam, SymSimSiam and Vanilla (minus the cosine), and 0 for BYOL (2 - 2 cos); a loss "
+        "at its minimum with a low rank is a collapse. SwAV's and DINO's are cross-entropies, on "
+        "scales of their own.",
+        (("train/loss", "loss", 3),),
     ),
     Drawing(
-        "sweep",
         "sweep",
         "7. Accuracy, effective rank and gap against p",
-        "Last values of each run over the exponent. For a target filter p = 0 is none, negative p "
-        "lifts the target's rank, positive p lowers it; for an online filter it is the other way "
-        "round. A wider gap is not always better: look at where accuracy peaks.",
-        _of_p,
+        "Last values of each run over the exponent. A target filter with p from -1 to 0 lifts the "
+        "target's rank, one with p > 0 lowers it; an online filter with p > 0 lowers the online "
+        "rank; p = 0 is no filter. Settings without an exponent are horizontal lines. A wider gap "
+        "is not always better: look at where accuracy peaks.",
+        (
+            ("val/acc1", "online classifier", 1),
+            ("val/knn_acc1", "kNN", 1),
+            ("erank/gap", "gap", 2),
+        ),
+        against_p,
     ),
 )
+
+
+def _ends(group: Group, columns: Columns) -> str:
+    """Last values of some columns, named."""
+    found = [(group.last(column), name, digits) for column, name, digits in columns]
+    return ", ".join(f"{name} {spread(v, digits)}" for v, name, digits in found if v)
 
 
 def draw(groups: Sequence[Group], folder: Path) -> tuple[list[Picture], list[str]]:
@@ -166,9 +151,9 @@ def draw(groups: Sequence[Group], folder: Path) -> tuple[list[Picture], list[str
     for drawing in DRAWINGS:
         reason = _not_for(drawing, runs)
         if not reason:
-            made = _try(partial(getattr(plots, drawing.function), runs))
+            made = _try(partial(getattr(plots, drawing.name), runs))
             if not isinstance(made, str):
-                numbers = _in_these(groups, drawing.numbers)
+                numbers = _in_these(drawing.drawn(groups), drawing.columns)
                 pictures.append(
                     _picture(made, folder, drawing.name, drawing.title, [drawing.caption], numbers)
                 )
@@ -195,9 +180,9 @@ def _try(make: Callable[[], Any]) -> Any:
         return f"it failed with {type(error).__name__}: {error}"
 
 
-def _in_these(groups: Sequence[Group], numbers: Callable[[Group], str]) -> list[str]:
-    """The numbers of the first settings, at the end of training."""
-    found = [(group.label, numbers(group)) for group in groups]
+def _in_these(drawn: Sequence[Group], columns: Columns) -> list[str]:
+    """The numbers of the first settings that are drawn, at the end of training."""
+    found = [(group.label, _ends(group, columns)) for group in drawn]
     told = [f"{label}: {text}" for label, text in found if text]
     more = len(told) - NAMED
     return told[:NAMED] + ([f"and {more} more in the tables below"] if more > 0 else [])
@@ -279,14 +264,14 @@ PREDICTION = (
 
 
 def roles(groups: Sequence[Group], folder: Path) -> tuple[list[Picture], list[str]]:
-    """Figure 5, from checkpoints: one run of each method's own asymmetry, else of any filter."""
+    """The paper's Figure 5, from checkpoints: a run of each method's own asymmetry, else of any."""
     chosen: dict[str, Run] = {}
     for own in (True, False):
         for group in groups:
             run = whole(group)[0]
             if (run.filter in ("none", "learnable")) == own and run.method in CLAIMED:
                 chosen.setdefault(run.method, run)
-    title = "5. The role of asymmetric designs (Figure 5)"
+    title = "5. The role of asymmetric designs (the paper's Figure 5)"
     if not chosen:
         return [], [f"Figure {title}: no run of {', '.join(CLAIMED)}."]
     from rdm_solo import roles as roles_
@@ -304,17 +289,49 @@ def roles(groups: Sequence[Group], folder: Path) -> tuple[list[Picture], list[st
     if isinstance(made, str):
         return [], [*absent, f"Figure {title}: {made}"]
     of = "; ".join(f"{run.label}, seed {run.seed}" for run in found)
-    return [
-        _picture(made, folder, "roles", title, [ROLES, f"From the checkpoints of {of}."])
-    ], absent
+    captions = [ROLES, f"From the checkpoints of {of}."]
+    return [_picture(made, folder, "roles", title, captions, list(map(_role, found)))], absent
+
+
+def _role(run: Roles) -> str:
+    """A run's curves in words: how steep they are, which are flat, what a log axis leaves out."""
+    named = {series.name: series for series in run.series}
+    shown = ("g", "omega") if run.branch == "online" else (run.own,)
+    words = {"g": "g", "omega": "ω"}
+    said = [f"slope {named[n].slope:.2f} ({words.get(n, n)})" for n in shown if n in named]
+    own = named[run.own].group if run.own in named else ""
+    for group in dict.fromkeys(series.group for series in run.series):
+        if run.method == "swav" and group != own:
+            said.append(_level(group, [s.value for s in run.series if s.group == group]))
+    for name, why in (("g", "g vanishes"), ("omega", "ω is not positive")):
+        value = named[name].value if name in named else np.empty(0)
+        if gone := int((~(value > 0)).sum()):
+            said.append(f"{why} at {gone} of {len(value)} eigenvalues")
+    return f"{run.label}: {'; '.join(said)}"
+
+
+def _level(group: str, curves: Sequence[np.ndarray]) -> str:
+    """Between what the curves of a group lie, and whether that is flat."""
+    values = np.concatenate(curves)
+    low, high = np.nanmin(values), np.nanmax(values)
+    between = f"between {low:.2f} and {high:.2f}"
+    if low >= 1 / FLAT and high <= FLAT:
+        return (
+            f"with {group}, the online temperature, the lines are flat ({between}): the iterations "
+            "by themselves hardly change the spectrum"
+        )
+    return f"with {group}, the online temperature, the lines lie {between}"
 
 
 CLAIMED = ("simsiam", "byol", "swav", "dino")
+FLAT = 1.1  # lines that stay within a tenth of 1
 ROLES = (
     "Recomputed from checkpoints without training. BYOL and SimSiam: the filter of the ideal "
     "predictor, ω = λ₊/λ_z, between 0 and 1 (Theorem 2), which a good predictor comes close to; "
-    "rising with λ is low-pass. SwAV: the target's filter for 0 to 3 Sinkhorn iterations, with the "
-    "run's ε and with ε at the online temperature, where nothing but the iterations is left; DINO: "
-    "for centring and/or sharpening at several temperatures. A target filter that falls with λ is "
-    "high-pass, the same asymmetry seen from the other branch."
+    "rising with λ is low-pass. A log axis has no place for ω ≤ 0, which finitely many pairs can "
+    "give and which is left out; g is cut where the online eigenvalues vanish. SwAV: the target's "
+    "filter for 0 to 3 Sinkhorn iterations, with the run's ε and with ε at the online temperature, "
+    "where nothing but the iterations is left; DINO: for centring and/or sharpening at several "
+    "temperatures. A target filter that falls with λ is high-pass, the same asymmetry seen from "
+    "the other branch. The slope is that of the curve's logarithm over log λ."
 )

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
+from typing import Any
 
 from rdm_solo import __version__
-from rdm_solo.plots.grouping import Group
+from rdm_solo.plots.grouping import Group, behind, whole
 from rdm_solo.report import tables
 from rdm_solo.report.markup import Html, join, tag, typeset
 from rdm_solo.report.tables import Table
@@ -43,10 +44,11 @@ class Report:
     and why."""
 
     title: str
+    heading: Html
     groups: Sequence[Group]
     pictures: Sequence[Picture] = field(default_factory=list)
-    problems: Sequence[str] = field(default_factory=list)
-    absent: Sequence[str] = field(default_factory=list)
+    problems: Sequence[Html] = field(default_factory=list)
+    absent: Sequence[Html] = field(default_factory=list)
 
 
 def page(report: Report) -> str:
@@ -101,7 +103,7 @@ def _header(report: Report, sections: Iterable[tuple[str, str, str]]) -> Html:
     links = (tag("li", tag("a", title, href=f"#{key}")) for key, title, _ in sections)
     return tag(
         "header",
-        tag("h1", typeset(report.title)),
+        tag("h1", report.heading),
         tag("p", counts, class_="soft"),
         tag("nav", tag("ul", *links), aria_label="Sections"),
     )
@@ -126,29 +128,45 @@ def _glance(groups: Sequence[Group]) -> Html:
 
 
 def _card(group: Group) -> Html:
-    run = group.first
-    seeds = ", ".join(str(seed) for seed in sorted(r.seed for r in group.runs))
-    epochs = sorted({r.epochs for r in group.runs})
+    counted = whole(group)
+    seeds = ", ".join(str(seed) for seed in sorted(run.seed for run in counted))
     facts = (
-        f"{run.dataset}; seed{'s' * (len(group.runs) > 1)} {seeds}; "
-        f"{'–'.join(map(str, epochs))} of {run.config.get('max_epochs', '?')} epochs"
+        f"{group.first.dataset}; seed{'s' * (len(counted) > 1)} {seeds}; "
+        f"{counted[0].epochs} of {group.first.config.get('max_epochs', '?')} epochs"
     )
-    told = [
-        f"While it trained: {warning['text']}"
-        for r in group.runs
-        for warning in r.summary.get("warnings") or []
-        if isinstance(warning, dict) and "text" in warning
-    ]
-    items = [join(tag("dt", v.question), _answer(v)) for v in verdicts(group.runs)]
-    warned = [_list(list(dict.fromkeys(told)))] if told else []
+    left = ", ".join(f"seed {run.seed} ({run.epochs} epochs)" for run in behind(group))
+    items = [join(tag("dt", v.question), _answer(v)) for v in verdicts(counted)]
+    told = _watched(group)
+    if told:
+        lines = (tag("small", typeset(line)) for line in told)
+        items.append(join(tag("dt", "What was said while it trained"), tag("dd", *lines)))
     return tag(
         "article",
         tag("h3", typeset(group.label)),
-        tag("p", facts, class_="soft"),
+        tag("p", facts, f"; not counted: {left}" if left else "", class_="soft"),
         tag("dl", *items),
-        *warned,
         class_="card",
     )
+
+
+def _watched(group: Group) -> list[str]:
+    """The watch's warnings: each kind once, in the words of the first run that had it."""
+    kinds: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    for run in group.runs:
+        for warning in run.summary.get("warnings") or []:
+            if isinstance(warning, dict) and "text" in warning:
+                kinds.setdefault(str(warning.get("kind")), []).append((run.seed, warning))
+    lines = []
+    for (seed, first), *others in kinds.values():
+        line = f"Seed {seed}: {first['text']}" if len(group.runs) > 1 else str(first["text"])
+        alike = ", ".join(f"{seed} (epoch {_epoch(other)})" for seed, other in others)
+        lines.append(f"{line} Likewise seed{'s' * (len(others) > 1)} {alike}." if alike else line)
+    return lines
+
+
+def _epoch(warning: dict[str, Any]) -> str:
+    epoch = warning.get("epoch")
+    return str(epoch + 1) if isinstance(epoch, int) else "?"
 
 
 MARKS = {True: "✓ ", False: "✗ ", None: "○ "}
@@ -217,8 +235,8 @@ def _table(table: Table) -> Html:
             "tr",
             tag("th", typeset(row[0]), scope="row"),
             *(
-                tag("td", typeset(cell), class_="words" if w else None)
-                for cell, w in zip(row[1:], words[1:])
+                tag("td", _cell(name, cell), class_="words" if w else None)
+                for name, cell, w in zip(table.head[1:], row[1:], words[1:])
             ),
         )
         for row in table.rows
@@ -230,6 +248,10 @@ def _table(table: Table) -> Html:
     )
     notes = tag("p", " ".join(table.notes), class_="notes") if table.notes else Html()
     return join(scroll, notes)
+
+
+def _cell(name: str, cell: str) -> Html:
+    return tag("code", cell) if name == "folder" else typeset(cell)
 
 
 def _is_words(name: str, column: int, table: Table) -> bool:

@@ -14,7 +14,8 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from rdm_solo import paper
-from rdm_solo.plots.grouping import Group
+from rdm_solo.plots.grouping import Group, behind, whole
+from rdm_solo.report.places import relative
 from rdm_solo.report.verdicts import spread, verdicts
 from rdm_solo.runs import Run, exponent
 
@@ -32,12 +33,6 @@ class Table:
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = field(default_factory=list)
-
-
-def whole(group: Group) -> list[Run]:
-    """The runs that enter a mean: those that went as far as the furthest of their setting."""
-    most = max(run.epochs for run in group.runs)
-    return [run for run in group.runs if run.epochs == most]
 
 
 def linear(run: Run) -> tuple[str, dict[str, float]]:
@@ -187,9 +182,9 @@ def last_values(groups: Sequence[Group]) -> list[Table]:
             ]
         )
     notes = ["Mean ± standard deviation over the n runs that went furthest of their setting."]
-    left = [_name(run) for group in groups for run in group.runs if run not in whole(group)]
+    left = [_name(run) for group in groups for run in behind(group)]
     if left:
-        notes.append(f"Broken off earlier and not in the means: {_few(left)}.")
+        notes.append(f"Behind the others of their setting and not in the means: {_few(left)}.")
     return [Table(RANKS, RANK_HEAD, ranks, notes), Table(REST, REST_HEAD, rest, [PROBED])]
 
 
@@ -210,19 +205,19 @@ def each(groups: Sequence[Group]) -> Table:
     """Every run with its verdicts."""
     head = ["run", "folder", "epochs", "erank online", "erank target", "online acc.", "kNN"]
     head += ["target leads?", "low-pass?", "collapsed?"]
+    runs = [(group.label, run) for group in groups for run in group.runs]
     rows = []
-    for group in groups:
-        for run in group.runs:
-            numbers = ("erank/online", "erank/target", "val/acc1", "val/knn_acc1")
-            rows.append(
-                [
-                    f"{group.label}, seed {run.seed}",
-                    run.folder.name,
-                    str(run.epochs),
-                    *(spread(_last([run], name), 1) for name in numbers),
-                    *(verdict.answer for verdict in verdicts([run])),
-                ]
-            )
+    for (label, run), folder in zip(runs, relative([run.folder for _, run in runs])):
+        numbers = ("erank/online", "erank/target", "val/acc1", "val/knn_acc1")
+        rows.append(
+            [
+                f"{label}, seed {run.seed}",
+                folder,
+                str(run.epochs),
+                *(spread(_last([run], name), 1) for name in numbers),
+                *(verdict.answer for verdict in verdicts([run])),
+            ]
+        )
     return Table("Every run: its last values and the verdicts on it alone.", head, rows)
 
 

@@ -25,8 +25,11 @@ UNMEASURED = "not measured"
 SOFTMAX = ("swav", "dino")
 
 RULES = (
+    "Answers, means, bands and n are of the runs that went furthest of their setting. A run behind "
+    "them is named, drawn as a thin line as far as it went, and judged alone under Every run.",
     "The target leads where its effective rank is above the online one's (by more than rounding) "
-    "in a measured epoch; in every epoch, or in 95 % of them, is a yes.",
+    "in a measured epoch; in every epoch, or in 95 % of them, is a yes. It is no merit, and has no "
+    "colour, where there is no filter or the run collapsed.",
     f"The filter is low-pass where Spearman's rank correlation of the last epoch's curve with the "
     f"target's eigenvalues is at least {SORTED:g} for sorted eigenvalues and at least "
     f"{DIRECTIONAL:g} along the target's eigenvectors. Sorted pairing makes almost any curve rise; "
@@ -67,9 +70,10 @@ def leads(runs: Sequence[Run]) -> Verdict:
         f"gap above zero in {100 * statistics.fmean(shares):.0f} % of the measured epochs; "
         f"effective rank {', '.join(measured)}"
     )
-    if good and (_direction(runs[0]) or 0) > 0:
-        answer += ", by construction"
-    return Verdict("Does the target lead?", answer, good, numbers, _gap_is_forced(runs[0]))
+    caveat = _gap_is_forced(runs[0])
+    if any((_share(run) or 0) > 0 and _collapsed(run)[1] is False for run in runs):
+        caveat += " The outputs collapsed: a gap is no sign of health here."
+    return Verdict("Does the target lead?", answer, good, numbers, caveat)
 
 
 def _gaps(run: Run) -> np.ndarray:
@@ -89,7 +93,9 @@ def _leads(run: Run) -> tuple[str, bool | None]:
     if np.abs(gaps).max() <= NO_GAP:
         return "no, both ranks are the same", None
     if share >= 0.95:
-        return "yes, in every epoch" if share == 1 else "yes, in nearly every epoch", True
+        answer = "yes, in every epoch" if share == 1 else "yes, in nearly every epoch"
+        merit = not _unfiltered(run) and _collapsed(run)[1] is not False
+        return answer + ", per batch by construction" * _is_forced(run), True if merit else None
     if share == 0:
         return "no, the online branch leads", False
     return ("mostly", None) if share >= 0.5 else ("seldom", False)
@@ -104,8 +110,14 @@ def low_pass(runs: Sequence[Run]) -> Verdict:
         return Verdict("Is the filter low-pass?", answer, good, _lacks(curves[0]))
     numbers = f"monotonicity {spread(values[0], 2)} sorted, {spread(values[1], 2)} directional"
     caveat = ""
-    if _direction(runs[0]) is not None:
-        caveat = "The filter was set by hand: this shows whether it acts as it was meant to."
+    if _direction(runs[0]) is not None and not _unfiltered(runs[0]):
+        caveat = FIXED_CURVE
+    if _whitens(runs[0]):
+        branch = runs[0].filter.partition("_")[0]
+        caveat = (
+            f"σ^-1 makes the {branch} eigenvalues of a batch equal: their directions are then "
+            "arbitrary, and the directional test says nothing here."
+        )
     return Verdict("Is the filter low-pass?", answer, good, numbers, caveat)
 
 
@@ -190,11 +202,18 @@ def _peaks(runs: Sequence[Run]) -> list[float]:
     return [float(np.nanmax(column)) for column in columns if np.isfinite(column).any()]
 
 
+FIXED_CURVE = (
+    "The filter was set by hand: this shows whether it acts as it was meant to. It works on each "
+    "batch's own spectrum, so that the epoch's curve need not follow it at every point."
+)
 FORCED = {
     "byol": "The target network's lag alone makes a gap; the rest of it was learned.",
-    "swav": "Temperatures that are set beside Sinkhorn's ε have a share in the gap; see Figure 5.",
-    "dino": "Temperatures that are set have a share in the gap; see Figure 5.",
+    "swav": "Temperatures that are set beside Sinkhorn's ε have a share in the gap; see the roles "
+    "of asymmetric designs below.",
+    "dino": "Temperatures that are set have a share in the gap; see the roles of asymmetric "
+    "designs below.",
 }
+LAG = " (the target network's lag adds to it or takes from it)"
 
 
 def _gap_is_forced(run: Run) -> str:
@@ -202,7 +221,7 @@ def _gap_is_forced(run: Run) -> str:
     if run.method in ("vanilla", "symsimsiam"):
         return "Both branches are one output here: equal ranks hold by construction."
     lags = run.method == "byol"
-    if run.filter == "identity":
+    if _unfiltered(run):
         return (
             "There is no filter: a gap comes from the target network's lag alone."
             if lags
@@ -211,17 +230,65 @@ def _gap_is_forced(run: Run) -> str:
     direction = _direction(run)
     if direction is None:
         return FORCED.get(run.method, "Nothing in the setting forces a gap: it was learned.")
-    also = " (the target network's lag adds to it)" if lags else ""
+    if _whitens(run):
+        return _whitened(run)
     if direction > 0:
-        return (
-            "The filter is fixed and low-pass, so that the gap holds by construction (Theorem 3)"
-            f"{also}: it is no finding."
-        )
+        return f"{_low_pass_by_hand(run)}{LAG * lags}: it is no finding."
     if direction < 0:
         return (
-            f"The filter is fixed and points the wrong way: a negative gap is its own work{also}."
+            "The filter is fixed and points the wrong way: a negative gap is its own work"
+            f"{LAG * lags}."
+        )
+    if _turns(run):
+        return (
+            "The exponent is below -1, which turns the order of the directions round: Theorem 3 "
+            "does not say which branch leads. What gap there is follows from the filter."
         )
     return "The filter is fixed: what gap there is follows from it, and is no finding."
+
+
+def _low_pass_by_hand(run: Run) -> str:
+    """What Theorem 3 says of a fixed filter, and of what: a batch, before its rows are scaled."""
+    if run.method == "byol":  # the target's spectrum is another network's
+        side = "raises the target's rank" if run.filter == "target_pow" else "lowers the online one"
+        return f"The filter is fixed and {side} in each batch (Theorem 3)"
+    return (
+        "The filter is fixed and low-pass, so that in each batch, before rows get unit length, "
+        "the gap holds by construction (Theorem 3)"
+    )
+
+
+def _whitened(run: Run) -> str:
+    if run.filter == "target_pow":
+        return (
+            "σ^-1 on the target makes all singular values of a batch equal: its effective rank is "
+            "by construction about as high as the batch allows, whatever was learned."
+        )
+    return (
+        "σ^-1 on the online branch makes all singular values of a batch equal, which is the wrong "
+        "way: the online rank is by construction about as high as the batch allows."
+    )
+
+
+def _is_forced(run: Run) -> bool:
+    """Whether a fixed filter between outputs of one network makes the gap in each batch."""
+    return run.method != "byol" and (_direction(run) or 0) > 0
+
+
+def _unfiltered(run: Run) -> bool:
+    """Whether both branches have one output, but for a target network's lag."""
+    fixed = run.filter in ("target_pow", "online_pow")
+    symmetric = run.method in ("vanilla", "symsimsiam")
+    return symmetric or run.filter == "identity" or (fixed and run.p == 0)
+
+
+def _whitens(run: Run) -> bool:
+    return run.filter in ("target_pow", "online_pow") and run.p == -1
+
+
+def _turns(run: Run) -> bool:
+    """Whether σ^(1+p) falls with σ, so that the weakest direction comes out first."""
+    return run.filter in ("target_pow", "online_pow") and run.p is not None and run.p < -1
 
 
 def _direction(run: Run) -> int | None:
@@ -232,7 +299,7 @@ def _direction(run: Run) -> int | None:
     if run.filter in ("online_log1p", "online_log1p_sq"):
         return 1
     sign = {"target_pow": -1, "online_pow": 1}.get(run.filter)
-    if sign is None or run.p is None:
+    if sign is None or run.p is None or _turns(run):
         return 0
     return int(np.sign(sign * run.p))
 
