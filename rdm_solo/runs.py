@@ -186,7 +186,7 @@ def _gone(folder: Path) -> str:
     """Whether a table was to be expected."""
     left = [name for name in ("summary.json", "spectra.npz") if (folder / name).is_file()]
     if left:
-        return f", although {left[0]} is there: was it removed, or not copied?"
+        return f", although {left[0]} is there (was it removed, or not copied?)"
     return ": no epoch has ended"
 
 

@@ -17,7 +17,7 @@ from rdm_solo import plots
 from rdm_solo.plots.eigenvalues import beside_symmetric, compared, with_spectra
 from rdm_solo.plots.exponents import against_p
 from rdm_solo.plots.grouping import groups
-from rdm_solo.plots.style import BLUE, VERMILION, marked, series, typeset
+from rdm_solo.plots.style import BLUE, VERMILION, marked, series, styled, typeset
 from rdm_solo.runs import Run
 
 LONG = "a_filter_whose_name_somebody_chose_to_be_longer_than_any_panel_is_wide"
@@ -119,6 +119,7 @@ def meet(one: Bbox, other: Bbox, slack: float = 0.5) -> bool:
     return wide > slack and high > slack
 
 
+@styled
 def covered(figure: Figure) -> list[str]:
     """Every collision: text on text, text or key on a panel that is not its own, text outside."""
     with warnings.catch_warnings():
@@ -184,6 +185,17 @@ class TestNothingCoversAnything:
         drawn = [plots.alignment(named, "a title " * 30), plots.variants(long)]
         drawn += [plots.sweep(long)]
         assert [covered(figure) for figure in drawn] == [[]] * len(drawn)
+
+    @styled
+    def test_a_line_that_fits_fits_at_every_resolution(self):
+        figure, _ = plots.figure(2)
+        plots.finish(figure, note="Mean of n = 1 to 2 seeds; band: smallest to largest. " * 4)
+        for dpi in (72, 100, 150):
+            figure.set_dpi(dpi)
+            figure.draw_without_rendering()
+            (text,) = figure.texts
+            box = text.get_window_extent(figure.canvas.get_renderer())
+            assert box.x1 <= figure.bbox.x1, dpi
 
     def test_of_collapsed_and_empty_spectra(self):
         nothing = {name: np.zeros(4) for name in ("lam_online", "lam_target")}

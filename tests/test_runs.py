@@ -144,7 +144,7 @@ def test_a_table_that_is_not_there_is_told_from_one_without_rows(tmp_path):
     write(tmp_path / "run")
     table.unlink()
     assert runs.load(tmp_path / "run").missing == (
-        "no metrics.csv, although summary.json is there: was it removed, or not copied?",
+        "no metrics.csv, although summary.json is there (was it removed, or not copied?)",
     )
     for text in ("", "epoch,erank/online\n", "epoch,erank/online\n0,2"):
         table.write_text(text)

@@ -59,6 +59,9 @@ ONLINE: dict[str, Any] = {
 STYLE: Any = {  # matplotlib 3.11 types every key; 3.9 none
     "font.family": "DejaVu Sans",  # ships with matplotlib; has the Greek and the superscripts
     "mathtext.fontset": "dejavusans",
+    # Hinted letters are up to a tenth wider or narrower from one resolution to the next, so that
+    # lines which fit where they are measured would leave the PNG or the vectors.
+    "text.hinting": "no_hinting",
     "font.size": 9,
     "axes.titlesize": 9.5,
     "axes.labelsize": 9,

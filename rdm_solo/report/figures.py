@@ -289,7 +289,8 @@ def roles(groups: Sequence[Group], folder: Path) -> tuple[list[Picture], list[st
     if isinstance(made, str):
         return [], [*absent, f"Figure {title}: {made}"]
     of = "; ".join(f"{run.label}, seed {run.seed}" for run in found)
-    captions = [ROLES, f"From the checkpoints of {of}."]
+    told = [text for methods, text in ROLES if any(run.method in methods for run in found)]
+    captions = [f"Recomputed without training from the checkpoints of {of}.", *told]
     return [_picture(made, folder, "roles", title, captions, list(map(_role, found)))], absent
 
 
@@ -326,12 +327,23 @@ def _level(group: str, curves: Sequence[np.ndarray]) -> str:
 CLAIMED = ("simsiam", "byol", "swav", "dino")
 FLAT = 1.1  # lines that stay within a tenth of 1
 ROLES = (
-    "Recomputed from checkpoints without training. BYOL and SimSiam: the filter of the ideal "
-    "predictor, ω = λ₊/λ_z, between 0 and 1 (Theorem 2), which a good predictor comes close to; "
-    "rising with λ is low-pass. A log axis has no place for ω ≤ 0, which finitely many pairs can "
-    "give and which is left out; g is cut where the online eigenvalues vanish. SwAV: the target's "
-    "filter for 0 to 3 Sinkhorn iterations, with the run's ε and with ε at the online temperature, "
-    "where nothing but the iterations is left; DINO: for centring and/or sharpening at several "
-    "temperatures. A target filter that falls with λ is high-pass, the same asymmetry seen from "
-    "the other branch. The slope is that of the curve's logarithm over log λ."
+    (
+        ("simsiam", "byol"),
+        "SimSiam, BYOL: the filter of the ideal predictor, ω = λ₊/λ_z, between 0 and 1 (Theorem "
+        "2), which a good predictor comes close to; rising with λ is low-pass. A log axis has no "
+        "place for ω ≤ 0, which finitely many pairs can give and which is left out; g is cut where "
+        "the online eigenvalues vanish.",
+    ),
+    (
+        ("swav",),
+        "SwAV: the target's filter for 0 to 3 Sinkhorn iterations, with the run's ε and with ε at "
+        "the online temperature, where nothing but the iterations is left.",
+    ),
+    (("dino",), "DINO: the target's filter with and without centring, at several temperatures."),
+    (
+        ("swav", "dino"),
+        "A target filter that falls with λ is high-pass, the same asymmetry seen from the other "
+        "branch.",
+    ),
+    (CLAIMED, "The slope is that of a curve's logarithm over log λ."),
 )

@@ -175,7 +175,7 @@ MARKS = {True: "✓ ", False: "✗ ", None: "○ "}
 def _answer(verdict: Verdict) -> Html:
     kind = {True: "good", False: "bad", None: None}[verdict.good]
     mark = tag("span", MARKS[verdict.good], aria_hidden="true")
-    extra = [tag("small", verdict.caveat, class_="soft")] if verdict.caveat else []
+    extra = [tag("small", typeset(verdict.caveat), class_="soft")] if verdict.caveat else []
     return tag(
         "dd",
         tag("strong", mark, verdict.answer),
@@ -246,7 +246,7 @@ def _table(table: Table) -> Html:
     scroll = tag(
         "div", made, class_="scroll", tabindex="0", role="region", aria_label=table.caption
     )
-    notes = tag("p", " ".join(table.notes), class_="notes") if table.notes else Html()
+    notes = tag("p", typeset(" ".join(table.notes)), class_="notes") if table.notes else Html()
     return join(scroll, notes)
 
 

@@ -97,7 +97,8 @@ def ran(groups: Sequence[Group]) -> Table:
         text = ", ".join(f"{name} {number}" for name, number in known.items())
         versions.setdefault(text or "versions unknown (no summary.json)", []).append(_name(run))
     notes = [
-        text if len(versions) == 1 else f"{text}: {_few(names)}" for text, names in versions.items()
+        f"{text}." if len(versions) == 1 else f"{text}: {_few(names)}."
+        for text, names in versions.items()
     ]
     return Table("What was run. Time is the mean wall time of a run.", head, rows, notes)
 

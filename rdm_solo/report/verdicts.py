@@ -203,8 +203,8 @@ def _peaks(runs: Sequence[Run]) -> list[float]:
 
 
 FIXED_CURVE = (
-    "The filter was set by hand: this shows whether it acts as it was meant to. It works on each "
-    "batch's own spectrum, so that the epoch's curve need not follow it at every point."
+    "The filter was set by hand: this shows whether it acts as it was meant to. It works batch by "
+    "batch, and the epoch's curve need not follow it at every point."
 )
 FORCED = {
     "byol": "The target network's lag alone makes a gap; the rest of it was learned.",
