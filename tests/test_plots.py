@@ -14,6 +14,7 @@ from matplotlib.transforms import Bbox
 from omegaconf import OmegaConf
 
 from rdm_solo import plots
+from rdm_solo.plots import style
 from rdm_solo.plots.eigenvalues import beside_symmetric, compared, with_spectra
 from rdm_solo.plots.exponents import against_p
 from rdm_solo.plots.grouping import groups
@@ -188,8 +189,8 @@ class TestNothingCoversAnything:
 
     @styled
     def test_a_line_that_fits_fits_at_every_resolution(self):
-        figure, _ = plots.figure(2)
-        plots.finish(figure, note="Mean of n = 1 to 2 seeds; band: smallest to largest. " * 4)
+        figure, _ = style.figure(2)
+        style.finish(figure, note="Mean of n = 1 to 2 seeds; band: smallest to largest. " * 4)
         for dpi in (72, 100, 150):
             figure.set_dpi(dpi)
             figure.draw_without_rendering()
@@ -566,9 +567,9 @@ class TestStyle:
         assert len({str(series(i)) for i in range(140)}) == 140
 
     def test_branches_are_apart_for_the_colour_blind_and_in_grey(self):
-        assert (plots.TARGET["color"], plots.ONLINE["color"]) == (VERMILION, BLUE)
+        assert (style.TARGET["color"], style.ONLINE["color"]) == (VERMILION, BLUE)
         for part in ("linestyle", "marker"):
-            assert plots.TARGET[part] != plots.ONLINE[part]
+            assert style.TARGET[part] != style.ONLINE[part]
 
     def test_long_lines_have_a_few_markers(self):
         (axes,) = plots.losses([run(epochs=400)]).axes

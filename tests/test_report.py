@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,11 +17,11 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from rdm_solo import cli, report, runs
+from rdm_solo import cli, report, roles, runs, sweep
 from rdm_solo.plots.grouping import groups
 from rdm_solo.report import figures as report_figures
 from rdm_solo.report import html as report_page
-from rdm_solo.report import markup, verdicts
+from rdm_solo.report import markup, places, verdicts
 from rdm_solo.report import tables as report_tables
 
 HOSTILE = "<script>alert(1)</script> & \"'"
@@ -211,7 +212,7 @@ def test_the_command_ends_with_a_table_and_the_place(made):
     path, _, printed = made
     lines = printed.splitlines()
     assert lines[0].startswith("setting")
-    assert "yes, in every epoch, by construction" in printed
+    assert "yes, in every epoch, per batch by construction" in printed
     assert str(path) in lines[-1]
 
 
@@ -261,7 +262,19 @@ def run(p: float | None = -0.5, seed: int = 0, epochs: int = 3, folder: Path = P
     ("changed", "answer", "good"),
     [
         ({"erank__gap": [1, 1, 1], "p": None}, "yes, in every epoch", True),
-        ({"erank__gap": [1, 1, 1]}, "yes, in every epoch, by construction", True),
+        ({"erank__gap": [1, 1, 1]}, "yes, in every epoch, per batch by construction", True),
+        ({"erank__gap": [1, 1, 1], "p": -1.5}, "yes, in every epoch", True),
+        ({"erank__gap": [1, 1, 1], "method": "byol"}, "yes, in every epoch", True),
+        (
+            {"erank__gap": [1, 1, 1], "p": None, "method": "byol", "filter": "identity"},
+            "yes, in every epoch",
+            None,
+        ),
+        (
+            {"erank__gap": [1, 1, 1], "p": None, "feature__variance": [0.9, 0.001, 0.001]},
+            "yes, in every epoch",
+            None,
+        ),
         ({"erank__gap": [1, 1, -1], "p": None}, "mostly", None),
         ({"erank__gap": [1, -1, -1], "p": None}, "seldom", False),
         ({"erank__gap": [-1, -1, -1]}, "no, the online branch leads", False),
@@ -278,13 +291,46 @@ def test_what_a_setting_forces_is_called_that():
     def caveat(**changed) -> str:
         return verdicts.leads([run(**changed)]).caveat
 
-    assert "by construction" in caveat()
+    assert "in each batch" in caveat()
+    assert "holds by construction (Theorem 3)" in caveat()
     assert "wrong way" in caveat(p=0.5)
     assert caveat(p=None) == "Nothing in the setting forces a gap: it was learned."
     assert "lag" in caveat(p=None, method="byol")
     assert "Temperatures that are set" in caveat(p=None, method="dino")
     assert "equal ranks hold by construction" in caveat(p=None, method="vanilla")
     assert "lag" in caveat(p=None, method="byol", filter="identity")
+    assert "equal ranks hold by construction" in caveat(p=0.0)
+
+
+def test_an_exponent_below_minus_one_turns_the_order_round_and_forces_nothing():
+    found = verdicts.leads([run(-1.5, erank__gap=[1, 1, 1])])
+    assert "by construction" not in found.answer + found.caveat
+    assert "turns the order" in found.caveat
+    index = np.arange(1, 5, dtype=float)
+    steep = np.array([1, 1, 1, 1e-6])
+    assert erank(index**-2.0 / 2) < erank(index ** (-2.0 * 0.5)), "as p = -0.5 does"
+    assert erank(steep**-0.5) < erank(steep), "the target of p = -1.5 has the lower rank"
+
+
+def test_whitening_says_what_it_makes_true_by_itself():
+    whitened = run(-1.0)
+    assert "as high as the batch allows" in verdicts.leads([whitened]).caveat
+    assert "directional test says nothing" in verdicts.low_pass([whitened]).caveat
+    online = run(-1.0, filter="online_pow")
+    assert "wrong way" in verdicts.leads([online]).caveat
+    assert "as high as the batch allows" not in verdicts.leads([run(-0.7)]).caveat
+
+
+def test_byols_target_is_another_network_so_that_a_filter_forces_its_share_alone():
+    found = verdicts.leads([run(-0.5, method="byol", erank__gap=[1, 1, 1])])
+    assert "by construction" not in found.answer + found.caveat
+    assert "raises the target's rank in each batch" in found.caveat
+
+
+def test_a_collapse_is_said_beside_its_gap():
+    fallen = run(None, method="byol", erank__gap=[1, 1, 1], feature__variance=[0.9, 1e-3, 1e-3])
+    assert "no sign of health" in verdicts.leads([fallen]).caveat
+    assert "no sign of health" not in verdicts.leads([run()]).caveat
 
 
 @pytest.mark.parametrize(
@@ -342,6 +388,42 @@ def test_means_leave_out_what_broke_off():
     assert "seed 2" in " ".join(ranks.notes)
 
 
+def card(*members: runs.Run) -> str:
+    """The text of the only card."""
+    (group,) = groups(members)
+    return "".join(Page(str(report_page._card(group))).text)
+
+
+def test_a_run_behind_the_others_is_named_and_counts_nowhere():
+    members = [run(seed=0), run(seed=1), run(seed=2, epochs=1, erank__gap=[-1.0])]
+    alone = [run(seed=0), run(seed=1)]
+    printed = report.table(groups(members)).splitlines()
+    assert printed[:-1] == report.table(groups(alone)).splitlines()
+    assert "seed 2, with 1 of the others' 3 epochs" in printed[-1]
+    printed = sweep.table(members).splitlines()
+    assert printed[:-1] == sweep.table(alone).splitlines()
+    assert "seed 2, with 1 of the others' 3 epochs" in printed[-1]
+    said = "; not counted: seed 2 (1 of 3)"
+    assert said in card(*members)
+    assert card(*members).replace(said, "") == card(*alone)
+    assert len(report_tables.each(groups(members)).rows) == 3
+
+
+def test_warnings_are_told_once_a_kind_with_every_seed():
+    seeds = []
+    for seed in range(3):
+        one = run(seed=seed)
+        words = {"kind": "negative gap", "epoch": 2 + seed, "text": f"gap of {seed} in σ^0.5"}
+        one.summary["warnings"] = [words]
+        seeds.append(one)
+    assert card(*seeds).endswith(
+        "Seed 0: gap of 0 in σ0.5 Likewise seeds 1 (epoch 4), 2 (epoch 5)."
+    )
+    assert card(seeds[1]).endswith("trainedgap of 1 in σ0.5")
+    seeds[0].summary["warnings"] = None
+    assert "said" not in card(seeds[0])
+
+
 def test_a_seed_that_is_there_twice_is_named():
     assert "2 times" in " ".join(report.missing([run(), run()]))
     assert "times" not in " ".join(report.missing([run(), run(seed=1)]))
@@ -385,3 +467,94 @@ def test_formulas_are_set_and_escaped():
         "σ<sup>(-0.1…-0.5, linear)</sup> &amp; λ<sub>p</sub>"
     )
     assert report_page.tag("p", markup.typeset("<b>")) == "<p>&lt;b&gt;</p>"
+
+
+@pytest.mark.parametrize("place", ["runs/x^2_λ_p", "a b/<i>&_C_z^3", "x^30", "..", "C:\\σ^p"])
+def test_paths_stay_letter_for_letter(place):
+    shown = places.verbatim(f"σ^2 ({place}): {place}/summary.json holds none.", [place, "runs"])
+    assert shown.startswith("σ<sup>2</sup> (")
+    page = Page(str(markup.tag("p", shown)))
+    assert f"({place}): {place}/summary.json holds none." in "".join(page.text)
+    assert len(page.all("sup")) == 1
+    assert not page.all("sub")
+    assert len(page.all("code")) == (0 if place == ".." else 2)
+
+
+def test_a_word_that_is_a_folders_name_too_stays_a_word():
+    assert places.verbatim("the run ended", ["run"]) == "the run ended"
+    assert places.verbatim("30 of 30 epochs, see runs/301", ["30", "runs/30"]).count("code") == 0
+
+
+def test_runs_and_titles_have_names_that_stay_apart(tmp_path):
+    for method in ("byol", "swav"):
+        write(tmp_path / method / "30", None, 30)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_figures, "PREDICTED", 0)
+        given = [tmp_path / method / "30" for method in ("byol", "swav")]
+        text = report.write(given, tmp_path / "out", checkpoints=False).read_text()
+    assert "<title>byol/30, swav/30 · rdm_solo</title>" in text
+    assert "<h1><code>byol/30</code>, <code>swav/30</code></h1>" in text
+    found = runs.find([tmp_path])
+    assert [row[1] for row in report_tables.each(groups(found)).rows] == ["byol/30", "swav/30"]
+
+
+def test_the_numbers_under_a_figure_are_of_the_settings_in_it(tmp_path):
+    members = [
+        *(run(p, folder=tmp_path / str(p)) for p in (-0.5, -1.0)),
+        run(None, method="byol", folder=tmp_path / "byol"),
+        run(None, method="vanilla", filter="none", folder=tmp_path / "vanilla"),
+        run(None, folder=tmp_path / "own"),
+    ]
+    drawn, _ = report_figures.draw(groups(members), tmp_path)
+    named = {picture.name: [n.rpartition(": ")[0] for n in picture.numbers] for picture in drawn}
+    powers = ["SimSiam, h(σ) = σ^-0.5", "SimSiam, h(σ) = σ^-1"]
+    assert named["variants"] == [*powers, "SimSiam"]
+    assert named["sweep"] == [*powers, "SimSiam"]
+    assert named["symmetric"] == ["SimSiam", "Vanilla"]
+    assert named["losses"] == [*powers, "BYOL", "Vanilla", "SimSiam"]
+
+
+def test_captions_fit_one_setting_and_name_the_papers_numbers():
+    for drawing in report_figures.DRAWINGS:
+        assert not {"Above,", "Below,"} & set(drawing.caption.split())
+        assert "(Figure" not in drawing.title
+    losses = next(d for d in report_figures.DRAWINGS if d.name == "losses")
+    assert "0 for BYOL" in losses.caption
+
+
+@pytest.mark.parametrize(("own", "flat"), [(1.05, True), (1.3, False)])
+def test_swavs_level_lines_are_called_flat_only_where_they_are(own, flat):
+    lam = np.array([0.1, 0.01])
+    series = tuple(
+        roles.Series(name, group, lam, np.array(value), 1.0, -0.25, 4.0)
+        for name, group, value in (
+            ("3 iterations, ε = 0.05", "ε = 0.05", [1.0, 2.0]),
+            ("1 iteration, ε = 0.1", "ε = 0.1", [1.0, own]),
+        )
+    )
+    about = (Path("run"), "swav", "SwAV", 0, "target", series, "3 iterations, ε = 0.05")
+    words = report_figures._role(roles.Roles(*about, 4.0, 64, 32, 14))
+    assert words.startswith("SwAV: slope -0.25 (3 iterations, ε = 0.05); with ε = 0.1")
+    assert ("flat" in words) is flat
+    assert f"between 1.00 and {own:.2f}" in words
+
+
+def test_what_a_log_axis_leaves_out_is_counted():
+    lam = np.array([0.1, 0.01, 0.001, 0.0001])
+    values = {"g": [1, 0.5, 0, 0], "omega": [0.9, 0.5, -0.1, np.nan], "omega, directional": [1] * 4}
+    series = tuple(
+        roles.Series(name, "one", lam, np.array(value, dtype=float), 1.0, 0.3, 4.0)
+        for name, value in values.items()
+    )
+    about = roles.Roles(Path("run"), "byol", "BYOL", 0, "online", series, "g", 4.0, 64, 32, 14)
+    assert report_figures._role(about) == (
+        "BYOL: slope 0.30 (g); slope 0.30 (ω); g vanishes at 2 of 4 eigenvalues; "
+        "ω is not positive at 2 of 4 eigenvalues"
+    )
+    figure = roles.draw([about, replace(about, seed=1)])
+    assert figure.axes[0].get_title(loc="left") == "BYOL (thin: 1 other seed)"
+    assert figure.get_supxlabel() == (
+        "On the log axes ω ≤ 0 is left out, g is cut where the online eigenvalues vanish."
+    )
+    whole = tuple(replace(one, value=np.ones(4)) for one in series)
+    assert roles.draw([replace(about, series=whole)]).get_supxlabel() == ""

@@ -12,46 +12,16 @@ from __future__ import annotations
 from rdm_solo.plots.eigenvalues import epoch_picture, spectra, symmetric, variants
 from rdm_solo.plots.epochs import alignment, effective_rank, losses
 from rdm_solo.plots.exponents import sweep
-from rdm_solo.plots.grouping import Group, groups, note
-from rdm_solo.plots.style import (
-    ONLINE,
-    STYLE,
-    TARGET,
-    figure,
-    finish,
-    head,
-    keys,
-    log_axis,
-    save,
-    say,
-    series,
-    styled,
-    wrap,
-)
+from rdm_solo.plots.style import save
 
 __all__ = [
-    "ONLINE",
-    "STYLE",
-    "TARGET",
-    "Group",
     "alignment",
     "effective_rank",
     "epoch_picture",
-    "figure",
-    "finish",
-    "groups",
-    "head",
-    "keys",
-    "log_axis",
     "losses",
-    "note",
     "save",
-    "say",
-    "series",
     "spectra",
-    "styled",
     "sweep",
     "symmetric",
     "variants",
-    "wrap",
 ]

@@ -137,8 +137,8 @@ def behind(group: Group) -> list[Run]:
 def not_counted(groups: Sequence[Group]) -> list[str]:
     """A line for each run behind the others of its setting."""
     return [
-        f"not counted: {group.label}, seed {run.seed}: {run.epochs} epochs, where others have "
-        f"{whole(group)[0].epochs}"
+        f"not counted: {group.label}, seed {run.seed}, with {run.epochs} of the others' "
+        f"{whole(group)[0].epochs} epochs"
         for group in groups
         for run in behind(group)
     ]

@@ -130,11 +130,12 @@ def _glance(groups: Sequence[Group]) -> Html:
 def _card(group: Group) -> Html:
     counted = whole(group)
     seeds = ", ".join(str(seed) for seed in sorted(run.seed for run in counted))
+    asked = group.first.config.get("max_epochs", "?")
     facts = (
         f"{group.first.dataset}; seed{'s' * (len(counted) > 1)} {seeds}; "
-        f"{counted[0].epochs} of {group.first.config.get('max_epochs', '?')} epochs"
+        f"{counted[0].epochs} of {asked} epochs"
     )
-    left = ", ".join(f"seed {run.seed} ({run.epochs} epochs)" for run in behind(group))
+    left = ", ".join(f"seed {run.seed} ({run.epochs} of {asked})" for run in behind(group))
     items = [join(tag("dt", v.question), _answer(v)) for v in verdicts(counted)]
     told = _watched(group)
     if told:

@@ -34,10 +34,10 @@ def verbatim(text: str, places: Iterable[object]) -> Html:
     >>> verbatim("σ^2: runs/p=x^2/summary.json is broken.", ["runs/p=x^2"])
     'σ<sup>2</sup>: <code>runs/p=x^2/summary.json</code> is broken.'
     """
-    # A name of letters alone may be any word of the sentence, and has nothing to be set.
-    known = {place for place in map(str, places) if not re.fullmatch(r"[A-Za-z.]*", place)}
+    # A bare name may be a word or a number of the sentence, mostly with nothing to be set in it.
+    known = {p for p in map(str, places) if re.search(r"[/\\]", p) or typeset(p) != join(p)}
     if not known:
         return typeset(text)
     folders = "|".join(map(re.escape, sorted(known, key=len, reverse=True)))
-    parts = re.split(rf"((?<![\w./\\])(?:{folders})(?:[/\\][\w.-]*\w)*)", text)
+    parts = re.split(rf"((?<![\w./\\])(?:{folders})(?!\w)(?:[/\\][\w.-]*\w)*)", text)
     return join(*(tag("code", part) if i % 2 else typeset(part) for i, part in enumerate(parts)))
