@@ -53,7 +53,7 @@ THIN: dict[str, Any] = {
 }
 # The columns that may hold the accuracy which the paper measures by linear probing.
 ACCURACY = {
-    "val/acc1": "online linear classifier, validation (%)",
+    "val/acc1": "online linear classifier,\nvalidation (%)",
     "val/knn_acc1": "kNN accuracy (%)",
 }
 # Losses on one scale share a panel.

@@ -26,14 +26,16 @@ SOFTMAX = ("swav", "dino")
 
 RULES = (
     "Answers, means, bands and n are of the runs that went furthest of their setting. A run behind "
-    "them is named, drawn as a thin line as far as it went, and judged alone under Every run.",
+    "them is named, drawn over the epochs as a thin line as far as it went, and judged alone in "
+    "the table of every run.",
     "The target leads where its effective rank is above the online one's (by more than rounding) "
     "in a measured epoch; in every epoch, or in 95 % of them, is a yes. It is no merit, and has no "
     "colour, where there is no filter or the run collapsed.",
     f"The filter is low-pass where Spearman's rank correlation of the last epoch's curve with the "
     f"target's eigenvalues is at least {SORTED:g} for sorted eigenvalues and at least "
-    f"{DIRECTIONAL:g} along the target's eigenvectors. Sorted pairing makes almost any curve rise; "
-    "the second test is the stricter one.",
+    f"{DIRECTIONAL:g} along the target's eigenvectors. The sorted curve rises wherever the "
+    "target's spectrum is the flatter one, whatever its directions; the second test is the "
+    "stricter one.",
     "Complete collapse: in the last two measured epochs, the projection's variance is below "
     f"{100 * (BOUNDS.variance or 0):g} % of its greatest possible value and not on its way up. "
     "Dimensional collapse: likewise for an effective rank of the projection below "
