@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from rdm_solo import __version__, cli
+from rdm_solo.runs import filter_name
 
 if TYPE_CHECKING:
     from torch import nn
@@ -40,7 +41,7 @@ def export(cfg: DictConfig) -> Path:
         "global_step": weights.step,
         "dataset": config.dataset.name,
         "method": config.method.name,
-        "filter": config.filter.name,
+        "filter": filter_name(config),
         "rdm_solo": __version__,
         "torchvision": torchvision_lines(backbone, spec),
     }

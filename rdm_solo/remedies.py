@@ -7,6 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.collapse import COMPLETE, WRONG_WAY
+from rdm_solo.runs import filter_name
 from rdm_solo.schedules import as_schedule
 
 __all__ = ["advice"]
@@ -70,7 +71,7 @@ def _wrong_way(cfg: DictConfig, p: float | None) -> str:
 
 
 def _gap(cfg: DictConfig) -> str:
-    if cfg.filter.name == "online_log":
+    if filter_name(cfg) == "online_log":
         return (
             "log(sigma) changes its sign at sigma = 1, and its size grows again below: with many "
             "singular values under 1 the filter no longer increases. filter=online_log1p does; a "
@@ -129,11 +130,11 @@ def _small_batch(cfg: DictConfig, derived: dict[str, Any]) -> str:
 def _weak_filter(cfg: DictConfig, p: float | None) -> str:
     if cfg.filter.get("function") is None:
         return ""
-    if cfg.filter.name == "target_pow" and p is not None and p > -0.5:
+    if filter_name(cfg) == "target_pow" and p is not None and p > -0.5:
         return f"p={p:g} is a weak filter: p=-0.5 to -1 holds the rank better."
     if cfg.filter.branch == "online":
         return (
-            f"filter={cfg.filter.name} is weak under strong augmentation: larger crops "
+            f"filter={filter_name(cfg)} is weak under strong augmentation: larger crops "
             "(crop_scale of dataset.views) or filter=target_pow p=-0.5 hold the rank better."
         )
     return ""

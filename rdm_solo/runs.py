@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-__all__ = ["Run", "exponent", "find", "load", "read_metrics", "survey"]
+__all__ = ["Run", "exponent", "filter_name", "find", "load", "read_metrics", "survey"]
 
 # A folder with one of these is a run's.
 MARKS = (".hydra/config.yaml", "summary.json")
@@ -60,7 +60,7 @@ class Run:
 
     @property
     def filter(self) -> str:
-        return str(self.config.filter.name)
+        return filter_name(self.config)
 
     @property
     def dataset(self) -> str:
@@ -87,14 +87,28 @@ class Run:
         name = METHODS.get(self.method, self.method)
         if self.filter in ("none", "learnable"):
             return name
-        shown = FILTERS.get(self.filter, self.filter)
-        return f"{name}, {shown.replace('{p}', exponent(self.config.get('p')))}"
+        p = exponent(self.config.get("p"))
+        shown = FILTERS.get(self.filter, f"{self.filter}, p = {{p}}" if p else self.filter)
+        return f"{name}, {shown.replace('{p}', p)}"
 
     def last(self, column: str) -> float:
         """The last measured value of a column; NaN without one."""
         values = self.metrics.get(column, np.empty(0))
         measured = values[np.isfinite(values)]
         return float(measured[-1]) if len(measured) else math.nan
+
+
+def filter_name(cfg: Any) -> str:
+    """The filter's name; a function put in the place of a known filter's goes by its own.
+
+    >>> known = {"name": "online_log1p", "branch": "online", "function": "torch.asinh"}
+    >>> filter_name(OmegaConf.create({"filter": known}))
+    'online_torch.asinh'
+    """
+    chosen = cfg.filter
+    if chosen.get("function") is None or chosen.name not in FILTERS:
+        return str(chosen.name)
+    return f"{chosen.branch}_{chosen.function}"
 
 
 def exponent(p: Any) -> str:

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.data import Dataset
 from rdm_solo.optim import OPTIMIZERS
+from rdm_solo.runs import filter_name
 from rdm_solo.schedules import as_schedule, suggest
 
 __all__ = ["check", "check_resume", "derive", "title", "warnings", "world_size"]
@@ -201,7 +202,7 @@ def title(cfg: DictConfig) -> str:
     """A run in a few words: method, filter, exponent, data."""
     words = [cfg.method.name]
     if cfg.filter.name != "none":
-        words.append(cfg.filter.name)
+        words.append(filter_name(cfg))
     if cfg.p is not None:
         words.append("p scheduled" if OmegaConf.is_config(cfg.p) else f"p = {cfg.p:g}")
     return ", ".join([*words, cfg.dataset.name])
@@ -268,7 +269,7 @@ def warnings(cfg: DictConfig, derived: dict[str, Any], smallest_crop: float) -> 
     """One sentence for each setting that is known to go wrong. Figures: 8x8 digits, docs of the
     embedded run; they are a warning, not a law."""
     found = []
-    name, k = cfg.filter.name, cfg.method.kwargs.proj_output_dim
+    name, k = filter_name(cfg), cfg.method.kwargs.proj_output_dim
     if cfg.filter.get("function") is not None and derived["filter_batch"] < 2 * k:
         found.append(
             f"a batch of {derived['filter_batch']} rows is less than twice the {k} output "

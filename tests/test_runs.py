@@ -61,6 +61,14 @@ def test_a_whole_run(tmp_path):
         ({"method": {"name": "dino"}, "filter": {"name": "none"}, "p": None}, "DINO"),
         ({"filter": {"name": "online_log1p"}, "p": None}, "SimSiam, g(σ) = log(1 + σ)"),
         (
+            {"filter": {"name": "online_pow", "branch": "online", "function": "own.soft"}, "p": 2},
+            "SimSiam, online_own.soft, p = 2",
+        ),
+        (
+            {"filter": {"name": "online_pow", "branch": "target", "function": "pow"}, "p": -1},
+            "SimSiam, h(σ) = σ^-1",
+        ),
+        (
             {"p": {"schedule": "linear", "start": -0.1, "end": -0.5}},
             "SimSiam, h(σ) = σ^(-0.1…-0.5, linear)",
         ),

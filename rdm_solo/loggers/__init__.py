@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
+from rdm_solo.runs import filter_name
+
 __all__ = [
     *("append", "build", "close", "describe", "facts", "introduce", "show", "shows_pictures"),
     *("tensorboard", "weights_and_biases"),
@@ -83,7 +85,7 @@ def facts(cfg: DictConfig, derived: Mapping[str, Any]) -> dict[str, Any]:
     scheduled = OmegaConf.is_config(cfg.p)
     return {
         "method": cfg.method.name,
-        "filter": cfg.filter.name,
+        "filter": filter_name(cfg),
         "p": None if scheduled or cfg.p is None else float(cfg.p),
         "p_schedule": _exponent(cfg.p) if scheduled else None,
         "dataset": cfg.dataset.name,
@@ -103,7 +105,7 @@ def describe(cfg: DictConfig) -> dict[str, str]:
     >>> describe(OmegaConf.merge(cfg, {"p": -0.5, "seed": 3, "dataset": {"name": "digits"}}))
     {'title': 'byol-target_pow-p=-0.5-seed=3', 'family': 'digits-byol-target_pow-p=-0.5'}
     """
-    parts = [cfg.method.name, *([] if cfg.filter.name == "none" else [cfg.filter.name])]
+    parts = [cfg.method.name, *([] if cfg.filter.name == "none" else [filter_name(cfg)])]
     if cfg.p is not None:
         parts.append(f"p={_exponent(cfg.p)}")
     words = "-".join(parts)

@@ -117,8 +117,7 @@ def figure(
     alone = across == 1
     width = panel[0] * (2 if alone else across)
     height = panel[1] * down * (1.3 if panels * stacked == 1 else 1)
-    # Hinted letters have other widths at other resolutions: measured as they are saved.
-    made = Figure(figsize=(width, height), dpi=STYLE["savefig.dpi"])
+    made = Figure(figsize=(width, height))
     FigureCanvasAgg(made)  # the one that measures text
     grid = made.add_gridspec(down, across)
     cells = [(i // across * stacked + s, i % across) for i in range(panels) for s in range(stacked)]
