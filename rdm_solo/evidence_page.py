@@ -75,8 +75,9 @@ def page(runs: Runs, untrained: Mapping[str, Columns], facts: Mapping[str, str])
         "Identity, vanilla and SymSimSiam have one output in both branches, so that their gap is "
         "zero by construction; BYOL's target lags behind its online branch, which makes a gap even "
         "without a predictor. Variances of SwAV's and DINO's softmaxes are on another scale than "
-        "those of unit rows. The sorted curve pairs sorted eigenvalues, which makes almost any "
-        "curve rise; the directional one follows the target's own eigenvectors.",
+        "those of unit rows. The sorted curve pairs sorted eigenvalues, so that it rises "
+        "wherever the target's spectrum is the flatter one; the directional one follows the "
+        "target's own eigenvectors.",
         f"## Table\n\nMean ± standard deviation over seeds {seeds}.",
         _table(runs, untrained),
         "## Verdicts",
