@@ -131,17 +131,17 @@ def ideal_filter(lam_plus: Tensor, lam_z: Tensor, weight_decay: float = 0.0) -> 
     The theorem has :math:`\eta = 0` and :math:`\omega \in [0, 1]`, because
     :math:`C_+ = \bar C \succeq 0` and :math:`C_z - C_+ = V_{x|\bar x} \succeq 0` (Lemma 3). Both
     hold for sorted eigenvalues as well, shared eigenvectors or not. They are about expectations:
-    :math:`C_+` of finitely many pairs can have negative eigenvalues, and then :math:`\omega \ge -1`
-    is all there is. Where the target's eigenvalue is rounding noise, NaN. That :math:`\omega` grows
-    with :math:`\lambda^z`, hence low-pass, is no part of the theorem: it takes augmentations that
-    disturb weak directions more than strong ones.
+    :math:`C_+` of finitely many pairs can have negative eigenvalues. These count as 0, since
+    sorting would set them against the smallest :math:`\lambda^z`. Where the target's eigenvalue is
+    rounding noise, NaN. That :math:`\omega` grows with :math:`\lambda^z`, hence low-pass, is no
+    part of the theorem: it takes augmentations that disturb weak directions more than strong ones.
 
     Shapes: ``(k,), (k,) -> (k,)``.
 
     >>> ideal_filter(torch.tensor([3.0, 0.5]), torch.tensor([4.0, 2.0]))
     tensor([0.7500, 0.2500], dtype=torch.float64)
     """
-    lam_plus, lam_z = lam_plus.double(), lam_z.double()
+    lam_plus, lam_z = lam_plus.double().clamp_min(0), lam_z.double()
     real = lam_z > noise_floor(lam_z)
     return torch.where(real, lam_plus / torch.where(real, lam_z + weight_decay, 1.0), torch.nan)
 

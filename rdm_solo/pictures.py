@@ -85,10 +85,14 @@ class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
 
 def rasterise(figure: Any) -> np.ndarray:
     """A matplotlib figure as bytes of shape ``(height, width, 3)``, without any window."""
+    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+    from rdm_solo.plots.style import STYLE
+
     canvas = FigureCanvasAgg(figure)
-    canvas.draw()
+    with rc_context(STYLE):  # by which it was laid out
+        canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib import rc_context
 from omegaconf import OmegaConf
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from rdm_solo import prediction, runs, theory
 from rdm_solo.curves import sinkhorn
 from rdm_solo.eigen import spearman
 from rdm_solo.plots.preview import draw_prediction
+from rdm_solo.plots.style import STYLE
 
 SIGMA = torch.arange(1, 17, dtype=torch.float64) ** -0.5 * 20
 OMEGA = torch.linspace(0.98, 0.8, 16, dtype=torch.float64)
@@ -265,12 +267,13 @@ def test_the_picture_has_each_path_and_says_what_was_fitted(foretold):
 
 
 def test_its_note_is_within_the_picture_at_the_resolution_it_is_saved_in(foretold):
-    figure = draw_prediction(foretold)
-    width, height = figure.get_size_inches() * 150
-    figure.set_dpi(150)
-    for text in figure.texts:
-        box = text.get_window_extent(figure.canvas.get_renderer())
-        assert box.x0 >= 0
-        assert box.x1 <= width
-        assert box.y0 >= 0
-        assert box.y1 <= height
+    with rc_context(STYLE):  # as it is saved
+        figure = draw_prediction(foretold)
+        width, height = figure.get_size_inches() * 150
+        figure.set_dpi(150)
+        for text in figure.texts:
+            box = text.get_window_extent(figure.canvas.get_renderer())
+            assert box.x0 >= 0
+            assert box.x1 <= width
+            assert box.y0 >= 0
+            assert box.y1 <= height

@@ -110,8 +110,8 @@ class TestCommand:
         options += [*SMALL, "filter=target_pow", "p=0.5", "max_epochs=3"]
         options += ["trainer=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "batch_size=8"]
         options += ["watch.gap_epochs=1", "watch.stop=true"]
-        options += ["-m", "optimizer.name=adam", "optimizer.lr=1e30,0.001"]
-        out = command("rdm_solo.train", *options, cwd=tmp_path, PYTHONWARNINGS="")
+        options += ["optimizer.name=adam", "optimizer.lr=1e30,0.001"]
+        out = command("rdm_solo.train", "-m", *options, cwd=tmp_path, PYTHONWARNINGS="")
         assert out.returncode == 1, (out.stdout + out.stderr)[-3000:]
         assert out.stdout.count("failed: 0_simsiam_target_pow_p=0.5: ") == 1
         (summary,) = tmp_path.rglob("summary.json")
