@@ -236,7 +236,7 @@ def predictions(groups: Sequence[Group], folder: Path) -> tuple[list[Picture], l
         caption = ["Read it as the first one." if pictures else PREDICTION, foretold.direction]
         pictures.append(_picture(figure, folder, f"prediction_{number}", title, caption))
     if len(groups) > PREDICTED:
-        rest = ", ".join(group.label for group in groups[PREDICTED:])
+        rest = "; ".join(group.label for group in groups[PREDICTED:])
         absent.append(
             f"Predicted ranks are drawn of the first {PREDICTED} settings; python -m "
             f"rdm_solo.preview run=FOLDER draws them of the others: {rest}."
