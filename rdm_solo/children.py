@@ -2,28 +2,62 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import sys
+import threading
+import time
 from typing import Any
 
-__all__ = ["let_go"]
+from rdm_solo.host import pl
+
+__all__ = ["Children"]
 
 
-def let_go(trainer: Any, failed: bool) -> None:
-    """Wait for them, and end those that hang, when the run is over.
+class Children(pl.Callback):  # type: ignore[misc,name-defined]
+    """Watches this process's children in Lightning's place, which kills all within five seconds.
 
-    Lightning watches them from a thread that kills this process, too, seconds after one of them has
-    failed. In a sweep, that would take the runs that are still to come along; so the run that has
-    failed takes its own processes with it, and the thread finds none left.
+    That could be before this process has noticed and said why, and in a sweep it would take along
+    the runs that are still to come. Here it has ``grace`` seconds to end by itself.
     """
-    started = getattr(trainer.strategy.launcher, "procs", [])
-    children = [child for child in started if isinstance(child, subprocess.Popen)]
-    if not children:
-        return
-    started.clear()
-    for child in children:
-        try:
-            # Those of a failed run may hang in a sum that nobody joins; others have rows to write.
-            child.wait(timeout=5 if failed else 120)
-        except subprocess.TimeoutExpired:
+
+    def __init__(self, grace: float = 60) -> None:
+        self.grace = grace
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._over = threading.Event()
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        observed = getattr(trainer.strategy.launcher, "procs", [])
+        self._started = [child for child in observed if isinstance(child, subprocess.Popen)]
+        if self._started:
+            trainer.strategy.launcher.procs = list(observed)  # whom Ctrl-C reaches
+            observed.clear()  # Lightning's thread finds nobody to watch, and ends
+            threading.Thread(target=self._watch, daemon=True, name="rdm_solo-children").start()
+
+    def let_go(self, failed: bool) -> None:
+        """Wait for them, and end those that hang, when the run is over."""
+        self._over.set()
+        for child in self._started:
+            try:
+                # Those of a failed run may hang in a sum that nobody joins; others write rows.
+                child.wait(timeout=5 if failed else 120)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+    def _watch(self) -> None:
+        failed_at = None
+        while not self._over.wait(0.5):
+            if failed_at is None and any(child.poll() for child in self._started):
+                failed_at = time.monotonic()
+            if failed_at is not None and time.monotonic() - failed_at > self.grace:
+                break
+        else:
+            return
+        sys.stderr.write("error: another process of this run has failed, and this one hangs.\n")
+        sys.stderr.flush()
+        for child in self._started:
             child.kill()
-            child.wait()
+        # Only the system can end a process that waits in a library's code.
+        os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))

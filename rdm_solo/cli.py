@@ -74,7 +74,8 @@ class Refusal(SystemExit):
 
 def fail(message: str) -> NoReturn:
     """Say why in one sentence and leave with status 2."""
-    print(f"error: {message}", file=sys.stderr)
+    sys.stderr.write(f"error: {message}\n")  # at once: another process may say the same
+    sys.stderr.flush()
     raise Refusal(message)
 
 

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
+from rdm_solo import failures
+from rdm_solo.cli import Refusal
+
 if TYPE_CHECKING:  # Hydra imports this module before it answers --help
     from rdm_solo.runs import Run
 
@@ -20,7 +23,6 @@ __all__ = ["SweepTable", "note_failure", "table"]
 
 log = logging.getLogger("rdm_solo")
 
-FAILED = "failed.txt"
 COLUMNS = {
     "erank/online": "online",
     "erank/target": "target",
@@ -31,13 +33,10 @@ ACCURACIES = {"val/knn_acc1": "kNN", "val/acc1": "acc1"}
 
 
 def note_failure(folder: Path, error: BaseException) -> None:
-    """Leave in a run's folder why it failed, for the sweep's table; a traceback goes to the log."""
-    reason = getattr(error, "message", None)
-    if reason is None:  # nothing that answers what was typed
+    """Keep for the sweep's table why a run failed; a traceback goes to the log."""
+    if not isinstance(error, Refusal):  # no answer to what was typed
         log.error("the run failed; the sweep goes on", exc_info=error)
-        lines = str(error).splitlines()
-        reason = f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
-    (folder / FAILED).write_text(f"{reason}\n", encoding="utf-8")
+    failures.note(folder, failures.reason(error))
 
 
 class SweepTable(Callback):
@@ -47,7 +46,7 @@ class SweepTable(Callback):
         from rdm_solo import runs
 
         folder = Path(config.hydra.sweep.dir)
-        failed = sorted(folder.rglob(FAILED), key=lambda path: path.stat().st_mtime)
+        failed = sorted(folder.rglob(failures.FAILED), key=lambda path: path.stat().st_mtime)
         found, broken = runs.survey([folder])
         done = [run for run in found if run.epochs]
         if done:

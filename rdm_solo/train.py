@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo import cli
+from rdm_solo import cli, failures
 
 log = logging.getLogger("rdm_solo")
 
@@ -25,10 +25,12 @@ def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, A
 
     ``extra`` callbacks come after those of every run.
     """
+    if _speaks():
+        (folder / failures.FAILED).unlink(missing_ok=True)  # of an earlier run in the same folder
     with cli.sentences():
         parts = build(cfg, folder, extra)
     trainer, model, data = parts["trainer"], parts["model"], parts["data"]
-    from rdm_solo import children, loggers
+    from rdm_solo import loggers
     from rdm_solo.data import DataError
 
     started = time.perf_counter()
@@ -36,10 +38,16 @@ def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, A
     try:
         trainer.fit(model, datamodule=data, ckpt_path=parts["checkpoint"], weights_only=True)
         failed = False
-    except (DataError, FloatingPointError) as error:  # an unreadable image; training diverged
-        cli.fail(str(error))
+    except Exception as error:
+        answer = isinstance(error, (DataError, FloatingPointError))  # bad image; divergence
+        why = str(error) if answer else failures.reason(error)
+        if cause := failures.note(folder, why):  # another process was the first, and has said so
+            raise cli.Refusal(cause) from error
+        if answer:
+            cli.fail(why)
+        raise
     finally:
-        children.let_go(trainer, failed)
+        parts["children"].let_go(failed)
         if trainer.is_global_zero:
             loggers.close(parts["loggers"], failed)
     seconds = time.perf_counter() - started
@@ -62,6 +70,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
     full, derived = settings.derive(cfg, dataset, views.num_large_crops, views.num_small_crops)
 
     from rdm_solo import callbacks, datamodule, host, loggers, methods, pictures, quiet, terminal
+    from rdm_solo.children import Children
     from rdm_solo.watch import CollapseWatch
 
     pl = host.pl
@@ -71,7 +80,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
     model.labelled = dataset.labelled
     resume = Path(cfg.resume) if cfg.resume else None
     checkpoint = settings.check_resume(cfg, resume, folder) if resume else None
-    if os.environ.get("LOCAL_RANK", "0") == "0":
+    if _speaks():
         _announce(full, derived, views, host.version())
 
     expand = host.input_channels(full)
@@ -80,12 +89,14 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
     data = datamodule.DataModule(dataset, views, cfg.batch_size, cfg.seed, expand)
     made, record = loggers.build(cfg, folder, resume)
     watch = CollapseWatch(cfg, derived, **cfg.watch)
+    started = Children()
     trainer = _trainer(
         cfg,
         derived,
         folder,
         made,
         [
+            started,
             callbacks.WeightedKNN(**cfg.knn),
             callbacks.Diagnostics(folder, **cfg.diagnostics, resume=resume),
             watch,
@@ -108,6 +119,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
         "checkpoint": checkpoint,
         "loggers": made,
         "watch": watch,
+        "children": started,
     }
 
 
@@ -151,6 +163,11 @@ def _has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+def _speaks() -> bool:
+    """Whether this is the first process; known before Lightning is."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
 def _announce(cfg: DictConfig, derived: dict[str, Any], views: Any, solo: str) -> None:
     from rdm_solo import settings
 
@@ -173,7 +190,6 @@ def _job(cfg: DictConfig) -> None:
     from rdm_solo import sweep
 
     folder = Path(HydraConfig.get().runtime.output_dir)
-    (folder / sweep.FAILED).unlink(missing_ok=True)  # of an earlier sweep in the same folder
     before = dict(os.environ)
     os.environ[CONFIG_VARIABLE] = str(folder / ".hydra" / "config.yaml")
     os.environ[FOLDER_VARIABLE] = str(folder)

@@ -1,0 +1,37 @@
+"""Why a run has failed: one line in its folder, whichever of its processes was the first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["FAILED", "note", "reason"]
+
+FAILED = "failed.txt"
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong, in one line.
+
+    >>> reason(RuntimeError("no room\\nleft"))
+    'RuntimeError: no room'
+    """
+    told: str | None = getattr(error, "message", None)  # a sentence that answers the user
+    lines = str(error).splitlines()
+    return told or f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+
+
+def note(folder: Path, why: str) -> str | None:
+    """Leave the reason in the folder; where another process has left one, return that.
+
+    The first to fail is the cause: it writes before its connections close, which is how the others
+    learn of it.
+    """
+    path = folder / FAILED
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(f"{why}\n")
+    except FileExistsError:
+        return path.read_text(encoding="utf-8").strip() or why  # at the same moment
+    except OSError:  # a full disk may be the very reason
+        return None
+    return None
