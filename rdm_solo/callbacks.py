@@ -96,6 +96,16 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
         self._steps = 0  # heard in this epoch
         self._told: set[str] = set()
 
+    @staticmethod
+    def of(trainer: Any) -> Diagnostics | None:
+        """The trainer's, for callbacks that stand behind it."""
+        return next((c for c in trainer.callbacks if isinstance(c, Diagnostics)), None)
+
+    @property
+    def epochs(self) -> list[dict[str, Any]]:
+        """The arrays of all measured epochs, on the first process; from before a resume, too."""
+        return self._archive.epochs
+
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         self.metric = self.hidden = self.latest = None  # an earlier fit may have been cut short
         if self.every_n_epochs:

@@ -15,7 +15,7 @@ from rdm_solo.host import pl
 __all__ = ["Children"]
 
 
-class Children(pl.Callback):  # type: ignore[misc,name-defined]
+class Children(pl.Callback):  # type: ignore[misc]
     """Watches this process's children in Lightning's place, which kills all within five seconds.
 
     That could be before this process has noticed and said why, and in a sweep it would take along

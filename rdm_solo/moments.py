@@ -41,11 +41,13 @@ def from_matrices(C_p: Tensor, C_z: Tensor, C_plus: Tensor | None, C_y: Tensor) 
         image = C @ u.flip(1)
         return Directions((u.flip(1) * image).sum(0), torch.linalg.vector_norm(image, dim=0))
 
+    lam_p, lam_z = _eigenvalues(C_p), lam_z.flip(0).clamp_min(0)
+    lam_y = _shared(C_y, (C_z, lam_z), (C_p, lam_p))
     return Moments(
-        _eigenvalues(C_p),
-        lam_z.flip(0).clamp_min(0),
+        lam_p,
+        lam_z,
         None if C_plus is None else _eigenvalues(C_plus),
-        _eigenvalues(C_y),
+        _eigenvalues(C_y) if lam_y is None else lam_y,
         along(C_p),
         None if C_plus is None else along(C_plus),
     )
@@ -65,16 +67,20 @@ def from_rows(p: Tensor, z: Tensor, z_plus: Tensor | None, y: Tensor, length: in
     w = w * torch.where(real, (n * lam).rsqrt(), 0.0)  # Z^T w: the eigenvectors, where there are
 
     gram_p = p @ p.mT
+    lam_p = _eigenvalues(gram_p / n)
     p_u = (p @ z.mT) @ w
     online = Directions(p_u.square().sum(0) / n, _norm(p_u, gram_p) / n)
     lam_plus, positive = None, None
     if z_plus is not None:
         lam_plus, positive = _positives(gram_z, z @ z_plus.mT, z_plus @ z_plus.mT, w)
+    lam_y = _shared(y, (z, lam), (p, lam_p))
+    if lam_y is None:
+        lam_y = _eigenvalues(y @ y.mT / n)
     return Moments(
-        _fitted(_eigenvalues(gram_p / n), length),
+        _fitted(lam_p, length),
         _fitted(lam, length),
         None if lam_plus is None else _fitted(lam_plus, length),
-        _fitted(_eigenvalues(y @ y.mT / n), length),
+        _fitted(lam_y, length),
         Directions(*(_fitted(x, length) for x in online)),
         None if positive is None else Directions(*(_fitted(x, length) for x in positive)),
     )
@@ -105,6 +111,11 @@ def _norm(coefficients: Tensor, gram: Tensor) -> Tensor:
 def _eigenvalues(C: Tensor) -> Tensor:
     lam: Tensor = torch.linalg.eigvalsh(C)
     return lam.flip(0).clamp_min(0)
+
+
+def _shared(x: Tensor, *known: tuple[Tensor, Tensor]) -> Tensor | None:
+    """The eigenvalues where x is one of those: only one of both branches has a filter, if any."""
+    return next((lam for other, lam in known if torch.equal(x, other)), None)
 
 
 def _fitted(x: Tensor, length: int) -> Tensor:

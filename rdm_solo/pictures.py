@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,27 +25,26 @@ class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
     next measured epoch is drawn. Nothing is drawn for runs whose loggers show no pictures.
     """
 
-    def __init__(
-        self, every_n_epochs: int = 10, title: str = "", resume: Path | None = None
-    ) -> None:
-        self.every_n_epochs, self.title, self.resume = every_n_epochs, title, resume
+    def __init__(self, every_n_epochs: int = 10, title: str = "") -> None:
+        self.every_n_epochs, self.title = every_n_epochs, title
         self._seen: Any = None
         self._drawn = -1  # epoch
         self._history: dict[int, Mapping[str, np.ndarray]] = {}
         self._broken = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """A resumed run's charts begin with the epochs before."""
-        if self._wanted(trainer) and self.resume is not None:
-            path = self.resume / "spectra.npz"
-            if path.is_file():
-                self._history = _past(path, self.every_n_epochs, trainer.current_epoch)
-                self._drawn = max(self._history, default=-1)
+        """Where a run goes on, its charts begin with the epochs before."""
+        diagnostics = self._heard(trainer)
+        if diagnostics is not None:
+            past = {int(arrays["epoch"]): arrays for arrays in diagnostics.epochs}
+            self._history = {e: past[e] for e in past if e % self.every_n_epochs == 0}
+            self._drawn = max(self._history, default=-1)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        if self._broken or not self._wanted(trainer):
+        diagnostics = None if self._broken else self._heard(trainer)
+        if diagnostics is None:
             return
-        spectra = next(c.latest for c in trainer.callbacks if isinstance(c, Diagnostics))
+        spectra = diagnostics.latest
         epoch = trainer.current_epoch
         due = epoch // self.every_n_epochs > self._drawn // self.every_n_epochs
         fresh, self._seen = spectra is not self._seen, spectra
@@ -62,13 +60,11 @@ class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
                 f"({type(error).__name__}: {error}); the run goes on without."
             )
 
-    def _wanted(self, trainer: Any) -> bool:
-        return (
-            self.every_n_epochs > 0
-            and trainer.is_global_zero
-            and any(isinstance(callback, Diagnostics) for callback in trainer.callbacks)
-            and any(map(loggers.shows_pictures, trainer.loggers))
-        )
+    def _heard(self, trainer: Any) -> Diagnostics | None:
+        """The diagnostics whose spectra are to be drawn, by this process; None where none are."""
+        shown = any(map(loggers.shows_pictures, trainer.loggers))
+        wanted = self.every_n_epochs > 0 and trainer.is_global_zero and shown
+        return Diagnostics.of(trainer) if wanted else None
 
     def _show(self, trainer: Any, spectra: Any) -> None:
         from rdm_solo import plots
@@ -94,11 +90,3 @@ def rasterise(figure: Any) -> np.ndarray:
     with rc_context(STYLE):  # by which it was laid out
         canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
-
-
-def _past(path: Path, every_n_epochs: int, before: int) -> dict[int, Mapping[str, np.ndarray]]:
-    with np.load(path) as saved:
-        arrays = {name: saved[name] for name in saved.files}
-    epochs = arrays.pop("epoch")
-    kept = np.flatnonzero((epochs < before) & (epochs % every_n_epochs == 0))
-    return {int(epochs[i]): {name: array[i] for name, array in arrays.items()} for i in kept}

@@ -18,6 +18,8 @@ log = logging.getLogger("rdm_solo")
 # Lightning starts the other processes of a DDP run with this process's command line. They read the
 # composed config of the first one instead of composing (or, in a multirun, sweeping) again.
 CONFIG_VARIABLE, FOLDER_VARIABLE = "RDM_SOLO_CONFIG", "RDM_SOLO_FOLDER"
+# Of torchrun, Lightning and srun, in the order in which Lightning asks.
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
 
 
 def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, Any]:
@@ -25,8 +27,7 @@ def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, A
 
     ``extra`` callbacks come after those of every run.
     """
-    if _speaks():
-        (folder / failures.FAILED).unlink(missing_ok=True)  # of an earlier run in the same folder
+    (folder / failures.FAILED).unlink(missing_ok=True)  # of an earlier run in the same folder
     with cli.sentences():
         parts = build(cfg, folder, extra)
     trainer, model, data = parts["trainer"], parts["model"], parts["data"]
@@ -100,7 +101,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
             callbacks.WeightedKNN(**cfg.knn),
             callbacks.Diagnostics(folder, **cfg.diagnostics, resume=resume),
             watch,
-            pictures.Pictures(**cfg.pictures, title=settings.title(cfg), resume=resume),
+            pictures.Pictures(**cfg.pictures, title=settings.title(cfg)),
             callbacks.EpochTable(folder, resume=resume),
             *([terminal.Progress()] if cfg.trainer.enable_progress_bar else []),
             pl.callbacks.ModelCheckpoint(
@@ -164,8 +165,9 @@ def _has_gpu() -> bool:
 
 
 def _speaks() -> bool:
-    """Whether this is the first process; known before Lightning is."""
-    return os.environ.get("LOCAL_RANK", "0") == "0"
+    """Whether this is the first process; before the Trainer is built, its launcher has said so."""
+    given = (os.environ[name] for name in RANK_VARIABLES if name in os.environ)
+    return next(given, "0") == "0"
 
 
 def _announce(cfg: DictConfig, derived: dict[str, Any], views: Any, solo: str) -> None:

@@ -91,7 +91,7 @@ def _facts(kind: str, reading: Reading, bounds: Bounds) -> str:
 def _read(trainer: Any) -> Reading | None:
     """This epoch's reading; None where nothing, or nothing finite, was measured."""
     metrics = trainer.callback_metrics
-    diagnostics = next((c for c in trainer.callbacks if isinstance(c, Diagnostics)), None)
+    diagnostics = Diagnostics.of(trainer)
     names = ("feature/variance", "erank/projection", "erank/online", "erank/target")
     if diagnostics is None or diagnostics.latest is None or any(n not in metrics for n in names):
         return None

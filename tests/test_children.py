@@ -11,7 +11,7 @@ from conftest import command
 from test_folders import loader, spoil, write_tree
 from test_train import QUICK, SMALL
 
-from rdm_solo import failures
+from rdm_solo import failures, train
 
 FATHER = """
 import subprocess, sys, time
@@ -67,6 +67,16 @@ def test_what_one_process_alone_has_met_is_said_once(tmp_path):
     (line,) = out.stderr.splitlines()
     assert line.startswith(f"error: {path} cannot be decoded")
     assert (tmp_path / "run" / failures.FAILED).read_text() == f"{line.removeprefix('error: ')}\n"
+
+
+@pytest.mark.parametrize("launcher", ["RANK", "LOCAL_RANK", "SLURM_PROCID"])
+def test_one_process_alone_announces_the_run(launcher, monkeypatch):
+    for name in train.RANK_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert train._speaks()
+    for rank, speaks in (("0", True), ("1", False)):
+        monkeypatch.setenv(launcher, rank)
+        assert train._speaks() == speaks
 
 
 def test_the_first_reason_is_kept(tmp_path):

@@ -26,8 +26,8 @@ def measure(seed: int):
 class Trained:
     """The part of a trainer that the callback reads, with a real event file."""
 
-    def __init__(self, folder, epochs: int, first: bool = True) -> None:
-        self.diagnostics = Diagnostics(folder)
+    def __init__(self, folder, epochs: int, first: bool = True, resume=None) -> None:
+        self.diagnostics = Diagnostics(folder, resume=resume)
         logger = host.pl.loggers.TensorBoardLogger(folder, name="", version="")
         self.trainer = SimpleNamespace(
             callbacks=[self.diagnostics],
@@ -47,7 +47,8 @@ class Trained:
 
         trainer = self.trainer
         trainer.current_epoch = start
-        callback.on_train_start(trainer, None)
+        for each in (self.diagnostics, callback):
+            each.on_train_start(trainer, None)
         for epoch in range(start, trainer.max_epochs):
             trainer.current_epoch, trainer.global_step = epoch, epoch + 1
             if epoch in measured:
@@ -104,12 +105,14 @@ def test_a_picture_that_fails_is_told_once(tmp_path, monkeypatch, caplog):
     assert told.startswith("warning: the pictures of epoch 1 could not be made")
 
 
-def test_a_resumed_runs_charts_begin_with_the_epochs_before(tmp_path):
+@pytest.mark.parametrize("requeued", [False, True])  # a job that SLURM starts again has no resume=
+def test_a_resumed_runs_charts_begin_with_the_epochs_before(requeued, tmp_path):
     arrays = {name: array.numpy() for name, array in measure(0).arrays().items()}
     past = {name: np.stack([array] * 15) for name, array in arrays.items()}
     np.savez(tmp_path / "spectra.npz", epoch=np.arange(15), **past)
-    callback = pictures.Pictures(10, resume=tmp_path)
-    assert Trained(tmp_path / "run", 21).run(callback, range(12, 21), start=12) == [20]
+    callback = pictures.Pictures(10)
+    folder, resume = (tmp_path, None) if requeued else (tmp_path / "run", tmp_path)
+    assert Trained(folder, 21, resume=resume).run(callback, range(12, 21), start=12) == [20]
     assert sorted(callback._history) == [0, 10, 20]
 
 

@@ -241,6 +241,21 @@ def same(a, b, rel: float) -> None:
             )
 
 
+@pytest.mark.parametrize("options", [{}, {"max_dim": 4, "sample": 256}])
+def test_a_projection_that_is_one_of_the_outputs_has_its_eigenvalues(options):
+    """Without a target filter it is the target, without an online one the online output."""
+    p, z, z_plus, y = four(200, 10)
+    for same, branch in ((z, "target"), (p, "online")):
+        found = spectra_of([p, z, z_plus, same], **options)
+        assert torch.equal(found.lam_projection, getattr(found, f"lam_{branch}"))
+        assert found.scalars["erank/projection"] == found.scalars[f"erank/{branch}"]
+    third = spectra_of([p, z, z_plus, y], **options).lam_projection
+    assert not torch.allclose(third, found.lam_projection, rtol=0.01)
+    normed = torch.nn.functional.normalize(y.double(), dim=1)
+    want = torch.linalg.eigvalsh(correlation(normed)).flip(0)
+    torch.testing.assert_close(third, want[: len(third)], rtol=1e-9, atol=1e-12)
+
+
 def test_rankme_is_the_entropy_of_singular_values():
     x = features("1/i", 60, 12)
     sigma = np.linalg.svd(x.double().numpy(), compute_uv=False)
