@@ -20,7 +20,8 @@ from rdm_solo.children import Children
 from rdm_solo.host import pl
 
 launchers = sys.modules[pl.strategies.launchers.subprocess_script.__name__]
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1); raise SystemExit(2)"])
+child = subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
+child.wait()
 launcher = SimpleNamespace(procs=[child])
 launchers._launch_process_observer(launcher.procs)
 watched = Children(grace=float(sys.argv[2]))

@@ -331,7 +331,7 @@ class TestObstacles:
             url = f"http://127.0.0.1:{silent.getsockname()[1]}"
             started = time.perf_counter()
             assert "does not answer within 0.5 s" in wandb_server._silent(url)
-            assert time.perf_counter() - started < 3
+            assert time.perf_counter() - started < 20  # it would keep silent for ever
 
     def test_whichever_of_its_two_clocks_is_first(self, monkeypatch):
         """The socket's own timeout says the same as ours."""
