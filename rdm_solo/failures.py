@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["FAILED", "note", "reason"]
+__all__ = ["FAILED", "note", "of", "reason"]
 
 FAILED = "failed.txt"
 
@@ -31,7 +31,16 @@ def note(folder: Path, why: str) -> str | None:
         with path.open("x", encoding="utf-8") as file:
             file.write(f"{why}\n")
     except FileExistsError:
-        return path.read_text(encoding="utf-8").strip() or why  # at the same moment
+        return of(folder) or why  # both at the same moment
     except OSError:  # a full disk may be the very reason
         return None
     return None
+
+
+def of(folder: Path) -> str | None:
+    """The reason that a run has left there; None where there is none."""
+    try:
+        said = (folder / FAILED).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+    return said or None

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
+from rdm_solo import failures
+
 __all__ = ["Run", "exponent", "filter_name", "find", "load", "read_metrics", "survey"]
 
 # A folder with one of these is a run's.
@@ -165,7 +167,10 @@ def load(folder: Path) -> Run:
     done, asked = len(metrics.get("epoch", ())), cfg.get("max_epochs", 0)
     if done and done < asked:
         missing.append(f"{done} of {asked} epochs")
-    if done and not (folder / "summary.json").is_file():
+    failed = failures.of(folder)
+    if failed:
+        missing.append(f"it failed: {failed.removesuffix('.')}")
+    elif done and not (folder / "summary.json").is_file():
         missing.append("no summary.json (the run goes on, or broke off)")
     try:
         spectra = _read_spectra(folder / "spectra.npz")

@@ -52,8 +52,7 @@ class SweepTable(Callback):
         if done:
             print(f"\n{table(done)}")
         for path in failed:
-            reason = path.read_text(encoding="utf-8").strip()
-            print(f"failed: {path.parent.name}: {reason}")
+            print(f"failed: {path.parent.name}: {failures.of(path.parent)}")
         for sentence in broken.values():
             print(f"failed: {sentence}")
         print(f"the runs are in {folder}; a page with their pictures and tables:")

@@ -17,7 +17,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from rdm_solo import cli, report, roles, runs, sweep
+from rdm_solo import cli, failures, report, roles, runs, sweep
 from rdm_solo.plots.grouping import groups
 from rdm_solo.report import figures as report_figures
 from rdm_solo.report import html as report_page
@@ -97,6 +97,7 @@ def broken(root: Path) -> None:
     (root / "off" / "spectra.npz").unlink()
     (root / "off" / "metrics.csv").write_text("epoch,train/loss,val/acc1\n0,-1,\n1,-2,\n2,-3,\n")
     write(root / "none", -0.5, 9, epochs=0)
+    failures.note(root / "none", "all rows hold NaN: σ^2 <b>diverged</b>.")
     (root / "other" / ".hydra").mkdir(parents=True)
     (root / "other" / ".hydra" / "config.yaml").write_text("a: [")
 
@@ -203,6 +204,7 @@ def test_what_is_missing_is_said_and_the_rest_is_there(made):
     for said in (
         *("1 of 3 epochs", "spectra.npz cannot be read", "no spectra.npz", "no epoch has ended"),
         *("its config cannot be read", "erank/gap was never measured", "no accuracy"),
+        "no epoch has ended; it failed: all rows hold NaN",
     ):
         assert said in words
     assert "python -m rdm_solo.train -m method=simsiam p=-0.5 'dataset.root=a b' seed=0,1" in words
@@ -213,6 +215,10 @@ def test_the_command_ends_with_a_table_and_the_place(made):
     lines = printed.splitlines()
     assert lines[0].startswith("setting")
     assert "yes, in every epoch, per batch by construction" in printed
+    left_out = [line for line in lines if line.startswith("left out: ")]
+    assert len(left_out) == 2
+    assert "its config cannot be read" in left_out[0]
+    assert left_out[1].endswith("it failed: all rows hold NaN: σ^2 <b>diverged</b>.")
     assert str(path) in lines[-1]
 
 
@@ -232,9 +238,10 @@ def test_what_is_no_run_is_refused_in_a_sentence(tmp_path, capsys):
         assert error.count("\n") == 1
 
 
-def test_a_run_without_an_epoch_still_makes_a_page(tmp_path):
+def test_a_run_without_an_epoch_still_makes_a_page(tmp_path, capsys):
     write(tmp_path / "run", -0.5, 0, epochs=0)
     report.main([f"run={tmp_path / 'run'}"])
+    assert capsys.readouterr().out.startswith("left out: SimSiam, h(σ) = σ^-0.5, seed 0 (")
     text = (tmp_path / "run" / "report" / report.NAME).read_text()
     assert "no epoch has ended" in "".join(Page(text).text)
 

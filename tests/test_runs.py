@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from rdm_solo import runs
+from rdm_solo import failures, runs
 
 CONFIG = {
     "method": {"name": "simsiam"},
@@ -89,6 +89,15 @@ def test_a_run_that_broke_off_is_loaded_as_far_as_it_went(tmp_path):
     found = runs.load(tmp_path / "run")
     assert found.spectra == {}
     assert any("spectra.npz cannot be read" in what for what in found.missing)
+
+
+def test_a_run_that_failed_says_why(tmp_path):
+    write(tmp_path / "run", epochs=2, summary=False)
+    failures.note(tmp_path / "run", "training has diverged.")
+    assert runs.load(tmp_path / "run").missing == (
+        "2 of 3 epochs",
+        "it failed: training has diverged",
+    )
 
 
 def test_a_run_without_an_epoch_or_without_diagnostics(tmp_path):

@@ -48,7 +48,10 @@ def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = Tr
     undrawn = [verbatim(line, places) for line in absent]
     made = Report(*_title(paths, found), grouped, pictures, problems, undrawn)
     (folder / NAME).write_text(page(made), encoding="utf-8")
-    print(table(grouped))
+    if grouped:
+        print(table(grouped))
+    for sentence in [*broken.values(), *missing([run for run in found if not run.epochs])]:
+        print(f"left out: {sentence}")
     return folder / NAME
 
 
