@@ -243,7 +243,10 @@ def test_a_run_without_an_epoch_still_makes_a_page(tmp_path, capsys):
     report.main([f"run={tmp_path / 'run'}"])
     assert capsys.readouterr().out.startswith("left out: SimSiam, h(σ) = σ^-0.5, seed 0 (")
     text = (tmp_path / "run" / "report" / report.NAME).read_text()
-    assert "no epoch has ended" in "".join(Page(text).text)
+    page = Page(text)
+    assert "no epoch has ended" in "".join(page.text)
+    assert "No epoch of any run has ended." in "".join(page.text)
+    assert not page.all("table")  # of nothing
 
 
 def test_open_says_where_there_is_no_desktop(tmp_path, monkeypatch):

@@ -66,6 +66,8 @@ def page(report: Report) -> str:
             _list(RULES),
         ),
     ]
+    if not report.groups:  # no epoch of any run has ended: there is nothing but the reasons
+        sections = [section for section in sections if section[0] == "missing"]
     shown = [(key, title, body) for key, title, body in sections if body]
     head = tag(
         "head",
@@ -100,6 +102,8 @@ def _header(report: Report, sections: Iterable[tuple[str, str, str]]) -> Html:
         f"{_count(len(runs), 'run')} of {_count(len(report.groups), 'setting')} on "
         f"{', '.join(data)}."
     )
+    if not runs:
+        counts = "No epoch of any run has ended."
     links = (tag("li", tag("a", title, href=f"#{key}")) for key, title, _ in sections)
     return tag(
         "header",
