@@ -20,7 +20,10 @@ def build(name: str, method: str = "simsiam", size: int = 32):
 
 @pytest.mark.parametrize("name", host.backbones())
 def test_every_name_builds(name):
-    with torch.device("meta"):
+    try:
+        with torch.device("meta"):
+            model = build(name)
+    except RuntimeError:  # earlier versions of timm ask tensors for their values
         model = build(name)
     assert sum(p.numel() for p in model.backbone.parameters()) > 1e5 or name == "small_resnet"
 

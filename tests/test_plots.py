@@ -125,6 +125,8 @@ def covered(figure: Figure) -> list[str]:
     """Every collision: text on text, text or key on a panel that is not its own, text outside."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a glyph that the font lacks, a layout that has no room
+        # matplotlib before 3.10.7 calls today's pyparsing by old names.
+        warnings.filterwarnings("ignore", ".* deprecated - use", DeprecationWarning)
         figure.draw_without_rendering()
     boxes = texts(figure)
     found = [f"{a!r} on {b!r}" for (a, x), (b, y) in itertools.combinations(boxes, 2) if meet(x, y)]
