@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from typing import Any
 
 from rdm_solo.host import pl
@@ -28,16 +27,14 @@ class Children(pl.Callback):  # type: ignore[misc]
         self._over = threading.Event()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        observed = getattr(trainer.strategy.launcher, "procs", [])
-        self._started = [child for child in observed if isinstance(child, subprocess.Popen)]
+        self._take_over(trainer)
         if self._started:
-            trainer.strategy.launcher.procs = list(observed)  # whom Ctrl-C reaches
-            observed.clear()  # Lightning's thread finds nobody to watch, and ends
             threading.Thread(target=self._watch, daemon=True, name="rdm_solo-children").start()
 
-    def let_go(self, failed: bool) -> None:
+    def let_go(self, trainer: Any, failed: bool) -> None:
         """Wait for them, and end those that hang, when the run is over."""
         self._over.set()
+        self._take_over(trainer)  # a run can fail before it is set up: no free port, say
         for child in self._started:
             try:
                 # Those of a failed run may hang in a sum that nobody joins; others write rows.
@@ -46,14 +43,18 @@ class Children(pl.Callback):  # type: ignore[misc]
                 child.kill()
                 child.wait()
 
+    def _take_over(self, trainer: Any) -> None:
+        observed = getattr(trainer.strategy.launcher, "procs", [])
+        self._started = [child for child in observed if isinstance(child, subprocess.Popen)]
+        if self._started:
+            trainer.strategy.launcher.procs = list(observed)  # whom Ctrl-C reaches
+            observed.clear()  # Lightning's thread finds nobody to watch, and ends
+
     def _watch(self) -> None:
-        failed_at = None
-        while not self._over.wait(0.5):
-            if failed_at is None and any(child.poll() for child in self._started):
-                failed_at = time.monotonic()
-            if failed_at is not None and time.monotonic() - failed_at > self.grace:
-                break
-        else:
+        while not any(child.poll() for child in self._started):
+            if self._over.wait(0.5):
+                return
+        if self._over.wait(self.grace):
             return
         sys.stderr.write("error: another process of this run has failed, and this one hangs.\n")
         sys.stderr.flush()

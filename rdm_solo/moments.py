@@ -43,11 +43,13 @@ def from_matrices(C_p: Tensor, C_z: Tensor, C_plus: Tensor | None, C_y: Tensor) 
 
     lam_p, lam_z = _eigenvalues(C_p), lam_z.flip(0).clamp_min(0)
     lam_y = _shared(C_y, (C_z, lam_z), (C_p, lam_p))
+    if lam_y is None:
+        lam_y = _eigenvalues(C_y)
     return Moments(
         lam_p,
         lam_z,
         None if C_plus is None else _eigenvalues(C_plus),
-        _eigenvalues(C_y) if lam_y is None else lam_y,
+        lam_y,
         along(C_p),
         None if C_plus is None else along(C_plus),
     )

@@ -48,7 +48,7 @@ def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, A
             cli.fail(why)
         raise
     finally:
-        parts["children"].let_go(failed)
+        parts["children"].let_go(trainer, failed)
         if trainer.is_global_zero:
             loggers.close(parts["loggers"], failed)
     seconds = time.perf_counter() - started

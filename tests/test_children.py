@@ -25,11 +25,14 @@ child.wait()
 launcher = SimpleNamespace(procs=[child])
 launchers._launch_process_observer(launcher.procs)
 watched = Children(grace=float(sys.argv[2]))
+trainer = SimpleNamespace(strategy=SimpleNamespace(launcher=launcher))
 if sys.argv[1] == "ours":
-    watched.setup(SimpleNamespace(strategy=SimpleNamespace(launcher=launcher)), None, "fit")
+    watched.setup(trainer, None, "fit")
     assert launcher.procs == [child]
+elif sys.argv[1] == "failed before it was set up":
+    watched.let_go(trainer, failed=True)
 time.sleep(8)
-watched.let_go(failed=True)
+watched.let_go(trainer, failed=True)
 print("alive", child.returncode)
 """
 
@@ -38,6 +41,7 @@ print("alive", child.returncode)
 def test_a_failed_child_leaves_time_to_say_so():
     """Lightning's own thread would end the first process, and a sweep with it."""
     settings = [("lightning's", "60"), ("ours", "60"), ("ours", "2")]
+    settings += [("failed before it was set up", "60")]
     fathers = [
         subprocess.Popen(
             [sys.executable, "-c", FATHER, *setting],
@@ -52,6 +56,7 @@ def test_a_failed_child_leaves_time_to_say_so():
     assert seen[1][::2] == ("alive 2\n", 0), seen[1]
     assert seen[2][::2] == ("", -signal.SIGKILL)
     assert seen[2][1].endswith("another process of this run has failed, and this one hangs.\n")
+    assert seen[3][::2] == ("alive 2\n", 0), seen[3]
 
 
 @pytest.mark.process

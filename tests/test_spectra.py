@@ -242,11 +242,20 @@ def same(a, b, rel: float) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"max_dim": 4, "sample": 256}])
-def test_a_projection_that_is_one_of_the_outputs_has_its_eigenvalues(options):
+def test_a_projection_that_is_one_of_the_outputs_has_its_eigenvalues(options, monkeypatch):
     """Without a target filter it is the target, without an online one the online output."""
+    decompose, seen = torch.linalg.eigvalsh, []
+
+    def eigvalsh(matrix):
+        seen.append(matrix)
+        return decompose(matrix)
+
+    monkeypatch.setattr(torch.linalg, "eigvalsh", eigvalsh)
     p, z, z_plus, y = four(200, 10)
-    for same, branch in ((z, "target"), (p, "online")):
-        found = spectra_of([p, z, z_plus, same], **options)
+    for output, branch in ((z, "target"), (p, "online")):
+        seen.clear()
+        found = spectra_of([p, z, z_plus, output], **options)
+        assert len(seen) == 2  # C_p and C_plus; C_z is decomposed with its vectors
         assert torch.equal(found.lam_projection, getattr(found, f"lam_{branch}"))
         assert found.scalars["erank/projection"] == found.scalars[f"erank/{branch}"]
     third = spectra_of([p, z, z_plus, y], **options).lam_projection

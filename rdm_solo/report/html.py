@@ -101,9 +101,9 @@ def _header(report: Report, sections: Iterable[tuple[str, str, str]]) -> Html:
     counts = (
         f"{_count(len(runs), 'run')} of {_count(len(report.groups), 'setting')} on "
         f"{', '.join(data)}."
+        if runs
+        else "No epoch of any run has ended."
     )
-    if not runs:
-        counts = "No epoch of any run has ended."
     links = (tag("li", tag("a", title, href=f"#{key}")) for key, title, _ in sections)
     return tag(
         "header",
