@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.fake_wandb import Server
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -57,7 +58,24 @@ def command(*arguments: str, cwd: Path, **environment: str) -> subprocess.Comple
 
 def as_it_is(name: str, cfg):
     """solo-learn's own class of a method built from our config, with nothing of ours in it."""
-    from rdm_solo import host
+    from rdm_solo.methods import solo_learn
 
-    solo = host.original(name)
-    return solo(host._solo_config(cfg)) if host.CURRENT else solo(**host._solo_arguments(cfg))
+    solo = solo_learn.original(name)
+    return (
+        solo(solo_learn._solo_config(cfg))
+        if solo_learn.CURRENT
+        else solo(**solo_learn._solo_arguments(cfg))
+    )
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server that this process's runs go to."""
+    wandb = pytest.importorskip("wandb")
+    made = Server()
+    for name, value in made.environment().items():
+        monkeypatch.setenv(name, value)
+    wandb.teardown()  # W&B reads its environment once
+    yield made
+    wandb.teardown()
+    made.close()

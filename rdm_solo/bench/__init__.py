@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from rdm_solo.filters import SpectralFilter, get
+from rdm_solo.filters.functions import get
+from rdm_solo.filters.spectral_filter import SpectralFilter
 
 SHAPES = [(64, 64), (128, 512), (256, 256), (512, 256), (128, 2048), (256, 2048), (512, 2048)]
 SHAPES += [(1024, 2048), (4096, 256)]
@@ -215,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         bench_filters(options.runs, options.device, shapes)
     elif options.what == "views":
         from rdm_solo.bench.views import bench_views
-        from rdm_solo.host import version
+        from rdm_solo.methods.solo_learn import version
 
         print(f"solo-learn {version()}; two views a sample, the same settings for both")
         bench_views(options.runs, interleaved, ratio)

@@ -16,8 +16,9 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from rdm_solo import methods, optim
-from rdm_solo.cli import config_folder
+from rdm_solo import methods
+from rdm_solo.cli.arguments import config_folder
+from rdm_solo.methods import optimizers
 
 __all__ = ["CONTESTANTS", "Step", "peak_bytes"]
 
@@ -50,13 +51,13 @@ class Step:
         torch.manual_seed(0)
         self.model = methods.prepare(methods.build(cfg), cfg).to(device).train()
         if method == "swav":
-            from rdm_solo.host import sinkhorn
+            from rdm_solo.methods.solo_learn import sinkhorn
 
             self.model.sk = sinkhorn(self.model)
         # Outside a Trainer: logging and the epoch's number have nobody to ask.
         self.model.log = self.model.log_dict = lambda *args, **kwargs: None
         groups = self.model.learnable_params
-        self.optimizer = optim.configure(groups, cfg, steps=1000)["optimizer"]
+        self.optimizer = optimizers.configure(groups, cfg, steps=1000)["optimizer"]
         views = [torch.randn(batch, 3, size, size, device=device) for _ in range(2)]
         labels = torch.randint(10, (batch,), device=device)
         self.data = torch.arange(batch, device=device), views, labels

@@ -14,8 +14,8 @@ import time
 import torch
 
 from rdm_solo.bench.cost import Step
-from rdm_solo.observe import observer
-from rdm_solo.spectra import BranchSpectra
+from rdm_solo.callbacks.branches import observer
+from rdm_solo.spectra.branch_spectra import BranchSpectra
 
 __all__ = ["Recorded", "bench_spectra", "recorded_steps"]
 

@@ -18,10 +18,14 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from rdm_solo import data, folders, host
-from rdm_solo.augment import Pipeline, Views, generator
-from rdm_solo.data import EpochLoader
-from rdm_solo.decoding import FileLoader, _Decoder
+from rdm_solo import data
+from rdm_solo.data import folders
+from rdm_solo.data.decoding import _Decoder
+from rdm_solo.data.draws import generator
+from rdm_solo.data.file_loader import FileLoader
+from rdm_solo.data.memory_loader import EpochLoader
+from rdm_solo.data.views import Pipeline, Views
+from rdm_solo.methods import solo_learn
 
 SIZES = {32: 0.0, 224: 0.5}  # pixels of a view, and the probability of a blur
 
@@ -41,7 +45,7 @@ def write_jpegs(root: Path, n: int, height: int = 375, width: int = 500) -> None
 
 def strength(pipeline: Pipeline) -> dict[str, Any]:
     """A pipeline's settings, as `host.pretraining_transform` takes them."""
-    names = ("size", "flip", "jitter", *host.JITTER, "grey", "blur", "solarize")
+    names = ("size", "flip", "jitter", *solo_learn.JITTER, "grey", "blur", "solarize")
     return {name: getattr(pipeline, name) for name in names} | {
         "crop_scale": pipeline.crop_scale[0]
     }
@@ -51,7 +55,7 @@ def in_memory(pipeline: Pipeline, n: int, batch: int) -> list[Callable[[], int]]
     """solo-learn's pipeline and ours on ``n`` images of CIFAR's shape."""
     part = data.synthetic(num_train=n, num_val=1, size=pipeline.size).train
     arrays = part.images.permute(0, 2, 3, 1).contiguous().numpy()
-    transform = host.pretraining_transform("cifar10", **strength(pipeline))
+    transform = solo_learn.pretraining_transform("cifar10", **strength(pipeline))
 
     def theirs() -> int:
         samples = [transform(Image.fromarray(pixels)) for pixels in arrays]
@@ -65,8 +69,8 @@ def in_memory(pipeline: Pipeline, n: int, batch: int) -> list[Callable[[], int]]
 
 def from_files(pipeline: Pipeline, root: Path, batch: int) -> list[Callable[[], int]]:
     """solo-learn's pipeline and ours on the JPEGs of ``root``; and our workers' part of it."""
-    dataset = host.pretraining_folder(
-        str(root), host.pretraining_transform("imagenet100", **strength(pipeline))
+    dataset = solo_learn.pretraining_folder(
+        str(root), solo_learn.pretraining_transform("imagenet100", **strength(pipeline))
     )
 
     def theirs() -> int:

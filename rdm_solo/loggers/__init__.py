@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo.runs import filter_name
+from rdm_solo.runs.labels import filter_name
 
 __all__ = [
     *("append", "build", "close", "describe", "facts", "introduce", "show", "shows_pictures"),

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from rdm_solo.host import pl
 from rdm_solo.loggers import charts, server
+from rdm_solo.methods.solo_learn import pl
 
 __all__ = ["append", "close", "introduce", "logger", "mine", "picture", "spectra"]
 

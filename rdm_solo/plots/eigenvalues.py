@@ -26,7 +26,7 @@ from rdm_solo.plots.style import (
     series,
     styled,
 )
-from rdm_solo.runs import Run
+from rdm_solo.runs.folder import Run
 
 __all__ = [
     "beside_symmetric",

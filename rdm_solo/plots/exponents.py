@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from rdm_solo.plots.epochs import ACCURACY
 from rdm_solo.plots.grouping import Group, groups, note
 from rdm_solo.plots.style import figure, finish, head, keys, say, series, styled
-from rdm_solo.runs import Run
+from rdm_solo.runs.folder import Run
 
 __all__ = ["against_p", "sweep"]
 

@@ -11,9 +11,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from omegaconf import OmegaConf
 
-from rdm_solo import runs as runs_
 from rdm_solo.plots.style import marked
-from rdm_solo.runs import Run
+from rdm_solo.runs import labels
+from rdm_solo.runs.folder import Run
 
 __all__ = [
     "Curve",
@@ -79,7 +79,7 @@ class Group:
 
     @property
     def method(self) -> str:
-        return runs_.METHODS.get(self.first.method, self.first.method)
+        return labels.METHODS.get(self.first.method, self.first.method)
 
     @property
     def variant(self) -> str:

@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from rdm_solo.effect import Preview, called
 from rdm_solo.plots.style import (
     BLACK,
     GREEN,
@@ -25,7 +24,9 @@ from rdm_solo.plots.style import (
     marked,
     styled,
 )
-from rdm_solo.prediction import Path, Prediction
+from rdm_solo.runs.prediction import Prediction
+from rdm_solo.theory.filter_effect import Preview, called
+from rdm_solo.theory.rank_path import Path
 
 __all__ = ["draw_filter", "draw_prediction"]
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from rdm_solo.plots import style
 
 if TYPE_CHECKING:
-    from rdm_solo.roles import Roles
+    from rdm_solo.runs.roles_file import Roles
 
 __all__ = ["draw"]
 

@@ -18,13 +18,13 @@ from rdm_solo.plots.exponents import against_p
 from rdm_solo.plots.grouping import Group, whole
 from rdm_solo.report.html import Picture
 from rdm_solo.report.verdicts import spread
-from rdm_solo.runs import Run
+from rdm_solo.runs.folder import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from rdm_solo.prediction import Prediction
-    from rdm_solo.roles import Roles
+    from rdm_solo.runs.prediction import Prediction
+    from rdm_solo.runs.roles_file import Roles
 
 __all__ = ["draw", "predictions", "roles"]
 
@@ -245,8 +245,8 @@ def predictions(groups: Sequence[Group], folder: Path) -> tuple[list[Picture], l
 
 
 def _predicted(run: Run) -> tuple[Prediction, Figure]:
-    from rdm_solo import prediction
     from rdm_solo.plots.preview import draw_prediction
+    from rdm_solo.runs import prediction
 
     foretold = prediction.predict(run)
     return foretold, draw_prediction(foretold)
@@ -274,18 +274,19 @@ def roles(groups: Sequence[Group], folder: Path) -> tuple[list[Picture], list[st
     title = "5. The role of asymmetric designs (the paper's Figure 5)"
     if not chosen:
         return [], [f"Figure {title}: no run of {', '.join(CLAIMED)}."]
-    from rdm_solo import roles as roles_
+    from rdm_solo.evaluate import roles
+    from rdm_solo.plots.roles import draw as draw_roles
 
     found, absent = [], []
     for run in chosen.values():
-        measured = _try(partial(roles_.measure, run.folder))
+        measured = _try(partial(roles.measure, run.folder))
         if isinstance(measured, str):
             absent.append(f"Figure {title}, {run.label}: {measured}")
         else:
             found.append(measured)
     if not found:
         return [], absent
-    made = _try(partial(roles_.draw, found))
+    made = _try(partial(draw_roles, found))
     if isinstance(made, str):
         return [], [*absent, f"Figure {title}: {made}"]
     of = "; ".join(f"{run.label}, seed {run.seed}" for run in found)

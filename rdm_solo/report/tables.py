@@ -17,7 +17,8 @@ from rdm_solo import paper
 from rdm_solo.plots.grouping import Group, behind, whole
 from rdm_solo.report.places import relative
 from rdm_solo.report.verdicts import spread, verdicts
-from rdm_solo.runs import Run, exponent
+from rdm_solo.runs.folder import Run
+from rdm_solo.runs.labels import exponent
 
 __all__ = ["Table", "against_p", "against_paper", "commands", "each", "last_values", "ran"]
 

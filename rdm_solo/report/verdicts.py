@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from omegaconf import OmegaConf
 
-from rdm_solo.collapse import COMPLETE, DIMENSIONAL, IN_A_ROW, Bounds, Reading, kinds
-from rdm_solo.runs import Run
+from rdm_solo.runs.folder import Run
+from rdm_solo.spectra.collapse import COMPLETE, DIMENSIONAL, IN_A_ROW, Bounds, Reading, kinds
 
 __all__ = ["RULES", "Verdict", "collapsed", "leads", "low_pass", "spread", "verdicts"]
 

@@ -1,0 +1,111 @@
+"""A watch over a run's spectra that says once, in words, when and why they collapse."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import asdict
+from typing import Any
+
+from omegaconf import DictConfig
+
+from rdm_solo.callbacks.advice import advice
+from rdm_solo.callbacks.diagnostics import Diagnostics
+from rdm_solo.callbacks.last_epoch import ends
+from rdm_solo.methods.solo_learn import pl
+from rdm_solo.spectra.collapse import COMPLETE, DIMENSIONAL, IN_A_ROW, Bounds, Reading, kinds
+
+__all__ = ["CollapseWatch"]
+
+log = logging.getLogger("rdm_solo")
+
+
+class CollapseWatch(pl.Callback):  # type: ignore[misc,name-defined]
+    """Warns once for each kind of collapse, and ends the run at the first if ``stop`` is set.
+
+    It stands behind :class:`~rdm_solo.callbacks.Diagnostics`, whose spectra it reads; these are the
+    same on all processes, and the first one's word counts for all.
+    """
+
+    def __init__(
+        self,
+        cfg: DictConfig,
+        derived: dict[str, Any],
+        variance: float | None = Bounds.variance,
+        erank: float | None = Bounds.erank,
+        gap_epochs: int | None = Bounds.gap_epochs,
+        stop: bool = False,
+    ) -> None:
+        self.cfg, self.derived, self.stop = cfg, derived, stop
+        self.bounds = Bounds(variance, erank, gap_epochs, cfg.scheduler.warmup_epochs)
+        self.readings: list[Reading] = []
+        self.warnings: list[dict[str, Any]] = []
+        self.stopped: str | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"warnings": self.warnings, "readings": [asdict(r) for r in self.readings]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.warnings = list(state_dict["warnings"])
+        self.readings = [Reading(**reading) for reading in state_dict.get("readings", [])]
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        reading = _read(trainer)
+        if reading is None:
+            return
+        self.readings = [*self.readings, reading][-max(IN_A_ROW, self.bounds.gap_epochs or 0) :]
+        told = {warning["kind"] for warning in self.warnings}
+        new = [kind for kind in kinds(self.readings, self.bounds) if kind not in told]
+        new = trainer.strategy.broadcast(new)
+        for kind in new:
+            why = advice(kind, self.cfg, self.derived, reading.epoch)
+            text = f"{_facts(kind, reading, self.bounds)} {why}"
+            self.warnings.append({"kind": kind, "epoch": reading.epoch, "text": text})
+            if trainer.is_global_zero:
+                log.warning(f"warning: {text}")
+        if new and self.stop and not ends(trainer):
+            self.stopped = f"watch.stop: {new[0]} in epoch {reading.epoch + 1}"
+            trainer.should_stop = True
+            if trainer.is_global_zero:
+                log.warning(f"the run ends here, since watch.stop=true ({new[0]})")
+
+
+def _facts(kind: str, reading: Reading, bounds: Bounds) -> str:
+    epoch, k = f"epoch {reading.epoch + 1}", reading.dimensions
+    if kind == COMPLETE:
+        return (
+            f"complete collapse in {epoch}: all images get nearly the same output (variance "
+            f"{reading.variance:.2g} of at most 1; watch.variance={bounds.variance:g})."
+        )
+    if kind == DIMENSIONAL:
+        return (
+            f"dimensional collapse in {epoch}: the outputs span {reading.erank:.1f} of {k} "
+            f"directions (bound {bounds.directions(k):.1f}; watch.erank={bounds.erank:g})."
+        )
+    return (
+        f"negative gap in {epoch}: for {bounds.gap_epochs} measured epochs in a row the target's "
+        f"effective rank has been below the online one's, by {-math.expm1(reading.gap):.1%} now, "
+        "where it should lead."
+    )
+
+
+def _read(trainer: Any) -> Reading | None:
+    """This epoch's reading; None where nothing, or nothing finite, was measured."""
+    metrics = trainer.callback_metrics
+    diagnostics = Diagnostics.of(trainer)
+    names = ("feature/variance", "erank/projection", "erank/online", "erank/target")
+    if diagnostics is None or diagnostics.latest is None or any(n not in metrics for n in names):
+        return None
+    assert diagnostics.metric is not None
+    variance, projection, online, target = (float(metrics[name]) for name in names)
+    moment = float(diagnostics.latest.lam_projection.sum())
+    if not (moment > 0 and math.isfinite(variance) and min(online, target, projection) > 0):
+        return None
+    return Reading(
+        trainer.current_epoch,
+        variance / moment,
+        projection,
+        diagnostics.metric.dim,  # a sample of rows has fewer eigenvalues
+        math.log(target / online),
+        softmax=not diagnostics.observer.normalize,
+    )

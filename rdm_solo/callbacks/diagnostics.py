@@ -1,0 +1,188 @@
+"""Spectra of both branches, measured while a run trains."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rdm_solo.callbacks.branches import Observer, Outputs, observer
+from rdm_solo.callbacks.last_epoch import ends
+from rdm_solo.methods.solo_learn import pl
+from rdm_solo.runs.spectra_file import Archive
+from rdm_solo.spectra.branch_spectra import BranchSpectra, Correlation
+from rdm_solo.spectra.epoch_summary import Spectra
+from rdm_solo.spectra.measures import effective_rank, low_rank_spectrum
+
+__all__ = ["Diagnostics"]
+
+log = logging.getLogger("rdm_solo")
+
+
+class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
+    """Accumulate both branches' spectra over an epoch's training outputs.
+
+    Forward hooks record the outputs (:mod:`rdm_solo.callbacks.branches`); no training step changes,
+    so this works with any of solo-learn's methods, and with any module whose step returns its two
+    outputs. Of a long epoch, evenly spaced steps are taken until about ``max_rows`` view rows are
+    in.
+
+    ``latest`` has what the epoch that ends was found to be, on every process, for callbacks that
+    stand behind this one; None where it was not measured. Logits before a softmax are the outputs
+    of all those steps' last hidden rows under the weight that ends the epoch.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        every_n_epochs: int = 1,
+        max_rows: int = 10_000,
+        max_dim: int = 4096,
+        sample: int = 1024,
+        resume: Path | None = None,
+    ) -> None:
+        self.folder, self.resume = folder, resume
+        self.every_n_epochs, self.max_rows = every_n_epochs, max_rows
+        self.max_dim, self.sample = max_dim, sample
+        self.metric: BranchSpectra | None = None
+        self.hidden: Correlation | None = None
+        self.latest: Spectra | None = None
+        self.observer: Observer | None = None
+        self._archive = Archive(folder / "spectra.npz")
+        self._rows = 0  # of a heard step, over all processes; 0: none was heard yet
+        self._steps = 0  # heard in this epoch
+        self._told: set[str] = set()
+
+    @staticmethod
+    def of(trainer: Any) -> Diagnostics | None:
+        """The trainer's, for callbacks that stand behind it."""
+        return next((c for c in trainer.callbacks if isinstance(c, Diagnostics)), None)
+
+    @property
+    def epochs(self) -> list[dict[str, Any]]:
+        """The arrays of all measured epochs, on the first process; from before a resume, too."""
+        return self._archive.epochs
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        self.metric = self.hidden = self.latest = None  # an earlier fit may have been cut short
+        if self.every_n_epochs:
+            self.observer = observer(pl_module)
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        if self.observer is not None:
+            self.observer.detach()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self.on_fit_end(trainer, pl_module)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        # Without resume=, SLURM has requeued the job, and Lightning goes on in the same folder.
+        past = (self.resume or self.folder) / "spectra.npz"
+        self._archive.epochs = []
+        if trainer.current_epoch and past.exists():
+            self._archive.resume(past, before=trainer.current_epoch)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        self.latest, self._rows, self._steps = None, 0, 0
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self.observer is None:
+            return
+        due = trainer.current_epoch % self.every_n_epochs == 0
+        if (due or ends(trainer)) and self._wanted(trainer.num_training_batches, batch_idx):
+            self.observer.attach()  # not before: SwAV makes its Sinkhorn when training starts
+            self.observer.listen()
+
+    def _wanted(self, batches: float, batch_idx: int) -> bool:
+        if not self._rows:
+            return True
+        if math.isinf(batches):  # who can tell where such an epoch ends? Its first steps, then
+            return self._rows * self._steps < self.max_rows
+        return batch_idx % max(1, math.ceil(self._rows * batches / self.max_rows)) == 0
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self.observer is None or not self.observer.listening:
+            return
+        heard = self.observer.take(getattr(pl_module, "num_large_crops", None), outputs)
+        self._rows = self._rows or len(heard.online) * trainer.world_size
+        self._steps += 1
+        self._add(heard)
+
+    def _add(self, heard: Outputs) -> None:
+        assert self.observer is not None
+        if self.metric is None:
+            self.metric = BranchSpectra(
+                heard.online.shape[1],
+                self.observer.normalize,
+                self.observer.m,
+                self.max_dim,
+                self.sample,
+            ).to(heard.online.device)
+            if heard.hidden is not None:
+                self.hidden = Correlation(heard.hidden.shape[1]).to(heard.online.device)
+        self.metric.update(heard.online, heard.target, heard.positive, heard.projection)
+        if self.hidden is not None and heard.hidden is not None:
+            self.hidden.update(heard.hidden)
+
+    @staticmethod
+    def _counts(trainer: Any, metric: BranchSpectra) -> tuple[int, int]:
+        """Rows that entered the spectra and rows that were left out, over all processes."""
+        counts = torch.stack([metric.count, metric.broken])
+        seen, broken = trainer.strategy.reduce(counts, reduce_op="sum").tolist()
+        return seen, broken
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        if self.metric is None or not self.metric.update_called:
+            return
+        seen, broken = self._counts(trainer, self.metric)
+        if broken and trainer.is_global_zero:
+            self._warn(
+                f"{broken} of {seen + broken} outputs of epoch {trainer.current_epoch + 1} are NaN "
+                "or infinite; spectra leave them out. A lower learning rate may help.",
+                "broken",
+            )
+        self.latest = self._spectra(self.metric) if seen else None
+        for metric in filter(None, (self.metric, self.hidden)):
+            metric.reset()
+        if self.latest is None:
+            return
+        bar = {name: self.latest.scalars[name] for name in ("erank/online", "erank/target")}
+        rest = {name: value for name, value in self.latest.scalars.items() if name not in bar}
+        pl_module.log_dict(bar, prog_bar=True, sync_dist=True)
+        pl_module.log_dict(rest, sync_dist=True)
+        if trainer.is_global_zero:
+            self._say_how(self.metric.dim, self.latest)
+            arrays = {name: array.numpy() for name, array in self.latest.arrays().items()}
+            self._archive.add({"epoch": np.array(trainer.current_epoch), **arrays})
+
+    def _spectra(self, metric: BranchSpectra) -> Spectra:
+        spectra = metric.compute()
+        if self.hidden is not None and self.observer is not None:
+            weight = self.observer.weight()
+            assert weight is not None
+            spectra.lam_logits = low_rank_spectrum(self.hidden.compute(), weight).cpu()
+            spectra.scalars["erank/logits"] = float(effective_rank(spectra.lam_logits))
+        return spectra
+
+    def _say_how(self, k: int, spectra: Spectra) -> None:
+        if spectra.sampled:
+            self._warn(
+                f"spectra at k={k} are those of N={spectra.rows} sampled rows, since k is above "
+                f"diagnostics.max_dim={self.max_dim}. The effective rank of a flat spectrum comes "
+                "out too low (1/i at k=8192, N=1024: 0.41 of the truth), that of a steep one does "
+                "not (1/i^2: 0.996); diagnostics.sample raises N.",
+                "sampled",
+            )
+
+    def _warn(self, what: str, once: str) -> None:
+        if once not in self._told:
+            self._told.add(once)
+            log.warning(f"warning: {what}")

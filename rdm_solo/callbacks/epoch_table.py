@@ -1,0 +1,47 @@
+"""metrics.csv: one row an epoch."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+from typing import Any
+
+from rdm_solo.methods.solo_learn import pl
+from rdm_solo.runs.columns import COLUMNS, LOGITS
+
+__all__ = ["EpochTable"]
+
+
+class EpochTable(pl.Callback):  # type: ignore[misc,name-defined]
+    """``metrics.csv``: one row an epoch, the columns above; what was not measured stays empty."""
+
+    def __init__(self, folder: Path, resume: Path | None = None) -> None:
+        self.path = folder / "metrics.csv"
+        self.resume = resume
+        self.rows: list[dict[str, Any]] = []
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        past = (self.resume or self.path.parent) / "metrics.csv"
+        if trainer.current_epoch and past.exists():
+            with open(past, newline="") as file:
+                rows = list(csv.DictReader(file))
+            self.rows = [row for row in rows if int(row["epoch"]) < trainer.current_epoch]
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        for name in [*COLUMNS, LOGITS]:  # Lightning keeps a value until it is logged again
+            trainer.callback_metrics.pop(name, None)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        metrics = trainer.callback_metrics  # reduces over processes: all of them come here
+        if not trainer.is_global_zero:
+            return
+        row = {name: float(metrics[name]) for name in [*COLUMNS, LOGITS] if name in metrics}
+        self.rows.append({"epoch": trainer.current_epoch, **row})
+        columns = [*COLUMNS, LOGITS] if any(LOGITS in row for row in self.rows) else COLUMNS
+        part = self.path.with_name(f"{self.path.name}.part")
+        with open(part, "w", newline="") as file:
+            writer = csv.DictWriter(file, columns, restval="")
+            writer.writeheader()
+            writer.writerows(self.rows)
+        os.replace(part, self.path)  # who reads meanwhile sees the old table or the new one

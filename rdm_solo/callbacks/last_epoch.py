@@ -1,0 +1,14 @@
+"""Whether the epoch that just ended is the last one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["ends"]
+
+
+def ends(trainer: Any) -> bool:
+    """Whether no epoch follows: all that were asked for are done, or the run is being stopped."""
+    steps = 0 < trainer.max_steps <= trainer.global_step
+    done = 0 < trainer.max_epochs <= trainer.current_epoch + 1
+    return bool(trainer.should_stop or steps or done)

@@ -1,0 +1,59 @@
+"""Uniform random numbers that depend on seed, epoch, view and sample alone."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["DRAWS", "generator", "random_rows"]
+
+# Columns of the table. The first twenty are the ten tries of a crop's area and aspect ratio.
+# Every pipeline reads the same columns, so switching one operation on leaves the others' draws.
+_TRIES = 10
+
+
+_TOP, _LEFT, _FLIP, _ROTATE, _JITTER, _FACTORS, _ORDER, _GREY, _BLUR, _SIGMA, _SOLARIZE = (
+    *range(20, 26),
+    *range(29, 34),
+)
+
+
+DRAWS = 34
+
+
+def generator(*key: int | str) -> torch.Generator:
+    """A CPU generator whose seed is a hash of ``key``, such as ``(seed, epoch, view)``.
+
+    torch's CPU generator keeps 32 bits of a seed, hence a hash rather than a sum: close or
+    structured keys get unrelated seeds.
+
+    >>> torch.rand(1, generator=generator(0, 1)) == torch.rand(1, generator=generator(1, 0))
+    tensor([False])
+    """
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=4).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "little"))
+
+
+def random_rows(index: Sequence[int], *key: int | str) -> Tensor:
+    """Uniform rows of ``DRAWS`` numbers that depend on ``key`` and their ``index`` alone.
+
+    A counter-based generator (SplitMix64: a row's number times a constant, then mixed), so that any
+    row of a table of millions costs the same and no table is kept. 24 random bits a number.
+
+    >>> rows = random_rows([7, 1_000_000], 0, "a key")
+    >>> rows.shape, torch.equal(random_rows([1_000_000], 0, "a key")[0], rows[1])
+    (torch.Size([2, 34]), True)
+    """
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    start = np.frombuffer(digest, dtype="<u8")
+    count = np.asarray(index, dtype=np.uint64)[:, None] * np.uint64(DRAWS)
+    count = count + np.arange(1, DRAWS + 1, dtype=np.uint64)
+    z = start + count * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return torch.from_numpy((z >> np.uint64(40)).astype(np.float32) * np.float32(2**-24))

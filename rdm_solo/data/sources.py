@@ -1,0 +1,164 @@
+"""Data sets that fit into memory: digits, CIFAR-10, CIFAR-100, generated images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rdm_solo.data.draws import generator
+from rdm_solo.data.images import DataError, Dataset, Images, check_switch
+
+__all__ = ["cifar10", "cifar100", "digits", "synthetic"]
+
+
+def digits() -> Dataset:
+    """scikit-learn's 1797 handwritten digits, 8 by 8 pixels and grey: 1437 to train, 360 to test.
+
+    They come with scikit-learn, so nothing is downloaded.
+
+    >>> data = digits()
+    >>> len(data.train), len(data.val), tuple(data.train.images.shape[1:])
+    (1437, 360, (1, 8, 8))
+    """
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped, unused-ignore]
+    from sklearn.model_selection import train_test_split  # type: ignore[import-untyped, unused-ignore]
+
+    source = load_digits()
+    values = np.rint(source.images * (255 / 16)).astype(np.uint8)[:, None]
+    labels = source.target.astype(np.int64)
+    x_train, x_val, y_train, y_val = train_test_split(values, labels, test_size=360, random_state=0)
+    train = Images(torch.from_numpy(x_train), torch.from_numpy(y_train))
+    val = Images(torch.from_numpy(x_val), torch.from_numpy(y_val))
+    return Dataset("digits", train, val, 10, *_moments(train.images))
+
+
+def cifar10(root: str | Path, download: bool = False) -> Dataset:
+    """CIFAR-10 from the folder ``root`` that holds ``cifar-10-batches-py``.
+
+    With ``download`` it is fetched into ``root`` first, unless it is there already.
+    """
+    return _cifar("cifar10", root, download, 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+
+
+def cifar100(root: str | Path, download: bool = False) -> Dataset:
+    """CIFAR-100 from the folder ``root`` that holds ``cifar-100-python``.
+
+    With ``download`` it is fetched into ``root`` first, unless it is there already.
+    """
+    return _cifar(
+        "cifar100", root, download, 100, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
+    )
+
+
+def _cifar(
+    name: str,
+    root: str | Path,
+    download: bool,
+    num_classes: int,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+) -> Dataset:
+    check_switch("download", download)
+    from torchvision.datasets import CIFAR10, CIFAR100  # type: ignore[import-untyped, unused-ignore]
+    from torchvision.datasets.utils import check_integrity  # type: ignore[import-untyped, unused-ignore]
+
+    source = CIFAR10 if name == "cifar10" else CIFAR100
+    root = Path(root).expanduser()
+    folder = root / source.base_folder
+    checksums = [*source.train_list, *source.test_list]
+    checksums.append([source.meta["filename"], source.meta["md5"]])
+    if download and not all(check_integrity(folder / file, md5) for file, md5 in checksums):
+        try:
+            source(str(root), download=True)
+        except (OSError, RuntimeError, EOFError) as error:
+            reason = str(error).rstrip(".")
+            raise DataError(
+                f"dataset.download=true failed to fetch {source.url} into dataset.root={root} "
+                f"({type(error).__name__}: {reason}): fetch it elsewhere, or point dataset.root "
+                f"at a folder that holds {source.base_folder}"
+            ) from error
+    if not folder.is_dir():
+        raise DataError(
+            f"dataset.root={root} holds no {source.base_folder} (looked at {folder.absolute()}): "
+            "set dataset.download=true, or point dataset.root at the folder that holds "
+            f"{source.base_folder}"
+        )
+    for file, md5 in checksums:
+        if not check_integrity(folder / file, md5):
+            state = "does not match its checksum" if (folder / file).exists() else "is missing"
+            raise DataError(
+                f"{folder / file} {state}: set dataset.download=true to fetch {name} again, or "
+                "point dataset.root at an intact copy"
+            )
+    parts = []
+    for train in (True, False):
+        part = source(str(root), train=train)
+        # torchvision hands out height, width, channel.
+        images = torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous()
+        parts.append(Images(images, torch.tensor(part.targets, dtype=torch.int64)))
+    return Dataset(name, parts[0], parts[1], num_classes, mean, std)
+
+
+def synthetic(
+    num_train: int = 2048,
+    num_val: int = 512,
+    size: int = 32,
+    channels: int = 3,
+    num_classes: int = 10,
+    seed: int = 0,
+) -> Dataset:
+    """Generated images: a smooth pattern for each class, and for each image a variation and noise.
+
+    A rehearsal of any shape without a download; accuracies on it mean nothing.
+
+    >>> synthetic(num_train=8, num_val=4, size=16).train.images.shape
+    torch.Size([8, 3, 16, 16])
+    """
+    options = {
+        "num_train": num_train,
+        "num_val": num_val,
+        "size (dataset.image_size)": size,
+        "channels": channels,
+        "num_classes": num_classes,
+    }
+    for name, value in options.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(
+                f"the synthetic data set's {name} must be a whole number of at least 1, "
+                f"got {value!r}"
+            )
+
+    def smooth(n: int, draw: torch.Generator) -> Tensor:
+        coarse = torch.randn(n, channels, 4, 4, generator=draw)
+        return F.interpolate(coarse, size=(size, size), mode="bilinear", align_corners=False)
+
+    templates = smooth(num_classes, generator(seed, "templates"))
+    parts = []
+    for part, n in (("train", num_train), ("val", num_val)):
+        draw = generator(seed, part)
+        labels = (torch.arange(n) % num_classes)[torch.randperm(n, generator=draw)]
+        images = torch.empty(n, channels, size, size, dtype=torch.uint8)
+        for low in range(0, n, 512):  # floats of a piece at a time: the bytes alone have to fit
+            chosen = labels[low : low + 512]
+            x = 0.5 + 0.18 * templates[chosen] + 0.09 * smooth(len(chosen), draw)
+            x += 0.05 * torch.randn(x.shape, generator=draw)
+            images[low : low + 512] = x.clamp_(0, 1).mul_(255).round_().to(torch.uint8)
+        parts.append(Images(images, labels))
+    train, val = parts
+    return Dataset("synthetic", train, val, num_classes, *_moments(train.images))
+
+
+def _moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, exact from the histogram of its bytes."""
+    values = torch.arange(256, dtype=torch.float64) / 255
+    mean, std = [], []
+    for channel in images.unbind(1):
+        share = torch.bincount(channel.flatten(), minlength=256).double() / channel.numel()
+        m = (share * values).sum()
+        mean.append(float(m))
+        std.append(float((share * (values - m) ** 2).sum().sqrt()))
+    return tuple(mean), tuple(std)

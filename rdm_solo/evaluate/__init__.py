@@ -1,0 +1,1 @@
+"""Linear evaluation, features, export, and a finished run rebuilt."""

@@ -1,0 +1,92 @@
+"""A run's backbone for other programs: ``python -m rdm_solo.export run=RUN_FOLDER``."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig
+
+from rdm_solo import __version__, cli
+from rdm_solo.runs.labels import filter_name
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from rdm_solo.methods.weight_files import Spec
+
+log = logging.getLogger("rdm_solo")
+
+PATHS = ("run", "checkpoint", "out")
+
+
+def export(cfg: DictConfig) -> Path:
+    """Write ``backbone.safetensors``, ``backbone.pth`` and ``backbone.json``; the folder."""
+    import torch
+    from safetensors.torch import save_file
+
+    from rdm_solo.methods import weight_files
+    from rdm_solo.runs import checkpoints
+
+    if cfg.run is None:
+        raise ValueError("give run=RUN_FOLDER; --help says more.")
+    weights, spec = checkpoints.of_run(cfg.run, cfg.checkpoint)
+    config = checkpoints.run_config(Path(cfg.run))
+    backbone = weight_files.load(weights, spec, config.dataset.image_size)
+    about = {
+        "backbone": asdict(spec),
+        "epoch": weights.epoch,
+        "global_step": weights.step,
+        "dataset": config.dataset.name,
+        "method": config.method.name,
+        "filter": filter_name(config),
+        "rdm_solo": __version__,
+        "torchvision": torchvision_lines(backbone, spec),
+    }
+    state = {name: value.contiguous() for name, value in backbone.state_dict().items()}
+    folder = Path(cfg.out or Path(cfg.run) / "export")
+    cli.make_folder(folder)
+    # safetensors' metadata are strings.
+    header = {"format": "pt", "rdm_solo": json.dumps(about)}
+    save_file(state, folder / "backbone.safetensors", metadata=header)
+    torch.save(state, folder / "backbone.pth")
+    (folder / "backbone.json").write_text(json.dumps(about, indent=2) + "\n")
+    log.info(f"{spec}, epoch {weights.epoch}: backbone.safetensors, .pth and .json in {folder}")
+    for line in about["torchvision"] or []:
+        log.info(f"  {line}")
+    return folder
+
+
+def torchvision_lines(backbone: nn.Module, spec: Spec) -> list[str] | None:
+    """The Python that makes torchvision's model take the weights; None where it has no such model.
+
+    With the small stem two modules differ, and one of them has no weights to tell.
+    """
+    if spec.name not in ("resnet18", "resnet50"):
+        return None
+    lines = [f"model = torchvision.models.{spec.name}()"]
+    if spec.stem == "small":
+        conv: Any = backbone.conv1
+        lines.append(
+            f"model.conv1 = torch.nn.Conv2d({conv.in_channels}, {conv.out_channels}, "
+            f"kernel_size={conv.kernel_size[0]}, stride={conv.stride[0]}, "
+            f"padding={conv.padding[0]}, bias=False)"
+        )
+        lines.append("model.maxpool = torch.nn.Identity()")
+    lines.append(
+        "model.load_state_dict(torch.load('backbone.pth'), strict=False)  # lacks fc alone"
+    )
+    return lines
+
+
+def _job(cfg: DictConfig) -> None:
+    with cli.sentences():
+        export(cfg)
+
+
+def main() -> None:
+    """The command."""
+    cli.command(_job, "export", PATHS)

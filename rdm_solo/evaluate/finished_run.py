@@ -1,0 +1,170 @@
+"""A finished run's model as its last checkpoint has it, and its training views, once more.
+
+Nothing is trained and nothing is written. Batch norm goes by the batch's own statistics
+(``train()`` mode), as it did in both branches while the run trained: solo-learn never puts the
+momentum encoder into ``eval()``, a spectral filter works on the batch alone, and running averages
+lag behind a model that moved. Batches are those of all the run's processes together.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from rdm_solo.data.images import Dataset
+    from rdm_solo.data.memory_loader import EpochLoader
+    from rdm_solo.runs.folder import Run
+
+__all__ = ["Replay", "checkpoint_of", "load"]
+
+log = logging.getLogger("rdm_solo")
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A run's model in training mode, and where its training views come from.
+
+    ``epoch`` is the checkpoint's, from 0; ``queue`` SwAV's ``(2, Q, d)``, where one was in use.
+    """
+
+    model: Any
+    loader: EpochLoader
+    epoch: int
+    queue: Tensor | None = None
+
+    @property
+    def views(self) -> int:
+        """Large crops of an image."""
+        return int(self.model.num_large_crops)
+
+    def batches(self, rows: int) -> Iterator[list[Tensor]]:
+        """The large crops of each batch until at least ``rows`` of them have come.
+
+        They begin with the views of the checkpoint's own epoch, and go on with the next ones'.
+        """
+        seen = 0
+        for epoch in count(self.epoch):
+            self.loader.set_epoch(epoch)
+            for batch in self.loader:
+                crops = list(batch[1][: self.views])
+                yield crops
+                seen += self.views * len(crops[0])
+                if seen >= rows:
+                    return
+
+
+def checkpoint_of(folder: Path) -> Path:
+    """The run's last checkpoint; ValueError where it has none."""
+    path = folder / "checkpoints" / "last.ckpt"
+    if not path.is_file():
+        raise ValueError(f"{folder} has no checkpoints/last.ckpt: let the run finish an epoch.")
+    return path
+
+
+def load(run: Run, device: str | torch.device = "cpu", batch_size: int | None = None) -> Replay:
+    """The run's model and views on that device; ValueError, in one sentence, where that fails.
+
+    ``batch_size`` is the run's own by default. Another one changes batch norm, spectral filters
+    and Sinkhorn with it.
+    """
+    device = torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device={device}, but this machine shows no GPU; give device=cpu.")
+    path = checkpoint_of(run.folder)
+    dataset, views = _data(run.config)
+    full = _full(run.config, dataset, views)
+    from rdm_solo.methods import solo_learn
+
+    model = _model(full)
+    saved = _read(path)
+    state, epoch = saved["state_dict"], int(saved["epoch"])
+    queue = state.pop("queue", None)
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        lines = str(error).splitlines()
+        raise ValueError(
+            f"{path} does not fit the model of the run's config: {' '.join(lines[1:2]).strip()}"
+        ) from error
+    if queue is not None and epoch < full.method.kwargs.epoch_queue_starts:
+        queue = None  # filled, but not in use yet
+    for spectral in getattr(model, "filters", ()):
+        spectral.set_epoch(epoch)
+    model.to(device).train().requires_grad_(False)
+
+    expand = solo_learn.input_channels(full)
+    wanted = batch_size or run.summary.get("derived", {}).get("filter_batch", full.batch_size)
+    from rdm_solo.data.file_loader import FileLoader
+    from rdm_solo.data.images import Files
+    from rdm_solo.data.memory_loader import EpochLoader
+
+    loader = (FileLoader if isinstance(dataset.train, Files) else EpochLoader)(
+        dataset.train,  # type: ignore[arg-type]
+        min(int(wanted), len(dataset.train)),
+        mean=dataset.mean,
+        std=dataset.std,
+        views=views,
+        seed=full.seed,
+        device=device,
+        expand_channels=None if expand == dataset.train.channels else expand,
+        rank=0,
+        world_size=1,
+    )
+    return Replay(model, loader, epoch, None if queue is None else queue.to(device))
+
+
+def _data(cfg: DictConfig) -> tuple[Dataset, Any]:
+    import hydra.utils
+    from hydra.errors import InstantiationException
+
+    try:
+        return hydra.utils.instantiate(cfg.dataset.source), hydra.utils.instantiate(
+            cfg.dataset.views
+        )
+    except InstantiationException as error:
+        cause = error.__cause__
+        lines = str(cause if isinstance(cause, (ValueError, ImportError)) else error).split("\n")
+        raise ValueError(f"dataset={cfg.dataset.name} cannot be loaded: {lines[0]}") from error
+
+
+def _full(cfg: DictConfig, dataset: Dataset, views: Any) -> DictConfig:
+    """The config as training had it, on this machine's one process."""
+    from rdm_solo.train import derived_values
+
+    cfg = cfg.copy()
+    cfg.trainer.devices = cfg.trainer.num_nodes = 1
+    cfg.batch_size = min(cfg.batch_size, len(dataset.train))
+    full: DictConfig
+    full, _ = derived_values.derive(cfg, dataset, views.num_large_crops, views.num_small_crops)
+    return full
+
+
+def _model(full: DictConfig) -> Any:
+    from rdm_solo import methods
+
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        # solo-learn's SwAV and DINO normalise their prototypes by a function that torch deprecates.
+        warnings.filterwarnings("ignore", message=".*torch.nn.utils.weight_norm.*")
+        return methods.build(full)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        if "state_dict" in saved and "epoch" in saved:
+            return saved
+        reason = "it has no state_dict with an epoch"
+    except Exception as error:  # what a torn file raises depends on where it is torn
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    raise ValueError(f"{path} cannot be read as a checkpoint of a run: {reason}")

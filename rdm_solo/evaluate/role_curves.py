@@ -1,0 +1,201 @@
+"""The curves of :mod:`rdm_solo.roles`: a design's filters, and what they would be without it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from rdm_solo.spectra.measures import (
+    correlation,
+    effective_rank,
+    filter_curve,
+    ideal_filter,
+    leading,
+    spearman,
+)
+
+if TYPE_CHECKING:
+    from rdm_solo.evaluate.finished_run import Replay
+from rdm_solo.runs.roles_file import Series
+
+__all__ = ["MEASURES", "sinkhorn"]
+
+ITERATIONS = (0, 1, 2, 3)
+
+
+TEMPERATURES = (0.04, 0.07, 0.1, 0.2)
+
+
+# Logits that are kept at once, 256 MiB of them; with a larger k fewer rows enter.
+MOST = 2**26
+
+
+# Rounding of float32 outputs leaves this share of the largest eigenvalue at most, with a margin of
+# a thousand: a predictor with a bottleneck has a rank below k, and no filter behind it.
+ROUNDING = 1e-12
+
+
+# Branch, curves, the name of the run's own, erank of the other branch, rows, note: see `Roles`.
+Measured = tuple[str, list[Series], str, float, int, str]
+
+
+def _of_predictor(again: Replay, rows: int) -> Measured:
+    """SimSiam and BYOL: the ideal predictor's filter and the one that is there."""
+    model = again.model
+    online: list[Tensor] = []
+    target: list[Tensor] = []
+    positive: list[Tensor] = []
+    for crops in again.batches(rows):
+        heard = [model.projector(model.backbone(x)) for x in crops]
+        online += [model.predictor(z) for z in heard]
+        if hasattr(model, "momentum_projector"):
+            heard = [model.momentum_projector(model.momentum_backbone(x)) for x in crops]
+        target += heard
+        positive += heard[1:] + heard[:1]
+    p, z, z_plus = (normalize(_whole(x).double(), dim=1) for x in (online, target, positive))
+
+    lam_p = _eigenvalues(p)
+    lam_p = lam_p.where(lam_p > ROUNDING * lam_p[0], 0.0)
+    lam_z, u = torch.linalg.eigh(correlation(z))
+    lam_z, u = lam_z.flip(0).clamp_min(0), u.flip(1)
+    C_plus = z.mT @ z_plus / len(z)
+    C_plus = (C_plus + C_plus.mT) / 2
+    lam_plus = torch.linalg.eigvalsh(C_plus).flip(0)
+    along = (u * (C_plus @ u)).sum(0)
+
+    series = [_series("g", "actual", lam_z, filter_curve(lam_p, lam_z), lam_p)]
+    for name, lam in (("omega", lam_plus), ("omega, directional", along)):
+        omega = ideal_filter(lam, lam_z)
+        # What the ideal predictor W* makes of the target has W* C_z W*^T.
+        series.append(_series(name, "ideal", lam_z, omega, omega.square().nan_to_num(0) * lam_z))
+    return "online", series, "g", float(effective_rank(lam_z)), len(z), ""
+
+
+def _of_swav(again: Replay, rows: int) -> Measured:
+    """SwAV: more and more Sinkhorn iterations of the same logits."""
+    model = again.model
+    epsilon, temperature = float(model.sk_epsilon), float(model.temperature)
+    logits: list[Tensor] = []
+    for crops in again.batches(_at_most(rows, again, model.prototypes.out_features)):
+        for x in crops:
+            logits.append(_swav_logits(model, normalize(model.projector(model.backbone(x)))))
+    waiting = [] if again.queue is None else [_swav_logits(model, z) for z in again.queue]
+
+    def target(epsilon: float, iterations: int) -> Tensor:
+        parts = []
+        for i, x in enumerate(logits):  # Sinkhorn's batch is one view's, with that view's queue
+            queued = waiting[i % again.views : i % again.views + 1]
+            parts.append(sinkhorn(torch.cat([x, *queued]), epsilon, iterations)[: len(x)])
+        return torch.cat(parts)
+
+    lam_p = _eigenvalues((_whole(logits).double() / temperature).softmax(1))
+    series = []
+    counts = sorted({*ITERATIONS, model.sk_iters})
+    for sharp in dict.fromkeys((epsilon, temperature)):
+        for n in counts if sharp == epsilon else counts[1:]:
+            lam = _eigenvalues(target(sharp, n))
+            name, group = _swav_name(sharp, n), f"ε = {sharp:g}"
+            series.append(_series(name, group, lam_p, filter_curve(lam, lam_p), lam))
+    own = _swav_name(epsilon, model.sk_iters)
+    note = f"online temperature {temperature:g}"
+    return "target", series, own, float(effective_rank(lam_p)), sum(map(len, logits)), note
+
+
+def _swav_logits(model: Any, z: Tensor) -> Tensor:
+    logits: Tensor = model.prototypes(z).float()
+    return logits
+
+
+def _swav_name(epsilon: float, n: int) -> str:
+    return f"{n} iteration{'s' * (n != 1)}, ε = {epsilon:g}"
+
+
+def _of_dino(again: Replay, rows: int) -> Measured:
+    """DINO: with and without centring, at several temperatures."""
+    model = again.model
+    loss = model.dino_loss_func
+    student, teacher = [], []
+    for crops in again.batches(_at_most(rows, again, 2 * loss.center.shape[1])):
+        for x in crops:
+            student.append(model.head(model.backbone(x)).float())
+            teacher.append(model.momentum_head(model.momentum_backbone(x)).float())
+    online, own = float(loss.student_temp), float(loss.teacher_temp_schedule[again.epoch])
+    z = _whole(teacher).double()
+    centred = bool(loss.center.any())
+    centre = loss.center.double() if centred else z.mean(0, keepdim=True)
+
+    lam_p = _eigenvalues((_whole(student).double() / online).softmax(1))
+    series = []
+    for shift, group in ((0.0, NOT_CENTRED), (centre, CENTRED)):
+        for t in sorted({*TEMPERATURES, round(online, 6), round(own, 6)}):
+            lam = _eigenvalues(((z - shift) / t).softmax(1))
+            curve = filter_curve(lam, lam_p)
+            series.append(_series(_dino_name(group, t), group, lam_p, curve, lam))
+    name = _dino_name(CENTRED if centred else NOT_CENTRED, own)
+    note = f"online temperature {online:g}"
+    return "target", series, name, float(effective_rank(lam_p)), len(z), note
+
+
+CENTRED, NOT_CENTRED = "centred", "not centred"
+
+
+def _dino_name(group: str, temperature: float) -> str:
+    return f"{group}, t = {temperature:.4g}"
+
+
+def sinkhorn(logits: Tensor, epsilon: float, iterations: int) -> Tensor:
+    r"""Sinkhorn's assignment of samples to prototypes, in float64 and in logarithms.
+
+    From :math:`Q = \exp(\text{logits}/\varepsilon)` each iteration makes first the prototypes'
+    shares equal (columns), then each sample's (rows). Without an iteration rows alone are scaled,
+    which is a softmax.
+
+    Shapes: ``(N, k) -> (N, k)``, rows sum to 1.
+
+    >>> q = sinkhorn(torch.tensor([[2.0, 1.0], [2.0, 1.0]]), epsilon=0.05, iterations=1)
+    >>> q.round(decimals=6).tolist()
+    [[0.5, 0.5], [0.5, 0.5]]
+    """
+    log_q = logits.double() / epsilon
+    for _ in range(iterations):
+        log_q = log_q - log_q.logsumexp(0, keepdim=True)
+        log_q = log_q - log_q.logsumexp(1, keepdim=True)
+    return log_q.softmax(1)
+
+
+def _series(name: str, group: str, lam: Tensor, value: Tensor, behind: Tensor) -> Series:
+    """A curve over the leading eigenvalues; ``behind`` are those of the outputs behind it."""
+    m = leading(lam)
+    lam, value = lam[:m], value[:m]
+    rising = value > 0  # and no NaN: neither has a logarithm
+    x, y = lam[rising].log(), value[rising].log()
+    x = x - x.mean()
+    slope = float((x * y).sum() / x.square().sum()) if len(x) > 1 else float("nan")
+    monotone = float(spearman(value[value.isfinite()], lam[value.isfinite()]))
+    erank = float(effective_rank(behind))
+    return Series(name, group, lam.cpu().numpy(), value.cpu().numpy(), monotone, slope, erank)
+
+
+def _eigenvalues(x: Tensor) -> Tensor:
+    """Those of E[x x^T] that can be other than zero, from the smaller of the two Gram matrices."""
+    gram = x @ x.mT if len(x) < x.shape[1] else x.mT @ x
+    lam: Tensor = torch.linalg.eigvalsh(gram / len(x)).flip(0).clamp_min(0)
+    return lam
+
+
+def _whole(parts: list[Tensor]) -> Tensor:
+    x = torch.cat(parts)
+    if not x.isfinite().all():
+        raise ValueError("the checkpoint's outputs are NaN or infinite: its run has diverged.")
+    return x
+
+
+def _at_most(rows: int, again: Replay, k: int) -> int:
+    """Fewer rows where they would not fit, at least one batch."""
+    return max(again.loader.batch_size * again.views, min(rows, MOST // k))
+
+
+MEASURES = {"simsiam": _of_predictor, "byol": _of_predictor, "swav": _of_swav, "dino": _of_dino}

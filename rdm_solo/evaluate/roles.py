@@ -1,0 +1,136 @@
+r"""The role of asymmetric designs (the paper's Figure 5), from a run's checkpoint, untrained.
+
+``python -m rdm_solo.roles RUN_FOLDER...``
+
+A run's last weights see its training views again, and what the design does to one branch is taken
+apart:
+
+* **BYOL, SimSiam**: the filter of the ideal predictor, :math:`\omega_i = \lambda^+_i/\lambda^z_i`
+  (Theorem 2), by sorted eigenvalues as the paper has it and along the target's eigenvectors; beside
+  it the filter that the run has, :math:`g = \sqrt{\lambda^p_i/\lambda^z_i}`. The paper's caption
+  calls ω monotonically decreasing and its text a low-pass filter. Both hold where the horizontal
+  axis is the index of eigenvalues that descend; over λ, which is the axis here, low-pass is rising.
+* **SwAV**: the target filter :math:`h = \sqrt{\lambda^z_i/\lambda^p_i}` over the online eigenvalue
+  for 0, 1, 2, 3 Sinkhorn iterations. With 0 the target is the softmax of logits/ε, rows alone: what
+  is left of :func:`~rdm_solo.evaluate.role_curves.sinkhorn` without an iteration. Where ε is below
+  the online temperature this sharpens by itself; so there is a second group of curves with ε at
+  the online temperature, where 0 iterations would be the online branch and what is seen is the
+  iterations' own. (A run with ``sk_iters: 0`` trains on solo-learn's exponential over its total,
+  whose rows differ in sum.)
+* **DINO**: h for targets with and without centring, at several temperatures. At the online
+  temperature there is no sharpening: centring alone, or none of both. The centre is the
+  checkpoint's; a run without centring has none, and the rows' mean takes its place.
+
+A target filter that is high-pass falls with λ: monotonicity near -1, a negative ``slope``, and an
+effective rank above the online branch's (Theorem 3).
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from rdm_solo import cli, runs
+from rdm_solo.evaluate.role_curves import MEASURES
+from rdm_solo.plots.roles import draw
+from rdm_solo.runs import labels
+from rdm_solo.runs.roles_file import FORMAT, Roles, _read, _write
+
+__all__ = ["measure", "table"]
+
+log = logging.getLogger("rdm_solo")
+
+
+def measure(
+    folder: Path, rows: int = 4096, device: str = "cpu", batch_size: int | None = None
+) -> Roles:
+    """The curves of the run in that folder, from ``roles.npz`` where that is of its checkpoint.
+
+    ``rows`` view rows go through the model, rounded up to whole batches of the run's size. Take
+    several times k: of fewer, the smallest eigenvalues are underestimated. ValueError, in one
+    sentence, for a run that has no such curves, no checkpoint, or whose data are not there.
+
+    The passes apart, a core spends 7 s on the eigenvalues of each curve at k = 4096, 3 s at 3000.
+    """
+    if isinstance(rows, bool) or not isinstance(rows, int) or rows < 2:
+        raise ValueError(f"rows must be a whole number of at least 2, got {rows!r}.")
+    folder = Path(folder)
+    run = runs.load(folder)
+    if run.method not in MEASURES:
+        raise ValueError(
+            f"{folder} has no design to take apart: {run.label} is none of "
+            f"{', '.join(labels.METHODS[name] for name in MEASURES)}."
+        )
+    from rdm_solo.evaluate import finished_run
+
+    state = finished_run.checkpoint_of(folder).stat()
+    key = {
+        "format": FORMAT,
+        "checkpoint": [state.st_mtime_ns, state.st_size],
+        "rows": rows,
+        "batch_size": batch_size,
+        "seed": run.seed,
+    }
+    known = _read(folder, key)
+    if known is not None:
+        return known
+    again = finished_run.load(run, device, batch_size)
+    with torch.no_grad():
+        branch, series, own, erank, seen, note = MEASURES[run.method](again, rows)
+    batch, epoch = again.loader.batch_size, again.epoch
+    found = Roles(
+        *(folder, run.method, run.label, run.seed, branch, tuple(series), own, erank),
+        *(seen, batch, epoch, note),
+    )
+    _write(found, key)
+    return found
+
+
+def table(roles: Roles) -> str:
+    """The curves' numbers as text."""
+    other = "target" if roles.branch == "online" else "online"
+    width = max(len(s.name) for s in roles.series) + 2
+    lines = [
+        f"{roles.label}, seed {roles.seed}, epoch {roles.epoch + 1}, {roles.rows} rows in batches "
+        f"of {roles.batch}; erank of the {other} branch {roles.erank:.3f}",
+        f"{'':{width}}{'monotonicity':>13}{'slope':>9}{'erank':>9}",
+    ]
+    for s in roles.series:
+        mark = "  <- the run's own" if s.name == roles.own and roles.branch == "target" else ""
+        numbers = f"{s.monotonicity:>13.3f}{s.slope:>9.3f}{s.erank:>9.3f}"
+        lines.append(f"{s.name:{width}}{numbers}{mark}")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(
+        "python -m rdm_solo.roles",
+        description="The role of asymmetric designs (the paper's Figure 5), from checkpoints.",
+    )
+    parser.add_argument("folders", nargs="+", type=Path, help="folders of runs or of sweeps")
+    parser.add_argument("--rows", type=int, default=4096, help="view rows; 4096")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda; cpu")
+    parser.add_argument("--out", type=Path, default=Path("roles.png"), help="a .png or .pdf")
+    cli.say_anything()
+    given = parser.parse_args(argv)
+    found = []
+    with cli.sentences():
+        for run in runs.find(given.folders):
+            try:
+                found.append(measure(run.folder, given.rows, given.device))
+                print(f"{table(found[-1])}\n")
+            except ValueError as error:
+                print(f"left out: {error}")
+        if not found:
+            raise ValueError("none of these runs has curves to draw.")
+        cli.make_folder(given.out.parent)
+        try:
+            draw(found).savefig(given.out)
+        except OSError as error:
+            raise ValueError(f"--out={given.out} cannot be written ({error.strerror}).") from error
+        print(f"the picture is {given.out}")

@@ -1,0 +1,5 @@
+"""The command."""
+
+from rdm_solo.evidence.study import main
+
+main()

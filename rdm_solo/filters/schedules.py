@@ -1,0 +1,98 @@
+"""Numbers that may change over epochs, such as a filter's exponent."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rdm_solo.messages import suggest
+
+__all__ = ["Schedule", "as_schedule"]
+
+KINDS = ("constant", "linear", "cosine")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A number as a function of the epoch: from ``start`` to ``end`` within ``epochs`` epochs.
+
+    ``constant`` stays at ``start``; ``linear`` and ``cosine`` reach ``end`` in epoch
+    ``epochs - 1`` and stay there.
+
+    >>> p = Schedule("linear", -0.1, -0.5, epochs=5)
+    >>> [round(p(epoch), 3) for epoch in range(7)]
+    [-0.1, -0.2, -0.3, -0.4, -0.5, -0.5, -0.5]
+    """
+
+    kind: str
+    start: float | None
+    end: float | None = None
+    epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(
+                f"schedule must be one of {', '.join(KINDS)}, got {self.kind!r}"
+                f"{suggest(self.kind, KINDS)}."
+            )
+        for name in ("start", "end"):
+            value = getattr(self, name)
+            if value is None and (name == "start" or self.kind != "constant"):
+                raise ValueError(f"a {self.kind} schedule needs a number for {name!r}.")
+            if value is not None and not _is_number(value):
+                raise ValueError(f"{name!r} of a schedule must be a finite number, got {value!r}.")
+        if self.kind != "constant" and (
+            not isinstance(self.epochs, int) or isinstance(self.epochs, bool) or self.epochs < 1
+        ):
+            raise ValueError(
+                f"'epochs' of a {self.kind} schedule must be a positive integer, "
+                f"got {self.epochs!r}."
+            )
+
+    def __call__(self, epoch: int) -> float:
+        assert self.start is not None  # for the type checker, as below
+        if self.kind == "constant":
+            return float(self.start)
+        assert self.end is not None
+        assert self.epochs is not None
+        share = 1.0 if self.epochs == 1 else min(max(epoch / (self.epochs - 1), 0.0), 1.0)
+        if self.kind == "cosine":
+            share = (1 - math.cos(math.pi * share)) / 2
+        return self.start + (self.end - self.start) * share
+
+
+def as_schedule(value: object, *, epochs: int | None = None, name: str = "p") -> Schedule:
+    """A number, a :class:`Schedule` or its mapping form, as a schedule.
+
+    >>> as_schedule(-0.5)(3)
+    -0.5
+    >>> as_schedule({"schedule": "linear", "start": 0.0, "end": -1.0}, epochs=3)(1)
+    -0.5
+    >>> as_schedule("half")
+    Traceback (most recent call last):
+    ...
+    ValueError: p must be a finite number or a schedule, got 'half'; a schedule is written \
+{schedule: linear, start: -0.1, end: -0.5}.
+    """
+    if isinstance(value, Schedule):
+        return value
+    if _is_number(value):
+        return Schedule("constant", float(value))  # type: ignore[arg-type]
+    if isinstance(value, dict) and "schedule" in value:
+        known = {"schedule", "start", "end", "epochs"}
+        unknown = set(value) - known
+        if unknown:
+            raise ValueError(
+                f"{name} got a schedule with the key {sorted(map(str, unknown))[0]!r}; "
+                f"allowed are {', '.join(sorted(known))}."
+            )
+        length = epochs if value.get("epochs") is None else value["epochs"]
+        return Schedule(value["schedule"], value.get("start"), value.get("end"), length)
+    raise ValueError(
+        f"{name} must be a finite number or a schedule, got {value!r}; a schedule is written "
+        "{schedule: linear, start: -0.1, end: -0.5}."
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,165 @@
+"""A page of panels at Weights & Biases: ``python -m rdm_solo.dashboard --project rdm_solo``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rdm_solo import cli
+from rdm_solo.loggers.charts import CHARTS, PICTURE
+
+__all__ = ["build", "main", "specification"]
+
+NAME = "Rank differential"
+
+# Panels that draw columns of metrics.csv over epochs: section, then title and columns.
+CURVES: dict[str, dict[str, list[str]]] = {
+    "Effective rank": {
+        "Effective rank of both branches": ["erank/online", "erank/target"],
+        "Gap (target - online; above 0: the mechanism works)": ["erank/gap"],
+        "Projection, before any filter": ["erank/projection"],
+    },
+    "Filter": {
+        "Monotonicity of the filter (1: low-pass)": [
+            "filter/monotonicity",
+            "filter/monotonicity_directional",
+        ],
+        "Eigenspace alignment": [
+            "alignment/online_target",
+            "alignment/online_target_weighted",
+            "alignment/target_positive",
+        ],
+    },
+    "Training": {
+        "Accuracy on clean images, %": ["val/knn_acc1", "val/acc1"],
+        "Loss": ["train/loss"],
+        "Feature variance (towards 0: collapse)": ["feature/variance"],
+    },
+}
+# Panels with a point for each run: y against p.
+AGAINST_P = {
+    "kNN accuracy against p": "val/knn_acc1",
+    "Linear probe against p": "linear/top1",
+    "Final gap against p": "erank/gap",
+    "Final effective rank of the target against p": "erank/target",
+}
+# Beside the runs' names, which have method and filter.
+COLUMNS = ["config:p", "config:seed", "summary:val/knn_acc1", "summary:erank/gap"]
+
+
+def build(project: str, entity: str, sweep: str | None = None) -> Any:
+    """The workspace, not saved yet; ``sweep`` shows the runs of that sweep's folder alone."""
+    import wandb_workspaces.expr as expr
+    import wandb_workspaces.workspaces as ws
+
+    sections = [
+        ws.Section(name=name, panels=[_curves(*panel) for panel in panels.items()], is_open=True)
+        for name, panels in CURVES.items()
+    ]
+    sections[1].panels = [*sections[1].panels, *_charts()]
+    sections.insert(1, ws.Section(name="Against p", panels=_against_p(), is_open=True))
+    return ws.Workspace(
+        entity=entity,
+        project=project,
+        name=NAME if sweep is None else f"{NAME}, {sweep}",
+        sections=sections,
+        settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=30),
+        runset_settings=ws.RunsetSettings(
+            filters=expr.And(expr.Config("sweep_folder") == sweep) if sweep else "",
+            pinned_columns=list(COLUMNS),
+        ),
+    )
+
+
+def _curves(title: str, names: list[str]) -> Any:
+    import wandb_workspaces.reports.v2 as wr
+
+    return wr.LinePlot(title=title, x="epoch", y=list(names), title_x="epoch")
+
+
+def _against_p() -> list[Any]:
+    import wandb_workspaces.reports.v2 as wr
+
+    return [
+        wr.ScatterPlot(title=title, x=wr.Config("p"), y=wr.SummaryMetric(name))
+        for title, name in AGAINST_P.items()
+    ]
+
+
+def _charts() -> list[Any]:
+    """Filter curves and eigenvalues over epochs, and the pictures."""
+    import wandb_workspaces.reports.v2 as wr
+
+    fields = {"step": "step", "lineKey": "lineKey", "lineVal": "lineVal"}
+    charts = []
+    for _, key, title in CHARTS:
+        chart = wr.CustomChart.from_table(
+            f"{key}_table", chart_fields=fields, chart_strings={"title": title, "xname": "index i"}
+        )
+        chart.chart_name = "wandb/lineseries/v0"
+        charts.append(chart)
+    return [*charts, wr.MediaBrowser(title="Spectra of an epoch", media_keys=[PICTURE])]
+
+
+def specification(workspace: Any) -> dict[str, Any]:
+    """What would be sent to the server."""
+    view = workspace._to_model()  # 0.4 has no public way to it
+    spec = view.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {"entity": view.entity, "project": view.project, "name": view.display_name, **spec}
+
+
+def create(project: str, entity: str | None, sweep: str | None) -> str:
+    """Save the dashboard at the server; its address."""
+    import wandb
+
+    from rdm_solo.loggers.server import obstacle
+
+    wandb.setup(settings=wandb.Settings(silent=True))  # the address is what we print
+    if reason := obstacle():
+        raise ValueError(
+            f"the dashboard lives at Weights & Biases: {reason}; --json FILE writes it to a file"
+        )
+    try:
+        entity = entity or wandb.Api(timeout=20).default_entity
+        if not entity:
+            raise ValueError("--entity is missing: this login has no default user or team")
+        return str(build(project, entity, sweep).save().url)
+    except ValueError:
+        raise
+    except Exception as error:  # whatever the service or its client raises
+        raise ValueError(
+            f"Weights & Biases refuses the dashboard ({error}); is there a project {project!r} of "
+            f"{entity or 'this login'} yet? The first run with logger=wandb makes it."
+        ) from error
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser("python -m rdm_solo.dashboard", description=__doc__)
+    parser.add_argument("--project", default="rdm_solo", help="as logger.wandb.project")
+    parser.add_argument("--entity", help="a user or team; your own by default")
+    parser.add_argument("--sweep", metavar="NAME", help="the runs of that sweep's folder alone")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write it there; no network")
+    given = parser.parse_args(arguments)
+    with cli.sentences():
+        _need_package()
+        if given.json is None:
+            print(create(given.project, given.entity, given.sweep))
+            return
+        cli.make_folder(given.json.parent)
+        made = build(given.project, given.entity or "", given.sweep)
+        given.json.write_text(json.dumps(specification(made), indent=2) + "\n")
+        print(f"{given.json}; without --json it is created at Weights & Biases")
+
+
+def _need_package() -> None:
+    import importlib.util
+
+    if importlib.util.find_spec("wandb_workspaces") is None:
+        raise ValueError(
+            "the dashboard needs the package wandb-workspaces, which is not installed: "
+            "pip install 'rdm-solo[wandb]'"
+        )

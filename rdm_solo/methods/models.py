@@ -1,0 +1,349 @@
+"""SimSiam and BYOL with a predictor, a linear one, a spectral filter, or none; SwAV and DINO as
+they are; and two symmetric baselines.
+
+An online filter takes the predictor's place. A target filter stands behind the target's projector,
+by a forward hook, so that solo-learn's training steps run as they are: on SimSiam, where one
+projector serves both branches, the predictor's own hook hands it the unfiltered projection.
+`predictor` and `target_head` are there in every variant, which is where diagnostics listen.
+
+SwAV's target is its Sinkhorn assignment and DINO's is centred and sharpened: these do the filter's
+work, so that there is no place for another.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor, nn
+
+from rdm_solo.filters.functions import takes_p
+from rdm_solo.filters.schedules import Schedule, as_schedule
+from rdm_solo.filters.spectral_filter import SpectralFilter
+from rdm_solo.messages import suggest
+from rdm_solo.methods import optimizers, solo_learn
+from rdm_solo.methods.symmetric import Center, symmetric_loss
+
+__all__ = [
+    "BYOL",
+    "DINO",
+    "METHODS",
+    "FilteredBYOL",
+    "FilteredSimSiam",
+    "SimSiam",
+    "SwAV",
+    "SymSimSiam",
+    "Symmetric",
+    "build",
+    "make_filter",
+    "prepare",
+]
+
+# Why a method has no place for a filter.
+NO_FILTER = {
+    "swav": "its Sinkhorn assignment is the target's filter",
+    "dino": "centring and sharpening are the target's filter",
+    "symsimsiam": "its two branches are alike, which is its point",
+    "vanilla": "its two branches are alike, which is its point",
+}
+
+
+class Float32Linear(nn.Linear):
+    """A linear layer that leaves autocast: half-precision outputs would lift the null direction
+    that the batch norm behind it leaves to a thousandth of the largest singular value."""
+
+    @classmethod
+    def taking(cls, layer: nn.Linear) -> Float32Linear:
+        new = cls(layer.in_features, layer.out_features, layer.bias is not None, device="meta")
+        new.weight = layer.weight
+        if layer.bias is not None:
+            new.bias = layer.bias
+        return new
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            return nn.functional.linear(x.float(), self.weight, self.bias)
+
+
+class _Configured:
+    """Optimiser and schedule from our config, for any method of either generation."""
+
+    cfg_rdm: DictConfig
+
+    def configure_optimizers(self) -> Any:
+        return optimizers.configure(
+            self.learnable_params,  # type: ignore[attr-defined]
+            self.cfg_rdm,
+            steps=int(self.trainer.estimated_stepping_batches),  # type: ignore[attr-defined]
+        )
+
+
+class _Momentum:
+    """A momentum encoder whose momentum goes on where a resumed run left it."""
+
+    def on_train_start(self) -> None:
+        super().on_train_start()  # type: ignore[misc]
+        trainer = self.trainer  # type: ignore[attr-defined]
+        self.last_step = trainer.global_step
+        # The momentum is no part of solo-learn's checkpoints: a resumed run would start it anew.
+        self.momentum_updater.update_tau(  # type: ignore[attr-defined]
+            cur_step=trainer.global_step, max_steps=trainer.estimated_stepping_batches
+        )
+
+
+class _Filtered:
+    """What SimSiam and BYOL add to solo-learn's: the heads and the schedule of p."""
+
+    predictor: nn.Module
+    projector: nn.Sequential
+
+    def _install(
+        self, kind: str, spectral: SpectralFilter | None, target_projector: nn.Sequential
+    ) -> None:
+        """Put the filter of that name in its place; ``spectral`` is it, if it is spectral."""
+        width = self.projector[_last_linear(self.projector)].out_features
+        self.target_head: nn.Module = nn.Identity()
+        if kind == "linear":
+            self.predictor = nn.Linear(width, width, bias=False)
+        elif kind == "identity":
+            self.predictor = nn.Identity()
+        elif spectral is not None and spectral.branch == "online":
+            self.predictor = spectral
+        elif spectral is not None:
+            self.predictor, self.target_head = nn.Identity(), spectral
+        if spectral is not None:
+            for projector in {self.projector, target_projector}:
+                last = _last_linear(projector)
+                projector[last] = Float32Linear.taking(projector[last])
+        target_projector.register_forward_hook(self._filter_target)
+
+    def _filter_target(self, module: nn.Module, args: Any, z: Tensor) -> Tensor:
+        target: Tensor = self.target_head(z)
+        return target
+
+    @property
+    def filters(self) -> list[SpectralFilter]:
+        return [m for m in (self.predictor, self.target_head) if isinstance(m, SpectralFilter)]
+
+    def on_train_epoch_start(self) -> None:
+        for module in self.filters:
+            module.set_epoch(self.trainer.current_epoch)  # type: ignore[attr-defined]
+
+
+def _last_linear(layers: nn.Sequential) -> int:
+    return max(i for i, layer in enumerate(layers) if isinstance(layer, nn.Linear))
+
+
+class FilteredSimSiam(_Filtered):
+    """SimSiam's heads; ``linear`` drops the projector's last BN, as the paper does."""
+
+    def install(self, kind: str, spectral: SpectralFilter | None) -> None:
+        if kind == "linear":
+            self.projector = self.projector[:-1]
+            self.projector[-1].bias.requires_grad = True  # no BN behind it cancels it any more
+        self._install(kind, spectral, self.projector)
+        self.predictor.register_forward_pre_hook(_unfiltered)
+
+    def _filter_target(self, module: nn.Module, args: Any, z: Tensor) -> Tensor:
+        target = super()._filter_target(module, args, z)
+        if target is not z:
+            target.unfiltered = z  # type: ignore[attr-defined]
+        return target
+
+
+def _unfiltered(predictor: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+    return (getattr(args[0], "unfiltered", args[0]),)
+
+
+class FilteredBYOL(_Filtered):
+    """BYOL's heads; its projector ends without BN, so ``linear`` drops none."""
+
+    def install(self, kind: str, spectral: SpectralFilter | None) -> None:
+        self._install(kind, spectral, self.momentum_projector)  # type: ignore[attr-defined]
+
+
+class SimSiam(FilteredSimSiam, _Configured, solo_learn.SimSiam):
+    """SimSiam (Chen & He, 2021)."""
+
+    def __init__(self, cfg: DictConfig) -> None:
+        super().__init__(cfg)
+        self.cfg_rdm = cfg
+        self.install(cfg.filter.name, make_filter(cfg))
+
+
+class BYOL(FilteredBYOL, _Configured, _Momentum, solo_learn.BYOL):
+    """BYOL (Grill et al., 2020)."""
+
+    def __init__(self, cfg: DictConfig) -> None:
+        super().__init__(cfg)
+        self.cfg_rdm = cfg
+        self.install(cfg.filter.name, make_filter(cfg))
+
+
+class SwAV(_Configured, solo_learn.SwAV):
+    """SwAV (Caron et al., 2020): the target is the logits' Sinkhorn assignment."""
+
+    def __init__(self, cfg: DictConfig) -> None:
+        super().__init__(cfg)
+        self.cfg_rdm = cfg
+        # solo-learn 1.0.2 lets the prototypes' norms learn; the current generation holds them at 1.
+        self.prototypes.weight_g.data.fill_(1)
+        self.prototypes.weight_g.requires_grad = False
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """The queue is made when training starts, which is after a checkpoint is loaded."""
+        self._queue = checkpoint["state_dict"].pop("queue", None)
+
+    def on_train_start(self) -> None:
+        super().on_train_start()
+        saved = getattr(self, "_queue", None)
+        if saved is not None and self.queue_size > 0:
+            self.queue.copy_(saved)
+
+    def get_assignments(self, preds: list[Tensor]) -> list[Tensor]:
+        """In full precision: Sinkhorn's exponential overflows float16 and bf16 blurs its sums."""
+        return super().get_assignments([logits.float() for logits in preds])  # type: ignore[no-any-return]
+
+
+class DINO(_Configured, _Momentum, solo_learn.DINO):
+    """DINO (Caron et al., 2021); without ``centring`` the centre stays at zero, without
+    ``sharpening`` the target's temperature is the student's."""
+
+    def __init__(self, cfg: DictConfig) -> None:
+        super().__init__(cfg)
+        self.cfg_rdm = cfg
+        loss = self.dino_loss_func
+        loss.center_momentum = cfg.method.center_momentum if cfg.method.centring else 1.0
+        if not cfg.method.sharpening:
+            loss.teacher_temp_schedule[:] = loss.student_temp
+
+
+class Symmetric:
+    """Two branches alike: a projector, no predictor, no stopped gradient.
+
+    Algorithm 1 with a centre (``"ema"`` or ``"batch"``), the symmetric baseline without one.
+    """
+
+    def install(
+        self, hidden: int, outputs: int, last_bn: bool, center: str | None, momentum: float
+    ) -> None:
+        inputs: int = self.features_dim  # type: ignore[attr-defined]
+        self.projector = _projector(inputs, hidden, outputs, last_bn)
+        self.center = None if center is None else Center(outputs, center, momentum)
+
+    @property
+    def learnable_params(self) -> list[dict[str, Any]]:
+        projector = {"name": "projector", "params": self.projector.parameters()}
+        return [*super().learnable_params, projector]  # type: ignore[misc]
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        out = super().training_step(batch, batch_idx)  # type: ignore[misc]
+        # Unit rows in full precision: the loss is a difference of nearly equal numbers.
+        z1, z2 = (
+            nn.functional.normalize(self.projector(feats).float(), dim=1) for feats in out["feats"]
+        )
+        mu = 0.0 if self.center is None else self.center(torch.cat([z1, z2]))
+        loss = symmetric_loss(z1, z2, mu)
+        metrics = {"train/loss": loss}
+        self.log_dict(metrics, on_epoch=True, sync_dist=True)  # type: ignore[attr-defined]
+        return loss + out["loss"]  # type: ignore[no-any-return]
+
+
+class SymSimSiam(Symmetric, _Configured, solo_learn.BaseMethod):
+    """The paper's Algorithm 1 and, without a centre, the symmetric baseline."""
+
+    def __init__(self, cfg: DictConfig) -> None:
+        super().__init__(cfg)
+        self.cfg_rdm = cfg
+        method, sizes = cfg.method, cfg.method.kwargs
+        center = None if method.name == "vanilla" else method.center
+        self.install(
+            sizes.proj_hidden_dim,
+            sizes.proj_output_dim,
+            method.last_bn,
+            center,
+            method.get("center_momentum", 0.9),
+        )
+
+
+def _projector(inputs: int, hidden: int, outputs: int, last_bn: bool) -> nn.Sequential:
+    """SimSiam's projector: three layers, each with BN, the last one's optional."""
+    layers: list[nn.Module] = []
+    for width in (inputs, hidden):
+        layers += [nn.Linear(width, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU()]
+    layers.append(nn.Linear(hidden, outputs, bias=not last_bn))
+    if last_bn:
+        layers.append(nn.BatchNorm1d(outputs, affine=False))
+    return nn.Sequential(*layers)
+
+
+METHODS = {
+    "simsiam": SimSiam,
+    "byol": BYOL,
+    "swav": SwAV,
+    "dino": DINO,
+    "symsimsiam": SymSimSiam,
+    "vanilla": SymSimSiam,
+}
+
+
+def build(cfg: DictConfig) -> Any:
+    """The method that a config names."""
+    name = cfg.method.name
+    if name not in METHODS:
+        hint = suggest(name, list(METHODS)) or "."
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {name!r}{hint}")
+    solo_learn.check_backbone(cfg.backbone.name)
+    if name in NO_FILTER and cfg.filter.name != "none":
+        raise ValueError(
+            f"filter={cfg.filter.name}: method={name} has no place for one, since "
+            f"{NO_FILTER[name]}; leave filter out, or choose method=simsiam or method=byol."
+        )
+    if name not in NO_FILTER and cfg.filter.name == "none":
+        raise ValueError(
+            f"filter=none: method={name} needs one; filter=identity puts nothing in its place, "
+            "filter=learnable its own predictor."
+        )
+    if name in NO_FILTER:
+        make_filter(cfg)  # refuses a p that nothing would use
+    return METHODS[name](cfg)
+
+
+def prepare(model: Any, cfg: DictConfig) -> Any:
+    """Memory layout and compilation of the backbones; names in the state dict stay."""
+    for backbone in (model.backbone, getattr(model, "momentum_backbone", None)):
+        if backbone is not None and cfg.backbone.channels_last:
+            backbone.to(memory_format=torch.channels_last)
+        if backbone is not None and cfg.backbone.compile:
+            named = isinstance(cfg.backbone.compile, str)
+            backbone.compile(backend=cfg.backbone.compile if named else "inductor")
+    return model
+
+
+def make_filter(cfg: DictConfig) -> SpectralFilter | None:
+    """The spectral filter that a config asks for, or None; refuses a p that nothing would use."""
+    p = OmegaConf.to_container(cfg.p) if OmegaConf.is_config(cfg.p) else cfg.p
+    function = cfg.filter.get("function")
+    if isinstance(function, str) and "." in function:
+        import hydra.utils
+
+        function = hydra.utils.get_method(function)
+    if function is None or not takes_p(function):
+        if p is not None:
+            named = f"filter={cfg.filter.name}"
+            if cfg.filter.name.endswith("_pow"):  # its default p, behind a function of one's own
+                raise ValueError(
+                    f"filter.function={cfg.filter.function} has no exponent, but {named} sets "
+                    f"p={p}; add p=null, or start from filter=online_log1p."
+                )
+            raise ValueError(
+                f"p={p} would be ignored: {named} has no exponent; "
+                "leave p out, or choose filter=online_pow or filter=target_pow."
+            )
+    elif p is None:
+        raise ValueError(f"filter={cfg.filter.name} needs an exponent: add p=NUMBER.")
+    if function is None:
+        return None
+    schedule: Schedule | None = None if p is None else as_schedule(p, epochs=cfg.max_epochs)
+    return SpectralFilter(cfg.filter.branch, function, schedule)

@@ -1,0 +1,5 @@
+"""The command."""
+
+from rdm_solo.preview.entry import main
+
+main()

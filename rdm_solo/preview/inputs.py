@@ -1,0 +1,147 @@
+"""Inputs of a preview: the filter that was asked for, and an assumed or a measured spectrum."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
+from rdm_solo import filters
+from rdm_solo.filters.schedules import as_schedule
+from rdm_solo.runs.folder import Run
+from rdm_solo.theory import rank_path, theorems
+from rdm_solo.theory.filter_effect import Gain, Preview, look, relation
+
+__all__ = ["SPECTRA", "Filter", "assumed", "choose", "follow", "singular_values"]
+
+SPECTRA = {"1/i": 1.0, "1/i^2": 2.0, "flat": 0.0}
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A filter in one epoch: a function of singular values, with the exponent that it has."""
+
+    function: str  # registered with its branch, or a full name
+    branch: str
+    gain: Gain
+    p: float | None = None
+
+    @property
+    def name(self) -> str:
+        """For a reader."""
+        return self.function if self.p is None else f"{self.function}, p={self.p:g}"
+
+    @property
+    def stem(self) -> str:
+        """For a file's name, with the branch.
+
+        >>> Filter("torch.asinh", "online", torch.asinh).stem
+        'online_torch.asinh'
+        """
+        branch = f"{self.branch}_" if "." in self.function else ""
+        return f"{branch}{self.name.replace(', ', '_')}"
+
+    def on(self, sigma: Tensor) -> Preview:
+        """What it does to outputs with these singular values."""
+        return look(self.name, self.branch, self.gain, sigma)
+
+
+def choose(chosen: DictConfig, p: Any, epochs: int, epoch: int) -> Filter:
+    """The filter of a config in one epoch.
+
+    >>> chosen = OmegaConf.create({"name": "target_pow", "branch": "target", "function": "pow"})
+    >>> choose(chosen, -0.5, epochs=1, epoch=0).name
+    'target_pow, p=-0.5'
+    """
+    if chosen.get("function") is None:
+        return Filter("identity", "online", filters.get("identity"))
+    function, branch = chosen.function, chosen.branch
+    if branch not in ("online", "target"):
+        raise ValueError(f"filter.branch must be online or target, got {branch!r}.")
+    shown = function if "." in function else f"{branch}_{function}"
+    if "." in function:
+        function = _imported(function)
+    p = OmegaConf.to_container(p) if OmegaConf.is_config(p) else p
+    if p is not None and not filters.takes_p(function):
+        raise ValueError(
+            f"p={p} would be ignored: filter.function={chosen.function} has no exponent; "
+            "add p=null, or leave p out."
+        )
+    value = None if p is None else as_schedule(p, epochs=epochs)(epoch)
+    return Filter(shown, branch, filters.get(function, value), value)
+
+
+def _imported(name: str) -> Gain:
+    module, _, attribute = name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"filter.function={name} cannot be imported: {error}.") from error
+    if not callable(found):
+        raise ValueError(f"filter.function={name} is no function.")
+    return found  # type: ignore[no-any-return]
+
+
+def singular_values(cfg: DictConfig, run: Run | None) -> Tensor:
+    """Those of a batch as a batch norm hands it out: their squares sum up to n k."""
+    if run is None:
+        k, batch = cfg.k, cfg.batch_size
+        share = torch.arange(1, k + 1, dtype=torch.float64) ** -SPECTRA[cfg.spectrum]
+    else:
+        share = _first(run, "lam_projection").sort(descending=True).values
+        k, batch = len(share), _batch(run)
+        share = share[share > 1e-11 * share[0]]  # what a filter's own cut leaves
+    share = share[:batch]  # a batch has no directions beyond its rows
+    sigma: Tensor = (batch * k * share / share.sum()).sqrt()
+    return sigma
+
+
+def _batch(run: Run) -> int:
+    """The rows that the run's filter works on: those of all processes together."""
+    derived = run.config.get("derived", run.summary.get("derived", {}))
+    return int(derived.get("filter_batch", run.config.batch_size))
+
+
+def _first(run: Run, name: str) -> Tensor:
+    if name not in run.spectra or not len(run.spectra[name]):
+        raise ValueError(f"{run.folder} has no measured spectra; leave run= out.")
+    return torch.from_numpy(run.spectra[name][0]).double()
+
+
+def follow(
+    cfg: DictConfig, run: Run | None, seen: Preview, chosen: DictConfig, p: Any
+) -> rank_path.Path:
+    """Theorem 4 with the filter itself, whose exponent may move from step to step."""
+    omega = torch.full_like(seen.lam_p, float(cfg.omega))
+    if run is not None:
+        lam_plus, lam_z = _first(run, "lam_positive"), _first(run, "lam_target")
+        omega = theorems.ideal_filter(lam_plus, lam_z).nan_to_num(0.0).clamp(0, 1)[: len(omega)]
+    steps = range(cfg.steps)
+    relations = [relation(seen)] * cfg.steps
+    if OmegaConf.is_config(p):
+        now = (choose(chosen, p, cfg.steps, step).on(seen.sigma) for step in steps)
+        relations = [relation(each) for each in now]
+    return rank_path.follow(
+        seen.lam_p, relations, [omega for _ in steps], [cfg.alpha for _ in steps], step=cfg.alpha
+    )
+
+
+def assumed(cfg: DictConfig, run: Run | None) -> str:
+    """Where spectrum and omega come from, and what the theorem takes for granted."""
+    theorem = (
+        "Right: Theorem 4 with features that move freely and shared eigenvectors; steps have no "
+        "unit in epochs."
+    )
+    if run is not None:
+        return (
+            "Spectrum and omega as the run measured them first; sigma as a batch norm of "
+            f"{_batch(run)} rows scales it. {theorem}"
+        )
+    return (
+        f"Assumed: a {cfg.spectrum} spectrum of {cfg.k} dimensions, {cfg.batch_size} rows as a "
+        f"batch norm scales them, omega = λ⁺/λᶻ = {cfg.omega:g}. {theorem}"
+    )

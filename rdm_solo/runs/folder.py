@@ -1,0 +1,266 @@
+"""What a run has left in its folder, read back; and the runs below a sweep's folder."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig, OmegaConf
+
+from rdm_solo.runs import failures
+from rdm_solo.runs.labels import FILTERS, METHODS, exponent, filter_name
+from rdm_solo.runs.saved_config import of_today, read_config
+
+__all__ = ["Run", "find", "load", "read_metrics", "survey"]
+
+# A folder with one of these is a run's.
+MARKS = (".hydra/config.yaml", "summary.json")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run's folder. What is not there is empty, and named in ``missing``.
+
+    ``metrics`` has the columns of ``metrics.csv`` (NaN: not measured), ``spectra`` the arrays of
+    ``spectra.npz``, whose first axis are the epochs in ``spectra["epoch"]`` (from 0).
+    """
+
+    folder: Path
+    config: DictConfig
+    metrics: dict[str, np.ndarray] = field(default_factory=dict)
+    spectra: dict[str, np.ndarray] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+
+    @property
+    def method(self) -> str:
+        return str(self.config.method.name)
+
+    @property
+    def filter(self) -> str:
+        return filter_name(self.config)
+
+    @property
+    def dataset(self) -> str:
+        return str(self.config.dataset.name)
+
+    @property
+    def seed(self) -> int:
+        return int(self.config.seed)
+
+    @property
+    def p(self) -> float | None:
+        """The exponent; None where there is none, or a schedule instead of a number."""
+        p = self.config.get("p")
+        return None if p is None or OmegaConf.is_config(p) else float(p)
+
+    @property
+    def epochs(self) -> int:
+        """Epochs that have ended; ``config.max_epochs`` were asked for."""
+        return len(self.metrics.get("epoch", ()))
+
+    @property
+    def label(self) -> str:
+        """Method and filter in the paper's words, the same for all seeds."""
+        name = METHODS.get(self.method, self.method)
+        if self.filter in ("none", "learnable"):
+            return name
+        p = exponent(self.config.get("p"))
+        shown = FILTERS.get(self.filter, f"{self.filter}, p = {{p}}" if p else self.filter)
+        return f"{name}, {shown.replace('{p}', p)}"
+
+    def last(self, column: str) -> float:
+        """The last measured value of a column; NaN without one."""
+        values = self.metrics.get(column, np.empty(0))
+        measured = values[np.isfinite(values)]
+        return float(measured[-1]) if len(measured) else math.nan
+
+
+def read_metrics(path: Path) -> dict[str, np.ndarray]:
+    """The columns of a ``metrics.csv``; a value that was not measured is NaN."""
+    return _columns(path)[0]
+
+
+def _columns(path: Path) -> tuple[dict[str, np.ndarray], bool]:
+    """A table's columns, and whether its last row was cut off, which is left out.
+
+    Half a number reads like a whole one, so that a last line without its end tells nothing.
+    """
+    text = path.read_text(encoding="utf-8")
+    reader = csv.DictReader(io.StringIO(text))
+    rows = list(reader)
+    cut = bool(rows) and (not text.endswith("\n") or None in rows[-1].values())
+    rows = rows[: len(rows) - cut]
+    names = [name for name in reader.fieldnames or () if name]
+    return {name: np.array([_number(row[name]) for row in rows]) for name in names}, cut
+
+
+def _number(text: str | None) -> float:
+    """What a cell says; NaN for an empty one, or one that is no number."""
+    try:
+        return float(text or "nan")
+    except ValueError:
+        return math.nan
+
+
+def load(folder: Path) -> Run:
+    """The run in that folder; ValueError where there is none.
+
+    A run that goes on, or broke off, is loaded as far as it went.
+    """
+    if not _is_run(folder):
+        raise ValueError(
+            f"{folder} is no run's folder: it holds neither .hydra/config.yaml nor summary.json."
+        )
+    missing: list[str] = []
+    summary = _read_summary(folder / "summary.json", missing)
+    cfg = _read_config(folder, summary, missing)
+    metrics = _read_table(folder / "metrics.csv", missing)
+    done, asked = len(metrics.get("epoch", ())), cfg.get("max_epochs", 0)
+    if done and done < asked:
+        missing.append(f"{done} of {asked} epochs")
+    failed = failures.of(folder)
+    if failed:
+        missing.append(f"it failed: {failed.removesuffix('.')}")
+    elif done and not (folder / "summary.json").is_file():
+        missing.append("no summary.json (the run goes on, or broke off)")
+    try:
+        spectra = _read_spectra(folder / "spectra.npz")
+    except FileNotFoundError:
+        spectra = {}
+        missing += ["no spectra.npz (diagnostics were off?)"] * bool(done)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        spectra = {}
+        missing.append("spectra.npz cannot be read (broken off while it was written?)")
+    return Run(folder, cfg, metrics, spectra, summary, tuple(missing))
+
+
+def _read_table(path: Path, missing: list[str]) -> dict[str, np.ndarray]:
+    try:
+        metrics, cut = _columns(path)
+    except FileNotFoundError:
+        missing.append(f"no {path.name}{_gone(path.parent)}")
+        return {}
+    except (OSError, ValueError, csv.Error) as error:
+        missing.append(f"{path.name} cannot be read ({_line(error)})")
+        return {}
+    if cut:
+        missing.append(f"the last row of {path.name} is cut off and left out")
+    if metrics and "epoch" not in metrics:
+        missing.append(f"{path.name} has no column epoch")
+    elif not len(metrics.get("epoch", ())):
+        missing.append(f"{path.name} has no whole row: no epoch has ended")
+    return metrics
+
+
+def _gone(folder: Path) -> str:
+    """Whether a table was to be expected."""
+    left = [name for name in ("summary.json", "spectra.npz") if (folder / name).is_file()]
+    if left:
+        return f", although {left[0]} is there (was it removed, or not copied?)"
+    return ": no epoch has ended"
+
+
+def _read_spectra(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path) as saved:
+        return {name: saved[name] for name in saved.files}
+
+
+def _read_summary(path: Path, missing: list[str]) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        missing.append(f"{path.name} cannot be read ({_line(error)})")
+        return {}
+    if not isinstance(found, dict):
+        missing.append(f"{path.name} cannot be read (it holds no object with names)")
+        return {}
+    return found
+
+
+def _read_config(folder: Path, summary: dict[str, Any], missing: Sequence[str]) -> DictConfig:
+    """The run's own config, else the copy in its summary; ValueError names the file at fault."""
+    path = folder / ".hydra" / "config.yaml"
+    if not path.is_file():
+        path = folder / "summary.json"
+        if "config" not in summary:
+            why = "; ".join(missing) or "summary.json holds no config"
+            raise ValueError(f"{folder}: {why}, and there is no .hydra/config.yaml.")
+    try:
+        own = path.name == "config.yaml"
+        cfg: Any = read_config(path) if own else of_today(summary["config"])
+        groups = ("method.name", "filter.name", "dataset.name")
+        whole = all(OmegaConf.select(cfg, name) for name in groups) and "seed" in cfg
+        numbers = {name: cfg.get(name, 0) for name in ("seed", "max_epochs")} if whole else {}
+    except Exception as error:  # YAML's, OmegaConf's and the file system's: one sentence for all
+        raise ValueError(f"{path}: its config cannot be read ({_line(error)}).") from error
+    if not whole:
+        raise ValueError(f"{path} is no run's of this package: its config names no method or seed.")
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int):
+            shown = "null" if number is None else repr(number)
+            raise ValueError(f"{path}: {name} is {shown}; a run's is a whole number.")
+    assert isinstance(cfg, DictConfig)
+    return cfg
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def find(paths: Sequence[Path]) -> list[Run]:
+    """The runs in these folders: each is a run's own, or holds runs at any depth (a sweep)."""
+    found, broken = survey(paths)
+    for sentence in broken.values():
+        raise ValueError(sentence)
+    return found
+
+
+def survey(paths: Sequence[Path]) -> tuple[list[Run], dict[Path, str]]:
+    """The runs in these folders, and by folder a sentence on each run that cannot be read."""
+    found: list[Run] = []
+    broken: dict[Path, str] = {}
+    seen: set[Path] = set()
+    for path in paths:
+        if not path.is_dir():
+            raise ValueError(f"{path} is no folder; give the folder of a run or of a sweep.")
+        folders = [path] if _is_run(path) else _below(path)
+        if not folders:
+            raise ValueError(
+                f"{path} holds no run: no folder below it has .hydra/config.yaml or summary.json."
+            )
+        for folder in folders:
+            if folder.resolve() in seen:
+                continue
+            seen.add(folder.resolve())
+            try:
+                found.append(load(folder))
+            except ValueError as error:
+                broken[folder] = str(error)
+    return found, broken
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in MARKS)
+
+
+def _below(folder: Path) -> list[Path]:
+    inner = {path.parent for path in folder.rglob("summary.json")}
+    inner |= {path.parent.parent for path in folder.rglob(".hydra/config.yaml")}
+    return sorted(inner, key=_natural)
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Order that puts job 10 of a sweep behind job 9."""
+    numbers = ((part.split("_")[0], part) for part in path.parts)
+    return [(int(lead) if lead.isdigit() else -1, part) for lead, part in numbers]

@@ -1,0 +1,43 @@
+"""The paper's lemmas and theorems, Theorem 4's path, what a filter does to a spectrum."""
+
+from rdm_solo.theory.theorems import (
+    Conditions,
+    LinearSetting,
+    alignment_loss,
+    conditional_covariance,
+    conditions,
+    equivalent_filter,
+    filtered_eigenvalues,
+    ideal_filter,
+    is_low_pass,
+    kind,
+    linear_setting,
+    mean_correlation,
+    optimal_predictor,
+    positive_correlation,
+    rank_difference,
+    update_gain,
+    updated_correlation,
+    updated_eigenvalues,
+)
+
+__all__ = [
+    "Conditions",
+    "LinearSetting",
+    "alignment_loss",
+    "conditional_covariance",
+    "conditions",
+    "equivalent_filter",
+    "filtered_eigenvalues",
+    "ideal_filter",
+    "is_low_pass",
+    "kind",
+    "linear_setting",
+    "mean_correlation",
+    "optimal_predictor",
+    "positive_correlation",
+    "rank_difference",
+    "update_gain",
+    "updated_correlation",
+    "updated_eigenvalues",
+]

@@ -1,0 +1,106 @@
+"""Effective ranks along Theorem 4: the update of eigenvalues, step after step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rdm_solo.spectra.measures import effective_rank
+from rdm_solo.theory import theorems
+
+__all__ = ["Path", "follow", "relation"]
+
+STEP = 0.1  # alpha of a single update where a run is followed
+
+
+APART = 1e-12  # between the logarithms of equal eigenvalues; rounding is a hundredth of it
+
+
+# From the online spectrum to the target's.
+Relation = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Path:
+    """Effective ranks of both branches, one value a knot."""
+
+    online: np.ndarray
+    target: np.ndarray
+
+
+def relation(lam_p: Tensor, lam_z: Tensor) -> Relation:
+    """A filter known on a spectrum, as a function: log lam_z interpolated over log lam_p.
+
+    Both are sorted by rank. Outside it goes on with the spectrum's mean slope. Where lam_p is zero
+    to rounding, as behind a predictor with a bottleneck, the order is what tells eigenvalues apart.
+
+    >>> double = relation(torch.tensor([4.0, 1.0]), torch.tensor([2.0, 1.0]))
+    >>> double(torch.tensor([16.0, 2.0]))
+    tensor([4.0000, 1.4142], dtype=torch.float64)
+    """
+    floor, least = (1e-15 * min(float(lam.max()), 1.0) for lam in (lam_p, lam_z))
+    x = np.sort(_ranked(np.log(np.maximum(lam_p.double().numpy(), floor))))
+    y = np.log(np.maximum(np.sort(lam_z.double().numpy()), least))
+    slope = (y[-1] - y[0]) / (x[-1] - x[0]) if x[-1] - x[0] > 1e-6 else 1.0
+
+    def to_target(lam: Tensor) -> Tensor:
+        at = _ranked(np.log(np.maximum(lam.double().numpy(), floor)))
+        beyond = at - np.clip(at, x[0], x[-1])
+        return torch.from_numpy(np.exp(np.interp(at, x, y) + slope * beyond))
+
+    return to_target
+
+
+def _ranked(values: np.ndarray) -> np.ndarray:
+    """The values, of equal ones the earlier a trifle larger, as in a spectrum that descends."""
+    apart = np.empty_like(values)
+    apart[np.argsort(-values, kind="stable")] = APART * np.arange(len(values))[::-1]
+    kept: np.ndarray = values + apart
+    return kept
+
+
+def follow(
+    lam_p: Tensor,
+    filters: Sequence[Relation],
+    omegas: Sequence[Tensor],
+    pulls: Sequence[float],
+    step: float = STEP,
+) -> Path:
+    """Iterate Theorem 4 over intervals, each with its filter, omega and sum of alphas.
+
+    In each step the target is the filter's, positives are ``omega * lam_z``, and the result is
+    sorted and rescaled to sum 1, as those of l2-normalised outputs. One filter more than there are
+    intervals is what makes the last target. Shapes: ``(k,)`` spectra.
+
+    >>> lam = torch.tensor([0.8, 0.2])
+    >>> path = follow(lam, [torch.sqrt], [torch.ones(2)], [0.5])
+    >>> path.online.round(3), path.target.round(3)
+    (array([1.649, 1.771]), array([1.89 , 1.934]))
+    """
+    lam_p = _unit(lam_p.double())
+    online, target = [_rank(lam_p)], [_rank(_unit(filters[0](lam_p)))]
+    coming = [*filters[1:], filters[-1]]
+    for to_target, following, omega, pull in zip(filters, coming, omegas, pulls):
+        steps = max(1, round(pull / step))
+        for _ in range(steps):
+            lam_z = to_target(lam_p)  # by direction, whatever its order
+            lam_z = lam_z / lam_z.sum()
+            new = theorems.updated_eigenvalues(lam_p, lam_z, omega * lam_z, pull / steps)
+            lam_p = _unit(new)
+        online.append(_rank(lam_p))
+        target.append(_rank(_unit(following(lam_p))))
+    return Path(np.array(online), np.array(target))
+
+
+def _unit(lam: Tensor) -> Tensor:
+    """Descending, with the sum 1."""
+    lam = lam.double().clamp_min(0).sort(descending=True).values
+    return lam / lam.sum()
+
+
+def _rank(lam: Tensor) -> float:
+    return float(effective_rank(lam))

@@ -1,0 +1,5 @@
+"""The command."""
+
+from rdm_solo.train.entry import main
+
+main()

@@ -1,0 +1,123 @@
+"""Writes summary.json, erank.png and the closing table."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import platform
+import shlex
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from rdm_solo import __version__, plots, runs
+from rdm_solo.methods import solo_learn
+from rdm_solo.runs import labels
+
+__all__ = ["closing_table", "write"]
+
+log = logging.getLogger("rdm_solo")
+
+SHOWN = [
+    "erank/online",
+    "erank/target",
+    "erank/gap",
+    "erank/projection",
+    "alignment/online_target",
+    "filter/monotonicity",
+    "feature/variance",
+    "train/loss",
+    "val/acc1",
+    "val/knn_acc1",
+]
+
+
+def write(cfg: DictConfig, folder: Path, parts: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """``summary.json`` and ``figures/erank.png`` in the run's folder, a table in the terminal."""
+    trainer = parts["trainer"]
+    read = runs.read_metrics(folder / "metrics.csv")
+    columns = {name: values.tolist() for name, values in read.items()}
+    last = {name: _last(values) for name, values in columns.items()}
+    device = trainer.strategy.root_device
+    summary = {
+        "last": last,
+        "epochs_with_target_above_online": _share_above(columns),
+        "derived": parts["derived"],
+        "seed": cfg.seed,
+        "seconds": round(seconds, 2),
+        "warnings": parts["watch"].warnings,
+        "stopped": parts["watch"].stopped,  # why, if before its last epoch
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "processes": trainer.world_size,
+        "versions": versions(),
+        "config": OmegaConf.to_container(cfg, resolve=True),
+    }
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    picture = folder / "figures" / "erank.png"
+    if any(map(math.isfinite, columns.get("erank/target", []))):
+        drawn = plots.effective_rank([runs.load(folder)], labels.title(cfg))
+        plots.save(drawn, picture.parent, picture.stem, formats=["png"])
+    log.info(closing_table(columns))
+    for warning in parts["watch"].warnings:
+        log.info(f"! {warning['kind']} in epoch {warning['epoch'] + 1}, as said above")
+    pictures = sorted(path.name for path in picture.parent.glob("*.png"))
+    log.info(f"{seconds:.0f} s; metrics.csv, summary.json and checkpoints are in {folder}")
+    if pictures:
+        log.info(f"pictures: {', '.join(pictures)} in {picture.parent}")
+    log.info(f"all pictures on one page: python -m rdm_solo.report {shlex.quote(str(folder))}")
+    return summary
+
+
+def versions() -> dict[str, str]:
+    """The versions that a result depends on."""
+    found = {"python": platform.python_version(), "rdm_solo": __version__}
+    for name in (
+        "torch",
+        "torchvision",
+        "torchmetrics",
+        "numpy",
+        solo_learn.pl.__name__.split(".")[0],
+    ):
+        name = name.replace("_", "-")
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "unknown"
+    found["solo-learn"] = solo_learn.version()
+    return found
+
+
+def closing_table(columns: dict[str, list[float]]) -> str:
+    """The main columns at five epochs from the first to the last, as text.
+
+    >>> print(closing_table({"epoch": [0.0, 1.0], "train/loss": [-0.5, -0.75]}))
+    epoch              1        2
+    train/loss    -0.500   -0.750
+    """
+    total = len(columns.get("epoch", []))
+    picked = sorted({0, total // 4, total // 2, 3 * total // 4, total - 1} - {total, -1})
+    width = max([len("epoch"), *(len(name) for name in SHOWN if name in columns)]) + 1
+    lines = ["epoch".ljust(width) + "".join(f"{row + 1:>9}" for row in picked)]
+    for name in SHOWN:
+        if any(map(math.isfinite, columns.get(name, []))):
+            cells = (columns[name][row] for row in picked)
+            lines.append(
+                name.ljust(width)
+                + "".join(f"{cell:>9.3f}" if math.isfinite(cell) else f"{'-':>9}" for cell in cells)
+            )
+    return "\n".join(lines)
+
+
+def _last(values: list[float]) -> float | None:
+    measured = [value for value in values if math.isfinite(value)]
+    return measured[-1] if measured else None
+
+
+def _share_above(columns: dict[str, list[float]]) -> float | None:
+    gaps = [gap for gap in columns.get("erank/gap", []) if math.isfinite(gap)]
+    # Equal branches differ by rounding, which is no gap.
+    return sum(gap > 1e-6 for gap in gaps) / len(gaps) if gaps else None

@@ -1,0 +1,105 @@
+"""What follows from the config and the data set: class counts, scaled learning rates, warnings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from rdm_solo.data.images import Dataset
+from rdm_solo.runs.labels import filter_name
+
+__all__ = ["derive", "warnings", "world_size"]
+
+
+def world_size(trainer: DictConfig) -> int:
+    """Processes of the run, as Lightning will count them."""
+    devices = trainer.devices
+    if devices in ("auto", -1, "-1"):
+        on_gpu = trainer.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
+        devices = torch.cuda.device_count() if on_gpu else 1
+    elif isinstance(devices, str):
+        devices = len([d for d in devices.split(",") if d]) if "," in devices else int(devices)
+    elif not isinstance(devices, int):
+        devices = len(devices)
+    return int(devices) * int(trainer.num_nodes)
+
+
+def derive(cfg: DictConfig, dataset: Dataset, num_large_crops: int, num_small_crops: int) -> Any:
+    """The config with class counts and scaled learning rates, and those values on their own.
+
+    The linear scaling rule is applied here and nowhere else:
+    ``lr * batch_size * processes * accumulation / 256``.
+    """
+    from rdm_solo.methods.solo_learn import MULTI_CROP
+
+    if num_large_crops != 2 or (num_small_crops and cfg.method.name not in MULTI_CROP):
+        raise ValueError(
+            f"method={cfg.method.name} takes two large crops and no small ones, got "
+            f"{num_large_crops} and {num_small_crops} from dataset.views; multi-crop goes with "
+            f"method={' or method='.join(MULTI_CROP)}, two large crops beside the small ones."
+        )
+    processes = world_size(cfg.trainer)
+    accumulation = int(cfg.trainer.get("accumulate_grad_batches") or 1)
+    filter_batch = cfg.batch_size * processes
+    if filter_batch > len(dataset.train):
+        raise ValueError(
+            f"batch_size={cfg.batch_size} on {processes} process(es) is more than the "
+            f"{len(dataset.train)} training images of dataset={dataset.name}; lower it."
+        )
+    global_batch = filter_batch * accumulation
+    scale = global_batch / 256
+    derived = {
+        "processes": processes,
+        "filter_batch": filter_batch,
+        "global_batch": global_batch,
+        "steps_per_epoch": len(dataset.train) // filter_batch,
+        "base_lr": float(cfg.optimizer.lr),
+        "lr": cfg.optimizer.lr * scale,
+        "base_classifier_lr": float(cfg.optimizer.classifier_lr),
+        "classifier_lr": cfg.optimizer.classifier_lr * scale,
+    }
+    cfg = cfg.copy()
+    OmegaConf.set_struct(cfg, False)
+    cfg.optimizer.lr, cfg.optimizer.classifier_lr = derived["lr"], derived["classifier_lr"]
+    cfg.dataset.num_classes = dataset.num_classes
+    cfg.dataset.num_large_crops = num_large_crops
+    cfg.dataset.num_small_crops = num_small_crops
+    OmegaConf.set_struct(cfg, True)
+    return cfg, derived
+
+
+def warnings(cfg: DictConfig, derived: dict[str, Any], smallest_crop: float) -> list[str]:
+    """One sentence for each setting that is known to go wrong. Figures: 8x8 digits, docs of the
+    embedded run; they are a warning, not a law."""
+    found = []
+    name, k = filter_name(cfg), cfg.method.kwargs.proj_output_dim
+    if cfg.filter.get("function") is not None and derived["filter_batch"] < 2 * k:
+        found.append(
+            f"a batch of {derived['filter_batch']} rows is less than twice the {k} output "
+            "dimensions: some directions are empty and the filter curve need not be monotone."
+        )
+    if name in ("online_log", "online_log1p", "online_log1p_sq") and smallest_crop < 0.5:
+        found.append(
+            f"filter={name} is weak under strong augmentation: with crops from "
+            f"{smallest_crop:g} of the area the effective rank can fall to 1 (it did on digits, "
+            "where target_pow with p=-0.5 survived)."
+        )
+    if name == "online_log":
+        found.append(
+            "log(sigma) is negative below sigma = 1 and flips such directions; sigma grows with "
+            "the root of the global batch, so the filter changes with the batch size."
+        )
+    if name == "linear":
+        if cfg.scheduler.warmup_epochs < 0.1 * cfg.max_epochs:
+            found.append(
+                f"a linear predictor with {cfg.scheduler.warmup_epochs} warm-up epochs of "
+                f"{cfg.max_epochs} may collapse: warm up for at least a tenth of them."
+            )
+        if derived["base_lr"] > 0.5 and cfg.optimizer.name == "sgd":
+            found.append(
+                f"a linear predictor at optimizer.lr={derived['base_lr']:g} may collapse: 0.5 or "
+                "less is safer."
+            )
+    return found

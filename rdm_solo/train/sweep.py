@@ -1,0 +1,119 @@
+"""The runs of a multirun in one table, when the last of them has ended."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shlex
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+
+from rdm_solo.cli.answers import Refusal
+from rdm_solo.runs import failures
+
+if TYPE_CHECKING:  # Hydra imports this module before it answers --help
+    from rdm_solo.runs.folder import Run
+
+__all__ = ["SweepTable", "note_failure", "table"]
+
+log = logging.getLogger("rdm_solo")
+
+COLUMNS = {
+    "erank/online": "online",
+    "erank/target": "target",
+    "erank/gap": "gap",
+    "feature/variance": "variance",
+}
+ACCURACIES = {"val/knn_acc1": "kNN", "val/acc1": "acc1"}
+
+
+def note_failure(folder: Path, error: BaseException) -> None:
+    """Keep for the sweep's table why a run failed; a traceback goes to the log."""
+    if not isinstance(error, Refusal):  # no answer to what was typed
+        log.error("the run failed; the sweep goes on", exc_info=error)
+    failures.note(folder, failures.reason(error))
+
+
+class SweepTable(Callback):
+    """Hydra's callback that prints the table; the command's status is 1 where a run failed."""
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        from rdm_solo import runs
+
+        folder = Path(config.hydra.sweep.dir)
+        failed = sorted(folder.rglob(failures.FAILED), key=lambda path: path.stat().st_mtime)
+        found, broken = runs.survey([folder])
+        done = [run for run in found if run.epochs]
+        if done:
+            print(f"\n{table(done)}")
+        for path in failed:
+            print(f"failed: {path.parent.name}: {failures.of(path.parent)}")
+        for sentence in broken.values():
+            print(f"failed: {sentence}")
+        print(f"the runs are in {folder}; a page with their pictures and tables:")
+        print(f"    python -m rdm_solo.report {shlex.quote(str(folder))}")
+        if failed or broken:
+            raise SystemExit(1)
+
+
+def table(found: Sequence[Run]) -> str:
+    """A row for each setting: mean and standard deviation of the last values over its seeds.
+
+    Runs behind the others of their setting are in no mean, and named beneath.
+    """
+    from rdm_solo.plots.grouping import groups, not_counted, whole
+
+    rows = groups(found)
+    columns = {name: ACCURACIES[name] for name in _measured(found)} | COLUMNS
+    head = ["", "n", *columns.values(), "seconds"]
+    body = [
+        [
+            row.label,
+            str(len(whole(row))),
+            *(_spread(row.last(name)) for name in columns),
+            _spread([float(run.summary.get("seconds", "nan")) for run in whole(row)], digits=0),
+        ]
+        for row in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(head, *body)]
+    lines = [
+        "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
+        for line in (head, *body)
+    ]
+    notes = [_warned(row.runs) for row in rows]
+    told = (f"{line}{note}" for line, note in zip(lines[1:], notes))
+    return "\n".join([lines[0], *told, *not_counted(rows)])
+
+
+def _measured(found: Sequence[Run]) -> list[str]:
+    """The accuracy to show: kNN, or the classifier's where there is none."""
+    names = [n for n in ACCURACIES if any(math.isfinite(run.last(n)) for run in found)]
+    return names[:1]
+
+
+def _spread(values: Sequence[float], digits: int = 2) -> str:
+    """Mean and standard deviation of what was measured.
+
+    >>> _spread([4.0, 5.0, math.nan]), _spread([4.0]), _spread([])
+    ('4.50±0.71', '4.00', '-')
+    """
+    values = [value for value in values if math.isfinite(value)]
+    if not values:
+        return "-"
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean}±{statistics.stdev(values):.{digits}f}"
+
+
+def _warned(alike: Sequence[Run]) -> str:
+    """What the watch said of these runs, and of how many."""
+    kinds = [warning["kind"] for run in alike for warning in run.summary.get("warnings", [])]
+    told = [
+        f"{kind} ({kinds.count(kind)} of {len(alike)})" if len(alike) > 1 else kind
+        for kind in dict.fromkeys(kinds)
+    ]
+    return f"  ! {', '.join(told)}" if told else ""

@@ -1,0 +1,365 @@
+"""Where the branches are heard: our methods against the formulas, solo-learn's own as they are."""
+
+from __future__ import annotations
+
+import csv
+import math
+
+import numpy as np
+import pytest
+import torch
+from support.foreign_method import FOREIGN, foreign
+from support.small_methods import batch, loss_of, make
+from torch import nn
+from torch.nn.functional import normalize
+from torch.utils.data import DataLoader
+
+from rdm_solo.callbacks import Diagnostics, EpochTable
+from rdm_solo.callbacks.branches import Observer, Outputs, observer
+from rdm_solo.methods import solo_learn
+from rdm_solo.runs.spectra_file import Archive
+from rdm_solo.spectra import BranchSpectra, effective_rank
+
+pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
+
+
+def step(model, data=None) -> tuple[Observer, Outputs]:
+    """One training step, listened to."""
+    data = data or batch()
+    ears = observer(model)
+    ears.attach()
+    ears.listen()
+    loss_of(model, data)
+    heard = ears.take(2)
+    ears.detach()
+    return ears, heard
+
+
+def logits_of(ears: Observer, heard: Outputs) -> torch.Tensor:
+    weight = ears.weight()
+    torch.testing.assert_close(weight.norm(dim=1), torch.ones(len(weight)))  # weight-normed
+    return heard.hidden @ weight.T
+
+
+def test_swav_is_heard_as_its_softmax_and_its_assignment():
+    model = make("method=swav", "method.kwargs.num_prototypes=24")
+    model.sk = solo_learn.sinkhorn(model)
+    data = batch()
+    ears, heard = step(model, data)
+    online, target, positive, projection, _ = heard
+    with torch.no_grad():
+        logits = [model.prototypes(normalize(model.projector(model.backbone(x)))) for x in data[1]]
+    want = torch.cat([(x / 0.1).softmax(1) for x in logits])
+    torch.testing.assert_close(online, want, rtol=1e-4, atol=1e-6)
+    assert projection is online
+    torch.testing.assert_close(logits_of(ears, heard), torch.cat(logits), rtol=1e-4, atol=1e-5)
+    # Sinkhorn's assignment: exp(logits / eps), columns and rows scaled to equal sums, by hand.
+    assigned = []
+    for x in logits:
+        q = (x.double() / 0.05).exp()
+        for _ in range(3):
+            q = q / q.sum(0, keepdim=True) / q.shape[1]
+            q = q / q.sum(1, keepdim=True) / q.shape[0]
+        assigned.append(q * len(q))
+    torch.testing.assert_close(target.double(), torch.cat(assigned), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(target.sum(1), torch.ones(32))
+    assert torch.equal(positive, target.roll(16, 0))
+    assert not ears.normalize
+
+
+def test_dino_is_heard_before_its_centre_moves():
+    model = make("method=dino", "method.kwargs.num_prototypes=24")
+    loss = model.dino_loss_func
+    loss.center += torch.randn(24, generator=torch.Generator().manual_seed(3))
+    center = loss.center.clone()
+    data = batch()
+    ears, heard = step(model, data)
+    online, target, positive, projection, _ = heard
+    assert not torch.equal(center, loss.center)
+    with torch.no_grad():
+        student = torch.cat([model.head(model.backbone(x)) for x in data[1]])
+        teacher = torch.cat([model.momentum_head(model.momentum_backbone(x)) for x in data[1]])
+    sharp = float(loss.teacher_temp_schedule[0])
+    close = {"rtol": 1e-4, "atol": 1e-6}
+    torch.testing.assert_close(online, (student / 0.1).softmax(1), **close)
+    torch.testing.assert_close(target, ((teacher - center) / sharp).softmax(1), **close)
+    torch.testing.assert_close(projection, (teacher / 0.1).softmax(1), **close)
+    torch.testing.assert_close(logits_of(ears, heard), teacher, rtol=1e-4, atol=1e-5)
+    assert torch.equal(positive, target.roll(16, 0))
+    assert not ears.normalize
+
+
+@pytest.mark.parametrize(
+    ("options", "centred", "temperature"),
+    [
+        ([], True, 0.07),
+        (["method.centring=false"], False, 0.07),
+        (["method.sharpening=false"], True, 0.1),
+    ],
+)
+def test_dinos_centring_and_sharpening_can_be_switched_off(options, centred, temperature):
+    model = make("method=dino", "method.kwargs.num_prototypes=24", *options)
+    loss_of(model, batch())
+    loss = model.dino_loss_func
+    assert bool(loss.center.abs().max() > 0) is centred
+    assert set(loss.teacher_temp_schedule) == {temperature}
+
+
+@pytest.mark.parametrize("method", ["symsimsiam", "vanilla"])
+def test_symmetric_branches_are_one(method):
+    model = make(f"method={method}")
+    data = batch()
+    online, target, positive, *_ = step(model, data)[1]
+    want = torch.cat([model.projector(model.backbone(x)) for x in data[1]])
+    torch.testing.assert_close(online, want.detach(), rtol=1e-4, atol=1e-5)
+    assert online is target
+    assert torch.equal(positive, online.roll(16, 0))
+
+
+FOREIGN["swav"] |= {"queue_size": 0, "epoch_queue_starts": 0, "freeze_prototypes_epochs": 1}
+FOREIGN["dino"] |= {"student_temperature": 0.1, "teacher_temperature": 0.07}
+FOREIGN["dino"] |= {"warmup_teacher_temperature": 0.04, "warmup_teacher_temperature_epochs": 0}
+FOREIGN["dino"] |= {"norm_last_layer": True, "use_bn_in_head": False}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_solo_learns_own_methods_are_heard(name):
+    model = foreign(name)
+    assert type(model).__module__.startswith("solo.")
+    if name == "swav":
+        model.sk = solo_learn.sinkhorn(model)
+    if hasattr(model, "momentum_projector"):  # which starts as a copy of the other
+        nn.init.normal_(model.momentum_projector[-1].weight)
+    ears, heard = step(model, batch(8, channels=3, size=16))
+    *outputs, hidden = heard
+    softmax = name in ("swav", "dino")
+    assert {tuple(x.shape) for x in outputs} == {(16, 24 if softmax else 16)}
+    assert all(x.isfinite().all() and not x.requires_grad for x in outputs)
+    online, target, positive, _ = outputs
+    if softmax:
+        assert hidden.shape == ears.weight().shape[1:] * 2 == (16, 16)
+    else:
+        assert hidden is None
+        assert ears.weight() is None
+    assert ears.m == (128 if name == "byol" else 512)
+    assert torch.equal(positive, target.roll(8, 0))
+    symmetric = name in ("simclr", "barlow_twins", "vicreg")
+    assert torch.equal(online, target) is symmetric
+    assert ears.normalize is not softmax
+
+
+def test_a_module_without_branches_is_refused():
+    with pytest.raises(ValueError, match="Linear has none of the parts"):
+        observer(nn.Linear(2, 2))
+
+
+def test_a_step_in_which_nothing_was_heard_is_an_error():
+    model = make("method=simsiam")
+    ears = observer(model)
+    ears.attach()
+    loss_of(model, batch())
+    with pytest.raises(RuntimeError, match="nothing passed"):
+        ears.take(2)
+
+
+def test_swavs_queue_is_no_view():
+    """Its rows go through the prototypes and Sinkhorn as well, behind those of the crops."""
+    model = make(
+        "method=swav",
+        "method.kwargs.num_prototypes=24",
+        "method.kwargs.queue_size=32",
+        "method.kwargs.epoch_queue_starts=0",
+    )
+    model.sk = solo_learn.sinkhorn(model)
+    width = model.proj_output_dim
+    model.register_buffer("queue", normalize(torch.randn(2, 32, width), dim=2))
+    data = batch()
+    _, heard = step(model, data)
+    with torch.no_grad():
+        hidden = [normalize(model.projector(model.backbone(x))) for x in data[1]]
+    torch.testing.assert_close(heard.hidden, torch.cat(hidden), rtol=1e-4, atol=1e-6)
+    assert {len(x) for x in heard} == {32}
+
+
+class Pairs(solo_learn.pl.LightningModule):
+    """A module of someone else's: names and batches of its own, outputs returned by its step."""
+
+    def __init__(self, *names: str, k: int = 6, **extra) -> None:
+        super().__init__()
+        self.net = nn.Linear(12, k)
+        self.names, self.extra, self.seen = names, extra, []
+
+    def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int):
+        a, b = (self.net(x) for x in batch)
+        outputs = {"online": torch.cat([a, b]), "target": torch.cat([a, b]).detach() ** 2}
+        outputs |= {"positive": torch.cat([b, a]), "projection": outputs["target"] + 1}
+        outputs = {name: outputs[name] for name in self.names}
+        self.seen.append({name: x.detach().clone() for name, x in outputs.items()})
+        return {"loss": (a - b).square().mean(), **outputs, **self.extra}
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def fit(
+    model, folder, batches: int = 4, epochs: int = 1, callbacks=(), **options
+) -> Diagnostics | None:
+    """A real Trainer on pairs of noise; the diagnostics watch it, unless others are to."""
+    x = torch.randn(batches, 2, 10, 12, generator=torch.Generator().manual_seed(2))
+    diagnostics = None if callbacks else Diagnostics(folder, **options)
+    own = [diagnostics, *([EpochTable(folder)] if epochs == 1 else [])]
+    trainer = solo_learn.pl.Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[*(callbacks or own)],
+    )
+    trainer.fit(model, DataLoader(list(x.unbind()), batch_size=None))
+    return diagnostics
+
+
+@pytest.mark.filterwarnings("ignore:.*num_workers", "ignore:.*does not have many workers")
+@pytest.mark.filterwarnings("ignore:.*litlogger", "ignore:.*LeafSpec")
+class TestReturned:
+    """A training step that gives the outputs itself, under a real Trainer."""
+
+    @pytest.mark.parametrize("names", [(), ("positive",), ("positive", "projection")])
+    def test_outputs_are_taken_as_they_are_returned(self, names, tmp_path):
+        model = Pairs("online", "target", *names)
+        diagnostics = fit(model, tmp_path)
+        want = BranchSpectra(6)
+        for outputs in model.seen:
+            want.update(**outputs)
+        want = want.compute()
+        assert diagnostics.latest.scalars == want.scalars
+        assert diagnostics.latest.rows == 80
+        with np.load(tmp_path / "spectra.npz") as saved:
+            assert {*saved.files} == {"epoch", *want.arrays()}
+            for name, array in want.arrays().items():
+                np.testing.assert_array_equal(saved[name][0], array)
+        with open(tmp_path / "metrics.csv", newline="") as file:
+            (row,) = csv.DictReader(file)
+        measured = {name for name, value in row.items() if value} - {"epoch"}
+        assert measured == want.scalars.keys()
+        assert ("erank/positive" in measured) is bool(names)
+
+    def test_rows_of_a_softmax_and_parts_that_happen_to_be_there(self, tmp_path):
+        """What is returned counts before what could be heard of a part of a known name."""
+        model = Pairs("online", "target", normalize=False)
+        model.projector = nn.Identity()
+        diagnostics = fit(model, tmp_path)
+        want = BranchSpectra(6, normalize=False)
+        for outputs in model.seen:
+            want.update(**outputs)
+        assert diagnostics.latest.scalars == want.compute().scalars
+
+    def test_epochs_and_steps_are_thinned_out(self, tmp_path):
+        """Of 4 steps of 20 rows every second one is within 40; epochs 0, 2 and the last."""
+        diagnostics = fit(
+            Pairs("online", "target"), tmp_path, epochs=4, max_rows=40, every_n_epochs=2
+        )
+        with np.load(tmp_path / "spectra.npz") as saved:
+            assert saved["epoch"].tolist() == [0, 2, 3]
+            assert saved["rows"].tolist() == [40, 40, 40]
+        assert not list(tmp_path.glob("*.part"))
+        assert diagnostics.latest.rows == 40
+
+    def test_a_fit_that_was_cut_short_leaves_nothing_behind(self, tmp_path):
+        """Neither half an epoch's rows nor hooks nor epochs are in what a second fit measures."""
+        model, diagnostics = Pairs("online", "target"), Diagnostics(tmp_path)
+        model.projector = nn.Identity()  # which is listened to, though it is not called
+
+        class Interrupt(solo_learn.pl.Callback):
+            def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+                if trainer.current_epoch == 1 and batch_idx == 1:
+                    raise RuntimeError("power cut")
+
+        with pytest.raises(RuntimeError, match="power cut"):
+            fit(model, tmp_path, epochs=2, callbacks=[diagnostics, Interrupt()])
+        assert not model.projector._forward_hooks
+        fit(model, tmp_path, callbacks=[diagnostics])
+        assert diagnostics.latest.rows == 80
+        with np.load(tmp_path / "spectra.npz") as saved:
+            assert saved["epoch"].tolist() == [0]
+
+    def test_positives_are_not_guessed_from_a_single_call(self, tmp_path):
+        """One call of the head for both views: nobody can tell whose view is whose."""
+
+        class Both(Pairs):
+            def training_step(self, batch, batch_idx):
+                return self.projector(self.net(batch.flatten(0, 1))).square().mean()
+
+        model = Both()
+        model.projector = nn.Linear(6, 6)
+        diagnostics = fit(model, tmp_path)
+        assert diagnostics.latest.rows == 80
+        assert "erank/positive" not in diagnostics.latest.scalars
+
+    def test_large_outputs_are_sampled_and_the_log_says_so_once(self, tmp_path, caplog):
+        model = Pairs("online", "target", "positive", k=40)
+        diagnostics = fit(model, tmp_path, epochs=2, max_dim=8, sample=16)
+        (said,) = [r.message for r in caplog.records if "sampled" in r.message]
+        assert "spectra at k=40 are those of N=16 sampled rows" in said
+        assert diagnostics.latest.sampled
+        with np.load(tmp_path / "spectra.npz") as saved:
+            assert saved["sampled"].all()
+            assert saved["rows"].tolist() == [16, 16]
+            assert saved["lam_online"].shape == (2, 16)
+
+    def test_a_step_that_returns_neither_is_refused_with_what_to_do(self, tmp_path):
+        with pytest.raises(RuntimeError, match=r"Pairs has none .* return them beside 'loss'"):
+            fit(Pairs("online"), tmp_path)
+        fit(Pairs("online"), tmp_path, every_n_epochs=0)
+        assert not (tmp_path / "spectra.npz").exists()
+
+
+@pytest.mark.parametrize("method", ["swav", "dino"])
+def test_the_spectrum_of_the_logits_is_that_of_the_epochs_last_weight(method, tmp_path):
+    """The hidden rows of two steps and the weight that is there when the epoch ends."""
+    model = make(f"method={method}", "method.kwargs.num_prototypes=24")
+    if method == "swav":
+        model.sk = solo_learn.sinkhorn(model)
+    diagnostics = Diagnostics(tmp_path)
+    diagnostics.on_fit_start(None, model)
+    hidden = []
+    for _ in range(2):
+        diagnostics.observer.attach()
+        diagnostics.observer.listen()
+        loss_of(model, batch())
+        heard = diagnostics.observer.take(2)
+        diagnostics._add(heard)
+        hidden.append(heard.hidden)
+    layer = diagnostics.observer.last_layer
+    with torch.no_grad():  # as a step of the optimiser, or of the momentum, would
+        layer.weight_v.add_(torch.randn(layer.weight_v.shape))
+    spectra = diagnostics._spectra(diagnostics.metric)
+    v = layer.weight_v.detach().double()
+    W = v / v.norm(dim=1, keepdim=True)
+    logits = torch.cat(hidden).double() @ W.T
+    want = torch.linalg.svdvals(logits).square() / len(logits)
+    b = W.shape[1]
+    # The layer's own float32 weight: measured 2e-7, with a margin of ten.
+    torch.testing.assert_close(spectra.lam_logits, want[:b], rtol=2e-6, atol=2e-6 * float(want[0]))
+    assert spectra.scalars["erank/logits"] == pytest.approx(float(effective_rank(want)), rel=1e-5)
+    assert spectra.arrays()["lam_logits"] is spectra.lam_logits
+
+
+def test_a_file_of_an_earlier_version_is_gone_on_with(tmp_path):
+    """A run begun without some of the arrays, or with other sizes: what is missing is NaN."""
+    old = Archive(tmp_path / "old.npz")
+    for epoch in range(3):
+        old.add({"epoch": np.array(epoch), "lam_online": np.full(4, epoch + 1.0)})
+    new = Archive(tmp_path / "new.npz")
+    new.resume(tmp_path / "old.npz", before=2)
+    arrays = {"lam_online": np.ones(2), "ideal_filter": np.ones(2), "sampled": np.array(True)}
+    new.add({"epoch": np.array(2), **arrays})
+    with np.load(tmp_path / "new.npz") as saved:
+        assert saved["epoch"].tolist() == [0, 1, 2]
+        nan = math.nan
+        want = [[1, 1, 1, 1], [2, 2, 2, 2], [1, 1, nan, nan]]
+        np.testing.assert_array_equal(saved["lam_online"], want)
+        np.testing.assert_array_equal(saved["ideal_filter"], [[nan, nan], [nan, nan], [1, 1]])
+        assert saved["sampled"].tolist() == [False, False, True]

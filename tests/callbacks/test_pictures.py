@@ -1,0 +1,140 @@
+"""When pictures are drawn, what they cost, and that none ends a run."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from conftest import features
+from matplotlib.figure import Figure
+
+from rdm_solo.callbacks import Diagnostics, pictures
+from rdm_solo.loggers import charts
+from rdm_solo.methods import solo_learn
+from rdm_solo.spectra import BranchSpectra
+
+
+def measure(seed: int):
+    z = features("1/i", 64, 8, seed)
+    metric = BranchSpectra(dim=8)
+    metric.update(online=z, target=z, positive=z.roll(1, 0))
+    return metric.compute()
+
+
+class Trained:
+    """The part of a trainer that the callback reads, with a real event file."""
+
+    def __init__(self, folder, epochs: int, first: bool = True, resume=None) -> None:
+        self.diagnostics = Diagnostics(folder, resume=resume)
+        logger = solo_learn.pl.loggers.TensorBoardLogger(folder, name="", version="")
+        self.trainer = SimpleNamespace(
+            callbacks=[self.diagnostics],
+            loggers=[logger],
+            is_global_zero=first,
+            max_epochs=epochs,
+            current_epoch=0,
+            global_step=0,
+            max_steps=-1,
+            should_stop=False,
+        )
+        self.folder, self.logger = folder, logger
+
+    def run(self, callback: pictures.Pictures, measured: range, start: int = 0) -> list[int]:
+        """The steps of the pictures in the event file; an epoch is one step."""
+        from support.read_loggers import accumulator
+
+        trainer = self.trainer
+        trainer.current_epoch = start
+        for each in (self.diagnostics, callback):
+            each.on_train_start(trainer, None)
+        for epoch in range(start, trainer.max_epochs):
+            trainer.current_epoch, trainer.global_step = epoch, epoch + 1
+            if epoch in measured:
+                self.diagnostics.latest = measure(epoch)
+            callback.on_train_epoch_end(trainer, None)
+        self.logger.experiment.close()
+        read = accumulator(self.folder)
+        if not read.Tags()["images"]:
+            return []
+        return [image.step for image in read.Images(charts.PICTURE)]
+
+
+@pytest.fixture(autouse=True)
+def _tensorboard():
+    pytest.importorskip("tensorboard")
+
+
+@pytest.mark.parametrize(
+    ("every", "measured", "drawn"),
+    [
+        (10, range(24), [0, 10, 20, 23]),
+        (10, range(0, 24, 4), [0, 12, 20]),  # measured more seldom, and not in the last epoch
+        (0, range(24), []),
+        (10, range(0), []),
+    ],
+)
+def test_pictures_come_every_n_epochs_and_at_the_end(every, measured, drawn, tmp_path, monkeypatch):
+    monkeypatch.setattr("rdm_solo.plots.epoch_picture", lambda arrays, title: Figure((1, 1)))
+    assert Trained(tmp_path, 24).run(pictures.Pictures(every), measured) == drawn
+
+
+def test_an_epoch_that_ends_the_run_early_is_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr("rdm_solo.plots.epoch_picture", lambda arrays, title: Figure((1, 1)))
+    trained = Trained(tmp_path, 24)
+    trained.trainer.max_steps = 14  # an epoch is one step
+    assert trained.run(pictures.Pictures(10), range(14)) == [0, 10, 13]
+
+
+def test_only_the_first_process_draws_and_only_for_who_shows_pictures(tmp_path):
+    other = Trained(tmp_path / "other", 2, first=False)
+    assert other.run(pictures.Pictures(1), range(2)) == []
+    silent = Trained(tmp_path / "silent", 2)
+    silent.trainer.loggers = [solo_learn.pl.loggers.CSVLogger(tmp_path)]
+    assert silent.run(pictures.Pictures(1), range(2)) == []
+
+
+def test_a_picture_that_fails_is_told_once(tmp_path, monkeypatch, caplog):
+    def fail(arrays, title):
+        raise RuntimeError("no ink")
+
+    monkeypatch.setattr("rdm_solo.plots.epoch_picture", fail)
+    assert Trained(tmp_path, 3).run(pictures.Pictures(1), range(3)) == []
+    (told,) = [record.message for record in caplog.records if "no ink" in record.message]
+    assert told.startswith("warning: the pictures of epoch 1 could not be made")
+
+
+@pytest.mark.parametrize("requeued", [False, True])  # a job that SLURM starts again has no resume=
+def test_a_resumed_runs_charts_begin_with_the_epochs_before(requeued, tmp_path):
+    arrays = {name: array.numpy() for name, array in measure(0).arrays().items()}
+    past = {name: np.stack([array] * 15) for name, array in arrays.items()}
+    np.savez(tmp_path / "spectra.npz", epoch=np.arange(15), **past)
+    callback = pictures.Pictures(10)
+    folder, resume = (tmp_path, None) if requeued else (tmp_path / "run", tmp_path)
+    assert Trained(folder, 21, resume=resume).run(callback, range(12, 21), start=12) == [20]
+    assert sorted(callback._history) == [0, 10, 20]
+
+
+def test_a_figure_becomes_bytes():
+    figure = Figure((2, 1), dpi=50, facecolor=(1, 0, 0.2))
+    image = pictures.rasterise(figure)
+    assert image.shape == (50, 100, 3)
+    assert image.dtype == np.uint8
+    assert image[0, 0].tolist() == [255, 0, 51]
+
+
+def test_charts_of_many_epochs_and_dimensions_stay_small():
+    """W&B draws 10,000 rows of a table; one more epoch must not push the first out."""
+    pytest.importorskip("wandb")
+    lam = torch.linspace(1, 0, 2048, dtype=torch.float64).numpy()  # the last is 0: no logarithm
+    curve = np.where(lam > 0.5, lam, np.nan)
+    drawn = charts.draw({epoch: {"lam_online": lam, "filter_curve": curve} for epoch in range(100)})
+    table = drawn["charts/eigenvalues_online"].table
+    assert len(table.data) <= charts.LINES * charts.POINTS
+    names = list(dict.fromkeys(name for _, name, _ in table.data))
+    assert (names[0], names[-1], len(names)) == ("epoch 1", "epoch 100", 8)
+    assert all(np.isfinite(value) for _, _, value in table.data)
+    rows = drawn["charts/filter_curve"].table.data
+    assert rows
+    assert all(lam[index - 1] == value > 0.5 for index, _, value in rows)

@@ -1,0 +1,156 @@
+"""What is on the screen: a line that moves in a terminal, a line an epoch elsewhere, one table."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, command
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from support.small_runs import QUICK, SMALL, run
+
+from rdm_solo.callbacks.progress import epoch_line, moving_line
+from rdm_solo.train import sweep
+
+NUMBER = st.floats(-1e4, 1e4) | st.just(math.nan)
+VALUES = st.dictionaries(
+    st.sampled_from(
+        ["train/loss", "erank/online", "erank/target", "val/knn_acc1", "train_neg_cos_sim"]
+    ),
+    NUMBER,
+)
+
+
+@given(st.integers(0, 500), VALUES, NUMBER.map(abs), st.integers(2, 200))
+def test_the_line_keeps_to_the_terminal_and_to_our_names(step, values, left, columns):
+    line = moving_line(7, 1000, step, 500, values, left, columns)
+    assert len(line) < columns
+    assert "nan" not in line
+    assert "neg_cos" not in line
+
+
+def test_everything_fits_in_80_columns():
+    values = {"train/loss": -0.812, "erank/online": 1204.3, "erank/target": 1530.1}
+    values |= {"val/acc1": 71.2, "val/knn_acc1": 68.9}
+    line = moving_line(1000, 1000, 5, 10, values, math.nan, 80)
+    assert line == ("epoch 1000/1000 [######......]  loss -0.812  erank 1204.3 < 1530.1  kNN 68.9")
+    assert "acc 71.2" in epoch_line(0, 1, values, 1)
+
+
+def in_a_terminal(arguments: list[str], cwd: Path, columns: int = 80) -> tuple[str, int]:
+    """What ``python -m ARGUMENTS`` writes to a terminal of that width, and its exit status."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": ""}
+    process = subprocess.Popen(
+        [sys.executable, "-m", *arguments],
+        cwd=cwd,
+        env=environment,
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+    )
+    os.close(follower)
+    seen = b""
+    while True:
+        try:
+            read = os.read(leader, 65536)
+        except OSError:  # how Linux says that the other end is closed
+            break
+        if not read:
+            break
+        seen += read
+    os.close(leader)
+    return seen.decode(), process.wait(timeout=600)
+
+
+@pytest.mark.process
+class TestCommand:
+    def test_a_sweep_in_a_terminal(self, tmp_path):
+        """A line that moves, one table at the end; a run that fails is named, the others kept."""
+        options = [option for option in QUICK if "progress_bar" not in option]
+        options += [*SMALL, "filter=target_pow", "p=null,-0.5", "seed=0,1"]
+        seen, status = in_a_terminal(["rdm_solo.train", "-m", *options], tmp_path)
+        assert status == 1, seen[-3000:]
+        drawn = re.findall(r"\r(epoch [^\r\x1b]*)\x1b\[K", seen)
+        for bar in ("............", "############"):  # what is between depends on the machine
+            assert any(line.startswith(f"epoch 1/2 [{bar}]") for line in drawn)
+        assert max(map(len, drawn)) < 80
+        values = r"epoch 2/2 \[#{12}\]  loss -?\d\.\d{3}  erank \d+\.\d < \d+\.\d  kNN \d+\.\d"
+        assert any(re.match(values, line) for line in drawn)
+        assert "train_" not in seen
+        assert "Warning" not in seen
+        after = seen.rpartition("all pictures on one page")[2]
+        (row,) = [line for line in after.splitlines() if line.startswith("SimSiam, h(σ) = σ^-0.5")]
+        assert row.split()[4] == "2"  # seeds
+        assert len(re.findall(r"\d±\d", row)) == 6
+        failed = [line for line in after.splitlines() if line.startswith("failed: ")]
+        assert [line.split(": ")[1][0] for line in failed] == ["0", "1"]
+        assert all("filter=target_pow needs an exponent" in line for line in failed)
+        assert "python -m rdm_solo.report runs/" in after
+        assert len(list(tmp_path.glob("runs/*_sweep/*/summary.json"))) == 2
+
+    def test_runs_of_two_processes_in_a_log_end_together(self, tmp_path):
+        """No terminal: a line an epoch, from one process; nothing that anybody else has to say. The
+        first run diverges on both processes, the second one is stopped by its watch."""
+        options = [option for option in QUICK if "progress_bar" not in option]
+        options += [*SMALL, "filter=target_pow", "p=0.5", "max_epochs=3"]
+        options += ["trainer=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "batch_size=8"]
+        options += ["watch.gap_epochs=1", "watch.stop=true"]
+        options += ["optimizer.name=adam", "optimizer.lr=1e30,0.001"]
+        out = command("rdm_solo.train", "-m", *options, cwd=tmp_path, PYTHONWARNINGS="")
+        assert out.returncode == 1, (out.stdout + out.stderr)[-3000:]
+        assert out.stdout.count("failed: 0_simsiam_target_pow_p=0.5: ") == 1
+        (summary,) = tmp_path.rglob("summary.json")
+        found = json.loads(summary.read_text())
+        assert (found["processes"], found["stopped"]) == (2, "watch.stop: negative gap in epoch 1")
+        (line,) = [line for line in out.stdout.splitlines() if line.startswith("epoch 1/3: ")]
+        values = r"loss -?\d\.\d+, erank online \d+\.\d target \d+\.\d gap -\d+\.\d, kNN \d+\.\d, "
+        assert re.fullmatch(rf"epoch 1/3: {values}acc \d+\.\d, \d+\.\d s", line)
+        assert "\r" not in out.stdout + out.stderr
+        assert re.fullmatch("error: all .*training has diverged[^\n]*\n", out.stderr)
+        assert "Initializing distributed" not in out.stdout
+
+
+class TestSweep:
+    def test_seeds_share_a_row_and_settings_do_not(self, tmp_path, capsys):
+        common = [*SMALL, "filter=target_pow", "max_epochs=1", "scheduler.warmup_epochs=0"]
+        for number, more in enumerate((["seed=0"], ["seed=1"], ["optimizer.lr=0.1"])):
+            run(tmp_path / f"{number}_x", *common, *more)
+        failed = tmp_path / "3_x"
+        failed.mkdir()
+        sweep.note_failure(failed, RuntimeError("no room\nleft"))
+        summary = tmp_path / "2_x" / "summary.json"
+        told = json.loads(summary.read_text())
+        told["warnings"] = [{"kind": "complete collapse", "epoch": 0, "text": "..."}]
+        summary.write_text(json.dumps(told))
+        capsys.readouterr()
+        config = OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}})
+        with pytest.raises(SystemExit) as left:
+            sweep.SweepTable().on_multirun_end(config)
+        assert left.value.code == 1
+        _, head, first, second, fails, *_ = capsys.readouterr().out.splitlines()
+        assert head.split() == ["n", "kNN", "online", "target", "gap", "variance", "seconds"]
+        accuracies = [
+            json.loads((tmp_path / f"{n}_x" / "summary.json").read_text())["last"]["val/knn_acc1"]
+            for n in (0, 1)
+        ]
+        mean, deviation = sum(accuracies) / 2, abs(accuracies[0] - accuracies[1]) / math.sqrt(2)
+        assert "(lr=0.5)" in first
+        assert f" 2  {mean:.2f}±{deviation:.2f} " in first
+        assert "±" not in second
+        assert second.endswith("! complete collapse")
+        assert fails == "failed: 3_x: RuntimeError: no room"

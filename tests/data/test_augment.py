@@ -1,0 +1,417 @@
+"""Views against torchvision: the same parameters give the same images, and the same statistics."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy import stats
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as tv
+
+from rdm_solo.data import Pipeline, Views, colour, draws, geometry, views
+from rdm_solo.data.draws import DRAWS
+
+# float32 images in [0, 1]. Measured worst differences from torchvision over larger samples of the
+# cases below: resize 3.2e-6, rotation 2.4e-6, hue 1.0e-6, jitter 1.4e-6, blur 7e-7, a single blend
+# 1.8e-7. The first two are rounding of coordinates times a gradient of up to 1 a pixel.
+CLOSE = 1e-5
+SIGNIFICANCE = 1e-4  # of each statistical test; seeds are fixed, so none of them flickers
+
+
+def images(n=24, channels=3, height=32, width=32, seed=0):
+    return torch.rand(n, channels, height, width, generator=draws.generator(seed, "images"))
+
+
+def uniforms(n, seed=0):
+    return torch.rand(n, DRAWS, generator=draws.generator(seed, "uniforms"))
+
+
+def plain(size=32, **options):
+    """A pipeline that does nothing but what ``options`` say."""
+    nothing = dict.fromkeys(("flip", "jitter", "grey", "blur", "solarize", "rotate"), 0.0)
+    return Pipeline(
+        size=size, **{"crop_scale": (1.0, 1.0), "crop_ratio": (1, 1)} | nothing | options
+    )
+
+
+# --- each operation on given parameters -------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [32, 40, 16, 20, 7])
+@pytest.mark.parametrize("shape", [(32, 32), (24, 37)])
+def test_crop_equals_torchvision(shape, size):
+    x = images(height=shape[0], width=shape[1])
+    boxes = geometry.crop_boxes(uniforms(len(x)), *shape, (0.05, 1.0), (3 / 4, 4 / 3))
+    flip = torch.arange(len(x)) % 2 == 0
+    got = geometry.crop_resize(x, boxes, size, flip)
+    for i, (top, left, height, width) in enumerate(boxes.tolist()):
+        want = tv.resized_crop(x[i], top, left, height, width, [size, size], antialias=True)
+        want = want.flip(-1) if flip[i] else want
+        torch.testing.assert_close(got[i], want, atol=CLOSE, rtol=0)
+
+
+def test_crop_reads_nothing_outside_its_box():
+    x = torch.full((1, 1, 32, 32), torch.nan)
+    x[..., 5:15, 8:20] = 0.5
+    for size in (32, 12, 9):
+        out = geometry.crop_resize(x.nan_to_num(1e6), torch.tensor([[5, 8, 10, 12]]), size)
+        torch.testing.assert_close(out, torch.full_like(out, 0.5), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("angle", [0.1, -0.4, 1.0])
+def test_rotation_equals_torchvision_where_it_sees_the_image(angle):
+    x = images(4)
+    whole = torch.tensor([[0, 0, 32, 32]]).expand(4, 4)
+    got = geometry.crop_resize(x, whole, 32, angle=torch.full((4,), angle))
+    degrees = math.degrees(angle)
+    want = tv.rotate(x, degrees, v2.InterpolationMode.BILINEAR)
+    seen = tv.rotate(torch.ones_like(x), degrees, v2.InterpolationMode.BILINEAR) > 0.999
+    assert seen.float().mean() > 0.7
+    torch.testing.assert_close(got[seen], want[seen], atol=CLOSE, rtol=0)
+    assert got.min() >= 0
+    assert not (got == 0).any()  # corners repeat the edge, none turns black
+
+
+def test_flip_comes_before_rotation_and_after_shrinking():
+    x, flip, angle = images(4), torch.tensor([True] * 4), torch.full((4,), 0.3)
+    for size in (32, 16):
+        boxes = torch.tensor([[2, 4, 20, 24]]).expand(4, 4)
+        got = geometry.crop_resize(x, boxes, size, flip, angle)
+        mirrored = boxes.clone()
+        mirrored[:, 1] = 32 - 4 - 24
+        want = geometry.crop_resize(x.flip(-1), mirrored, size, None, angle)
+        torch.testing.assert_close(got, want, atol=CLOSE, rtol=0)
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.3, 1.0, 1.7])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    ("operation", "reference"),
+    [(0, tv.adjust_brightness), (1, tv.adjust_contrast), (2, tv.adjust_saturation)],
+)
+def test_blends_equal_torchvision(operation, reference, channels, factor):
+    x = images(6, channels)
+    if channels == 1:
+        operation = min(operation, 1)  # color_jitter never asks for the saturation of grey images
+        reference = (tv.adjust_brightness, tv.adjust_contrast)[operation]
+    got = colour.blend(x.clone(), torch.full((6,), operation), torch.full((6,), factor))
+    torch.testing.assert_close(got, reference(x, factor), atol=5e-7, rtol=0)
+
+
+def hue_images():
+    """Noise, and every corner, edge and tie of the colour cube."""
+    levels = torch.tensor([0.0, 0.25, 0.5, 1.0])
+    cube = torch.cartesian_prod(levels, levels, levels).T.reshape(3, 8, 8)
+    return torch.cat((images(6, height=8, width=8), cube[None]))
+
+
+@pytest.mark.parametrize("shift", [-0.5, -0.31, -0.1, 0.0, 0.05, 1 / 6, 1 / 3, 0.5])
+def test_hue_equals_torchvision(shift):
+    x = hue_images()
+    got = colour.shift_hue(x.clone(), torch.full((len(x),), shift))
+    torch.testing.assert_close(got, tv.adjust_hue(x, shift), atol=CLOSE, rtol=0)
+    torch.testing.assert_close(got.amax(1), x.amax(1), atol=2e-7, rtol=0)
+    torch.testing.assert_close(got.amin(1), x.amin(1), atol=2e-7, rtol=0)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_jitter_in_every_order_equals_torchvision(channels):
+    order = views._ORDERS
+    x = images(len(order), channels)
+    factors = 0.6 + 0.8 * torch.rand(len(order), 4, generator=draws.generator("factors"))
+    factors[:, 3] = (factors[:, 3] - 1) / 4
+    operations = (tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue)
+    got = colour.color_jitter(x, factors, order)
+    for i in range(len(order)):
+        want = x[i]
+        for operation in order[i].tolist():
+            want = operations[operation](want, factors[i, operation].item())
+        torch.testing.assert_close(got[i], want, atol=CLOSE, rtol=0)
+    assert not torch.allclose(got[0], colour.color_jitter(x, factors, order.flip(0))[0], atol=1e-3)
+
+
+@pytest.mark.parametrize(("size", "radius"), [(32, 8), (8, 7), (32, 1)])
+def test_blur_equals_torchvision(size, radius):
+    x, sigma = images(5, height=size, width=size), torch.tensor([0.1, 0.4, 1.0, 1.5, 2.0])
+    got = colour.blur(x, sigma, radius)
+    for i, s in enumerate(sigma.tolist()):
+        want = tv.gaussian_blur(x[i], [2 * radius + 1] * 2, [s, s])
+        torch.testing.assert_close(got[i], want, atol=2e-6, rtol=0)
+
+
+def test_grey_and_solarize_equal_torchvision():
+    x = images()
+    got = plain(grey=1.0)(x, uniforms(len(x)))
+    torch.testing.assert_close(got, tv.rgb_to_grayscale(x, 3), atol=CLOSE, rtol=0)
+    torch.testing.assert_close(colour.solarize(x, 0.3), tv.solarize(x, 0.3), atol=0, rtol=0)
+
+
+def test_the_identity_is_the_identity():
+    x = images()
+    torch.testing.assert_close(plain()(x, uniforms(len(x))), x, atol=CLOSE, rtol=0)
+
+
+def test_operations_come_in_solo_learns_order():
+    """Crop, jitter, grey, blur, solarise: the whole pipeline against its parts one by one."""
+    pipeline = Pipeline(size=32, jitter=1.0, grey=1.0, blur=1.0, solarize=1.0)
+    x, u = images(8), uniforms(8)
+    drawn = pipeline.parameters(u, 32, 32)
+    got = pipeline(x, u)
+    for i in range(8):
+        top, left, height, width = drawn.boxes[i].tolist()
+        want = tv.resized_crop(x[i], top, left, height, width, [32, 32], antialias=True)
+        want = want.flip(-1) if drawn.flip[i] else want
+        want = colour.color_jitter(want[None], drawn.factors[i, None], drawn.order[i, None])[0]
+        want = tv.rgb_to_grayscale(want, 3)
+        want = tv.gaussian_blur(want, [17, 17], [drawn.sigma[i].item()] * 2)
+        near = (want - 0.5).abs() < 2 * CLOSE  # either side of the threshold is right
+        want = tv.solarize(want, 0.5)
+        torch.testing.assert_close(got[i][~near], want[~near], atol=2 * CLOSE, rtol=0)
+
+
+def test_grey_images_have_no_colour():
+    """Saturation, hue and grey change nothing, and cost nothing: torch's luma is never asked."""
+    x, u = images(16, 1), uniforms(16)
+    colour = Pipeline(size=32, jitter=1.0, saturation=0.4, hue=0.5, grey=1.0)
+    dull = Pipeline(size=32, jitter=1.0, saturation=0.0, hue=0.0, grey=0.0)
+    assert torch.equal(colour(x, u), dull(x, u))
+    assert not torch.equal(dull(x, u), Pipeline(size=32, jitter=0.0)(x, u))
+
+
+# --- what is drawn ----------------------------------------------------------------------------
+
+
+def torchvision_crops(n, height, width, scale, ratio):
+    torch.manual_seed(1)
+    transform, image = v2.RandomResizedCrop(8, scale, ratio), torch.empty(3, height, width)
+    keys = ("top", "left", "height", "width")
+    drawn = (transform.make_params([image]) for _ in range(n))
+    return torch.tensor([[params[key] for key in keys] for params in drawn])
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "scale", "ratio"),
+    [
+        (32, 32, (0.2, 1.0), (3 / 4, 4 / 3)),
+        (40, 24, (0.08, 1.0), (0.5, 1.2)),
+        (16, 64, (0.9, 1.0), (3 / 4, 4 / 3)),  # wide: mostly the fallback
+        (64, 16, (0.9, 1.0), (3 / 4, 4 / 3)),
+    ],
+)
+def test_boxes_are_distributed_as_torchvisions(height, width, scale, ratio):
+    n = 4000
+    got = geometry.crop_boxes(uniforms(n), height, width, scale, ratio).double()
+    want = torchvision_crops(n, height, width, scale, ratio).double()
+    assert (got[:, :2] >= 0).all()
+    assert (got[:, 2:] >= 1).all()
+    assert (got[:, 0] + got[:, 2] <= height).all()
+    assert (got[:, 1] + got[:, 3] <= width).all()
+    for describe in (
+        lambda b: b[:, 2] * b[:, 3],
+        lambda b: b[:, 3] / b[:, 2],
+        lambda b: b[:, 0],
+        lambda b: b[:, 1],
+        lambda b: b[:, 0] + b[:, 2],
+        lambda b: b[:, 1] + b[:, 3],
+    ):
+        assert stats.ks_2samp(describe(got), describe(want)).pvalue > SIGNIFICANCE
+
+
+def test_a_box_that_never_fits_is_the_largest_central_one():
+    for height, width in ((10, 100), (100, 10), (7, 90)):
+        got = geometry.crop_boxes(uniforms(3), height, width, (1.0, 1.0), (3 / 4, 4 / 3))
+        want = torchvision_crops(1, height, width, (1.0, 1.0), (3 / 4, 4 / 3))
+        assert torch.equal(got, want.expand(3, 4))
+
+
+def test_factors_and_order_are_distributed_as_torchvisions():
+    n = 6000
+    pipeline = Pipeline(size=8, brightness=0.4, contrast=1.5, saturation=0.2, hue=0.1)
+    drawn = pipeline.parameters(uniforms(n), 8, 8)
+    torch.manual_seed(2)
+    transform = v2.ColorJitter(0.4, 1.5, 0.2, 0.1)
+    want = [transform.make_params([]) for _ in range(n)]
+    for i, name in enumerate(("brightness", "contrast", "saturation", "hue")):
+        theirs = [params[f"{name}_factor"] for params in want]
+        assert stats.ks_2samp(drawn.factors[:, i], theirs).pvalue > SIGNIFICANCE
+    digits = torch.tensor([64, 16, 4, 1])
+    codes = (drawn.order * digits).sum(1)
+    many = pipeline.parameters(uniforms(60_000, seed=1), 8, 8).order
+    _, counts = (many * digits).sum(1).unique(return_counts=True)
+    assert len(counts) == 24
+    assert stats.chisquare(counts).pvalue > SIGNIFICANCE
+    # Factors and order are independent of each other and of what else is drawn.
+    place = drawn.boxes[:, 0].double()
+    columns = torch.stack((*drawn.factors.T, codes.double(), drawn.sigma, place))
+    correlation = torch.corrcoef(columns) - torch.eye(len(columns))
+    assert correlation.abs().max() < 5 / math.sqrt(n)
+
+
+def test_probabilities_are_those_of_the_options():
+    n = 8000
+    options = {"flip": 0.5, "jitter": 0.8, "grey": 0.2, "blur": 0.3, "solarize": 0.1}
+    drawn = Pipeline(size=8, **options)
+    drawn = drawn.parameters(uniforms(n), 8, 8)
+    for name, probability in options.items():
+        hits = int(getattr(drawn, name).sum())
+        assert stats.binomtest(hits, n, probability).pvalue > SIGNIFICANCE, name
+    masks = torch.stack([getattr(drawn, name).double() for name in options])
+    assert (torch.corrcoef(masks) - torch.eye(len(masks))).abs().max() < 5 / math.sqrt(n)
+    assert stats.kstest(drawn.sigma, stats.uniform(0.1, 1.9).cdf).pvalue > SIGNIFICANCE
+
+
+def test_rotation_is_uniform_either_way():
+    angle = plain(8, rotate=0.1).parameters(uniforms(4000), 8, 8).angle
+    assert stats.kstest(angle, stats.uniform(-0.1, 0.2).cdf).pvalue > SIGNIFICANCE
+
+
+def test_views_are_distributed_as_torchvisions():
+    """The whole CIFAR pipeline on one image: brightness, contrast and colour of what comes out."""
+    n = 1000
+    x = F.interpolate(images(1, height=4, width=4), size=(32, 32), mode="bilinear")
+    got = Pipeline(size=32, blur=0.5, solarize=0.2)(x.expand(n, 3, 32, 32), uniforms(n, seed=5))
+    torch.manual_seed(3)
+    transform = v2.Compose(
+        [
+            v2.RandomResizedCrop(32, (0.2, 1.0), antialias=True),
+            v2.RandomHorizontalFlip(),
+            v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8),
+            v2.RandomGrayscale(0.2),
+            v2.RandomApply([v2.GaussianBlur(17, (0.1, 2.0))], 0.5),
+            v2.RandomSolarize(0.5, 0.2),
+        ]
+    )
+    want = torch.stack([transform(x[0]) for _ in range(n)])
+    for describe in (
+        lambda v: v.mean((1, 2, 3)),
+        lambda v: v.std((1, 2, 3)),
+        lambda v: (v[:, 0] - v[:, 2]).mean((1, 2)),
+        lambda v: (v.amax(1) - v.amin(1)).mean((1, 2)),
+        lambda v: v.diff(dim=3).abs().mean((1, 2, 3)),
+        lambda v: v[:, 1, :, :16].mean((1, 2)) - v[:, 1, :, 16:].mean((1, 2)),
+    ):
+        assert stats.ks_2samp(describe(got), describe(want)).pvalue > SIGNIFICANCE
+
+
+# --- one sample at a time ---------------------------------------------------------------------
+
+EVERYTHING = {"blur": 0.5, "solarize": 0.3}
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("options", [EVERYTHING, EVERYTHING | {"rotate": 0.2}, {"size": 12}])
+def test_a_view_has_the_same_bits_in_any_batch(channels, options):
+    pipeline = Pipeline(**{"size": 32} | options)
+    n = 300  # more than a piece
+    x, u = images(n, channels), uniforms(n)
+    want = pipeline(x, u)
+    shuffled = torch.randperm(n, generator=draws.generator("shuffle"))
+    assert torch.equal(pipeline(x[shuffled], u[shuffled]), want[shuffled])
+    for rows in (slice(0, 1), slice(5, 8), slice(10, 75), slice(290, 300)):
+        assert torch.equal(pipeline(x[rows], u[rows]), want[rows])
+
+
+def test_samples_of_a_batch_get_views_of_their_own():
+    x = images(1).expand(64, 3, 32, 32)
+    views = Pipeline(size=32)(x, uniforms(64)).flatten(1)
+    assert torch.cdist(views, views).add(torch.eye(64) * 1e9).min() > 0.1
+
+
+def test_a_batch_that_turns_grey_as_a_whole_can_be_written_to():
+    x, u = images(9), uniforms(9)
+    got = Pipeline(size=32, grey=1.0, blur=0.5, solarize=0.5)(x, u).add_(1)
+    assert torch.equal(got[:, 0], got[:, 2])
+
+
+def test_the_input_is_left_alone():
+    x = images()
+    before = x.clone()
+    Pipeline(size=32, **EVERYTHING)(x, uniforms(len(x)))
+    assert torch.equal(x, before)
+
+
+def test_an_empty_batch_and_float64():
+    assert Pipeline(size=16)(images(3)[:0], uniforms(3)[:0]).shape == (0, 3, 16, 16)
+    pipeline = Pipeline(size=32, **EVERYTHING)
+    x, u = images(), uniforms(24)
+    assert pipeline(x.double(), u).dtype == torch.float64
+    smooth = Pipeline(size=32, blur=0.5)
+    exact = smooth(x.double(), u)
+    torch.testing.assert_close(smooth(x, u), exact.float(), atol=2 * CLOSE, rtol=0)
+
+
+def test_the_tables_belong_to_seed_epoch_and_view():
+    views = Views([Pipeline(size=32)])
+    tables = {
+        (seed, epoch, view): table
+        for seed in (0, 1, 2)
+        for epoch in (0, 1, 2)
+        for view, table in enumerate(views.tables(7, seed, epoch))
+    }
+    assert len(tables) == 18
+    assert len({tuple(table[0].tolist()) for table in tables.values()}) == 18
+    assert torch.equal(tables[1, 2, 0], views.tables(7, seed=1, epoch=2)[0])
+    # A view's table does not depend on what other views there are.
+    more = Views([Pipeline(size=32, num_crops=1), Pipeline(size=32, blur=1.0, num_crops=3)])
+    assert torch.equal(more.tables(7, 1, 2)[0], tables[1, 2, 0])
+    first = {int(draws.generator(0, e, v).initial_seed()) for e in range(1000) for v in range(2)}
+    assert len(first) == 2000
+
+
+def test_views_count_large_and_small():
+    pair = Views([Pipeline(size=32, num_crops=1), Pipeline(size=32, num_crops=1, solarize=0.2)])
+    assert (pair.num_crops, pair.num_large_crops, pair.num_small_crops) == (2, 2, 0)
+    multi = Views([Pipeline(size=32), Pipeline(size=16, num_crops=6)])
+    assert (multi.num_crops, multi.num_large_crops, multi.num_small_crops) == (8, 2, 6)
+    x, tables = images(4), multi.tables(4, 0, 0)
+    assert [multi.view(x, v, t).shape[-1] for v, t in enumerate(tables)] == [32] * 2 + [16] * 6
+
+
+# --- what is refused --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("size", 0),
+        ("size", 8.0),
+        ("num_crops", 0),
+        ("flip", 1.5),
+        ("jitter", -0.1),
+        ("grey", "yes"),
+        ("blur", 2),
+        ("solarize", math.nan),
+        ("brightness", -1),
+        ("hue", 0.6),
+        ("rotate", -0.1),
+        ("solarize_threshold", 128),
+        ("crop_scale", (0.0, 1.0)),
+        ("crop_scale", (0.5, 1.5)),
+        ("crop_scale", 0.5),
+        ("crop_ratio", (2.0, 1.0)),
+        ("crop_ratio", (1.0, math.inf)),
+        ("blur_sigma", (0.0, 1.0)),
+        ("blur_sigma", (1.0, 2.0, 3.0)),
+    ],
+)
+def test_an_option_out_of_range_is_named(option, value):
+    with pytest.raises(ValueError, match=f"^{option}=.*is not allowed: give"):
+        Pipeline(**{"size": 32, option: value})
+
+
+def test_views_refuse_nothing_and_the_small_ones_first():
+    with pytest.raises(ValueError, match=r"views\.pipelines is empty"):
+        Views([])
+    with pytest.raises(ValueError, match=r"views\.pipelines holds dict: .*_convert_: all"):
+        Views([{"size": 32}])
+    with pytest.raises(ValueError, match=r"views\.pipelines has sizes \[16, 32\]"):
+        Views([Pipeline(size=16), Pipeline(size=32)])
+
+
+def test_a_call_with_the_wrong_tensors_says_so():
+    pipeline = Pipeline(size=32)
+    with pytest.raises(ValueError, match=r"floating-point images.*uint8"):
+        pipeline(images().mul(255).byte(), uniforms(24))
+    with pytest.raises(ValueError, match=r"24 x 34 uniform numbers.*\(23, 34\)"):
+        pipeline(images(), uniforms(23))

@@ -1,0 +1,398 @@
+"""The evaluation: frozen backbones, both kinds of features, what it writes and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import command
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from support import small_runs
+from support.small_runs import SMALL, run
+
+from rdm_solo import cli
+from rdm_solo.data import EpochLoader, synthetic
+from rdm_solo.evaluate import features, linear, probe
+from rdm_solo.methods import weight_files
+
+DATA = ["dataset=synthetic", "dataset.num_train=64", "dataset.num_val=32", "dataset.image_size=8"]
+
+
+def configure(*argv: str):
+    """The config that the command would compose."""
+    argv = cli.quote_paths(list(argv), linear.PATHS)
+    choices = linear.implied(argv)
+    cli.check_arguments(argv, "linear", choices)
+    with initialize_config_dir(str(cli.config_folder()), version_base="1.3"):
+        return compose("linear", [*argv, *choices])
+
+
+def evaluate(*argv: str) -> dict:
+    return linear.evaluate(configure(*argv, "device=cpu"))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "0_simsiam_target_pow_p=-0.5"
+    run(folder, *SMALL, "filter=target_pow")
+    return folder
+
+
+@pytest.fixture
+def finished(trained, tmp_path):
+    return Path(shutil.copytree(trained, tmp_path / "0_simsiam_target_pow_p=-0.5"))
+
+
+class TestResults:
+    def test_files_keep_the_variants_apart(self, finished):
+        cached = evaluate(f"run={finished}", "features=cached", "epochs=3")
+        drawn = evaluate(f"run={finished}", "epochs=2", "seed=5")
+        saved = json.loads((finished / "linear.json").read_text())
+        assert saved == {"cached": [cached], "protocol": [drawn]}
+        assert (drawn["seed"], cached["seed"]) == (5, 0)
+        assert drawn["augmentation"] == {"crop_scale": [0.08, 1.0], "flip": 0.5}
+        assert cached["augmentation"] is None
+        for record in (drawn, cached):
+            assert record["checkpoint"] == "checkpoints/last.ckpt"
+            assert record["assumed"] is None
+            assert (record["base_lr"], record["lr"]) == (30.0, 30.0)
+            assert record["protocol"]["batch_size"] == 256
+            assert record["checkpoint_epoch"] == 1
+            assert record["images"] == {"train": 64, "val": 32}
+            assert 0 <= record["top1"] <= record["top5"] <= 100
+            assert record["device"] == "cpu"
+            assert {"torch", "rdm_solo", "solo-learn"} <= set(record["versions"])
+        summary = json.loads((finished / "summary.json").read_text())
+        assert summary["linear"] == {
+            name: {key: r[key] for key in ("top1", "top5", "seed")} for name, (r,) in saved.items()
+        }
+        assert summary["seed"] == 0
+
+        again = evaluate(f"run={finished}", "features=cached", "epochs=3", "device=auto")
+        saved = json.loads((finished / "linear.json").read_text())
+        assert saved == {"cached": [again], "protocol": [drawn]}
+        with open(finished / "linear.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert [(r["features"], int(r["epoch"])) for r in rows] == [
+            *(("augmented", epoch) for epoch in range(2)),
+            *(("cached", epoch) for epoch in range(3)),
+        ]
+        assert float(rows[-1]["top1"]) == again["top1"]
+        assert all(math.isfinite(float(r["loss"])) for r in rows)
+
+    def test_every_seed_is_kept_and_those_of_the_same_settings_are_averaged(self, finished):
+        # A rate so low that the accuracies are those of the first weights.
+        cached = [f"run={finished}", "features=cached", "lr=0.001"]
+        other = evaluate(*cached, "epochs=1", "seed=1")
+        first, second, third = (evaluate(*cached, "epochs=2", f"seed={s}") for s in (0, 1, 2))
+        second = evaluate(f"run={os.path.relpath(finished)}", *cached[1:], "epochs=2", "seed=1")
+        records = [other, first, second, third]
+        assert json.loads((finished / "linear.json").read_text()) == {"cached": records}
+
+        with open(finished / "linear.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        for i, record in enumerate(records):
+            own = [row for row in rows if row["entry"] == str(i)]
+            assert [row["epoch"] for row in own] == [["0"], ["0", "1"]][i > 0]
+            assert {row["seed"] for row in own} == {str(record["seed"])}
+            assert float(own[-1]["top1"]) == record["top1"]
+        assert len(rows) == 7
+
+        told = json.loads((finished / "summary.json").read_text())["linear"]["cached"]
+        assert (told["top1"], told["top5"], told["seed"]) == (second["top1"], second["top5"], 1)
+        assert told["seeds"]["n"] == 3
+        for name in ("top1", "top5"):
+            values = [record[name] for record in records[1:]]
+            assert told["seeds"][name]["mean"] == pytest.approx(np.mean(values), rel=1e-12)
+            assert told["seeds"][name]["sd"] == pytest.approx(np.std(values, ddof=1), rel=1e-12)
+        assert np.std([record["top1"] for record in records[1:]]) > 0
+
+    def test_a_file_of_one_entry_goes_on(self, finished):
+        old = evaluate(f"run={finished}", "features=cached", "epochs=1")
+        (finished / "linear.json").write_text(json.dumps({"cached": old}))
+        new = evaluate(f"run={finished}", "features=cached", "epochs=1", "seed=1")
+        assert json.loads((finished / "linear.json").read_text()) == {"cached": [old, new]}
+
+    def test_cached_features_are_those_of_plain_images(self, finished):
+        record = evaluate(f"run={finished}", "features=cached", "epochs=5", "lr=3", "seed=2")
+        data = synthetic(num_train=64, num_val=32, size=8)
+        backbone = weight_files.load(finished / "checkpoints" / "last.ckpt")
+        parts = []
+        for images in (data.train, data.val):
+            mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (data.mean, data.std))
+            with torch.no_grad():
+                parts += [backbone((images.images / 255 - mean) / std), images.labels]
+        expected = probe.fit_linear(*parts, 10, probe.Protocol(epochs=5, lr=3.0), seed=2)
+        assert (record["top1"], record["top5"]) == (expected.top1, expected.top5)
+
+    def test_a_seed_repeats_and_another_differs(self, finished):
+        def curve(seed):
+            evaluate(f"run={finished}", "epochs=2", f"seed={seed}")
+            with open(finished / "linear.csv", newline="") as file:
+                rows = [row for row in csv.DictReader(file) if row["seed"] == str(seed)]
+            return [(row["epoch"], row["loss"]) for row in rows]
+
+        assert curve(1) == curve(1) != curve(2)
+
+    def test_scalars_reach_the_runs_tensorboard(self, finished):
+        pytest.importorskip("tensorboard")
+        from support.read_loggers import events
+
+        record = {"tensorboard": {"folder": "tensorboard"}}
+        (finished / "loggers.json").write_text(json.dumps(record))
+        drawn = evaluate(f"run={finished}", "epochs=1")
+        cached = evaluate(f"run={finished}", "epochs=1", "features=cached")
+        scalars = events(finished / "tensorboard")
+        assert {name: value for name, ((_, value),) in scalars.items()} == {
+            "linear/top1": drawn["top1"],
+            "linear/top5": drawn["top5"],
+            "linear/cached_top1": cached["top1"],
+            "linear/cached_top5": cached["top5"],
+        }
+        assert {step for ((step, _),) in scalars.values()} == {8}  # the checkpoint's
+
+
+class TestBackbone:
+    def test_it_is_frozen_statistics_and_all(self, finished, monkeypatch):
+        kept = []
+        real = weight_files.load
+        monkeypatch.setattr(weight_files, "load", lambda *a: kept.append(real(*a)) or kept[-1])
+        evaluate(f"run={finished}", "epochs=2")
+        before = weight_files.read(finished / "checkpoints" / "last.ckpt").state
+        after = kept[0].state_dict()
+        assert any("running_mean" in name for name in after)
+        assert all(torch.equal(after[name], before[name]) for name in after)
+
+    def test_training_images_are_new_every_epoch_and_validation_is_plain(self, finished):
+        cfg = configure(f"run={finished}")
+        loaders = features.Loaders(synthetic(64, 32, 8), cfg, torch.device("cpu"), 3)
+        loader = loaders.augmented(20)
+        epochs = []
+        for epoch in (0, 1):
+            loader.set_epoch(epoch)
+            batches = list(loader)
+            assert [len(labels) for *_, labels in batches] == [20, 20, 20, 4]
+            index = torch.cat([i for i, *_ in batches])
+            assert sorted(index.tolist()) == list(range(64))
+            crops = torch.cat([x for _, (x,), _ in batches])
+            epochs.append(crops[index.argsort()])
+        assert (epochs[0] != epochs[1]).flatten(1).any(1).float().mean() > 0.9
+        plain = torch.cat([x for x, _ in loaders.plain("val")])
+        data = synthetic(64, 32, 8)
+        bare = EpochLoader(data.val, 32, mean=data.mean, std=data.std)
+        assert torch.equal(plain, next(iter(bare))[0])
+
+    def test_features_do_not_depend_on_the_piece(self, finished, monkeypatch):
+        backbone = weight_files.load(finished / "checkpoints" / "last.ckpt")
+        x = torch.randn(10, 3, 8, 8)
+        whole = features.represent(backbone, x)
+        monkeypatch.setattr(features, "PIECE", 3)
+        # Measured: 2.4e-7 of values up to 2; convolutions sum in another order.
+        torch.testing.assert_close(features.represent(backbone, x), whole, rtol=0, atol=3e-6)
+        assert not whole.requires_grad
+
+
+class TestAugmentation:
+    def settings(self, *argv):
+        import hydra.utils
+
+        cfg = configure("checkpoint=x", *argv)
+        data = hydra.utils.instantiate(cfg.dataset.source)
+        loaders = features.Loaders(data, cfg, torch.device("cpu"), 1)
+        return loaders.augmentation, loaders.views.pipelines[0]
+
+    def test_digits_are_neither_mirrored_nor_cut_apart(self):
+        drawn, pipeline = self.settings("dataset=digits")
+        assert drawn == {"crop_scale": [0.7, 1.0], "flip": 0.0}
+        assert (pipeline.size, pipeline.flip, pipeline.crop_scale) == (8, 0.0, (0.7, 1.0))
+
+    def test_other_images_get_torchvisions_crop_and_a_flip_alone(self):
+        _, pipeline = self.settings("dataset=synthetic", "dataset.channels=1")
+        assert (pipeline.flip, pipeline.crop_scale, pipeline.num_crops) == (0.5, (0.08, 1.0), 1)
+        off = (pipeline.jitter, pipeline.grey, pipeline.blur, pipeline.solarize, pipeline.rotate)
+        assert off == (0, 0, 0, 0, 0)
+
+    def test_it_can_be_chosen(self):
+        options = ["augmentation.crop_scale=[0.5,1.0]", "augmentation.flip=0.25"]
+        drawn, _ = self.settings("dataset=digits", *options)
+        assert drawn == {"crop_scale": [0.5, 1.0], "flip": 0.25}
+
+
+class TestConfig:
+    def test_the_runs_data_set_comes_with_its_own_settings(self, finished):
+        cfg = configure(f"run={finished}", "dataset.seed=3")
+        assert (cfg.dataset.name, cfg.dataset.num_train, cfg.dataset.seed) == ("synthetic", 64, 3)
+        cfg = configure(f"run={finished}", "dataset=digits")
+        assert cfg.dataset.name == "digits"
+
+    def test_a_multirun_takes_several_runs_of_one_data_set(self, finished, tmp_path, capsys):
+        other = Path(shutil.copytree(finished, tmp_path / "1_other,run"))
+        argv = cli.quote_paths(["-m", f"run={finished},'{other}'"], linear.PATHS)
+        assert argv == ["-m", f"run='{finished}','{other}'"]
+        assert linear.implied(argv) == ["dataset=of_run"]
+        cli.check_arguments(argv, "linear", ["dataset=of_run"])
+        assert linear.implied([f"run='{other}'"]) == ["dataset=of_run"]
+
+        saved = other / ".hydra" / "config.yaml"
+        saved.parent.mkdir()
+        saved.write_text(OmegaConf.to_yaml(small_runs.configure("dataset=digits")))
+        with pytest.raises(ValueError, match=r"have data sets of their own \(synthetic and digits"):
+            linear.implied(argv)
+        assert linear.implied([*argv, "dataset=digits"]) == []
+
+    def test_imagenet_takes_lars_unless_told_otherwise(self, tmp_path):
+        cfg = configure("checkpoint=x", "dataset=imagenet")
+        protocol = linear._protocol(cfg)
+        assert protocol == probe.Protocol(
+            "lars", epochs=90, batch_size=4096, lr=0.1, schedule="cosine", milestones=()
+        )
+        assert protocol.effective_lr == pytest.approx(1.6)
+        for other in (["dataset=imagenet100"], ["dataset=imagenet", "protocol=sgd"]):
+            assert linear._protocol(configure("checkpoint=x", *other)) == probe.Protocol()
+
+    @pytest.mark.parametrize(
+        ("argument", "says"),
+        [
+            ("feature=cached", "there is no option 'feature'; did you mean 'features'?"),
+            ("epoch=3", "did you mean 'epochs'?"),
+            ("dataset.rot=/x", "did you mean 'dataset.root'?"),
+            ("protocol=adam", "protocol must be one of lars, sgd"),
+            ("method=byol", "there is no option 'method'"),
+        ],
+    )
+    def test_a_mistyped_option_is_answered(self, argument, says, capsys):
+        with pytest.raises(SystemExit):
+            configure("checkpoint=x", "dataset=cifar10", argument)
+        assert says in capsys.readouterr().err
+
+
+class TestCheckpoint:
+    def test_a_file_gives_what_its_run_gives(self, finished, tmp_path):
+        of_run = evaluate(f"run={finished}", "features=cached", "epochs=3")
+        path = finished / "checkpoints" / "last.ckpt"
+        of_file = evaluate(f"checkpoint={path}", *DATA, "features=cached", "epochs=3")
+        assert of_file["top1"] == of_run["top1"]
+        assert of_file["backbone"]["kwargs"] == {"in_channels": 3, "width": 32}
+        assert (tmp_path / finished.name / "checkpoints" / "last.ckpt_linear").is_dir()
+        out = evaluate(f"checkpoint={path}", *DATA, f"out={tmp_path / 'out'}", "epochs=1")
+        assert json.loads((tmp_path / "out" / "linear.json").read_text()) == {"protocol": [out]}
+        assert out["checkpoint"] == str(path)
+
+    @pytest.mark.parametrize("stem", [[], ["backbone.name=resnet18"], ["backbone.stem=small"]])
+    def test_an_assumed_stem_is_recorded_and_said(self, stem, tmp_path, caplog):
+        path, data = tmp_path / "a.pt", [*DATA, "features=cached", "epochs=1"]
+        torch.save(weight_files.build(weight_files.Spec("resnet18", "small")).state_dict(), path)
+        caplog.set_level("INFO")
+        record = evaluate(f"checkpoint={path}", *data, *stem)
+        assert record["backbone"]["stem"] == "small"
+        warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+        if stem == ["backbone.stem=small"]:
+            assert record["assumed"] is None
+            assert not warnings
+            return
+        assert record["assumed"] == "conv1 with padding 2, no max-pooling"
+        assert len(warnings) == 1
+        assert record["assumed"] in warnings[0]
+        assert f"assumed of the stem: {record['assumed']}" in caplog.messages
+
+    def test_grey_images_are_repeated_for_a_backbone_of_three_channels(self, tmp_path):
+        spec = weight_files.Spec("resnet18", "small")
+        torch.save(weight_files.build(spec).state_dict(), tmp_path / "a.pt")
+        record = evaluate(
+            f"checkpoint={tmp_path / 'a.pt'}",
+            "backbone.name=resnet18",
+            *DATA,
+            "dataset.channels=1",
+            "features=cached",
+            "epochs=1",
+        )
+        assert record["backbone"] == {"name": "resnet18", "stem": "small", "kwargs": {}}
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("argv", "says"),
+        [
+            ([], "give run=RUN_FOLDER, or checkpoint=FILE"),
+            (["checkpoint=a.pt"], "does not say on which images"),
+            (["checkpoint=nowhere.pt", "dataset=digits"], "there is no checkpoint nowhere.pt"),
+            (["run={run}", "features=cache"], "did you mean 'cached'?"),
+            (["run={run}", "epochs=0"], "epochs=0 is not allowed"),
+            (["run={run}", "lr=fast"], "lr='fast' is not allowed"),
+            (["run={run}", "seed=-1"], "seed must be a whole number"),
+            (["run={run}", "backbone.name=resnet50"], "backbone.name=resnet50 would be ignored"),
+            (["run={run}", "checkpoint=other.ckpt"], "has no checkpoint other.ckpt"),
+            (
+                ["run={run}", "features=cached", "augmentation.flip=0.5"],
+                "augmentation.flip=0.5 would be ignored",
+            ),
+        ],
+    )
+    def test_one_sentence(self, argv, says, finished, capsys):
+        cfg = configure(*(argument.format(run=finished) for argument in argv))
+        with pytest.raises(SystemExit):
+            linear._job(cfg)
+        error = capsys.readouterr().err.strip().splitlines()[-1]
+        assert error.startswith("error: ")
+        assert says in error
+        assert not (finished / "linear.json").exists()
+
+    def test_another_device(self):
+        if torch.cuda.is_available():
+            pytest.skip("there is a GPU")
+        with pytest.raises(ValueError, match="shows no GPU"):
+            linear._device("cuda")
+        with pytest.raises(ValueError, match="device must be auto, cpu or cuda"):
+            linear._device("tpu")
+
+
+@pytest.mark.process
+def test_the_command_as_typed(finished):
+    done = command(
+        "rdm_solo.linear",
+        f"run={finished.name}",
+        "features=cached",
+        "epochs=2",
+        cwd=finished.parent,
+    )
+    assert done.returncode == 0, done.stderr
+    (record,) = json.loads((finished / "linear.json").read_text())["cached"]
+    assert f"top-1 {record['top1']:.2f} %" in done.stdout
+    assert {path.name for path in finished.parent.iterdir()} == {finished.name}
+    assert not (finished / "linear.log").exists()
+    shown = command("rdm_solo.linear", "--help", cwd=finished.parent)
+    assert "features=cached" in shown.stdout
+    assert "lr: 30.0" in shown.stdout
+    wrong = command("rdm_solo.linear", f"run={finished.name}x", cwd=finished.parent)
+    assert wrong.returncode == 2
+    assert "is no run's folder" in wrong.stderr
+
+
+@pytest.mark.process
+def test_a_multirun_as_typed(finished):
+    other = finished.with_name("1_simsiam_target_pow_p=-0.5")
+    shutil.copytree(finished, other)
+    done = command(
+        "rdm_solo.linear",
+        "-m",
+        f"run={finished.name},{other.name}",
+        "seed=0,1",
+        "features=cached",
+        "epochs=1",
+        cwd=finished.parent,
+    )
+    assert done.returncode == 0, done.stderr
+    for folder in (finished, other):
+        records = json.loads((folder / "linear.json").read_text())["cached"]
+        assert [record["seed"] for record in records] == [0, 1]
+        summary = json.loads((folder / "summary.json").read_text())
+        assert summary["linear"]["cached"]["seeds"]["n"] == 2
+    assert "% over 2 seeds" in done.stdout

@@ -1,0 +1,93 @@
+"""The dashboard against what is really logged, in a file and at a server."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from rdm_solo.loggers import charts, dashboard
+from rdm_solo.runs.columns import COLUMNS
+
+pytest.importorskip("wandb_workspaces")
+
+LOGGED = {*COLUMNS, "linear/top1"}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    file = tmp_path_factory.mktemp("dashboard") / "new" / "spec.json"
+    dashboard.main(["--project", "mine", "--entity", "us", "--sweep", "ps", "--json", str(file)])
+    return json.loads(file.read_text())
+
+
+def panels(spec, kind):
+    sections = spec["section"]["panelBankConfig"]["sections"]
+    return [p["config"] for s in sections for p in s["panels"] if p["viewType"] == kind]
+
+
+def test_its_curves_are_columns_over_epochs(written):
+    assert (written["project"], written["entity"]) == ("mine", "us")
+    curves = panels(written, "Run History Line Plot")
+    assert {curve["xAxis"] for curve in curves} == {"epoch"}
+    drawn = {name for curve in curves for name in curve["metrics"]}
+    assert drawn <= LOGGED
+    assert drawn >= {"erank/online", "erank/target", "erank/gap", "val/knn_acc1", "train/loss"}
+
+
+def test_its_points_are_final_values_against_p(written):
+    points = panels(written, "Scatter Plot")
+    assert {point["xAxis"] for point in points} == {"config:p.value"}
+    drawn = {point["yAxis"] for point in points}
+    assert drawn <= {f"summary:{name}" for name in LOGGED}
+    assert drawn >= {"summary:val/knn_acc1", "summary:erank/gap"}
+
+
+def test_its_charts_and_pictures_are_those_of_a_run(written):
+    arrays = {name: np.ones(4) for name, _, _ in charts.CHARTS}
+    tables = {key: chart for key, chart in charts.draw({0: arrays}).items() if "charts" in key}
+    shown = panels(written, "Vega2")
+    asked = [
+        chart["userQuery"]["queryFields"][0]["fields"][0]["args"][0]["value"] for chart in shown
+    ]
+    assert asked == [f"{key}_table" for key in tables]
+    for chart, made in zip(shown, tables.values()):
+        assert chart["panelDefId"] == made.spec.spec_name
+        assert chart["fieldSettings"] == made.spec.fields
+        assert chart["stringSettings"] == made.spec.string_fields
+    assert panels(written, "Media Browser")[0]["mediaKeys"] == [charts.PICTURE]
+
+
+def test_a_sweep_is_filtered_by_the_key_that_its_runs_have(written):
+    (runs,) = written["section"]["runSets"]
+    (kept,) = runs["filters"]["filters"]
+    assert kept["key"] == {"section": "config", "name": "sweep_folder"}
+    assert kept["value"] == "ps"
+
+
+def test_it_is_created_at_the_server(server, capsys):
+    dashboard.main(["--project", "mine", "--entity", "us"])
+    (view,) = server.views
+    assert (view["entityName"], view["projectName"]) == ("us", "mine")
+    assert view["displayName"] == dashboard.NAME
+    assert panels(view["spec"], "Scatter Plot")
+    assert f"{server.url}/us/mine?nw=" in capsys.readouterr().out
+
+
+def test_what_is_missing_is_said(server, monkeypatch, tmp_path, capsys):
+    import wandb
+
+    def said() -> str:
+        wandb.teardown()
+        with pytest.raises(SystemExit):
+            dashboard.main([])
+        return capsys.readouterr().err
+
+    server.close()
+    assert "cannot be reached" in said()
+    monkeypatch.delenv("WANDB_API_KEY")
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    assert "no login (run `wandb login` once" in said()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "needs the package wandb-workspaces" in said()

@@ -1,0 +1,45 @@
+"""Every backbone of the installed solo-learn, ours, and timm's: built by name, and taking steps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.small_methods import batch, configure, loss_of
+
+from rdm_solo import methods
+from rdm_solo.methods import solo_learn
+
+SMALL = ("small_resnet", "resnet18", "vit_tiny", "swin_tiny", "poolformer_s12", "convnext_tiny")
+SMALL += ("wide_resnet28w2", "timm/resnet26", "timm/convnext_atto")
+
+
+def build(name: str, method: str = "simsiam", size: int = 32):
+    options = [f"method={method}", "dataset=synthetic", f"dataset.image_size={size}"]
+    options += ["method.kwargs.proj_hidden_dim=16", "method.kwargs.proj_output_dim=8"]
+    return methods.build(configure(*options, f"backbone.name={name}"))
+
+
+@pytest.mark.parametrize("name", solo_learn.backbones())
+def test_every_name_builds(name):
+    try:
+        with torch.device("meta"):
+            model = build(name)
+    except RuntimeError:  # earlier versions of timm ask tensors for their values
+        model = build(name)
+    assert sum(p.numel() for p in model.backbone.parameters()) > 1e5 or name == "small_resnet"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("method", ["simsiam", "byol"])
+@pytest.mark.parametrize(
+    "name", [n for n in SMALL if n in solo_learn.backbones() or n.startswith(solo_learn.TIMM)]
+)
+def test_one_of_each_kind_takes_a_step(name, method):
+    model = build(name, method)
+    loss = loss_of(model, batch(4, channels=3, size=32))
+    loss.backward()
+    assert loss.isfinite()
+    # Residual branches that start at zero pass nothing on at first, so the first layer is asked.
+    first = next(p for p in model.backbone.parameters() if p.requires_grad)
+    assert first.grad.isfinite().all()
+    assert first.grad.abs().max() > 0

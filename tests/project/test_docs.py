@@ -1,0 +1,148 @@
+"""README and docs/: links lead somewhere, Python runs, commands are accepted, the site builds."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from conftest import ROOT
+
+from rdm_solo import cli
+from rdm_solo.paper import markdown
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+HOSTS = {"docs.astral.sh", "github.com", "openreview.net"}
+# Commands whose options are Hydra's: their config, and what they choose where the line does not.
+CONFIGS = {
+    "train": ("config", []),
+    "linear": ("linear", ["dataset=digits"]),
+    "export": ("export", ["dataset=digits"]),
+    "preview": ("preview", []),
+}
+# In place of what a reader fills in.
+FILLED = re.compile(r"\$\{?\w+(\[[^]]*\])?\}?")
+
+# Every flag that a command of argparse's spells.
+FLAGS = {
+    flag
+    for source in (ROOT / "rdm_solo").rglob("*.py")
+    for flag in re.findall(r'add_argument\(\s*"(--[\w-]+)"', source.read_text())
+}
+
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def prose(text: str) -> str:
+    """Without code, whose brackets are no links."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    return re.sub(r"^ {4}.*$|`[^`\n]*`", "", text, flags=re.M)
+
+
+def anchors(text: str) -> set[str]:
+    """The headings' names in links, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.+)$", text, re.M)
+    kept = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in kept}
+
+
+def links(page: Path) -> list[str]:
+    return re.findall(r"\]\(([^)\s]+)\)", prose(page.read_text()))
+
+
+@pages
+def test_links_lead_somewhere(page):
+    for link in links(page):
+        parts = urlsplit(link)
+        if parts.scheme:
+            assert parts.scheme == "https", link
+            assert parts.netloc in HOSTS, link
+            continue
+        target = (page.parent / parts.path).resolve() if parts.path else page
+        assert target.is_file(), link
+        assert target.is_relative_to(ROOT), link
+        if parts.fragment:
+            assert parts.fragment in anchors(target.read_text()), link
+
+
+def test_headings_are_named_as_on_github():
+    text = "# The *paper's* tables, σ^-1\n```\n# no heading\n```\n## A/B `x_y` c"
+    assert anchors(text) == {"the-papers-tables-σ-1", "ab-x_y-c"}
+
+
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda page: page.name)
+def test_its_python_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for code in blocks(page):
+        exec(compile(code, page.name, "exec"), names)
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """What follows ``-m`` of Python or torchrun: indented, in blocks and between backticks."""
+    # What the paper module prints is test_experiments' business.
+    text = re.sub(r"\\\n\s+", "", page.read_text().replace(markdown(), ""))
+    for line in re.findall(r"-m (rdm_solo\.\w+[^`\n]*)", text):
+        if "…" not in line:
+            yield shlex.split(FILLED.sub("1", line), comments=True)
+
+
+@pages
+def test_its_commands_are_accepted(page, tmp_path, monkeypatch):
+    from rdm_solo.evaluate.linear import PATHS
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own" / "filter").mkdir(parents=True)  # the page on filters has the file
+    (tmp_path / "own" / "filter" / "soft.yaml").touch()
+    seen: set[str] = set()
+    for module, *arguments in commands(page):
+        folder = ROOT / Path(*module.split("."))
+        source = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+        assert source.is_file(), module
+        assert (folder / "__main__.py").is_file() or "__main__" in source.read_text(), module
+        name = module.removeprefix("rdm_solo.")
+        if name not in CONFIGS:  # argparse's: every flag is one that the module spells
+            for flag in filter(lambda argument: argument.startswith("--"), arguments):
+                assert flag in FLAGS or name == "plugin", (module, flag)
+            continue
+        head = " ".join(a for a in arguments if not a.startswith(("p=", "max_epochs=", "seed=")))
+        if head not in seen:
+            seen.add(head)
+            config, implied = CONFIGS[name]
+            cli.check_arguments(cli.quote_paths(arguments, ["resume", *PATHS]), config, implied)
+
+
+def test_every_module_has_its_place_among_the_api_pages():
+    text = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.rst"))
+    listed = re.findall(r"^\.\. automodule:: rdm_solo\.([\w.]+)$", text, re.M)
+    package = ROOT / "rdm_solo"
+    paths = (path.relative_to(package).with_suffix("") for path in package.rglob("*.py"))
+    modules = {".".join(path.parts).removesuffix(".__init__") for path in paths}
+    # Files directly in the package start a command from its room, but for messages.py.
+    doors = {name for name in modules if "." not in name and not (package / name).is_dir()}
+    modules -= {name for name in modules if name.endswith("__main__")} | doors - {"messages"}
+    assert len(listed) == len(set(listed))
+    assert set(listed) == modules
+
+
+@pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("sphinx", "myst_parser", "furo"))),
+    reason="uv sync --group docs brings what builds the site",
+)
+def test_the_site_builds_without_a_warning(tmp_path):
+    from sphinx.cmd.build import build_main
+
+    folders = [ROOT / "docs", tmp_path / "site", "-d", tmp_path / "trees"]
+    assert build_main(["-q", "-W", "--keep-going", "-b", "html", *map(str, folders)]) == 0
+    page = (tmp_path / "site" / "read-the-figures.html").read_text()
+    assert page.count("<math") > 10
+    assert not re.findall(r"<(?:script|link)[^>]*(?:src|href)=\"https?:", page)  # offline, too

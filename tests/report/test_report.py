@@ -1,0 +1,573 @@
+"""One page of real, broken and hostile runs; verdicts by their rules; the paper's rows."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import itertools
+import json
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from rdm_solo import cli, report, runs
+from rdm_solo.evaluate import roles
+from rdm_solo.plots.grouping import groups
+from rdm_solo.report import figures as report_figures
+from rdm_solo.report import html as report_page
+from rdm_solo.report import markup, places, verdicts
+from rdm_solo.report import tables as report_tables
+from rdm_solo.runs import failures, roles_file
+from rdm_solo.train import sweep
+
+HOSTILE = "<script>alert(1)</script> & \"'"
+VOID = {"meta", "img", "br", "link"}
+
+
+def erank(lam: np.ndarray) -> float:
+    q = lam / lam.sum()
+    return float(np.exp(-(q * np.log(q)).sum()))
+
+
+def spectra(p: float, epochs: int, k: int = 8) -> dict[str, np.ndarray]:
+    """Spectra of a target filter: lam_z = lam_p^(1+p), whose online curve is lam_z^(-p/2(1+p))."""
+    index = np.arange(1, k + 1, dtype=float)
+    online = np.stack([index ** -(2.0 - 0.2 * epoch) for epoch in range(epochs)])
+    online /= online.sum(1, keepdims=True)
+    target = online ** (1 + p)
+    target /= target.sum(1, keepdims=True)
+    curve = np.sqrt(online / target)
+    return {
+        **{"lam_online": online, "lam_target": target, "lam_projection": online},
+        **{"lam_positive": 0.9 * target, "filter_curve": curve, "filter_curve_directional": curve},
+        **{"epoch": np.arange(epochs), "rows": np.full(epochs, 512)},
+    }
+
+
+def config(p: float | None, seed: int, dataset: str = "digits", **changed):
+    name = "learnable" if p is None else "target_pow"
+    return {
+        **{"method": {"name": "simsiam"}, "filter": {"name": name}, "dataset": {"name": dataset}},
+        **{"p": p, "seed": seed, "max_epochs": 3, "batch_size": 64},
+        **{"scheduler": {"warmup_epochs": 0}, "backbone": {"name": "small_resnet"}, **changed},
+    }
+
+
+def columns(p: float | None, epochs: int) -> dict[str, list[float]]:
+    arrays = spectra(p or -0.1, epochs)
+    online, target = ([erank(lam) for lam in arrays[f"lam_{b}"]] for b in ("online", "target"))
+    flat = {
+        **{"alignment/online_target": 0.9, "alignment/online_target_weighted": 0.95},
+        **{"alignment/target_positive": 0.9, "feature/variance": 0.9, "val/acc1": 80.0},
+        **{"filter/monotonicity": 1.0, "filter/monotonicity_directional": 1.0, "train/loss": -0.5},
+    }
+    return {
+        "epoch": list(range(epochs)),
+        **{"erank/online": online, "erank/target": target, "erank/projection": online},
+        "erank/gap": [z - p for z, p in zip(target, online)],
+        **{name: [value] * epochs for name, value in flat.items()},
+    }
+
+
+def write(folder: Path, p: float | None, seed: int, epochs: int = 3, **changed) -> None:
+    (folder / ".hydra").mkdir(parents=True)
+    OmegaConf.save(OmegaConf.create(config(p, seed, **changed)), folder / ".hydra" / "config.yaml")
+    overrides = ["method=simsiam", f"p={p}", f"seed={seed}", "dataset.root=a b"]
+    OmegaConf.save(OmegaConf.create(overrides), folder / ".hydra" / "overrides.yaml")
+    if not epochs:
+        return
+    found = columns(p, epochs)
+    rows = [",".join(str(values[i]) for values in found.values()) for i in range(epochs)]
+    (folder / "metrics.csv").write_text("\n".join([",".join(found), *rows]) + "\n")
+    np.savez(folder / "spectra.npz", **spectra(p or -0.1, epochs))
+    known = {"seconds": 12.0, "device": "cpu", "versions": {"torch": "2.8"}}
+    (folder / "summary.json").write_text(json.dumps(known))
+
+
+def broken(root: Path) -> None:
+    """Runs that broke off, lack something, or are none."""
+    write(root / "began", -0.5, 7, epochs=1, dataset=HOSTILE)
+    (root / "began" / "spectra.npz").write_bytes(b"PK\x03\x04 half")
+    (root / "began" / "summary.json").unlink()
+    write(root / "off", -0.5, 8, dataset=HOSTILE)
+    (root / "off" / "spectra.npz").unlink()
+    (root / "off" / "metrics.csv").write_text("epoch,train/loss,val/acc1\n0,-1,\n1,-2,\n2,-3,\n")
+    write(root / "none", -0.5, 9, epochs=0)
+    failures.note(root / "none", "all rows hold NaN: σ^2 <b>diverged</b>.")
+    (root / "other" / ".hydra").mkdir(parents=True)
+    (root / "other" / ".hydra" / "config.yaml").write_text("a: [")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """The page's file, its text, and what the command printed, of all kinds of runs at once."""
+    root = tmp_path_factory.mktemp("runs <b>&")
+    for p, seed in ((-0.5, 0), (-0.5, 1), (-1.0, 0)):
+        write(root / f"<i>&{seed}_p={p}", p, seed, dataset=HOSTILE)
+    broken(root)
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        # Iterating Theorem 4 takes as long as all the rest, and has tests of its own.
+        patch.setattr(report_figures, "PREDICTED", 0)
+        report.main([str(root), "--out", str(root / "out"), "--no-checkpoints"])
+    path = root / "out" / report.NAME
+    return path, path.read_text(encoding="utf-8"), printed.getvalue()
+
+
+class Page(HTMLParser):
+    """What a strict reader sees: balanced elements, ids, headings, images, links, text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        assert len(dict(attrs)) == len(attrs), "an attribute twice"
+        self.seen.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.text.append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.seen if name == tag]
+
+
+def test_the_page_is_whole_and_needs_nothing_else(made):
+    path, text, _ = made
+    page = Page(text)
+    assert page.all("html") == [{"lang": "en"}]
+    ids = [attributes["id"] for _, attributes in page.seen if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    levels = [int(tag[1]) for tag, _ in page.seen if tag in ("h1", "h2", "h3", "h4")]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(b - a <= 1 for a, b in itertools.pairwise(levels)), "no level is left out"
+    assert all(th["scope"] in ("row", "col") for th in page.all("th"))
+    assert not page.all("script")
+    assert not page.all("link")
+    for image in page.all("img"):
+        assert image["alt"]
+        kind, _, content = image["src"].partition(";base64,")
+        raw = base64.b64decode(content)
+        assert kind in ("data:image/svg+xml", "data:image/png")
+        if kind.endswith("xml"):
+            for element in ElementTree.fromstring(raw).iter():
+                links = [v for k, v in element.attrib.items() if k.endswith("href")]
+                assert all(link.startswith("#") for link in links)
+        else:
+            assert raw.startswith(b"\x89PNG")
+    for link in page.all("a"):
+        target = link["href"]
+        assert target[1:] in ids if target.startswith("#") else (path.parent / target).is_file()
+    style = text[text.index("<style>") : text.index("</style>")]
+    assert "url(" not in style
+    assert "@import" not in style
+    assert "@media print" in style
+    assert "prefers-color-scheme: dark" in style
+
+
+def test_figures_are_drawn_and_lie_beside_the_page(made):
+    path, text, _ = made
+    for name in ("effective_rank", "alignment", "spectra", "variants", "losses", "sweep"):
+        assert (path.parent / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (path.parent / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+        assert f'id="{name}"' in text
+    assert "No run is symmetric" in "".join(Page(text).text), "what is not drawn says why"
+
+
+def test_names_of_runs_and_folders_are_text(made):
+    text = made[1]
+    assert HOSTILE not in text
+    words = "".join(Page(text).text)
+    assert HOSTILE in words
+    assert "<i>&" in words
+    assert not Page(text).all("script")
+
+
+def test_what_is_missing_is_said_and_the_rest_is_there(made):
+    words = "".join(Page(made[1]).text)
+    for said in (
+        *("1 of 3 epochs", "spectra.npz cannot be read", "no spectra.npz", "no epoch has ended"),
+        *("its config cannot be read", "erank/gap was never measured", "no accuracy"),
+        "no epoch has ended; it failed: all rows hold NaN",
+    ):
+        assert said in words
+    assert "python -m rdm_solo.train -m method=simsiam p=-0.5 'dataset.root=a b' seed=0,1" in words
+
+
+def test_the_command_ends_with_a_table_and_the_place(made):
+    path, _, printed = made
+    lines = printed.splitlines()
+    assert lines[0].startswith("setting")
+    assert "yes, in every epoch, per batch by construction" in printed
+    left_out = [line for line in lines if line.startswith("left out: ")]
+    assert len(left_out) == 2
+    assert "its config cannot be read" in left_out[0]
+    assert left_out[1].endswith("it failed: all rows hold NaN: σ^2 <b>diverged</b>.")
+    assert str(path) in lines[-1]
+
+
+def test_what_is_no_run_is_refused_in_a_sentence(tmp_path, capsys):
+    write(tmp_path / "run", -0.5, 0, epochs=0)
+    (tmp_path / "file").write_text("")
+    for arguments, said in (
+        ([str(tmp_path / "nowhere")], "is no folder"),
+        ([str(tmp_path / "run" / ".hydra")], "holds no run"),
+        ([str(tmp_path / "run"), "--out", str(tmp_path / "file" / "out")], "--out FOLDER"),
+    ):
+        with pytest.raises(SystemExit) as left:
+            report.main(arguments)
+        assert left.value.code == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
+
+
+def test_a_run_without_an_epoch_still_makes_a_page(tmp_path, capsys):
+    write(tmp_path / "run", -0.5, 0, epochs=0)
+    report.main([f"run={tmp_path / 'run'}"])
+    assert capsys.readouterr().out.startswith("left out: SimSiam, h(σ) = σ^-0.5, seed 0 (")
+    text = (tmp_path / "run" / "report" / report.NAME).read_text()
+    page = Page(text)
+    assert "no epoch has ended" in "".join(page.text)
+    assert "No epoch of any run has ended." in "".join(page.text)
+    assert not page.all("table")  # of nothing
+
+
+def test_open_says_where_there_is_no_desktop(tmp_path, monkeypatch):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    assert "no desktop; open file://" in report.opened(tmp_path / "a b.html")
+
+
+def run(p: float | None = -0.5, seed: int = 0, epochs: int = 3, folder: Path = Path(), **changed):
+    """A run that was measured, with columns changed."""
+    set_ = {name: changed.pop(name) for name in ("method", "filter") if name in changed}
+    cfg = OmegaConf.create(config(p, seed))
+    for name, value in set_.items():
+        cfg[name].name = value
+    metrics = {name: np.array(values) for name, values in columns(p, epochs).items()}
+    for name, values in changed.items():
+        metrics[name.replace("__", "/")] = np.array(values, dtype=float)
+    return runs.Run(folder, cfg, metrics, spectra(p or -0.1, epochs), {})
+
+
+@pytest.mark.parametrize(
+    ("changed", "answer", "good"),
+    [
+        ({"erank__gap": [1, 1, 1], "p": None}, "yes, in every epoch", True),
+        ({"erank__gap": [1, 1, 1]}, "yes, in every epoch, per batch by construction", True),
+        ({"erank__gap": [1, 1, 1], "p": -1.5}, "yes, in every epoch", True),
+        ({"erank__gap": [1, 1, 1], "method": "byol"}, "yes, in every epoch", True),
+        (
+            {"erank__gap": [1, 1, 1], "p": None, "method": "byol", "filter": "identity"},
+            "yes, in every epoch",
+            None,
+        ),
+        (
+            {"erank__gap": [1, 1, 1], "p": None, "feature__variance": [0.9, 0.001, 0.001]},
+            "yes, in every epoch",
+            None,
+        ),
+        ({"erank__gap": [1, 1, -1], "p": None}, "mostly", None),
+        ({"erank__gap": [1, -1, -1], "p": None}, "seldom", False),
+        ({"erank__gap": [-1, -1, -1]}, "no, the online branch leads", False),
+        ({"erank__gap": [1e-9, 0, -1e-9]}, "no, both ranks are the same", None),
+        ({"erank__gap": [np.nan] * 3}, "not measured", None),
+    ],
+)
+def test_whether_the_target_leads(changed, answer, good):
+    found = verdicts.leads([run(**changed)])
+    assert (found.answer, found.good) == (answer, good)
+
+
+def test_what_a_setting_forces_is_called_that():
+    def caveat(**changed) -> str:
+        return verdicts.leads([run(**changed)]).caveat
+
+    assert "in each batch" in caveat()
+    assert "holds by construction (Theorem 3)" in caveat()
+    assert "wrong way" in caveat(p=0.5)
+    assert caveat(p=None) == "Nothing in the setting forces a gap: it was learned."
+    assert "lag" in caveat(p=None, method="byol")
+    assert "Temperatures that are set" in caveat(p=None, method="dino")
+    assert "equal ranks hold by construction" in caveat(p=None, method="vanilla")
+    assert "lag" in caveat(p=None, method="byol", filter="identity")
+    assert "equal ranks hold by construction" in caveat(p=0.0)
+
+
+def test_an_exponent_below_minus_one_turns_the_order_round_and_forces_nothing():
+    found = verdicts.leads([run(-1.5, erank__gap=[1, 1, 1])])
+    assert "by construction" not in found.answer + found.caveat
+    assert "turns the order" in found.caveat
+    index = np.arange(1, 5, dtype=float)
+    steep = np.array([1, 1, 1, 1e-6])
+    assert erank(index**-2.0 / 2) < erank(index ** (-2.0 * 0.5)), "as p = -0.5 does"
+    assert erank(steep**-0.5) < erank(steep), "the target of p = -1.5 has the lower rank"
+
+
+def test_whitening_says_what_it_makes_true_by_itself():
+    whitened = run(-1.0)
+    assert "as high as the batch allows" in verdicts.leads([whitened]).caveat
+    assert "directional test says nothing" in verdicts.low_pass([whitened]).caveat
+    online = run(-1.0, filter="online_pow")
+    assert "wrong way" in verdicts.leads([online]).caveat
+    assert "as high as the batch allows" not in verdicts.leads([run(-0.7)]).caveat
+
+
+def test_byols_target_is_another_network_so_that_a_filter_forces_its_share_alone():
+    found = verdicts.leads([run(-0.5, method="byol", erank__gap=[1, 1, 1])])
+    assert "by construction" not in found.answer + found.caveat
+    assert "raises the target's rank in each batch" in found.caveat
+
+
+def test_a_collapse_is_said_beside_its_gap():
+    fallen = run(None, method="byol", erank__gap=[1, 1, 1], feature__variance=[0.9, 1e-3, 1e-3])
+    assert "no sign of health" in verdicts.leads([fallen]).caveat
+    assert "no sign of health" not in verdicts.leads([run()]).caveat
+
+
+@pytest.mark.parametrize(
+    ("by_rank", "by_direction", "answer"),
+    [
+        (1.0, 0.9, "yes, by both tests"),
+        (0.95, 0.1, "by sorted eigenvalues only"),
+        (0.2, 0.6, "by directions only"),
+        (0.2, 0.1, "no clear slope"),
+        (-1.0, -0.9, "no, high-pass: the wrong way"),
+    ],
+)
+def test_whether_the_filter_is_low_pass(by_rank, by_direction, answer):
+    columns = {
+        "filter__monotonicity": [0, 0, by_rank],
+        "filter__monotonicity_directional": [0, 0, by_direction],
+    }
+    assert verdicts.low_pass([run(**columns)]).answer == answer
+
+
+@pytest.mark.parametrize(
+    ("changed", "answer"),
+    [
+        ({}, "no"),
+        ({"feature__variance": [0.9, 0.01, 0.01]}, "yes, completely"),
+        ({"feature__variance": [0.9, 0.01, 0.02]}, "no"),  # recovering
+        ({"feature__variance": [0.01, 0.9, 0.9]}, "no"),
+        ({"erank__projection": [5, 1.1, 1.1]}, "yes, into few directions"),
+        (
+            {"erank__projection": [5, 1.1, 1.1], "method": "dino", "p": None},
+            "not completely; ranks are not judged",
+        ),
+        ({"epochs": 1}, "too early to say"),
+        ({"feature__variance": [np.nan] * 3}, "not measured"),
+    ],
+)
+def test_whether_anything_collapsed(changed, answer):
+    assert verdicts.collapsed([run(**changed)]).answer == answer
+
+
+def test_seeds_that_disagree_are_counted():
+    three = [run(p=None, seed=s, erank__gap=[sign] * 3) for s, sign in enumerate((1, 1, -1))]
+    found = verdicts.leads(three)
+    assert found.good is None
+    assert (
+        found.answer
+        == "yes, in every epoch (2 of 3 runs); no, the online branch leads (1 of 3 runs)"
+    )
+
+
+def test_means_leave_out_what_broke_off():
+    runs_ = [run(seed=0), run(seed=1), run(seed=2, epochs=1)]
+    ranks, _ = report_tables.last_values(groups(runs_))
+    assert ranks.rows[0][1] == "2"
+    assert "seed 2" in " ".join(ranks.notes)
+
+
+def card(*members: runs.Run) -> str:
+    """The text of the only card."""
+    (group,) = groups(members)
+    return "".join(Page(str(report_page._card(group))).text)
+
+
+def test_a_run_behind_the_others_is_named_and_counts_nowhere():
+    members = [run(seed=0), run(seed=1), run(seed=2, epochs=1, erank__gap=[-1.0])]
+    alone = [run(seed=0), run(seed=1)]
+    printed = report.table(groups(members)).splitlines()
+    assert printed[:-1] == report.table(groups(alone)).splitlines()
+    assert "seed 2, with 1 of the others' 3 epochs" in printed[-1]
+    printed = sweep.table(members).splitlines()
+    assert printed[:-1] == sweep.table(alone).splitlines()
+    assert "seed 2, with 1 of the others' 3 epochs" in printed[-1]
+    said = "; not counted: seed 2 (1 of 3)"
+    assert said in card(*members)
+    assert card(*members).replace(said, "") == card(*alone)
+    assert len(report_tables.each(groups(members)).rows) == 3
+
+
+def test_warnings_are_told_once_a_kind_with_every_seed():
+    seeds = []
+    for seed in range(3):
+        one = run(seed=seed)
+        words = {"kind": "negative gap", "epoch": 2 + seed, "text": f"gap of {seed} in σ^0.5"}
+        one.summary["warnings"] = [words]
+        seeds.append(one)
+    assert card(*seeds).endswith(
+        "Seed 0: gap of 0 in σ0.5 Likewise seeds 1 (epoch 4), 2 (epoch 5)."
+    )
+    assert card(seeds[1]).endswith("trainedgap of 1 in σ0.5")
+    seeds[0].summary["warnings"] = None
+    assert "said" not in card(seeds[0])
+
+
+def test_a_seed_that_is_there_twice_is_named():
+    assert "2 times" in " ".join(report.missing([run(), run()]))
+    assert "times" not in " ".join(report.missing([run(), run(seed=1)]))
+
+
+def preset(folder: Path, *overrides: str) -> runs.Run:
+    """A run of the paper's preset that has ended and was evaluated."""
+    chosen = ["experiment=cifar10/simsiam_target_pow", "p=-0.5", "max_epochs=100", *overrides]
+    with initialize_config_dir(str(cli.config_folder()), version_base="1.3"):
+        cfg = compose("config", overrides=chosen)
+    record = {"top1": 78.0, "top5": 99.0, "protocol": {"lr": 30}}
+    (folder / "linear.json").write_text(json.dumps({"protocol": [record]}))
+    epochs = {"epoch": np.arange(cfg.max_epochs)}
+    return runs.Run(folder, cfg, epochs)
+
+
+def test_the_papers_number_stands_beside_a_run_of_its_setting(tmp_path):
+    table, why = report_tables.against_paper(groups([preset(tmp_path)]))
+    assert not why
+    assert [list(row) for row in table.rows] == [
+        [
+            *("SimSiam, h(σ) = σ^-0.5", "cifar10", "100", "linear top-1 %"),
+            *("78.17", "78.00", "1", "nothing known"),
+        ]
+    ]
+    table, _ = report_tables.against_paper(groups([preset(tmp_path, "batch_size=128")]))
+    assert "batch_size=128 (preset: 256)" in table.rows[0][-1]
+    table, why = report_tables.against_paper(groups([preset(tmp_path, "max_epochs=50")]))
+    assert table is None
+    assert "100, 200, 400 epochs, these runs have 50" in why[0]
+    table, why = report_tables.against_paper(groups([preset(tmp_path, "p=-0.9")]))
+    assert table is None
+    assert "p = -0.9" in why[0]
+    assert report_tables.against_paper(groups([run()]))[1] == [
+        "SimSiam, h(σ) = σ^-0.5: the paper has no numbers on digits"
+    ]
+
+
+def test_formulas_are_set_and_escaped():
+    assert markup.typeset("σ^(-0.1…-0.5, linear) & λ_p") == (
+        "σ<sup>(-0.1…-0.5, linear)</sup> &amp; λ<sub>p</sub>"
+    )
+    assert report_page.tag("p", markup.typeset("<b>")) == "<p>&lt;b&gt;</p>"
+
+
+@pytest.mark.parametrize("place", ["runs/x^2_λ_p", "a b/<i>&_C_z^3", "x^30", "..", "C:\\σ^p"])
+def test_paths_stay_letter_for_letter(place):
+    shown = places.verbatim(f"σ^2 ({place}): {place}/summary.json holds none.", [place, "runs"])
+    assert shown.startswith("σ<sup>2</sup> (")
+    page = Page(str(markup.tag("p", shown)))
+    assert f"({place}): {place}/summary.json holds none." in "".join(page.text)
+    assert len(page.all("sup")) == 1
+    assert not page.all("sub")
+    assert len(page.all("code")) == (0 if place == ".." else 2)
+
+
+def test_a_word_that_is_a_folders_name_too_stays_a_word():
+    assert places.verbatim("the run ended", ["run"]) == "the run ended"
+    assert places.verbatim("30 of 30 epochs, see runs/301", ["30", "runs/30"]).count("code") == 0
+
+
+def test_runs_and_titles_have_names_that_stay_apart(tmp_path):
+    for method in ("byol", "swav"):
+        write(tmp_path / method / "30", None, 30)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_figures, "PREDICTED", 0)
+        given = [tmp_path / method / "30" for method in ("byol", "swav")]
+        text = report.write(given, tmp_path / "out", checkpoints=False).read_text()
+    assert "<title>byol/30, swav/30 · rdm_solo</title>" in text
+    assert "<h1><code>byol/30</code>, <code>swav/30</code></h1>" in text
+    found = runs.find([tmp_path])
+    assert [row[1] for row in report_tables.each(groups(found)).rows] == ["byol/30", "swav/30"]
+
+
+def test_the_numbers_under_a_figure_are_of_the_settings_in_it(tmp_path):
+    members = [
+        *(run(p, folder=tmp_path / str(p)) for p in (-0.5, -1.0)),
+        run(None, method="byol", folder=tmp_path / "byol"),
+        run(None, method="vanilla", filter="none", folder=tmp_path / "vanilla"),
+        run(None, folder=tmp_path / "own"),
+    ]
+    drawn, _ = report_figures.draw(groups(members), tmp_path)
+    named = {picture.name: [n.rpartition(": ")[0] for n in picture.numbers] for picture in drawn}
+    powers = ["SimSiam, h(σ) = σ^-0.5", "SimSiam, h(σ) = σ^-1"]
+    assert named["variants"] == [*powers, "SimSiam"]
+    assert named["sweep"] == [*powers, "SimSiam"]
+    assert named["symmetric"] == ["SimSiam", "Vanilla"]
+    assert named["losses"] == [*powers, "BYOL", "Vanilla", "SimSiam"]
+
+
+def test_captions_fit_one_setting_and_name_the_papers_numbers():
+    for drawing in report_figures.DRAWINGS:
+        assert not {"Above,", "Below,"} & set(drawing.caption.split())
+        assert "(Figure" not in drawing.title
+    losses = next(d for d in report_figures.DRAWINGS if d.name == "losses")
+    assert "0 for BYOL" in losses.caption
+
+
+@pytest.mark.parametrize(("own", "flat"), [(1.05, True), (1.3, False)])
+def test_swavs_level_lines_are_called_flat_only_where_they_are(own, flat):
+    lam = np.array([0.1, 0.01])
+    series = tuple(
+        roles_file.Series(name, group, lam, np.array(value), 1.0, -0.25, 4.0)
+        for name, group, value in (
+            ("3 iterations, ε = 0.05", "ε = 0.05", [1.0, 2.0]),
+            ("1 iteration, ε = 0.1", "ε = 0.1", [1.0, own]),
+        )
+    )
+    about = (Path("run"), "swav", "SwAV", 0, "target", series, "3 iterations, ε = 0.05")
+    words = report_figures._role(roles_file.Roles(*about, 4.0, 64, 32, 14))
+    assert words.startswith("SwAV: slope -0.25 (3 iterations, ε = 0.05); with ε = 0.1")
+    assert ("flat" in words) is flat
+    assert f"between 1.00 and {own:.2f}" in words
+
+
+def test_what_a_log_axis_leaves_out_is_counted():
+    lam = np.array([0.1, 0.01, 0.001, 0.0001])
+    values = {"g": [1, 0.5, 0, 0], "omega": [0.9, 0.5, -0.1, np.nan], "omega, directional": [1] * 4}
+    series = tuple(
+        roles_file.Series(name, "one", lam, np.array(value, dtype=float), 1.0, 0.3, 4.0)
+        for name, value in values.items()
+    )
+    about = roles_file.Roles(Path("run"), "byol", "BYOL", 0, "online", series, "g", 4.0, 64, 32, 14)
+    assert report_figures._role(about) == (
+        "BYOL: slope 0.30 (g); slope 0.30 (ω); g vanishes at 2 of 4 eigenvalues; "
+        "ω is not positive at 2 of 4 eigenvalues"
+    )
+    figure = roles.draw([about, replace(about, seed=1)])
+    assert figure.axes[0].get_title(loc="left") == "BYOL (thin: 1 other seed)"
+    assert figure.get_supxlabel() == (
+        "On the log axes ω ≤ 0 is left out, g is cut where the online eigenvalues vanish."
+    )
+    whole = tuple(replace(one, value=np.ones(4)) for one in series)
+    assert roles.draw([replace(about, series=whole)]).get_supxlabel() == ""

@@ -1,0 +1,185 @@
+"""Theorem 4 against runs whose course is known, and against outputs of every kind of design."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from matplotlib import rc_context
+from support.written_runs import OMEGA, Epoch, by_the_theorem, erank, write, write_run
+from torch import Tensor
+
+from rdm_solo import runs, theory
+from rdm_solo.evaluate.role_curves import sinkhorn
+from rdm_solo.plots.preview import draw_prediction
+from rdm_solo.plots.style import STYLE
+from rdm_solo.runs import prediction
+from rdm_solo.theory import rank_path
+
+
+def predicted(folder: Path, epochs: Sequence[Epoch]) -> prediction.Prediction:
+    return prediction.predict(runs.load(write(folder, epochs)))
+
+
+@pytest.fixture(scope="module")
+def foretold(tmp_path_factory):
+    pull = float(prediction.PULLS[5])
+    return prediction.predict(runs.load(write_run(tmp_path_factory.mktemp("runs") / "run", pull)))
+
+
+def test_one_step_is_theorem_4():
+    lam_p, lam_z = torch.tensor([0.7, 0.3]).double(), torch.tensor([0.6, 0.4]).double()
+    omega = torch.tensor([0.9, 0.5]).double()
+    path = rank_path.follow(lam_p, [rank_path.relation(lam_p, lam_z)], [omega], [0.2], step=0.2)
+    new = theory.updated_eigenvalues(lam_p, lam_z, omega * lam_z, 0.2)
+    np.testing.assert_allclose(path.online, [erank(lam_p), erank(new)])
+
+
+def test_a_run_that_follows_the_theorem_is_found_out(foretold):
+    found = foretold
+    assert found.pull == pytest.approx(prediction.PULLS[5])
+    assert found.error < 1e-3  # interpolation of the filter
+    assert found.error_first < 1e-3  # its filter and omega stay
+    assert found.error_unmoved > 0.05
+    assert (found.hits, found.changes, found.commoner) == (7, 7, 7)
+    np.testing.assert_allclose(found.told.target, found.measured.target, rtol=1e-2)
+    # Perfect positives promise more than the run holds.
+    assert found.aligned.online[-1] > found.measured.online[-1]
+    assert not found.at_end
+    for text in (found.note, found.caption):
+        assert "7 of 7 intervals" in text
+        assert "tried" not in text
+    for words in ("to the online rank of the whole run", "eigenvectors by rank", "not its pace"):
+        assert words in found.caption
+
+
+def test_where_the_filter_changes_the_told_target_has_each_epochs_own(tmp_path):
+    found = predicted(
+        tmp_path / "run",
+        by_the_theorem(float(prediction.PULLS[5]), filters=lambda epoch: (0.5, 0.8)[epoch % 2]),
+    )
+    assert np.abs(np.diff(found.measured.target)).min() > 0.5  # it goes up and down
+    # Measured: 4e-14, since each epoch's filter is known where it is used.
+    np.testing.assert_allclose(found.told.target, found.measured.target, rtol=1e-10)
+
+
+def test_the_wrong_way_is_no_hit(tmp_path):
+    backwards = by_the_theorem(0.3)[::-1]
+    found = predicted(tmp_path / "run", backwards)
+    assert (found.hits, found.commoner) == (0, 7)
+    assert "right in 0 of 7 intervals (always the commoner one: 7)" in found.note
+    assert found.direction.endswith(
+        "in 0 of 7 intervals; always the commoner way would be right in 7."
+    )
+
+
+def test_a_step_at_either_end_of_those_tried_is_flagged(tmp_path):
+    slow = predicted(tmp_path / "slow", by_the_theorem(0.3)[::-1])
+    # Twice the largest; perfect positives and a weak filter let the rank go on climbing.
+    steady = by_the_theorem(12.0, filters=lambda epoch: 0.9, omega=torch.ones_like(OMEGA))
+    fast = predicted(tmp_path / "fast", steady)
+    for found, end in ((slow, "smallest"), (fast, "largest")):
+        assert found.at_end == end
+        assert f"(the {end} tried: " in found.note
+        assert f"(the {end} tried: " in found.caption
+    assert slow.pull == pytest.approx(prediction.PULLS[0])
+    assert fast.pull == pytest.approx(prediction.PULLS[-1])
+
+
+def test_a_prediction_needs_spectra(tmp_path):
+    short = write_run(tmp_path / "short", pull=0.5, epochs=2)
+    with pytest.raises(ValueError, match="has 2 measured spectra"):
+        prediction.predict(runs.load(short))
+
+
+# --------------------------------------------------------------------------------------
+# Every path starts at what was measured
+# --------------------------------------------------------------------------------------
+
+
+def spectrum(*views: Tensor) -> Tensor:
+    """Eigenvalues of E[x y^T], made symmetric; of E[x x^T] for one view."""
+    x, y = views[0].double(), views[-1].double()
+    product = x.T @ y / len(x)
+    return torch.linalg.eigvalsh((product + product.T) / 2).flip(0).clamp_min(0)
+
+
+def outputs(design: str, epoch: int) -> Epoch:
+    """Spectra of 200 pairs of views' outputs in 24 dimensions, as a method compares them."""
+    rng = torch.Generator().manual_seed(0)
+    images = torch.randn(200, 24, generator=rng) * torch.logspace(0, -1 - 0.1 * epoch, 24)
+    views = [images + 0.1 * torch.randn(200, 24, generator=rng) for _ in range(2)]
+    if design == "swav":  # logits between -1 and 1, as of unit rows and prototypes
+        views = [torch.nn.functional.normalize(z, dim=1) for z in views]
+        online = [(z / 0.1).softmax(1) for z in views]
+        target = [sinkhorn(z, 0.05, 3) for z in views]
+    elif design == "dino":
+        online = [(z / 0.1).softmax(1) for z in views]
+        target = [((z - torch.cat(views).mean(0)) / 0.04).softmax(1) for z in views]
+    else:
+        narrow = torch.randn(24, 6, generator=rng) @ torch.randn(6, 24, generator=rng)
+        predictor = narrow if design == "bottleneck" else torch.eye(24)
+        online = [torch.nn.functional.normalize(z @ predictor, dim=1) for z in views]
+        target = [torch.nn.functional.normalize(z, dim=1) for z in views]
+    return spectrum(torch.cat(online)), spectrum(torch.cat(target)), spectrum(*target)
+
+
+@pytest.mark.parametrize("design", ["swav", "dino", "bottleneck", "symmetric"])
+def test_every_path_starts_where_the_run_does(design, tmp_path):
+    epochs = [outputs(design, epoch) for epoch in range(4)]
+    first = epochs[0]
+    if design in ("swav", "dino"):
+        assert first[0].sum() < 0.9  # a softmax's rows are no unit rows
+    if design == "bottleneck":
+        assert int((first[0] > 1e-9).sum()) == 6
+    found = predicted(tmp_path / "run", epochs)
+    for name in ("told", "first", "aligned"):
+        path = getattr(found, name)
+        # Measured: 6e-16; without the order among zeros, 0.05 of the bottleneck's.
+        assert path.online[0] == pytest.approx(erank(first[0]), rel=1e-10), name
+        assert path.target[0] == pytest.approx(erank(first[1]), rel=1e-10), name
+
+
+def test_zeros_keep_their_order():
+    lam_p = torch.tensor([0.9, 0.1, 0.0, 0.0]).double()
+    lam_z = torch.tensor([0.5, 0.3, 0.15, 0.05]).double()
+    torch.testing.assert_close(rank_path.relation(lam_p, lam_z)(lam_p), lam_z, rtol=1e-9, atol=0)
+
+
+# --------------------------------------------------------------------------------------
+# The picture
+# --------------------------------------------------------------------------------------
+
+
+def test_the_picture_has_each_path_and_says_what_was_fitted(foretold):
+    figure = draw_prediction(replace(foretold, at_end="largest"))
+    for axes, branch in zip(figure.axes, ("online", "target")):
+        drawn = {line.get_label(): line.get_ydata() for line in axes.lines}
+        assert set(drawn) == {
+            "measured",
+            "told each epoch's filter and ω",
+            "first epoch alone",
+            "perfect positives",
+        }
+        np.testing.assert_array_equal(drawn["measured"], getattr(foretold.measured, branch))
+        np.testing.assert_array_equal(drawn["first epoch alone"], getattr(foretold.first, branch))
+    note = " ".join(" ".join(text.get_text() for text in figure.texts).split())
+    assert "(the largest tried: " in note
+    assert "right in 7 of 7 intervals" in note
+
+
+def test_its_note_is_within_the_picture_at_the_resolution_it_is_saved_in(foretold):
+    with rc_context(STYLE):  # as it is saved
+        figure = draw_prediction(foretold)
+        width, height = figure.get_size_inches() * 150
+        figure.set_dpi(150)
+        for text in figure.texts:
+            box = text.get_window_extent(figure.canvas.get_renderer())
+            assert box.x0 >= 0
+            assert box.x1 <= width
+            assert box.y0 >= 0
+            assert box.y1 <= height

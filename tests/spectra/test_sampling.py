@@ -1,0 +1,223 @@
+"""The rows kept of large outputs, against all rows hashed at once; and processes without a row."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import math
+import os
+import pickle
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from conftest import features
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from rdm_solo.spectra import BranchSpectra
+from rdm_solo.spectra.sampling import BLOCK, LAST, keys
+
+NAMES = ("online", "target", "positive", "projection")
+
+
+def outputs(n: int, k: int, names: tuple[str, ...] = NAMES) -> dict[str, torch.Tensor]:
+    return {name: features("gaussian", n, k, seed=NAMES.index(name)) for name in names}
+
+
+def of(parts: dict[str, torch.Tensor], rows: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {name: x[rows] for name, x in parts.items()}
+
+
+def identical(a, b) -> None:
+    assert a.rows == b.rows
+    for name, array in b.arrays().items():
+        torch.testing.assert_close(a.arrays()[name], array, rtol=0, atol=0, equal_nan=True)
+    assert a.scalars == pytest.approx(b.scalars, rel=1e-12, abs=1e-15)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**16),
+    sizes=st.lists(st.integers(0, 30), min_size=1, max_size=6),
+    sample=st.integers(1, 40),
+    names=st.sampled_from([NAMES[:2], NAMES[:3], ("online", "target", "projection"), NAMES]),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+)
+def test_the_rows_kept_are_the_smallest_of_all_hashed_at_once(seed, sizes, sample, names, dtype):
+    rng = torch.Generator().manual_seed(seed)
+    n = sum(sizes)
+    parts = {name: torch.randn(n, 5, generator=rng).to(dtype) for name in names}
+    broken = torch.rand(n, generator=rng) < 0.2
+    parts["target"][broken, 2] = math.nan
+    metric = BranchSpectra(5, max_dim=4, sample=sample)
+    for rows in torch.arange(n).split(sizes):
+        metric.update(**of(parts, rows))
+
+    four = [*parts.values(), *([] if "projection" in names else [parts["target"]])]
+    key, order = keys(four, ~broken).sort()
+    order = order[: min(sample, n - int(broken.sum()))]
+    kept, place = metric.kept_keys[0].sort()
+    assert kept[: len(order)].tolist() == key[: len(order)].tolist()
+    assert (kept[len(order) :] == LAST).all()
+    want = torch.stack([x[order] for x in parts.values()], 1)
+    assert torch.equal(metric.kept[0][place[: len(order)]], want.to(metric.kept[0].dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_that_differ_in_signs_alone_are_told_apart(dtype):
+    """Where a sign reached the highest bit alone, an even number of changes would cancel."""
+    signs = torch.cartesian_prod(*[torch.tensor([1.0, -1.0], dtype=dtype)] * 8)
+    for parts in ([signs], [signs, signs], [signs, -signs]):
+        assert len(keys(parts, torch.ones(256, dtype=torch.bool)).unique()) == 256
+
+
+def test_blocks_of_columns_leave_the_hash_as_it_is():
+    x = features("gaussian", 300, 2000)
+    whole = torch.ones(300, dtype=torch.bool)
+    assert x.numel() > 2 * BLOCK
+    assert torch.equal(
+        keys([x, x], whole), torch.cat([keys([y, y], whole[:1]) for y in x.split(1)])
+    )
+    assert torch.equal(keys([x, x], whole), keys([x, x.clone()], whole))
+
+
+class NoCopies(TorchDispatchMode):
+    """Refuses memory for more than a block of columns."""
+
+    def __init__(self, known: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.known = {x.untyped_storage().data_ptr() for x in known}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for x in tree_leaves(out):
+            if isinstance(x, torch.Tensor) and x.untyped_storage().nbytes() > 8 * BLOCK:
+                place = x.untyped_storage().data_ptr()  # pytest would print the storage
+                assert place in self.known, function
+        return out
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_update_makes_no_copy_of_the_outputs_nor_of_the_rows_kept(dtype):
+    names = ("online", "target", "positive")
+    parts = {name: torch.randn(128, 20_000).to(dtype) for name in names}
+    metric = BranchSpectra(20_000, sample=64)
+    metric.update(**parts)
+    with NoCopies([*parts.values(), *metric.kept]):
+        metric.update(**parts)
+        with pytest.raises(AssertionError, match="aten"):
+            parts["online"] + 1
+
+
+def test_a_projection_that_is_the_target_takes_no_place_until_there_is_another():
+    """Batches with and without one, or with the target in its place, are batches with one."""
+    parts = outputs(60, 6)
+    parts["projection"] = torch.where(
+        torch.arange(60)[:, None] < 40, parts["target"], parts["projection"]
+    )
+    want = BranchSpectra(6, max_dim=4, sample=16)
+    want.update(**parts)
+    metric = BranchSpectra(6, max_dim=4, sample=16)
+    first, second, third = (of(parts, rows) for rows in torch.arange(60).split(20))
+    del first["projection"]
+    metric.update(**first)
+    metric.update(**{**first, "projection": first["target"]})
+    assert metric.kept[0].shape == (16, 3, 6)
+    metric.reset()
+    for batch in (first, third, {**second, "projection": second["target"]}):
+        metric.update(**batch)
+    assert metric.kept[0].shape == (16, 4, 6)
+    identical(metric.compute(), want.compute())
+
+
+def test_copies_go_their_own_way_and_forward_adds_up():
+    parts = outputs(90, 12)
+    batches = [of(parts, rows) for rows in torch.arange(90).split(30)]
+    metric, forward = (BranchSpectra(12, max_dim=4, sample=20) for _ in range(2))
+    metric.update(**batches[0])
+    for twin in (copy.deepcopy(metric), pickle.loads(pickle.dumps(metric))):
+        before = metric.compute()
+        twin.update(**batches[1])
+        twin.update(**batches[2])
+        identical(metric.compute(), before)
+        want = BranchSpectra(12, max_dim=4, sample=20)
+        want.update(**parts)
+        identical(twin.compute(), want.compute())
+    for batch in batches:
+        assert forward(**batch).rows == 20
+    identical(forward.compute(), want.compute())
+
+
+ROUTES = {"matrices": {}, "sample": {"max_dim": 4, "sample": 12}}
+
+
+def spectra(route: str, names: tuple[str, ...], rows: range) -> BranchSpectra:
+    metric = BranchSpectra(8, **ROUTES[route])
+    if rows:
+        metric.update(**of(outputs(50, 8, names), torch.tensor(rows)))
+    return metric
+
+
+def work(rank: int, port: int, out: str) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    patience = datetime.timedelta(seconds=60)
+    dist.init_process_group("gloo", rank=rank, world_size=2, timeout=patience)
+    torch.set_num_threads(1)
+    results: dict[str, object] = {}
+
+    def found(metric: BranchSpectra) -> object:
+        try:
+            spectra = metric.compute()
+        except ValueError as error:
+            return str(error)
+        return {"scalars": spectra.scalars, **spectra.arrays()}
+
+    for route in ROUTES:
+        for names in (NAMES[:2], NAMES):
+            rows = [range(30), range(0)] if len(names) == 2 else [range(0), range(30)]
+            metric = spectra(route, names, rows[rank])
+            results[f"one empty {route} {len(names)}"] = found(metric)
+            more = [range(30, 45), range(45, 50)][rank]  # it goes on from where it was
+            metric.update(**of(outputs(50, 8, names), torch.tensor(more)))
+            results[f"then more {route} {len(names)}"] = found(metric)
+        results[f"all empty {route}"] = found(spectra(route, NAMES, range(0)))
+        names = [NAMES[:2], NAMES[:3]][rank]
+        results[f"disagree {route}"] = found(spectra(route, names, range(9)))
+    torch.save(results, Path(out) / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    out = tmp_path_factory.mktemp("two")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    mp.spawn(work, (port, str(out)), nprocs=2)
+    return [torch.load(out / f"{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+@pytest.mark.parametrize("names", [NAMES[:2], NAMES])
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_process_without_a_batch_sees_what_the_others_saw(two, route, names):
+    for case, rows in (("one empty", range(30)), ("then more", range(50))):
+        want = spectra(route, names, rows).compute()
+        for rank in two:
+            got = dict(rank[f"{case} {route} {len(names)}"])
+            assert got.pop("scalars") == pytest.approx(want.scalars, rel=1e-9, abs=1e-12)
+            rel = 0 if route == "sample" else 1e-9
+            for name, array in want.arrays().items():
+                torch.testing.assert_close(got[name], array, rtol=rel, atol=rel, equal_nan=True)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_what_is_wrong_on_one_process_is_said_on_all(two, route):
+    for rank in two:
+        assert "no batch yet" in rank[f"all empty {route}"]
+        assert "give it always, or never" in rank[f"disagree {route}"]

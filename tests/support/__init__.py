@@ -1,0 +1,1 @@
+"""Pieces that several test files share."""

@@ -1,0 +1,30 @@
+"""A method of solo-learn's with nothing of this package in it."""
+
+from __future__ import annotations
+
+import torch
+from conftest import as_it_is
+
+from support.small_methods import configure
+
+FOREIGN = {
+    "simsiam": {"pred_hidden_dim": 16},
+    "byol": {"pred_hidden_dim": 16},
+    "nnsiam": {"pred_hidden_dim": 16, "queue_size": 64},
+    "mocov2plus": {"temperature": 0.2, "queue_size": 64},
+    "simclr": {"temperature": 0.2},
+    "barlow_twins": {"lamb": 0.005, "scale_loss": 0.1},
+    "vicreg": {"sim_loss_weight": 25.0, "var_loss_weight": 25.0, "cov_loss_weight": 1.0},
+    "swav": {"num_prototypes": 24, "temperature": 0.1, "sk_iters": 3, "sk_epsilon": 0.05},
+    "dino": {"num_prototypes": 24, "clip_grad": 0, "freeze_last_layer": 1},
+}
+
+
+def foreign(name: str, make=None):
+    """solo-learn's own class of the installed generation, without a line of ours in it."""
+    momentum = "method=byol" if name in ("byol", "dino", "mocov2plus") else "method=simsiam"
+    cfg = configure(momentum, "backbone.name=resnet18", "backbone.kwargs.zero_init_residual=false")
+    cfg.method.name = name
+    cfg.method.kwargs = {"proj_hidden_dim": 32, "proj_output_dim": 16, **FOREIGN[name]}
+    torch.manual_seed(0)
+    return make(cfg) if make else as_it_is(name, cfg)

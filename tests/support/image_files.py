@@ -1,0 +1,69 @@
+"""Folders of small image files, whole and broken."""
+
+from __future__ import annotations
+
+import numpy as np
+from PIL import Image
+
+from rdm_solo.data import FileLoader, Pipeline, Views, folders
+
+SIZE = 16
+
+
+def picture(seed, height=None, width=None, mode="RGB"):
+    """A smooth picture with some noise, of a size of its own."""
+    draw = np.random.default_rng(seed)
+    height, width = height or int(draw.integers(18, 50)), width or int(draw.integers(18, 50))
+    coarse = Image.fromarray(draw.integers(0, 256, (4, 4, 3), dtype=np.uint8))
+    smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)).astype(int)
+    noisy = smooth + draw.integers(-20, 21, smooth.shape)
+    return Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).convert(mode)
+
+
+def write_tree(root, classes=("cat", "dog", "eel"), train=10, val=4):
+    """``train/CLASS/x.jpg`` and ``val/CLASS/x.jpg``, every third a PNG."""
+    seed = 0
+    for part, n in (("train", train), ("val", val)):
+        for name in classes:
+            (root / part / name).mkdir(parents=True)
+            for i in range(n):
+                ending = "png" if i % 3 == 2 else "jpg"
+                picture(seed).save(root / part / name / f"{i:02}.{ending}")
+                seed += 1
+    return root
+
+
+def truncate(path, share=0.9):
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+
+
+def a_pair(**options):
+    return Views([Pipeline(size=SIZE, **{"blur": 0.5, "solarize": 0.2} | options)])
+
+
+def loader(root, part="train", batch_size=8, source=None, **options):
+    """A loader of one part of a folder, without workers unless asked for."""
+    reading = {"image_size": SIZE, "workers": 0} | (source or {})
+    dataset = folders.folder(root, **reading)
+    options = {"mean": dataset.mean, "std": dataset.std, "views": a_pair()} | options
+    if part == "val":
+        options["views"] = None
+    return FileLoader(getattr(dataset, part), batch_size, **options)
+
+
+def spoil(path, how):
+    if how == "truncated":
+        truncate(path)
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "no image":
+        path.write_text("<html>404 Not Found</html>")
+    elif how == "garbage":
+        content = bytearray(path.read_bytes())
+        content[30:] = bytes(len(content) - 30)
+        path.write_bytes(bytes(content))
+    elif how == "float":
+        Image.fromarray(np.ones((20, 20), np.float32)).save(path, format="TIFF")
+    elif how == "gone":
+        path.unlink()

@@ -1,0 +1,38 @@
+"""Small training runs on the digits, and their tables."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+
+from rdm_solo import train
+from rdm_solo.cli import config_folder
+
+QUICK = ["max_epochs=2", "scheduler.warmup_epochs=1", "trainer.enable_progress_bar=false"]
+
+
+SMALL = ["dataset=synthetic", "dataset.num_train=64", "dataset.num_val=32", "batch_size=16"]
+SMALL += [
+    "dataset.image_size=8",
+    "backbone.name=small_resnet",
+    "backbone.kwargs.zero_init_residual=null",
+]
+SMALL += ["method.kwargs.proj_hidden_dim=32", "method.kwargs.proj_output_dim=16"]
+SMALL += ["method.kwargs.pred_hidden_dim=8", "trainer.accelerator=cpu", "knn.every_n_epochs=1"]
+
+
+def configure(*overrides: str):
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        return compose("config", overrides=[*QUICK, *overrides])
+
+
+def run(folder: Path, *overrides: str) -> dict:
+    folder.mkdir(parents=True, exist_ok=True)
+    return train.run(configure(*overrides), folder)
+
+
+def rows(folder: Path) -> list[dict[str, float]]:
+    with open(folder / "metrics.csv", newline="") as file:
+        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]

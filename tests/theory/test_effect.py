@@ -1,0 +1,109 @@
+"""What filters do to a spectrum: kinds on both branches, warnings, and the way to the target's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from rdm_solo import filters, theory
+from rdm_solo.theory import filter_effect, rank_path
+
+SIGMA = torch.arange(1, 17, dtype=torch.float64) ** -0.5 * 20
+OMEGA = torch.linspace(0.98, 0.8, 16, dtype=torch.float64)
+
+
+def seen(branch: str, name, p=None, sigma=SIGMA) -> filter_effect.Preview:
+    return filter_effect.look("it", branch, filters.get(name, p), sigma)
+
+
+@pytest.mark.parametrize(
+    ("branch", "name", "p", "own", "online"),
+    [
+        ("target", "pow", -0.5, "high-pass", "low-pass"),
+        ("target", "pow", 0.5, "low-pass", "high-pass"),
+        ("online", "pow", 1.0, "low-pass", "low-pass"),
+        ("online", "pow", -0.5, "high-pass", "high-pass"),
+        ("online", "log1p", None, "low-pass", "low-pass"),
+        ("online", "identity", None, "none", "none"),
+        ("online", torch.tanh, None, "low-pass", "low-pass"),
+    ],
+)
+def test_kinds_on_both_branches(branch, name, p, own, online):
+    found = seen(branch, name, p, SIGMA / 10)
+    assert (found.own, found.online) == (own, online)
+    wrong = any("points the wrong way" in text for text in found.warnings)
+    assert wrong == (online == "high-pass")
+    assert (theory.rank_difference(found.lam_p, found.lam_z) < -1e-3) == wrong
+    h = found.gain(found.sigma).abs()
+    # Up to a constant g itself, or 1 / h.
+    curve = found.curve * h if branch == "target" else found.curve / h
+    torch.testing.assert_close(curve, curve[0].expand(16), rtol=1e-9, atol=0)
+
+
+def test_log_is_a_band_filter_across_one_and_says_what_it_depends_on():
+    below = seen("online", "log", sigma=SIGMA / 10)  # from 2 to 0.5
+    assert below.own == "band-stop"
+    assert "negative for 12 of 16 directions" in " ".join(below.warnings)
+    above = seen("online", "log")
+    assert above.own == "low-pass"
+    (text,) = above.warnings
+    assert "depends on the global batch size" in text
+    near = seen("online", "log", sigma=SIGMA / 4)  # 1.25 to 5: half of that crosses 1
+    assert "with a quarter of the batch it is band-stop" in near.warnings[0]
+    assert not any("batch" in text for text in seen("target", "pow", -0.7).warnings)
+
+
+def test_an_exponent_below_minus_one_turns_the_order_round():
+    found = seen("target", "pow", -2.0)
+    assert "turns the order of the spectrum round" in found.warnings[0]
+    assert (found.lam_z.diff() <= 0).all()
+
+
+def test_what_is_no_filter_is_refused():
+    with pytest.raises(ValueError, match="NaN or infinity among them"):
+        filter_effect.look("it", "online", lambda sigma: sigma.log().log(), SIGMA / 10)
+    with pytest.raises(ValueError, match=r"got \(\) for 16 of them"):
+        filter_effect.look("it", "online", torch.sum, SIGMA)
+    with pytest.raises(ValueError, match="zero at every singular value"):
+        filter_effect.look("it", "online", torch.zeros_like, SIGMA)
+
+
+@pytest.mark.parametrize(
+    ("branch", "name", "p"),
+    [
+        ("target", "pow", -0.5),
+        ("target", "pow", -2.0),
+        ("online", "log1p", None),
+        ("online", "pow", 3.0),
+        ("online", lambda sigma: (9 * sigma / sigma.max()).log1p(), None),  # of all at once
+    ],
+)
+def test_the_relation_is_the_filters_own(branch, name, p):
+    found = seen(branch, name, p)
+    lam_p = found.lam_p if branch == "online" else found.sigma.square() / SIGMA.square().sum()
+    lam_z = filter_effect.relation(found)(lam_p)
+    want = found.lam_z if p != -2.0 else lam_p**-1
+    # By interpolation on a grid for online filters; up to a constant for target ones.
+    torch.testing.assert_close(lam_z / lam_z.sum(), want / want.sum(), rtol=1e-3, atol=0)
+
+
+def test_paths_climb_fall_or_stay():
+    ones = torch.ones(16, dtype=torch.float64)
+
+    def path(branch, name, p=None, omega=ones):
+        found = seen(branch, name, p)
+        n = 20
+        return rank_path.follow(
+            found.lam_p, [filter_effect.relation(found)] * n, [omega] * n, [0.1] * n, step=0.1
+        )
+
+    for branch, name, p in (("target", "pow", -0.5), ("online", "pow", 1.0)):
+        up = path(branch, name, p)
+        assert (np.diff(up.online) > 0).all()
+        assert (up.target >= up.online).all()
+    down = path("online", "pow", -0.5)
+    assert (np.diff(down.online) < 0).all()
+    np.testing.assert_allclose(path("online", "identity").online, up.target[0], rtol=1e-9)
+    # Positives far apart: no filter lets the rank fall.
+    assert (np.diff(path("online", "identity", omega=OMEGA).online) < 0).all()

@@ -1,0 +1,539 @@
+"""The paper's lemmas and theorems on exact samples, as properties, and where they end."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rdm_solo import theory
+from rdm_solo.spectra import correlation, effective_rank, filter_curve
+from rdm_solo.theory import theorems
+
+# What is compared is of order one; measured errors are below 1e-13.
+CLOSE = {"rtol": 1e-10, "atol": 1e-11}
+
+few = settings(max_examples=25, deadline=None)
+steps = st.floats(0.02, 0.98)
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=rng, dtype=torch.float64)
+
+
+def rotation(k: int, seed: int = 0) -> Tensor:
+    return torch.linalg.qr(normal(k, k, seed=seed))[0]
+
+
+def turned(v: Tensor, lam: Tensor) -> Tensor:
+    return (v * lam) @ v.mT
+
+
+def eigenvalues(C: Tensor) -> Tensor:
+    return torch.linalg.eigvalsh(C).flip(0)
+
+
+def vector(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def erank(lam: Tensor) -> float:
+    return float(effective_rank(lam))
+
+
+@st.composite
+def spectra(draw, least: int = 2) -> Tensor:
+    """A descending spectrum of whole numbers, so that what differs differs by much."""
+    lam = draw(st.lists(st.integers(1, 60), min_size=least, max_size=8))
+    return torch.tensor(sorted(lam, reverse=True), dtype=torch.float64) / sum(lam)
+
+
+@st.composite
+def falling(draw, k: int) -> Tensor:
+    """A positive curve that falls along the index, and somewhere does: low-pass, not constant."""
+    falls = draw(st.lists(st.integers(0, 9), min_size=k - 1, max_size=k - 1).filter(any))
+    return vector(*falls, draw(st.integers(1, 9))).flip(0).cumsum(0).flip(0) / 10
+
+
+@st.composite
+def low_passed(draw) -> tuple[Tensor, Tensor]:
+    """A target's spectrum and an online one that a low-pass filter made of it."""
+    lam_z = draw(spectra())
+    return lam_z, theory.filtered_eigenvalues(lam_z, draw(falling(len(lam_z))))
+
+
+def pairs(lam_z: Tensor, lam_plus: Tensor, v: Tensor, n: int = 40) -> tuple[Tensor, Tensor]:
+    """Two views whose sample has these spectra and eigenvectors exactly."""
+    k = len(lam_z)
+    q = torch.linalg.qr(normal(n, 2 * k, seed=1))[0] * n**0.5
+    common = q[:, :k] * ((lam_z + lam_plus) / 2).sqrt()
+    apart = q[:, k:] * ((lam_z - lam_plus) / 2).clamp_min(0).sqrt()
+    return (common + apart) @ v.mT, (common - apart) @ v.mT
+
+
+# --------------------------------------------------------------------------------------
+# Lemma 1 and Theorem 2
+# --------------------------------------------------------------------------------------
+
+
+def isotropic(d: int, noise: float, n: int = 60) -> tuple[Tensor, Tensor]:
+    """Two views whose sample moments are exactly those that Lemma 1 assumes."""
+    q = torch.linalg.qr(normal(n, 3 * d, seed=2))[0] * n**0.5
+    bar, a, b = q.split(d, dim=1)
+    return bar + noise * a, bar + noise * b
+
+
+def trained(z: Tensor, z_plus: Tensor, weight_decay: float) -> Tensor:
+    """The predictor that an optimiser finds on the sample, by autograd."""
+    W = torch.zeros(z.shape[1], z.shape[1], dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([W], max_iter=300, line_search_fn="strong_wolfe")
+    optimizer.param_groups[0].update(tolerance_grad=1e-11, tolerance_change=1e-14)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = (z @ W.mT - z_plus).square().sum(1).mean() / 2
+        loss = loss + weight_decay / 2 * W.square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    return W.detach()
+
+
+@pytest.mark.parametrize(("weight_decay", "k"), [(0.0, 4), (0.3, 4), (0.3, 8)])
+def test_lemma_1_gives_what_training_finds(weight_decay, k):
+    """k = 8 > d = 6: singular correlations, as long as something decays."""
+    x, x_plus = isotropic(6, noise=0.7)
+    W_f = normal(k, 6, seed=3)
+    setting = theory.linear_setting(W_f, 0.7, weight_decay)
+    z, z_plus = x @ W_f.mT, x_plus @ W_f.mT
+    torch.testing.assert_close(setting.C_z, correlation(z), **CLOSE)
+    torch.testing.assert_close(setting.C_plus, z.mT @ z_plus / len(z), **CLOSE)
+    W = trained(z, z_plus, weight_decay)
+    torch.testing.assert_close(setting.W, W, rtol=0, atol=1e-6)
+    torch.testing.assert_close(setting.C_p, correlation(z @ setting.W.mT), **CLOSE)
+    for C in setting:  # one basis for all
+        torch.testing.assert_close(C @ setting.C_plus, setting.C_plus @ C, **CLOSE)
+    sample = (z @ W.mT - z_plus).square().sum(1).mean() / 2 + weight_decay / 2 * W.square().sum()
+    loss = theory.alignment_loss(W, setting.C_z, setting.C_plus, weight_decay)
+    torch.testing.assert_close(loss, sample, **CLOSE)
+
+
+@few
+@given(seed=st.integers(0, 999), noise=st.floats(0, 2), weight_decay=st.floats(0.01, 3))
+def test_lemma_1_is_low_pass_by_weight_decay_alone(seed, noise, weight_decay):
+    W_f = normal(5, 7, seed=seed)
+    with_it, without = (theory.linear_setting(W_f, noise, eta) for eta in (weight_decay, 0.0))
+    lam = eigenvalues(W_f @ W_f.mT)
+    curve = filter_curve(eigenvalues(with_it.C_p), eigenvalues(with_it.C_z))
+    torch.testing.assert_close(curve, lam / ((1 + noise**2) * lam + weight_decay), **CLOSE)
+    assert theory.kind(curve) == "low-pass"
+    gaps = [
+        theory.rank_difference(eigenvalues(s.C_p), eigenvalues(s.C_z)) for s in (with_it, without)
+    ]
+    assert gaps[0] > 1e-6
+    assert gaps[1] == pytest.approx(0, abs=1e-10)
+
+
+@few
+@given(seed=st.integers(0, 999), m=st.integers(2, 4), weight_decay=st.sampled_from([0.0, 0.2]))
+def test_theorem_2_holds_without_shared_eigenvectors(seed, m, weight_decay):
+    """A population of n samples with m views each, all pairs drawn: omega lies in [0, 1]."""
+    z = normal(9, m, 4, seed=seed) * vector(3, 2, 1, 0.5) + normal(9, 1, 4, seed=seed + 1)
+    C_z, C_bar = correlation(z.flatten(0, 1)), theory.mean_correlation(z)
+    W = theory.optimal_predictor(C_z, C_bar, weight_decay)
+    W = W.requires_grad_()
+    theory.alignment_loss(W, C_z, C_bar, weight_decay).backward()
+    torch.testing.assert_close(W.grad, torch.zeros_like(W), rtol=0, atol=1e-11)
+    gains = torch.linalg.eigvals(W.detach())
+    assert gains.imag.abs().max() < 1e-9
+    assert gains.real.min() > -1e-11
+    assert gains.real.max() < 1 + 1e-11
+    omega = theorems.ideal_filter(eigenvalues(C_bar), eigenvalues(C_z))
+    assert omega.min() > -1e-11
+    assert omega.max() < 1 + 1e-11
+
+
+def test_the_ideal_filter_is_the_predictors_spectrum_and_its_outputs_curve():
+    v, lam_z = rotation(3), vector(0.6, 0.3, 0.1)
+    lam_plus = vector(0.5, 0.2, 0.01)
+    omega = theorems.ideal_filter(lam_plus, lam_z, weight_decay=0.05)
+    W = theory.optimal_predictor(turned(v, lam_z), turned(v, lam_plus), weight_decay=0.05)
+    torch.testing.assert_close(W, turned(v, omega), **CLOSE)
+    z, z_plus = pairs(lam_z, lam_plus, v)
+    torch.testing.assert_close(trained(z, z_plus, 0.05), W, rtol=0, atol=1e-6)
+    lam_p = eigenvalues(W @ turned(v, lam_z) @ W.mT)
+    torch.testing.assert_close(filter_curve(lam_p, lam_z), omega, **CLOSE)
+    assert theorems.ideal_filter(vector(1, 1), vector(1, 0)).isnan().tolist() == [False, True]
+
+
+def test_noise_in_strong_directions_makes_the_best_predictor_high_pass():
+    """Theorem 2 alone promises no low-pass filter: here the online rank leads."""
+    lam_z, lam_plus = vector(0.6, 0.4), vector(0.2, 0.19)
+    omega = theorems.ideal_filter(lam_plus, lam_z)
+    assert theory.kind(omega) == "high-pass"
+    assert theory.rank_difference(theory.filtered_eigenvalues(lam_z, omega), lam_z) < -1e-3
+
+
+def test_finite_pairs_leave_the_unit_interval():
+    z = normal(6, 2, 4)
+    C_z, C_plus = correlation(z.flatten(0, 1)), theory.positive_correlation(z)
+    omega = torch.linalg.eigvals(theory.optimal_predictor(C_z, C_plus)).real
+    assert omega.min() < -0.1
+    assert omega.min() >= -1
+    assert omega.max() <= 1
+
+
+# --------------------------------------------------------------------------------------
+# Lemma 2 and Lemma 3
+# --------------------------------------------------------------------------------------
+
+
+@few
+@given(both=low_passed(), seed=st.integers(0, 999))
+def test_lemma_2_reproduces_the_online_correlation(both, seed):
+    """Whole-number spectra repeat eigenvalues, for which V is not unique."""
+    lam_z, lam_p = both
+    v = rotation(len(lam_z), seed)
+    C_z, C_p = turned(v, lam_z), turned(v, lam_p)
+    W = theory.equivalent_filter(C_p, C_z)
+    torch.testing.assert_close(W, turned(v, filter_curve(lam_p, lam_z)), **CLOSE)
+    torch.testing.assert_close(W @ C_z @ W.mT, C_p, **CLOSE)
+    apart = turned(rotation(len(lam_z), seed + 1), lam_p)
+    W = theory.equivalent_filter(apart, C_z)
+    torch.testing.assert_close(W @ C_z @ W.mT, apart, **CLOSE)
+
+
+def test_a_filters_spectrum_is_that_of_its_outputs():
+    """g squared, where Section 3 prints g."""
+    lam, gain, v = vector(0.7, 0.2, 0.1), vector(2, 1, 0.5), rotation(3)
+    z, _ = pairs(lam, lam, v)
+    filtered = correlation(z @ turned(v, gain))
+    torch.testing.assert_close(
+        theory.filtered_eigenvalues(lam, gain), eigenvalues(filtered), **CLOSE
+    )
+
+
+def test_nothing_can_be_made_of_nothing():
+    flat, steep = torch.diag(vector(1, 1)), torch.diag(vector(1, 0))
+    torch.testing.assert_close(theory.equivalent_filter(steep, flat), steep)
+    with pytest.raises(ValueError, match="target outputs are zero"):
+        theory.equivalent_filter(flat, steep)
+
+
+@few
+@given(n=st.integers(1, 4), m=st.integers(2, 4), seed=st.integers(0, 999))
+def test_lemma_3_holds_on_samples(n, m, seed):
+    z = normal(n, m, 3, seed=seed)
+    C_z, C_bar = torch.zeros(3, 3).double(), torch.zeros(3, 3).double()
+    C_plus, V = torch.zeros_like(C_z), torch.zeros_like(C_z)
+    for views in z:  # as the definitions read
+        mean = sum(views) / m
+        C_bar += torch.outer(mean, mean) / n
+        for i, a in enumerate(views):
+            C_z += torch.outer(a, a) / (n * m)
+            V += torch.outer(a - mean, a - mean) / (n * m)
+            for b in [*views[:i], *views[i + 1 :]]:
+                C_plus += torch.outer(a, b) / (n * m * (m - 1))
+    torch.testing.assert_close(theory.mean_correlation(z), C_bar, **CLOSE)
+    torch.testing.assert_close(theory.positive_correlation(z), C_plus, **CLOSE)
+    torch.testing.assert_close(theory.conditional_covariance(z, unbiased=False), V, **CLOSE)
+    torch.testing.assert_close(C_bar + V, C_z, **CLOSE)
+    unbiased = theory.conditional_covariance(z)
+    torch.testing.assert_close(C_plus + unbiased, C_z, **CLOSE)
+    torch.testing.assert_close(C_bar - unbiased / m, C_plus, **CLOSE)
+
+
+def test_lemma_3_1_needs_many_views():
+    """C_+ of distinct pairs is right from two views on; the mean's correlation is biased."""
+    common = normal(3000, 1, 2) * vector(2, 1)
+    z = common + normal(3000, 8, 2, seed=1)
+    truth = torch.diag(vector(4, 1))
+    for m in (2, 8):
+        views = z[:, :m]
+        assert (theory.positive_correlation(views) - truth).abs().max() < 0.2
+        biased = theory.mean_correlation(views) - theory.positive_correlation(views)
+        torch.testing.assert_close(biased, torch.eye(2).double() / m, rtol=0, atol=0.03)
+
+
+# --------------------------------------------------------------------------------------
+# Theorem 3
+# --------------------------------------------------------------------------------------
+
+
+@few
+@given(both=low_passed(), scale=st.floats(1e-3, 1e3))
+def test_theorem_3_strict_and_equal(both, scale):
+    lam_z, lam_p = both
+    curve = filter_curve(lam_p, lam_z)
+    assert theory.kind(curve) == "low-pass"
+    assert theory.is_low_pass(curve)
+    assert theory.rank_difference(lam_p, lam_z) > 1e-7
+    assert theory.rank_difference(lam_p.sqrt(), lam_z.sqrt()) > 1e-7  # of singular values, too
+    # The other way round: a high-pass online filter puts the target below the online branch.
+    assert theory.kind(1 / curve) == "high-pass"
+    assert not theory.is_low_pass(1 / curve)
+    assert theory.rank_difference(lam_z, lam_p) < -1e-7
+    # Equality: a constant filter.
+    assert theory.kind(filter_curve(scale * lam_z, lam_z)) == "none"
+    assert theory.is_low_pass(filter_curve(scale * lam_z, lam_z))
+    assert theory.rank_difference(scale * lam_z, lam_z) == pytest.approx(0, abs=1e-12)
+
+
+@few
+@given(lam=spectra(), p=st.floats(-1, -0.05), online=st.floats(0.05, 3))
+def test_theorem_3_for_power_filters(lam, p, online):
+    assume(lam[0] > lam[-1])
+    gap = theory.rank_difference(lam, lam ** (1 + p))  # sigma^p on the target
+    assert gap > 1e-9
+    assert theory.rank_difference(lam ** (1 + online), lam) > 1e-9
+
+
+def test_directions_that_are_lost_count_as_low_pass():
+    lam_z, gain = vector(0.5, 0.3, 0.2), vector(1, 1, 0)
+    assert theory.kind(gain) == "low-pass"
+    assert theory.rank_difference(theory.filtered_eigenvalues(lam_z, gain), lam_z) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("gain", "what", "sign"),
+    [
+        ((1.0, 3.0, 1.0), "band-pass", 1),  # of (.6, .3, .1): the middle wins all
+        ((1.0, 1.3, 1.0), "band-pass", -1),  # evens out the leading two
+        ((1.0, 0.5, 1.0), "band-stop", 1),
+        ((0.7, 0.6, 1.0), "band-stop", -1),
+    ],
+)
+def test_band_filters_go_either_way(gain, what, sign):
+    lam_z, curve = vector(0.6, 0.3, 0.1), vector(*gain)
+    assert theory.kind(curve) == what
+    lam_p = theory.filtered_eigenvalues(lam_z, curve)
+    assert sign * float(theory.rank_difference(lam_p, lam_z)) > 1e-3
+
+
+def test_a_falling_h_that_turns_the_order_round_breaks_the_theorem():
+    """sigma^-2 on the target falls with lambda^p, and yet the target's rank is the lower one."""
+    lam_p = vector(0.3, 0.3, 0.3, 0.01)
+    lam_z = lam_p ** (1 - 2.0)
+    h = (lam_z / lam_p).sqrt()
+    assert theory.kind(h) == "high-pass"  # the theorem's "equivalent" premise
+    assert theory.rank_difference(lam_p, lam_z) < -1
+    assert not theory.is_low_pass(filter_curve(lam_p, lam_z.flip(0)))  # by rank
+
+
+def test_kinds_by_turns():
+    assert theory.kind(vector(1, 2, 1, 2)) == "multi-band"
+    assert theory.kind(vector(3, 2, 2, 1)) == "low-pass"
+    assert theory.kind(vector(3, float("nan"), 2)) == "low-pass"
+    assert theory.kind(vector(3, 2, 2.01, 1)) == "multi-band"
+    assert theory.kind(vector(3, 2, 2.01, 1), tolerance=0.01) == "low-pass"
+    # A drift in steps below the tolerance is still a drift.
+    assert theory.kind(torch.linspace(1, 0.5, 100), tolerance=0.1) == "low-pass"
+    assert theory.kind(vector(float("nan"))) == theory.kind(vector(1)) == "none"
+    with pytest.raises(ValueError, match=r"shape \(k,\), got \(1, 2\)"):
+        theory.kind(torch.ones(1, 2))
+
+
+# --------------------------------------------------------------------------------------
+# Theorem 4
+# --------------------------------------------------------------------------------------
+
+
+def stepped(p: Tensor, z_plus: Tensor, alpha: float) -> Tensor:
+    """The online outputs after one step of SGD on free features."""
+    free = p.clone().requires_grad_()
+    ((free - z_plus).square().sum() / 2).backward()
+    torch.optim.SGD([free], lr=alpha).step()
+    return free.detach()
+
+
+@st.composite
+def settings_of_theorem_4(draw) -> tuple[Tensor, Tensor, Tensor]:
+    lam_z, lam_p = draw(low_passed())
+    omega = draw(st.lists(st.integers(0, 10), min_size=len(lam_z), max_size=len(lam_z)))
+    return lam_p, lam_z, lam_z * torch.tensor(sorted(omega, reverse=True)).double() / 10
+
+
+@few
+@given(case=settings_of_theorem_4(), alpha=st.floats(0.02, 1.5))
+def test_theorem_4_is_what_gradient_descent_does(case, alpha):
+    lam_p, lam_z, lam_plus = case
+    v = rotation(len(lam_z))
+    z, z_plus = pairs(lam_z, lam_plus, v)
+    W = turned(v, filter_curve(lam_p, lam_z))
+    both, other = torch.cat([z, z_plus]), torch.cat([z_plus, z])
+    C = correlation(stepped(both @ W, other, alpha))
+    want = theory.updated_eigenvalues(lam_p, lam_z, lam_plus, alpha)
+    torch.testing.assert_close(eigenvalues(C), want.sort(descending=True).values, **CLOSE)
+    torch.testing.assert_close(C, turned(v, want), **CLOSE)
+    gain = theory.update_gain(lam_p, lam_z, lam_plus, alpha)
+    torch.testing.assert_close(gain * lam_p, want, **CLOSE)
+    h, omega = (lam_z / lam_p).sqrt(), lam_plus / lam_z
+    printed = (1 - alpha) ** 2 + alpha**2 * h**2 + 2 * alpha * (1 - alpha) * h * omega
+    torch.testing.assert_close(gain, printed, **CLOSE)
+
+
+@few
+@given(seed=st.integers(0, 999), alpha=st.floats(0.02, 1.5))
+def test_the_step_on_any_sample_and_any_predictor(seed, alpha):
+    z, z_plus, W = (normal(*shape, seed=seed + shape[0]) for shape in ((9, 4), (10, 4), (4, 4)))
+    both, other = torch.cat([z, z_plus[:9]]), torch.cat([z_plus[:9], z])
+    C_z, C_plus = correlation(both), both.mT @ other / len(both)
+    C = correlation(stepped(both @ W.mT, other, alpha))
+    torch.testing.assert_close(theory.updated_correlation(C_z, C_plus, W, alpha), C, **CLOSE)
+
+
+def test_a_lost_direction_comes_back():
+    lam_p, lam_z = vector(0.5, 0.0), vector(0.5, 0.5)
+    new = theory.updated_eigenvalues(lam_p, lam_z, lam_z, alpha=0.1)
+    torch.testing.assert_close(new, vector(0.5, 0.005))
+    lost = theory.updated_eigenvalues(vector(0.5, 0.2), vector(0.5, 0.0), lam_p, alpha=0.1)
+    torch.testing.assert_close(lost[1], vector(0.2 * 0.81)[0])
+
+
+@few
+@given(both=low_passed(), alpha=steps, slope=st.floats(0, 1))
+def test_theorem_4_the_rank_rises_under_either_condition_and_all_between(both, alpha, slope):
+    """omega = g^slope: slope 1 is W* (condition 1), slope 0 perfect alignment (condition 2)."""
+    lam_z, lam_p = both
+    gain = filter_curve(lam_p, lam_z)
+    lam_p = lam_p / gain[0] ** 2  # omega is at most 1
+    gain = gain / gain[0]
+    lam_plus = lam_z * gain**slope
+    found = theory.conditions(lam_p, lam_z, lam_plus)
+    assert found.steep
+    assert found.optimal == (slope == 1 or theory.conditions(lam_p, lam_z, lam_plus).optimal)
+    new = theory.updated_eigenvalues(lam_p, lam_z, lam_plus, alpha)
+    assert theory.kind(theory.update_gain(lam_p, lam_z, lam_plus, alpha), 1e-9) == "high-pass"
+    assert (new.diff() <= 1e-15).all()  # the order stays, which Theorem 3 needs
+    assert erank(new) > erank(lam_p)
+
+
+@few
+@given(both=low_passed(), alpha=steps)
+def test_the_conditions_are_told_apart(both, alpha):
+    lam_z, lam_p = both
+    gain = filter_curve(lam_p, lam_z)
+    lam_p, gain = lam_p / gain[0] ** 2, gain / gain[0]
+    assert theory.conditions(lam_p, lam_z, gain * lam_z) == (True, False, True)
+    assert theory.conditions(lam_p, lam_z, lam_z) == (False, True, True)
+    flat = theory.conditions(lam_z, lam_z, gain * lam_z)
+    assert flat == (False, False, False)
+    # Equality: no filter and perfect alignment leave everything as it is.
+    new = theory.updated_eigenvalues(lam_z, lam_z, lam_z, alpha)
+    torch.testing.assert_close(new, lam_z, **CLOSE)
+
+
+@few
+@given(both=low_passed(), alpha=steps)
+def test_a_high_pass_online_filter_lowers_the_online_rank(both, alpha):
+    """The wrong direction: the online branch leads, and alignment pulls it down to the target."""
+    lam_p, lam_z = both  # exchanged: the filter is 1 / g
+    assert theory.kind(filter_curve(lam_p, lam_z)) == "high-pass"
+    assert theory.kind(theory.update_gain(lam_p, lam_z, lam_z, alpha), 1e-9) == "low-pass"
+    assert erank(theory.updated_eigenvalues(lam_p, lam_z, lam_z, alpha)) < erank(lam_p)
+
+
+@settings(max_examples=15, deadline=None)
+@given(both=low_passed(), alpha=st.floats(0.4, 0.9))
+def test_with_a_fixed_target_the_rank_climbs_to_the_targets(both, alpha):
+    lam_z, lam_p = both
+    path = [lam_p]
+    for _ in range(50):
+        path.append(theory.updated_eigenvalues(path[-1], lam_z, lam_z, alpha))
+    ranks = [erank(lam) for lam in path]
+    assert all(b >= a - 1e-12 for a, b in itertools.pairwise(ranks))
+    torch.testing.assert_close(path[-1], lam_z, rtol=0, atol=1e-8)
+
+
+@few
+@given(s=st.floats(0.02, 1.5), alpha=steps)
+def test_how_near_nearly_optimal_must_be(s, alpha):
+    """g = omega^s: condition 1 tolerates s >= 1 - alpha and nothing flatter."""
+    assume(abs(s - (1 - alpha)) > 0.03)
+    omega = torch.linspace(1, 0.3, 100, dtype=torch.float64)
+    lam_z = omega / omega.sum()
+    case = lam_z * omega ** (2 * s), lam_z, lam_z * omega
+    high_pass = theory.kind(theory.update_gain(*case, alpha), tolerance=1e-9) == "high-pass"
+    assert high_pass == (s >= 1 - alpha)
+    assert theory.conditions(*case).steep == (s >= 1)
+
+
+def test_positives_far_apart_undo_a_low_pass_filter():
+    """Theorem 4's conclusion fails: the filter is low-pass, and flatter than omega."""
+    lam_z, omega = vector(0.7, 0.3), vector(0.9, 0.1)
+    lam_p = theory.filtered_eigenvalues(lam_z, omega.sqrt())
+    case = lam_p, lam_z, omega * lam_z
+    assert theory.kind(filter_curve(lam_p, lam_z)) == "low-pass"
+    assert theory.rank_difference(lam_p, lam_z) > 0.3
+    assert theory.kind(theory.update_gain(*case, 0.1)) == "low-pass"
+    assert erank(theory.updated_eigenvalues(*case, 0.1)) < erank(lam_p) - 1e-3
+    assert erank(theory.updated_eigenvalues(*case, 0.9)) > erank(lam_p)  # 0.5 >= 1 - 0.9
+    # No filter at all: the symmetric case loses what its positives do not share.
+    assert erank(theory.updated_eigenvalues(lam_z, *case[1:], 0.1)) < erank(lam_z) - 0.01
+
+
+@few
+@given(both=low_passed(), alpha=st.floats(1, 1.5), optimal=st.booleans())
+def test_steps_beyond_one_still_raise_the_rank_while_the_order_stays(both, alpha, optimal):
+    lam_z, lam_p = both
+    gain = filter_curve(lam_p, lam_z)
+    lam_p, gain = lam_p / gain[0] ** 2, gain / gain[0]
+    lam_plus = gain * lam_z if optimal else lam_z
+    new = theory.updated_eigenvalues(lam_p, lam_z, lam_plus, alpha)
+    if (new.diff() <= 0).all():
+        assert erank(new) > erank(lam_p)
+
+
+def test_a_step_of_three_turns_the_order_round_under_condition_1():
+    lam_z, lam_p, lam_plus = vector(0.5, 0.5), vector(0.5, 0.125), vector(0.5, 0.25)
+    assert theory.conditions(lam_p, lam_z, lam_plus) == (True, False, True)
+    new = theory.updated_eigenvalues(lam_p, lam_z, lam_plus, 3.0)
+    torch.testing.assert_close(new, vector(0.5, 3.5))
+    assert erank(new) < erank(lam_p) - 0.1
+
+
+def test_a_step_of_two_overshoots():
+    lam_p, h = vector(0.9, 0.1), vector(0.5, 1.4)
+    lam_z = h**2 * lam_p
+    assert theory.conditions(lam_p, lam_z, lam_z) == (False, True, True)
+    assert erank(theory.updated_eigenvalues(lam_p, lam_z, lam_z, 0.9)) > erank(lam_p)
+    collapsed = theory.updated_eigenvalues(lam_p, lam_z, lam_z, 2.0)
+    assert erank(collapsed) == pytest.approx(1, abs=1e-9)
+    torch.testing.assert_close(theory.updated_eigenvalues(lam_p, lam_z, lam_z, 1.0), lam_z)
+
+
+def test_descending_the_expected_loss_pulls_to_the_mean_positive():
+    """Then lambda^z behind alpha^2 becomes that of the mean of the other views."""
+    m, alpha = 4, 0.3
+    z = normal(7, 1, 3) + normal(7, m, 3, seed=1)
+    W = turned(rotation(3), vector(1, 0.7, 0.2))
+    others = (z.sum(1, keepdim=True) - z) / (m - 1)
+    C = correlation(stepped((z @ W).flatten(0, 1), others.flatten(0, 1), alpha))
+    C_z, C_plus = correlation(z.flatten(0, 1)), theory.positive_correlation(z)
+    one = theory.updated_correlation(C_z, C_plus, W, alpha)
+    mean = (C_z + (m - 2) * C_plus) / (m - 1)  # C_plus itself for infinitely many
+    torch.testing.assert_close(C, one + alpha**2 * (mean - C_z), **CLOSE)
+
+
+def test_refusals_name_the_argument():
+    lam, C = vector(1, 1), torch.eye(2)
+    for call, says in (
+        (lambda: theory.updated_eigenvalues(lam, lam, lam[:1], 0.5), r"lam_plus \(1,\)"),
+        (lambda: theory.updated_eigenvalues(lam, lam, lam, 0.0), "alpha must be a positive"),
+        (lambda: theory.update_gain(lam, lam, lam, float("nan")), "alpha must be a positive"),
+        (lambda: theory.updated_correlation(C, C, C[:1], 0.5), r"W \(1, 2\)"),
+        (lambda: theory.optimal_predictor(C, C, -1.0), "weight_decay must be at least 0"),
+        (lambda: theory.optimal_predictor(C, lam), r"C_plus \(2,\)"),
+        (lambda: theory.linear_setting(lam, 1.0), r"shape \(k, d\)"),
+        (lambda: theory.linear_setting(C, -1.0), "noise is a standard deviation"),
+        (lambda: theory.positive_correlation(torch.ones(3, 1, 2)), "m >= 2 views"),
+        (lambda: theory.mean_correlation(C), r"\(n, m, k\)"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            call()

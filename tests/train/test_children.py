@@ -1,0 +1,94 @@
+"""Runs of several processes that fail: who says so, and who is waited for."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+from conftest import command
+from support.image_files import loader, spoil, write_tree
+from support.small_runs import QUICK, SMALL
+
+from rdm_solo.runs import failures
+from rdm_solo.train import training
+
+FATHER = """
+import subprocess, sys, time
+from types import SimpleNamespace
+from rdm_solo.train.child_processes import Children
+from rdm_solo.methods.solo_learn import pl
+
+launchers = sys.modules[pl.strategies.launchers.subprocess_script.__name__]
+child = subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
+child.wait()
+launcher = SimpleNamespace(procs=[child])
+launchers._launch_process_observer(launcher.procs)
+watched = Children(grace=float(sys.argv[2]))
+trainer = SimpleNamespace(strategy=SimpleNamespace(launcher=launcher))
+if sys.argv[1] == "ours":
+    watched.setup(trainer, None, "fit")
+    assert launcher.procs == [child]
+elif sys.argv[1] == "failed before it was set up":
+    watched.let_go(trainer, failed=True)
+time.sleep(8)
+watched.let_go(trainer, failed=True)
+print("alive", child.returncode)
+"""
+
+
+@pytest.mark.process
+def test_a_failed_child_leaves_time_to_say_so():
+    """Lightning's own thread would end the first process, and a sweep with it."""
+    settings = [("lightning's", "60"), ("ours", "60"), ("ours", "2")]
+    settings += [("failed before it was set up", "60")]
+    fathers = [
+        subprocess.Popen(
+            [sys.executable, "-c", FATHER, *setting],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for setting in settings
+    ]
+    seen = [(*father.communicate(timeout=300), father.returncode) for father in fathers]
+    assert seen[0][::2] == ("", -signal.SIGKILL)
+    assert seen[1][::2] == ("alive 2\n", 0), seen[1]
+    assert seen[2][::2] == ("", -signal.SIGKILL)
+    assert seen[2][1].endswith("another process of this run has failed, and this one hangs.\n")
+    assert seen[3][::2] == ("alive 2\n", 0), seen[3]
+
+
+@pytest.mark.process
+def test_what_one_process_alone_has_met_is_said_once(tmp_path):
+    write_tree(tmp_path / "data", train=12)
+    second = loader(tmp_path / "data", batch_size=8, rank=1, world_size=2)
+    path = second.images.path(int(next(iter(second))[0][0]))
+    spoil(path, "truncated")
+    options = [*QUICK, *(option for option in SMALL if not option.startswith("dataset"))]
+    options += ["dataset=folder", f"dataset.root={tmp_path / 'data'}", "dataset.image_size=8"]
+    options += ["trainer=ddp", "trainer.devices=2", "batch_size=8", "hydra.run.dir=run"]
+    out = command("rdm_solo.train", *options, cwd=tmp_path, PYTHONWARNINGS="")
+    assert out.returncode == 2, (out.stdout + out.stderr)[-3000:]
+    (line,) = out.stderr.splitlines()
+    assert line.startswith(f"error: {path} cannot be decoded")
+    assert (tmp_path / "run" / failures.FAILED).read_text() == f"{line.removeprefix('error: ')}\n"
+
+
+@pytest.mark.parametrize("launcher", ["RANK", "LOCAL_RANK", "SLURM_PROCID"])
+def test_one_process_alone_announces_the_run(launcher, monkeypatch):
+    for name in training.RANK_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert training._speaks()
+    for rank, speaks in (("0", True), ("1", False)):
+        monkeypatch.setenv(launcher, rank)
+        assert training._speaks() == speaks
+
+
+def test_the_first_reason_is_kept(tmp_path):
+    assert failures.note(tmp_path, "a bad image") is None
+    assert failures.note(tmp_path, "connection closed") == "a bad image"
+    (tmp_path / failures.FAILED).write_text("")  # made, and not yet written by the other process
+    assert failures.note(tmp_path, "diverged") == "diverged"
+    assert failures.note(tmp_path / "nowhere", "disk full") is None

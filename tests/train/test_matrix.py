@@ -1,0 +1,139 @@
+"""Every method and filter takes tiny steps in float32 and bf16, in one process and in two."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from support.small_methods import FILTERS, batch, loss_of, make
+
+from rdm_solo import train
+from rdm_solo.cli import config_folder
+from rdm_solo.methods import solo_learn
+
+TINY = ["dataset=synthetic", "dataset.num_train=32", "dataset.num_val=16", "batch_size=8"]
+TINY += ["dataset.image_size=8", "backbone.name=small_resnet", "+backbone.kwargs.width=4"]
+TINY += ["backbone.kwargs.zero_init_residual=null", "max_epochs=1", "scheduler.warmup_epochs=0"]
+TINY += ["method.kwargs.proj_hidden_dim=16", "method.kwargs.proj_output_dim=8", "knn.k=3"]
+TINY += ["trainer.accelerator=cpu", "trainer.enable_progress_bar=false", "knn.every_n_epochs=1"]
+WITHOUT_FILTER = ["swav", "dino", "symsimsiam", "vanilla"]
+CONTESTANTS = [
+    *(f"method={method} filter={name}" for method in ("simsiam", "byol") for name in FILTERS),
+    *(f"method={method}" for method in WITHOUT_FILTER),
+]
+PRECISIONS = ["32-true", "bf16-mixed"]
+
+
+def tiny(contestant: str, precision: str, *more: str):
+    overrides = [*contestant.split(), f"trainer.precision={precision}", *more]
+    if "simsiam filter" in contestant or "byol" in contestant:
+        overrides.append("method.kwargs.pred_hidden_dim=8")
+    if "swav" in contestant or "dino" in contestant:
+        overrides.append("method.kwargs.num_prototypes=8")
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        return compose("config", overrides=[*TINY, *overrides])
+
+
+def last_row(folder: Path) -> dict[str, float]:
+    with open(folder / "metrics.csv", newline="") as file:
+        return {k: float(v) for k, v in list(csv.DictReader(file))[-1].items() if v}
+
+
+def check(row: dict[str, float], contestant: str) -> None:
+    assert math.isfinite(row["train/loss"])
+    assert 1 - 1e-6 <= row["erank/online"] <= 8 + 1e-6
+    assert 1 - 1e-6 <= row["erank/target"] <= 8 + 1e-6
+    assert 0 <= row["val/knn_acc1"] <= 100
+    symmetric = any(name in contestant for name in ("symsimsiam", "vanilla", "simsiam filter=ide"))
+    if symmetric:
+        assert abs(row["erank/gap"]) < 1e-6
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("contestant", CONTESTANTS)
+def test_one_process(contestant, precision, tmp_path):
+    train.run(tiny(contestant, precision), tmp_path)
+    check(last_row(tmp_path), contestant)
+
+
+class _Weights(solo_learn.pl.Callback):
+    """The sum of all weights after training, which processes must share."""
+
+    def on_fit_end(self, trainer, pl_module) -> None:
+        self.total = sum(p.double().sum() for p in pl_module.parameters())
+
+
+def _two(rank: int, port: int, folder: str) -> None:
+    """Everything in turn, as the rank-th of two processes that somebody else started."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"LOCAL_RANK": str(rank), "NODE_RANK": "0", "WORLD_SIZE": "2"}
+    torch.set_num_threads(1)
+    for number, contestant in enumerate(CONTESTANTS):
+        for precision in PRECISIONS:
+            out = Path(folder) / f"{number}_{precision}"
+            if rank == 0:
+                out.mkdir()
+            weights = _Weights()
+            ddp = ["trainer.strategy=ddp", "trainer.devices=2", "batch_size=4"]
+            train.run(tiny(contestant, precision, *ddp), out, [weights])
+            totals = [torch.zeros((), dtype=torch.float64) for _ in range(2)]
+            torch.distributed.all_gather(totals, weights.total.detach())
+            assert totals[0] == totals[1], contestant
+            if rank == 0:
+                check(last_row(out), contestant)
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(_two, args=(port, str(tmp_path)), nprocs=2)
+    assert len(list(tmp_path.glob("*/metrics.csv"))) == len(CONTESTANTS) * len(PRECISIONS)
+
+
+@pytest.mark.filterwarnings("ignore:You are trying to `self.log")
+@pytest.mark.parametrize("contestant", CONTESTANTS)
+def test_half_precision_that_lightning_gives_to_gpus_alone(contestant):
+    """float16 autocast, with the scaled loss that AMP hands to backward."""
+    model = make(*contestant.split())
+    if "swav" in contestant:
+        model.sk = solo_learn.sinkhorn(model)
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = loss_of(model, batch(32))
+    assert loss.isfinite()
+    (1024 * loss).backward()
+    gradients = [p.grad for p in model.backbone.parameters()]
+    assert all(g is not None and g.isfinite().all() for g in gradients)
+
+
+def test_accumulated_halves_are_one_global_batch(tmp_path):
+    cfg = tiny("method=simsiam filter=target_pow", "32-true", "trainer.accumulate_grad_batches=2")
+    summary = train.run(cfg, tmp_path)
+    assert summary["derived"]["global_batch"] == 16
+    assert summary["derived"]["lr"] == summary["derived"]["base_lr"] * 16 / 256
+    saved = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
+    assert saved["global_step"] == 2
+
+
+@pytest.mark.parametrize("method", ["simsiam", "byol"])
+def test_a_compiled_backbone_gives_the_same_run_and_the_same_names(method, tmp_path):
+    """By the eager backend, which needs no compiler: the graph is captured, the kernels are not."""
+    found = {}
+    for compiled in ("false", "eager"):
+        folder = tmp_path / compiled
+        folder.mkdir()
+        summary = train.run(
+            tiny(f"method={method} filter=online_log1p", "32-true", f"backbone.compile={compiled}"),
+            folder,
+        )
+        saved = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+        found[compiled] = summary["last"]["train/loss"], saved["state_dict"].keys()
+    assert found["eager"][0] == pytest.approx(found["false"][0], abs=1e-5)
+    assert found["eager"][1] == found["false"][1]

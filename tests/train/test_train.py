@@ -1,0 +1,474 @@
+"""Runs: what they leave, that they repeat and resume, several processes, half precision."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import math
+import subprocess
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT, command
+from omegaconf import OmegaConf
+from support.small_runs import QUICK, SMALL, configure, rows, run
+
+from rdm_solo import train
+from rdm_solo.methods import solo_learn
+from rdm_solo.runs.columns import COLUMNS
+from rdm_solo.train import derived_values, resuming
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    return folder, run(folder, *SMALL, "filter=target_pow")
+
+
+class TestFolder:
+    def test_metrics_hold_every_column_for_every_epoch(self, finished):
+        folder, _ = finished
+        table = rows(folder)
+        assert list(table[0]) == COLUMNS
+        assert [row["epoch"] for row in table] == [0, 1]
+        assert all(math.isfinite(value) for row in table for value in row.values())
+        for row in table:
+            gap = row["erank/target"] - row["erank/online"]
+            assert row["erank/gap"] == pytest.approx(gap, rel=1e-4)
+            assert row["erank/gap"] > 0
+
+    def test_spectra_give_the_same_eranks_as_the_table(self, finished):
+        folder, _ = finished
+        spectra = np.load(folder / "spectra.npz")
+        assert list(spectra["epoch"]) == [0, 1]
+        assert list(spectra["rows"]) == [128, 128]
+        for epoch, row in enumerate(rows(folder)):
+            for branch in ("online", "target", "projection"):
+                lam = spectra[f"lam_{branch}"][epoch]
+                assert lam.shape == (16,)
+                q = lam / lam.sum()
+                erank = np.exp(-(q[q > 0] * np.log(q[q > 0])).sum())
+                assert erank == pytest.approx(row[f"erank/{branch}"], rel=1e-5)
+            curve = np.sqrt(spectra["lam_online"][epoch] / spectra["lam_target"][epoch])
+            np.testing.assert_allclose(spectra["filter_curve"][epoch], curve)
+
+    def test_the_checkpoint_loads_with_weights_only(self, finished):
+        folder, _ = finished
+        saved = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+        assert saved["epoch"] == 1
+        assert any(key.startswith("backbone.") for key in saved["state_dict"])
+
+    def test_the_summary_says_what_made_it(self, finished):
+        folder, returned = finished
+        summary = json.loads((folder / "summary.json").read_text())
+        assert summary == json.loads(json.dumps(returned))
+        assert summary["derived"]["lr"] == pytest.approx(0.5 * 16 / 256)
+        assert summary["derived"]["base_lr"] == 0.5
+        assert summary["derived"]["global_batch"] == 16
+        assert summary["last"]["erank/online"] == rows(folder)[-1]["erank/online"]
+        assert {"torch", "solo-learn", "python"} <= set(summary["versions"])
+        assert summary["config"]["p"] == -0.5
+        assert summary["seed"] == 0
+        assert summary["seconds"] > 0
+
+    def test_the_picture_is_drawn(self, finished):
+        folder, _ = finished
+        picture = (folder / "figures" / "erank.png").read_bytes()
+        assert picture.startswith(b"\x89PNG")
+        assert len(picture) > 5000
+
+    def test_nothing_else_is_written(self, finished):
+        folder, _ = finished
+        files = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+        assert files == {
+            "metrics.csv",
+            "spectra.npz",
+            "summary.json",
+            "figures/erank.png",
+            "checkpoints/last.ckpt",
+        }
+
+
+class TestRepetition:
+    def test_the_same_seed_gives_the_same_metrics_and_another_does_not(self, finished, tmp_path):
+        folder, _ = finished
+        run(tmp_path / "again", *SMALL, "filter=target_pow")
+        assert rows(tmp_path / "again") == rows(folder)
+        run(tmp_path / "other", *SMALL, "filter=target_pow", "seed=1")
+        assert rows(tmp_path / "other") != rows(folder)
+
+    @pytest.mark.parametrize("method", ["simsiam", "byol"])
+    def test_a_resumed_run_equals_one_that_was_not_interrupted(self, method, tmp_path):
+        options = [*SMALL, f"method={method}", "max_epochs=4", "optimizer.name=sgd"]
+        run(tmp_path / "whole", *options)
+        full = configure(*options)
+        cut = tmp_path / "cut"
+        cut.mkdir()
+        parts = train.build(full, cut)
+
+        class Interrupt(solo_learn.pl.Callback):
+            def on_train_epoch_start(self, trainer, pl_module):
+                if trainer.current_epoch == 2:
+                    raise RuntimeError("power cut")
+
+        parts["trainer"].callbacks.append(Interrupt())
+        with pytest.raises(RuntimeError, match="power cut"):
+            parts["trainer"].fit(parts["model"], datamodule=parts["data"])
+        assert len(rows(cut)) == 2
+        run(tmp_path / "resumed", *options, f"resume={cut}")
+        assert rows(tmp_path / "resumed") == rows(tmp_path / "whole")
+        whole, resumed = (np.load(tmp_path / f / "spectra.npz") for f in ("whole", "resumed"))
+        assert all(np.array_equal(whole[name], resumed[name]) for name in whole.files)
+        a, b = (
+            torch.load(tmp_path / f / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+            for f in ("whole", "resumed")
+        )
+        assert all(torch.equal(a[key], b[key]) for key in a)
+
+    def test_a_requeued_job_keeps_its_history(self, tmp_path, monkeypatch):
+        """SLURM starts the same command again; Lightning finds its own checkpoint in the folder."""
+        options = [*SMALL, "optimizer.name=sgd"]
+        run(tmp_path, *options, "max_epochs=2", "scheduler.warmup_epochs=0")
+        before, last = rows(tmp_path), tmp_path / "checkpoints" / "last.ckpt"
+        last.rename(tmp_path / "hpc_ckpt_1.ckpt")
+        for name, value in {
+            "NTASKS": 1,
+            "JOB_ID": 7,
+            "PROCID": 0,
+            "LOCALID": 0,
+            "NODEID": 0,
+        }.items():
+            monkeypatch.setenv(f"SLURM_{name}", str(value))
+        monkeypatch.setenv("SLURM_JOB_NAME", "pretrain")
+        run(tmp_path, *options, "max_epochs=3", "scheduler.warmup_epochs=0")
+        after = rows(tmp_path)
+        assert [row["epoch"] for row in after] == [0, 1, 2]
+        assert after[:2] == before
+        with np.load(tmp_path / "spectra.npz") as saved:
+            assert saved["epoch"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("method", ["simsiam", "byol"])
+@pytest.mark.parametrize(
+    "name",
+    ["learnable", "linear", "identity", "online_pow", "online_log", "online_log1p", "target_pow"],
+)
+def test_every_method_and_filter_trains_in_bf16_with_accumulation(method, name, tmp_path):
+    run(
+        tmp_path,
+        *SMALL,
+        f"method={method}",
+        f"filter={name}",
+        "max_epochs=1",
+        "trainer.precision=bf16-mixed",
+        "trainer.accumulate_grad_batches=2",
+    )
+    (row,) = rows(tmp_path)
+    assert all(math.isfinite(value) for value in row.values())
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["derived"]["global_batch"] == 32
+    assert summary["derived"]["lr"] == pytest.approx(summary["derived"]["base_lr"] * 32 / 256)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "lars", "adam", "adamw"])
+def test_every_optimiser_runs_with_warm_up_and_cosine(optimizer, tmp_path):
+    rate = "0.001" if optimizer.startswith("adam") else "0.5"
+    run(tmp_path, *SMALL, f"optimizer.name={optimizer}", f"optimizer.lr={rate}")
+    assert len(rows(tmp_path)) == 2
+
+
+def test_a_schedule_moves_p_with_the_epochs(tmp_path):
+    cfg = configure(*SMALL, "filter=target_pow", "p={schedule: linear, start: 0, end: -1}")
+    parts = train.build(cfg, tmp_path)
+    seen = []
+
+    class Watch(solo_learn.pl.Callback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            seen.append(pl_module.filters[0].p)
+
+    parts["trainer"].callbacks.append(Watch())
+    parts["trainer"].fit(parts["model"], datamodule=parts["data"])
+    assert seen == [0, -1]
+
+
+def test_diagnostics_and_knn_can_be_thinned_out_or_off(tmp_path):
+    run(
+        tmp_path / "a",
+        *SMALL,
+        "max_epochs=3",
+        "diagnostics.every_n_epochs=2",
+        "knn.every_n_epochs=0",
+    )
+    with open(tmp_path / "a" / "metrics.csv", newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [bool(row["erank/online"]) for row in table] == [True, False, True]
+    assert not any(row["val/knn_acc1"] for row in table)
+    run(tmp_path / "b", *SMALL, "diagnostics.max_rows=40")
+    assert list(np.load(tmp_path / "b" / "spectra.npz")["rows"]) == [32, 32]
+    run(tmp_path / "c", *SMALL, "diagnostics.every_n_epochs=0")
+    assert not (tmp_path / "c" / "spectra.npz").exists()
+
+
+def test_multi_crop_trains_byol_and_is_refused_for_simsiam(tmp_path):
+    pipelines = (
+        "dataset.views.pipelines=[{_target_: rdm_solo.data.Pipeline, size: 8},"
+        "{_target_: rdm_solo.data.Pipeline, size: 4, num_crops: 2, crop_scale: [0.1, 0.4]}]"
+    )
+    run(tmp_path, *SMALL, "method=byol", "optimizer.name=sgd", "filter=target_pow", pipelines)
+    assert len(rows(tmp_path)) == 2
+    with pytest.raises(SystemExit):
+        run(tmp_path, *SMALL, "method=simsiam", pipelines)
+
+
+ACCUMULATE = "trainer.accumulate_grad_batches=2"
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("overrides", "says"),
+        [
+            (["batch_size=1"], "batch_size must be a whole number of at least 2, got 1"),
+            (["batch_size=x"], "batch_size must be a whole number"),
+            (["batch_size=65"], "batch_size=65 on 1 process(es) is more than the 64 training"),
+            (["dataset.num_train=0"], "num_train"),
+            (["max_epochs=0"], "max_epochs must be a whole number of at least 1, got 0"),
+            (["p=-0.5"], "p=-0.5 would be ignored: filter=learnable has no exponent"),
+            (["filter=target_pow", "p=soft"], "p must be a finite number or a schedule"),
+            (["filter=target_pow", "p=.nan"], "p must be a finite number or a schedule"),
+            (["scheduler.warmup_epochs=5"], "scheduler.warmup_epochs=5 is longer than"),
+            (["optimizer.name=sdg"], "optimizer.name must be one of"),
+            (["resume=nowhere"], "resume=nowhere holds no checkpoints/last.ckpt"),
+            (["+trainer.max_epoch=3"], "max_epoch"),
+            (["+trainer.max_epochs=3"], "trainer.max_epochs is set by the run itself"),
+            (["trainer.precision=64-true"], "trainer.precision must be one of"),
+            (["trainer.accelerator=mps"], "trainer.accelerator must be auto, cpu or gpu"),
+            (["knn.k=0"], "knn.k must be a whole number of at least 1, got 0"),
+            (["diagnostics.max_rows=0"], "diagnostics.max_rows must be a whole number"),
+            (["optimizer.lr=-1"], "optimizer.lr must be a number of at least 0, got -1"),
+            (["backbone.stem=smal"], "backbone.stem must be 'small' or 'imagenet'"),
+            (["backbone.compile=inductr"], "did you mean 'inductor'"),
+            (["backbone.name=resnet19"], "did you mean 'resnet18'"),
+            (["backbone.name=resnet26"], "timm has one: backbone.name=timm/resnet26"),
+            (["backbone.name=timm/resnet19"], "timm has no such model"),
+            (["++trainer.logger=false"], "trainer.logger is set by the run itself"),
+        ],
+    )
+    def test_one_sentence_and_no_traceback(self, overrides, says, tmp_path, capsys):
+        with pytest.raises(SystemExit) as left:
+            run(tmp_path, *SMALL, *overrides)
+        assert left.value.code == 2
+        error = capsys.readouterr().err.strip().splitlines()[-1]
+        assert error.startswith("error: ")
+        assert says in error
+        assert not (tmp_path / "metrics.csv").exists()
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to use")
+    @pytest.mark.parametrize(
+        ("overrides", "says"),
+        [
+            (["method=swav", "filter=online_log"], "method=swav has no place for one, since its"),
+            (["method=simsiam", "filter=none"], "filter=none: method=simsiam needs one"),
+            (["method=vanilla", "p=-1"], "p=-1 would be ignored"),
+            (["method=byol", "method.momentum.base_tau=1.5"], "base_tau must be from 0 to 1"),
+            (["method=dino", "method.kwargs.clip_grad=1", ACCUMULATE], "clips before float16"),
+            (["method=symsimsiam", "method.center=mean"], "method.center must be 'ema' or 'batch'"),
+        ],
+    )
+    def test_what_a_method_cannot_take(self, overrides, says, tmp_path, capsys):
+        options = [option for option in SMALL if "pred_hidden" not in option]
+        with pytest.raises(SystemExit):
+            run(tmp_path, *options, *overrides)
+        assert says in capsys.readouterr().err
+
+    def test_a_gpu_that_is_absent(self, tmp_path, capsys):
+        with pytest.raises(SystemExit):
+            run(tmp_path, *SMALL, "trainer.accelerator=gpu")
+        assert "shows no GPU" in capsys.readouterr().err
+
+    def test_missing_cifar_before_a_model_is_built(self, tmp_path, capsys):
+        with pytest.raises(SystemExit):
+            run(tmp_path, "dataset=cifar10", f"dataset.root={tmp_path / 'none'}")
+        error = capsys.readouterr().err
+        assert "dataset.root" in error
+        assert "dataset.download=true" in error
+
+
+class TestWarnings:
+    @pytest.mark.parametrize(
+        ("overrides", "says"),
+        [
+            (["filter=online_log1p", "method.kwargs.proj_output_dim=48"], "less than twice the 48"),
+            (["filter=online_log1p"], "weak under strong augmentation"),
+            (["filter=online_log"], "negative below sigma = 1"),
+            (["filter=linear", "scheduler.warmup_epochs=0"], "may collapse: warm up"),
+            (["filter=linear", "optimizer.lr=0.8"], "may collapse: 0.5 or less"),
+        ],
+    )
+    def test_risky_settings_get_a_sentence(self, overrides, says, tmp_path, caplog):
+        with caplog.at_level(logging.WARNING, "rdm_solo"):
+            train.build(configure(*SMALL, *overrides), tmp_path)
+        assert any(says in record.message for record in caplog.records)
+
+    def test_the_default_gets_none(self, tmp_path, caplog):
+        with caplog.at_level(logging.WARNING, "rdm_solo"):
+            train.build(configure("filter=target_pow"), tmp_path)
+        assert not caplog.records
+
+
+def test_several_processes_are_counted_in_the_global_batch():
+    trainer = OmegaConf.create({"devices": 4, "num_nodes": 2, "accelerator": "cpu"})
+    assert derived_values.world_size(trainer) == 8
+
+
+@pytest.mark.process
+class TestCommand:
+    def test_help_answers_without_torch(self, tmp_path):
+        out = command("rdm_solo.train", "--help", cwd=tmp_path)
+        assert out.returncode == 0
+        for word in ("target_pow", "byol", "cifar100", "batch_size", "++trainer.NAME=VALUE"):
+            assert word in out.stdout
+        assert not list(tmp_path.iterdir())
+
+    def test_cfg_job_shows_what_a_run_uses(self, tmp_path):
+        out = command("rdm_solo.train", "--cfg", "job", "filter=online_pow", cwd=tmp_path)
+        cfg = OmegaConf.create(out.stdout)
+        assert (cfg.p, cfg.filter.branch, cfg.max_epochs) == (1.0, "online", 30)
+
+    @pytest.mark.parametrize(
+        ("argument", "says"),
+        [
+            ("method=simsam", "did you mean 'simsiam'"),
+            ("filter=target", "did you mean 'target_pow'"),
+            ("dataset=cifar", "did you mean 'cifar10"),
+            ("bach_size=3", "did you mean 'batch_size'"),
+            ("optimizer.lrr=3", "did you mean 'optimizer.lr'"),
+            ("trainer.fast_dev_run=true", "++trainer.fast_dev_run"),
+            ("+nonsense=1", "no option 'nonsense'"),
+            ("p=[", "cannot read the arguments"),
+            ("filter.name=target_pow", "write filter=... instead"),
+            ("hydra.run.dir=blocked/run", "cannot be written"),
+        ],
+    )
+    def test_what_is_mistyped_is_answered_in_one_sentence(self, argument, says, tmp_path):
+        (tmp_path / "blocked").write_text("a file where a folder should be")
+        out = command("rdm_solo.train", argument, cwd=tmp_path)
+        assert out.returncode == 2
+        assert out.stderr.startswith("error: ")
+        assert len(out.stderr.strip().splitlines()) == 1
+        assert says in out.stderr
+        assert "Traceback" not in out.stderr + out.stdout
+
+    def test_a_sweep_from_the_terminal_leaves_a_folder_for_each_p(self, tmp_path):
+        arguments = [*QUICK, *SMALL, "max_epochs=1", "filter=target_pow", "p=-1,-0.5"]
+        out = command("rdm_solo.train", "-m", *arguments, cwd=tmp_path)
+        assert out.returncode == 0, out.stderr[-2000:]
+        assert "erank/target" in out.stdout + out.stderr
+        summaries = sorted(tmp_path.glob("runs/*_sweep/*/summary.json"))
+        assert [json.loads(s.read_text())["config"]["p"] for s in summaries] == [-1, -0.5]
+        assert {p.name for p in tmp_path.iterdir()} == {"runs"}
+        assert all((s.parent / ".hydra" / "config.yaml").exists() for s in summaries)
+
+    def test_two_processes_over_gloo_count_as_one_batch(self, tmp_path):
+        """In a sweep, whose second job must not take itself for a process of the first one's.
+
+        That gradients equal one process's is in test_distributed; batch norm, which sees a
+        process's rows alone on a CPU, keeps whole runs from being compared.
+        """
+        common = [*QUICK, *SMALL, "filter=target_pow", "max_epochs=1"]
+        two = ["trainer=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "batch_size=8"]
+        out = command("rdm_solo.train", "-m", *common, *two, "p=-0.5,-1", cwd=tmp_path)
+        assert out.returncode == 0, (out.stdout + out.stderr)[-3000:]
+        summaries = sorted(tmp_path.rglob("summary.json"))
+        assert len(summaries) == 2
+        for path in summaries:
+            summary = json.loads(path.read_text())
+            assert summary["processes"] == 2
+            assert summary["derived"]["global_batch"] == 16
+            assert np.load(path.parent / "spectra.npz")["rows"][0] == 128
+            assert all(math.isfinite(value) for value in summary["last"].values())
+            assert summary["last"]["erank/gap"] > 0
+
+
+def test_runs_leave_the_checkout_clean():
+    paths = ["runs/a/metrics.csv", "data/a", "uv.lock", "dist/a.whl"]
+    out = subprocess.run(
+        ["git", "check-ignore", *paths], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert out.stdout.split() == paths
+
+
+class TestResume:
+    def test_a_prolonged_run_follows_the_new_schedule(self, finished, tmp_path):
+        folder, _ = finished
+        cfg = configure(*SMALL, "filter=target_pow", "max_epochs=4", f"resume={folder}")
+        parts = train.build(cfg, tmp_path)
+        rates = []
+
+        class Watch(solo_learn.pl.Callback):
+            def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+                rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+        parts["trainer"].callbacks.append(Watch())
+        checkpoint = parts["checkpoint"]
+        parts["trainer"].fit(parts["model"], datamodule=parts["data"], ckpt_path=checkpoint)
+        lr, steps = parts["derived"]["lr"], range(8, 16)
+        want = [lr * (1 + math.cos(math.pi * (step - 4) / 12)) / 2 for step in steps]
+        assert rates == pytest.approx(want)
+        assert [row["epoch"] for row in rows(tmp_path)] == [0, 1, 2, 3]
+
+    def test_a_finished_run_and_another_experiment_are_refused(self, finished, tmp_path):
+        folder, _ = finished
+        with pytest.raises(ValueError, match="has finished 2 epochs"):
+            train.build(configure(*SMALL, "filter=target_pow", f"resume={folder}"), tmp_path)
+        (tmp_path / "checkpoints").mkdir()
+        (tmp_path / ".hydra").mkdir()
+        (tmp_path / "checkpoints" / "last.ckpt").write_bytes(
+            (folder / "checkpoints" / "last.ckpt").read_bytes()
+        )
+        OmegaConf.save(configure(*SMALL, "filter=target_pow"), tmp_path / ".hydra" / "config.yaml")
+        options = [*SMALL, "max_epochs=4", f"resume={tmp_path}"]
+        new = tmp_path / "new"
+        train.build(configure(*options, "filter=target_pow"), new)
+        with pytest.raises(ValueError, match="this run's own folder"):
+            train.build(configure(*options, "filter=target_pow"), tmp_path)
+        with pytest.raises(ValueError, match="another 'filter'"):
+            train.build(configure(*options, "filter=identity"), new)
+        with pytest.raises(ValueError, match="another 'p'"):
+            train.build(configure(*options, "filter=target_pow", "p=-1"), new)
+
+    def test_data_may_have_moved(self):
+        """Where the files lie and how many processes read them is no part of the experiment."""
+        cfg = configure("dataset=cifar10", "dataset.root=/here")
+        moved = configure("dataset=cifar10", "dataset.root=/there", "dataset.download=true")
+        other = configure("dataset=cifar10", "dataset.root=/here", "dataset.image_size=28")
+        assert resuming._shared(cfg, "dataset") == resuming._shared(moved, "dataset")
+        assert resuming._shared(cfg, "dataset") != resuming._shared(other, "dataset")
+
+    def test_swavs_queue_is_resumed(self, tmp_path):
+        """A run broken off after one of two epochs ends as the uninterrupted one."""
+        options = [o for o in SMALL if "pred_hidden" not in o]
+        options += ["method=swav", "method.kwargs.num_prototypes=8", "scheduler.warmup_epochs=0"]
+        options += ["method.kwargs.queue_size=32", "method.kwargs.epoch_queue_starts=0"]
+        whole = run(tmp_path / "whole", *options)
+
+        class BreakOff(solo_learn.pl.Callback):
+            def on_train_epoch_start(self, trainer, pl_module):
+                if trainer.current_epoch == 1:
+                    raise KeyboardInterrupt
+
+        (tmp_path / "half").mkdir()
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            train.run(configure(*options), tmp_path / "half", [BreakOff()])
+        resumed = run(tmp_path / "rest", *options, f"resume={tmp_path / 'half'}")
+        assert resumed["last"]["train/loss"] == whole["last"]["train/loss"]
+
+
+def test_either_backbone_goes_with_either_kind_of_image(tmp_path):
+    for options in (
+        ["backbone.name=resnet18"],
+        ["dataset=synthetic", "backbone.name=small_resnet"],
+    ):
+        parts = train.build(configure(*options), tmp_path)
+        assert parts["data"].expand_channels == (3 if "resnet18" in options[0] else None)
