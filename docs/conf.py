@@ -16,7 +16,20 @@ from rdm_solo import __version__
 
 project = "rdm_solo"
 release = version = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.apidoc", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+# A page for each room, written into docs/api/ when the site is built.
+apidoc_modules = [
+    {
+        "path": "../rdm_solo",
+        "destination": "api",
+        "exclude_patterns": ["**/__main__.py"],
+        "module_first": True,
+        "separate_modules": False,
+        "include_private": False,
+        "max_depth": 2,
+        "automodule_options": {"members"},
+    }
+]
 exclude_patterns = ["_build"]
 default_role = "py:obj"  # `name` in a docstring: a link where there is something to link to
 highlight_language = "text"  # indented blocks are commands; Python is marked as such
@@ -33,6 +46,8 @@ myst_heading_anchors = 3
 
 # An override without a docstring does what its parent promises: it needs no entry here.
 autodoc_inherit_docstrings = False
+# A room's __init__ repeats names of its modules, which have the entries.
+autodoc_default_options = {"ignore-module-all": True}
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 

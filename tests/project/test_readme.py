@@ -1,4 +1,4 @@
-"""The README says what is there; test_docs.py has its links, its Python and its commands."""
+"""README and CONTRIBUTING list what is there; test_docs.py has links, Python and commands."""
 
 from __future__ import annotations
 
@@ -25,6 +25,20 @@ def test_every_option_and_no_other_is_in_the_table(group):
     assert options_in(group) == {path.stem for path in files}
 
 
-def test_its_modules_exist():
-    for path in re.findall(r"^    (rdm_solo/\S+) ", README, re.M):
-        assert (ROOT / path).exists(), path
+def test_it_is_short():
+    assert len(README.splitlines()) <= 150
+
+
+def test_contributing_has_every_room_and_no_other():
+    table = (ROOT / "CONTRIBUTING.md").read_text().split("| room | what is in it |")[1]
+    first = re.findall(r"^\| ([^|]+) \|", table.split("\n\n")[0], re.M)
+    named = {name for cell in first for name in re.findall(r"`([\w.]+/?)`", cell)}
+    package = ROOT / "rdm_solo"
+    rooms = {f"{path.parent.name}/" for path in package.glob("*/__init__.py")}
+    # Files directly in the package start a command from its room, or are what all rooms stand on.
+    ground = {path.name for path in package.glob("*.py") if "__main__" not in path.read_text()}
+    assert named == rooms | ground - {"__init__.py"}
+
+
+def test_few_files_stand_directly_in_the_package():
+    assert len(list((ROOT / "rdm_solo").glob("*.py"))) <= 10
