@@ -1,11 +1,22 @@
-"""What is said to the user when a name is wrong: the nearest known one."""
+"""Checks of values that a user gave, and the sentence that refuses one.
+
+Each check raises a ``ValueError`` that names the option, what is allowed, and what it got.
+"""
 
 from __future__ import annotations
 
-__all__ = ["suggest"]
+import math
+from collections.abc import Iterable
+from numbers import Integral, Real
+from typing import NoReturn
+
+__all__ = ["check_choice", "check_number", "check_switch", "check_whole", "suggest"]
+
+# Counts and sizes reach C code as 32-bit numbers; nothing that a run can use is larger.
+LARGEST = 2**31 - 1
 
 
-def suggest(word: object, allowed: tuple[str, ...] | list[str]) -> str:
+def suggest(word: object, allowed: Iterable[str]) -> str:
     """The clause that names the closest allowed word, or nothing when none is close.
 
     >>> suggest("cosin", ["linear", "cosine"])
@@ -15,3 +26,139 @@ def suggest(word: object, allowed: tuple[str, ...] | list[str]) -> str:
 
     close = difflib.get_close_matches(str(word), list(allowed), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def check_whole(
+    name: str, value: object, least: int = 0, most: int | None = None, alternative: str = ""
+) -> int:
+    """The value, a whole number from ``least`` to ``most`` (2147483647 where none is given).
+
+    Booleans and floats such as 2.0 are refused. ``alternative`` says what else is allowed; the
+    caller tests for it.
+
+    >>> check_whole("batch_size", 2.0, 2)
+    Traceback (most recent call last):
+    ValueError: batch_size must be a whole number of at least 2, got 2.0.
+    >>> check_whole("seed", 10**14)
+    Traceback (most recent call last):
+    ValueError: seed must be a whole number from 0 to 2147483647, got 100000000000000.
+    >>> check_whole("watch.gap_epochs", -1, 0, alternative="null to switch it off")
+    Traceback (most recent call last):
+    ValueError: watch.gap_epochs must be a whole number of at least 0, or null to switch it off, \
+got -1.
+    """
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if whole and least <= int(value) <= (LARGEST if most is None else most):  # type: ignore[call-overload]
+        return int(value)  # type: ignore[call-overload, no-any-return]
+    too_large = whole and int(value) > LARGEST  # type: ignore[call-overload]
+    if most is None and too_large:
+        most = LARGEST
+    _refuse(name, value, "a whole number" + _interval(least, most), alternative)
+
+
+def check_number(
+    name: str,
+    value: object,
+    least: float | None = None,
+    most: float | None = None,
+    *,
+    above: float | None = None,
+    below: float | None = None,
+    alternative: str = "",
+) -> float:
+    """The value, a finite number in the interval; ``above`` and ``below`` exclude the ends.
+
+    Booleans are refused, as are NaN, infinity, and whole numbers that no float holds.
+
+    >>> check_number("lr", 1, least=0)
+    1.0
+    >>> check_number("alpha", 1.0, above=0, below=1)
+    Traceback (most recent call last):
+    ValueError: alpha must be a number above 0 and below 1, got 1.0.
+    >>> check_number("momentum", float("nan"), 0, 1)
+    Traceback (most recent call last):
+    ValueError: momentum must be a number from 0 to 1, got nan.
+    """
+    number = finite(value)
+    inside = number is not None and (
+        (least is None or number >= least)
+        and (most is None or number <= most)
+        and (above is None or number > above)
+        and (below is None or number < below)
+    )
+    if number is not None and inside:
+        return number
+    interval = _interval(least, most, above, below)
+    _refuse(name, value, f"a {'' if interval else 'finite '}number{interval}", alternative)
+
+
+def check_switch(name: str, value: object, alternative: str = "") -> bool:
+    """The value, ``True`` or ``False``; Hydra hands over the words ``no`` and ``off`` as text.
+
+    >>> check_switch("dataset.download", "no")
+    Traceback (most recent call last):
+    ValueError: dataset.download must be true or false, got 'no'.
+    """
+    if isinstance(value, bool):
+        return value
+    _refuse(name, value, "true or false", alternative)
+
+
+def check_choice(name: str, value: object, allowed: Iterable[str]) -> str:
+    """The value, one of the allowed words.
+
+    >>> check_choice("schedule", "cosin", ["linear", "cosine"])
+    Traceback (most recent call last):
+    ValueError: schedule must be one of linear, cosine, got 'cosin'; did you mean 'cosine'?
+    """
+    words = list(allowed)
+    if isinstance(value, str) and value in words:
+        return value
+    raise ValueError(
+        f"{name} must be one of {', '.join(words)}, got {_shown(value)}"
+        f"{suggest(value, words) or '.'}"
+    )
+
+
+def finite(value: object) -> float | None:
+    """The value as a float, or ``None`` where it is not a finite number.
+
+    >>> finite(2), finite(True), finite(float("inf")), finite(10**400)
+    (2.0, None, None, None)
+    """
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _interval(
+    least: float | None,
+    most: float | None,
+    above: float | None = None,
+    below: float | None = None,
+) -> str:
+    if least is not None and most is not None:
+        return f" from {least} to {most}"
+    bounds = (
+        (" of at least", least),
+        (" above", above),
+        (" of at most", most),
+        (" below", below),
+    )
+    return " and".join(f"{words} {bound}" for words, bound in bounds if bound is not None)
+
+
+def _refuse(name: str, value: object, allowed: str, alternative: str) -> NoReturn:
+    other = f", or {alternative}," if alternative else ","
+    raise ValueError(f"{name} must be {allowed}{other} got {_shown(value)}.")
+
+
+def _shown(value: object) -> str:
+    """The value as Python writes it; Python writes no number of more than 4300 digits."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"a whole number of {value.bit_length()} bits"
+    return repr(value)

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from rdm_solo.callbacks.last_epoch import ends
-from rdm_solo.callbacks.neighbours import Neighbours, all_rows, unit
+from rdm_solo.callbacks.neighbours import Neighbours, unit
+from rdm_solo.distributed import gather
 from rdm_solo.methods.solo_learn import pl
 
 __all__ = ["WeightedKNN"]
@@ -26,8 +27,8 @@ class WeightedKNN(pl.Callback):  # type: ignore[misc,name-defined]
         if trainer.current_epoch % self.every_n_epochs and not ends(trainer):
             return
         validation = [(unit(pl_module.backbone(x)), y) for x, y in trainer.val_dataloaders]
-        queries = all_rows(torch.cat([features for features, _ in validation]))
-        labels = all_rows(torch.cat([y for _, y in validation]))
+        queries = torch.cat(gather(torch.cat([features for features, _ in validation])))
+        labels = torch.cat(gather(torch.cat([y for _, y in validation])))
         found = Neighbours(queries, self.k)
         for x, y in trainer.datamodule.memory_dataloader():
             found.add(unit(pl_module.backbone(x)), y)

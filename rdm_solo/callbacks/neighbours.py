@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["Neighbours", "all_rows", "unit"]
+from rdm_solo.distributed import gather, rank
+
+__all__ = ["Neighbours", "unit"]
 
 
 class Neighbours:
@@ -35,11 +36,10 @@ class Neighbours:
 
     def merge_processes(self) -> None:
         """Take in what the other processes found for the same queries."""
-        if not _several():
-            return
-        near, labels = self.similarity, self.labels
-        for other in _gather(near, labels):
-            self._keep(*other)
+        near, labels = (gather(x.mT.contiguous()) for x in (self.similarity, self.labels))
+        for other in range(len(near)):
+            if other != rank():
+                self._keep(near[other].mT, labels[other].mT)
 
     def scores(self, classes: int, temperature: float) -> Tensor:
         r"""Class scores :math:`\sum_{j \in kNN} e^{\cos_j / T} [y_j = c]`, ``(n, classes)``."""
@@ -57,30 +57,3 @@ class Neighbours:
 def unit(x: Tensor) -> Tensor:
     """Rows of unit length in float32."""
     return torch.nn.functional.normalize(x.float(), dim=1)
-
-
-def all_rows(x: Tensor) -> Tensor:
-    """The rows of all processes, which need not hold equally many."""
-    if not _several():
-        return x
-    size = torch.tensor([len(x)], device=x.device)
-    sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size())]
-    dist.all_gather(sizes, size)
-    longest = max(int(s) for s in sizes)
-    padded = torch.cat([x, x.new_zeros(longest - len(x), *x.shape[1:])])
-    parts = [torch.empty_like(padded) for _ in sizes]
-    dist.all_gather(parts, padded)
-    return torch.cat([part[: int(s)] for part, s in zip(parts, sizes)])
-
-
-def _several() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def _gather(near: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """What every other process holds; a process may hold fewer than k columns."""
-    columns = all_rows(near.mT.contiguous()).mT, all_rows(labels.mT.contiguous()).mT
-    counts = all_rows(torch.tensor([near.shape[1]], device=near.device)).tolist()
-    rank = dist.get_rank()
-    parts = zip(*(torch.split_with_sizes(column, counts, dim=1) for column in columns))
-    return [part for other, part in enumerate(parts) if other != rank]

@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader
 
 from rdm_solo.data.decoding import Decoded, Task, _Decoder
 from rdm_solo.data.images import DataError, Files
-from rdm_solo.data.memory_loader import EpochLoader, _process
+from rdm_solo.data.memory_loader import EpochLoader
+from rdm_solo.distributed import world_size
 
 __all__ = ["FileLoader"]
 
@@ -106,7 +107,7 @@ class FileLoader(EpochLoader):
         if self.images.reading.workers is not None:
             return self.images.reading.workers
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        processes = self._process[1] if self._process else _process()[1]
+        processes = self._process[1] if self._process else world_size()
         if torch.cuda.is_available():  # some of them may be on other machines
             processes = min(processes, torch.cuda.device_count())
         return max(1, min(16, (cores or 1) // processes))

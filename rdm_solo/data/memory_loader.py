@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from rdm_solo import distributed
 from rdm_solo.data.draws import generator
 from rdm_solo.data.views import Views
 
@@ -150,7 +151,7 @@ class EpochLoader:
 
     def _slices(self) -> list[slice]:
         """This process's part of the epoch's order, step by step."""
-        rank, world = self._process or _process()
+        rank, world = self._process or (distributed.rank(), distributed.world_size())
         n, step = len(self.images), self.batch_size * world
         ends = list(range(step, n + 1, step))
         rest = n % step
@@ -191,10 +192,3 @@ class EpochLoader:
         if self.expand_channels is None or x.shape[1] == self.expand_channels:
             return x
         return x.repeat(1, self.expand_channels, 1, 1)
-
-
-def _process() -> tuple[int, int]:
-    """Rank and number of processes."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 1

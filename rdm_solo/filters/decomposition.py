@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
+
+from rdm_solo.distributed import gather_equal, rank, sum_over_processes, world_size
 
 __all__ = ["relative_cut"]
 
@@ -30,10 +31,6 @@ def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
     return eps * math.sqrt(max(n, k))
 
 
-def _world_size() -> int:
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-
-
 class _Decomposition:
     """The spectrum of a global batch and what a filter makes of this process's rows.
 
@@ -50,11 +47,11 @@ class _Decomposition:
 
     def __init__(self, x: Tensor) -> None:
         self.dtype = x.dtype
-        world = _world_size()
+        world = world_size()
         self.n, self.k = len(x) * world, x.shape[1]
         self.dual = self.n < self.k
         # 2-byte features cross the wire as they are: everything is widened on arrival.
-        rows, start = _gather(x) if self.dual and world > 1 else (x, 0)
+        rows, start = (gather_equal(x), rank() * len(x)) if self.dual else (x, 0)
         self.local_rows = slice(start, start + len(x))
         self.all_rows = rows.double()
         self.broken_rows = 0
@@ -83,19 +80,14 @@ class _Decomposition:
     def _gram(self) -> Tensor:
         if self.dual:
             return self.all_rows @ self.all_rows.mT
-        gram = self.all_rows.mT @ self.all_rows
-        if _world_size() > 1:
-            dist.all_reduce(gram)
-        return gram
+        return sum_over_processes(self.all_rows.mT @ self.all_rows)
 
     def _without_broken_rows(self) -> Tensor:
         """Rows with NaN or infinity are set to zero; all processes come here together."""
         finite = self.all_rows.isfinite().all(dim=1, keepdim=True)
         self.all_rows = torch.where(finite, self.all_rows, 0.0)
         broken = (~finite).sum()
-        if not self.dual and _world_size() > 1:
-            dist.all_reduce(broken)
-        self.broken_rows = int(broken)
+        self.broken_rows = int(broken if self.dual else sum_over_processes(broken))
         return self._gram()
 
     def weigh(self, function: Callable[[Tensor], Tensor]) -> float:
@@ -137,10 +129,3 @@ def _in_range(gain: Tensor, peak: float, dtype: torch.dtype) -> Tensor:
     """The gain, rescaled by one constant where the result would be too small or large to use."""
     low, high = (1e-3, 1e3) if dtype == torch.float16 else (1e-4, 1e15)
     return gain if peak == 0 or low <= peak <= high else gain / peak
-
-
-def _gather(local: Tensor) -> tuple[Tensor, int]:
-    """All processes' rows in rank order, and where this process's begin."""
-    parts = [torch.empty_like(local) for _ in range(_world_size())]
-    dist.all_gather(parts, local.contiguous())
-    return torch.cat(parts), dist.get_rank() * len(local)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from rdm_solo.messages import suggest
+from rdm_solo.messages import check_whole, finite, suggest
 
 __all__ = ["Schedule", "as_schedule"]
 
@@ -39,15 +39,10 @@ class Schedule:
             value = getattr(self, name)
             if value is None and (name == "start" or self.kind != "constant"):
                 raise ValueError(f"a {self.kind} schedule needs a number for {name!r}.")
-            if value is not None and not _is_number(value):
+            if value is not None and finite(value) is None:
                 raise ValueError(f"{name!r} of a schedule must be a finite number, got {value!r}.")
-        if self.kind != "constant" and (
-            not isinstance(self.epochs, int) or isinstance(self.epochs, bool) or self.epochs < 1
-        ):
-            raise ValueError(
-                f"'epochs' of a {self.kind} schedule must be a positive integer, "
-                f"got {self.epochs!r}."
-            )
+        if self.kind != "constant":
+            check_whole(f"'epochs' of a {self.kind} schedule", self.epochs, 1)
 
     def __call__(self, epoch: int) -> float:
         assert self.start is not None  # for the type checker, as below
@@ -76,8 +71,9 @@ def as_schedule(value: object, *, epochs: int | None = None, name: str = "p") ->
     """
     if isinstance(value, Schedule):
         return value
-    if _is_number(value):
-        return Schedule("constant", float(value))  # type: ignore[arg-type]
+    number = finite(value)
+    if number is not None:
+        return Schedule("constant", number)
     if isinstance(value, dict) and "schedule" in value:
         known = {"schedule", "start", "end", "epochs"}
         unknown = set(value) - known
@@ -92,7 +88,3 @@ def as_schedule(value: object, *, epochs: int | None = None, name: str = "p") ->
         f"{name} must be a finite number or a schedule, got {value!r}; a schedule is written "
         "{schedule: linear, start: -0.1, end: -0.5}."
     )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -12,10 +12,10 @@ import logging
 import math
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from rdm_solo.filters.decomposition import _Decomposition, _in_range, _world_size
+from rdm_solo.distributed import rank
+from rdm_solo.filters.decomposition import _Decomposition, _in_range
 from rdm_solo.filters.functions import Function, _label, get
 from rdm_solo.filters.schedules import Schedule, as_schedule
 
@@ -133,7 +133,7 @@ class SpectralFilter(nn.Module):
     def _tell_once(self, what: str, message: str) -> None:
         if what not in self._told:
             self._told.add(what)
-            if _world_size() == 1 or dist.get_rank() == 0:
+            if rank() == 0:
                 log.warning(message)
 
 

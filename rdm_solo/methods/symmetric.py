@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
+
+from rdm_solo.distributed import sum_over_processes, world_size
 
 __all__ = ["Center", "symmetric_loss"]
 
@@ -54,9 +55,6 @@ class Center(nn.Module):
     @torch.no_grad()
     def forward(self, z: Tensor) -> Tensor:
         """The centre after this batch's outputs ``z`` of shape ``(N, k)`` have been taken in."""
-        mean = z.float().mean(0)
-        if dist.is_available() and dist.is_initialized():
-            dist.all_reduce(mean)
-            mean /= dist.get_world_size()
+        mean = sum_over_processes(z.float().mean(0)) / world_size()
         self.value.lerp_(mean, 1 - self.momentum)
         return self.value.clone()
