@@ -197,7 +197,7 @@ class _Decoder(MapDataset[Decoded]):
             return [[] for _ in samples]
         height = torch.tensor([image.height if image else 1 for image in images])
         width = torch.tensor([image.width if image else 1 for image in images])
-        rows = self.views.rows(samples, self.seed, epoch)
+        rows = self.views.uniforms(samples, self.seed, epoch)
         boxes = [self.views.pipeline(v).boxes(u, height, width) for v, u in enumerate(rows)]
         return torch.stack(boxes, 1).tolist()
 

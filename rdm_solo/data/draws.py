@@ -38,7 +38,7 @@ def generator(*key: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest, "little"))
 
 
-def random_rows(index: Sequence[int], *key: int | str) -> Tensor:
+def random_rows(index: Sequence[int] | Tensor, *key: int | str) -> Tensor:
     """Uniform rows of ``DRAWS`` numbers that depend on ``key`` and their ``index`` alone.
 
     A counter-based generator (SplitMix64: a row's number times a constant, then mixed), so that any
@@ -49,11 +49,13 @@ def random_rows(index: Sequence[int], *key: int | str) -> Tensor:
     (torch.Size([2, 34]), True)
     """
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
-    start = np.frombuffer(digest, dtype="<u8")
-    count = np.asarray(index, dtype=np.uint64)[:, None] * np.uint64(DRAWS)
-    count = count + np.arange(1, DRAWS + 1, dtype=np.uint64)
-    z = start + count * np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = np.asarray(index, dtype=np.uint64)[:, None] * np.uint64(DRAWS)
+    z = z + np.arange(1, DRAWS + 1, dtype=np.uint64)
+    z *= np.uint64(0x9E3779B97F4A7C15)
+    z += np.frombuffer(digest, dtype="<u8")
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        z ^= z >> np.uint64(shift)
+        z *= np.uint64(factor)
     z ^= z >> np.uint64(31)
-    return torch.from_numpy((z >> np.uint64(40)).astype(np.float32) * np.float32(2**-24))
+    z >>= np.uint64(40)
+    return torch.from_numpy(z.astype(np.float32) * np.float32(2**-24))

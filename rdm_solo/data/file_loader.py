@@ -76,7 +76,7 @@ class FileLoader(EpochLoader):
         if self.views is None:
             x = crops[0].float().div_(255).sub_(shift).div_(scale)
             return self._expand(x), labels
-        rows = self.views.rows(drawn, self.seed, epoch)
+        rows = self.views.uniforms(drawn, self.seed, epoch)
         views = [
             self._expand(self.views.pipeline(v).finish(crop, u).sub_(shift).div_(scale))
             for v, (crop, u) in enumerate(zip(crops, rows))

@@ -123,13 +123,12 @@ class EpochLoader:
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...] | tuple[Tensor, list[Tensor], Tensor]]:
         order = self._order()
-        tables = self.views.tables(len(order), self.seed, self.epoch) if self.views else []
+        uniforms = self.views.uniforms(order, self.seed, self.epoch) if self.views else []
         source = self._on_device()
         scale = 255 * self._per_channel(self.std)
         shift = self._per_channel(self.mean) / self._per_channel(self.std)
         for piece in self._slices():
-            rows = order[piece]
-            index = rows.to(self.device, non_blocking=True)
+            index = order[piece].to(self.device, non_blocking=True)
             x = source.images.index_select(0, index).float()
             labels = source.labels.index_select(0, index)
             if self.views is None:
@@ -137,8 +136,8 @@ class EpochLoader:
                 continue
             x.div_(255)
             crops = [
-                self._expand(self.views.view(x, v, table[rows]).mul_(255 / scale).sub_(shift))
-                for v, table in enumerate(tables)
+                self._expand(self.views.view(x, v, u[piece]).mul_(255 / scale).sub_(shift))
+                for v, u in enumerate(uniforms)
             ]
             yield index, crops, labels
 

@@ -34,7 +34,6 @@ from rdm_solo.data.draws import (
     _SIGMA,
     _SOLARIZE,
     DRAWS,
-    generator,
     random_rows,
 )
 from rdm_solo.data.geometry import crop_boxes, crop_resize
@@ -228,8 +227,8 @@ class Views:
     >>> views = Views([Pipeline(size=32), Pipeline(size=16, num_crops=6)])
     >>> views.num_crops, views.num_large_crops, views.num_small_crops
     (8, 2, 6)
-    >>> tables = views.tables(5, seed=0, epoch=3)
-    >>> views.view(torch.rand(5, 3, 32, 32), 7, tables[7]).shape
+    >>> u = views.uniforms(range(5), seed=0, epoch=3)
+    >>> views.view(torch.rand(5, 3, 32, 32), 7, u[7]).shape
     torch.Size([5, 3, 16, 16])
     """
 
@@ -266,17 +265,11 @@ class Views:
         """Views below the largest size."""
         return self.num_crops - self.num_large_crops
 
-    def tables(self, n: int, seed: int, epoch: int) -> list[Tensor]:
-        """For each view an ``(n, draws)`` table of uniforms; row ``i`` belongs to sample ``i``."""
-        return [
-            torch.rand(n, pipeline.draws, generator=generator(seed, epoch, view))
-            for view, pipeline in enumerate(self._pipeline_of)
-        ]
+    def uniforms(self, samples: Sequence[int] | Tensor, seed: int, epoch: int) -> list[Tensor]:
+        """For each view an ``(n, draws)`` table of uniform numbers, a row for each of ``samples``.
 
-    def rows(self, samples: Sequence[int], seed: int, epoch: int) -> list[Tensor]:
-        """For each view the uniforms of these samples, without a table of all of them.
-
-        They are others than those of `tables`, from another generator.
+        A row depends on the seed, the epoch, the view and the sample's number alone. Images in
+        memory and in files use the same ones.
         """
         return [
             random_rows(samples, seed, epoch, view, "rows")
@@ -288,7 +281,7 @@ class Views:
         return self._pipeline_of[index]
 
     def view(self, x: Tensor, index: int, u: Tensor) -> Tensor:
-        """View number ``index`` of the images ``x``, whose rows of that view's table are ``u``."""
+        """View number ``index`` of the images ``x``, made from the uniform numbers ``u``."""
         return self._pipeline_of[index](x, u)
 
 

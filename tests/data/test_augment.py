@@ -341,20 +341,21 @@ def test_an_empty_batch_and_float64():
     torch.testing.assert_close(smooth(x, u), exact.float(), atol=2 * CLOSE, rtol=0)
 
 
-def test_the_tables_belong_to_seed_epoch_and_view():
+def test_uniform_numbers_belong_to_seed_epoch_view_and_sample():
     views = Views([Pipeline(size=32)])
-    tables = {
-        (seed, epoch, view): table
+    drawn = {
+        (seed, epoch, view): rows
         for seed in (0, 1, 2)
         for epoch in (0, 1, 2)
-        for view, table in enumerate(views.tables(7, seed, epoch))
+        for view, rows in enumerate(views.uniforms(range(7), seed, epoch))
     }
-    assert len(tables) == 18
-    assert len({tuple(table[0].tolist()) for table in tables.values()}) == 18
-    assert torch.equal(tables[1, 2, 0], views.tables(7, seed=1, epoch=2)[0])
-    # A view's table does not depend on what other views there are.
+    assert len(drawn) == 18
+    assert len({tuple(row.tolist()) for rows in drawn.values() for row in rows}) == 18 * 7
+    some = views.uniforms(torch.tensor([5, 2]), seed=1, epoch=2)
+    assert torch.equal(some[0], drawn[1, 2, 0][[5, 2]])
+    # They do not depend on what other views there are.
     more = Views([Pipeline(size=32, num_crops=1), Pipeline(size=32, blur=1.0, num_crops=3)])
-    assert torch.equal(more.tables(7, 1, 2)[0], tables[1, 2, 0])
+    assert torch.equal(more.uniforms(range(7), 1, 2)[0], drawn[1, 2, 0])
     first = {int(draws.generator(0, e, v).initial_seed()) for e in range(1000) for v in range(2)}
     assert len(first) == 2000
 
@@ -364,8 +365,8 @@ def test_views_count_large_and_small():
     assert (pair.num_crops, pair.num_large_crops, pair.num_small_crops) == (2, 2, 0)
     multi = Views([Pipeline(size=32), Pipeline(size=16, num_crops=6)])
     assert (multi.num_crops, multi.num_large_crops, multi.num_small_crops) == (8, 2, 6)
-    x, tables = images(4), multi.tables(4, 0, 0)
-    assert [multi.view(x, v, t).shape[-1] for v, t in enumerate(tables)] == [32] * 2 + [16] * 6
+    x, rows = images(4), multi.uniforms(range(4), 0, 0)
+    assert [multi.view(x, v, u).shape[-1] for v, u in enumerate(rows)] == [32] * 2 + [16] * 6
 
 
 # --- what is refused --------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def truncate(path, share=0.9):
 
 
 def a_pair(**options):
-    return Views([Pipeline(size=SIZE, **{"blur": 0.5, "solarize": 0.2} | options)])
+    return Views([Pipeline(**{"size": SIZE, "blur": 0.5, "solarize": 0.2} | options)])
 
 
 def loader(root, part="train", batch_size=8, source=None, **options):
