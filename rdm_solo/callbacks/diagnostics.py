@@ -13,6 +13,7 @@ import torch
 from rdm_solo.callbacks.branches import Observer, Outputs, observer
 from rdm_solo.callbacks.last_epoch import ends
 from rdm_solo.methods.solo_learn import pl
+from rdm_solo.runs.files import SPECTRA
 from rdm_solo.runs.spectra_file import Archive
 from rdm_solo.spectra.branch_spectra import BranchSpectra, Correlation
 from rdm_solo.spectra.epoch_summary import Spectra
@@ -52,7 +53,7 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
         self.hidden: Correlation | None = None
         self.latest: Spectra | None = None
         self.observer: Observer | None = None
-        self._archive = Archive(folder / "spectra.npz")
+        self._archive = Archive(folder / SPECTRA)
         self._rows = 0  # of a heard step, over all processes; 0: none was heard yet
         self._steps = 0  # heard in this epoch
         self._told: set[str] = set()
@@ -81,7 +82,7 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         # Without resume=, SLURM has requeued the job, and Lightning goes on in the same folder.
-        past = (self.resume or self.folder) / "spectra.npz"
+        past = (self.resume or self.folder) / SPECTRA
         self._archive.epochs = []
         if trainer.current_epoch and past.exists():
             self._archive.resume(past, before=trainer.current_epoch)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
-import os
+import io
 from pathlib import Path
 from typing import Any
 
 from rdm_solo.methods.solo_learn import pl
 from rdm_solo.runs.columns import COLUMNS, LOGITS
+from rdm_solo.runs.files import METRICS, write_whole
 
 __all__ = ["EpochTable"]
 
@@ -17,12 +18,12 @@ class EpochTable(pl.Callback):  # type: ignore[misc,name-defined]
     """``metrics.csv``: one row an epoch, the columns above; what was not measured stays empty."""
 
     def __init__(self, folder: Path, resume: Path | None = None) -> None:
-        self.path = folder / "metrics.csv"
+        self.path = folder / METRICS
         self.resume = resume
         self.rows: list[dict[str, Any]] = []
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        past = (self.resume or self.path.parent) / "metrics.csv"
+        past = (self.resume or self.path.parent) / METRICS
         if trainer.current_epoch and past.exists():
             with open(past, newline="") as file:
                 rows = list(csv.DictReader(file))
@@ -39,9 +40,8 @@ class EpochTable(pl.Callback):  # type: ignore[misc,name-defined]
         row = {name: float(metrics[name]) for name in [*COLUMNS, LOGITS] if name in metrics}
         self.rows.append({"epoch": trainer.current_epoch, **row})
         columns = [*COLUMNS, LOGITS] if any(LOGITS in row for row in self.rows) else COLUMNS
-        part = self.path.with_name(f"{self.path.name}.part")
-        with open(part, "w", newline="") as file:
-            writer = csv.DictWriter(file, columns, restval="")
-            writer.writeheader()
-            writer.writerows(self.rows)
-        os.replace(part, self.path)  # who reads meanwhile sees the old table or the new one
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, restval="")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        write_whole(self.path, text.getvalue())

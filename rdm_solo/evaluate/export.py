@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from rdm_solo import __version__, cli
+from rdm_solo.runs.files import EXPORT, write_whole
 from rdm_solo.runs.labels import filter_name
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ PATHS = ("run", "checkpoint", "out")
 def export(cfg: DictConfig) -> Path:
     """Write ``backbone.safetensors``, ``backbone.pth`` and ``backbone.json``; the folder."""
     import torch
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     from rdm_solo.methods import weight_files
     from rdm_solo.runs import checkpoints
@@ -47,13 +48,13 @@ def export(cfg: DictConfig) -> Path:
         "torchvision": torchvision_lines(backbone, spec),
     }
     state = {name: value.contiguous() for name, value in backbone.state_dict().items()}
-    folder = Path(cfg.out or Path(cfg.run) / "export")
+    folder = Path(cfg.out or Path(cfg.run) / EXPORT)
     cli.make_folder(folder)
     # safetensors' metadata are strings.
     header = {"format": "pt", "rdm_solo": json.dumps(about)}
-    save_file(state, folder / "backbone.safetensors", metadata=header)
-    torch.save(state, folder / "backbone.pth")
-    (folder / "backbone.json").write_text(json.dumps(about, indent=2) + "\n")
+    write_whole(folder / "backbone.safetensors", save(state, metadata=header))
+    write_whole(folder / "backbone.pth", lambda file: torch.save(state, file))
+    write_whole(folder / "backbone.json", json.dumps(about, indent=2) + "\n")
     log.info(f"{spec}, epoch {weights.epoch}: backbone.safetensors, .pth and .json in {folder}")
     for line in about["torchvision"] or []:
         log.info(f"  {line}")

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rdm_solo.runs.files import CHECKPOINT
+
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
@@ -66,9 +68,9 @@ class Replay:
 
 def checkpoint_of(folder: Path) -> Path:
     """The run's last checkpoint; ValueError where it has none."""
-    path = folder / "checkpoints" / "last.ckpt"
+    path = folder / CHECKPOINT
     if not path.is_file():
-        raise ValueError(f"{folder} has no checkpoints/last.ckpt: let the run finish an epoch.")
+        raise ValueError(f"{folder} has no {CHECKPOINT}: let the run finish an epoch.")
     return path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import logging
 import re
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import cli
+from rdm_solo.runs.files import LINEAR, LINEAR_TABLE, SUMMARY, write_whole
 
 if TYPE_CHECKING:
     import torch
@@ -234,7 +236,7 @@ def _write(
     One of the same settings and seed is replaced. Returns the entries of the same settings.
     """
     variant, _ = VARIANTS[features]
-    closing = folder / "linear.json"
+    closing = folder / LINEAR
     known = json.loads(closing.read_text()) if closing.is_file() else {}
     entries: list[dict[str, Any]] = known.get(variant, [])
     if isinstance(entries, dict):  # a file of one entry, as it was written once
@@ -243,9 +245,9 @@ def _write(
     alike = [i for i, entry in enumerate(entries) if _settings(entry) == settings]
     at = next((i for i in alike if entries[i]["seed"] == record["seed"]), len(entries))
     entries[at : at + 1] = [record]
-    closing.write_text(json.dumps({**known, variant: entries}, indent=2) + "\n")
+    write_whole(closing, json.dumps({**known, variant: entries}, indent=2) + "\n")
 
-    table = folder / "linear.csv"
+    table = folder / LINEAR_TABLE
     rows: list[dict[str, Any]] = []
     if table.is_file():
         with open(table, newline="") as file:
@@ -253,10 +255,11 @@ def _write(
     key = {"features": features, "entry": str(at)}
     rows = [row for row in rows if any(row[name] != value for name, value in key.items())]
     rows += [{**key, "seed": record["seed"], **asdict(row)} for row in curve]
-    with open(table, "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS)
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(table, text.getvalue())
     return [entries[i] for i in sorted({*alike, at})]
 
 
@@ -280,14 +283,14 @@ def _tell_the_run(
 
     variant, prefix = VARIANTS[features]
     accuracies = {name: record[name] for name in ("top1", "top5")}
-    path = folder / "summary.json"
+    path = folder / SUMMARY
     if path.is_file():
         summary = json.loads(path.read_text())
         told: dict[str, Any] = {**accuracies, "seed": record["seed"]}
         if len(alike) > 1:
             told["seeds"] = {"n": len(alike), **{n: _moments(alike, n) for n in accuracies}}
         summary.setdefault("linear", {})[variant] = told
-        path.write_text(json.dumps(summary, indent=2) + "\n")
+        write_whole(path, json.dumps(summary, indent=2) + "\n")
     scalars = {f"{prefix}{name}": value for name, value in accuracies.items()}
     took = loggers.append(folder, scalars, step)
     if took:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rdm_solo.evidence.claims import CLAIMS, Runs
+from rdm_solo.runs.files import METRICS
 
 __all__ = ["page", "read"]
 
@@ -30,7 +31,7 @@ HEADS = [
 
 def read(folder: Path, warmup: int) -> dict[str, float]:
     """The columns of one run, from its metrics.csv and probe.json."""
-    with open(folder / "metrics.csv", newline="") as file:
+    with open(folder / METRICS, newline="") as file:
         rows = [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
     probes = list(json.loads((folder / "probe.json").read_text()).values())
     first, last = rows[0], rows[-1]

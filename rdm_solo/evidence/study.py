@@ -34,6 +34,7 @@ from rdm_solo.cli.arguments import config_folder
 from rdm_solo.evaluate.probe import fit_linear
 from rdm_solo.evidence import page
 from rdm_solo.methods.solo_learn import pl
+from rdm_solo.runs.files import SUMMARY, write_whole
 from rdm_solo.train import derived_values
 
 __all__ = ["ROWS", "Probe", "Row", "measure"]
@@ -134,7 +135,7 @@ def measure(row: Row, seed: int, runs: Path) -> Path:
     done = folder / "probe.json"
     cfg = _configure(*row.overrides, f"seed={seed}")
     if done.exists():
-        before = json.loads((folder / "summary.json").read_text())["config"]
+        before = json.loads((folder / SUMMARY).read_text())["config"]
         if _what_matters(before) != _what_matters(OmegaConf.to_container(cfg, resolve=True)):
             raise ValueError(f"{folder} was run with other settings; remove it, or give --runs.")
     else:
@@ -143,7 +144,7 @@ def measure(row: Row, seed: int, runs: Path) -> Path:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             train.run(cfg, folder, [probe])
-        done.write_text(json.dumps(probe.found, indent=2) + "\n")
+        write_whole(done, json.dumps(probe.found, indent=2) + "\n")
     return folder
 
 
@@ -208,7 +209,7 @@ def baselines(seeds: Sequence[int]) -> dict[str, dict[str, list[float]]]:
 def facts(seeds: Sequence[int], runs: Path, arguments: Sequence[str]) -> dict[str, str]:
     """How the numbers came about."""
     summaries = [
-        json.loads((runs / row.folder / str(seed) / "summary.json").read_text())
+        json.loads((runs / row.folder / str(seed) / SUMMARY).read_text())
         for row in ROWS
         for seed in seeds
     ]
@@ -255,5 +256,5 @@ def main(argv: Sequence[str] | None = None) -> None:
         facts(options.seeds, options.runs, arguments),
     )
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(text, encoding="utf-8")
+    write_whole(options.out, text)
     print(f"{options.out} is written from {len(ROWS) * len(options.seeds)} runs in {options.runs}")

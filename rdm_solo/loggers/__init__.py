@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
+from rdm_solo.runs.files import LOGGERS, write_whole
 from rdm_solo.runs.labels import filter_name
 
 __all__ = [
@@ -25,8 +26,6 @@ __all__ = [
 ]
 
 log = logging.getLogger("rdm_solo")
-
-RECORD = "loggers.json"
 
 
 def build(
@@ -62,7 +61,7 @@ def introduce(
     """
     if not made:
         return
-    (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
+    write_whole(folder / LOGGERS, json.dumps(record, indent=2) + "\n")
     config: Any = OmegaConf.to_container(cfg, resolve=True)
     if sweep := _sweep():
         config["sweep_folder"] = sweep  # W&B has a "sweep" of its own
@@ -207,12 +206,12 @@ def append(folder: Path, scalars: Mapping[str, float], step: int) -> list[str]:
         else:
             took.append(name)
     if took:
-        (folder / RECORD).write_text(json.dumps(records, indent=2) + "\n")
+        write_whole(folder / LOGGERS, json.dumps(records, indent=2) + "\n")
     return took
 
 
 def _record(folder: Path) -> dict[str, Any]:
-    path = folder / RECORD
+    path = folder / LOGGERS
     found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     return found
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from rdm_solo import cli
 from rdm_solo.loggers.charts import CHARTS, PICTURE
+from rdm_solo.runs.files import write_whole
 
 __all__ = ["build", "main", "specification"]
 
@@ -151,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         cli.make_folder(given.json.parent)
         made = build(given.project, given.entity or "", given.sweep)
-        given.json.write_text(json.dumps(specification(made), indent=2) + "\n")
+        write_whole(given.json, json.dumps(specification(made), indent=2) + "\n")
         print(f"{given.json}; without --json it is created at Weights & Biases")
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from rdm_solo.loggers import charts, server
 from rdm_solo.methods.solo_learn import pl
+from rdm_solo.runs.files import SUMMARY
 
 __all__ = ["append", "close", "introduce", "logger", "mine", "picture", "spectra"]
 
@@ -184,6 +185,6 @@ def append(
 
 def _final(folder: Path) -> dict[str, float]:
     """The last values of a run's columns."""
-    path = folder / "summary.json"
+    path = folder / SUMMARY
     last = json.loads(path.read_text())["last"] if path.is_file() else {}
     return {name: value for name, value in last.items() if value is not None}

@@ -22,6 +22,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+from rdm_solo.runs.files import write_whole
+
 __all__ = [
     "ONLINE",
     "STYLE",
@@ -323,5 +325,6 @@ def save(
         for path in paths:
             # Without a date the same run gives the same bytes.
             dateless = {"CreationDate": None} if path.suffix == ".pdf" else None
-            made.savefig(path, dpi=150, metadata=dateless)
+            options = {"dpi": 150, "metadata": dateless, "format": path.suffix[1:]}
+            write_whole(path, lambda file, options=options: made.savefig(file, **options))  # type: ignore[misc]
     return paths

@@ -17,6 +17,7 @@ from rdm_solo.report import figures, verdicts
 from rdm_solo.report.html import Report, page
 from rdm_solo.report.markup import Html, join, tag, typeset
 from rdm_solo.report.places import relative, verbatim
+from rdm_solo.runs.files import write_whole
 
 __all__ = ["missing", "opened", "table", "write"]
 
@@ -47,7 +48,7 @@ def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = Tr
     problems = [verbatim(line, places) for line in [*broken.values(), *missing(found)]]
     undrawn = [verbatim(line, places) for line in absent]
     made = Report(*_title(paths, found), grouped, pictures, problems, undrawn)
-    (folder / NAME).write_text(page(made), encoding="utf-8")
+    write_whole(folder / NAME, page(made))
     if grouped:
         print(table(grouped))
     for sentence in [*broken.values(), *missing([run for run in found if not run.epochs])]:

@@ -17,6 +17,7 @@ from rdm_solo import paper
 from rdm_solo.plots.grouping import Group, behind, whole
 from rdm_solo.report.places import relative
 from rdm_solo.report.verdicts import spread, verdicts
+from rdm_solo.runs.files import LINEAR, OVERRIDES
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.labels import exponent
 
@@ -42,7 +43,7 @@ def linear(run: Run) -> tuple[str, dict[str, float]]:
     The paper's protocol comes before cached features, the latest settings before older ones.
     """
     try:
-        found = json.loads((run.folder / "linear.json").read_text())
+        found = json.loads((run.folder / LINEAR).read_text())
         for kind in ("protocol", "cached"):
             entries = found.get(kind) or []
             entries = [entries] if isinstance(entries, dict) else entries
@@ -138,7 +139,7 @@ def commands(group: Group) -> list[str]:
 
 def _overrides(folder: Path) -> list[str] | None:
     try:
-        found = OmegaConf.to_container(OmegaConf.load(folder / ".hydra" / "overrides.yaml"))
+        found = OmegaConf.to_container(OmegaConf.load(folder / OVERRIDES))
     except Exception:  # none kept, or not readable: no command can be told
         return None
     return [str(word) for word in found] if isinstance(found, list) else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["FAILED", "note", "of", "reason"]
+from rdm_solo.runs.files import FAILED
 
-FAILED = "failed.txt"
+__all__ = ["note", "of", "reason"]
 
 
 def reason(error: BaseException) -> str:

@@ -16,13 +16,14 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.runs import failures
+from rdm_solo.runs.files import CONFIG, METRICS, SPECTRA, SUMMARY
 from rdm_solo.runs.labels import FILTERS, METHODS, exponent, filter_name
 from rdm_solo.runs.saved_config import of_today, read_config
 
 __all__ = ["Run", "find", "load", "read_metrics", "survey"]
 
 # A folder with one of these is a run's.
-MARKS = (".hydra/config.yaml", "summary.json")
+MARKS = (CONFIG, SUMMARY)
 
 
 @dataclass(frozen=True)
@@ -117,23 +118,21 @@ def load(folder: Path) -> Run:
     A run that goes on, or broke off, is loaded as far as it went.
     """
     if not _is_run(folder):
-        raise ValueError(
-            f"{folder} is no run's folder: it holds neither .hydra/config.yaml nor summary.json."
-        )
+        raise ValueError(f"{folder} is not a run folder: it holds neither {CONFIG} nor {SUMMARY}.")
     missing: list[str] = []
-    summary = _read_summary(folder / "summary.json", missing)
+    summary = _read_summary(folder / SUMMARY, missing)
     cfg = _read_config(folder, summary, missing)
-    metrics = _read_table(folder / "metrics.csv", missing)
+    metrics = _read_table(folder / METRICS, missing)
     done, asked = len(metrics.get("epoch", ())), cfg.get("max_epochs", 0)
     if done and done < asked:
         missing.append(f"{done} of {asked} epochs")
     failed = failures.of(folder)
     if failed:
         missing.append(f"it failed: {failed.removesuffix('.')}")
-    elif done and not (folder / "summary.json").is_file():
+    elif done and not (folder / SUMMARY).is_file():
         missing.append("no summary.json (the run goes on, or broke off)")
     try:
-        spectra = _read_spectra(folder / "spectra.npz")
+        spectra = _read_spectra(folder / SPECTRA)
     except FileNotFoundError:
         spectra = {}
         missing += ["no spectra.npz (diagnostics were off?)"] * bool(done)
@@ -163,7 +162,7 @@ def _read_table(path: Path, missing: list[str]) -> dict[str, np.ndarray]:
 
 def _gone(folder: Path) -> str:
     """Whether a table was to be expected."""
-    left = [name for name in ("summary.json", "spectra.npz") if (folder / name).is_file()]
+    left = [name for name in (SUMMARY, SPECTRA) if (folder / name).is_file()]
     if left:
         return f", although {left[0]} is there (was it removed, or not copied?)"
     return ": no epoch has ended"
@@ -190,9 +189,9 @@ def _read_summary(path: Path, missing: list[str]) -> dict[str, Any]:
 
 def _read_config(folder: Path, summary: dict[str, Any], missing: Sequence[str]) -> DictConfig:
     """The run's own config, else the copy in its summary; ValueError names the file at fault."""
-    path = folder / ".hydra" / "config.yaml"
+    path = folder / CONFIG
     if not path.is_file():
-        path = folder / "summary.json"
+        path = folder / SUMMARY
         if "config" not in summary:
             why = "; ".join(missing) or "summary.json holds no config"
             raise ValueError(f"{folder}: {why}, and there is no .hydra/config.yaml.")
@@ -233,12 +232,10 @@ def survey(paths: Sequence[Path]) -> tuple[list[Run], dict[Path, str]]:
     seen: set[Path] = set()
     for path in paths:
         if not path.is_dir():
-            raise ValueError(f"{path} is no folder; give the folder of a run or of a sweep.")
+            raise ValueError(f"{path} is not a folder; give the folder of a run or of a sweep.")
         folders = [path] if _is_run(path) else _below(path)
         if not folders:
-            raise ValueError(
-                f"{path} holds no run: no folder below it has .hydra/config.yaml or summary.json."
-            )
+            raise ValueError(f"{path} holds no run: no folder below it has {CONFIG} or {SUMMARY}.")
         for folder in folders:
             if folder.resolve() in seen:
                 continue
@@ -255,8 +252,8 @@ def _is_run(folder: Path) -> bool:
 
 
 def _below(folder: Path) -> list[Path]:
-    inner = {path.parent for path in folder.rglob("summary.json")}
-    inner |= {path.parent.parent for path in folder.rglob(".hydra/config.yaml")}
+    inner = {path.parent for path in folder.rglob(SUMMARY)}
+    inner |= {path.parent.parent for path in folder.rglob(CONFIG)}
     return sorted(inner, key=_natural)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from rdm_solo.runs.files import ROLES, write_whole
 
 __all__ = ["Roles", "Series"]
 
@@ -85,10 +86,9 @@ def _write(roles: Roles, key: dict[str, Any]) -> None:
     plain["series"] = [[s.name, s.group, s.monotonicity, s.slope, s.erank] for s in roles.series]
     arrays: dict[str, Any] = {f"lam_{i}": s.lam for i, s in enumerate(roles.series)}
     arrays |= {f"value_{i}": s.value for i, s in enumerate(roles.series)}
-    half = roles.folder / f".roles.{os.getpid()}.npz"
+    arrays["about"] = np.array(json.dumps({"key": key, **plain}))
     try:
-        np.savez(half, about=np.array(json.dumps({"key": key, **plain})), **arrays)
-        half.replace(roles.folder / "roles.npz")
+        write_whole(roles.folder / ROLES, lambda file: np.savez(file, **arrays))
     except OSError as error:
         log.warning(f"warning: roles.npz cannot be kept in {roles.folder} ({error.strerror}).")
 
@@ -98,7 +98,7 @@ KEPT = ("method", "label", "seed", "branch", "own", "erank", "rows", "batch", "e
 
 def _read(folder: Path, key: dict[str, Any]) -> Roles | None:
     try:
-        with np.load(folder / "roles.npz") as saved:
+        with np.load(folder / ROLES) as saved:
             about = json.loads(str(saved["about"]))
             if about["key"] != key:
                 return None

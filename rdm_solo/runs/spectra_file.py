@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from rdm_solo.runs.files import write_whole
 
 __all__ = ["Archive", "stacked"]
 
@@ -30,10 +31,7 @@ class Archive:
 
     def add(self, arrays: Arrays) -> None:
         self.epochs.append(arrays)
-        part = self.path.with_name(f"{self.path.name}.part")
-        with open(part, "wb") as file:
-            np.savez(file, **stacked(self.epochs))
-        os.replace(part, self.path)  # who reads meanwhile sees the old file or the new one
+        write_whole(self.path, lambda file: np.savez(file, **stacked(self.epochs)))
 
 
 def stacked(epochs: Sequence[Arrays]) -> dict[str, Any]:

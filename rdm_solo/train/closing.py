@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from rdm_solo import __version__, plots, runs
 from rdm_solo.methods import solo_learn
 from rdm_solo.runs import labels
+from rdm_solo.runs.files import FIGURES, METRICS, SUMMARY, write_whole
 
 __all__ = ["closing_table", "write"]
 
@@ -39,7 +40,7 @@ SHOWN = [
 def write(cfg: DictConfig, folder: Path, parts: dict[str, Any], seconds: float) -> dict[str, Any]:
     """``summary.json`` and ``figures/erank.png`` in the run's folder, a table in the terminal."""
     trainer = parts["trainer"]
-    read = runs.read_metrics(folder / "metrics.csv")
+    read = runs.read_metrics(folder / METRICS)
     columns = {name: values.tolist() for name, values in read.items()}
     last = {name: _last(values) for name, values in columns.items()}
     device = trainer.strategy.root_device
@@ -56,8 +57,8 @@ def write(cfg: DictConfig, folder: Path, parts: dict[str, Any], seconds: float) 
         "versions": versions(),
         "config": OmegaConf.to_container(cfg, resolve=True),
     }
-    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    picture = folder / "figures" / "erank.png"
+    write_whole(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
+    picture = folder / FIGURES / "erank.png"
     if any(map(math.isfinite, columns.get("erank/target", []))):
         drawn = plots.effective_rank([runs.load(folder)], labels.title(cfg))
         plots.save(drawn, picture.parent, picture.stem, formats=["png"])

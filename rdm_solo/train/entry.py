@@ -8,6 +8,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import cli
+from rdm_solo.runs.files import CONFIG
 from rdm_solo.train.training import run
 
 # Lightning starts the other processes of a DDP run with this process's command line. They read the
@@ -24,7 +25,7 @@ def _job(cfg: DictConfig) -> None:
 
     folder = Path(HydraConfig.get().runtime.output_dir)
     before = dict(os.environ)
-    os.environ[CONFIG_VARIABLE] = str(folder / ".hydra" / "config.yaml")
+    os.environ[CONFIG_VARIABLE] = str(folder / CONFIG)
     os.environ[FOLDER_VARIABLE] = str(folder)
     try:
         run(cfg, folder)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from rdm_solo.runs.files import CHECKPOINT, CONFIG
 from rdm_solo.runs.saved_config import read_config
 
 __all__ = ["check_resume"]
@@ -30,10 +31,10 @@ def check_resume(cfg: DictConfig, folder: Path, new: Path) -> Path:
             f"resume={folder} is this run's own folder, where its files would be written over; "
             "give another hydra.run.dir."
         )
-    checkpoint = folder / "checkpoints" / "last.ckpt"
+    checkpoint = folder / CHECKPOINT
     if not checkpoint.is_file():
-        raise ValueError(f"resume={folder} holds no checkpoints/last.ckpt; give a run's folder.")
-    config = folder / ".hydra" / "config.yaml"
+        raise ValueError(f"resume={folder} holds no {CHECKPOINT}; give a run's folder.")
+    config = folder / CONFIG
     if config.is_file():
         before = read_config(config)
         for name in SHARED:

@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 
 from rdm_solo.cli.answers import Refusal
 from rdm_solo.runs import failures
+from rdm_solo.runs.files import FAILED
 
 if TYPE_CHECKING:  # Hydra imports this module before it answers --help
     from rdm_solo.runs.folder import Run
@@ -46,7 +47,7 @@ class SweepTable(Callback):
         from rdm_solo import runs
 
         folder = Path(config.hydra.sweep.dir)
-        failed = sorted(folder.rglob(failures.FAILED), key=lambda path: path.stat().st_mtime)
+        failed = sorted(folder.rglob(FAILED), key=lambda path: path.stat().st_mtime)
         found, broken = runs.survey([folder])
         done = [run for run in found if run.epochs]
         if done:

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import cli
 from rdm_solo.runs import failures
+from rdm_solo.runs.files import CHECKPOINT, FAILED, METRICS
 
 log = logging.getLogger("rdm_solo")
 
@@ -26,7 +27,7 @@ def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, A
 
     ``extra`` callbacks come after those of every run.
     """
-    (folder / failures.FAILED).unlink(missing_ok=True)  # of an earlier run in the same folder
+    (folder / FAILED).unlink(missing_ok=True)  # of an earlier run in the same folder
     with cli.sentences():
         parts = build(cfg, folder, extra)
     trainer, model, data = parts["trainer"], parts["model"], parts["data"]
@@ -51,7 +52,7 @@ def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, A
         if trainer.is_global_zero:
             loggers.close(parts["loggers"], failed)
     seconds = time.perf_counter() - started
-    if not trainer.is_global_zero or not (folder / "metrics.csv").exists():
+    if not trainer.is_global_zero or not (folder / METRICS).exists():
         return {}  # interrupted before the first epoch ended
     from rdm_solo.train import closing
 
@@ -95,6 +96,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
         expand = None
     data = datamodule.DataModule(dataset, views, cfg.batch_size, cfg.seed, expand)
     made, record = loggers.build(cfg, folder, resume)
+    kept = folder / CHECKPOINT
     watch = CollapseWatch(cfg, derived, **cfg.watch)
     started = Children()
     trainer = _trainer(
@@ -111,7 +113,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
             callbacks.EpochTable(folder, resume=resume),
             *([progress.Progress()] if cfg.trainer.enable_progress_bar else []),
             pl.callbacks.ModelCheckpoint(
-                folder / "checkpoints", "last", save_top_k=1, enable_version_counter=False
+                kept.parent, kept.stem, save_top_k=1, enable_version_counter=False
             ),
             *extra,
         ],

@@ -129,7 +129,7 @@ def test_refusals_are_sentences(small, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     for argv, says in (
         ([], "give run=RUN_FOLDER"),
-        ([f"run={tmp_path}"], "is no run's folder"),
+        ([f"run={tmp_path}"], "is not a run folder"),
         ([f"run={folder}", f"out={tmp_path / 'file' / 'x'}"], "cannot be made"),
     ):
         with pytest.raises(SystemExit):

@@ -373,7 +373,7 @@ def test_the_command_as_typed(finished):
     assert "lr: 30.0" in shown.stdout
     wrong = command("rdm_solo.linear", f"run={finished.name}x", cwd=finished.parent)
     assert wrong.returncode == 2
-    assert "is no run's folder" in wrong.stderr
+    assert "is not a run folder" in wrong.stderr
 
 
 @pytest.mark.process

@@ -394,4 +394,4 @@ def test_the_command(trained, measured, tmp_path, capsys, monkeypatch):
     assert (tmp_path / "a" / "b.png").stat().st_size > 10_000
     with pytest.raises(SystemExit):
         roles.main([str(tmp_path / "nowhere")])
-    assert "is no folder" in capsys.readouterr().err
+    assert "is not a folder" in capsys.readouterr().err

@@ -220,5 +220,5 @@ class TestRefusals:
         assert "holds no state dict: save model.state_dict()" in self.refused(tmp_path / "model.pt")
 
     def test_a_folder_that_is_no_run(self, tmp_path):
-        with pytest.raises(ValueError, match="is no run's folder"):
+        with pytest.raises(ValueError, match="is not a run folder"):
             checkpoints.run_config(tmp_path)

@@ -187,7 +187,7 @@ def test_refusals_are_sentences(known, tmp_path, capsys):
         (["filter=online_log", "omega=2"], "omega must be a number from 0 to 1"),
         (["filter=online_log", "steps=0"], "steps must be a whole number"),
         (["filter=online_log", "spectrum=1/j"], "spectrum must be one of 1/i, 1/i^2, flat"),
-        ([f"run={tmp_path}"], "is no run's folder"),
+        ([f"run={tmp_path}"], "is not a run folder"),
     ):
         with pytest.raises(SystemExit):
             entry._job(configure(*argv, f"out={tmp_path}"))

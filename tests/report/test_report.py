@@ -229,7 +229,7 @@ def test_what_is_no_run_is_refused_in_a_sentence(tmp_path, capsys):
     write(tmp_path / "run", -0.5, 0, epochs=0)
     (tmp_path / "file").write_text("")
     for arguments, said in (
-        ([str(tmp_path / "nowhere")], "is no folder"),
+        ([str(tmp_path / "nowhere")], "is not a folder"),
         ([str(tmp_path / "run" / ".hydra")], "holds no run"),
         ([str(tmp_path / "run"), "--out", str(tmp_path / "file" / "out")], "--out FOLDER"),
     ):

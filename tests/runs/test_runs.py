@@ -126,9 +126,9 @@ def test_a_sweep_is_its_runs_in_their_order(tmp_path):
 def test_what_is_no_run_is_named(tmp_path):
     with pytest.raises(ValueError, match="holds no run"):
         runs.find([tmp_path])
-    with pytest.raises(ValueError, match="nowhere is no folder"):
+    with pytest.raises(ValueError, match="nowhere is not a folder"):
         runs.find([tmp_path / "nowhere"])
-    with pytest.raises(ValueError, match="is no run's folder"):
+    with pytest.raises(ValueError, match="is not a run folder"):
         runs.load(tmp_path)
 
 

@@ -12,6 +12,7 @@ from support.image_files import loader, spoil, write_tree
 from support.small_runs import QUICK, SMALL
 
 from rdm_solo.runs import failures
+from rdm_solo.runs.files import FAILED
 from rdm_solo.train import training
 
 FATHER = """
@@ -73,7 +74,7 @@ def test_what_one_process_alone_has_met_is_said_once(tmp_path):
     assert out.returncode == 2, (out.stdout + out.stderr)[-3000:]
     (line,) = out.stderr.splitlines()
     assert line.startswith(f"error: {path} cannot be decoded")
-    assert (tmp_path / "run" / failures.FAILED).read_text() == f"{line.removeprefix('error: ')}\n"
+    assert (tmp_path / "run" / FAILED).read_text() == f"{line.removeprefix('error: ')}\n"
 
 
 @pytest.mark.parametrize("launcher", ["RANK", "LOCAL_RANK", "SLURM_PROCID"])
@@ -89,6 +90,6 @@ def test_one_process_alone_announces_the_run(launcher, monkeypatch):
 def test_the_first_reason_is_kept(tmp_path):
     assert failures.note(tmp_path, "a bad image") is None
     assert failures.note(tmp_path, "connection closed") == "a bad image"
-    (tmp_path / failures.FAILED).write_text("")  # made, and not yet written by the other process
+    (tmp_path / FAILED).write_text("")  # made, and not yet written by the other process
     assert failures.note(tmp_path, "diverged") == "diverged"
     assert failures.note(tmp_path / "nowhere", "disk full") is None
