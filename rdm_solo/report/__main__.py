@@ -1,5 +1,5 @@
 """The command."""
 
-from rdm_solo.report import main
+from rdm_solo.report.entry import main
 
 main()

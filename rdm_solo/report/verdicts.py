@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from omegaconf import OmegaConf
 
+from rdm_solo.report.measured import change, last, measured, spread
 from rdm_solo.runs.folder import Run
 from rdm_solo.spectra.collapse import COMPLETE, DIMENSIONAL, IN_A_ROW, Bounds, Reading, kinds
 
-__all__ = ["RULES", "Verdict", "collapsed", "leads", "low_pass", "spread", "verdicts"]
+__all__ = ["RULES", "Verdict", "collapsed", "leads", "low_pass", "verdicts"]
 
 # Equal branches differ by rounding, which is no gap.
 NO_GAP = 1e-6
@@ -67,10 +68,10 @@ def leads(runs: Sequence[Run]) -> Verdict:
     shares = [share for share in map(_share, runs) if share is not None]
     if not shares:
         return Verdict("Does the target lead?", answer, good, _lacks("erank/gap"))
-    measured = [f"{branch} {_path(runs, f'erank/{branch}')}" for branch in ("online", "target")]
+    ranks = [f"{branch} {change(runs, f'erank/{branch}')}" for branch in ("online", "target")]
     numbers = (
         f"gap above zero in {100 * statistics.fmean(shares):.0f} % of the measured epochs; "
-        f"effective rank {', '.join(measured)}"
+        f"effective rank {', '.join(ranks)}"
     )
     caveat = _gap_is_forced(runs[0])
     if any((_share(run) or 0) > 0 and _collapsed(run)[1] is False for run in runs):
@@ -107,7 +108,7 @@ def low_pass(runs: Sequence[Run]) -> Verdict:
     """Whether the filter between the branches passes large eigenvalues and damps small ones."""
     answer, good = _together(runs, _low_pass)
     curves = ("filter/monotonicity", "filter/monotonicity_directional")
-    values = [_last(runs, name) for name in curves]
+    values = [last(runs, name) for name in curves]
     if not any(values):
         return Verdict("Is the filter low-pass?", answer, good, _lacks(curves[0]))
     numbers = f"monotonicity {spread(values[0], 2)} sorted, {spread(values[1], 2)} directional"
@@ -142,14 +143,14 @@ def _low_pass(run: Run) -> tuple[str, bool | None]:
 def collapsed(runs: Sequence[Run]) -> Verdict:
     """Whether the outputs fell together, all of them or into few directions."""
     answer, good = _together(runs, _collapsed)
-    variance, rank = _last(runs, "feature/variance"), _last(runs, "erank/projection")
+    variance, rank = last(runs, "feature/variance"), last(runs, "erank/projection")
     if not variance and not rank:
         return Verdict("Did anything collapse?", answer, good, _lacks("feature/variance"))
     sizes = sorted({_dimensions(run) for run in runs} - {0})
     of = f" of {', '.join(map(str, sizes))}" if sizes else ""
     numbers = (
         f"variance {spread(variance, 3)}; effective rank of the projection {spread(rank, 1)}{of}, "
-        f"at its highest {spread(_peaks(runs), 1)}"
+        f"at its highest {spread([float(v.max()) for v in measured(runs, 'erank/projection')], 1)}"
     )
     caveat = ""
     if runs[0].method in SOFTMAX:
@@ -197,11 +198,6 @@ def _readings(run: Run) -> tuple[list[Reading], float]:
 def _dimensions(run: Run) -> int:
     lam = run.spectra.get("lam_projection", np.empty((0, 0)))
     return int(lam.shape[1]) if lam.ndim == 2 and len(lam) else 0
-
-
-def _peaks(runs: Sequence[Run]) -> list[float]:
-    columns = (run.metrics.get("erank/projection", np.empty(0)) for run in runs)
-    return [float(np.nanmax(column)) for column in columns if np.isfinite(column).any()]
 
 
 FIXED_CURVE = (
@@ -320,31 +316,5 @@ def _together(
     return "; ".join(parts), good
 
 
-def _last(runs: Iterable[Run], column: str) -> list[float]:
-    values = (run.last(column) for run in runs)
-    return [value for value in values if math.isfinite(value)]
-
-
-def _path(runs: Sequence[Run], column: str) -> str:
-    """First and last measured values."""
-    columns = (run.metrics.get(column, np.empty(0)) for run in runs)
-    measured = [values[np.isfinite(values)] for values in columns]
-    first = [float(values[0]) for values in measured if len(values)]
-    last = [float(values[-1]) for values in measured if len(values)]
-    return f"{spread(first, 1)} → {spread(last, 1)}"
-
-
 def _lacks(column: str) -> str:
     return f"{column} was not measured (diagnostics off, or broken off in the first epoch)"
-
-
-def spread(values: Sequence[float], digits: int) -> str:
-    """Mean ± standard deviation; the value alone of one, a dash of none.
-
-    >>> spread([1.0, 2.0, 3.0], 1), spread([2.0], 2), spread([], 1)
-    ('2.0 ± 1.0', '2.00', '–')
-    """
-    if not values:
-        return "–"
-    mean = f"{statistics.fmean(values):.{digits}f}"
-    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean

@@ -7,6 +7,7 @@ import contextlib
 import io
 import itertools
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -20,10 +21,10 @@ from omegaconf import OmegaConf
 from rdm_solo import cli, report, runs
 from rdm_solo.evaluate import roles
 from rdm_solo.plots.grouping import groups
+from rdm_solo.report import captions, entry, tables, typesetting, verdicts
 from rdm_solo.report import figures as report_figures
-from rdm_solo.report import html as report_page
-from rdm_solo.report import markup, places, verdicts
-from rdm_solo.report import tables as report_tables
+from rdm_solo.report.page import Report, page
+from rdm_solo.report.paper_comparison import against_paper
 from rdm_solo.runs import failures, roles_file
 from rdm_solo.train import sweep
 
@@ -116,8 +117,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
         # Iterating Theorem 4 takes as long as all the rest, and has tests of its own.
         patch.setattr(report_figures, "PREDICTED", 0)
-        report.main([str(root), "--out", str(root / "out"), "--no-checkpoints"])
-    path = root / "out" / report.NAME
+        entry.main([str(root), "--out", str(root / "out"), "--no-checkpoints"])
+    path = root / "out" / entry.NAME
     return path, path.read_text(encoding="utf-8"), printed.getvalue()
 
 
@@ -152,18 +153,18 @@ class Page(HTMLParser):
 
 def test_the_page_is_whole_and_needs_nothing_else(made):
     path, text, _ = made
-    page = Page(text)
-    assert page.all("html") == [{"lang": "en"}]
-    ids = [attributes["id"] for _, attributes in page.seen if "id" in attributes]
+    found = Page(text)
+    assert found.all("html") == [{"lang": "en"}]
+    ids = [attributes["id"] for _, attributes in found.seen if "id" in attributes]
     assert len(ids) == len(set(ids))
-    levels = [int(tag[1]) for tag, _ in page.seen if tag in ("h1", "h2", "h3", "h4")]
+    levels = [int(tag[1]) for tag, _ in found.seen if tag in ("h1", "h2", "h3", "h4")]
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(b - a <= 1 for a, b in itertools.pairwise(levels)), "no level is left out"
-    assert all(th["scope"] in ("row", "col") for th in page.all("th"))
-    assert not page.all("script")
-    assert not page.all("link")
-    for image in page.all("img"):
+    assert all(th["scope"] in ("row", "col") for th in found.all("th"))
+    assert not found.all("script")
+    assert not found.all("link")
+    for image in found.all("img"):
         assert image["alt"]
         kind, _, content = image["src"].partition(";base64,")
         raw = base64.b64decode(content)
@@ -174,7 +175,7 @@ def test_the_page_is_whole_and_needs_nothing_else(made):
                 assert all(link.startswith("#") for link in links)
         else:
             assert raw.startswith(b"\x89PNG")
-    for link in page.all("a"):
+    for link in found.all("a"):
         target = link["href"]
         assert target[1:] in ids if target.startswith("#") else (path.parent / target).is_file()
     style = text[text.index("<style>") : text.index("</style>")]
@@ -234,7 +235,7 @@ def test_what_is_no_run_is_refused_in_a_sentence(tmp_path, capsys):
         ([str(tmp_path / "run"), "--out", str(tmp_path / "file" / "out")], "--out FOLDER"),
     ):
         with pytest.raises(SystemExit) as left:
-            report.main(arguments)
+            entry.main(arguments)
         assert left.value.code == 2
         error = capsys.readouterr().err
         assert said in error
@@ -243,20 +244,20 @@ def test_what_is_no_run_is_refused_in_a_sentence(tmp_path, capsys):
 
 def test_a_run_without_an_epoch_still_makes_a_page(tmp_path, capsys):
     write(tmp_path / "run", -0.5, 0, epochs=0)
-    report.main([f"run={tmp_path / 'run'}"])
+    entry.main([f"run={tmp_path / 'run'}"])
     assert capsys.readouterr().out.startswith("left out: SimSiam, h(σ) = σ^-0.5, seed 0 (")
-    text = (tmp_path / "run" / "report" / report.NAME).read_text()
-    page = Page(text)
-    assert "no epoch has ended" in "".join(page.text)
-    assert "No epoch of any run has ended." in "".join(page.text)
-    assert not page.all("table")  # of nothing
+    text = (tmp_path / "run" / "report" / entry.NAME).read_text()
+    found = Page(text)
+    assert "no epoch has ended" in "".join(found.text)
+    assert "No epoch of any run has ended." in "".join(found.text)
+    assert not found.all("table")  # of nothing
 
 
 def test_open_says_where_there_is_no_desktop(tmp_path, monkeypatch):
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("sys.platform", "linux")
-    assert "no desktop; open file://" in report.opened(tmp_path / "a b.html")
+    assert "no desktop; open file://" in entry.open_in_browser(tmp_path / "a b.html")
 
 
 def run(p: float | None = -0.5, seed: int = 0, epochs: int = 3, folder: Path = Path(), **changed):
@@ -396,22 +397,23 @@ def test_seeds_that_disagree_are_counted():
 
 def test_means_leave_out_what_broke_off():
     runs_ = [run(seed=0), run(seed=1), run(seed=2, epochs=1)]
-    ranks, _ = report_tables.last_values(groups(runs_))
+    ranks, _ = tables.last_values(groups(runs_))
     assert ranks.rows[0][1] == "2"
     assert "seed 2" in " ".join(ranks.notes)
 
 
 def card(*members: runs.Run) -> str:
     """The text of the only card."""
-    (group,) = groups(members)
-    return "".join(Page(str(report_page._card(group))).text)
+    text = page(Report("one setting", groups(members)))
+    (found,) = re.findall(r"<article.*?</article>", text, re.DOTALL)
+    return " ".join("".join(Page(found).text).split())
 
 
 def test_a_run_behind_the_others_is_named_and_counts_nowhere():
     members = [run(seed=0), run(seed=1), run(seed=2, epochs=1, erank__gap=[-1.0])]
     alone = [run(seed=0), run(seed=1)]
-    printed = report.table(groups(members)).splitlines()
-    assert printed[:-1] == report.table(groups(alone)).splitlines()
+    printed = entry.text_table(groups(members)).splitlines()
+    assert printed[:-1] == entry.text_table(groups(alone)).splitlines()
     assert "seed 2, with 1 of the others' 3 epochs" in printed[-1]
     printed = sweep.table(members).splitlines()
     assert printed[:-1] == sweep.table(alone).splitlines()
@@ -419,7 +421,7 @@ def test_a_run_behind_the_others_is_named_and_counts_nowhere():
     said = "; not counted: seed 2 (1 of 3)"
     assert said in card(*members)
     assert card(*members).replace(said, "") == card(*alone)
-    assert len(report_tables.each(groups(members)).rows) == 3
+    assert len(tables.each(groups(members)).rows) == 3
 
 
 def test_warnings_are_told_once_a_kind_with_every_seed():
@@ -432,14 +434,14 @@ def test_warnings_are_told_once_a_kind_with_every_seed():
     assert card(*seeds).endswith(
         "Seed 0: gap of 0 in σ0.5 Likewise seeds 1 (epoch 4), 2 (epoch 5)."
     )
-    assert card(seeds[1]).endswith("trainedgap of 1 in σ0.5")
+    assert card(seeds[1]).endswith("trained gap of 1 in σ0.5")
     seeds[0].summary["warnings"] = None
     assert "said" not in card(seeds[0])
 
 
 def test_a_seed_that_is_there_twice_is_named():
-    assert "2 times" in " ".join(report.missing([run(), run()]))
-    assert "times" not in " ".join(report.missing([run(), run(seed=1)]))
+    assert "2 times" in " ".join(entry.incomplete([run(), run()]))
+    assert "times" not in " ".join(entry.incomplete([run(), run(seed=1)]))
 
 
 def preset(folder: Path, *overrides: str) -> runs.Run:
@@ -454,7 +456,7 @@ def preset(folder: Path, *overrides: str) -> runs.Run:
 
 
 def test_the_papers_number_stands_beside_a_run_of_its_setting(tmp_path):
-    table, why = report_tables.against_paper(groups([preset(tmp_path)]))
+    table, why = against_paper(groups([preset(tmp_path)]))
     assert not why
     assert [list(row) for row in table.rows] == [
         [
@@ -462,40 +464,44 @@ def test_the_papers_number_stands_beside_a_run_of_its_setting(tmp_path):
             *("78.17", "78.00", "1", "nothing known"),
         ]
     ]
-    table, _ = report_tables.against_paper(groups([preset(tmp_path, "batch_size=128")]))
+    table, _ = against_paper(groups([preset(tmp_path, "batch_size=128")]))
     assert "batch_size=128 (preset: 256)" in table.rows[0][-1]
-    table, why = report_tables.against_paper(groups([preset(tmp_path, "max_epochs=50")]))
+    table, why = against_paper(groups([preset(tmp_path, "max_epochs=50")]))
     assert table is None
     assert "100, 200, 400 epochs, these runs have 50" in why[0]
-    table, why = report_tables.against_paper(groups([preset(tmp_path, "p=-0.9")]))
+    table, why = against_paper(groups([preset(tmp_path, "p=-0.9")]))
     assert table is None
     assert "p = -0.9" in why[0]
-    assert report_tables.against_paper(groups([run()]))[1] == [
+    assert against_paper(groups([run()]))[1] == [
         "SimSiam, h(σ) = σ^-0.5: the paper has no numbers on digits"
     ]
 
 
 def test_formulas_are_set_and_escaped():
-    assert markup.typeset("σ^(-0.1…-0.5, linear) & λ_p") == (
+    assert typesetting.typeset("σ^(-0.1…-0.5, linear) & λ_p") == (
         "σ<sup>(-0.1…-0.5, linear)</sup> &amp; λ<sub>p</sub>"
     )
-    assert report_page.tag("p", markup.typeset("<b>")) == "<p>&lt;b&gt;</p>"
+    assert str(typesetting.typeset("<b>")) == "&lt;b&gt;"
 
 
 @pytest.mark.parametrize("place", ["runs/x^2_λ_p", "a b/<i>&_C_z^3", "x^30", "..", "C:\\σ^p"])
 def test_paths_stay_letter_for_letter(place):
-    shown = places.verbatim(f"σ^2 ({place}): {place}/summary.json holds none.", [place, "runs"])
+    shown = typesetting.verbatim(
+        f"σ^2 ({place}): {place}/summary.json holds none.", [place, "runs"]
+    )
     assert shown.startswith("σ<sup>2</sup> (")
-    page = Page(str(markup.tag("p", shown)))
-    assert f"({place}): {place}/summary.json holds none." in "".join(page.text)
-    assert len(page.all("sup")) == 1
-    assert not page.all("sub")
-    assert len(page.all("code")) == (0 if place == ".." else 2)
+    found = Page(f"<p>{shown}</p>")
+    assert f"({place}): {place}/summary.json holds none." in "".join(found.text)
+    assert len(found.all("sup")) == 1
+    assert not found.all("sub")
+    assert len(found.all("code")) == (0 if place == ".." else 2)
 
 
 def test_a_word_that_is_a_folders_name_too_stays_a_word():
-    assert places.verbatim("the run ended", ["run"]) == "the run ended"
-    assert places.verbatim("30 of 30 epochs, see runs/301", ["30", "runs/30"]).count("code") == 0
+    assert typesetting.verbatim("the run ended", ["run"]) == "the run ended"
+    assert (
+        typesetting.verbatim("30 of 30 epochs, see runs/301", ["30", "runs/30"]).count("code") == 0
+    )
 
 
 def test_runs_and_titles_have_names_that_stay_apart(tmp_path):
@@ -508,7 +514,7 @@ def test_runs_and_titles_have_names_that_stay_apart(tmp_path):
     assert "<title>byol/30, swav/30 · rdm_solo</title>" in text
     assert "<h1><code>byol/30</code>, <code>swav/30</code></h1>" in text
     found = runs.find([tmp_path])
-    assert [row[1] for row in report_tables.each(groups(found)).rows] == ["byol/30", "swav/30"]
+    assert [row[1] for row in tables.each(groups(found)).rows] == ["byol/30", "swav/30"]
 
 
 def test_the_numbers_under_a_figure_are_of_the_settings_in_it(tmp_path):
@@ -528,10 +534,10 @@ def test_the_numbers_under_a_figure_are_of_the_settings_in_it(tmp_path):
 
 
 def test_captions_fit_one_setting_and_name_the_papers_numbers():
-    for drawing in report_figures.DRAWINGS:
+    for drawing in captions.DRAWINGS:
         assert not {"Above,", "Below,"} & set(drawing.caption.split())
         assert "(Figure" not in drawing.title
-    losses = next(d for d in report_figures.DRAWINGS if d.name == "losses")
+    losses = next(d for d in captions.DRAWINGS if d.name == "losses")
     assert "0 for BYOL" in losses.caption
 
 
@@ -546,7 +552,7 @@ def test_swavs_level_lines_are_called_flat_only_where_they_are(own, flat):
         )
     )
     about = (Path("run"), "swav", "SwAV", 0, "target", series, "3 iterations, ε = 0.05")
-    words = report_figures._role(roles_file.Roles(*about, 4.0, 64, 32, 14))
+    words = report_figures.curves_in_words(roles_file.Roles(*about, 4.0, 64, 32, 14))
     assert words.startswith("SwAV: slope -0.25 (3 iterations, ε = 0.05); with ε = 0.1")
     assert ("flat" in words) is flat
     assert f"between 1.00 and {own:.2f}" in words
@@ -560,7 +566,7 @@ def test_what_a_log_axis_leaves_out_is_counted():
         for name, value in values.items()
     )
     about = roles_file.Roles(Path("run"), "byol", "BYOL", 0, "online", series, "g", 4.0, 64, 32, 14)
-    assert report_figures._role(about) == (
+    assert report_figures.curves_in_words(about) == (
         "BYOL: slope 0.30 (g); slope 0.30 (ω); g vanishes at 2 of 4 eigenvalues; "
         "ω is not positive at 2 of 4 eigenvalues"
     )

@@ -1,0 +1,142 @@
+"""Which figures the report draws, and the words beneath each: what it shows, how to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rdm_solo.plots.eigenvalues import beside_symmetric, compared, with_spectra
+from rdm_solo.plots.exponents import against_p
+from rdm_solo.plots.grouping import Group
+
+__all__ = ["DRAWINGS", "PREDICTION", "ROLES", "Columns", "Drawing"]
+
+Columns = tuple[tuple[str, str, int], ...]  # of metrics.csv, their names in words, digits
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure of :mod:`rdm_solo.plots`, what it shows, the columns whose last values stand beneath
+    it, and which settings it draws."""
+
+    name: str
+    title: str
+    caption: str
+    columns: Columns
+    drawn: Callable[[Sequence[Group]], Sequence[Group]] = list
+
+
+DRAWINGS = (
+    Drawing(
+        "effective_rank",
+        "1. Effective rank of both branches over training (the paper's Figures 1 and 7)",
+        "The effective rank counts the directions that the outputs use: the exponential of the "
+        "entropy of the correlation matrix's normalised eigenvalues, 1 if all outputs lie on one "
+        "line, k if they fill all dimensions alike. Where the target lies above the online branch "
+        "there is a rank difference, which in the paper's account keeps features from collapsing; "
+        "lines that rise again after the first epochs' fall are what Theorem 4 describes, under "
+        "its conditions. Lines that fall to 1 are a collapse.",
+        (("erank/target", "target", 1), ("erank/online", "online", 1)),
+    ),
+    Drawing(
+        "symmetric",
+        "2. Symmetric against asymmetric (the paper's Figure 2)",
+        "Without a predictor, a filter or a stop-gradient both branches are alike, so that their "
+        "eigenvalues lie on each other and nothing lifts the rank. Centring (SymSimSiam) keeps "
+        "the variance up, which a vanilla network's loss does not. Few directions are left where "
+        "eigenvalues drop fast, be the variance high or low.",
+        (("feature/variance", "variance", 3), ("erank/projection", "rank", 1)),
+        beside_symmetric,
+    ),
+    Drawing(
+        "alignment",
+        "3. Alignment of the branches' eigenspaces (the paper's Figure 3)",
+        "The mean cosine between an eigenvector u of the target's C_z and C_p u: 1 if both "
+        "matrices have the same eigenvectors, so that the branches differ in their eigenvalues "
+        "alone and a spectral filter is the whole difference. The plain mean counts directions "
+        "with hardly any energy as much as the first; the weighted one counts by eigenvalues.",
+        (
+            ("alignment/online_target", "plain", 2),
+            ("alignment/online_target_weighted", "weighted", 2),
+            ("alignment/target_positive", "with C₊", 2),
+        ),
+    ),
+    Drawing(
+        "spectra",
+        "4. Eigenvalues of both branches and the filter curve (the paper's Figures 4 and 8)",
+        "Over the index i: the eigenvalues in descending order on a log axis; the branch whose "
+        "tail lies higher uses more directions. Over the target's eigenvalue: the filter between "
+        "the branches, g = √(λ_p/λ_z). A curve that rises to the right is low-pass: large "
+        "eigenvalues pass, small ones are damped. Sorted pairs rise wherever the target's spectrum "
+        "is the flatter one, whatever its directions; the crosses follow the target's own "
+        "eigenvectors and are the stricter test.",
+        (
+            ("filter/monotonicity", "monotonicity sorted", 2),
+            ("filter/monotonicity_directional", "directional", 2),
+        ),
+        with_spectra,
+    ),
+    Drawing(
+        "variants",
+        "6. Eigenvalues of the variants (the paper's Figure 6)",
+        "Eigenvalues of the projector's outputs before any filter, so that online and target "
+        "filters compare. The slower they fall, the more directions carry signal.",
+        (("erank/projection", "effective rank", 1),),
+        compared,
+    ),
+    Drawing(
+        "losses",
+        "6b. Training loss (the paper's Figure 9)",
+        "A rank difference between the branches holds the loss above its minimum. That is -1 for "
+        "SimSiam, SymSimSiam and Vanilla (minus the cosine), and 0 for BYOL (2 - 2 cos); a loss "
+        "at its minimum with a low rank is a collapse. SwAV's and DINO's are cross-entropies, on "
+        "scales of their own.",
+        (("train/loss", "loss", 3),),
+    ),
+    Drawing(
+        "sweep",
+        "7. Accuracy, effective rank and gap against p",
+        "Last values of each run over the exponent. A target filter with p from -1 to 0 lifts the "
+        "target's rank, one with p > 0 lowers it; an online filter with p > 0 lowers the online "
+        "rank; p = 0 is no filter. Settings without an exponent are horizontal lines. A wider gap "
+        "is not always better: look at where accuracy peaks.",
+        (
+            ("val/acc1", "online classifier", 1),
+            ("val/knn_acc1", "kNN", 1),
+            ("erank/gap", "gap", 2),
+        ),
+        against_p,
+    ),
+)
+
+PREDICTION = (
+    "Theorem 4 alone, iterated from the first measured spectrum, beside what was measured: it "
+    "moves each eigenvalue by the filter between the branches and by ω, and knows nothing of data, "
+    "network or optimiser. One path keeps the first epoch's filter and ω, one is told every "
+    "epoch's, one takes positives for perfect (ω = 1). The step size of all three is fitted to the "
+    "whole run's measured rank, for the path that is told, so that a close line is a description "
+    "with one free number and no forecast: of the first epoch's path direction and shape are "
+    "foretold, and not the pace. What the theorem itself says, without any fit, is the direction."
+)
+
+ROLES = (
+    (
+        ("simsiam", "byol"),
+        "SimSiam, BYOL: the filter of the ideal predictor, ω = λ₊/λ_z, between 0 and 1 (Theorem "
+        "2), which a good predictor comes close to; rising with λ is low-pass. A log axis has no "
+        "place for ω ≤ 0, which finitely many pairs can give and which is left out; g is cut where "
+        "the online eigenvalues vanish.",
+    ),
+    (
+        ("swav",),
+        "SwAV: the target's filter for 0 to 3 Sinkhorn iterations, with the run's ε and with ε at "
+        "the online temperature, where nothing but the iterations is left.",
+    ),
+    (("dino",), "DINO: the target's filter with and without centring, at several temperatures."),
+    (
+        ("swav", "dino"),
+        "A target filter that falls with λ is high-pass, the same asymmetry seen from the other "
+        "branch.",
+    ),
+    (("simsiam", "byol", "swav", "dino"), "The slope is that of a curve's logarithm over log λ."),
+)

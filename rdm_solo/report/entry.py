@@ -1,0 +1,155 @@
+"""The command ``python -m rdm_solo.report``: its arguments, and the files that it writes."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import os
+import sys
+import webbrowser
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from rdm_solo import cli, runs
+from rdm_solo.plots.grouping import Group, groups, not_counted, whole
+from rdm_solo.report import figures, verdicts
+from rdm_solo.report.measured import spread
+from rdm_solo.report.page import Report, page
+from rdm_solo.report.typesetting import relative, verbatim
+from rdm_solo.runs.files import write_whole
+
+__all__ = ["incomplete", "main", "open_in_browser", "text_table", "write"]
+
+log = logging.getLogger("rdm_solo")
+
+NAME = "report.html"
+
+
+def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = True) -> Path:
+    """Draw the runs in these folders and write the page; its path.
+
+    ``checkpoints=False`` leaves out what is recomputed from them (the paper's Figure 5).
+    """
+    found, broken = runs.survey(paths)
+    if not found:
+        raise ValueError(next(iter(broken.values())))
+    folder = out or (paths[0] / "report" if len(paths) == 1 else Path("report"))
+    cli.make_folder(folder, "--out FOLDER")
+    begun = [run for run in found if run.epochs]
+    grouped = groups(begun) if begun else []
+    pictures, absent = figures.draw(grouped, folder, checkpoints) if begun else ([], [])
+    folders = [*(run.folder for run in found), *broken]
+    alone = len(found) == 1
+    names = [] if alone else list(dict.fromkeys(relative(paths)))
+    made = Report(
+        title=f"{found[0].label}, seed {found[0].seed}" if alone else ", ".join(names),
+        names=names,
+        groups=grouped,
+        pictures=pictures,
+        problems=[verbatim(line, folders) for line in [*broken.values(), *incomplete(found)]],
+        absent=[verbatim(line, folders) for line in absent],
+    )
+    write_whole(folder / NAME, page(made))
+    if grouped:
+        print(text_table(grouped))
+    for sentence in [*broken.values(), *incomplete([run for run in found if not run.epochs])]:
+        print(f"left out: {sentence}")
+    return folder / NAME
+
+
+def incomplete(found: Sequence[runs.Run]) -> list[str]:
+    """A sentence for each run that is incomplete, lacks a column, or is there twice."""
+    lines = []
+    for run in found:
+        lacks = list(run.missing)
+        if run.epochs:
+            for column in ("erank/gap", "feature/variance", "train/loss"):
+                if not math.isfinite(run.last(column)):
+                    lacks.append(f"{column} was never measured")
+            if not any(math.isfinite(run.last(c)) for c in ("val/acc1", "val/knn_acc1")):
+                lacks.append("no accuracy (no labels, no validation images, or switched off)")
+        if lacks:
+            lines.append(f"{run.label}, seed {run.seed} ({run.folder}): {'; '.join(lacks)}.")
+    same: dict[tuple[str, int], list[str]] = defaultdict(list)
+    begun = [run for run in found if run.epochs]
+    for group in groups(begun) if begun else []:
+        for run in group.runs:
+            same[group.label, run.seed].append(str(run.folder))
+    for (label, seed), folders in same.items():
+        if len(folders) > 1:
+            lines.append(
+                f"{label}: seed {seed} is there {len(folders)} times ({', '.join(folders)}). Each "
+                "counts as a run of its own in n, means and bands, which makes spreads too small."
+            )
+    return lines
+
+
+def text_table(grouped: Sequence[Group]) -> str:
+    """The settings, their last ranks and the verdicts; runs behind are named beneath."""
+    rows = [["setting", "n", "online", "target", "leads?", "low-pass?", "collapsed?"]]
+    for group in grouped:
+        counted = whole(group)
+        ranks = (spread(group.last(f"erank/{branch}"), 1) for branch in ("online", "target"))
+        answers = (verdict.answer for verdict in verdicts.verdicts(counted))
+        rows.append([group.label, str(len(counted)), *ranks, *answers])
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return "\n".join([*lines, *not_counted(grouped)])
+
+
+def open_in_browser(path: Path) -> str:
+    """Open the page where there is a desktop; a sentence on what happened."""
+    here = path.resolve().as_uri()
+    desktop = sys.platform in ("darwin", "win32") or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    )
+    if not desktop:
+        return f"--open: this machine shows no desktop; open {here} in a browser."
+    try:
+        done = webbrowser.open(here)
+    except webbrowser.Error:
+        done = False
+    return f"opened {here}" if done else f"--open: no browser could be started; open {here}."
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m rdm_solo.report",
+        description="Draw the paper's figures of runs or sweeps on one page that needs no network.",
+    )
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        metavar="FOLDER",
+        help="folder of a run or of a sweep; run=FOLDER, as other commands take it, works as well",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="FOLDER",
+        help="where page and figures are written (default: FOLDER/report, or ./report)",
+    )
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    parser.add_argument(
+        "--no-checkpoints",
+        action="store_true",
+        help="leave out the paper's Figure 5, which loads models from checkpoints",
+    )
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command."""
+    logging.basicConfig(format="%(message)s")
+    log.setLevel(logging.INFO)  # this logger alone: fontTools logs every glyph in a PDF
+    cli.say_anything()
+    arguments = _arguments(argv)
+    paths = [Path(given.removeprefix("run=")).expanduser() for given in arguments.folders]
+    out = Path(arguments.out).expanduser() if arguments.out else None
+    with cli.sentences():
+        written = write(paths, out, not arguments.no_checkpoints)
+    drawn = len(list(written.parent.glob("*.png")))
+    print(f"\n{written} ({drawn} figures as PNG and PDF beside it)")
+    if arguments.open:
+        print(open_in_browser(written))

@@ -1,0 +1,72 @@
+"""Numbers of a setting's runs: first and last values, linear accuracies, and how they spread."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+
+from rdm_solo.runs.files import LINEAR
+from rdm_solo.runs.folder import Run
+
+__all__ = ["change", "last", "linear", "linear_accuracies", "measured", "spread"]
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """Mean ± standard deviation; the value alone of one, a dash of none.
+
+    >>> spread([1.0, 2.0, 3.0], 1), spread([2.0], 2), spread([], 1)
+    ('2.0 ± 1.0', '2.00', '–')
+    """
+    if not values:
+        return "–"
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
+
+
+def measured(runs: Sequence[Run], column: str) -> list[np.ndarray]:
+    """The finite values of a column, of each run that has any."""
+    columns = (run.metrics.get(column, np.empty(0)) for run in runs)
+    finite = (values[np.isfinite(values)] for values in columns)
+    return [values for values in finite if len(values)]
+
+
+def last(runs: Sequence[Run], column: str) -> list[float]:
+    """The last measured value of each run that has any."""
+    return [value for value in (run.last(column) for run in runs) if math.isfinite(value)]
+
+
+def change(runs: Sequence[Run], column: str) -> str:
+    """The first and the last measured values, or a dash."""
+    found = measured(runs, column)
+    ends = (spread([float(values[at]) for values in found], 1) for at in (0, -1))
+    return " → ".join(ends) if found else "–"
+
+
+def linear(run: Run) -> tuple[str, dict[str, float]]:
+    """The kind of features, and top1 and top5 of the run's linear evaluation over its seeds.
+
+    The paper's protocol comes before cached features, the latest settings before older ones.
+    """
+    try:
+        found = json.loads((run.folder / LINEAR).read_text())
+        for kind in ("protocol", "cached"):
+            entries = found.get(kind) or []
+            entries = [entries] if isinstance(entries, dict) else entries
+            if entries:
+                protocol = entries[-1]["protocol"]
+                alike = [entry for entry in entries if entry["protocol"] == protocol]
+                return kind, {
+                    top: float(np.mean([entry[top] for entry in alike])) for top in ("top1", "top5")
+                }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    return "", {}
+
+
+def linear_accuracies(runs: Sequence[Run], top: str = "top1") -> list[float]:
+    """The linear accuracy of each run that was evaluated."""
+    return [found[top] for _, found in map(linear, runs) if top in found]

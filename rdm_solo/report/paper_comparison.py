@@ -1,0 +1,156 @@
+"""The paper's numbers beside those of runs with the paper's setting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from rdm_solo import paper
+from rdm_solo.plots.grouping import Group, whole
+from rdm_solo.report.measured import last, linear, linear_accuracies, spread
+from rdm_solo.report.tables import Table, global_batch
+from rdm_solo.runs.folder import Run
+from rdm_solo.runs.labels import exponent
+
+__all__ = ["against_paper"]
+
+PRINTED = ("online_predictors", "target_predictors", "imagenet", "byol", "alignment_cz_cplus")
+DATASETS = {row.dataset for row in paper.rows()}
+# Parts of a config that are compared with the preset, and keys in them that are not.
+COMPARED = ("method", "filter", "backbone", "optimizer", "scheduler", "batch_size")
+LOCAL = ("compile", "channels_last")
+
+
+def against_paper(groups: Sequence[Group]) -> tuple[Table | None, list[str]]:
+    """The paper's numbers beside the runs' where the setting is the paper's; else why not."""
+    rows: list[list[str]] = []
+    reasons: dict[str, list[str]] = {}
+    for group in groups:
+        found = list(_beside(group))
+        rows += found
+        if not found:
+            reasons.setdefault(_why_not(group), []).append(group.label)
+    why = [f"{'; '.join(labels)}: {reason}" for reason, labels in reasons.items()]
+    head = ["setting", "data", "epochs", "what", "paper", "here", "n", "here differs in"]
+    notes = ["The paper prints single numbers, without seeds or spread."]
+    return (
+        Table("The paper's numbers beside those of the runs.", head, rows, notes) if rows else None
+    ), why
+
+
+def _named(run: Run) -> str:
+    own = "" if run.filter == "none" else f"_{run.filter}"
+    return f"experiment={run.dataset}/{run.method}{own}"
+
+
+def _same_setting(run: Run) -> list[paper.Row]:
+    """The paper's rows of that data set, method, filter and p, of any number of epochs."""
+    return [
+        row
+        for row in paper.rows()
+        if row.table in PRINTED and paper.preset(row)[0] == _named(run) and _same_p(row.p, run)
+    ]
+
+
+def _same_p(p: float | None, run: Run) -> bool:
+    if run.config.get("p") is None:
+        return p is None
+    return p is not None and run.p is not None and math.isclose(p, run.p)
+
+
+def _beside(group: Group) -> Iterator[list[str]]:
+    run, runs = group.first, whole(group)
+    asked = run.config.get("max_epochs")
+    for row in _same_setting(run):
+        aligned = row.metric == "alignment"
+        if runs[0].epochs != asked or not (aligned or row.epochs in (asked, None)):
+            continue
+        if aligned:
+            column = "alignment/target_positive_paper_m"
+            column = column if last(runs, column) else "alignment/target_positive"
+            here, what = last(runs, column), "alignment of C_z and C₊"
+        else:
+            top = {"acc1": "top1", "acc5": "top5"}[row.metric]
+            here, what = linear_accuracies(runs, top), f"linear {top.replace('top', 'top-')} %"
+        kinds = {kind for kind, _ in map(linear, runs)} - {""}
+        differs = _differences(run, row)
+        if not aligned and kinds == {"cached"}:
+            differs.append("cached features, no augmentation")
+        if row.epochs is None:
+            differs.append("the paper prints no epochs")
+        digits = 4 if aligned else 2
+        missing = "not measured" if aligned else "run python -m rdm_solo.linear on it"
+        yield [
+            *(group.label, run.dataset, str(row.epochs or asked), what),
+            f"{row.value:.{digits}f}",
+            *(spread(here, digits) if here else missing, str(len(here))),
+            ", ".join(differs) or "nothing known",
+        ]
+
+
+def _why_not(group: Group) -> str:
+    run = group.first
+    if run.dataset not in DATASETS:
+        return f"the paper has no numbers on {run.dataset}"
+    rows = _same_setting(run)
+    if not rows:
+        p = f", p = {exponent(run.config.get('p'))}" if run.config.get("p") is not None else ""
+        return f"the paper's tables have no {run.method} with {run.filter}{p} on {run.dataset}"
+    epochs = ", ".join(str(e) for e in sorted({row.epochs for row in rows if row.epochs}))
+    return (
+        f"the paper's numbers are after {epochs} epochs, these runs have {whole(group)[0].epochs}"
+    )
+
+
+def _differences(run: Run, row: paper.Row) -> list[str]:
+    """The settings in which a run differs from the preset of that row, four of them by name."""
+    wanted = _preset(row)
+    if wanted is None:
+        return ["unknown (the preset cannot be read)"]
+    here = _leaves(run.config)
+    apart = [
+        f"{name}={here.get(name)} (preset: {value})"
+        for name, value in wanted.items()
+        if name in here and here[name] != value
+    ]
+    batch, meant = global_batch(run), str(wanted.get("batch_size"))
+    if batch != meant and not any(word.startswith("batch_size=") for word in apart):
+        apart.append(f"global batch {batch} (preset: {meant})")
+    return apart[:4] + ([f"and {len(apart) - 4} more"] if len(apart) > 4 else [])
+
+
+def _preset(row: paper.Row) -> dict[str, Any] | None:
+    from hydra import compose, initialize_config_dir
+
+    from rdm_solo import cli
+
+    try:
+        with initialize_config_dir(str(cli.config_folder()), version_base="1.3"):
+            return _leaves(compose("config", overrides=paper.preset(row)))
+    except Exception:  # hydra's and OmegaConf's: the comparison goes without
+        return None
+
+
+def _leaves(config: Any) -> dict[str, Any]:
+    """The settings that make a run the paper's, under dotted names."""
+    found: dict[str, Any] = {}
+
+    def walk(prefix: str, node: Any) -> None:
+        if isinstance(node, dict):
+            for name, inner in node.items():
+                walk(f"{prefix}.{name}", inner)
+        elif prefix.rpartition(".")[2] not in LOCAL:
+            found[prefix] = node
+
+    try:
+        plain: Any = OmegaConf.to_container(config, resolve=True)
+    except Exception:  # an environment variable of another machine, say
+        plain = OmegaConf.to_container(config)
+    for name in COMPARED:
+        walk(name, plain.get(name))
+    for number, pipeline in enumerate((plain["dataset"].get("views") or {}).get("pipelines") or []):
+        walk(f"view{number}", {k: v for k, v in pipeline.items() if not k.startswith("_")})
+    return found
