@@ -1,5 +1,5 @@
 """The command."""
 
-from rdm_solo.bench import main
+from rdm_solo.bench.entry import main
 
 main()

@@ -17,6 +17,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from rdm_solo import methods
+from rdm_solo.bench.timing import interleaved, ratio
 from rdm_solo.cli.arguments import config_folder
 from rdm_solo.methods import optimizers
 
@@ -110,8 +111,6 @@ def bench_cost(
     runs: int, device: str, batch: int, size: int, extra: list[str], only: str | None = None
 ) -> None:
     """Each method and filter: median step time and peak memory, over those of the reference."""
-    from rdm_solo.bench import interleaved, ratio
-
     steps = {
         key: Step(*key, batch=batch, size=size, device=device, extra=extra)
         for key in CONTESTANTS

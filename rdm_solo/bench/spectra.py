@@ -14,6 +14,7 @@ import time
 import torch
 
 from rdm_solo.bench.cost import Step
+from rdm_solo.bench.timing import interleaved
 from rdm_solo.callbacks.branches import observer
 from rdm_solo.spectra.branch_spectra import BranchSpectra
 
@@ -60,8 +61,6 @@ class Recorded:
 
 def bench_spectra(runs: int, device: str, batch: int, size: int, extra: list[str]) -> float:
     """SimSiam with ``target_pow``, ResNet-18, k = 2048; the share of an epoch is returned."""
-    from rdm_solo.bench import interleaved
-
     step = Step("simsiam", "target_pow", batch, size, device, [*WIDTH, *extra])
     options = step.cfg.diagnostics
     recorded = Recorded(step, options.max_dim, options.sample, device)

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 from rdm_solo import data
+from rdm_solo.bench.timing import interleaved, ratio
 from rdm_solo.data import folders
 from rdm_solo.data.decoding import _Decoder
 from rdm_solo.data.draws import generator
@@ -111,14 +112,9 @@ def _count(views: Sequence[Any]) -> int:
     return sum(len(view) for view in views)
 
 
-def bench_views(
-    runs: int,
-    interleaved: Callable[..., list[list[float]]],
-    ratio: Callable[..., tuple[float, float, float]],
-    images: int = 64,
-    batch: int = 32,
-) -> None:
+def bench_views(runs: int, images: int = 64, batch: int = 32) -> None:
     """Print views per second of both, and the ratio round by round."""
+    print(f"solo-learn {solo_learn.version()}; two views a sample, the same settings for both")
     print(f"{'views/s, one core':<32}{'solo-learn':>12}{'this':>10}{'ratio':>8}  min..max")
     for size, blur in SIZES.items():
         pipeline = Pipeline(size=size, blur=blur)

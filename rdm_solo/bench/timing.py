@@ -1,0 +1,39 @@
+"""Contestants timed in turn in one process, and ratios of their times round by round.
+
+The machine may be shared and noisy: a slow moment then slows every contestant.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+__all__ = ["interleaved", "ratio"]
+
+
+def interleaved(
+    contestants: Sequence[Callable[[], object]], runs: int, device: str
+) -> list[list[float]]:
+    """Seconds of each contestant in ``runs`` rounds, all of them once a round."""
+    cuda = device.startswith("cuda")
+    seconds: list[list[float]] = [[] for _ in contestants]
+    for round_ in range(runs + 1):
+        for times, contestant in zip(seconds, contestants):
+            if cuda:
+                torch.cuda.synchronize()
+            start = time.perf_counter()
+            contestant()
+            if cuda:
+                torch.cuda.synchronize()
+            if round_:  # the first round warms up
+                times.append(time.perf_counter() - start)
+    return seconds
+
+
+def ratio(slow: Sequence[float], fast: Sequence[float]) -> tuple[float, float, float]:
+    """Median, minimum and maximum of the ratio, round by round."""
+    ratios = [a / b for a, b in zip(slow, fast)]
+    return statistics.median(ratios), min(ratios), max(ratios)
