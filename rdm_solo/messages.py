@@ -10,7 +10,15 @@ from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import NoReturn
 
-__all__ = ["check_choice", "check_number", "check_switch", "check_whole", "suggest"]
+__all__ = [
+    "check_choice",
+    "check_number",
+    "check_switch",
+    "check_whole",
+    "finite",
+    "shown",
+    "suggest",
+]
 
 # Counts and sizes reach C code as 32-bit numbers; nothing that a run can use is larger.
 LARGEST = 2**31 - 1
@@ -115,7 +123,7 @@ def check_choice(name: str, value: object, allowed: Iterable[str]) -> str:
     if isinstance(value, str) and value in words:
         return value
     raise ValueError(
-        f"{name} must be one of {', '.join(words)}, got {_shown(value)}"
+        f"{name} must be one of {', '.join(words)}, got {shown(value)}"
         f"{suggest(value, words) or '.'}"
     )
 
@@ -154,11 +162,15 @@ def _interval(
 
 def _refuse(name: str, value: object, allowed: str, alternative: str) -> NoReturn:
     other = f", or {alternative}," if alternative else ","
-    raise ValueError(f"{name} must be {allowed}{other} got {_shown(value)}.")
+    raise ValueError(f"{name} must be {allowed}{other} got {shown(value)}.")
 
 
-def _shown(value: object) -> str:
-    """The value as Python writes it; Python writes no number of more than 4300 digits."""
+def shown(value: object) -> str:
+    """The value as Python writes it, which refuses to write numbers of more than 4300 digits.
+
+    >>> shown("a"), shown(10**5000)
+    ("'a'", 'a whole number of 16610 bits')
+    """
     if isinstance(value, int) and value.bit_length() > 256:
         return f"a whole number of {value.bit_length()} bits"
     return repr(value)

@@ -1,16 +1,33 @@
-"""The spectrum of a global batch, and what a filter's gains make of this process's rows."""
+"""A filter's mathematics as pure functions: a batch's spectrum, its gains, their application.
+
+``decompose`` finds the singular values of the global batch, ``gains`` evaluates ``g`` on them, and
+``filter_target`` or ``filter_online`` applies them; ``filter_gradient`` is the online backward.
+:class:`rdm_solo.filters.SpectralFilter` is a module over these five.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from rdm_solo.distributed import gather_equal, rank, sum_over_processes, world_size
+from rdm_solo.filters.functions import GainError, check_gain
 
-__all__ = ["relative_cut"]
+__all__ = [
+    "Operator",
+    "Spectrum",
+    "decompose",
+    "filter_gradient",
+    "filter_online",
+    "filter_target",
+    "gains",
+    "relative_cut",
+]
 
 
 def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
@@ -31,101 +48,188 @@ def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
     return eps * math.sqrt(max(n, k))
 
 
-class _Decomposition:
-    """The spectrum of a global batch and what a filter makes of this process's rows.
+@dataclass(frozen=True)
+class Spectrum:
+    """The spectrum of a global batch ``(n, k)`` without its rounding noise; float64.
 
-    With more directions than rows it works on the n x n Gram matrix, otherwise on the
-    k x k one; float64 either way, because a Gram matrix squares the condition number. float64
-    input keeps its digits through an SVD. The host reads a few numbers off the device, around a
-    decomposition that waits for the device itself.
+    With more directions than rows (``dual``) ``vectors`` are left singular vectors ``(n, r)`` and
+    ``rows`` those of all processes; otherwise right ones ``(k, r)`` and this process's rows.
     """
 
-    sigma: Tensor  # the singular values above the cut, ascending
-    vectors: Tensor  # their vectors of the smaller side, as columns
-    gain: Tensor  # g(sigma)
-    negligible: Tensor | None = None
+    n: int
+    k: int
+    dtype: torch.dtype  # of the batch, and of what is handed back
+    sigma: Tensor  # (r,) singular values, ascending
+    vectors: Tensor
+    rows: Tensor
+    own: slice  # this process's part of rows
+    negligible: Tensor | None  # (N, 1): this process's rows that have no direction; None if none
+    broken_rows: int  # rows of the global batch with NaN or infinity, which count as zero
 
-    def __init__(self, x: Tensor) -> None:
-        self.dtype = x.dtype
-        world = world_size()
-        self.n, self.k = len(x) * world, x.shape[1]
-        self.dual = self.n < self.k
-        # 2-byte features cross the wire as they are: everything is widened on arrival.
-        rows, start = (gather_equal(x), rank() * len(x)) if self.dual else (x, 0)
-        self.local_rows = slice(start, start + len(x))
-        self.all_rows = rows.double()
-        self.broken_rows = 0
-        gram = self._gram()
-        if not math.isfinite(float(gram.diagonal().sum())):
-            gram = self._without_broken_rows()
-        self.local = self.all_rows[self.local_rows] if self.dual else self.all_rows
-
-        digits = self.dtype
-        if self.dtype == torch.float64 and (self.dual or world == 1):
-            u, sigma, vh = torch.linalg.svd(self.all_rows, full_matrices=False)
-            self.vectors, self.sigma = (u if self.dual else vh.mT).flip(1), sigma.flip(0)
-        else:
-            lam, self.vectors = torch.linalg.eigh(gram)
-            self.sigma = lam.clamp_min_(0).sqrt_()
-            if digits == torch.float64:  # a Gram matrix has lost what float64's own cut would keep
-                digits = torch.float32
-        self.cut = float(self.sigma[-1]) * relative_cut(digits, self.n, self.k)
-        dropped = int(torch.searchsorted(self.sigma, self.cut, right=True))
-        self.sigma, self.vectors = self.sigma[dropped:], self.vectors[:, dropped:]
-        if self.dual:
-            self.squares = gram.diagonal()[self.local_rows]
-        else:
-            self.squares = self.local.square().sum(dim=1)
-
-    def _gram(self) -> Tensor:
-        if self.dual:
-            return self.all_rows @ self.all_rows.mT
-        return sum_over_processes(self.all_rows.mT @ self.all_rows)
-
-    def _without_broken_rows(self) -> Tensor:
-        """Rows with NaN or infinity are set to zero; all processes come here together."""
-        finite = self.all_rows.isfinite().all(dim=1, keepdim=True)
-        self.all_rows = torch.where(finite, self.all_rows, 0.0)
-        broken = (~finite).sum()
-        self.broken_rows = int(broken if self.dual else sum_over_processes(broken))
-        return self._gram()
-
-    def weigh(self, function: Callable[[Tensor], Tensor]) -> float:
-        """Set the gains and return the largest singular value that they leave."""
-        if not len(self.sigma):
-            self.gain, self.negligible = self.sigma, torch.ones_like(self.squares).bool()[:, None]
-            return 0.0
-        self.gain = function(self.sigma).to(self.sigma)
-        # A row of negligible norm has no direction: normalising it would invent one.
-        if float(self.squares.min()) <= self.cut**2:
-            self.negligible = (self.squares <= self.cut**2).unsqueeze(1)
-        return float((self.gain * self.sigma).abs().max())
-
-    def operator(self) -> Tensor:
-        """The constant matrix of the smaller side: ``U g U^T`` (n x n) or ``W`` (k x k)."""
-        return (self.vectors * self.gain) @ self.vectors.mT
-
-    def filtered(self) -> Tensor:
-        """``U diag(sigma g) V^T`` for this process's rows."""
-        if self.dual:
-            return self.finish(self.operator()[self.local_rows] @ self.all_rows)
-        return self.finish(self.local @ self.operator())
-
-    def right_vectors(self) -> Tensor:
-        """``V^T`` (r x k) with unit rows, for more directions than rows."""
-        return (self.vectors / self.sigma).mT @ self.all_rows
-
-    def left_part(self) -> Tensor:
-        """``U diag(sigma g)`` for this process's rows."""
-        return (self.vectors * (self.sigma * self.gain))[self.local_rows]
-
-    def finish(self, result: Tensor) -> Tensor:
-        if self.negligible is not None:
-            result = result.masked_fill(self.negligible, 0.0)
-        return result.to(self.dtype)
+    @property
+    def dual(self) -> bool:
+        return self.n < self.k
 
 
-def _in_range(gain: Tensor, peak: float, dtype: torch.dtype) -> Tensor:
-    """The gain, rescaled by one constant where the result would be too small or large to use."""
-    low, high = (1e-3, 1e3) if dtype == torch.float16 else (1e-4, 1e15)
+class Operator(NamedTuple):
+    """``W = V g V^T`` for a backward: itself, or ``V^T`` (r, k) and its gains (r,) where n < k."""
+
+    matrix: Tensor
+    gain: Tensor | None
+    negligible: Tensor | None
+
+
+def decompose(x: Tensor) -> Spectrum:
+    r"""The singular values and vectors of the global batch, :math:`X = U \Sigma V^\top`.
+
+    Directions with ``sigma <= relative_cut(...) * max(sigma)`` are left out. Every process calls
+    this with an equal share of the rows. The smaller of the n x n and k x k Gram matrices is
+    decomposed in float64, because a Gram matrix squares the condition number; float64 input keeps
+    its digits through an SVD. The host reads a few numbers off the device, around a decomposition
+    that waits for the device itself.
+
+    Shapes: ``(N, k)`` of this process.
+
+    >>> decompose(torch.diag(torch.tensor([3.0, 1e-9, 2.0]))).sigma
+    tensor([2., 3.], dtype=torch.float64)
+    """
+    n, k = len(x) * world_size(), x.shape[1]
+    dual = n < k
+    # 2-byte features cross the wire as they are: everything is widened on arrival.
+    rows = (gather_equal(x) if dual else x).double()
+    start = rank() * len(x) if dual else 0
+    own = slice(start, start + len(x))
+
+    broken_rows, gram = 0, _gram(rows, dual)
+    if not math.isfinite(float(gram.diagonal().sum())):  # on all processes alike
+        rows, broken_rows = _without_broken_rows(rows, dual)
+        gram = _gram(rows, dual)
+    digits = x.dtype
+    if x.dtype == torch.float64 and (dual or world_size() == 1):
+        u, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
+        vectors, sigma = (u if dual else vh.mT).flip(1), sigma.flip(0)
+    else:
+        lam, vectors = torch.linalg.eigh(gram)
+        sigma = lam.clamp_min_(0).sqrt_()
+        if digits == torch.float64:  # a Gram matrix has lost what float64's own cut would keep
+            digits = torch.float32
+    cut = float(sigma[-1]) * relative_cut(digits, n, k)
+    dropped = int(torch.searchsorted(sigma, cut, right=True))
+
+    # A row of negligible norm has no direction: normalising it would invent one.
+    squares = gram.diagonal()[own] if dual else rows.square().sum(dim=1)
+    negligible = None
+    if dropped == len(sigma):
+        negligible = torch.ones_like(squares, dtype=torch.bool).unsqueeze(1)
+    elif float(squares.min()) <= cut**2:
+        negligible = (squares <= cut**2).unsqueeze(1)
+    return Spectrum(
+        n=n,
+        k=k,
+        dtype=x.dtype,
+        sigma=sigma[dropped:],
+        vectors=vectors[:, dropped:],
+        rows=rows,
+        own=own,
+        negligible=negligible,
+        broken_rows=broken_rows,
+    )
+
+
+def gains(spectrum: Spectrum, function: Callable[[Tensor], Tensor]) -> Tensor:
+    r"""``g(sigma)``, finite; times one constant where :math:`\max |\sigma g|` is out of range.
+
+    Losses normalise the rows and divide the constant out again. In range is 1e-4 to 1e15, of
+    float16 1e-3 to 1e3. Shapes: ``-> (r,)``.
+
+    >>> gains(decompose(torch.diag(torch.tensor([4.0, 1.0]))), torch.sqrt)
+    tensor([1., 2.], dtype=torch.float64)
+    """
+    sigma = spectrum.sigma
+    if not len(sigma):
+        return sigma
+    gain = check_gain(function(sigma), sigma).to(sigma)
+    peak = float((gain * sigma).abs().max())
+    if not math.isfinite(peak):
+        raise GainError(
+            "returned NaN or infinity for a positive singular value; it must be finite on the "
+            "whole spectrum."
+        )
+    low, high = (1e-3, 1e3) if spectrum.dtype == torch.float16 else (1e-4, 1e15)
     return gain if peak == 0 or low <= peak <= high else gain / peak
+
+
+def filter_target(spectrum: Spectrum, gain: Tensor) -> Tensor:
+    r"""The filtered rows of this process, :math:`U \Sigma g(\Sigma) V^\top`. Shapes: ``-> (N, k)``.
+
+    >>> spectrum = decompose(torch.diag(torch.tensor([4.0, 1.0])))
+    >>> filter_target(spectrum, spectrum.sigma.rsqrt())
+    tensor([[2., 0.],
+            [0., 1.]])
+    """
+    operator = _operator(spectrum, gain)
+    if spectrum.dual:
+        return _finished(spectrum, operator[spectrum.own] @ spectrum.rows)
+    return _finished(spectrum, spectrum.rows @ operator)
+
+
+def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
+    """The values of :func:`filter_target`, and what :func:`filter_gradient` needs.
+
+    Values come from float64 products, or from unit vectors computed there; float32 is enough for
+    what multiplies the gradient.
+
+    >>> out, operator = filter_online(decompose(torch.eye(2)), torch.tensor([2.0, 2.0]))
+    >>> out
+    tensor([[2., 0.],
+            [0., 2.]])
+    """
+    work = torch.float64 if spectrum.dtype == torch.float64 else torch.float32
+    if spectrum.dual:
+        right = (spectrum.vectors / spectrum.sigma).mT @ spectrum.rows
+        left = (spectrum.vectors * (spectrum.sigma * gain))[spectrum.own]
+        right = right.to(work)
+        out = _finished(spectrum, left.to(work) @ right)
+        return out, Operator(right, gain.to(work), spectrum.negligible)
+    W = _operator(spectrum, gain)
+    out = _finished(spectrum, spectrum.rows @ W)
+    return out, Operator(W.to(work), None, spectrum.negligible)
+
+
+def filter_gradient(grad: Tensor, operator: Operator) -> Tensor:
+    r"""The gradient ``G W`` of ``x W`` with ``W = V g(Sigma) V^T`` held constant (Algorithm 2).
+
+    Shapes: ``(N, k) -> (N, k)``, in the gradient's dtype.
+
+    >>> _, operator = filter_online(decompose(torch.eye(2)), torch.tensor([2.0, 2.0]))
+    >>> filter_gradient(torch.ones(1, 2), operator)
+    tensor([[2., 2.]])
+    """
+    matrix, gain, negligible = operator
+    wide = grad if negligible is None else grad.masked_fill(negligible, 0.0)
+    wide = wide.to(matrix.dtype)
+    back = wide @ matrix if gain is None else (wide @ matrix.mT).mul_(gain) @ matrix
+    return back.to(grad.dtype)
+
+
+def _operator(spectrum: Spectrum, gain: Tensor) -> Tensor:
+    """The constant matrix of the smaller side: ``U g U^T`` (n x n) or ``W`` (k x k)."""
+    return (spectrum.vectors * gain) @ spectrum.vectors.mT
+
+
+def _finished(spectrum: Spectrum, rows: Tensor) -> Tensor:
+    if spectrum.negligible is not None:
+        rows = rows.masked_fill(spectrum.negligible, 0.0)
+    return rows.to(spectrum.dtype)
+
+
+def _gram(rows: Tensor, dual: bool) -> Tensor:
+    """Of the global batch: ``X X^T`` of gathered rows, or the processes' sum of ``X^T X``."""
+    return rows @ rows.mT if dual else sum_over_processes(rows.mT @ rows)
+
+
+def _without_broken_rows(rows: Tensor, dual: bool) -> tuple[Tensor, int]:
+    """Rows with NaN or infinity set to zero, and how many there are on all processes."""
+    finite = rows.isfinite().all(dim=1, keepdim=True)
+    broken = (~finite).sum()
+    return torch.where(finite, rows, 0.0), int(broken if dual else sum_over_processes(broken))

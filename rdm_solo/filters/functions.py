@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import pkgutil
+import sys
 from collections.abc import Callable
 
 import torch
@@ -12,7 +14,7 @@ from torch import Tensor
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.messages import suggest
 
-__all__ = ["get", "names", "register", "takes_p"]
+__all__ = ["get", "label", "names", "register", "takes_p"]
 
 Function = Callable[..., Tensor]
 
@@ -69,34 +71,96 @@ def takes_p(function: str | Function) -> bool:
 def get(name: str | Function, p: float | None = None) -> Callable[[Tensor], Tensor]:
     """The function ``sigma -> g(sigma)`` of that name, its exponent bound.
 
+    ``name`` is registered, or the full name of a function that can be imported, or the function
+    itself. It is called once, on eight values, to see that it returns as many.
+
     >>> get("pow", p=-0.5)(torch.tensor([4.0]))
     tensor([0.5000])
+    >>> get("torch.sum")
+    Traceback (most recent call last):
+    ...
+    ValueError: the filter function 'torch.sum' must return one number for each singular value, \
+got shape () for 8 of them.
     """
     function = _lookup(name)
     if takes_p(function):
         if p is None:
-            raise ValueError(f"the filter function {_label(name)!r} needs an exponent p, got none.")
-        return functools.partial(function, p=as_schedule(p)(0))
-    if p is not None:
+            raise ValueError(f"the filter function {label(name)!r} needs an exponent p, got none.")
+        function = functools.partial(function, p=as_schedule(p)(0))
+    elif p is not None:
         raise ValueError(
-            f"p is an exponent and the filter function {_label(name)!r} has none, got p={p}; "
+            f"p is an exponent and the filter function {label(name)!r} has none, got p={p}; "
             "leave p out or choose 'pow'."
         )
+    sigma = torch.logspace(1, -1, 8, dtype=torch.float64, device="cpu")
+    try:
+        check_gain(function(sigma), sigma)
+    except Exception as error:  # of anyone's function: one sentence for all
+        said = str(error) if isinstance(error, GainError) else f"fails on a tensor of 8 ({error})."
+        raise ValueError(f"the filter function {label(name)!r} {said}") from error
     return function
+
+
+class GainError(ValueError):
+    """What a filter function returned is no gain; the text goes on from the function's name."""
+
+
+def check_gain(gain: object, sigma: Tensor) -> Tensor:
+    """The gain, if it is a tensor with a number for each singular value.
+
+    >>> check_gain(torch.ones(2), torch.ones(2))
+    tensor([1., 1.])
+    """
+    if isinstance(gain, Tensor) and gain.shape == sigma.shape:
+        return gain
+    got = f"shape {tuple(gain.shape)}" if isinstance(gain, Tensor) else type(gain).__name__
+    raise GainError(
+        f"must return one number for each singular value, got {got} for {len(sigma)} of them."
+    )
 
 
 def _lookup(name: str | Function) -> Function:
     if callable(name):
-        return name
-    if name not in _FUNCTIONS:
+        function = name
+    elif isinstance(name, str) and name in _FUNCTIONS:
+        return _FUNCTIONS[name]
+    elif isinstance(name, str) and "." in name:
+        function = _imported(name)
+    else:
         raise ValueError(
             f"there is no filter function {name!r}{suggest(name, names()) or '.'} "
             f"Registered are {', '.join(names())}; rdm_solo.filters.register adds one."
         )
-    return _FUNCTIONS[name]
+    # The standard library knows no tensors, but has functions that delete files or run programs.
+    named = inspect.isroutine(function) or inspect.isclass(function)
+    module = str(getattr(function, "__module__", "")).split(".")[0]
+    if named and module in sys.stdlib_module_names:
+        raise ValueError(
+            f"the filter function {label(name)!r} is part of Python's standard library, which has "
+            "no functions of a tensor; give one such as torch.asinh, or one of your own."
+        )
+    return function
 
 
-def _label(name: str | Function) -> str:
+def _imported(name: str) -> Function:
+    try:
+        found = pkgutil.resolve_name(name)
+    except Exception as error:  # a module of one's own can fail in any way
+        raise ValueError(
+            f"the filter function {name!r} cannot be imported ({error}); give a registered name "
+            f"({', '.join(names())}) or MODULE.FUNCTION."
+        ) from error
+    if not callable(found):
+        raise ValueError(f"the filter function {name!r} is a {type(found).__name__}, no function.")
+    return found  # type: ignore[no-any-return]
+
+
+def label(name: str | Function) -> str:
+    """A function's name for a reader.
+
+    >>> label("pow"), label(torch.asinh)
+    ('pow', 'asinh')
+    """
     return name if isinstance(name, str) else getattr(name, "__name__", repr(name))
 
 

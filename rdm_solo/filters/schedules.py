@@ -1,20 +1,25 @@
-"""Numbers that may change over epochs, such as a filter's exponent."""
+"""A filter's exponent, which may change over epochs."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from rdm_solo.messages import check_whole, finite, suggest
+from rdm_solo.messages import check_choice, check_number, check_whole, finite, shown
 
 __all__ = ["Schedule", "as_schedule"]
 
 KINDS = ("constant", "linear", "cosine")
+# Singular values of float32 features span five decades: sigma^10 leaves one direction of them, and
+# much larger exponents leave the range of float64.
+LARGEST_EXPONENT = 10
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A number as a function of the epoch: from ``start`` to ``end`` within ``epochs`` epochs.
+    """An exponent as a function of the epoch: from ``start`` to ``end`` within ``epochs`` epochs.
+
+    Exponents lie from -10 to 10.
 
     ``constant`` stays at ``start``; ``linear`` and ``cosine`` reach ``end`` in epoch
     ``epochs - 1`` and stay there.
@@ -30,17 +35,13 @@ class Schedule:
     epochs: int | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(
-                f"schedule must be one of {', '.join(KINDS)}, got {self.kind!r}"
-                f"{suggest(self.kind, KINDS)}."
-            )
+        check_choice("schedule", self.kind, KINDS)
         for name in ("start", "end"):
             value = getattr(self, name)
             if value is None and (name == "start" or self.kind != "constant"):
                 raise ValueError(f"a {self.kind} schedule needs a number for {name!r}.")
-            if value is not None and finite(value) is None:
-                raise ValueError(f"{name!r} of a schedule must be a finite number, got {value!r}.")
+            if value is not None:
+                check_number(f"{name!r} of a schedule", value, -LARGEST_EXPONENT, LARGEST_EXPONENT)
         if self.kind != "constant":
             check_whole(f"'epochs' of a {self.kind} schedule", self.epochs, 1)
 
@@ -66,13 +67,13 @@ def as_schedule(value: object, *, epochs: int | None = None, name: str = "p") ->
     >>> as_schedule("half")
     Traceback (most recent call last):
     ...
-    ValueError: p must be a finite number or a schedule, got 'half'; a schedule is written \
-{schedule: linear, start: -0.1, end: -0.5}.
+    ValueError: p must be a number from -10 to 10 or a schedule, got 'half'; a schedule is \
+written {schedule: linear, start: -0.1, end: -0.5}.
     """
     if isinstance(value, Schedule):
         return value
     number = finite(value)
-    if number is not None:
+    if number is not None and abs(number) <= LARGEST_EXPONENT:
         return Schedule("constant", number)
     if isinstance(value, dict) and "schedule" in value:
         known = {"schedule", "start", "end", "epochs"}
@@ -85,6 +86,7 @@ def as_schedule(value: object, *, epochs: int | None = None, name: str = "p") ->
         length = epochs if value.get("epochs") is None else value["epochs"]
         return Schedule(value["schedule"], value.get("start"), value.get("end"), length)
     raise ValueError(
-        f"{name} must be a finite number or a schedule, got {value!r}; a schedule is written "
+        f"{name} must be a number from {-LARGEST_EXPONENT} to {LARGEST_EXPONENT} or a schedule, "
+        f"got {shown(value)}; a schedule is written "
         "{schedule: linear, start: -0.1, end: -0.5}."
     )

@@ -1,22 +1,24 @@
-"""Spectral filters: fixed functions of a batch's singular values in place of a predictor.
-
-A batch ``x = U diag(sigma) V^T`` leaves a filter as ``U diag(sigma * g(sigma)) V^T``. On the online
-branch that is ``x W`` with ``W = V g(Sigma) V^T`` held constant (Algorithm 2 of Zhuo et al.,
-ICLR 2023); on the target branch nothing carries a gradient.
-"""
+"""The module that applies a spectral filter to each batch."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import math
 
 import torch
 from torch import Tensor, nn
 
 from rdm_solo.distributed import rank
-from rdm_solo.filters.decomposition import _Decomposition, _in_range
-from rdm_solo.filters.functions import Function, _label, get
+from rdm_solo.filters.decomposition import (
+    Operator,
+    Spectrum,
+    decompose,
+    filter_gradient,
+    filter_online,
+    filter_target,
+    gains,
+)
+from rdm_solo.filters.functions import Function, GainError, get, label
 from rdm_solo.filters.schedules import Schedule, as_schedule
 
 __all__ = ["SpectralFilter"]
@@ -34,14 +36,15 @@ class SpectralFilter(nn.Module):
     The batch is the *global* one: on several processes each holds an equal share of its rows, and
     outputs and gradients equal those of one process. Directions whose singular value is rounding
     noise, ``sigma <= relative_cut(...) * sigma_max``, carry no signal and are mapped to zero, as
-    are rows that hold NaN or infinity; both are said once in the log. Work is done in float64
+    are rows that hold NaN or infinity; the log says either once. Work is done in float64
     outside autocast and returned in the input's dtype. Where the result would leave the range in
     which losses can normalise its rows, it is multiplied by one constant that they divide out
     again. In ``eval()`` the input is returned as it is: nothing is decomposed.
 
     Args:
         branch: ``"online"`` or ``"target"``.
-        function: a registered name or any callable on the tensor of singular values.
+        function: a registered name, ``"MODULE.FUNCTION"``, or any callable on the tensor of
+            singular values; :func:`rdm_solo.filters.get` finds and tries it.
         p: the exponent where the function takes one; a number or a schedule over epochs.
 
     Shapes: ``(N, k) -> (N, k)``.
@@ -65,7 +68,7 @@ class SpectralFilter(nn.Module):
         self.function = function
         self.schedule = None if p is None else as_schedule(p)
         self.set_epoch(0)
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     @property
     def p(self) -> float | None:
@@ -79,7 +82,7 @@ class SpectralFilter(nn.Module):
 
     def extra_repr(self) -> str:
         exponent = "" if self._p is None else f", p={self._p:g}"
-        return f"{self.branch}, {_label(self.function)}{exponent}"
+        return f"{self.branch}, {label(self.function)}{exponent}"
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim != 2 or not x.is_floating_point() or 0 in x.shape:
@@ -93,77 +96,61 @@ class SpectralFilter(nn.Module):
             result: Tensor = _OnlineFilter.apply(x, self)
             return result
         with torch.no_grad(), _full_precision(x):
-            return self._decompose(x).filtered()
+            return filter_target(*self._decomposed(x))
 
-    def _decompose(self, x: Tensor) -> _Decomposition:
-        parts = _Decomposition(x)
-        peak = parts.weigh(self._gain)
-        if not math.isfinite(peak):
-            raise ValueError(
-                f"the filter function {_label(self.function)!r} returned NaN or infinity for a "
-                "positive singular value; it must be finite on the whole spectrum."
-            )
-        parts.gain = _in_range(parts.gain, peak, x.dtype)
-        self._report(parts)
-        return parts
+    def _decomposed(self, x: Tensor) -> tuple[Spectrum, Tensor]:
+        spectrum = decompose(x)
+        try:
+            gain = gains(spectrum, self._gain)
+        except GainError as error:
+            raise ValueError(f"the filter function {label(self.function)!r} {error}") from error
+        self._report(spectrum)
+        return spectrum, gain
 
-    def _report(self, parts: _Decomposition) -> None:
-        if parts.broken_rows:
-            if parts.broken_rows == parts.n:
+    def _report(self, spectrum: Spectrum) -> None:
+        if spectrum.broken_rows:
+            if spectrum.broken_rows == spectrum.n:
                 raise FloatingPointError(
-                    f"all {parts.n} rows of the batch that reached the {self.branch} filter hold "
-                    "NaN or infinity: training has diverged; lower the learning rate, or use bf16 "
-                    "in place of fp16."
+                    f"all {spectrum.n} rows of the batch that reached the {self.branch} filter "
+                    "hold NaN or infinity: training has diverged; lower the learning rate, or use "
+                    "bf16 in place of fp16."
                 )
-            self._tell_once(
+            self._log_once(
                 "nonfinite",
-                f"{parts.broken_rows} of {parts.n} rows reached the {self.branch} filter with NaN "
-                "or infinity; such rows are mapped to zero and get no gradient.",
+                f"{spectrum.broken_rows} of {spectrum.n} rows reached the {self.branch} filter "
+                "with NaN or infinity; such rows are mapped to zero and get no gradient.",
             )
-        rank, kept = min(parts.n, parts.k), len(parts.sigma)
+        most, kept = min(spectrum.n, spectrum.k), len(spectrum.sigma)
         # A batch that was centred by batch normalisation has one empty direction by construction.
-        if kept < rank - 1 or kept == 0:
-            self._tell_once(
+        if kept < most - 1 or kept == 0:
+            self._log_once(
                 "collapsed",
-                f"the batch that reached the {self.branch} filter has {kept} of {rank} directions "
+                f"the batch that reached the {self.branch} filter has {kept} of {most} directions "
                 "above rounding noise (collapsed or repeated features?); the others are mapped "
                 "to zero.",
             )
 
-    def _tell_once(self, what: str, message: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
+    def _log_once(self, what: str, message: str) -> None:
+        if what not in self._logged:
+            self._logged.add(what)
             if rank() == 0:
                 log.warning(message)
 
 
 class _OnlineFilter(torch.autograd.Function):
-    """``x -> x W`` with ``W = V g V^T`` constant: the gradient is ``G W``, from the factors."""
+    """``x -> x W`` with ``W = V g V^T`` constant: the gradient is ``G W``."""
 
     @staticmethod
     def forward(ctx, x: Tensor, module: SpectralFilter) -> Tensor:  # type: ignore[no-untyped-def]
         with _full_precision(x):
-            parts = module._decompose(x)
-            # Values come from float64 products, or from unit vectors computed there; float32 is
-            # enough for what multiplies the gradient.
-            work = torch.float64 if x.dtype == torch.float64 else torch.float32
-            if parts.dual:
-                vt = parts.right_vectors().to(work)
-                ctx.save_for_backward(vt, parts.gain.to(work), parts.negligible)
-                return parts.finish(parts.left_part().to(work) @ vt)
-            w = parts.operator()
-            ctx.save_for_backward(w.to(work), None, parts.negligible)
-            return parts.finish(parts.local @ w)
+            out, operator = filter_online(*module._decomposed(x))
+        ctx.save_for_backward(*operator)
+        return out
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
-        matrix, gain, negligible = ctx.saved_tensors
-        if negligible is not None:
-            grad = grad.masked_fill(negligible, 0.0)
         with _full_precision(grad):
-            wide = grad.to(matrix.dtype)
-            back = wide @ matrix if gain is None else (wide @ matrix.mT).mul_(gain) @ matrix
-        return back.to(grad.dtype), None
+            return filter_gradient(grad, Operator(*ctx.saved_tensors)), None
 
 
 def _full_precision(x: Tensor) -> contextlib.AbstractContextManager[object]:

@@ -325,10 +325,6 @@ def make_filter(cfg: DictConfig) -> SpectralFilter | None:
     """The spectral filter that a config asks for, or None; refuses a p that nothing would use."""
     p = OmegaConf.to_container(cfg.p) if OmegaConf.is_config(cfg.p) else cfg.p
     function = cfg.filter.get("function")
-    if isinstance(function, str) and "." in function:
-        import hydra.utils
-
-        function = hydra.utils.get_method(function)
     if function is None or not takes_p(function):
         if p is not None:
             named = f"filter={cfg.filter.name}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,8 +62,6 @@ def choose(chosen: DictConfig, p: Any, epochs: int, epoch: int) -> Filter:
     if branch not in ("online", "target"):
         raise ValueError(f"filter.branch must be online or target, got {branch!r}.")
     shown = function if "." in function else f"{branch}_{function}"
-    if "." in function:
-        function = _imported(function)
     p = OmegaConf.to_container(p) if OmegaConf.is_config(p) else p
     if p is not None and not filters.takes_p(function):
         raise ValueError(
@@ -73,17 +70,6 @@ def choose(chosen: DictConfig, p: Any, epochs: int, epoch: int) -> Filter:
         )
     value = None if p is None else as_schedule(p, epochs=epochs)(epoch)
     return Filter(shown, branch, filters.get(function, value), value)
-
-
-def _imported(name: str) -> Gain:
-    module, _, attribute = name.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"filter.function={name} cannot be imported: {error}.") from error
-    if not callable(found):
-        raise ValueError(f"filter.function={name} is no function.")
-    return found  # type: ignore[no-any-return]
 
 
 def singular_values(cfg: DictConfig, run: Run | None) -> Tensor:
