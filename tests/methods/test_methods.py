@@ -185,7 +185,7 @@ class TestStructure:
             (["filter=learnable", "p=-0.5"], "p=-0.5 would be ignored: filter=learnable"),
             (["filter=online_log", "p=2"], "filter=online_log has no exponent"),
             (["filter=target_pow", "p=null"], "needs an exponent"),
-            (["filter=target_pow", "p=abc"], "finite number or a schedule, got 'abc'"),
+            (["filter=target_pow", "p=abc"], "number from -10 to 10 or a schedule, got 'abc'"),
             (["backbone.name=resnet81"], "did you mean 'resnet18'"),
         ],
     )
