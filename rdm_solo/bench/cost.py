@@ -20,19 +20,17 @@ from rdm_solo import methods
 from rdm_solo.bench.timing import interleaved, ratio
 from rdm_solo.cli.arguments import config_folder
 from rdm_solo.methods import optimizers
+from rdm_solo.methods.descriptions import METHODS, shipped_filters
+from rdm_solo.methods.solo_learn import complete
 
 __all__ = ["CONTESTANTS", "Step", "peak_bytes"]
 
-FILTERS = ["learnable", "linear", "identity", "online_pow", "online_log", "online_log1p"]
-FILTERS += ["online_log1p_sq", "target_pow"]
-CONTESTANTS = [
-    *((method, name) for method in ("simsiam", "byol") for name in FILTERS),
-    ("symsimsiam", None),
-    ("vanilla", None),
-    ("swav", None),
-    ("dino", None),
+CONTESTANTS: list[tuple[str, str | None]] = [
+    (described.name, name)
+    for described in METHODS.values()
+    for name in (shipped_filters() if described.takes_filter else [None])
 ]
-REFERENCE = ("simsiam", "learnable")
+REFERENCE = CONTESTANTS[0]  # SimSiam with its own predictor
 
 
 class Step:
@@ -51,10 +49,7 @@ class Step:
         self.cfg = cfg
         torch.manual_seed(0)
         self.model = methods.prepare(methods.build(cfg), cfg).to(device).train()
-        if method == "swav":
-            from rdm_solo.methods.solo_learn import sinkhorn
-
-            self.model.sk = sinkhorn(self.model)
+        complete(self.model)
         # Outside a Trainer: logging and the epoch's number have nobody to ask.
         self.model.log = self.model.log_dict = lambda *args, **kwargs: None
         groups = self.model.learnable_params

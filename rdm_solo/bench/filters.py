@@ -11,17 +11,16 @@ from torch import Tensor, nn
 
 from rdm_solo.bench.timing import interleaved, ratio
 from rdm_solo.filters import SpectralFilter, get
+from rdm_solo.methods.descriptions import shipped_filters
 
 __all__ = ["SHAPES", "algorithm_2", "batch_normed", "bench_filters", "spectrum_floor"]
 
 SHAPES = [(64, 64), (128, 512), (256, 256), (512, 256), (128, 2048), (256, 2048), (512, 2048)]
 SHAPES += [(1024, 2048), (4096, 256)]
 FILTERS = [
-    ("online_pow", "online", "pow", 1.0),
-    ("online_log", "online", "log", None),
-    ("online_log1p", "online", "log1p", None),
-    ("online_log1p_sq", "online", "log1p_sq", None),
-    ("target_pow", "target", "pow", -0.5),
+    (name, shipped.branch, shipped.function, shipped.p)
+    for name, shipped in shipped_filters().items()
+    if shipped.spectral
 ]
 
 

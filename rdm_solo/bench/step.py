@@ -71,8 +71,8 @@ def bench_step(runs: int, device: str, batch: int, size: int) -> None:
     online, target = SpectralFilter("online", "log1p"), SpectralFilter("target", "pow", p=-0.5)
     contestants = {
         "learnable predictor": head(predictor, learns=True),
-        "online_log1p": head(online),
-        "target_pow": head(target, online=False),
+        "online filter": head(online),
+        "target filter": head(target, online=False),
     }
     seconds = interleaved([step, *contestants.values()], runs, device)
     base = statistics.median(seconds[0])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from rdm_solo.filters.schedules import as_schedule
-from rdm_solo.runs.labels import filter_name
+from rdm_solo.methods.descriptions import METHODS, ChosenFilter, Method
 from rdm_solo.spectra.collapse import COMPLETE, WRONG_WAY
 
 __all__ = ["advice"]
@@ -16,53 +16,44 @@ GENERAL = "A lower optimizer.lr and a longer scheduler.warmup_epochs are what to
 
 
 def advice(kind: str, cfg: DictConfig, derived: dict[str, Any], epoch: int = 0) -> str:
-    """The likeliest cause of that kind in that run, and the remedy."""
-    p = _exponent(cfg, epoch)
-    wrong = _wrong_way(cfg, p)
+    """The likeliest cause of that kind of collapse in that run, and what to change."""
+    described, chosen = METHODS[cfg.method.name], ChosenFilter.of(cfg)
+    p = None if chosen.p is None else as_schedule(chosen.p, epochs=cfg.max_epochs)(epoch)
+    wrong = _wrong_way(chosen, p)
     if wrong:
         return wrong
-    if cfg.method.name in CLUSTERING:
-        return CLUSTERING[cfg.method.name]
-    if kind == WRONG_WAY and cfg.filter.name not in ("none", "identity"):
-        return _gap(cfg)
-    if cfg.method.name in ("vanilla", "symsimsiam"):
+    if described.on_collapse:
+        return described.on_collapse
+    if kind == WRONG_WAY and not chosen.absent and not chosen.identity:
+        return _gap(chosen)
+    if described.symmetric:
         return _symmetric(kind, cfg)
-    if cfg.filter.name == "identity":
+    if chosen.identity:
         return (
             "That is what filter=identity shows by design: neither branch leads the other in rank. "
             "filter=target_pow p=-0.5, or filter=learnable, lifts the target's."
         )
-    if cfg.filter.name == "linear":
+    if chosen.linear:
         return _linear(cfg)
-    reasons = [_small_batch(cfg, derived), _weak_filter(cfg, p), _momentum(cfg), GENERAL]
+    reasons = [
+        _small_batch(chosen, cfg, derived),
+        _weak_filter(chosen, p),
+        _fast_target(described, cfg),
+        GENERAL,
+    ]
     return " ".join([reason for reason in reasons if reason][:2])
 
 
-CLUSTERING = {
-    "swav": "Lower optimizer.lr, or give the assignment more weight: more "
-    "method.kwargs.sk_iters, a smaller method.kwargs.sk_epsilon.",
-    "dino": "Keep method.centring and method.sharpening on, and try a lower optimizer.lr, a lower "
-    "method.kwargs.teacher_temperature, or method.kwargs.norm_last_layer=true.",
-}
-
-
-def _exponent(cfg: DictConfig, epoch: int) -> float | None:
-    if cfg.p is None:
-        return None
-    p: Any = OmegaConf.to_container(cfg.p) if OmegaConf.is_config(cfg.p) else cfg.p
-    return as_schedule(p, epochs=cfg.max_epochs)(epoch)
-
-
-def _wrong_way(cfg: DictConfig, p: float | None) -> str:
+def _wrong_way(chosen: ChosenFilter, p: float | None) -> str:
     """A power filter that does the opposite of what it is for."""
-    if p is None or cfg.filter.get("function") != "pow":
+    if p is None or not chosen.power:
         return ""
-    if cfg.filter.branch == "target" and p > 0:
+    if chosen.on_target and p > 0:
         return (
             f"The filter points the wrong way: sigma^{p:g} on the target lowers its rank. A target "
             "filter needs p < 0; p=-0.5 is a good start."
         )
-    if cfg.filter.branch == "online" and p < 0:
+    if not chosen.on_target and p < 0:
         return (
             f"The filter points the wrong way: sigma^{p:g} raises the online rank. An online "
             "filter must increase with sigma: p > 0; p=1 is a good start."
@@ -70,19 +61,15 @@ def _wrong_way(cfg: DictConfig, p: float | None) -> str:
     return ""
 
 
-def _gap(cfg: DictConfig) -> str:
-    if filter_name(cfg) == "online_log":
+def _gap(chosen: ChosenFilter) -> str:
+    if chosen.function == "log" and not chosen.on_target:
         return (
             "log(sigma) changes its sign at sigma = 1, and its size grows again below: with many "
             "singular values under 1 the filter no longer increases. filter=online_log1p does; a "
             "larger global batch makes sigma larger."
         )
-    if cfg.filter.get("function") is not None:
-        what = (
-            "decrease on the target"
-            if cfg.filter.branch == "target"
-            else "increase on the online side"
-        )
+    if chosen.spectral:
+        what = "decrease on the target" if chosen.on_target else "increase on the online side"
         return (
             f"The filter points the wrong way: it must {what}. `python -m rdm_solo.preview` draws "
             "it; a target filter such as target_pow needs p < 0."
@@ -117,9 +104,9 @@ def _linear(cfg: DictConfig) -> str:
     )
 
 
-def _small_batch(cfg: DictConfig, derived: dict[str, Any]) -> str:
+def _small_batch(chosen: ChosenFilter, cfg: DictConfig, derived: dict[str, Any]) -> str:
     k = cfg.method.kwargs.proj_output_dim
-    if cfg.filter.get("function") is None or derived["filter_batch"] >= 2 * k:
+    if not chosen.spectral or derived["filter_batch"] >= 2 * k:
         return ""
     return (
         f"A global batch of {derived['filter_batch']} is less than twice the {k} output "
@@ -127,21 +114,21 @@ def _small_batch(cfg: DictConfig, derived: dict[str, Any]) -> str:
     )
 
 
-def _weak_filter(cfg: DictConfig, p: float | None) -> str:
-    if cfg.filter.get("function") is None:
+def _weak_filter(chosen: ChosenFilter, p: float | None) -> str:
+    if not chosen.spectral:
         return ""
-    if filter_name(cfg) == "target_pow" and p is not None and p > -0.5:
+    if chosen.power and chosen.on_target and p is not None and p > -0.5:
         return f"p={p:g} is a weak filter: p=-0.5 to -1 holds the rank better."
-    if cfg.filter.branch == "online":
+    if not chosen.on_target:
         return (
-            f"filter={filter_name(cfg)} is weak under strong augmentation: larger crops "
+            f"filter={chosen.label} is weak under strong augmentation: larger crops "
             "(crop_scale of dataset.views) or filter=target_pow p=-0.5 hold the rank better."
         )
     return ""
 
 
-def _momentum(cfg: DictConfig) -> str:
-    if cfg.method.get("momentum") is None:
+def _fast_target(described: Method, cfg: DictConfig) -> str:
+    if not described.momentum:
         return ""
     return (
         f"The target may follow too fast: raise method.momentum.base_tau "

@@ -198,4 +198,5 @@ def _at_most(rows: int, again: Replay, k: int) -> int:
     return max(again.loader.batch_size * again.views, min(rows, MOST // k))
 
 
-MEASURES = {"simsiam": _of_predictor, "byol": _of_predictor, "swav": _of_swav, "dino": _of_dino}
+# By what makes the branches differ: `Method.asymmetry`.
+MEASURES = {"predictor": _of_predictor, "sinkhorn": _of_swav, "centring": _of_dino}

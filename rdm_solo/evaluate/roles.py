@@ -36,8 +36,8 @@ import torch
 
 from rdm_solo import cli, runs
 from rdm_solo.evaluate.role_curves import MEASURES
+from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.plots.roles import draw
-from rdm_solo.runs import labels
 from rdm_solo.runs.roles_file import FORMAT, Roles, _read, _write
 
 __all__ = ["measure", "table"]
@@ -60,10 +60,10 @@ def measure(
         raise ValueError(f"rows must be a whole number of at least 2, got {rows!r}.")
     folder = Path(folder)
     run = runs.load(folder)
-    if run.method not in MEASURES:
+    if run.described.asymmetry not in MEASURES:
         raise ValueError(
             f"{folder} has no design to take apart: {run.label} is none of "
-            f"{', '.join(labels.METHODS[name] for name in MEASURES)}."
+            f"{', '.join(m.label for m in METHODS.values() if m.asymmetry in MEASURES)}."
         )
     from rdm_solo.evaluate import finished_run
 
@@ -80,7 +80,7 @@ def measure(
         return known
     again = finished_run.load(run, device, batch_size)
     with torch.no_grad():
-        branch, series, own, erank, seen, note = MEASURES[run.method](again, rows)
+        branch, series, own, erank, seen, note = MEASURES[run.described.asymmetry](again, rows)
     batch, epoch = again.loader.batch_size, again.epoch
     found = Roles(
         *(folder, run.method, run.label, run.seed, branch, tuple(series), own, erank),

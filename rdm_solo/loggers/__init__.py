@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
+from rdm_solo.methods.descriptions import ChosenFilter
 from rdm_solo.runs.files import LOGGERS, write_whole
 from rdm_solo.runs.labels import filter_name
 
@@ -104,7 +105,7 @@ def describe(cfg: DictConfig) -> dict[str, str]:
     >>> describe(OmegaConf.merge(cfg, {"p": -0.5, "seed": 3, "dataset": {"name": "digits"}}))
     {'title': 'byol-target_pow-p=-0.5-seed=3', 'family': 'digits-byol-target_pow-p=-0.5'}
     """
-    parts = [cfg.method.name, *([] if cfg.filter.name == "none" else [filter_name(cfg)])]
+    parts = [cfg.method.name, *([] if ChosenFilter.of(cfg).absent else [filter_name(cfg)])]
     if cfg.p is not None:
         parts.append(f"p={_exponent(cfg.p)}")
     words = "-".join(parts)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from rdm_solo.methods.models import (
         BYOL,
         DINO,
-        METHODS,
         FilteredBYOL,
         FilteredSimSiam,
         SimSiam,
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = [
     "BYOL",
     "DINO",
-    "METHODS",
     "FilteredBYOL",
     "FilteredSimSiam",
     "SimSiam",

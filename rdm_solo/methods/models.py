@@ -15,20 +15,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from rdm_solo.filters.functions import takes_p
 from rdm_solo.filters.schedules import Schedule, as_schedule
 from rdm_solo.filters.spectral_filter import SpectralFilter
-from rdm_solo.messages import suggest
 from rdm_solo.methods import optimizers, solo_learn
+from rdm_solo.methods.descriptions import METHODS, ChosenFilter, method, shipped_filters
 from rdm_solo.methods.symmetric import Center, symmetric_loss
 
 __all__ = [
     "BYOL",
     "DINO",
-    "METHODS",
     "FilteredBYOL",
     "FilteredSimSiam",
     "SimSiam",
@@ -39,14 +38,6 @@ __all__ = [
     "make_filter",
     "prepare",
 ]
-
-# Why a method has no place for a filter.
-NO_FILTER = {
-    "swav": "its Sinkhorn assignment is the target's filter",
-    "dino": "centring and sharpening are the target's filter",
-    "symsimsiam": "its two branches are alike, which is its point",
-    "vanilla": "its two branches are alike, which is its point",
-}
 
 
 class Float32Linear(nn.Linear):
@@ -169,7 +160,7 @@ class SimSiam(FilteredSimSiam, _Configured, solo_learn.SimSiam):
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
         self.cfg_rdm = cfg
-        self.install(cfg.filter.name, make_filter(cfg))
+        self.install(cfg.filter.name, make_filter(ChosenFilter.of(cfg), cfg.max_epochs))
 
 
 class BYOL(FilteredBYOL, _Configured, _Momentum, solo_learn.BYOL):
@@ -178,7 +169,7 @@ class BYOL(FilteredBYOL, _Configured, _Momentum, solo_learn.BYOL):
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
         self.cfg_rdm = cfg
-        self.install(cfg.filter.name, make_filter(cfg))
+        self.install(cfg.filter.name, make_filter(ChosenFilter.of(cfg), cfg.max_epochs))
 
 
 class SwAV(_Configured, solo_learn.SwAV):
@@ -256,14 +247,13 @@ class SymSimSiam(Symmetric, _Configured, solo_learn.BaseMethod):
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
         self.cfg_rdm = cfg
-        method, sizes = cfg.method, cfg.method.kwargs
-        center = None if method.name == "vanilla" else method.center
+        settings, sizes = cfg.method, cfg.method.kwargs
         self.install(
             sizes.proj_hidden_dim,
             sizes.proj_output_dim,
-            method.last_bn,
-            center,
-            method.get("center_momentum", 0.9),
+            settings.last_bn,
+            settings.get("center"),
+            settings.get("center_momentum", 0.9),
         )
 
 
@@ -278,36 +268,28 @@ def _projector(inputs: int, hidden: int, outputs: int, last_bn: bool) -> nn.Sequ
     return nn.Sequential(*layers)
 
 
-METHODS = {
-    "simsiam": SimSiam,
-    "byol": BYOL,
-    "swav": SwAV,
-    "dino": DINO,
-    "symsimsiam": SymSimSiam,
-    "vanilla": SymSimSiam,
-}
+# By name, as descriptions give it.
+CLASSES = {known.__name__: known for known in (SimSiam, BYOL, SwAV, DINO, SymSimSiam)}
 
 
 def build(cfg: DictConfig) -> Any:
     """The method that a config names."""
-    name = cfg.method.name
-    if name not in METHODS:
-        hint = suggest(name, list(METHODS)) or "."
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {name!r}{hint}")
+    described, chosen = method(cfg.method.name), ChosenFilter.of(cfg)
     solo_learn.check_backbone(cfg.backbone.name)
-    if name in NO_FILTER and cfg.filter.name != "none":
+    if not described.takes_filter and not chosen.absent:
+        others = " or ".join(f"method={m.name}" for m in METHODS.values() if m.takes_filter)
         raise ValueError(
-            f"filter={cfg.filter.name}: method={name} has no place for one, since "
-            f"{NO_FILTER[name]}; leave filter out, or choose method=simsiam or method=byol."
+            f"filter={chosen.name}: method={described.name} has no place for one, since "
+            f"{described.no_filter}; leave filter out, or choose {others}."
         )
-    if name not in NO_FILTER and cfg.filter.name == "none":
+    if described.takes_filter and chosen.absent:
         raise ValueError(
-            f"filter=none: method={name} needs one; filter=identity puts nothing in its place, "
-            "filter=learnable its own predictor."
+            f"filter=none: method={described.name} needs one; filter=identity puts nothing in its "
+            "place, filter=learnable its own predictor."
         )
-    if name in NO_FILTER:
-        make_filter(cfg)  # refuses a p that nothing would use
-    return METHODS[name](cfg)
+    if chosen.absent:
+        make_filter(chosen, cfg.max_epochs)  # refuses a p that nothing would use
+    return CLASSES[described.class_name](cfg)
 
 
 def prepare(model: Any, cfg: DictConfig) -> Any:
@@ -321,25 +303,24 @@ def prepare(model: Any, cfg: DictConfig) -> Any:
     return model
 
 
-def make_filter(cfg: DictConfig) -> SpectralFilter | None:
-    """The spectral filter that a config asks for, or None; refuses a p that nothing would use."""
-    p = OmegaConf.to_container(cfg.p) if OmegaConf.is_config(cfg.p) else cfg.p
-    function = cfg.filter.get("function")
-    if function is None or not takes_p(function):
-        if p is not None:
-            named = f"filter={cfg.filter.name}"
-            if cfg.filter.name.endswith("_pow"):  # its default p, behind a function of one's own
-                raise ValueError(
-                    f"filter.function={cfg.filter.function} has no exponent, but {named} sets "
-                    f"p={p}; add p=null, or start from filter=online_log1p."
-                )
+def make_filter(chosen: ChosenFilter, epochs: int) -> SpectralFilter | None:
+    """The chosen spectral filter, or None; refuses a p that nothing would use."""
+    p, function = chosen.p, chosen.function
+    has_exponent = function is not None and takes_p(function)
+    if p is not None and not has_exponent:
+        shipped = shipped_filters().get(chosen.name)
+        if shipped is not None and shipped.p is not None:  # its default p, behind another function
             raise ValueError(
-                f"p={p} would be ignored: {named} has no exponent; "
-                "leave p out, or choose filter=online_pow or filter=target_pow."
+                f"filter.function={chosen.function} has no exponent, but filter={chosen.name} sets "
+                f"p={p}; add p=null, or start from filter=online_log1p."
             )
-    elif p is None:
-        raise ValueError(f"filter={cfg.filter.name} needs an exponent: add p=NUMBER.")
+        raise ValueError(
+            f"p={p} would be ignored: filter={chosen.name} has no exponent; "
+            "leave p out, or choose filter=online_pow or filter=target_pow."
+        )
+    if p is None and has_exponent:
+        raise ValueError(f"filter={chosen.name} needs an exponent: add p=NUMBER.")
     if function is None:
         return None
-    schedule: Schedule | None = None if p is None else as_schedule(p, epochs=cfg.max_epochs)
-    return SpectralFilter(cfg.filter.branch, function, schedule)
+    schedule: Schedule | None = None if p is None else as_schedule(p, epochs=epochs)
+    return SpectralFilter(chosen.branch, function, schedule)

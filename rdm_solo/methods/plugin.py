@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.cli.answers import fail
-from rdm_solo.cli.arguments import config_folder
 from rdm_solo.messages import suggest
 from rdm_solo.methods import models, solo_learn
+from rdm_solo.methods.descriptions import shipped_filters
 
 __all__ = ["register"]
 
@@ -100,18 +101,16 @@ def register() -> None:
 
 def _filter(cfg: DictConfig) -> Any:
     """The filter that ``method_kwargs`` names; names and default exponents are those of conf/."""
-    kwargs = cfg.method_kwargs
-    folder = config_folder() / "filter"
-    known = sorted(path.stem for path in folder.glob("*.yaml") if path.stem != "none")
+    kwargs, known = cfg.method_kwargs, shipped_filters()
     if kwargs.filter not in known:
         raise ValueError(
             f"method_kwargs.filter must be one of {', '.join(known)}, "
-            f"got {kwargs.filter!r}{suggest(kwargs.filter, known) or '.'}"
+            f"got {kwargs.filter!r}{suggest(kwargs.filter, list(known)) or '.'}"
         )
-    chosen: Any = OmegaConf.load(folder / f"{kwargs.filter}.yaml")
-    p = chosen.get("p") if kwargs.p is None else kwargs.p
-    made = OmegaConf.create({"filter": chosen.filter, "p": p, "max_epochs": cfg.max_epochs})
-    return models.make_filter(made)
+    chosen = known[kwargs.filter]
+    if kwargs.p is not None:
+        chosen = replace(chosen, p=kwargs.p)
+    return models.make_filter(chosen, cfg.max_epochs)
 
 
 def main() -> None:

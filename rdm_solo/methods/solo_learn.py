@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.messages import suggest
 from rdm_solo.methods.backbones import SmallResNet
+from rdm_solo.methods.descriptions import METHODS
 
 INSTALL = """solo-learn is not installed. Its release on the package index pins torch 1.9, so \
 install it without its dependencies:
@@ -37,9 +38,7 @@ TIMM = "timm/"
 
 # What solo-learn calls its scalars, and what every logger and file of ours calls them.
 SCALARS = {
-    "train_neg_cos_sim": "train/loss",
-    "train_swav_loss": "train/loss",
-    "dino_loss": "train/loss",
+    **{described.loss_name: "train/loss" for described in METHODS.values()},
     "train_class_loss": "train/classifier_loss",
     "train_acc1": "train/acc1",
     "train_acc5": "train/acc5",
@@ -240,9 +239,11 @@ def original(name: str) -> Any:
     return _methods.METHODS[name]
 
 
-def sinkhorn(swav: Any) -> Any:
-    """A SwAV module's Sinkhorn, which solo-learn makes only when training starts."""
-    return _swav.SinkhornKnopp(swav.sk_iters, swav.sk_epsilon, 1)
+def complete(model: Any) -> Any:
+    """The model with what solo-learn adds when training starts: SwAV's Sinkhorn (``model.sk``)."""
+    if hasattr(model, "sk_iters"):
+        model.sk = _swav.SinkhornKnopp(model.sk_iters, model.sk_epsilon, 1)
+    return model
 
 
 def register(classes: dict[str, Any]) -> None:
@@ -256,8 +257,8 @@ def register(classes: dict[str, Any]) -> None:
     _methods.METHODS.update(classes)
 
 
-# What takes small crops beside the two large ones.
-MULTI_CROP = ("byol", "swav") if CURRENT else ("byol",)
+# Methods that take small crops beside the two large ones.
+MULTI_CROP = [name for name, described in METHODS.items() if GENERATION in described.multi_crop]
 
 
 def backbones() -> list[str]:

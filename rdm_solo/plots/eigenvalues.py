@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.plots.epochs import ACCURACY, over_epochs
 from rdm_solo.plots.grouping import Group, gather, groups, note
 from rdm_solo.plots.style import (
@@ -169,7 +170,8 @@ def symmetric(runs: Sequence[Run], title: str = "") -> Figure:
     method's two branches (the paper's Figure 2)."""
     chosen = beside_symmetric(groups(runs))
     if not chosen:
-        raise ValueError("No run is symmetric; this needs one of method=symsimsiam or vanilla.")
+        names = [name for name, described in METHODS.items() if described.symmetric]
+        raise ValueError(f"No run is symmetric; this needs one of method={' or '.join(names)}.")
     styles = _styles(group.label for group in chosen)
     made, panels = figure(4, panel=(2.8, 2.6))
     accuracy, variance, eigenvalues, branches = panels
@@ -184,8 +186,8 @@ def symmetric(runs: Sequence[Run], title: str = "") -> Figure:
                 eigenvalues, last[group.label]["lam_target"], group.label, styles[group.label]
             )
     index_axes(eigenvalues)
-    two = [group for group in chosen if group.first.method != "simsiam" and last[group.label]]
-    two.sort(key=lambda group: group.first.method != "symsimsiam")
+    two = [group for group in chosen if group.first.described.symmetric and last[group.label]]
+    two.sort(key=lambda group: list(METHODS).index(group.first.method))
     if two:
         draw_eigenvalues(branches, last[two[0].label], everything=True)
     else:
@@ -205,9 +207,17 @@ def symmetric(runs: Sequence[Run], title: str = "") -> Figure:
 
 def beside_symmetric(everything: Sequence[Group]) -> list[Group]:
     """Those that :func:`symmetric` draws: symmetric methods, and SimSiam with its own predictor."""
-    chosen = [group for group in everything if group.first.method in ("symsimsiam", "vanilla")]
-    plain = [group for group in everything if group.first.method == "simsiam" and chosen]
-    return [group for group in plain if group.first.filter in ("none", "learnable")] + chosen
+    chosen = [group for group in everything if group.first.described.symmetric]
+    if not chosen:
+        return []
+    return [group for group in everything if _own_predictor_alone(group)] + chosen
+
+
+def _own_predictor_alone(group: Group) -> bool:
+    """Whether its own predictor is all that sets the branches apart."""
+    described = group.first.described
+    own = group.first.chosen_filter.own
+    return own and described.predictor and not described.momentum
 
 
 def _styles(names: Any) -> dict[str, dict[str, Any]]:

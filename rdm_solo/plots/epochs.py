@@ -56,8 +56,6 @@ ACCURACY = {
     "val/acc1": "online linear classifier,\nvalidation (%)",
     "val/knn_acc1": "kNN accuracy (%)",
 }
-# Losses on one scale share a panel.
-COSINE = ("simsiam", "symsimsiam", "vanilla")
 
 
 @styled
@@ -110,7 +108,7 @@ def _measured(run: Run, columns: Mapping[str, Any]) -> bool:
 
 @styled
 def losses(runs: Sequence[Run], title: str = "") -> Figure:
-    """Training loss over the epochs; methods with losses on one scale share a panel.
+    """Training loss over the epochs; methods whose losses have one minimum share a panel.
 
     The paper's Figure 9.
     """
@@ -120,9 +118,9 @@ def losses(runs: Sequence[Run], title: str = "") -> Figure:
         raise ValueError("No run has a column train/loss in its metrics.csv; has an epoch ended?")
     panels_of: dict[tuple[str, str], list[Group]] = {}
     for group in shown:
-        method = group.first.method
-        kind = "simsiam" if method in COSINE else method
-        panels_of.setdefault((group.first.dataset, kind), []).append(group)
+        least = group.first.described.loss_minimum
+        scale = group.first.method if least is None else f"from {least:g}"
+        panels_of.setdefault((group.first.dataset, scale), []).append(group)
     several = len({dataset for dataset, _ in panels_of}) > 1
     styles = {group.label: series(i) for i, group in enumerate(shown)}
     made, panels = figure(len(panels_of), columns=3, panel=(3.2, 2.6))

@@ -17,8 +17,6 @@ from rdm_solo.runs.folder import Run
 
 __all__ = ["against_p", "sweep"]
 
-POWERS = {"online_pow": "online filter g(σ) = σ^p", "target_pow": "target filter h(σ) = σ^p"}
-
 
 @styled
 def sweep(runs: Sequence[Run], accuracy: str = "val/knn_acc1", title: str = "") -> Figure:
@@ -83,7 +81,10 @@ def _name(group: Group) -> str:
     """The series that a group is a point of, or its own name."""
     if group.first.p is None:
         return group.variant
-    return POWERS.get(group.first.filter, group.first.filter) + group.suffix
+    chosen = group.first.chosen_filter
+    if chosen.power and chosen.formula:
+        return f"{chosen.branch} filter {chosen.formula.format(p='p')}{group.suffix}"
+    return chosen.label + group.suffix
 
 
 def _ranked(run: Run) -> bool:

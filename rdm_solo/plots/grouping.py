@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from omegaconf import OmegaConf
 
 from rdm_solo.plots.style import marked
-from rdm_solo.runs import labels
 from rdm_solo.runs.folder import Run
 
 __all__ = [
@@ -79,13 +78,13 @@ class Group:
 
     @property
     def method(self) -> str:
-        return labels.METHODS.get(self.first.method, self.first.method)
+        return self.first.described.label
 
     @property
     def variant(self) -> str:
         """The label without the method: the filter and whatever sets the group apart."""
         rest = self.label.removeprefix(self.method).removeprefix(",").strip()
-        own = self.first.filter in ("none", "learnable")
+        own = self.first.chosen_filter.own
         return f"learnable predictor {rest}".strip() if own else rest
 
     def over_epochs(self, column: str) -> Curve:

@@ -10,14 +10,12 @@ from rdm_solo.runs.folder import Run
 
 __all__ = ["described"]
 
-SYMMETRIC = ("vanilla", "symsimsiam")
-
 
 def described(run: Run) -> str:
     """The design in a sentence, and whether it acts as a low-pass filter by the report's rule."""
     from rdm_solo.report import verdicts
 
-    if run.method in SYMMETRIC:
+    if run.described.symmetric:
         return f"{run.label}: no filter of any kind, since both branches are one output."
     verdict = verdicts.low_pass([run])
     return (
@@ -27,15 +25,15 @@ def described(run: Run) -> str:
 
 
 def _design(run: Run) -> str:
-    if run.method == "swav":
+    if run.described.asymmetry == "sinkhorn":
         return (
             f"the target's Sinkhorn assignment is the implied filter ({_of(run, 'sk_iters')} "
             f"iterations at ε = {_of(run, 'sk_epsilon')}; the online softmax has the temperature "
             f"{_of(run, 'temperature')})"
         )
-    if run.method == "dino":
+    if run.described.asymmetry == "centring":
         return f"the target's softmax is the implied filter ({_softmax(run)})"
-    linear = "linear " if run.filter == "linear" else ""
+    linear = "linear " if run.chosen_filter.linear else ""
     return f"the filter is what the {linear}predictor learned"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rdm_solo.methods.descriptions import ASYMMETRIES
 from rdm_solo.plots.eigenvalues import beside_symmetric, compared, with_spectra
 from rdm_solo.plots.exponents import against_p
 from rdm_solo.plots.grouping import Group
@@ -121,22 +122,25 @@ PREDICTION = (
 
 ROLES = (
     (
-        ("simsiam", "byol"),
+        ("predictor",),
         "SimSiam, BYOL: the filter of the ideal predictor, ω = λ₊/λ_z, between 0 and 1 (Theorem "
         "2), which a good predictor comes close to; rising with λ is low-pass. A log axis has no "
         "place for ω ≤ 0, which finitely many pairs can give and which is left out; g is cut where "
         "the online eigenvalues vanish.",
     ),
     (
-        ("swav",),
+        ("sinkhorn",),
         "SwAV: the target's filter for 0 to 3 Sinkhorn iterations, with the run's ε and with ε at "
         "the online temperature, where nothing but the iterations is left.",
     ),
-    (("dino",), "DINO: the target's filter with and without centring, at several temperatures."),
     (
-        ("swav", "dino"),
+        ("centring",),
+        "DINO: the target's filter with and without centring, at several temperatures.",
+    ),
+    (
+        ("sinkhorn", "centring"),
         "A target filter that falls with λ is high-pass, the same asymmetry seen from the other "
         "branch.",
     ),
-    (("simsiam", "byol", "swav", "dino"), "The slope is that of a curve's logarithm over log λ."),
+    (ASYMMETRIES, "The slope is that of a curve's logarithm over log λ."),
 )

@@ -15,6 +15,7 @@ import matplotlib
 import numpy as np
 
 from rdm_solo import plots
+from rdm_solo.methods.descriptions import ASYMMETRIES, METHODS
 from rdm_solo.plots.grouping import Group, whole
 from rdm_solo.report.captions import DRAWINGS, PREDICTION, ROLES, Columns
 from rdm_solo.report.measured import spread
@@ -35,7 +36,6 @@ LARGEST_SVG = 700_000
 # Settings of which a figure's caption gives the numbers, and which are predicted.
 NAMED, PREDICTED = 6, 4
 FLAT = 1.1  # lines that stay within a tenth of 1
-CLAIMED = ("simsiam", "byol", "swav", "dino")
 FIGURE_5 = "5. The role of asymmetric designs (the paper's Figure 5)"
 
 Made = TypeVar("Made")
@@ -157,10 +157,11 @@ def _roles(gallery: Gallery, groups: Sequence[Group]) -> None:
     for own in (True, False):
         for group in groups:
             run = whole(group)[0]
-            if (run.filter in ("none", "learnable")) == own and run.method in CLAIMED:
+            if run.chosen_filter.own == own and run.described.asymmetry in ASYMMETRIES:
                 chosen.setdefault(run.method, run)
     if not chosen:
-        gallery.absent.append(f"Figure {FIGURE_5}: no run of {', '.join(CLAIMED)}.")
+        names = [name for name, described in METHODS.items() if described.asymmetry]
+        gallery.absent.append(f"Figure {FIGURE_5}: no run of {', '.join(names)}.")
         return
     from rdm_solo.evaluate.roles import measure
     from rdm_solo.plots.roles import draw as draw_roles
@@ -173,7 +174,8 @@ def _roles(gallery: Gallery, groups: Sequence[Group]) -> None:
     made = gallery.attempt(f"Figure {FIGURE_5}", partial(draw_roles, found)) if found else None
     if made is not None:
         of = "; ".join(f"{run.label}, seed {run.seed}" for run in found)
-        notes = [text for methods, text in ROLES if any(run.method in methods for run in found)]
+        asymmetries = {METHODS[run.method].asymmetry for run in found}
+        notes = [text for kinds, text in ROLES if asymmetries.intersection(kinds)]
         captions = [f"Recomputed without training from the checkpoints of {of}.", *notes]
         gallery.add(made, "roles", FIGURE_5, captions, [curves_in_words(run) for run in found])
 
@@ -186,7 +188,7 @@ def curves_in_words(run: Roles) -> str:
     said = [f"slope {named[n].slope:.2f} ({letters.get(n, n)})" for n in shown if n in named]
     own = named[run.own].group if run.own in named else ""
     for group in dict.fromkeys(series.group for series in run.series):
-        if run.method == "swav" and group != own:
+        if METHODS[run.method].asymmetry == "sinkhorn" and group != own:
             said.append(_level(group, [s.value for s in run.series if s.group == group]))
     for name, why in (("g", "g vanishes"), ("omega", "ω is not positive")):
         value = named[name].value if name in named else np.empty(0)

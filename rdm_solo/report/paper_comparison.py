@@ -42,7 +42,7 @@ def against_paper(groups: Sequence[Group]) -> tuple[Table | None, list[str]]:
 
 
 def _named(run: Run) -> str:
-    own = "" if run.filter == "none" else f"_{run.filter}"
+    own = "" if run.chosen_filter.absent else f"_{run.filter}"
     return f"experiment={run.dataset}/{run.method}{own}"
 
 

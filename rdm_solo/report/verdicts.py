@@ -23,7 +23,6 @@ SORTED, DIRECTIONAL = 0.9, 0.5
 BOUNDS = Bounds()
 
 UNMEASURED = "not measured"
-SOFTMAX = ("swav", "dino")
 
 RULES = (
     "Answers, means, bands and n are of the runs that went furthest of their setting. A run behind "
@@ -153,7 +152,7 @@ def collapsed(runs: Sequence[Run]) -> Verdict:
         f"at its highest {spread([float(v.max()) for v in measured(runs, 'erank/projection')], 1)}"
     )
     caveat = ""
-    if runs[0].method in SOFTMAX:
+    if runs[0].described.softmax:
         caveat = "Variance and rank are of a softmax, on another scale than those of unit rows."
     return Verdict("Did anything collapse?", answer, good, numbers, caveat)
 
@@ -170,7 +169,7 @@ def _collapsed(run: Run) -> tuple[str, bool | None]:
         return "yes, completely", False
     if DIMENSIONAL in found:
         return "yes, into few directions", False
-    if run.method in SOFTMAX:
+    if run.described.softmax:
         return "not completely; ranks are not judged", None
     # Without spectra nobody knows of how many directions the rank is.
     return ("no", True) if _dimensions(run) else ("not completely; no spectra to judge by", None)
@@ -183,7 +182,7 @@ def _readings(run: Run) -> tuple[list[Reading], float]:
     """
     warmup = float(OmegaConf.select(run.config, "scheduler.warmup_epochs", default=0))
     columns = ("epoch", "feature/variance", "erank/projection")
-    k, softmax = _dimensions(run), run.method in SOFTMAX
+    k, softmax = _dimensions(run), run.described.softmax
     moments: dict[int, float] = {}
     if k and softmax:
         moments = dict(zip(run.spectra["epoch"], run.spectra["lam_projection"].sum(1)))
@@ -204,21 +203,14 @@ FIXED_CURVE = (
     "The filter was set by hand: this shows whether it acts as it was meant to. It works batch by "
     "batch, and the epoch's curve need not follow it at every point."
 )
-FORCED = {
-    "byol": "The target network's lag alone makes a gap; the rest of it was learned.",
-    "swav": "Temperatures that are set beside Sinkhorn's ε have a share in the gap; see the roles "
-    "of asymmetric designs below.",
-    "dino": "Temperatures that are set have a share in the gap; see the roles of asymmetric "
-    "designs below.",
-}
 LAG = " (the target network's lag adds to it or takes from it)"
 
 
 def _gap_is_forced(run: Run) -> str:
     """What of a gap follows from the setting itself."""
-    if run.method in ("vanilla", "symsimsiam"):
+    if run.described.symmetric:
         return "Both branches are one output here: equal ranks hold by construction."
-    lags = run.method == "byol"
+    lags = run.described.momentum
     if _unfiltered(run):
         return (
             "There is no filter: a gap comes from the target network's lag alone."
@@ -227,7 +219,8 @@ def _gap_is_forced(run: Run) -> str:
         )
     direction = _direction(run)
     if direction is None:
-        return FORCED.get(run.method, "Nothing in the setting forces a gap: it was learned.")
+        learned = "Nothing in the setting forces a gap: it was learned."
+        return run.described.gap_comes_from or learned
     if _whitens(run):
         return _whitened(run)
     if direction > 0:
@@ -247,8 +240,10 @@ def _gap_is_forced(run: Run) -> str:
 
 def _low_pass_by_hand(run: Run) -> str:
     """What Theorem 3 says of a fixed filter, and of what: a batch, before its rows are scaled."""
-    if run.method == "byol":  # the target's spectrum is another network's
-        side = "raises the target's rank" if run.filter == "target_pow" else "lowers the online one"
+    if run.described.momentum:  # the target's spectrum is another network's
+        side = (
+            "raises the target's rank" if run.chosen_filter.on_target else "lowers the online one"
+        )
         return f"The filter is fixed and {side} in each batch (Theorem 3)"
     return (
         "The filter is fixed and low-pass, so that in each batch, before rows get unit length, "
@@ -257,7 +252,7 @@ def _low_pass_by_hand(run: Run) -> str:
 
 
 def _whitened(run: Run) -> str:
-    if run.filter == "target_pow":
+    if run.chosen_filter.on_target:
         return (
             "σ^-1 on the target makes all singular values of a batch equal: its effective rank is "
             "by construction about as high as the batch allows, whatever was learned."
@@ -270,36 +265,36 @@ def _whitened(run: Run) -> str:
 
 def _is_forced(run: Run) -> bool:
     """Whether a fixed filter between outputs of one network makes the gap in each batch."""
-    return run.method != "byol" and (_direction(run) or 0) > 0
+    return not run.described.momentum and (_direction(run) or 0) > 0
 
 
 def _unfiltered(run: Run) -> bool:
     """Whether both branches have one output, but for a target network's lag."""
-    fixed = run.filter in ("target_pow", "online_pow")
-    symmetric = run.method in ("vanilla", "symsimsiam")
-    return symmetric or run.filter == "identity" or (fixed and run.p == 0)
+    chosen = run.chosen_filter
+    return run.described.symmetric or chosen.identity or (chosen.power and run.p == 0)
 
 
 def _whitens(run: Run) -> bool:
-    return run.filter in ("target_pow", "online_pow") and run.p == -1
+    return run.chosen_filter.power and run.p == -1
 
 
 def _turns(run: Run) -> bool:
     """Whether σ^(1+p) falls with σ, so that the weakest direction comes out first."""
-    return run.filter in ("target_pow", "online_pow") and run.p is not None and run.p < -1
+    return run.chosen_filter.power and run.p is not None and run.p < -1
 
 
 def _direction(run: Run) -> int | None:
     """Of a fixed filter as the online branch sees it: 1 low-pass, -1 high-pass, 0 neither or
     unknown; None where nothing is fixed."""
-    if run.method in SOFTMAX or run.filter in ("none", "learnable", "linear", "identity"):
+    if run.described.softmax or not run.chosen_filter.spectral:
         return None
-    if run.filter in ("online_log1p", "online_log1p_sq"):
-        return 1
-    sign = {"target_pow": -1, "online_pow": 1}.get(run.filter)
-    if sign is None or run.p is None or _turns(run):
+    chosen = run.chosen_filter
+    side = -1 if chosen.on_target else 1
+    if chosen.increasing:
+        return side
+    if not chosen.power or run.p is None or _turns(run):
         return 0
-    return int(np.sign(sign * run.p))
+    return int(np.sign(side * run.p))
 
 
 def _together(

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
+from rdm_solo.methods import descriptions
 from rdm_solo.runs import failures
 from rdm_solo.runs.files import CONFIG, METRICS, SPECTRA, SUMMARY
-from rdm_solo.runs.labels import FILTERS, METHODS, exponent, filter_name
+from rdm_solo.runs.labels import exponent
 from rdm_solo.runs.saved_config import of_today, read_config
 
 __all__ = ["Run", "find", "load", "read_metrics", "survey"]
@@ -47,7 +48,17 @@ class Run:
 
     @property
     def filter(self) -> str:
-        return filter_name(self.config)
+        return self.chosen_filter.label
+
+    @property
+    def chosen_filter(self) -> descriptions.ChosenFilter:
+        return descriptions.ChosenFilter.of(self.config)
+
+    @property
+    def described(self) -> descriptions.Method:
+        """Its method's description; of a method that this version does not know, a bare one."""
+        unknown = descriptions.Method(self.method, self.method, "", asymmetry="unknown")
+        return descriptions.METHODS.get(self.method, unknown)
 
     @property
     def dataset(self) -> str:
@@ -71,11 +82,11 @@ class Run:
     @property
     def label(self) -> str:
         """Method and filter in the paper's words, the same for all seeds."""
-        name = METHODS.get(self.method, self.method)
-        if self.filter in ("none", "learnable"):
+        name, chosen = self.described.label, self.chosen_filter
+        if chosen.own:
             return name
-        p = exponent(self.config.get("p"))
-        shown = FILTERS.get(self.filter, f"{self.filter}, p = {{p}}" if p else self.filter)
+        p = exponent(chosen.p)
+        shown = chosen.formula or (f"{chosen.label}, p = {{p}}" if p else chosen.label)
         return f"{name}, {shown.replace('{p}', p)}"
 
     def last(self, column: str) -> float:

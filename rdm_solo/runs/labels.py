@@ -6,40 +6,14 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from rdm_solo.methods.descriptions import ChosenFilter
+
 __all__ = ["exponent", "filter_name", "title"]
-
-METHODS = {
-    "simsiam": "SimSiam",
-    "byol": "BYOL",
-    "swav": "SwAV",
-    "dino": "DINO",
-    "symsimsiam": "SymSimSiam",
-    "vanilla": "Vanilla",
-}
-
-
-FILTERS = {
-    "linear": "linear",
-    "identity": "identity",
-    "online_pow": "g(σ) = σ^{p}",
-    "online_log": "g(σ) = log σ",
-    "online_log1p": "g(σ) = log(1 + σ)",
-    "online_log1p_sq": "g(σ) = log(1 + σ²)",
-    "target_pow": "h(σ) = σ^{p}",
-}
 
 
 def filter_name(cfg: Any) -> str:
-    """The filter's name; a function put in the place of a known filter's goes by its own.
-
-    >>> known = {"name": "online_log1p", "branch": "online", "function": "torch.asinh"}
-    >>> filter_name(OmegaConf.create({"filter": known}))
-    'online_torch.asinh'
-    """
-    chosen = cfg.filter
-    if chosen.get("function") is None or chosen.name not in FILTERS:
-        return str(chosen.name)
-    return f"{chosen.branch}_{chosen.function}"
+    """The filter's name; a shipped filter with another function goes by branch and function."""
+    return ChosenFilter.of(cfg).label
 
 
 def exponent(p: Any) -> str:
@@ -55,9 +29,9 @@ def exponent(p: Any) -> str:
 
 def title(cfg: DictConfig) -> str:
     """A run in a few words: method, filter, exponent, data."""
-    words = [cfg.method.name]
-    if cfg.filter.name != "none":
-        words.append(filter_name(cfg))
+    words, chosen = [cfg.method.name], ChosenFilter.of(cfg)
+    if not chosen.absent:
+        words.append(chosen.label)
     if cfg.p is not None:
         words.append("p scheduled" if OmegaConf.is_config(cfg.p) else f"p = {cfg.p:g}")
     return ", ".join([*words, cfg.dataset.name])

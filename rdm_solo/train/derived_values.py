@@ -8,7 +8,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.data.images import Dataset
-from rdm_solo.runs.labels import filter_name
+from rdm_solo.methods.descriptions import ChosenFilter
 
 __all__ = ["derive", "warnings", "world_size"]
 
@@ -74,24 +74,24 @@ def warnings(cfg: DictConfig, derived: dict[str, Any], smallest_crop: float) -> 
     """One sentence for each setting that is known to go wrong. Figures: 8x8 digits, docs of the
     embedded run; they are a warning, not a law."""
     found = []
-    name, k = filter_name(cfg), cfg.method.kwargs.proj_output_dim
-    if cfg.filter.get("function") is not None and derived["filter_batch"] < 2 * k:
+    chosen, k = ChosenFilter.of(cfg), cfg.method.kwargs.proj_output_dim
+    if chosen.spectral and derived["filter_batch"] < 2 * k:
         found.append(
             f"a batch of {derived['filter_batch']} rows is less than twice the {k} output "
             "dimensions: some directions are empty and the filter curve need not be monotone."
         )
-    if name in ("online_log", "online_log1p", "online_log1p_sq") and smallest_crop < 0.5:
+    if chosen.logarithmic and not chosen.on_target and smallest_crop < 0.5:
         found.append(
-            f"filter={name} is weak under strong augmentation: with crops from "
+            f"filter={chosen.label} is weak under strong augmentation: with crops from "
             f"{smallest_crop:g} of the area the effective rank can fall to 1 (it did on digits, "
             "where target_pow with p=-0.5 survived)."
         )
-    if name == "online_log":
+    if chosen.function == "log" and not chosen.on_target:
         found.append(
             "log(sigma) is negative below sigma = 1 and flips such directions; sigma grows with "
             "the root of the global batch, so the filter changes with the batch size."
         )
-    if name == "linear":
+    if chosen.linear:
         if cfg.scheduler.warmup_epochs < 0.1 * cfg.max_epochs:
             found.append(
                 f"a linear predictor with {cfg.scheduler.warmup_epochs} warm-up epochs of "

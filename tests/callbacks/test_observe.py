@@ -43,7 +43,7 @@ def logits_of(ears: Observer, heard: Outputs) -> torch.Tensor:
 
 def test_swav_is_heard_as_its_softmax_and_its_assignment():
     model = make("method=swav", "method.kwargs.num_prototypes=24")
-    model.sk = solo_learn.sinkhorn(model)
+    solo_learn.complete(model)
     data = batch()
     ears, heard = step(model, data)
     online, target, positive, projection, _ = heard
@@ -116,18 +116,12 @@ def test_symmetric_branches_are_one(method):
     assert torch.equal(positive, online.roll(16, 0))
 
 
-FOREIGN["swav"] |= {"queue_size": 0, "epoch_queue_starts": 0, "freeze_prototypes_epochs": 1}
-FOREIGN["dino"] |= {"student_temperature": 0.1, "teacher_temperature": 0.07}
-FOREIGN["dino"] |= {"warmup_teacher_temperature": 0.04, "warmup_teacher_temperature_epochs": 0}
-FOREIGN["dino"] |= {"norm_last_layer": True, "use_bn_in_head": False}
-
-
 @pytest.mark.parametrize("name", FOREIGN)
 def test_solo_learns_own_methods_are_heard(name):
     model = foreign(name)
     assert type(model).__module__.startswith("solo.")
     if name == "swav":
-        model.sk = solo_learn.sinkhorn(model)
+        solo_learn.complete(model)
     if hasattr(model, "momentum_projector"):  # which starts as a copy of the other
         nn.init.normal_(model.momentum_projector[-1].weight)
     ears, heard = step(model, batch(8, channels=3, size=16))
@@ -170,7 +164,7 @@ def test_swavs_queue_is_no_view():
         "method.kwargs.queue_size=32",
         "method.kwargs.epoch_queue_starts=0",
     )
-    model.sk = solo_learn.sinkhorn(model)
+    solo_learn.complete(model)
     width = model.proj_output_dim
     model.register_buffer("queue", normalize(torch.randn(2, 32, width), dim=2))
     data = batch()
@@ -321,7 +315,7 @@ def test_the_spectrum_of_the_logits_is_that_of_the_epochs_last_weight(method, tm
     """The hidden rows of two steps and the weight that is there when the epoch ends."""
     model = make(f"method={method}", "method.kwargs.num_prototypes=24")
     if method == "swav":
-        model.sk = solo_learn.sinkhorn(model)
+        solo_learn.complete(model)
     diagnostics = Diagnostics(tmp_path)
     diagnostics.on_fit_start(None, model)
     hidden = []

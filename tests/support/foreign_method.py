@@ -15,8 +15,16 @@ FOREIGN = {
     "simclr": {"temperature": 0.2},
     "barlow_twins": {"lamb": 0.005, "scale_loss": 0.1},
     "vicreg": {"sim_loss_weight": 25.0, "var_loss_weight": 25.0, "cov_loss_weight": 1.0},
-    "swav": {"num_prototypes": 24, "temperature": 0.1, "sk_iters": 3, "sk_epsilon": 0.05},
-    "dino": {"num_prototypes": 24, "clip_grad": 0, "freeze_last_layer": 1},
+    "swav": {
+        **{"num_prototypes": 24, "temperature": 0.1, "sk_iters": 3, "sk_epsilon": 0.05},
+        **{"queue_size": 0, "epoch_queue_starts": 0, "freeze_prototypes_epochs": 1},
+    },
+    "dino": {
+        **{"num_prototypes": 24, "clip_grad": 0, "freeze_last_layer": 1},
+        **{"student_temperature": 0.1, "teacher_temperature": 0.07},
+        **{"warmup_teacher_temperature": 0.04, "warmup_teacher_temperature_epochs": 0},
+        **{"norm_last_layer": True, "use_bn_in_head": False},
+    },
 }
 
 

@@ -104,7 +104,7 @@ def test_half_precision_that_lightning_gives_to_gpus_alone(contestant):
     """float16 autocast, with the scaled loss that AMP hands to backward."""
     model = make(*contestant.split())
     if "swav" in contestant:
-        model.sk = solo_learn.sinkhorn(model)
+        solo_learn.complete(model)
     with torch.autocast("cpu", dtype=torch.float16):
         loss = loss_of(model, batch(32))
     assert loss.isfinite()

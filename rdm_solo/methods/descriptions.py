@@ -1,0 +1,288 @@
+"""What the package knows about each method and filter. The other modules ask here by property.
+
+Importing this needs neither torch nor solo-learn. ``docs/add-a-method.md`` shows how to add one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from rdm_solo.messages import suggest
+
+__all__ = [
+    *("ASYMMETRIES", "FUNCTIONS", "METHODS", "ChosenFilter", "FilterFunction", "Method", "method"),
+    "shipped_filters",
+]
+
+ASYMMETRIES = ("predictor", "sinkhorn", "centring")
+LEGACY, CURRENT = "legacy", "current"  # the two generations of solo-learn
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method: what its two branches are, and what follows from that.
+
+    Args:
+        name: in ``conf/method`` and on the command line.
+        label: in the paper's words, for people.
+        class_name: of the class in :mod:`rdm_solo.methods.models` that trains it.
+        asymmetry: what makes the branches differ: ``"predictor"`` (which a filter can replace),
+            ``"sinkhorn"`` or ``"centring"`` of the target's softmax, or ``""`` for neither.
+            It also decides which curves :mod:`rdm_solo.evaluate.roles` measures.
+        momentum: whether the target is a momentum encoder.
+        softmax: whether outputs are compared as softmaxes (clusters), not as unit vectors.
+        no_filter: why there is no place for a filter; empty where there is one.
+        loss_minimum: the smallest value of the loss; None where it depends on temperatures.
+            Methods with the same one share a panel in the picture of losses.
+        loss_name: what solo-learn logs the loss as.
+        multi_crop: the generations of solo-learn in which it takes small crops.
+        paper_m: how many eigenvectors the paper's code compares in the alignment.
+        gap_comes_from: what, beside learning, makes a gap between the branches' ranks.
+        on_collapse: what to change first after a collapse; empty: what its filter suggests.
+    """
+
+    name: str
+    label: str
+    class_name: str
+    asymmetry: str = ""
+    momentum: bool = False
+    softmax: bool = False
+    no_filter: str = ""
+    loss_minimum: float | None = None
+    loss_name: str = ""
+    multi_crop: tuple[str, ...] = ()
+    paper_m: int = 512
+    gap_comes_from: str = ""
+    on_collapse: str = ""
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether both branches are one output."""
+        return not self.asymmetry and not self.momentum
+
+    @property
+    def predictor(self) -> bool:
+        """Whether it has a predictor, whose place a filter can take."""
+        return self.asymmetry == "predictor"
+
+    @property
+    def takes_filter(self) -> bool:
+        return not self.no_filter
+
+
+_TWO_EQUAL_BRANCHES = "its two branches are alike, which is its point"
+
+METHODS = {
+    described.name: described
+    for described in (
+        Method(
+            name="simsiam",
+            label="SimSiam",
+            class_name="SimSiam",
+            asymmetry="predictor",
+            loss_minimum=-1,
+            loss_name="train_neg_cos_sim",
+        ),
+        Method(
+            name="byol",
+            label="BYOL",
+            class_name="BYOL",
+            asymmetry="predictor",
+            momentum=True,
+            loss_minimum=0,
+            loss_name="train_neg_cos_sim",
+            multi_crop=(LEGACY, CURRENT),
+            paper_m=128,
+            gap_comes_from="The target network's lag alone makes a gap; the rest of it was "
+            "learned.",
+        ),
+        Method(
+            name="swav",
+            label="SwAV",
+            class_name="SwAV",
+            asymmetry="sinkhorn",
+            softmax=True,
+            no_filter="its Sinkhorn assignment is the target's filter",
+            loss_name="train_swav_loss",
+            multi_crop=(CURRENT,),
+            gap_comes_from="Temperatures that are set beside Sinkhorn's ε have a share in the gap; "
+            "see the roles of asymmetric designs below.",
+            on_collapse="Lower optimizer.lr, or give the assignment more weight: more "
+            "method.kwargs.sk_iters, a smaller method.kwargs.sk_epsilon.",
+        ),
+        Method(
+            name="dino",
+            label="DINO",
+            class_name="DINO",
+            asymmetry="centring",
+            momentum=True,
+            softmax=True,
+            no_filter="centring and sharpening are the target's filter",
+            loss_name="dino_loss",
+            gap_comes_from="Temperatures that are set have a share in the gap; see the roles of "
+            "asymmetric designs below.",
+            on_collapse="Keep method.centring and method.sharpening on, and try a lower "
+            "optimizer.lr, a lower method.kwargs.teacher_temperature, or "
+            "method.kwargs.norm_last_layer=true.",
+        ),
+        Method(
+            name="symsimsiam",
+            label="SymSimSiam",
+            class_name="SymSimSiam",
+            no_filter=_TWO_EQUAL_BRANCHES,
+            loss_minimum=-1,
+        ),
+        Method(
+            name="vanilla",
+            label="Vanilla",
+            class_name="SymSimSiam",  # without its centre
+            no_filter=_TWO_EQUAL_BRANCHES,
+            loss_minimum=-1,
+        ),
+    )
+}
+
+
+def method(name: str) -> Method:
+    """The description of that method; ValueError, with the nearest name, where there is none.
+
+    >>> method("byol").momentum, method("vanilla").symmetric
+    (True, True)
+    """
+    if name not in METHODS:
+        hint = suggest(name, list(METHODS)) or "."
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {name!r}{hint}")
+    return METHODS[name]
+
+
+@dataclass(frozen=True)
+class FilterFunction:
+    """A registered function of singular values: its formula, and whether it always grows."""
+
+    formula: str
+    increasing: bool = False
+
+
+FUNCTIONS = {
+    "pow": FilterFunction("σ^{p}"),
+    "log": FilterFunction("log σ"),  # its size falls with sigma below 1
+    "log1p": FilterFunction("log(1 + σ)", increasing=True),
+    "log1p_sq": FilterFunction("log(1 + σ²)", increasing=True),
+}
+
+
+@dataclass(frozen=True)
+class ChosenFilter:
+    """What a config's group ``filter`` chooses, with its exponent.
+
+    ``function`` is a registered name or a full name such as ``torch.sqrt``; None where what
+    stands in the filter's place is no function: nothing, or what the run learns.
+
+    >>> own = {"name": "online_log1p", "branch": "online", "function": "torch.asinh"}
+    >>> ChosenFilter(**own).label
+    'online_torch.asinh'
+    """
+
+    name: str
+    branch: str | None = None
+    function: str | None = None
+    p: Any = None
+
+    @classmethod
+    def of(cls, cfg: Any) -> ChosenFilter:
+        """The choice of a run's config; a config without branch and function has them by name."""
+        chosen, p = cfg.filter, cfg.get("p")
+        name = str(chosen.name)
+        branch, function = _named_by(name) or (None, None)
+        return cls(
+            name,
+            chosen.get("branch", branch),
+            chosen.get("function", function),
+            OmegaConf.to_container(p) if isinstance(p, DictConfig) else p,
+        )
+
+    @property
+    def absent(self) -> bool:
+        """The method has no place for one."""
+        return self.name == "none"
+
+    @property
+    def own(self) -> bool:
+        """Nothing of the method is replaced: its predictor is there, or it needs none."""
+        return self.name in ("none", "learnable")
+
+    @property
+    def linear(self) -> bool:
+        """A linear predictor that is learned."""
+        return self.name == "linear"
+
+    @property
+    def identity(self) -> bool:
+        """Nothing stands in the predictor's place."""
+        return self.name == "identity"
+
+    @property
+    def spectral(self) -> bool:
+        """A function of singular values, which nothing learns."""
+        return self.function is not None
+
+    @property
+    def on_target(self) -> bool:
+        return self.branch == "target"
+
+    @property
+    def power(self) -> bool:
+        """sigma to some power, which has an exponent."""
+        return self.function == "pow"
+
+    @property
+    def logarithmic(self) -> bool:
+        return self.function in FUNCTIONS and not self.power
+
+    @property
+    def increasing(self) -> bool:
+        """Whether its function grows with sigma, whatever else is chosen."""
+        return self.function in FUNCTIONS and FUNCTIONS[self.function].increasing
+
+    @property
+    def exponent(self) -> float | None:
+        """The exponent as a number; None where there is none, or a schedule instead."""
+        return None if self.p is None or isinstance(self.p, dict) else float(self.p)
+
+    @property
+    def label(self) -> str:
+        """Its name; where a shipped one got another function, branch and function."""
+        replaced = self.spectral and _named_by(self.name) is not None
+        return f"{self.branch}_{self.function}" if replaced else self.name
+
+    @property
+    def formula(self) -> str:
+        """A shipped filter's, with ``{p}`` in the exponent's place; empty for any other."""
+        if _named_by(self.label) is None or self.function is None:
+            return ""
+        return f"{'h' if self.on_target else 'g'}(σ) = {FUNCTIONS[self.function].formula}"
+
+
+def shipped_filters() -> dict[str, ChosenFilter]:
+    """The filters of ``conf/filter`` by name, the method's own predictor first.
+
+    >>> shipped_filters()["target_pow"].p
+    -0.5
+    """
+    from rdm_solo.cli.arguments import config_folder  # which imports Hydra
+
+    found = {}
+    for path in sorted((config_folder() / "filter").glob("*.yaml")):
+        chosen = ChosenFilter.of(OmegaConf.load(path))
+        if not chosen.absent:
+            found[chosen.name] = chosen
+    return dict(sorted(found.items(), key=lambda item: not item[1].own))
+
+
+def _named_by(name: str) -> tuple[str, str] | None:
+    """Branch and function in the name of a shipped filter; None in any other."""
+    branch, _, function = name.partition("_")
+    return (branch, function) if branch in ("online", "target") and function in FUNCTIONS else None
