@@ -53,6 +53,7 @@ def draw(roles: Sequence[Roles], columns: int = 2) -> Figure:
     if words := _left_out(roles):
         figure.supxlabel(words, fontsize=7.5, color="0.3")
     figure.draw_without_rendering()  # settles the layout while the style holds
+    figure.set_layout_engine("none")
     return figure
 
 

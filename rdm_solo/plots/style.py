@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from rdm_solo.runs.files import write_whole
@@ -88,6 +91,7 @@ STYLE: Any = {  # matplotlib 3.11 types every key; 3.9 none
 styled = matplotlib.rc_context(STYLE)
 
 EDGE = 0.08  # inches around the whole and between strips
+LINE = 1.25 / 72  # inches that a line is high, for each point of the font's size
 _COLOURS = (BLACK, VERMILION, BLUE, GREEN, ORANGE, PURPLE, SKY)
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 _MARKERS = "osD^vP*X<>"
@@ -131,56 +135,55 @@ def figure(
 
 
 def head(axes: Axes, text: str) -> None:
-    """A panel's title, in lines that leave the neighbour's in peace."""
-    made = axes.figure
-    columns = axes.get_subplotspec().get_gridspec().ncols  # type: ignore[union-attr]
-    room = made.get_size_inches()[0] / columns - 0.75  # type: ignore[union-attr]
-    axes.set_title(wrap(made, text, room, 9.5), loc="left")  # type: ignore[arg-type]
+    """A panel's title, in lines that end before the neighbour's begin."""
+    place, made = axes.get_subplotspec(), axes.figure
+    assert place is not None
+    assert isinstance(made, Figure)
+    room = made.get_size_inches()[0] / place.get_gridspec().ncols - 0.75
+    axes.set_title(wrap(made, text, room, 9.5), loc="left")
 
 
 def finish(made: Figure, key: Sequence[Line2D] = (), title: str = "", note: str = "") -> Figure:
-    """Add a title above and a key and a note beneath, each in a strip that the figure grows by.
+    """Add a title above, and a key and a note beneath; the figure grows by what they take.
 
-    What lies outside the panels hides no data, whatever their number.
+    Constrained layout has a strip for a title, but an "outside" legend and a second text beneath
+    it would get the same one: theirs is left free by ``rect``.
     """
     width, height = made.get_size_inches()
-    height += _titles(made)
-    above = below = 0.0
-    texts = []
-    if note:
-        wrapped = wrap(made, note, width - 2 * EDGE, 7.5)
-        texts.append((made.text(0, 0, wrapped, fontsize=7.5, color="0.3", va="bottom"), EDGE))
-        below = EDGE + _size(made, texts[-1][0])[1]
-    legend = _key(made, key, width - 2 * EDGE) if key else None
-    if legend is not None:
-        legend_at = below + EDGE
-        below = legend_at + _size(made, legend)[1]
+    room = width - 2 * EDGE
+    height += _title_lines(made) * LINE * 9.5
     if title:
-        head = made.text(0, 1, wrap(made, title, width - 2 * EDGE, 11), fontsize=11, va="top")
-        above = EDGE + _size(made, head)[1]
-    total = height + above + below
+        above = made.suptitle(wrap(made, title, room, 11), x=EDGE / width, ha="left", fontsize=11)
+        height += _height(above) + EDGE
+    below = EDGE
+    text = made.text(
+        EDGE / width, 0, wrap(made, note, room, 7.5), size=7.5, color="0.3", va="bottom"
+    )
+    note_at = below
+    below += _height(text) + EDGE if note else 0
+    legend = _key(made, key, room) if key else None
+    legend_at = below
+    below += _height(legend) if legend else 0
+    total = height + below
     made.set_size_inches(width, total)
-    for text, at in texts:
-        text.set_position((EDGE / width, at / total))
-    if legend is not None:
+    text.set_y(note_at / total)
+    if legend:
         legend.set_bbox_to_anchor((0.5, legend_at / total))
-    if title:
-        head.set_position((EDGE / width, 1 - EDGE / total))
-    rect = (0, below / total, 1, height / total)  # the panels get what the strips leave
-    engine = ConstrainedLayoutEngine(rect=rect, w_pad=0.06, h_pad=0.06)
-    engine.execute(made)
+    rect = (0, below / total, 1, height / total)
+    made.set_layout_engine(ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, rect=rect))
+    made.draw_without_rendering()
     made.set_layout_engine("none")  # settled: nothing moves, and saving takes half as long
     return made
 
 
-def _titles(made: Figure) -> float:
-    """Inches that the panels' titles take beyond a line each, row by row."""
+def _title_lines(made: Figure) -> int:
+    """Lines of the panels' titles beyond the first, of the longest title in each row."""
     more: dict[int, int] = {}
     for axes in made.axes:
         place = axes.get_subplotspec()
         row = place.rowspan.start if place else 0
         more[row] = max(more.get(row, 0), axes.get_title(loc="left").count("\n"))
-    return sum(more.values()) * 1.25 * 9.5 / 72
+    return sum(more.values())
 
 
 def keys(*panels: Axes) -> list[Line2D]:
@@ -194,13 +197,12 @@ def keys(*panels: Axes) -> list[Line2D]:
     return [entry for name, entry in entries.items() if not name.startswith("_")]
 
 
-def _key(made: Figure, handles: Sequence[Line2D], room: float) -> Any:
-    """The key with as many columns as fit into that width."""
-    names = [wrap(made, str(handle.get_label()), room - 0.5, 8.5) for handle in handles]
+def _key(made: Figure, handles: Sequence[Line2D], room: float) -> Legend:
+    """The key, in as many columns as fit into that many inches."""
     for columns in range(len(handles), 0, -1):
         legend = made.legend(
             handles=list(handles),
-            labels=names,
+            labels=[wrap(made, str(handle.get_label()), room - 0.5, 8.5) for handle in handles],
             loc="lower center",
             bbox_to_anchor=(0.5, 0),
             ncols=columns,
@@ -210,48 +212,39 @@ def _key(made: Figure, handles: Sequence[Line2D], room: float) -> Any:
             handlelength=2.8,
             columnspacing=1.4,
         )
-        if _size(made, legend)[0] <= room or columns == 1:
-            return legend
+        if columns == 1 or legend.get_window_extent().width <= room * made.dpi:
+            break
         legend.remove()
-    return None
+    return legend
 
 
-def _size(made: Figure, artist: Any) -> tuple[float, float]:
-    """Width and height in inches."""
-    box = artist.get_window_extent(made.canvas.get_renderer())  # type: ignore[attr-defined]
-    return box.width / made.dpi, box.height / made.dpi
+def _height(artist: Text | Legend) -> float:
+    """Inches from top to bottom."""
+    assert artist.figure is not None
+    return float(artist.get_window_extent().height / artist.figure.dpi)
 
 
 def wrap(made: Figure, text: str, room: float, size: float) -> str:
-    """Text in lines that are no wider than ``room`` inches, with exponents set high."""
-    probe = made.text(0, 0, "", fontsize=size)
+    """Text in lines that fit into ``room`` inches, with exponents set high.
+
+    Lines end at blanks, or after an underscore or an equals sign.
+    """
     kept = re.sub(r"\^\([^)]*\)", lambda found: found[0].replace(" ", "\u00a0"), text)
-    letters = max(len(line) for line in kept.split("\n"))
-    while True:
-        lines = [part for line in kept.split("\n") for part in _lines(line, letters)]
-        probe.set_text(typeset("\n".join(lines)))
-        width = _size(made, probe)[0]
-        if width <= room or letters <= 1:
+    lines = re.sub(r"(?<=[_=])", "\v", kept).split("\n")  # a blank that is taken out again
+    probe = made.text(0, 0, "", fontsize=size)
+    letters = max(map(len, lines))
+    while letters:
+        filled = "\n".join(
+            textwrap.fill(line, letters, replace_whitespace=False, break_on_hyphens=False)
+            for line in lines
+        )
+        probe.set_text(typeset(filled.replace("\v", "")))
+        wide = probe.get_window_extent().width / made.dpi
+        if wide <= room:
             break
-        letters = max(1, min(letters - 1, int(1.1 * letters * room / width)))
+        letters = min(letters - 1, int(1.1 * letters * room / wide))
     probe.remove()
     return probe.get_text()
-
-
-def _lines(text: str, letters: int) -> list[str]:
-    """Lines of at most that many letters: cut at blanks, or after an underscore or an equals sign.
-
-    >>> _lines("a filter_with_a_long_name", 12)
-    ['a filter_', 'with_a_long_', 'name']
-    """
-    lines = [""]
-    for piece in re.findall(r"[^ _=]*[ _=]*", text):
-        if len((lines[-1] + piece).rstrip(" ")) > letters and lines[-1]:
-            lines.append("")
-        lines[-1] += piece
-        while len(lines[-1].rstrip(" ")) > letters:  # a word with no place to cut
-            lines[-1:] = [lines[-1][:letters], lines[-1][letters:]]
-    return [line.rstrip(" ") for line in lines]
 
 
 def typeset(text: str) -> str:

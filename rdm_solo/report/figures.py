@@ -69,9 +69,6 @@ class Gallery:
         numbers: Sequence[str] = (),
     ) -> None:
         """Save a figure in its formats, and keep it for the page."""
-        # One layout for all formats: solving it anew takes as long as drawing.
-        made.draw_without_rendering()
-        made.set_layout_engine("none")
         paths = plots.save(made, self.folder, name)
         width = float(made.get_size_inches()[0])
         files = [path.name for path in paths]
