@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 from rdm_solo import methods
 from rdm_solo.bench.timing import interleaved, ratio
-from rdm_solo.cli.arguments import config_folder
+from rdm_solo.cli.config_files import config_folder
 from rdm_solo.methods import optimizers
 from rdm_solo.methods.descriptions import METHODS, shipped_filters
 from rdm_solo.methods.solo_learn import complete

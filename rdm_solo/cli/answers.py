@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ["Refusal", "fail", "make_folder", "say_anything", "sentences"]
+__all__ = ["Refusal", "fail", "first_line", "make_folder", "say_anything", "sentences"]
 
 
 def say_anything() -> None:
@@ -21,7 +21,7 @@ def say_anything() -> None:
 
 
 class Refusal(SystemExit):
-    """Leaves with status 2, and knows why."""
+    """Ends the process with status 2; ``message`` is the sentence that was printed."""
 
     def __init__(self, message: str) -> None:
         super().__init__(2)
@@ -29,28 +29,31 @@ class Refusal(SystemExit):
 
 
 def fail(message: str) -> NoReturn:
-    """Say why in one sentence and leave with status 2."""
-    sys.stderr.write(f"error: {message}\n")  # at once: another process may say the same
+    """Print one sentence and end the process with status 2."""
+    sys.stderr.write(f"error: {message}\n")  # in one piece: another process may print the same
     sys.stderr.flush()
     raise Refusal(message)
 
 
 @contextlib.contextmanager
 def sentences() -> Iterator[None]:
-    """Errors that answer the user leave as one sentence, without a traceback."""
+    """Print errors that are answers to the user as one sentence, without a traceback."""
     from hydra.errors import InstantiationException
+    from omegaconf.errors import OmegaConfBaseException
 
     try:
         yield
     except InstantiationException as error:
         cause = error.__cause__
-        fail(str(cause) if isinstance(cause, (ValueError, ImportError)) else _first_line(error))
+        fail(str(cause) if isinstance(cause, (ValueError, ImportError)) else first_line(error))
+    except OmegaConfBaseException as error:  # a key that is missing, or no section of options
+        fail(first_line(error))
     except (ValueError, ImportError) as error:
         fail(str(error))
 
 
 def make_folder(folder: Path, option: str = "out=FOLDER") -> None:
-    """The folder for results, or a ValueError that says why there can be none."""
+    """Make the folder for results, or raise a ValueError that says why it cannot be made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -59,6 +62,7 @@ def make_folder(folder: Path, option: str = "out=FOLDER") -> None:
         raise ValueError(f"{folder} cannot be written to: give {option}")
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message that holds text."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

@@ -1,128 +1,177 @@
-"""Arguments of the commands: unknown names get one sentence with the nearest known one."""
+"""Starts a command through Hydra; its errors about the command line become one sentence each."""
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from rdm_solo.cli.answers import _first_line, fail, say_anything, sentences
-from rdm_solo.messages import suggest
+from rdm_solo.cli.answers import fail, first_line, say_anything, sentences
+from rdm_solo.cli.config_files import config_folder, groups
+from rdm_solo.cli.unknown_names import check_keys, explain, key_of
 
-__all__ = ["check_arguments", "command", "config_folder", "quote_paths"]
+__all__ = ["command", "compose", "quote_paths"]
 
-# Places where keys of one's own make sense: they are handed on to something that knows them.
-OPEN = ("trainer.", "backbone.kwargs.", "optimizer.kwargs.", "dataset.source.", "hydra.")
-
-
-def config_folder() -> Path:
-    """``conf/``: inside the package when installed, beside it in a checkout."""
-    package = Path(__file__).resolve().parent.parent
-    inside = package / "conf"
-    return inside if inside.is_dir() else package.parent / "conf"
+# Options whose values may hold signs that Hydra's grammar cannot read.
+PATHS = (
+    *("run", "resume", "checkpoint", "out", "spectrum"),
+    *("dataset.root", "dataset.train", "dataset.val", "hydra.run.dir", "hydra.sweep.dir"),
+)
 
 
 def command(
     job: Callable[[Any], Any],
     config: str,
-    paths: Sequence[str],
-    implied: Callable[[list[str]], Sequence[str]] = lambda argv: [],
+    rewrite: Callable[[list[str]], list[str]] | None = None,
 ) -> None:
-    """Check what was typed, then let Hydra run the job with the config of that name.
+    """Let Hydra run the job with the config of that name.
 
-    ``paths`` are options whose values are paths; ``implied`` gives choices that follow from others.
+    ``rewrite`` may change the arguments before Hydra reads them.
     """
     say_anything()
-    argv = quote_paths(sys.argv[1:], paths)
-    with sentences():
-        choices = implied(argv)
-    check_arguments(argv, config, choices)
-    sys.argv[1:] = [*argv, *choices]
+    sys.argv[1:] = quote_paths(sys.argv[1:])
+    from hydra._internal.utils import get_args_parser
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    _register_resolvers()
+    if rewrite:
+        with sentences():
+            sys.argv[1:] = rewrite(sys.argv[1:])
+    arguments = get_args_parser().parse_args()
+    started = False
+    # With this variable Hydra raises its errors; without it, it prints several lines and ends.
+    verbose = os.environ.get("HYDRA_FULL_ERROR", "0")
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+
+    @functools.wraps(job)
+    def start(cfg: Any) -> Any:
+        nonlocal started
+        started = True
+        os.environ["HYDRA_FULL_ERROR"] = verbose
+        return job(cfg)
+
+    try:
+        _check(arguments, config)
+        import hydra
+
+        main = hydra.main(str(config_folder()), config, version_base="1.3")
+        main(start)()
+    except Exception as error:
+        if started:
+            raise
+        if isinstance(error, (HydraException, OmegaConfBaseException)):
+            fail(explain(error, arguments.overrides, config, arguments.config_dir))
+        if isinstance(error, OSError):
+            option = "hydra.sweep.dir" if arguments.multirun else "hydra.run.dir"
+            fail(f"{error.filename} cannot be written ({error.strerror}); give another {option}.")
+        if isinstance(error, ValueError):
+            fail(first_line(error))
+        raise
+    finally:
+        os.environ["HYDRA_FULL_ERROR"] = verbose
+
+
+def compose(config: str, argv: Sequence[str]) -> Any:
+    """The config that a command line gives, or a ValueError with the sentence of the command.
+
+    Of a multirun it is the first job's.
+    """
+    from hydra._internal.utils import get_args_parser
+    from hydra.errors import HydraException
+
+    arguments = get_args_parser().parse_args(quote_paths(list(argv)))
+    try:
+        _check(arguments, config)
+        return next(_composed(arguments, config))
+    except HydraException as error:
+        sentence = explain(error, arguments.overrides, config, arguments.config_dir)
+        raise ValueError(sentence) from error
+
+
+def _check(arguments: Namespace, config: str) -> None:
+    """Refuse what Hydra would accept, or notice only after it has made a folder."""
+    if arguments.help or arguments.hydra_help or arguments.shell_completion or arguments.info:
+        return
+    if arguments.config_name is None:
+        check_keys(arguments.overrides, config, arguments.config_dir)
+    if arguments.multirun:  # Hydra would make the sweep's folder first
+        list(_composed(arguments, config))
+
+
+def _composed(arguments: Namespace, config: str) -> Iterator[Any]:
+    """The config; of a sweep, that of each of its choices beside the first values of all others."""
     import hydra
+    from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=config)(job)()
+    own = arguments.config_dir
+    first = [f"hydra.searchpath=[file://{own}]"] if own else []
+    choices: list[list[str]] = [[]]
+    for override in OverridesParser.create().parse_overrides(arguments.overrides):
+        line = str(override.input_line)
+        name = line.partition("=")[0]
+        if not override.is_sweep_override():
+            first.append(line)
+        elif override.is_choice_sweep():
+            values = [f"{name}={value}" for value in override.sweep_string_iterator()]
+            first.append(values[0])
+            if key_of(line) in groups(config, own):
+                choices += [[value] for value in values[1:]]
+    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
+        for choice in choices:
+            others = [line for line in first if not choice or key_of(line) != key_of(choice[0])]
+            yield hydra.compose(config, [*others, *choice])
 
 
-def quote_paths(argv: list[str], names: Sequence[str]) -> list[str]:
-    """The arguments, with the values of these options quoted for Hydra, whose grammar would stumble
-    over the ``=`` in a sweep's folders or over a comma.
+def quote_paths(argv: list[str], names: Sequence[str] = PATHS) -> list[str]:
+    r"""The arguments, with the values of these options quoted for Hydra.
 
-    A comma parts what a multirun sweeps over; elsewhere it is part of the path.
+    Unquoted, an ``=``, a comma or a quote in a path has a meaning of its own in Hydra's grammar.
 
-    >>> quote_paths(["run=a/0_p=-0.5,b", "seed=1"], ["run"])
-    ["run='a/0_p=-0.5,b'", 'seed=1']
-    >>> quote_paths(["-m", "run=a/0_p=-0.5,b"], ["run"])
+    In a multirun, a comma separates the values to sweep over, unless the user's own quotes hold it;
+    elsewhere, and in the names of Hydra's own folders, it is part of the path.
+
+    >>> quote_paths(["run=a/0_p=-0.5,b", "seed=1", "out=it's"])
+    ["run='a/0_p=-0.5,b'", 'seed=1', "out='it\\'s'"]
+    >>> quote_paths(["-m", "run=a/0_p=-0.5,b"])
     ['-m', "run='a/0_p=-0.5','b'"]
     """
-    quoted = []
     multirun = "-m" in argv or "--multirun" in argv
+    quoted = []
     for argument in argv:
         name, sign, value = argument.partition("=")
-        if sign and name in names and value not in ("", "null"):
-            parts = re.findall(r"'[^']*'|\"[^\"]*\"|[^,]+", value) if multirun else [value]
-            parts = [part if part[0] in "'\"" else f"'{part}'" for part in parts]
-            argument = f"{name}={','.join(parts)}"
+        if sign and name.lstrip("+") in names and value not in ("", "null"):
+            sweeps = multirun and not name.startswith("hydra.")
+            parts = re.findall(r"'[^']*'|\"[^\"]*\"|[^,]+", value) if sweeps else [value]
+            argument = f"{name}={','.join(map(_quoted, parts))}"
         quoted.append(argument)
     return quoted
 
 
-def check_arguments(argv: list[str], config: str = "config", implied: Sequence[str] = ()) -> None:
-    """Check the command line's overrides against the config before Hydra or torch start.
+def _quoted(path: str) -> str:
+    """A path in quotes; backslashes count only before a quote and at the end."""
+    if len(path) > 1 and path[0] == path[-1] and path[0] in "'\"":
+        return path
+    escaped = re.sub(r"(\\*)'", r"\1\1\\'", path)
+    trailing = len(escaped) - len(escaped.rstrip("\\"))
+    return f"'{escaped}{escaped[len(escaped) - trailing :]}'"
 
-    ``implied`` are choices that the command makes where the line makes none.
-    """
-    from hydra._internal.utils import get_args_parser
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
+
+def _register_resolvers() -> None:
     from omegaconf import OmegaConf
 
     OmegaConf.register_new_resolver("rdm_solo.groups", _list_groups, replace=True)
     OmegaConf.register_new_resolver("rdm_solo.word", _word, replace=True)
-    arguments = get_args_parser().parse_args(argv)
-    if arguments.hydra_help or arguments.help or arguments.shell_completion or arguments.info:
-        return
-    try:
-        overrides = OverridesParser.create().parse_overrides(arguments.overrides)
-    except HydraException as error:
-        fail(f"cannot read the arguments: {_first_line(error)}")
-    groups = _groups(config, arguments.config_dir)
-    chosen = list(implied)
-    for override in overrides:
-        named = override.key_or_group in groups and not override.is_delete()
-        if named and (override.is_choice_sweep() or not override.is_sweep_override()):
-            chosen.append(_check_choice(override, groups[override.key_or_group]))
-    if arguments.config_name is None and arguments.config_dir is None:
-        keys = _keys(_compose(chosen, config))
-        for override in overrides:
-            if override.key_or_group not in groups:
-                _check_key(override, keys, list(groups))
-        if not arguments.cfg and config == "config":
-            _check_writable(overrides, bool(arguments.multirun))
-
-
-def _groups(config: str, own: str | None = None) -> dict[str, list[str]]:
-    """The config's groups and their options, from the files; ``own`` is a user's --config-dir."""
-    from omegaconf import OmegaConf
-
-    folder = config_folder()
-    defaults = OmegaConf.load(folder / f"{config}.yaml").defaults
-    named = {str(key).split()[-1] for entry in defaults if entry != "_self_" for key in entry}
-    found: dict[str, list[str]] = {}
-    for place in (folder, *([Path(own)] if own else [])):
-        for path in sorted(place.rglob("*.yaml")):
-            parts = path.relative_to(place).with_suffix("").parts
-            if len(parts) > 1 and parts[0] in named and parts[0] != "recipe":
-                found.setdefault(parts[0], []).append("/".join(parts[1:]))
-    return found
 
 
 def _list_groups(config: str) -> str:
     """The groups of one command for its --help; Hydra's own list has those of all commands."""
     lines: dict[str, list[str]] = {}
-    for group, options in _groups(config).items():
+    for group, options in groups(config).items():
         for option in options:
             folder, _, name = option.rpartition("/")
             lines.setdefault(f"{group}/{folder}" if folder else group, []).append(name)
@@ -136,79 +185,3 @@ def _word(value: Any) -> str:
     ('-0.5', 'cosine_0_-0.5')
     """
     return "_".join(map(str, value.values())) if isinstance(value, Mapping) else str(value)
-
-
-def _check_choice(override: Any, options: list[str]) -> str:
-    group = override.key_or_group
-    values = list(override.sweep_iterator()) if override.is_sweep_override() else [override.value()]
-    listed = [
-        value for given in values for value in (given if isinstance(given, list) else [given])
-    ]
-    for value in map(str, listed):
-        if value not in options:
-            begun = [option for option in options if option.startswith(f"{value}_")]
-            hint = suggest(value, begun or options)
-            fail(f"{group} must be one of {', '.join(_near(value, options))}; got {value!r}{hint}")
-    first = f"[{','.join(map(str, values[0]))}]" if isinstance(values[0], list) else values[0]
-    return f"{group}={first}"
-
-
-def _near(value: str, options: list[str]) -> list[str]:
-    """The options; of nested ones those in the folder that was meant, or else the folders."""
-    folder = value.rpartition("/")[0]
-    inside = [option for option in options if option.rpartition("/")[0] == folder]
-    folders = sorted({option.rpartition("/")[0] + "/..." for option in options if "/" in option})
-    return inside or folders
-
-
-def _check_key(override: Any, keys: list[str], groups: list[str]) -> None:
-    key = override.key_or_group
-    group, _, leaf = key.partition(".")
-    if leaf == "name" and group in groups:
-        fail(f"{key} only names the choice that was made; write {group}=... instead")
-    if key in keys or key.startswith(("hydra.", "hydra/")):
-        return
-    if (override.is_add() or override.is_force_add()) and key.startswith(OPEN):
-        return
-    hint = suggest(key, keys + groups)
-    if key.startswith("trainer."):
-        hint += f" (other arguments of Lightning's Trainer are given as ++{key}=...)"
-    fail(f"there is no option {key!r}{hint or '; --help lists them'}")
-
-
-def _compose(choices: list[str], config: str) -> Any:
-    from hydra import compose, initialize_config_dir
-    from hydra.errors import HydraException
-
-    with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        try:
-            return compose(config, overrides=choices)
-        except HydraException as error:
-            fail(_first_line(error))
-
-
-def _keys(cfg: Any) -> list[str]:
-    """Every key of the config, dotted, interpolations left alone."""
-    from omegaconf import OmegaConf
-
-    def walk(node: dict[Any, Any] | list[Any], prefix: str) -> Iterator[str]:
-        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
-            yield f"{prefix}{key}"
-            if isinstance(value, (dict, list)):
-                yield from walk(value, f"{prefix}{key}.")
-
-    plain: Any = OmegaConf.to_container(cfg, resolve=False)
-    plain.pop("hydra", None)
-    return list(walk(plain, ""))
-
-
-def _check_writable(overrides: list[Any], multirun: bool) -> None:
-    """Find the run's folder before Hydra fails to make it."""
-    option = "hydra.sweep.dir" if multirun else "hydra.run.dir"
-    given = [override.value() for override in overrides if override.key_or_group == option]
-    target = str(given[-1]).strip("'\"") if given else "runs"
-    folder = Path(target.split("${")[0] or ".")
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        fail(f"{option}={target} cannot be written: {folder} is no folder that you may write to.")

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rdm_solo")
 
-PATHS = ("run", "checkpoint", "out")
-
 
 def export(cfg: DictConfig) -> Path:
     """Write ``backbone.safetensors``, ``backbone.pth`` and ``backbone.json``; the folder."""
@@ -90,4 +88,4 @@ def _job(cfg: DictConfig) -> None:
 
 def main() -> None:
     """The command."""
-    cli.command(_job, "export", PATHS)
+    cli.command(_job, "export")

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rdm_solo")
 
-PATHS = ("run", "checkpoint", "out")
 # What the features= options are called in results, and what their scalars begin with.
 VARIANTS = {"augmented": ("protocol", "linear/"), "cached": ("cached", "linear/cached_")}
 COLUMNS = ("features", "entry", "seed", "epoch", "lr", "loss", "top1", "top5")
@@ -353,4 +352,4 @@ def _job(cfg: DictConfig) -> None:
 
 def main() -> None:
     """The command."""
-    cli.command(_job, "linear", PATHS, implied)
+    cli.command(_job, "linear", lambda argv: [*argv, *implied(argv)])

@@ -30,7 +30,7 @@ from torch import Tensor
 from rdm_solo import data, methods, train
 from rdm_solo.callbacks.neighbours import Neighbours, unit
 from rdm_solo.cli.answers import say_anything
-from rdm_solo.cli.arguments import config_folder
+from rdm_solo.cli.config_files import config_folder
 from rdm_solo.evaluate.probe import fit_linear
 from rdm_solo.evidence import page
 from rdm_solo.methods.solo_learn import pl

@@ -21,8 +21,6 @@ __all__ = ["preview"]
 
 log = logging.getLogger("rdm_solo")
 
-QUOTED = ("run", "out", "spectrum")  # whose values Hydra's grammar could stumble over
-
 
 def preview(cfg: DictConfig) -> Path:
     """Say what the filter is, write pictures; their folder."""
@@ -130,4 +128,4 @@ def _job(cfg: DictConfig) -> None:
 
 def main() -> None:
     """The command."""
-    cli.command(_job, "preview", QUOTED)
+    cli.command(_job, "preview")

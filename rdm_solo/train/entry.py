@@ -54,4 +54,4 @@ def main() -> None:
         cli.say_anything()
         run(OmegaConf.load(os.environ[CONFIG_VARIABLE]), Path(os.environ[FOLDER_VARIABLE]))  # type: ignore[arg-type]
         return
-    cli.command(_job, "config", ["resume"])
+    cli.command(_job, "config")

@@ -1,15 +1,15 @@
-"""What a command says of itself."""
+"""Command lines: which are refused, with which sentence; paths with signs; what --help lists."""
 
 from __future__ import annotations
 
 import io
+import re
 import sys
 
 import pytest
 from conftest import command
 
 from rdm_solo import cli
-from rdm_solo.cli import check_arguments, config_folder
 
 
 @pytest.mark.process
@@ -19,30 +19,146 @@ def test_help_lists_the_groups_of_its_own_command_alone(tmp_path):
         line.split(": ", 1) for line in shown.split("Options")[0].splitlines() if ": " in line
     )
     for group in ("dataset", "filter", "logger", "method", "trainer", "experiment/cifar10"):
-        options = sorted(path.stem for path in (config_folder() / group).glob("*.yaml"))
+        options = sorted(path.stem for path in (cli.config_folder() / group).glob("*.yaml"))
         assert sorted(listed[group].split(", ")) == options
     assert {name.partition("/")[0] for name in listed} == {
         *("dataset", "experiment", "filter", "logger", "method", "trainer")
     }
 
 
-def test_a_folder_of_ones_own_adds_choices(tmp_path, capsys):
-    (tmp_path / "filter").mkdir()
-    (tmp_path / "filter" / "soft.yaml").write_text("# @package _global_\nfilter: {name: soft}\n")
-    check_arguments(["--config-dir", str(tmp_path), "filter=soft"])
-    with pytest.raises(SystemExit):
-        check_arguments(["filter=soft"])
-    with pytest.raises(SystemExit):
-        check_arguments(["--config-dir", str(tmp_path), "filter=sof"])
-    assert "did you mean 'soft'" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["optimizer.learning_rate=1"], "did you mean 'optimizer.lr'?"),
+        (["lr=0.1"], "did you mean 'optimizer.lr'?"),
+        (["learning_rate=0.1"], "did you mean 'optimizer.lr'?"),
+        (["wd=0.1"], "did you mean 'optimizer.weight_decay'?"),
+        (["epochs=3"], "did you mean 'max_epochs'?"),
+        (["scheduler.warmup=3"], "did you mean 'scheduler.warmup_epochs'?"),
+        (["method.proj_output_dim=3"], "did you mean 'method.kwargs.proj_output_dim'?"),
+        (["model=resnet18"], "did you mean 'backbone.name'?"),
+        (["method=byol", "optimizer.eta=3"], "there is no option 'optimizer.eta'"),
+        (["+nonsense=1"], "there is no option 'nonsense'; --help lists them"),
+        (["++optimizer.lrr=1"], "did you mean 'optimizer.lr'?"),
+        (["++trainr.limit_train_batches=2"], "did you mean 'trainer'?"),
+        (["trainer.limit_train_batches=2"], "given as ++trainer.limit_train_batches=..."),
+        (["backbone.kwargs.depth=8"], "to add one, write ++backbone.kwargs.depth=..."),
+        (["hydra.run.dirr=a"], "did you mean 'hydra.run.dir'?"),
+        (["filters/x=a"], "there is no option 'filters/x'"),
+        (["filter=target"], "did you mean 'target_pow'?"),
+        (["experiment=cifar10/simsiam"], "cifar10/simsiam_target_pow"),
+        (["filter.name=target_pow"], "write filter=... instead"),
+        (["p=["], "cannot read the arguments"),
+        (["~seed"], "~seed takes away what the command needs"),
+    ],
+)
+def test_an_unknown_name_gets_one_sentence_with_the_nearest_known_one(overrides, says):
+    with pytest.raises(ValueError, match=re.escape(says)) as refused:
+        cli.compose("config", overrides)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("sign", ["+", "++"])
 def test_any_argument_of_the_trainer_can_be_added(sign):
-    check_arguments([f"{sign}trainer.limit_train_batches=2"])
-    check_arguments([f"{sign}backbone.kwargs.width=8"])
-    with pytest.raises(SystemExit):
-        check_arguments([f"{sign}trainr.limit_train_batches=2"])
+    cfg = cli.compose("config", [f"{sign}trainer.limit_train_batches=2", "++seed=5"])
+    assert (cfg.trainer.limit_train_batches, cfg.seed) == (2, 5)
+    assert cli.compose("config", [f"{sign}backbone.kwargs.depth=8"]).backbone.kwargs.depth == 8
+
+
+class Typed:
+    """A command with the config of the training, whose job keeps what it is called with."""
+
+    def __init__(self, monkeypatch):
+        self.monkeypatch, self.jobs = monkeypatch, []
+
+    def __call__(self, *argv: str) -> list:
+        self.monkeypatch.setattr(sys, "argv", ["train", *argv])
+        self.jobs.clear()
+        cli.command(lambda cfg: self.jobs.append(cfg), "config")
+        return self.jobs
+
+
+@pytest.fixture
+def typed(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    return Typed(monkeypatch)
+
+
+class TestCommand:
+    @pytest.mark.parametrize(
+        ("argv", "says"),
+        [
+            (["optimizer.learning_rate=1"], "did you mean 'optimizer.lr'?"),
+            (["-m", "method=simsiam,byl"], "did you mean 'byol'?"),
+            (["-m", "filter=target_pow,identity", "lrr=1,2"], "did you mean 'optimizer.lr'?"),
+            (["-m", "p=[,1"], "cannot read the arguments"),
+            (["--cfg", "job", "lr=1"], "did you mean 'optimizer.lr'?"),
+            (["--help", "method=byl"], "did you mean 'byol'?"),
+            (["--config-name", "none"], "Cannot find primary config 'none'"),
+            (["--config-dir", "none"], "none' not found"),
+            (["hydra.run.dir=file/a"], "file/a cannot be written (Not a directory)"),
+            (["-m", "hydra.sweep.dir=file/a"], "give another hydra.sweep.dir"),
+            (["hydra.run.dir=${nothing}"], "'nothing' not found"),
+        ],
+    )
+    def test_refused_in_one_sentence_and_nothing_is_written(
+        self, typed, argv, says, tmp_path, capsys
+    ):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(SystemExit) as left:
+            typed(*argv)
+        assert left.value.code == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert line.startswith("error: ")
+        assert says in line
+        assert not typed.jobs
+        assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+    def test_a_folder_of_ones_own_adds_choices(self, typed, tmp_path, capsys):
+        (tmp_path / "own" / "filter").mkdir(parents=True)
+        option = "# @package _global_\nfilter: {name: soft, sharpness: 1}\n"
+        (tmp_path / "own" / "filter" / "soft.yaml").write_text(option)
+        own = ["--config-dir", "own"]
+        (cfg,) = typed(*own, "filter=soft", "filter.sharpness=3")
+        assert cfg.filter == {"name": "soft", "sharpness": 3}
+        assert len(typed(*own, "-m", "filter=soft,identity", "seed=0,1")) == 4
+        for argv, says in (
+            (["filter=soft"], "filter must be one of"),
+            ([*own, "filter=sof"], "did you mean 'soft'?"),
+            ([*own, "-m", "filter=soft,sof"], "did you mean 'soft'?"),
+            ([*own, "filter=soft", "filter.sharp=3"], "did you mean 'filter.sharpness'?"),
+        ):
+            with pytest.raises(SystemExit):
+                typed(*argv)
+            assert says in capsys.readouterr().err
+
+    def test_an_error_of_the_job_is_no_answer(self, monkeypatch, tmp_path):
+        def job(cfg):
+            raise OSError("a disk is full")
+
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["train"])
+        with pytest.raises(SystemExit) as left:  # Hydra has printed the traceback
+            cli.command(job, "config")
+        assert left.value.code == 1
+
+
+@pytest.mark.parametrize(
+    "path", ["a=b", "a,b", "it's", 'a "b"', "p=-0.5,q='1'", "a\\", "a\\'b", "a b", "[a]", "{a: b}"]
+)
+@pytest.mark.parametrize("name", ["dataset.root", "resume", "hydra.run.dir"])
+def test_paths_with_signs_arrive_as_they_were_typed(path, name, typed, tmp_path):
+    (cfg,) = typed(f"{name}={path}", "dataset=cifar10")
+    if name == "hydra.run.dir":
+        assert (tmp_path / path / ".hydra" / "config.yaml").is_file()
+    else:
+        assert {"dataset.root": cfg.dataset.root, "resume": cfg.resume}[name] == path
+
+
+def test_a_sweep_over_paths_is_parted_by_commas(typed, tmp_path):
+    jobs = typed("-m", "resume=a=1,'b,c',it's", "hydra.sweep.dir=a,b=c")
+    assert [cfg.resume for cfg in jobs] == ["a=1", "b,c", "it's"]
+    assert (tmp_path / "a,b=c" / "multirun.yaml").is_file()
 
 
 def test_a_terminal_without_sigma_is_no_reason_to_fail(monkeypatch):
