@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from rdm_solo.callbacks.advice import advice
 from rdm_solo.callbacks.diagnostics import Diagnostics
 from rdm_solo.callbacks.last_epoch import ends
-from rdm_solo.methods.solo_learn import pl
+from rdm_solo.lightning import pl
 from rdm_solo.spectra.collapse import COMPLETE, DIMENSIONAL, IN_A_ROW, Bounds, Reading, kinds
 
 __all__ = ["CollapseWatch"]

@@ -12,7 +12,7 @@ import torch
 
 from rdm_solo.callbacks.branches import Observer, Outputs, observer
 from rdm_solo.callbacks.last_epoch import ends
-from rdm_solo.methods.solo_learn import pl
+from rdm_solo.lightning import pl
 from rdm_solo.runs.files import SPECTRA
 from rdm_solo.runs.spectra_file import Archive
 from rdm_solo.spectra.branch_spectra import BranchSpectra, Correlation

@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 from typing import Any
 
-from rdm_solo.methods.solo_learn import pl
+from rdm_solo.lightning import pl
 from rdm_solo.runs.columns import COLUMNS, LOGITS
 from rdm_solo.runs.files import METRICS, write_whole
 

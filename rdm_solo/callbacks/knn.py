@@ -9,7 +9,7 @@ import torch
 from rdm_solo.callbacks.last_epoch import ends
 from rdm_solo.callbacks.neighbours import Neighbours, unit
 from rdm_solo.distributed import gather
-from rdm_solo.methods.solo_learn import pl
+from rdm_solo.lightning import pl
 
 __all__ = ["WeightedKNN"]
 

@@ -11,8 +11,8 @@ import numpy as np
 from rdm_solo import loggers
 from rdm_solo.callbacks.diagnostics import Diagnostics
 from rdm_solo.callbacks.last_epoch import ends
+from rdm_solo.lightning import pl
 from rdm_solo.loggers.charts import PICTURE
-from rdm_solo.methods.solo_learn import pl
 
 __all__ = ["Pictures", "rasterise"]
 

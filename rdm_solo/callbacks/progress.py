@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from rdm_solo.methods.solo_learn import pl
+from rdm_solo.lightning import pl
 
 __all__ = ["Progress", "epoch_line", "moving_line", "short"]
 

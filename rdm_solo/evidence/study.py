@@ -33,7 +33,7 @@ from rdm_solo.cli.answers import say_anything
 from rdm_solo.cli.config_files import config_folder
 from rdm_solo.evaluate.probe import fit_linear
 from rdm_solo.evidence import page
-from rdm_solo.methods.solo_learn import pl
+from rdm_solo.lightning import pl
 from rdm_solo.runs.files import SUMMARY, write_whole
 from rdm_solo.train import derived_values
 

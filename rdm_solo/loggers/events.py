@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rdm_solo.methods.solo_learn import pl
+from rdm_solo.lightning import pl
 
 __all__ = ["append", "carry_over", "close", "introduce", "logger", "mine", "picture", "spectra"]
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from rdm_solo.lightning import pl
 from rdm_solo.loggers import charts, server
-from rdm_solo.methods.solo_learn import pl
 from rdm_solo.runs.files import SUMMARY
 
 __all__ = ["append", "close", "introduce", "logger", "mine", "picture", "spectra"]

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from rdm_solo.lightning import CURRENT, pl
 from rdm_solo.messages import suggest
 from rdm_solo.methods.backbones import SmallResNet
 from rdm_solo.methods.descriptions import METHODS
@@ -108,8 +109,6 @@ from solo.methods import dino as _dino  # noqa: E402
 from solo.methods import simsiam as _simsiam  # noqa: E402
 from solo.methods import swav as _swav  # noqa: E402
 
-pl = _base.pl
-CURRENT = hasattr(_base.BaseMethod, "_BACKBONES")
 GENERATION = "current" if CURRENT else "legacy"
 
 

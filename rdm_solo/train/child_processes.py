@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import Any
 
-from rdm_solo.methods.solo_learn import pl
+from rdm_solo.lightning import pl
 
 __all__ = ["Children"]
 

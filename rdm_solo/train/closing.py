@@ -15,6 +15,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import __version__, plots, runs
+from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn
 from rdm_solo.runs import labels
 from rdm_solo.runs.files import FIGURES, METRICS, SUMMARY, write_whole
@@ -81,7 +82,7 @@ def versions() -> dict[str, str]:
         "torchvision",
         "torchmetrics",
         "numpy",
-        solo_learn.pl.__name__.split(".")[0],
+        pl.__name__.split(".")[0],
     ):
         name = name.replace("_", "-")
         try:

@@ -6,7 +6,7 @@ from rdm_solo.data.file_loader import FileLoader
 from rdm_solo.data.images import Dataset, Files
 from rdm_solo.data.memory_loader import EpochLoader
 from rdm_solo.data.views import Views
-from rdm_solo.methods.solo_learn import pl
+from rdm_solo.lightning import pl
 
 __all__ = ["DataModule"]
 

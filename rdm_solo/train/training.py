@@ -77,11 +77,11 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
     from rdm_solo.callbacks import pictures, progress
     from rdm_solo.callbacks.collapse_watch import CollapseWatch
     from rdm_solo.cli import third_party
+    from rdm_solo.lightning import pl
     from rdm_solo.methods import solo_learn
     from rdm_solo.train import datamodule
     from rdm_solo.train.child_processes import Children
 
-    pl = solo_learn.pl
     third_party.hush()
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     model = methods.prepare(methods.build(full), cfg)
@@ -139,7 +139,7 @@ def _trainer(
     loggers: list[Any],
     callbacks: list[Any],
 ) -> Any:
-    from rdm_solo.methods.solo_learn import pl
+    from rdm_solo.lightning import pl
 
     options: dict[str, Any] = OmegaConf.to_container(cfg.trainer, resolve=True)  # type: ignore[assignment]
     if options["accelerator"] == "auto":  # Lightning would take Apple's, which has no float64

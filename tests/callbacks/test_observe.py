@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from rdm_solo.callbacks import Diagnostics, EpochTable
 from rdm_solo.callbacks.branches import Observer, Outputs, observer
+from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn
 from rdm_solo.runs.spectra_file import Archive
 from rdm_solo.spectra import BranchSpectra, effective_rank
@@ -175,7 +176,7 @@ def test_swavs_queue_is_no_view():
     assert {len(x) for x in heard} == {32}
 
 
-class Pairs(solo_learn.pl.LightningModule):
+class Pairs(pl.LightningModule):
     """A module of someone else's: names and batches of its own, outputs returned by its step."""
 
     def __init__(self, *names: str, k: int = 6, **extra) -> None:
@@ -202,7 +203,7 @@ def fit(
     x = torch.randn(batches, 2, 10, 12, generator=torch.Generator().manual_seed(2))
     diagnostics = None if callbacks else Diagnostics(folder, **options)
     own = [diagnostics, *([EpochTable(folder)] if epochs == 1 else [])]
-    trainer = solo_learn.pl.Trainer(
+    trainer = pl.Trainer(
         max_epochs=epochs,
         accelerator="cpu",
         logger=False,
@@ -266,7 +267,7 @@ class TestReturned:
         model, diagnostics = Pairs("online", "target"), Diagnostics(tmp_path)
         model.projector = nn.Identity()  # which is listened to, though it is not called
 
-        class Interrupt(solo_learn.pl.Callback):
+        class Interrupt(pl.Callback):
             def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
                 if trainer.current_epoch == 1 and batch_idx == 1:
                     raise RuntimeError("power cut")

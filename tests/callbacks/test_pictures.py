@@ -11,8 +11,8 @@ from conftest import features
 from matplotlib.figure import Figure
 
 from rdm_solo.callbacks import Diagnostics, pictures
+from rdm_solo.lightning import pl
 from rdm_solo.loggers import charts
-from rdm_solo.methods import solo_learn
 from rdm_solo.spectra import BranchSpectra
 
 
@@ -28,7 +28,7 @@ class Trained:
 
     def __init__(self, folder, epochs: int, first: bool = True, resume=None) -> None:
         self.diagnostics = Diagnostics(folder, resume=resume)
-        logger = solo_learn.pl.loggers.TensorBoardLogger(folder, name="", version="")
+        logger = pl.loggers.TensorBoardLogger(folder, name="", version="")
         self.trainer = SimpleNamespace(
             callbacks=[self.diagnostics],
             loggers=[logger],
@@ -91,7 +91,7 @@ def test_only_the_first_process_draws_and_only_for_who_shows_pictures(tmp_path):
     other = Trained(tmp_path / "other", 2, first=False)
     assert other.run(pictures.Pictures(1), range(2)) == []
     silent = Trained(tmp_path / "silent", 2)
-    silent.trainer.loggers = [solo_learn.pl.loggers.CSVLogger(tmp_path)]
+    silent.trainer.loggers = [pl.loggers.CSVLogger(tmp_path)]
     assert silent.run(pictures.Pictures(1), range(2)) == []
 
 

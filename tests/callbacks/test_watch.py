@@ -14,7 +14,7 @@ from support.small_runs import SMALL, configure, rows, run
 from rdm_solo import train
 from rdm_solo.callbacks.advice import advice
 from rdm_solo.cli import config_folder
-from rdm_solo.methods.solo_learn import pl
+from rdm_solo.lightning import pl
 from rdm_solo.spectra.collapse import COMPLETE, DIMENSIONAL, WRONG_WAY, Bounds, Reading, kinds
 from rdm_solo.train import checks
 

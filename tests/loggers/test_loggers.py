@@ -23,9 +23,9 @@ from support.small_runs import QUICK, SMALL, configure, run
 
 from rdm_solo import cli, loggers, train
 from rdm_solo.data import DataError
+from rdm_solo.lightning import pl
 from rdm_solo.loggers import events as event_files
 from rdm_solo.loggers import server as wandb_server
-from rdm_solo.methods import solo_learn
 from rdm_solo.runs.columns import COLUMNS
 
 # What a logger must hold under its own name; DESIGN's list.
@@ -251,7 +251,7 @@ class TestOnline:
         caplog.set_level("INFO")
         closed = []
 
-        class Cut(solo_learn.pl.Callback):
+        class Cut(pl.Callback):
             def on_train_epoch_end(self, trainer, module):
                 if not closed:
                     closed.append(server.close())
@@ -319,7 +319,7 @@ class TestObstacles:
 
 
 def test_a_run_that_crashes_failed_in_both_too(logged, tmp_path):
-    class Crash(solo_learn.pl.Callback):
+    class Crash(pl.Callback):
         def __init__(self, error: BaseException) -> None:
             self.error = error
 

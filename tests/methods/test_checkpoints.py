@@ -16,6 +16,7 @@ from conftest import as_it_is
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
 
+from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn, weight_files
 from rdm_solo.methods.weight_files import Spec
 from rdm_solo.runs import checkpoints
@@ -66,7 +67,7 @@ def test_a_checkpoint_of_solo_learns_own_class(method, tmp_path):
     assert any(name.startswith(prefix) for name in state)
     assert (method == "byol") == any(name.startswith("momentum_" + prefix) for name in state)
     # As Lightning writes it, and with what solo-learn's schedulers and entry points leave in it.
-    trainer = solo_learn.pl.Trainer(logger=False, accelerator="cpu", barebones=True)
+    trainer = pl.Trainer(logger=False, accelerator="cpu", barebones=True)
     trainer.strategy.connect(model)
     saved = trainer._checkpoint_connector.dump_checkpoint(weights_only=True)
     saved["epoch"], saved["global_step"] = 7, 56

@@ -17,6 +17,7 @@ from torch.nn.functional import cosine_similarity
 
 from rdm_solo import methods
 from rdm_solo.filters import SpectralFilter
+from rdm_solo.lightning import pl
 from rdm_solo.methods import optimizers, solo_learn
 from rdm_solo.methods.descriptions import ChosenFilter
 
@@ -202,6 +203,18 @@ def test_one_module_alone_knows_solo_learn():
         path.name for path in (ROOT / "rdm_solo").rglob("*.py") if pattern.search(path.read_text())
     }
     assert knowing == {"solo_learn.py"}
+
+
+def test_lightning_is_the_one_that_solo_learns_classes_are_built_on():
+    assert issubclass(solo_learn.original("base"), pl.LightningModule)
+
+
+def test_callbacks_and_loggers_do_not_import_solo_learn():
+    script = "import sys; import rdm_solo.callbacks, rdm_solo.loggers; print({'solo'} & set(sys.modules))"
+    out = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert out.stdout.strip() == "set()"
 
 
 def test_the_maths_imports_torch_alone():

@@ -17,6 +17,7 @@ from support.small_methods import batch
 
 from rdm_solo import callbacks, data, methods
 from rdm_solo.data import Pipeline, Views
+from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn
 from rdm_solo.train.datamodule import DataModule
 
@@ -139,7 +140,7 @@ def test_diagnostics_attach_to_a_module_that_is_not_ours(name, tmp_path):
     model = foreign(name, lambda cfg: getattr(solo_learn, NAMES[name])(cfg))
     dataset = data.synthetic(num_train=32, num_val=16, size=16)
     module = DataModule(dataset, Views([Pipeline(size=16, num_crops=2)]), batch_size=8)
-    trainer = solo_learn.pl.Trainer(
+    trainer = pl.Trainer(
         max_epochs=1,
         accelerator="cpu",
         logger=False,

@@ -19,7 +19,7 @@ FATHER = """
 import subprocess, sys, time
 from types import SimpleNamespace
 from rdm_solo.train.child_processes import Children
-from rdm_solo.methods.solo_learn import pl
+from rdm_solo.lightning import pl
 
 launchers = sys.modules[pl.strategies.launchers.subprocess_script.__name__]
 child = subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])

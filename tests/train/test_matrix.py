@@ -15,6 +15,7 @@ from support.small_methods import FILTERS, batch, loss_of, make
 
 from rdm_solo import train
 from rdm_solo.cli import config_folder
+from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn
 
 TINY = ["dataset=synthetic", "dataset.num_train=32", "dataset.num_val=16", "batch_size=8"]
@@ -62,7 +63,7 @@ def test_one_process(contestant, precision, tmp_path):
     check(last_row(tmp_path), contestant)
 
 
-class _Weights(solo_learn.pl.Callback):
+class _Weights(pl.Callback):
     """The sum of all weights after training, which processes must share."""
 
     def on_fit_end(self, trainer, pl_module) -> None:

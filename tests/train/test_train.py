@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from support.small_runs import QUICK, SMALL, configure, rows, run
 
 from rdm_solo import train
-from rdm_solo.methods import solo_learn
+from rdm_solo.lightning import pl
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.train import derived_values, resuming
 
@@ -108,7 +108,7 @@ class TestRepetition:
         cut.mkdir()
         parts = train.build(full, cut)
 
-        class Interrupt(solo_learn.pl.Callback):
+        class Interrupt(pl.Callback):
             def on_train_epoch_start(self, trainer, pl_module):
                 if trainer.current_epoch == 2:
                     raise RuntimeError("power cut")
@@ -184,7 +184,7 @@ def test_a_schedule_moves_p_with_the_epochs(tmp_path):
     parts = train.build(cfg, tmp_path)
     seen = []
 
-    class Watch(solo_learn.pl.Callback):
+    class Watch(pl.Callback):
         def on_train_epoch_end(self, trainer, pl_module):
             seen.append(pl_module.filters[0].p)
 
@@ -406,7 +406,7 @@ class TestResume:
         parts = train.build(cfg, tmp_path)
         rates = []
 
-        class Watch(solo_learn.pl.Callback):
+        class Watch(pl.Callback):
             def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
                 rates.append(trainer.optimizers[0].param_groups[0]["lr"])
 
@@ -453,7 +453,7 @@ class TestResume:
         options += ["method.kwargs.queue_size=32", "method.kwargs.epoch_queue_starts=0"]
         whole = run(tmp_path / "whole", *options)
 
-        class BreakOff(solo_learn.pl.Callback):
+        class BreakOff(pl.Callback):
             def on_train_epoch_start(self, trainer, pl_module):
                 if trainer.current_epoch == 1:
                     raise KeyboardInterrupt
