@@ -30,13 +30,19 @@ from rdm_solo.theory.rank_path import Path
 
 __all__ = ["draw_filter", "draw_prediction"]
 
-# From the least to the most that a path knows: what is measured is drawn over the others.
+# What is measured is drawn last, over the others.
 PATHS: dict[str, dict[str, Any]] = {
-    "aligned": {"color": "0.55", "linestyle": ":", "label": "perfect positives"},
-    "first": {"color": GREEN, "linestyle": "--", "marker": "^", "label": "first epoch alone"},
-    "told": {
+    "perfect_positives": {
+        **{"color": "0.55", "linestyle": ":"},
+        "label": "the first epoch's filter, ω = 1",
+    },
+    "first_epoch": {
+        **{"color": GREEN, "linestyle": "--", "marker": "^"},
+        "label": "the first epoch's filter and ω",
+    },
+    "every_epoch": {
         **{"color": PURPLE, "linestyle": "-.", "marker": "D"},
-        "label": "told each epoch's filter and ω",
+        "label": "every epoch's filter and ω (a fit)",
     },
     "measured": {"color": BLACK, "linestyle": "-", "marker": "o", "label": "measured"},
 }
@@ -86,16 +92,16 @@ def _line(axes: Axes, x: Tensor, y: Tensor, color: str) -> None:
 
 
 @styled
-def draw_prediction(foretold: Prediction) -> Figure:
+def draw_prediction(prediction: Prediction) -> Figure:
     """Effective ranks as Theorem 4 predicts them, beside what the run measured."""
     made, panels = figure(2, panel=(3.6, 2.8))
-    epochs = foretold.epochs + 1
+    epochs = prediction.epochs + 1
     for axes, branch in zip(panels, ("online", "target")):
         for name, look in PATHS.items():
-            ranks: Sequence[float] = getattr(getattr(foretold, name), branch)
+            ranks: Sequence[float] = getattr(getattr(prediction, name), branch)
             axes.plot(epochs, ranks, markersize=3, markevery=marked(len(epochs)), **look)
         axes.set_ylabel(f"effective rank, {branch}")
         axes.set_ylim(bottom=0)
         epoch_axis(axes, epochs)
-    title = f"{foretold.label}: Theorem 4 and what was measured"
-    return finish(made, keys(panels[0]), title, foretold.note)
+    title = f"{prediction.label}: rank predicted by Theorem 4, and measured"
+    return finish(made, keys(panels[0]), title, prediction.note)

@@ -84,9 +84,9 @@ def _show_prediction(run: Run, folder: Path) -> list[Path]:
     from rdm_solo.plots.preview import draw_prediction
     from rdm_solo.runs import prediction
 
-    foretold = prediction.predict(run)
-    log.info(foretold.caption)
-    return style.save(draw_prediction(foretold), folder, "prediction")
+    found = prediction.predict(run)
+    log.info(found.note)
+    return style.save(draw_prediction(found), folder, "prediction")
 
 
 def _absent(name: str) -> str:

@@ -16,14 +16,11 @@ from rdm_solo.theory.rank_path import STEP, Path, _rank, _unit, follow, relation
 
 __all__ = ["Prediction", "predict"]
 
-KNOTS = 40  # epochs that are followed; of more, evenly spaced ones
+MOST_EPOCHS = 40  # that are followed; of more, evenly spaced ones
+STEP_SIZES = np.geomspace(0.05, 6, 13)  # that are tried, alpha summed over one interval
 
-
-PULLS = np.geomspace(0.05, 6, 13)  # what is tried for the one free number, per interval
-
-
-# What it means that the fitted step is at an end of those tried.
-ENDS = {
+# What a fitted step size at an end of those tried means.
+AT_END = {
     "smallest": " (the smallest tried: slower ones might fit better, and the path hardly moves)",
     "largest": " (the largest tried: faster ones might fit better)",
 }
@@ -31,69 +28,55 @@ ENDS = {
 
 @dataclass(frozen=True)
 class Prediction:
-    """What Theorem 4 makes of a run's spectra, beside what was measured at the same epochs.
+    """The ranks that Theorem 4 predicts from a run's spectra, beside the measured ones.
 
-    ``told`` knows each epoch's filter and omega, ``first`` the first epoch's alone, and ``aligned``
-    assumes perfect positives (omega = 1, the theorem's second condition). All start from the first
-    measured spectra. ``pull``, alpha summed over an epoch, is the one number that is fitted, for
-    ``told`` and to the whole run; the others use it, too. Errors are root mean squares of log
-    erank/online.
+    Three paths start from the first measured spectra: ``every_epoch`` uses each epoch's filter and
+    omega, ``first_epoch`` only the first epoch's, and ``perfect_positives`` the first epoch's
+    filter with omega = 1 (the theorem's second condition). ``alpha``, summed over an epoch, is the
+    only number that is fitted, for ``every_epoch`` over the whole run; the others use it as well.
+    Errors are root mean squares of log erank/online.
 
-    ``hits`` counts the intervals, of all ``changes``, in which the online rank goes the way that
-    the theorem says, without any fit; ``commoner`` those that a guess of always one way would get.
+    ``right`` counts the ``intervals`` in which the online rank goes in the direction that the
+    theorem predicts, without any fit; ``right_by_guess`` those that a guess of always the more
+    common direction gets right.
     """
 
     label: str
     epochs: np.ndarray  # from 0
     measured: Path
-    told: Path
-    first: Path
-    aligned: Path
-    pull: float
-    error: float
-    error_first: float
-    error_unmoved: float
-    hits: int
-    changes: int
-    commoner: int
-    at_end: str  # "smallest" or "largest" where the fitted step is that of those tried, or ""
-
-    @property
-    def note(self) -> str:
-        """The caption's heart, for the picture itself."""
-        return (
-            "Iterated from the first measured spectra: free features, eigenvectors shared by rank. "
-            "One number is fitted, for the told path and to the whole run: alpha per epoch = "
-            f"{self.pull:.2g}{ENDS.get(self.at_end, '')}. So the told path explains and foretells "
-            "nothing; the first epoch's foretells direction and shape, not pace. Error of log "
-            f"erank: told {self.error:.2f}, first epoch alone {self.error_first:.2f}, no change "
-            f"{self.error_unmoved:.2f}. Without any fit, the direction is right in {self.hits} of "
-            f"{self.changes} intervals (always the commoner one: {self.commoner})."
-        )
+    every_epoch: Path
+    first_epoch: Path
+    perfect_positives: Path
+    alpha: float
+    error: float  # of every_epoch
+    error_first_epoch: float
+    error_no_change: float
+    right: int
+    intervals: int
+    right_by_guess: int
+    at_end: str  # "smallest" or "largest" where no smaller or larger step size was tried, or ""
 
     @property
     def direction(self) -> str:
-        """How often the theorem is right about the way that the rank goes, which needs no fit."""
+        """How often the theorem is right about the direction of the rank, which needs no fit."""
         return (
-            f"With each epoch's own spectra, without any fit, the online rank goes the way that "
-            f"the theorem says in {self.hits} of {self.changes} intervals; always the commoner way "
-            f"would be right in {self.commoner}."
+            "Without any fit, the theorem predicts from each epoch's own spectra whether the "
+            f"online rank rises or falls: right in {self.right} of {self.intervals} intervals "
+            f"(a guess of always the more common direction: {self.right_by_guess})."
         )
 
     @property
-    def caption(self) -> str:
-        """What the picture shows, and what it is worth."""
+    def note(self) -> str:
+        """What the picture shows, how it was computed, and how far it can be trusted."""
         return (
-            "Theorem 4, iterated from the first measured spectra: features move freely, the three "
-            "matrices share their eigenvectors by rank, the loss is the squared distance, spectra "
-            "are rescaled to sum 1. 'told' is given each epoch's filter and omega = λ⁺/λᶻ, so that "
-            "it explains and does not foretell; 'first epoch alone' keeps the first epoch's, and "
-            "'perfect positives' takes omega = 1 as well. Steps have no unit in epochs: alpha per "
-            f"epoch = {self.pull:.2g} is fitted, for the told path, to the online rank of the "
-            f"whole run, one number for all paths{ENDS.get(self.at_end, '')}. So the first epoch "
-            "foretells the direction and the shape of its path, and not its pace. Error of log "
-            f"erank/online: told {self.error:.2f}, first epoch alone {self.error_first:.2f}, no "
-            f"change at all {self.error_unmoved:.2f}. {self.direction}"
+            "Theorem 4, iterated from the first measured spectra: features move freely, "
+            "eigenvectors are paired by rank, spectra are rescaled to sum 1. One number, alpha per "
+            f"epoch = {self.alpha:.2g}{AT_END.get(self.at_end, '')}, is fitted to the online rank "
+            "of the whole run, for the path with every epoch's filter and ω = λ⁺/λᶻ, and used for "
+            "all paths. So that path is a fit, not a forecast; the path with the first epoch's "
+            "predicts direction and shape, not the pace. Error of log erank: every epoch's "
+            f"{self.error:.2f}, first epoch's {self.error_first_epoch:.2f}, no change "
+            f"{self.error_no_change:.2f}. {self.direction}"
         )
 
 
@@ -108,7 +91,7 @@ def predict(run: Run) -> Prediction:
             f"{run.folder} has {len(epochs)} measured spectra; a prediction needs three at least "
             "(diagnostics.every_n_epochs sets how often they are measured)."
         )
-    knots = np.unique(np.linspace(0, len(epochs) - 1, KNOTS).round().astype(int))
+    knots = np.unique(np.linspace(0, len(epochs) - 1, MOST_EPOCHS).round().astype(int))
     lam_p, lam_z, lam_plus = (
         torch.from_numpy(run.spectra[f"lam_{name}"][knots]).double().clamp_min(0)
         for name in ("online", "target", "positive")
@@ -124,33 +107,34 @@ def predict(run: Run) -> Prediction:
     ]
     n = len(gaps)
 
-    def told(pull: float) -> Path:
-        return follow(lam_p[0], filters, omegas[:n], list(pull * gaps))
+    def with_every_epoch(alpha: float) -> Path:
+        return follow(lam_p[0], filters, omegas[:n], list(alpha * gaps))
 
-    pulls = PULLS / gaps.mean()
-    paths = [told(pull) for pull in pulls]
+    alphas = STEP_SIZES / gaps.mean()
+    paths = [with_every_epoch(alpha) for alpha in alphas]
     best = int(np.argmin([_error(path, measured) for path in paths]))
-    pull, forward = pulls[best], list(pulls[best] * gaps)
-    first = follow(lam_p[0], [filters[0]] * n, [omegas[0]] * n, forward)
-    aligned = follow(lam_p[0], [filters[0]] * n, [torch.ones_like(omegas[0])] * n, forward)
+    steps = list(alphas[best] * gaps)
+    first_epoch = follow(lam_p[0], [filters[0]] * n, [omegas[0]] * n, steps)
+    ones = [torch.ones_like(omegas[0])] * n
+    perfect_positives = follow(lam_p[0], [filters[0]] * n, ones, steps)
     unmoved = Path(np.full(n + 1, measured.online[0]), measured.target)
     rose = [bool(change > 0) for change in np.diff(measured.online)]
-    said = [_rises(*lams) for lams in zip(lam_p, lam_z, lam_plus)]
+    predicted = [_rises(*lams) for lams in zip(lam_p, lam_z, lam_plus)]
     return Prediction(
         label=run.label,
         epochs=epochs,
         measured=measured,
-        told=paths[best],
-        first=first,
-        aligned=aligned,
-        pull=float(pull),
+        every_epoch=paths[best],
+        first_epoch=first_epoch,
+        perfect_positives=perfect_positives,
+        alpha=float(alphas[best]),
         error=_error(paths[best], measured),
-        error_first=_error(first, measured),
-        error_unmoved=_error(unmoved, measured),
-        hits=sum(map(operator.eq, said, rose)),
-        changes=n,
-        commoner=max(sum(rose), n - sum(rose)),
-        at_end={0: "smallest", len(pulls) - 1: "largest"}.get(best, ""),
+        error_first_epoch=_error(first_epoch, measured),
+        error_no_change=_error(unmoved, measured),
+        right=sum(map(operator.eq, predicted, rose)),
+        intervals=n,
+        right_by_guess=max(sum(rose), n - sum(rose)),
+        at_end={0: "smallest", len(alphas) - 1: "largest"}.get(best, ""),
     )
 
 

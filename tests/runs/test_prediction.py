@@ -26,8 +26,8 @@ def predicted(folder: Path, epochs: Sequence[Epoch]) -> prediction.Prediction:
 
 
 @pytest.fixture(scope="module")
-def foretold(tmp_path_factory):
-    pull = float(prediction.PULLS[5])
+def followed(tmp_path_factory):
+    pull = float(prediction.STEP_SIZES[5])
     return prediction.predict(runs.load(write_run(tmp_path_factory.mktemp("runs") / "run", pull)))
 
 
@@ -39,42 +39,45 @@ def test_one_step_is_theorem_4():
     np.testing.assert_allclose(path.online, [erank(lam_p), erank(new)])
 
 
-def test_a_run_that_follows_the_theorem_is_found_out(foretold):
-    found = foretold
-    assert found.pull == pytest.approx(prediction.PULLS[5])
+def test_a_run_that_follows_the_theorem_is_found_out(followed):
+    found = followed
+    assert found.alpha == pytest.approx(prediction.STEP_SIZES[5])
     assert found.error < 1e-3  # interpolation of the filter
-    assert found.error_first < 1e-3  # its filter and omega stay
-    assert found.error_unmoved > 0.05
-    assert (found.hits, found.changes, found.commoner) == (7, 7, 7)
-    np.testing.assert_allclose(found.told.target, found.measured.target, rtol=1e-2)
+    assert found.error_first_epoch < 1e-3  # its filter and omega stay
+    assert found.error_no_change > 0.05
+    assert (found.right, found.intervals, found.right_by_guess) == (7, 7, 7)
+    np.testing.assert_allclose(found.every_epoch.target, found.measured.target, rtol=1e-2)
     # Perfect positives promise more than the run holds.
-    assert found.aligned.online[-1] > found.measured.online[-1]
+    assert found.perfect_positives.online[-1] > found.measured.online[-1]
     assert not found.at_end
-    for text in (found.note, found.caption):
-        assert "7 of 7 intervals" in text
-        assert "tried" not in text
-    for words in ("to the online rank of the whole run", "eigenvectors by rank", "not its pace"):
-        assert words in found.caption
+    assert "tried" not in found.note
+    for words in (
+        *("7 of 7 intervals", "fitted to the online rank of the whole run"),
+        *("paired by rank", "a fit, not a forecast", "not the pace"),
+    ):
+        assert words in found.note
 
 
-def test_where_the_filter_changes_the_told_target_has_each_epochs_own(tmp_path):
+def test_where_the_filter_changes_the_targets_path_has_each_epochs_own(tmp_path):
     found = predicted(
         tmp_path / "run",
-        by_the_theorem(float(prediction.PULLS[5]), filters=lambda epoch: (0.5, 0.8)[epoch % 2]),
+        by_the_theorem(
+            float(prediction.STEP_SIZES[5]), filters=lambda epoch: (0.5, 0.8)[epoch % 2]
+        ),
     )
     assert np.abs(np.diff(found.measured.target)).min() > 0.5  # it goes up and down
     # Measured: 4e-14, since each epoch's filter is known where it is used.
-    np.testing.assert_allclose(found.told.target, found.measured.target, rtol=1e-10)
+    np.testing.assert_allclose(found.every_epoch.target, found.measured.target, rtol=1e-10)
 
 
-def test_the_wrong_way_is_no_hit(tmp_path):
+def test_the_wrong_way_is_never_right(tmp_path):
     backwards = by_the_theorem(0.3)[::-1]
     found = predicted(tmp_path / "run", backwards)
-    assert (found.hits, found.commoner) == (0, 7)
-    assert "right in 0 of 7 intervals (always the commoner one: 7)" in found.note
+    assert (found.right, found.right_by_guess) == (0, 7)
     assert found.direction.endswith(
-        "in 0 of 7 intervals; always the commoner way would be right in 7."
+        "right in 0 of 7 intervals (a guess of always the more common direction: 7)."
     )
+    assert found.direction in found.note
 
 
 def test_a_step_at_either_end_of_those_tried_is_flagged(tmp_path):
@@ -85,9 +88,8 @@ def test_a_step_at_either_end_of_those_tried_is_flagged(tmp_path):
     for found, end in ((slow, "smallest"), (fast, "largest")):
         assert found.at_end == end
         assert f"(the {end} tried: " in found.note
-        assert f"(the {end} tried: " in found.caption
-    assert slow.pull == pytest.approx(prediction.PULLS[0])
-    assert fast.pull == pytest.approx(prediction.PULLS[-1])
+    assert slow.alpha == pytest.approx(prediction.STEP_SIZES[0])
+    assert fast.alpha == pytest.approx(prediction.STEP_SIZES[-1])
 
 
 def test_a_prediction_needs_spectra(tmp_path):
@@ -137,7 +139,7 @@ def test_every_path_starts_where_the_run_does(design, tmp_path):
     if design == "bottleneck":
         assert int((first[0] > 1e-9).sum()) == 6
     found = predicted(tmp_path / "run", epochs)
-    for name in ("told", "first", "aligned"):
+    for name in ("every_epoch", "first_epoch", "perfect_positives"):
         path = getattr(found, name)
         # Measured: 6e-16; without the order among zeros, 0.05 of the bottleneck's.
         assert path.online[0] == pytest.approx(erank(first[0]), rel=1e-10), name
@@ -155,26 +157,27 @@ def test_zeros_keep_their_order():
 # --------------------------------------------------------------------------------------
 
 
-def test_the_picture_has_each_path_and_says_what_was_fitted(foretold):
-    figure = draw_prediction(replace(foretold, at_end="largest"))
+def test_the_picture_has_each_path_and_says_what_was_fitted(followed):
+    figure = draw_prediction(replace(followed, at_end="largest"))
     for axes, branch in zip(figure.axes, ("online", "target")):
         drawn = {line.get_label(): line.get_ydata() for line in axes.lines}
         assert set(drawn) == {
             "measured",
-            "told each epoch's filter and ω",
-            "first epoch alone",
-            "perfect positives",
+            "every epoch's filter and ω (a fit)",
+            "the first epoch's filter and ω",
+            "the first epoch's filter, ω = 1",
         }
-        np.testing.assert_array_equal(drawn["measured"], getattr(foretold.measured, branch))
-        np.testing.assert_array_equal(drawn["first epoch alone"], getattr(foretold.first, branch))
+        np.testing.assert_array_equal(drawn["measured"], getattr(followed.measured, branch))
+        first = drawn["the first epoch's filter and ω"]
+        np.testing.assert_array_equal(first, getattr(followed.first_epoch, branch))
     note = " ".join(" ".join(text.get_text() for text in figure.texts).split())
     assert "(the largest tried: " in note
     assert "right in 7 of 7 intervals" in note
 
 
-def test_its_note_is_within_the_picture_at_the_resolution_it_is_saved_in(foretold):
+def test_its_note_is_within_the_picture_at_the_resolution_it_is_saved_in(followed):
     with rc_context(STYLE):  # as it is saved
-        figure = draw_prediction(foretold)
+        figure = draw_prediction(followed)
         width, height = figure.get_size_inches() * 150
         figure.set_dpi(150)
         for text in figure.texts:
