@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from omegaconf import DictConfig
 
 from rdm_solo import loggers
 from rdm_solo.callbacks.diagnostics import Diagnostics
 from rdm_solo.callbacks.last_epoch import ends
 from rdm_solo.lightning import pl
 from rdm_solo.loggers.charts import PICTURE
+from rdm_solo.runs import labels
+from rdm_solo.runs.files import FIGURES, METRICS
+from rdm_solo.runs.folder import Run, read_metrics
 
-__all__ = ["Pictures", "rasterise"]
+__all__ = ["Pictures", "RankFigure", "draw_ranks", "rasterise"]
 
 log = logging.getLogger("rdm_solo")
 
@@ -78,6 +84,44 @@ class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
         # The step that the epoch's scalars stand at.
         step = trainer.global_step - 1
         loggers.show(trainer.loggers, PICTURE, rasterise(drawn), self._history, step)
+
+
+class RankFigure(pl.Callback):  # type: ignore[misc,name-defined]
+    """Draw ``figures/erank.png`` while the run trains, after the first epoch and then so seldom
+    that drawing takes about a twentieth of the time.
+
+    It stands behind the table of epochs, from which it draws.
+    """
+
+    REST = 19  # times as long as the last drawing took
+
+    def __init__(self, folder: Path, cfg: DictConfig) -> None:
+        self.folder, self.cfg = folder, cfg
+        self._next = 0.0
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        began = time.monotonic()
+        if not trainer.is_global_zero or began < self._next or ends(trainer):
+            return  # the last one is drawn when the run closes
+        try:
+            draw_ranks(self.folder, self.cfg)
+        except Exception as error:  # no picture is worth a run
+            self._next = float("inf")
+            log.warning(f"warning: erank.png cannot be drawn ({type(error).__name__}: {error})")
+            return
+        ended = time.monotonic()
+        self._next = ended + self.REST * (ended - began)
+
+
+def draw_ranks(folder: Path, cfg: DictConfig) -> None:
+    """``figures/erank.png`` from ``metrics.csv``; nothing where no rank was measured."""
+    metrics = read_metrics(folder / METRICS)
+    if not np.isfinite(metrics.get("erank/target", np.empty(0))).any():
+        return
+    from rdm_solo import plots  # with matplotlib, which takes a second to load
+
+    drawn = plots.effective_rank([Run(folder, cfg, metrics)], labels.title(cfg))
+    plots.save(drawn, folder / FIGURES, "erank", formats=["png"])
 
 
 def rasterise(figure: Any) -> np.ndarray:

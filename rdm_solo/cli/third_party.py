@@ -28,6 +28,8 @@ MESSAGES = (
     ".*torch.nn.utils.weight_norm.*",
     # Lightning's checkpoint callback: a resumed run writes to its own folder, on purpose.
     "The dirpath has changed from",
+    # And one that goes on in its own folder finds its checkpoints there.
+    ".*Checkpoint directory .* exists and is not empty",
     # Without labels or a validation folder there is nothing to validate on; `folders` says so.
     "Total length of `list` across ranks is zero",
     # Lightning counts the workers of a DataLoader; images live on the device here.

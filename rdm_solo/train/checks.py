@@ -9,7 +9,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.filters.schedules import as_schedule
-from rdm_solo.messages import suggest
+from rdm_solo.messages import check_whole, suggest
 from rdm_solo.methods.optimizers import OPTIMIZERS
 
 __all__ = ["check"]
@@ -24,6 +24,7 @@ def check(cfg: DictConfig) -> None:
         value = cfg[name]
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+    check_whole("threads", cfg.get("threads") or 1, 1, alternative="null to let the run decide")
     for name in ("knn.k", "diagnostics.max_rows", "diagnostics.max_dim", "diagnostics.sample"):
         _check_number(cfg, name, 1, int)
     for name in ("diagnostics.every_n_epochs", "knn.every_n_epochs", "pictures.every_n_epochs"):

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo import __version__, plots, runs
+from rdm_solo import __version__, runs
+from rdm_solo.callbacks.pictures import draw_ranks
 from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn
-from rdm_solo.runs import labels
-from rdm_solo.runs.files import FIGURES, METRICS, SUMMARY, write_whole
+from rdm_solo.runs.files import CHECKPOINT, FIGURES, METRICS, SUMMARY, write_whole
 
 __all__ = ["closing_table", "write"]
 
@@ -38,7 +38,9 @@ SHOWN = [
 ]
 
 
-def write(cfg: DictConfig, folder: Path, parts: dict[str, Any], seconds: float) -> dict[str, Any]:
+def write(
+    cfg: DictConfig, folder: Path, parts: dict[str, Any], seconds: float, stopped: str = ""
+) -> dict[str, Any]:
     """``summary.json`` and ``figures/erank.png`` in the run's folder, a table in the terminal."""
     trainer = parts["trainer"]
     read = runs.read_metrics(folder / METRICS)
@@ -52,24 +54,23 @@ def write(cfg: DictConfig, folder: Path, parts: dict[str, Any], seconds: float) 
         "seed": cfg.seed,
         "seconds": round(seconds, 2),
         "warnings": parts["watch"].warnings,
-        "stopped": parts["watch"].stopped,  # why, if before its last epoch
+        "stopped": stopped or parts["watch"].stopped,  # why, if before its last epoch
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "processes": trainer.world_size,
         "versions": versions(),
         "config": OmegaConf.to_container(cfg, resolve=True),
     }
     write_whole(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
-    picture = folder / FIGURES / "erank.png"
-    if any(map(math.isfinite, columns.get("erank/target", []))):
-        drawn = plots.effective_rank([runs.load(folder)], labels.title(cfg))
-        plots.save(drawn, picture.parent, picture.stem, formats=["png"])
+    draw_ranks(folder, cfg)
     log.info(closing_table(columns))
     for warning in parts["watch"].warnings:
         log.info(f"! {warning['kind']} in epoch {warning['epoch'] + 1}, as said above")
-    pictures = sorted(path.name for path in picture.parent.glob("*.png"))
-    log.info(f"{seconds:.0f} s; metrics.csv, summary.json and checkpoints are in {folder}")
+    figures = folder / FIGURES
+    pictures = sorted(path.name for path in figures.glob("*.png"))
+    kept = " and checkpoints" * (folder / CHECKPOINT).exists()  # fast_dev_run keeps none
+    log.info(f"{seconds:.0f} s; {METRICS}, {SUMMARY}{kept} are in {folder}")
     if pictures:
-        log.info(f"pictures: {', '.join(pictures)} in {picture.parent}")
+        log.info(f"pictures: {', '.join(pictures)} in {figures}")
     log.info(f"all pictures on one page: python -m rdm_solo.report {shlex.quote(str(folder))}")
     return summary
 

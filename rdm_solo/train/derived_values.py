@@ -10,15 +10,21 @@ from omegaconf import DictConfig, OmegaConf
 from rdm_solo.data.images import Dataset
 from rdm_solo.methods.descriptions import ChosenFilter
 
-__all__ = ["derive", "warnings", "world_size"]
+__all__ = ["derive", "on_cpu", "warnings", "world_size"]
+
+
+def on_cpu(trainer: DictConfig) -> bool:
+    """Whether the run trains on the CPU."""
+    if trainer.accelerator == "auto":
+        return not torch.cuda.is_available()
+    return bool(trainer.accelerator == "cpu")
 
 
 def world_size(trainer: DictConfig) -> int:
     """Processes of the run, as Lightning will count them."""
     devices = trainer.devices
     if devices in ("auto", -1, "-1"):
-        on_gpu = trainer.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
-        devices = torch.cuda.device_count() if on_gpu else 1
+        devices = 1 if on_cpu(trainer) else max(torch.cuda.device_count(), 1)
     elif isinstance(devices, str):
         devices = len([d for d in devices.split(",") if d]) if "," in devices else int(devices)
     elif not isinstance(devices, int):

@@ -1,36 +1,79 @@
-"""Whether a run can go on from another one's folder."""
+"""Going on with a run: in its own folder, or from another one's checkpoint."""
 
 from __future__ import annotations
 
+import logging
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo.runs.files import CHECKPOINT, CONFIG
+from rdm_solo import cli
+from rdm_solo.runs.files import CHECKPOINT, CONFIG, write_whole
 from rdm_solo.runs.saved_config import read_config
 
-__all__ = ["check_resume"]
+__all__ = ["check_resume", "go_on"]
 
 # What a resumed run must share with the one that it goes on from; max_epochs may grow.
 SHARED = ("method", "filter", "p", "seed", "batch_size", "backbone", "optimizer", "scheduler")
-
-
 SHARED += ("dataset",)
-
 
 # What may change on another machine.
 LOCAL = ("root", "download", "workers", "skip_broken", "compile", "channels_last")
 
 
-def check_resume(cfg: DictConfig, folder: Path, new: Path) -> Path:
+# Groups that may be chosen anew where a run goes on.
+FREE_GROUPS = ("trainer", "logger")
+
+
+def go_on(argv: list[str]) -> None:
+    """``resume=FOLDER``, and options that change the run's own config: go on in that folder."""
+    from rdm_solo.train import checks
+    from rdm_solo.train.training import is_first_process, run
+
+    cli.say_anything()
+    console = logging.StreamHandler(sys.stdout)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[console])
+    with cli.sentences():
+        cfg, folder = _own_config(argv)
+        print(f"going on in {folder}", flush=True)
+        checks.check(cfg)
+        check_resume(cfg, folder)
+    if is_first_process():
+        logging.getLogger().addHandler(logging.FileHandler(folder / "train.log"))
+        write_whole(folder / CONFIG, OmegaConf.to_yaml(cfg))
+    cfg.resume = str(folder)
+    run(cfg, folder)
+
+
+def _own_config(argv: list[str]) -> tuple[DictConfig, Path]:
+    """The config of the run to go on with, with the options typed beside ``resume=``."""
+    given = dict(argument.partition("=")[::2] for argument in argv)
+    folder = Path(given.pop("resume").strip("'\""))
+    path = folder / CONFIG
+    if not path.is_file():
+        raise ValueError(f"resume={folder} holds no {CONFIG}; give a run's folder.")
+    cfg = read_config(path)
+    OmegaConf.set_struct(cfg, False)
+    typed = cli.compose("config", [f"{key}={value}" for key, value in given.items()])
+    for name in given:
+        key = name.lstrip("+")
+        whole = "." not in key and OmegaConf.is_config(OmegaConf.select(typed, key))
+        if (whole or key == "experiment") and key not in FREE_GROUPS:
+            raise ValueError(
+                f"resume={folder} goes on by the run's own config: leave {key}=... out, or "
+                "give another folder as hydra.run.dir=... and all of the run's options."
+            )
+        OmegaConf.update(cfg, key, OmegaConf.select(typed, key), force_add=True)
+    OmegaConf.set_struct(cfg, True)
+    cfg.resume = None
+    return cfg, folder.resolve()
+
+
+def check_resume(cfg: DictConfig, folder: Path) -> Path:
     """The checkpoint to go on from; refuses one of another experiment or of a finished run."""
-    if folder.resolve() == new.resolve():
-        raise ValueError(
-            f"resume={folder} is this run's own folder, where its files would be written over; "
-            "give another hydra.run.dir."
-        )
     checkpoint = folder / CHECKPOINT
     if not checkpoint.is_file():
         raise ValueError(f"resume={folder} holds no {CHECKPOINT}; give a run's folder.")
@@ -40,8 +83,8 @@ def check_resume(cfg: DictConfig, folder: Path, new: Path) -> Path:
         for name in SHARED:
             if _shared(before, name) != _shared(cfg, name):
                 raise ValueError(
-                    f"resume={folder} was run with another {name!r} than this command; repeat the "
-                    "run's own options beside resume=..."
+                    f"resume={folder} was run with another {name!r} than this command: leave "
+                    "that option out, since resume=... alone goes on by the run's own config."
                 )
     done = torch.load(checkpoint, map_location="cpu", weights_only=True)["epoch"] + 1
     if done >= cfg.max_epochs:

@@ -52,12 +52,18 @@ class SweepTable(Callback):
         done = [run for run in found if run.epochs]
         if done:
             print(f"\n{table(done)}")
+        reasons: dict[str | None, list[str]] = {}
         for path in failed:
-            print(f"failed: {path.parent.name}: {failures.of(path.parent)}")
+            reasons.setdefault(failures.of(path.parent), []).append(path.parent.name)
+        for reason, names in reasons.items():
+            print(f"failed: {', '.join(names)}: {reason}")
         for sentence in broken.values():
             print(f"failed: {sentence}")
-        print(f"the runs are in {folder}; a page with their pictures and tables:")
-        print(f"    python -m rdm_solo.report {shlex.quote(str(folder))}")
+        if done:
+            print(f"the runs are in {folder}; a page with their pictures and tables:")
+            print(f"    python -m rdm_solo.report {shlex.quote(str(folder))}")
+        else:
+            print(f"no run has finished an epoch; their folders are in {folder}")
         if failed or broken:
             raise SystemExit(1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,18 +28,27 @@ def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, A
 
     ``extra`` callbacks come after those of every run.
     """
-    (folder / FAILED).unlink(missing_ok=True)  # of an earlier run in the same folder
+    if is_first_process():
+        _say_what_begins(cfg, folder)
     with cli.sentences():
         parts = build(cfg, folder, extra)
+    (folder / FAILED).unlink(missing_ok=True)  # of an earlier run in the same folder
     trainer, model, data = parts["trainer"], parts["model"], parts["data"]
     from rdm_solo import loggers
     from rdm_solo.data.images import DataError
+    from rdm_solo.train import interruption, threads
 
     started = time.perf_counter()
-    failed = True
+    failed, interrupted = True, False
+    at_interrupt = signal.getsignal(signal.SIGINT)
     try:
-        trainer.fit(model, datamodule=data, ckpt_path=parts["checkpoint"], weights_only=True)
+        with threads.limited(parts["threads"]):
+            trainer.fit(model, datamodule=data, ckpt_path=parts["checkpoint"], weights_only=True)
         failed = False
+    except SystemExit:  # how Lightning ends fit after Ctrl-C; it also ignores further ones
+        if not trainer.interrupted:
+            raise
+        interrupted = True
     except Exception as error:
         answer = isinstance(error, (DataError, FloatingPointError))  # bad image; divergence
         why = str(error) if answer else failures.reason(error)
@@ -52,11 +62,17 @@ def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, A
         if trainer.is_global_zero:
             loggers.close(parts["loggers"], failed)
     seconds = time.perf_counter() - started
-    if not trainer.is_global_zero or not (folder / METRICS).exists():
-        return {}  # interrupted before the first epoch ended
-    from rdm_solo.train import closing
+    summary: dict[str, Any] = {}
+    if trainer.is_global_zero and (folder / METRICS).exists():
+        from rdm_solo.train import closing
 
-    return closing.write(cfg, folder, parts, seconds)
+        summary = closing.write(cfg, folder, parts, seconds, interruption.REASON * interrupted)
+    if interrupted:
+        if trainer.is_global_zero:
+            log.info(interruption.how_to_go_on(folder))
+        signal.signal(signal.SIGINT, at_interrupt)
+        raise KeyboardInterrupt
+    return summary
 
 
 def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, Any]:
@@ -79,17 +95,20 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
     from rdm_solo.cli import third_party
     from rdm_solo.lightning import pl
     from rdm_solo.methods import solo_learn
-    from rdm_solo.train import datamodule
+    from rdm_solo.train import datamodule, threads
     from rdm_solo.train.child_processes import Children
+    from rdm_solo.train.interruption import SaysThatItStops
 
     third_party.hush()
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
-    model = methods.prepare(methods.build(full), cfg)
+    model = methods.build(full)
+    number = threads.chosen(cfg, model.backbone, solo_learn.input_channels(full), views, derived)
+    model = methods.prepare(model, cfg)
     model.labelled = dataset.labelled
     resume = Path(cfg.resume) if cfg.resume else None
-    checkpoint = resuming.check_resume(cfg, resume, folder) if resume else None
-    if _speaks():
-        _announce(full, derived, views, solo_learn.version())
+    checkpoint = resuming.check_resume(cfg, resume) if resume else None
+    if is_first_process():
+        _announce(full, derived, views, number)
 
     expand = solo_learn.input_channels(full)
     if expand == dataset.train.channels:
@@ -111,6 +130,8 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
             watch,
             pictures.Pictures(**cfg.pictures, title=labels.title(cfg)),
             callbacks.EpochTable(folder, resume=resume),
+            pictures.RankFigure(folder, cfg),
+            SaysThatItStops(),
             *([progress.Progress()] if cfg.trainer.enable_progress_bar else []),
             pl.callbacks.ModelCheckpoint(
                 kept.parent, kept.stem, save_top_k=1, enable_version_counter=False
@@ -119,7 +140,9 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
         ],
     )
     if trainer.is_global_zero:
-        loggers.introduce(made, record, cfg, folder, derived, checkpoint)
+        elsewhere = resume is not None and resume.resolve() != folder.resolve()
+        carried = checkpoint if elsewhere else None
+        loggers.introduce(made, record, cfg, folder, derived, carried)
     return {
         "trainer": trainer,
         "model": model,
@@ -129,6 +152,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
         "loggers": made,
         "watch": watch,
         "children": started,
+        "threads": number,
     }
 
 
@@ -140,10 +164,11 @@ def _trainer(
     callbacks: list[Any],
 ) -> Any:
     from rdm_solo.lightning import pl
+    from rdm_solo.train import derived_values
 
     options: dict[str, Any] = OmegaConf.to_container(cfg.trainer, resolve=True)  # type: ignore[assignment]
     if options["accelerator"] == "auto":  # Lightning would take Apple's, which has no float64
-        options["accelerator"] = "gpu" if _has_gpu() else "cpu"
+        options["accelerator"] = "cpu" if derived_values.on_cpu(cfg.trainer) else "gpu"
     if options["sync_batchnorm"] is None:
         on_gpu = options["accelerator"] != "cpu"
         options["sync_batchnorm"] = derived["processes"] > 1 and on_gpu
@@ -166,23 +191,25 @@ def _trainer(
         raise ValueError(f"Lightning's Trainer refuses trainer=...: {reason}") from error
 
 
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
-
-
-def _speaks() -> bool:
+def is_first_process() -> bool:
     """Whether this is the first process; before the Trainer is built, its launcher has said so."""
     given = (os.environ[name] for name in RANK_VARIABLES if name in os.environ)
     return next(given, "0") == "0"
 
 
-def _announce(cfg: DictConfig, derived: dict[str, Any], views: Any, solo: str) -> None:
-    from rdm_solo.runs import labels
+def _say_what_begins(cfg: DictConfig, folder: Path) -> None:
+    """The first line: before torch and Lightning load, which takes seconds, and before checks."""
+    words = [cfg.method.name, cfg.filter.name, "" if cfg.p is None else f"p={cfg.p}"]
+    shown = ", ".join([word for word in words if word not in ("", "none")] + [cfg.dataset.name])
+    log.info(f"{shown}: {cfg.max_epochs} epochs, seed {cfg.seed}, in {folder}")
+
+
+def _announce(cfg: DictConfig, derived: dict[str, Any], views: Any, threads: int | None) -> None:
+    from rdm_solo.methods import solo_learn
     from rdm_solo.train import derived_values
 
-    log.info(f"{labels.title(cfg)}, solo-learn {solo}")
+    on_cpu = "" if threads is None else f", {threads} CPU thread{'s' * (threads > 1)}"
+    log.info(f"solo-learn {solo_learn.version()}{on_cpu}")
     log.info(
         f"global batch {derived['global_batch']} = {cfg.batch_size} x {derived['processes']} "
         f"process(es) x {cfg.trainer.accumulate_grad_batches} accumulated; learning rate "

@@ -81,10 +81,10 @@ def test_what_one_process_alone_has_met_is_said_once(tmp_path):
 def test_one_process_alone_announces_the_run(launcher, monkeypatch):
     for name in training.RANK_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    assert training._speaks()
+    assert training.is_first_process()
     for rank, speaks in (("0", True), ("1", False)):
         monkeypatch.setenv(launcher, rank)
-        assert training._speaks() == speaks
+        assert training.is_first_process() == speaks
 
 
 def test_the_first_reason_is_kept(tmp_path):

@@ -1,0 +1,168 @@
+"""What a newcomer meets first: threads, short runs, Ctrl-C, going on, sweeps that fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import ROOT, command
+from support.small_runs import SMALL, configure, rows
+
+from rdm_solo import train
+from rdm_solo.data import Pipeline, Views
+from rdm_solo.methods import solo_learn
+from rdm_solo.methods.backbones import SmallResNet
+from rdm_solo.train import threads
+
+TINY = ["backbone.kwargs.width=4", "trainer=cpu"]
+FIRST = ["method=simsiam", "filter=target_pow", "p=-0.5"]
+
+
+class TestThreads:
+    def test_operations_are_those_of_all_views_and_batch_norm_is_left_alone(self):
+        backbone = SmallResNet(in_channels=1, width=4)
+        before = {name: value.clone() for name, value in backbone.state_dict().items()}
+        views = Views([Pipeline(size=8, num_crops=2), Pipeline(size=4, num_crops=3)])
+        # Multiply-adds of the 3x3 convolutions and 1x1 shortcuts at 8, 8, 4 and 2 pixels, doubled.
+        layers = [(8, 9 * 1 * 4), (8, 2 * 9 * 4 * 4)]
+        layers += [(4, 9 * 4 * 8 + 9 * 8 * 8 + 4 * 8), (2, 9 * 8 * 16 + 9 * 16 * 16 + 8 * 16)]
+        large = 2 * sum(side**2 * weights for side, weights in layers)
+        small = 2 * sum((side // 2) ** 2 * weights for side, weights in layers)
+        assert threads.forward_flops(backbone, 1, views) == 2 * large + 3 * small
+        assert backbone.training
+        assert all(torch.equal(before[name], now) for name, now in backbone.state_dict().items())
+
+    @pytest.mark.parametrize(
+        ("flops", "available", "processes", "chosen"),
+        [(0, 8, 1, 1), (39e9, 8, 1, 1), (41e9, 8, 1, 2), (1e15, 8, 1, 8), (1e15, 8, 3, 2)],
+    )
+    def test_a_step_gets_what_it_can_feed_and_no_more_than_there_are(
+        self, flops, available, processes, chosen
+    ):
+        assert threads.threads_for(flops, available, processes) == chosen
+
+    def test_the_run_uses_them_and_gives_them_back(self, tmp_path, monkeypatch):
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        seen = []
+
+        class See(solo_learn.pl.Callback):
+            def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+                seen.append((torch.get_num_threads(), os.environ["OMP_NUM_THREADS"]))
+
+        before = torch.get_num_threads()
+        torch.set_num_threads(3)
+        try:
+            train.run(configure(*SMALL, "max_epochs=1"), tmp_path, [See()])
+            assert torch.get_num_threads() == 3
+            train.run(configure(*SMALL, "max_epochs=1", "threads=2"), tmp_path, [See()])
+        finally:
+            torch.set_num_threads(before)
+        assert set(seen) == {(1, "1"), (2, "2")}
+        assert "OMP_NUM_THREADS" not in os.environ
+
+
+@pytest.mark.process
+def test_the_debug_preset_writes_every_file_and_the_machines_threads_move_no_figure(tmp_path):
+    for number in ("1", "2"):
+        out = command(
+            *("rdm_solo.train", "experiment=debug", "trainer=cpu", f"hydra.run.dir={number}"),
+            cwd=tmp_path,
+            OMP_NUM_THREADS=number,
+        )
+        assert out.returncode == 0, (out.stdout + out.stderr)[-3000:]
+        assert ", 1 CPU thread\n" in out.stdout
+    one, two = (tmp_path / number for number in "12")
+    files = {str(path.relative_to(one)) for path in one.rglob("*") if path.is_file()}
+    assert files >= {
+        *("metrics.csv", "summary.json", "train.log", "figures/erank.png"),
+        *("checkpoints/last.ckpt", ".hydra/config.yaml"),
+    }
+    assert any("spectra" in name for name in files)
+    assert (one / "metrics.csv").read_bytes() == (two / "metrics.csv").read_bytes()
+    a, b = (
+        torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+        for folder in (one, two)
+    )
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.process
+def test_a_short_run_shortens_the_recipes_warm_up_and_keeps_a_typed_one(tmp_path):
+    sweep = ["-m", "max_epochs=1,2", *TINY, "++trainer.limit_train_batches=2"]
+    out = command("rdm_solo.train", *sweep, "hydra.sweep.dir=s", cwd=tmp_path)
+    assert out.returncode == 0, (out.stdout + out.stderr)[-3000:]
+    for epochs, warm_up in ((1, 0.2), (2, 0.4)):
+        line = f"max_epochs={epochs} in place of the recipe's 30: scheduler.warmup_epochs becomes"
+        assert f"{line} {warm_up} (was 6)" in out.stdout
+    summaries = [json.loads(path.read_text()) for path in sorted(tmp_path.rglob("summary.json"))]
+    assert [s["config"]["scheduler"]["warmup_epochs"] for s in summaries] == [0.2, 0.4]
+    for path in sorted(tmp_path.rglob("config.yaml")):
+        assert re.search(r"warmup_epochs: 0\.[24]\n", path.read_text())
+    out = command("rdm_solo.train", "max_epochs=2", "scheduler.warmup_epochs=3", cwd=tmp_path)
+    assert out.returncode == 2
+    assert "scheduler.warmup_epochs=3 is longer than max_epochs=2" in out.stderr
+
+
+def test_the_ranks_are_drawn_while_it_trains(tmp_path):
+    drawn = []
+
+    class See(solo_learn.pl.Callback):
+        def on_train_epoch_start(self, trainer, pl_module):
+            drawn.append((tmp_path / "figures" / "erank.png").exists())
+
+    train.run(configure(*SMALL), tmp_path, [See()])
+    assert drawn == [False, True]
+
+
+@pytest.mark.process
+def test_ctrl_c_keeps_what_there_is_and_the_command_it_names_goes_on(tmp_path):
+    path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
+    options = [*FIRST, *TINY, "max_epochs=400", "scheduler.warmup_epochs=0", "hydra.run.dir=run"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rdm_solo.train", *options],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        if line.startswith("epoch 2/400"):
+            process.send_signal(signal.SIGINT)
+            break
+    rest, error = process.communicate(timeout=300)
+    said += rest.splitlines(keepends=True)
+    assert (process.returncode, error) == (130, "")
+    assert said[0].startswith("simsiam, target_pow, p=-0.5, digits: 400 epochs")
+    assert any(line.startswith("Ctrl-C: the run stops in epoch ") for line in said)
+    assert said[-1] == f"to go on: python -m rdm_solo.train resume={tmp_path / 'run'}\n"
+    last = torch.load(tmp_path / "run" / "checkpoints" / "last.ckpt", weights_only=True)
+    before = rows(tmp_path / "run")[: last["epoch"] + 1]  # Ctrl-C may come before it is written
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["stopped"] == "Ctrl-C"
+    assert (tmp_path / "run" / "figures" / "erank.png").exists()
+
+    more = f"max_epochs={len(before) + 1}"
+    arguments = ["rdm_solo.train", f"resume={tmp_path / 'run'}"]
+    for refused, says in (
+        (["method=byol"], "leave method=... out"),
+        (["optimizer.lr=3"], "another 'optimizer'"),
+        ([f"max_epochs={len(before)}"], "raise max_epochs to go on"),
+        (["batch_size=1", "max_epochs=400"], "batch_size must be"),
+    ):
+        kept = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+        out = command(*arguments, *refused, cwd=tmp_path, PYTHONWARNINGS="")
+        assert out.returncode == 2
+        assert says in out.stderr
+        assert kept == {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    out = command(*arguments, more, cwd=tmp_path, PYTHONWARNINGS="")
+    assert (out.returncode, out.stderr) == (0, ""), out.stdout[-2000:]
+    assert rows(tmp_path / "run")[:-1] == before
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
