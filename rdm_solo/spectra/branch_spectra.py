@@ -1,7 +1,4 @@
-"""Spectra of the two branches over an epoch: one metric, right on one process and on many.
-
-Functions of matrices and eigenvalues are in :mod:`rdm_solo.spectra.measures`.
-"""
+"""Spectra of the two branches over an epoch: one metric, right on one process and on many."""
 
 from __future__ import annotations
 
@@ -14,35 +11,12 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities.distributed import gather_all_tensors
 
-from rdm_solo.spectra.epoch_summary import Spectra, read
-from rdm_solo.spectra.measures import (
-    alignment,
-    correlation,
-    effective_rank,
-    filter_curve,
-    ideal_filter,
-    leading,
-    low_rank_spectrum,
-    rankme,
-    spearman,
-)
+from rdm_solo.messages import check_whole
+from rdm_solo.spectra.epoch_summary import Spectra, summarize
 from rdm_solo.spectra.moments import Moments, from_matrices, from_rows
-from rdm_solo.spectra.sampling import LAST, blocks, exchange, keys, smallest
+from rdm_solo.spectra.sampling import LAST, few_rows, keep_smallest, row_hashes
 
-__all__ = [
-    "BranchSpectra",
-    "Correlation",
-    "Spectra",
-    "alignment",
-    "correlation",
-    "effective_rank",
-    "filter_curve",
-    "ideal_filter",
-    "leading",
-    "low_rank_spectrum",
-    "rankme",
-    "spearman",
-]
+__all__ = ["BranchSpectra", "Correlation"]
 
 # How many eigenvectors count in the paper's alignment (Appendix B.3); 128 for BYOL.
 PAPER_M = 512
@@ -110,11 +84,10 @@ class BranchSpectra(Metric):
         sample: int = 1024,
     ) -> None:
         super().__init__(compute_with_cache=False)
-        for name, value in (("dim", dim), ("max_dim", max_dim), ("sample", sample), ("m", m)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}.")
-        self.dim, self.normalize = dim, normalize
         self.m = PAPER_M if m is None else m
+        for name, value in (("dim", dim), ("max_dim", max_dim), ("sample", sample), ("m", self.m)):
+            check_whole(name, value, 1)
+        self.dim, self.normalize = dim, normalize
         self.sampled, self.sample = dim > max_dim, sample
         zero = torch.zeros((), dtype=torch.float64)
         if self.sampled:
@@ -151,12 +124,15 @@ class BranchSpectra(Metric):
         whole = torch.stack(finite).all(0)
         self.count += whole.sum()
         self.broken += (~whole).sum()
-        parts.setdefault("projection", target)
-        if self.sampled:
-            self._add_spread(parts["projection"], whole)
-            self._keep(list(parts.values()), whole)
-        else:
-            self._add(parts, whole)
+        if projection is None:
+            projection = target
+        if not self.sampled:
+            self._add_products(online, target, positive, projection, whole)
+            return
+        for rows in few_rows(*projection.shape):
+            self._add_moments(self._rows(projection[rows], whole[rows]))
+        outputs = [online, target, *([] if positive is None else [positive]), projection]
+        self._keep(outputs, projection is not target, whole)
 
     def _check(self, parts: dict[str, Tensor]) -> None:
         for name, x in parts.items():
@@ -171,69 +147,64 @@ class BranchSpectra(Metric):
 
     def _rows(self, x: Tensor, whole: Tensor) -> Tensor:
         # Zero rows add nothing; dropping them would make the device tell how many are left.
-        x = x.double().where(whole[:, None], 0.0)
-        if not self.normalize:
-            return x
-        return torch.nn.functional.normalize(x, dim=1, eps=SHORTEST)
+        return self._unit(x.double().where(whole[:, None], 0.0))
 
-    def _add(self, parts: dict[str, Tensor], whole: Tensor) -> None:
-        """A batch's moments; outputs that are one tensor are multiplied once."""
-        rows = {id(x): self._rows(x, whole) for x in parts.values()}
-        y = rows[id(parts["projection"])]
+    def _unit(self, x: Tensor) -> Tensor:
+        return torch.nn.functional.normalize(x, dim=1, eps=SHORTEST) if self.normalize else x
+
+    def _add_moments(self, y: Tensor) -> None:
         self.sum_mean += y.sum(0)
         self.sum_squared += y.square().sum()
-        grams: dict[tuple[int, int], Tensor] = {}
 
-        def gram(left: str, right: str) -> Tensor:
-            key = id(parts[left]), id(parts[right])
-            if key not in grams:
-                grams[key] = rows[key[0]].mT @ rows[key[1]]
-            return grams[key]
+    def _add_products(
+        self,
+        online: Tensor,
+        target: Tensor,
+        positive: Tensor | None,
+        projection: Tensor,
+        whole: Tensor,
+    ) -> None:
+        """A batch's moments; outputs that are one tensor are multiplied once."""
+        z = self._rows(target, whole)
+        z_z = z.mT @ z
+        p, p_p = z, z_z
+        if online is not target:
+            p = self._rows(online, whole)
+            p_p = p.mT @ p
+        if projection is target:
+            y, y_y = z, z_z
+        elif projection is online:
+            y, y_y = p, p_p
+        else:
+            y = self._rows(projection, whole)
+            y_y = y.mT @ y
+        self._add_moments(y)
+        self.sum_online += p_p
+        self.sum_target += z_z
+        self.sum_projection += y_y
+        if positive is not None:
+            self.sum_positive += z.mT @ self._rows(positive, whole)
 
-        self.sum_online += gram("online", "online")
-        self.sum_target += gram("target", "target")
-        self.sum_projection += gram("projection", "projection")
-        if "positive" in parts:
-            self.sum_positive += gram("target", "positive")
-
-    def _add_spread(self, y: Tensor, whole: Tensor) -> None:
-        """The sums of ``_rows(y)`` and of its squares, without that copy in float64."""
-        squares = torch.zeros(len(y), dtype=torch.float64, device=y.device)
-        for columns in blocks(y):
-            squares += y[:, columns].double().square().sum(1)
-        squares = squares.where(whole, 0.0)
-        scale = torch.ones_like(squares)
-        if self.normalize:
-            scale = squares.sqrt().clamp_min(SHORTEST).reciprocal()
-        for columns in blocks(y):
-            finite = y[:, columns].double().where(whole[:, None], 0.0)
-            self.sum_mean[columns] += scale @ finite
-        self.sum_squared += (squares * scale.square()).sum()
-
-    def _keep(self, parts: list[Tensor], whole: Tensor) -> None:
+    def _keep(self, outputs: list[Tensor], projected: bool, whole: Tensor) -> None:
         """Of the rows so far and these, the ones with the smallest hashes. The projection comes
-        last, and is kept where it is not the target itself."""
-        width = len(parts) - (parts[-1] is parts[1])
-        dtype = reduce(torch.promote_types, (x.dtype for x in parts), torch.float32)
-        rows, key = self._room(width, dtype)
-        exchange(rows, key, parts[: rows.shape[1]], keys(parts, whole))
+        last; where it is the target, it takes no place of its own."""
+        dtype = reduce(torch.promote_types, (x.dtype for x in outputs), torch.float32)
+        kept, key = self._room(len(outputs) - (not projected), dtype)
+        keep_smallest(kept, key, outputs[: kept.shape[1]], row_hashes(outputs, whole))
 
-    def _room(self, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Places for N rows ``(N, parts, k)``, with the rows so far in them, and their keys."""
+    def _room(self, outputs: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Places for N rows ``(N, outputs, k)``, with the rows so far in them, and their hashes."""
         pieces = list(zip(self.kept, self.kept_keys))
-        width = max([width, *(rows.shape[1] for rows, _ in pieces)])
+        outputs = max([outputs, *(rows.shape[1] for rows, _ in pieces)])
         dtype = reduce(torch.promote_types, (rows.dtype for rows, _ in pieces), dtype)
-        if len(pieces) == 1:
-            rows, key = pieces[0]
-            if rows.dtype == dtype and rows.shape[:2] == (self.sample, width):
-                return rows, key
-        device = self.count.device
-        rows = torch.empty(self.sample, width, self.dim, dtype=dtype, device=device)
-        key = torch.full((self.sample,), LAST, device=device)
-        for some, theirs in pieces:
-            exchange(rows, key, [*some.unbind(1), some[:, 1]][:width], theirs)
-        self.kept, self.kept_keys = [rows], [key]
-        return rows, key
+        shape = self.sample, outputs, self.dim
+        if len(pieces) != 1 or pieces[0][0].shape != shape or pieces[0][0].dtype != dtype:
+            kept = torch.empty(shape, dtype=dtype, device=self.count.device)
+            key = torch.full((self.sample,), LAST, device=self.count.device)
+            for rows, theirs in pieces:  # without a projection it is the target
+                keep_smallest(kept, key, [*rows.unbind(1), rows[:, 1]][:outputs], theirs)
+            self.kept, self.kept_keys = [kept], [key]
+        return self.kept[0], self.kept_keys[0]
 
     def sync(
         self,
@@ -242,7 +213,7 @@ class BranchSpectra(Metric):
         should_sync: bool = True,
         distributed_available: Callable[..., Any] | None = None,
     ) -> None:
-        """Before rows travel, each process drops those that others' smaller keys rule out: N rows
+        """Before rows travel, each process drops those that others' smaller hashes rule out: N rows
         are sent in all, not N from each. One that had no batch takes part with no row."""
         available = distributed_available or self.distributed_available_fn
         if should_sync and not self._is_synced and callable(available) and available():
@@ -251,32 +222,23 @@ class BranchSpectra(Metric):
         super().sync(dist_sync_fn, process_group, should_sync, distributed_available)
 
     def _agree(self, gather: Callable[[Tensor], list[Tensor]]) -> None:
-        """What each process must know of all before their states can travel."""
-        kept = self.kept if self.sampled else []
-        width = max((x.shape[1] for x in kept), default=0)
-        double = any(x.dtype == torch.double for x in kept)
-        mine = [self._positives is True, self._positives is False, double, width]
-        every = torch.stack(gather(torch.tensor(mine, dtype=torch.long, device=self.count.device)))
-        with_them, without, double, width = every.amax(0).tolist()
-        if with_them and without:
+        """Settle on all processes whether there are positives, and which rows stay where."""
+        device, kept = self.count.device, self.kept if self.sampled else []
+        outputs = max((rows.shape[1] for rows in kept), default=0)
+        double = any(rows.dtype == torch.double for rows in kept)
+        mine = [self._positives is True, self._positives is False, double, outputs]
+        every = torch.stack(gather(torch.tensor(mine, dtype=torch.long, device=device)))
+        some_with, some_without, double, outputs = every.amax(0).tolist()
+        if some_with and some_without:
             raise ValueError(MIXED)
-        if not (with_them or without):
+        if not (some_with or some_without):
             return  # no batch on any process
-        self._positives = bool(with_them)
+        self._positives = bool(some_with)
         if self.sampled:
-            self._rule_out(gather, width, torch.float64 if double else torch.float32)
-
-    def _rule_out(
-        self, gather: Callable[[Tensor], list[Tensor]], width: int, dtype: torch.dtype
-    ) -> None:
-        if self.kept:
-            rows, key = self._room(width, dtype)
-        else:
-            rows = torch.empty(0, width, self.dim, dtype=dtype, device=self.count.device)
-            key = torch.empty(0, dtype=torch.long, device=self.count.device)
-        limit = torch.cat(gather(key)).sort().values[: self.sample][-1]
-        stays = (key <= limit) & (key < LAST)
-        self.kept, self.kept_keys = [rows[stays]], [key[stays]]
+            rows, key = self._room(outputs, torch.float64 if double else torch.float32)
+            limit = torch.cat(gather(key)).sort().values[: self.sample][-1]
+            stays = (key <= limit) & (key < LAST)
+            self.kept, self.kept_keys = [rows[stays]], [key[stays]]
 
     @torch.no_grad()
     def compute(self) -> Spectra:
@@ -288,7 +250,7 @@ class BranchSpectra(Metric):
         rows = min(seen, self.sample) if self.sampled else seen
         moments = self._of_sample() if self.sampled else self._of_sums(seen)
         variance = self.sum_squared / seen - (self.sum_mean / seen).square().sum()
-        return read(moments, variance, rows, self.m, self.sampled)
+        return summarize(moments, variance, rows, self.m, self.sampled)
 
     def _of_sums(self, rows: int) -> Moments:
         C_p, C_z, C_y = (s / rows for s in (self.sum_online, self.sum_target, self.sum_projection))
@@ -300,18 +262,12 @@ class BranchSpectra(Metric):
             rows, key = self.kept, self.kept_keys  # of all processes
         else:
             rows, key = self._room(0, torch.float32)
-        chosen = smallest(key, self.sample)
-        parts = [self._unit(x[chosen].double()) for x in rows.unbind(1)]
-        p, z = parts[:2]
-        plus = parts[2] if self._positives else None
-        y = parts[-1] if len(parts) == 3 + bool(self._positives) else z
+        key, order = key.sort()
+        order = order[key < LAST][: self.sample]
+        p, z, *others = (self._unit(x[order].double()) for x in rows.unbind(1))
+        plus = others.pop(0) if self._positives else None
+        y = others[0] if others else z
         return from_rows(p, z, plus, y, min(self.sample, self.dim))
-
-    def _unit(self, x: Tensor) -> Tensor:
-        """In place, what ``_rows`` is to whole rows."""
-        if self.normalize:
-            x /= torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp_min(SHORTEST)
-        return x
 
 
 class Correlation(Metric):

@@ -1,4 +1,4 @@
-"""What a person reads off an epoch's moments: eigenvalues, curves, and scalars by name."""
+"""An epoch's spectra for a reader: eigenvalues, curves, and scalars by name."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from rdm_solo.spectra.measures import (
 )
 from rdm_solo.spectra.moments import Directions, Moments
 
-__all__ = ["Spectra", "read"]
+__all__ = ["Spectra", "summarize"]
 
 
 @dataclass
 class Spectra:
-    """What an epoch's outputs look like; made by :meth:`BranchSpectra.compute`.
+    """Eigenvalues, filter curves and scalars of an epoch; :meth:`BranchSpectra.compute` makes it.
 
     ``rows`` entered the eigenvalues and the curves; where they were ``sampled`` from more, these
     have ``min(N, k)`` entries. ``leading`` eigenvalues hold 99.99 % of the target's sum. What
@@ -63,14 +63,14 @@ class Spectra:
         return arrays if self.lam_logits is None else {**arrays, "lam_logits": self.lam_logits}
 
 
-def read(moments: Moments, variance: Tensor, rows: int, m: int, sampled: bool) -> Spectra:
-    """Curves and scalars; arrays come to the CPU."""
+def summarize(moments: Moments, variance: Tensor, rows: int, m: int, sampled: bool) -> Spectra:
+    """The curves and scalars of an epoch's moments; arrays come to the CPU."""
     moments = _on_cpu(moments)
     lam_z = moments.lam_z
     count = leading(lam_z)
     curve = filter_curve(moments.lam_p, lam_z)
-    # The stricter curve: what the online branch holds along the target's own directions.
-    directional = filter_curve(moments.online.held, lam_z)
+    # The stricter curve: the online branch's second moment along the target's own directions.
+    directional = filter_curve(moments.online.energy, lam_z)
     lam_plus = torch.full_like(lam_z, torch.nan)
     if moments.lam_plus is not None:
         lam_plus = moments.lam_plus
@@ -85,17 +85,17 @@ def read(moments: Moments, variance: Tensor, rows: int, m: int, sampled: bool) -
         "feature/variance": variance,
     }
     return Spectra(
-        moments.lam_p,
-        lam_z,
-        lam_plus,
-        moments.lam_y,
-        curve,
-        directional,
-        {name: float(value) for name, value in scalars.items()},
-        rows,
-        ideal_filter(lam_plus, lam_z),
-        count,
-        sampled,
+        lam_online=moments.lam_p,
+        lam_target=lam_z,
+        lam_positive=lam_plus,
+        lam_projection=moments.lam_y,
+        curve=curve,
+        curve_directional=directional,
+        scalars={name: float(value) for name, value in scalars.items()},
+        rows=rows,
+        ideal=ideal_filter(lam_plus, lam_z),
+        leading=count,
+        sampled=sampled,
     )
 
 
@@ -129,10 +129,11 @@ def _alignments(
     """By the 99.99 % rule and with the paper's m, unweighted as printed and weighted."""
     if directions is None:
         return {}
+    energy, norm = directions
     return {
-        f"{name}{'_weighted' * weighted}{suffix}": weighted_cosine(*directions, lam, of, weighted)
-        for suffix, of in (("", count), ("_paper_m", m))
-        for weighted in (False, True)
+        f"{name}{weights}{rule}": weighted_cosine(energy, norm, lam, of, weighted)
+        for rule, of in (("", count), ("_paper_m", m))
+        for weights, weighted in (("", False), ("_weighted", True))
     }
 
 

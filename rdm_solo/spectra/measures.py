@@ -68,7 +68,7 @@ def rankme(lam_or_C: Tensor) -> Tensor:
     With :math:`\sigma = \sqrt\lambda` this is RankMe (Garrido et al., ICML 2023; there with 1e-7
     added to each q). It is another number than :func:`effective_rank`, never smaller, and is here
     so that figures from elsewhere can be compared. Eigenvalues that are rounding noise count as
-    zero: their roots would be none.
+    zero: their square roots would not be negligible.
 
     Shapes: ``(k,)`` or ``(k, k) -> ()``.
 
@@ -180,21 +180,21 @@ def alignment(C_p: Tensor, C_z: Tensor, m: int | None = None, weighted: bool = F
     if not 1 <= m <= len(lam):
         raise ValueError(f"m must lie between 1 and k={len(lam)}, got {m}.")
     image = C_p.double() @ u
-    held = (u * image).sum(0)
-    return weighted_cosine(held, torch.linalg.vector_norm(image, dim=0), lam, m, weighted)
+    energy = (u * image).sum(0)
+    return weighted_cosine(energy, torch.linalg.vector_norm(image, dim=0), lam, m, weighted)
 
 
-def weighted_cosine(held: Tensor, norm: Tensor, lam: Tensor, m: int, weighted: bool) -> Tensor:
+def weighted_cosine(energy: Tensor, norm: Tensor, lam: Tensor, m: int, weighted: bool) -> Tensor:
     r"""The mean of :math:`u_i^T C u_i / \|C u_i\|` over the m first directions.
 
-    ``held`` and ``norm`` are numerators and denominators; ``weighted`` weighs by ``lam``. A
+    ``energy`` and ``norm`` are numerators and denominators; ``weighted`` weighs by ``lam``. A
     direction that C maps to nothing counts as 0.
 
     >>> one, lam = torch.ones(2), torch.tensor([3.0, 1.0])
     >>> float(weighted_cosine(one, torch.tensor([1.0, 2.0]), lam, 2, weighted=True))
     0.875
     """
-    cosine = (held / torch.where(norm > 0, norm, 1.0))[:m]
+    cosine = (energy / torch.where(norm > 0, norm, 1.0))[:m]
     lam = lam[:m]
     weights = lam if weighted and lam.sum() > 0 else torch.ones_like(lam)
     return (cosine * weights).sum() / weights.sum()

@@ -13,9 +13,9 @@ __all__ = ["Directions", "Moments", "from_matrices", "from_rows"]
 
 
 class Directions(NamedTuple):
-    """What a matrix C does to each of the target's eigenvectors: u^T C u, and the norm of C u."""
+    """For each of the target's eigenvectors u and a matrix C: u^T C u, and the norm of C u."""
 
-    held: Tensor
+    energy: Tensor
     norm: Tensor
 
 
@@ -101,8 +101,8 @@ def _positives(
     root = s.clamp_min(0).sqrt()[:, None] * q.mT
     lam = _eigenvalues(root.roll(n, 1) @ root.mT / (2 * n))
     z_u, plus_u = gram @ w, cross.mT @ w
-    held = (z_u * plus_u).sum(0) / n
-    return lam, Directions(held, _norm(torch.cat([plus_u, z_u]), both) / (2 * n))
+    energy = (z_u * plus_u).sum(0) / n
+    return lam, Directions(energy, _norm(torch.cat([plus_u, z_u]), both) / (2 * n))
 
 
 def _norm(coefficients: Tensor, gram: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 Each row gets a hash of its bits, and the rows with the smallest hashes stay. The smallest of a
 union are among the smallest of its parts, so several processes together keep what one would.
 
-Rows as long as a DINO head's are 256 KiB each: nothing here copies more than a block of columns.
+A row of a DINO head is 256 KiB long: nothing here copies more than a few rows at a time.
 """
 
 from __future__ import annotations
@@ -13,60 +13,51 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["LAST", "blocks", "exchange", "keys", "smallest"]
+__all__ = ["LAST", "few_rows", "keep_smallest", "row_hashes"]
 
-# The key of rows that are not to be taken: no hash is as large.
+# The hash of rows that are not to be taken: no other is as large.
 LAST = 2**63 - 1
 # How many numbers are copied or widened at a time: as int64 or float64 they stay in a CPU's cache.
 BLOCK = 2**18
 
 
-def blocks(x: Tensor) -> Iterator[slice]:
-    """Columns of ``x``, as many at a time as make about ``BLOCK`` numbers.
+def few_rows(rows: int, width: int) -> Iterator[slice]:
+    """Slices of that many rows, each of about ``BLOCK`` numbers.
 
-    >>> [columns.stop for columns in blocks(torch.zeros(1, 2 * BLOCK))]
-    [262144, 524288]
+    >>> list(few_rows(3, BLOCK // 2))
+    [slice(0, 2, None), slice(2, 3, None)]
     """
-    step = max(256, BLOCK // max(1, len(x)))
-    for start in range(0, x.shape[1], step):
-        yield slice(start, min(start + step, x.shape[1]))
+    step = max(1, BLOCK // width)
+    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
 
-def keys(parts: Sequence[Tensor], whole: Tensor) -> Tensor:
-    """A hash of each row of all parts together; rows that are not whole get the last key.
+def row_hashes(parts: Sequence[Tensor], whole: Tensor) -> Tensor:
+    """A hash of each row of all parts together; rows that are not whole get the last one.
 
-    Integers alone, modulo 2^64, on the bits of the numbers: no rounding, whatever the order. A
-    tensor that is several of the parts is read once.
+    Integers alone, modulo 2^64, on the bits of the numbers: no rounding, whatever the order.
 
     Shapes: ``[(N, k), ...], (N,) -> (N,)``, int64.
 
     >>> x = torch.tensor([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]])
-    >>> a, b, c = keys([x], torch.tensor([True, True, True])).tolist()
+    >>> a, b, c = row_hashes([x], torch.tensor([True, True, True])).tolist()
     >>> a == c, a == b
     (True, False)
     """
-    widths = [x.shape[1] * _words(x) for x in parts]
-    odd = 2 * _mixed(torch.arange(sum(widths), device=whole.device)) + 1
-    factors: dict[int, Tensor] = {}
-    for part, own in zip(parts, torch.split(odd, widths)):
-        factors[id(part)] = factors[id(part)] + own if id(part) in factors else own
     total = torch.zeros(len(whole), dtype=torch.long, device=whole.device)
-    for part in {id(x): x for x in parts}.values():
-        words = _words(part)
-        for columns in blocks(part):
-            own = factors[id(part)][columns.start * words : columns.stop * words]
-            total += (_bits(part[:, columns]) * own).sum(1)
+    start = 0
+    for part in parts:
+        words = part.shape[1] * (2 if part.dtype == torch.double else 1)
+        odd = 2 * _mixed(torch.arange(start, start + words, device=whole.device)) + 1
+        for rows in few_rows(*part.shape):
+            total[rows] += (_bits(part[rows]) * odd).sum(1)
+        start += words
     return torch.where(whole, _mixed(total).clamp_max(LAST - 1), LAST)
-
-
-def _words(x: Tensor) -> int:
-    return 2 if x.dtype == torch.double else 1
 
 
 def _bits(x: Tensor) -> Tensor:
     """int32 words: the sign of a float64 as one int64 would reach the hash's highest bit alone,
     and any two changes of sign would cancel."""
-    bits = x.contiguous() if x.dtype == torch.double else x.float()
+    bits = x.contiguous() if x.dtype == torch.double else x.float().contiguous()
     return bits.view(torch.int)
 
 
@@ -85,36 +76,25 @@ def _shifted(x: Tensor, by: int) -> Tensor:
     return shifted
 
 
-def exchange(rows: Tensor, key: Tensor, parts: Sequence[Tensor], new: Tensor) -> None:
-    """In place: of the rows kept and the new ones, those with the smallest keys.
+def keep_smallest(kept: Tensor, key: Tensor, parts: Sequence[Tensor], new: Tensor) -> None:
+    """In place: of the rows kept and the new ones, those with the smallest hashes.
 
-    The i-th smallest new key enters where it is below the i-th largest of those kept. As many
+    The i-th smallest new hash enters where it is below the i-th largest of those kept. As many
     places are written whatever enters, so the host need not know; the rest get what they had.
 
     Shapes: ``(N, P, k), (N,), P times (B, k), (B,)``.
 
-    >>> rows, key = torch.tensor([[[1.0]], [[2.0]]]), torch.tensor([7, LAST])
-    >>> exchange(rows, key, [torch.tensor([[3.0], [4.0], [5.0]])], torch.tensor([9, 5, 8]))
-    >>> rows.flatten(), key
+    >>> kept, key = torch.tensor([[[1.0]], [[2.0]]]), torch.tensor([7, LAST])
+    >>> keep_smallest(kept, key, [torch.tensor([[3.0], [4.0], [5.0]])], torch.tensor([9, 5, 8]))
+    >>> kept.flatten(), key
     (tensor([1., 4.]), tensor([7, 5]))
     """
     size = min(len(key), len(new))
     largest, places = key.topk(size)
     least, chosen = new.topk(size, largest=False)
     enters = (least < largest)[:, None]
-    key.index_copy_(0, places, least.minimum(largest))
-    for kept, part in zip(rows.unbind(1), parts):
-        for columns in blocks(part):
-            old = kept[:, columns].index_select(0, places)
-            entrants = part[:, columns].index_select(0, chosen).to(old.dtype)
-            kept[:, columns].index_copy_(0, places, torch.where(enters, entrants, old))
-
-
-def smallest(key: Tensor, size: int) -> Tensor:
-    """The places of the ``size`` smallest keys, in their order, without any last key.
-
-    >>> smallest(torch.tensor([7, LAST, 9, 5]), size=2), smallest(torch.tensor([LAST, 9]), size=2)
-    (tensor([3, 0]), tensor([1]))
-    """
-    least, places = key.topk(min(size, len(key)), largest=False)
-    return places[least < LAST]
+    key[places] = least.minimum(largest)
+    for output, part in zip(kept.unbind(1), parts):
+        for rows in few_rows(size, output.shape[1]):
+            entering = part[chosen[rows]].to(output.dtype)
+            output[places[rows]] = entering.where(enters[rows], output[places[rows]])

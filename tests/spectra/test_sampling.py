@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from rdm_solo.spectra import BranchSpectra
-from rdm_solo.spectra.sampling import BLOCK, LAST, keys
+from rdm_solo.spectra.sampling import BLOCK, LAST, row_hashes
 
 NAMES = ("online", "target", "positive", "projection")
 
@@ -60,7 +60,7 @@ def test_the_rows_kept_are_the_smallest_of_all_hashed_at_once(seed, sizes, sampl
         metric.update(**of(parts, rows))
 
     four = [*parts.values(), *([] if "projection" in names else [parts["target"]])]
-    key, order = keys(four, ~broken).sort()
+    key, order = row_hashes(four, ~broken).sort()
     order = order[: min(sample, n - int(broken.sum()))]
     kept, place = metric.kept_keys[0].sort()
     assert kept[: len(order)].tolist() == key[: len(order)].tolist()
@@ -74,17 +74,17 @@ def test_rows_that_differ_in_signs_alone_are_told_apart(dtype):
     """Where a sign reached the highest bit alone, an even number of changes would cancel."""
     signs = torch.cartesian_prod(*[torch.tensor([1.0, -1.0], dtype=dtype)] * 8)
     for parts in ([signs], [signs, signs], [signs, -signs]):
-        assert len(keys(parts, torch.ones(256, dtype=torch.bool)).unique()) == 256
+        assert len(row_hashes(parts, torch.ones(256, dtype=torch.bool)).unique()) == 256
 
 
-def test_blocks_of_columns_leave_the_hash_as_it_is():
+def test_a_rows_hash_does_not_depend_on_how_many_are_hashed_at_once():
     x = features("gaussian", 300, 2000)
     whole = torch.ones(300, dtype=torch.bool)
     assert x.numel() > 2 * BLOCK
     assert torch.equal(
-        keys([x, x], whole), torch.cat([keys([y, y], whole[:1]) for y in x.split(1)])
+        row_hashes([x, x], whole), torch.cat([row_hashes([y, y], whole[:1]) for y in x.split(1)])
     )
-    assert torch.equal(keys([x, x], whole), keys([x, x.clone()], whole))
+    assert torch.equal(row_hashes([x, x], whole), row_hashes([x, x.clone()], whole))
 
 
 class NoCopies(TorchDispatchMode):

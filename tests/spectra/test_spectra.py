@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import rdm_solo.spectra
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.spectra import (
     BranchSpectra,
@@ -26,7 +29,7 @@ from rdm_solo.spectra import (
     rankme,
     spearman,
 )
-from rdm_solo.spectra.sampling import keys
+from rdm_solo.spectra.sampling import row_hashes
 
 
 def numpy_erank(x: np.ndarray) -> float:
@@ -378,7 +381,7 @@ class TestSample:
         x.view(torch.int32)[:, 0] += torch.arange(n, dtype=torch.int32)
         whole = torch.ones(n, dtype=torch.bool)
         for parts in ([x], [x.roll(1, 1)], [torch.zeros(n, 2), x]):
-            key = keys(parts, whole)
+            key = row_hashes(parts, whole)
             assert len(key.unique()) == n
             for bit in range(64):
                 assert abs(int((key >> bit & 1).sum()) - n / 2) < 4 * math.sqrt(n / 4), bit
@@ -409,7 +412,7 @@ class TestSample:
 
 def test_a_size_that_makes_no_sense_is_refused():
     for name in ("dim", "m", "max_dim", "sample"):
-        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+        with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1, got 0"):
             BranchSpectra(**{"dim": 4, name: 0})
 
 
@@ -457,3 +460,16 @@ def test_an_update_waits_for_no_device(max_dim, sample):
         elsewhere.update(*(part.to("meta") for part in parts))
     with NoSync(), pytest.raises(AssertionError, match="in a step"):
         metric.compute()
+
+
+def test_the_functions_need_neither_torchmetrics_nor_torchvision():
+    """Loading torchmetrics takes seconds, and brings torchvision; the metric alone waits for it."""
+    code = (
+        "import sys; from rdm_solo import spectra, theory; spectra.correlation; "
+        "print({'torchmetrics', 'torchvision'} & set(sys.modules)); "
+        "spectra.BranchSpectra; print('torchmetrics' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines() == ["set()", "True"]
+    with pytest.raises(AttributeError, match="has no attribute 'Branches'"):
+        rdm_solo.spectra.Branches  # noqa: B018
