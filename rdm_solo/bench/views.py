@@ -21,10 +21,9 @@ from PIL import Image
 from rdm_solo import data
 from rdm_solo.bench.timing import interleaved, ratio
 from rdm_solo.data import folders
-from rdm_solo.data.decoding import _Decoder
+from rdm_solo.data.decoding import Decoder
 from rdm_solo.data.draws import generator
-from rdm_solo.data.file_loader import FileLoader
-from rdm_solo.data.memory_loader import EpochLoader
+from rdm_solo.data.loaders import EpochLoader, FileLoader, Loader
 from rdm_solo.data.views import Pipeline, Views
 from rdm_solo.methods import solo_learn
 
@@ -90,7 +89,7 @@ def from_files(pipeline: Pipeline, root: Path, batch: int) -> list[Callable[[], 
         views=Views([pipeline]),
         drop_last=False,
     )
-    decoder = _Decoder(source.train, Views([pipeline]), seed=0)  # type: ignore[arg-type]
+    decoder = Decoder(source.train, Views([pipeline]), seed=0)  # type: ignore[arg-type]
 
     def crops_alone() -> int:
         batches = range(0, len(dataset), batch)
@@ -100,7 +99,7 @@ def from_files(pipeline: Pipeline, root: Path, batch: int) -> list[Callable[[], 
     return [theirs, _epoch(loader), crops_alone]
 
 
-def _epoch(loader: EpochLoader) -> Callable[[], int]:
+def _epoch(loader: Loader) -> Callable[[], int]:
     def run() -> int:
         loader.set_epoch(loader.epoch + 1)
         return sum(_count(batch[1]) for batch in loader)

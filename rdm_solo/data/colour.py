@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rdm_solo.data.geometry import _like
+from rdm_solo.data.geometry import match
 
 __all__ = ["blend", "blur", "color_jitter", "luma", "shift_hue", "solarize"]
 
@@ -36,7 +36,7 @@ def blend(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
     tensor([0.7500, 0.5000])
     """
     contrast, saturation, factor = (
-        _like(x, column).view(-1, 1, 1, 1)
+        match(x, column).view(-1, 1, 1, 1)
         for column in (operation == _CONTRAST, operation == _SATURATION, factor)
     )
     rest = 1 - factor
@@ -64,11 +64,11 @@ def shift_hue(x: Tensor, shift: Tensor) -> Tensor:
     # Sixths of a turn away from red, 0 to 3: (high - low)/delta in red's sector, and beyond it
     # 2 + (low - r)/delta. One expression for both costs a third of a comparison and a choice.
     hue = (low - r).relu_().add_(high).sub_(r).div_(delta.clamp_min(1e-30)).add_(1)
-    hue = hue.copysign_(g - b).add_(6 * _like(x, shift).view(-1, 1, 1))
+    hue = hue.copysign_(g - b).add_(6 * match(x, shift).view(-1, 1, 1))
     hue.sub_((hue / 6).floor_().mul_(6))
     # Red falls from the top as the hue leaves 0 (and 6), the others as it leaves 2 and 4.
     centre = torch.tensor([3.0, 2.0, 4.0]).view(3, 1, 1)
-    part = (hue[:, None] - _like(x, centre)).abs_().sub_(1).clamp_(0, 1).mul_(delta[:, None])
+    part = (hue[:, None] - match(x, centre)).abs_().sub_(1).clamp_(0, 1).mul_(delta[:, None])
     torch.add(bottom, part[:, 0], out=r)
     torch.sub(top[:, None], part[:, 1:], out=x[:, 1:])
     return x
@@ -124,7 +124,7 @@ def blur(x: Tensor, sigma: Tensor, radius: int) -> Tensor:
     kernel = (-0.5 * (k / sigma[order, None]) ** 2).exp()
     # Taps that float32 would not see are left out; the widest kernels come first.
     reached = (kernel > 1e-8).sum(0).tolist()
-    kernel = _like(x, kernel / (2 * kernel.sum(1, keepdim=True) - 1)).view(-1, radius + 1, 1, 1, 1)
+    kernel = match(x, kernel / (2 * kernel.sum(1, keepdim=True) - 1)).view(-1, radius + 1, 1, 1, 1)
     place = order.to(x.device, non_blocking=True)
     x = x.index_select(0, place)
     for axis, margin in ((3, (radius, radius, 0, 0)), (2, (0, 0, radius, radius))):

@@ -142,7 +142,7 @@ def _scaled(
     return [top, left, bottom - top, right - left]
 
 
-class _Decoder(MapDataset[Decoded]):
+class Decoder(MapDataset[Decoded]):
     """What workers run: a task is an epoch and the numbers of the images of a batch."""
 
     def __init__(self, files: Files, views: Views | None, seed: int) -> None:

@@ -11,17 +11,12 @@ from torch import Tensor
 
 __all__ = ["DRAWS", "generator", "random_rows"]
 
-# Columns of the table. The first twenty are the ten tries of a crop's area and aspect ratio.
-# Every pipeline reads the same columns, so switching one operation on leaves the others' draws.
-_TRIES = 10
-
-
-_TOP, _LEFT, _FLIP, _ROTATE, _JITTER, _FACTORS, _ORDER, _GREY, _BLUR, _SIGMA, _SOLARIZE = (
-    *range(20, 26),
-    *range(29, 34),
-)
-
-
+# Columns of a row. The first TRIES are areas of a crop, the next TRIES aspect ratios, and FACTORS
+# and the three after it the strengths of the jitter. Every pipeline reads the same columns, so
+# switching one operation on leaves the others' draws.
+TRIES = 10
+TOP, LEFT, FLIP, ROTATE, JITTER, FACTORS = range(20, 26)
+ORDER, GREY, BLUR, SIGMA, SOLARIZE = range(29, 34)
 DRAWS = 34
 
 

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from rdm_solo.data.images import DataError, Dataset, Files, Reading, check_switch
+from rdm_solo.data.images import DataError, Dataset, Files, Reading
+from rdm_solo.messages import check_switch
 
 __all__ = ["folder", "imagenet", "imagenet100", "imagenet100_classes"]
 
@@ -59,7 +60,8 @@ def folder(
         **reading: see :class:`Reading` (``image_size`` is its ``size``).
     """
     how = _reading(reading)
-    check_switch("labels", labels, null=True)
+    if labels is not None:
+        check_switch("dataset.labels", labels, alternative="null")
     _check_moments(mean, std, how.channels)
     root = _existing(root)
     train_root = root / train

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rdm_solo.data.draws import _LEFT, _TOP, _TRIES
+from rdm_solo.data.draws import LEFT, TOP, TRIES
 
-__all__ = ["crop_boxes", "crop_resize"]
+__all__ = ["crop_boxes", "crop_resize", "match"]
 
 
 def crop_boxes(
@@ -33,15 +33,15 @@ def crop_boxes(
     """
     u = u.double()
     height, width = (torch.as_tensor(side, dtype=torch.float64) for side in (height, width))
-    area = (height * width).view(-1, 1) * (scale[0] + (scale[1] - scale[0]) * u[:, :_TRIES])
+    area = (height * width).view(-1, 1) * (scale[0] + (scale[1] - scale[0]) * u[:, :TRIES])
     low, high = math.log(ratio[0]), math.log(ratio[1])
-    aspect = (low + (high - low) * u[:, _TRIES : 2 * _TRIES]).exp()
+    aspect = (low + (high - low) * u[:, TRIES : 2 * TRIES]).exp()
     h, w = (area / aspect).sqrt().round(), (area * aspect).sqrt().round()
     fits = (w > 0) & (w <= width.view(-1, 1)) & (h > 0) & (h <= height.view(-1, 1))
     first = fits.to(torch.uint8).argmax(1, keepdim=True)
     h, w = h.gather(1, first)[:, 0], w.gather(1, first)[:, 0]
-    top = (u[:, _TOP] * (height - h + 1)).floor()
-    left = (u[:, _LEFT] * (width - w + 1)).floor()
+    top = (u[:, TOP] * (height - h + 1)).floor()
+    left = (u[:, LEFT] * (width - w + 1)).floor()
     box = torch.stack((top, left, h, w), 1)
 
     h = torch.minimum(height, (width / ratio[0]).round())
@@ -76,15 +76,18 @@ def crop_resize(
             return x
         boxes, flip = torch.tensor([[0, 0, size, size]]).expand(len(x), 4), None
 
-    top, left, height, width = _like(x, boxes).view(-1, 4, 1, 1).unbind(1)
+    top, left, height, width = match(x, boxes).view(-1, 4, 1, 1).unbind(1)
     pos = torch.arange(size, device=x.device, dtype=x.dtype) - (size - 1) / 2
     dx, dy = pos.view(1, 1, -1), pos.view(1, -1, 1)
     if angle is not None:
         angle = angle.double()
-        cos, sin = _like(x, angle.cos()).view(-1, 1, 1), _like(x, angle.sin()).view(-1, 1, 1)
+        cos, sin = (
+            match(x, angle.cos()).view(-1, 1, 1),
+            match(x, angle.sin()).view(-1, 1, 1),
+        )
         dx, dy = dx * cos - dy * sin, dx * sin + dy * cos
     if flip is not None:
-        dx = dx * _like(x, 1 - 2 * flip.long()).view(-1, 1, 1)
+        dx = dx * match(x, 1 - 2 * flip.long()).view(-1, 1, 1)
     grid = torch.stack(
         (
             _grid_coordinate(dx, left, width, size, x.shape[-1]).expand(-1, size, size),
@@ -104,7 +107,7 @@ def _grid_coordinate(offset: Tensor, start: Tensor, length: Tensor, size: int, f
 def _shrink(x: Tensor, boxes: Tensor, size: int, flip: Tensor | None) -> Tensor:
     """Crop and resize with a triangle filter as wide as the reduction, one axis at a time."""
     n, c, height, width = x.shape
-    top, left, h, w = _like(x, boxes).view(-1, 4, 1, 1).unbind(1)
+    top, left, h, w = match(x, boxes).view(-1, 4, 1, 1).unbind(1)
     rows = torch.arange(n * c, device=x.device).view(n, c, 1) * height
     flat, out = x.reshape(n * c * height, width), torch.zeros((), device=x.device, dtype=x.dtype)
     for index, weight in _taps(top, h, size, height, None):
@@ -143,6 +146,6 @@ def _taps(
     ]
 
 
-def _like(x: Tensor, values: Tensor) -> Tensor:
+def match(x: Tensor, values: Tensor) -> Tensor:
     """Host ``values`` with the device and dtype of ``x``, without waiting for the device."""
     return values.to(x.dtype).to(x.device, non_blocking=True)

@@ -11,23 +11,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["DataError", "Dataset", "Files", "Images", "Reading", "check_switch"]
+from rdm_solo.messages import check_choice, check_switch, check_whole
+
+__all__ = ["DataError", "Dataset", "Files", "Images", "Reading", "check_side"]
 
 
 class DataError(ValueError):
     """A data set is not where the configuration says, or cannot be read."""
 
 
-def check_switch(name: str, value: object, null: bool = False) -> None:
-    """Refuse what is neither true nor false; Hydra hands over the words ``no`` and ``off``.
+# Sides of an image in pixels. Crops, rotations and blurs of fewer show nothing, and a batch of more
+# fits into no memory.
+SMALLEST, LARGEST = 4, 4096
 
-    >>> check_switch("download", "no")
+
+def check_side(name: str, value: object) -> None:
+    """Refuse a side of an image or view that is too small to be cropped, or far too large.
+
+    >>> check_side("dataset.image_size", 1)
     Traceback (most recent call last):
-    ValueError: dataset.download='no' is not allowed: give true or false
+    ValueError: dataset.image_size must be a whole number from 4 to 4096, got 1.
     """
-    if not isinstance(value, bool) and not (null and value is None):
-        allowed = "true, false or null" if null else "true or false"
-        raise ValueError(f"dataset.{name}={value!r} is not allowed: give {allowed}")
+    check_whole(name, value, SMALLEST, LARGEST)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,9 +113,6 @@ class Dataset:
                 )
 
 
-INTERPOLATIONS = ("bilinear", "bicubic")
-
-
 @dataclass(frozen=True)
 class Reading:
     """How files become pixels.
@@ -133,31 +135,20 @@ class Reading:
     skip_broken: bool = False
 
     def __post_init__(self) -> None:
-        check_switch("skip_broken", self.skip_broken)
-        _check_whole("image_size", self.size, 1)
+        check_switch("dataset.skip_broken", self.skip_broken)
+        check_side("dataset.image_size", self.size)
         if self.resize is not None:
-            _check_whole("resize", self.resize, self.size)
+            check_whole("dataset.resize", self.resize, self.size, 2 * LARGEST, alternative="null")
         if self.workers is not None:
-            _check_whole("workers", self.workers, 0)
+            check_whole("dataset.workers", self.workers, 0, 1024, alternative="null")
         if self.channels not in (1, 3):
-            raise ValueError(f"dataset.channels={self.channels!r} is not allowed: give 3 or 1")
-        if self.interpolation not in INTERPOLATIONS:
-            raise ValueError(
-                f"dataset.interpolation={self.interpolation!r} is not allowed: give "
-                f"{' or '.join(INTERPOLATIONS)}"
-            )
+            raise ValueError(f"dataset.channels must be 3 or 1, got {self.channels!r}.")
+        check_choice("dataset.interpolation", self.interpolation, ("bilinear", "bicubic"))
 
     @property
     def shorter_side(self) -> int:
         """Pixels of a clean image's shorter side before the crop."""
         return round(self.size * 8 / 7) if self.resize is None else self.resize
-
-
-def _check_whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(
-            f"dataset.{name}={value!r} is not allowed: give a whole number of at least {least}"
-        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rdm_solo.data.draws import generator
-from rdm_solo.data.images import DataError, Dataset, Images, check_switch
+from rdm_solo.data.images import DataError, Dataset, Images, check_side
+from rdm_solo.messages import check_switch, check_whole
 
 __all__ = ["cifar10", "cifar100", "digits", "synthetic"]
 
@@ -41,7 +43,10 @@ def cifar10(root: str | Path, download: bool = False) -> Dataset:
 
     With ``download`` it is fetched into ``root`` first, unless it is there already.
     """
-    return _cifar("cifar10", root, download, 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+    from torchvision.datasets import CIFAR10  # type: ignore[import-untyped, unused-ignore]
+
+    moments = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+    return Dataset("cifar10", *_cifar(CIFAR10, root, download), 10, *moments)
 
 
 def cifar100(root: str | Path, download: bool = False) -> Dataset:
@@ -49,58 +54,55 @@ def cifar100(root: str | Path, download: bool = False) -> Dataset:
 
     With ``download`` it is fetched into ``root`` first, unless it is there already.
     """
-    return _cifar(
-        "cifar100", root, download, 100, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
-    )
+    from torchvision.datasets import CIFAR100
+
+    moments = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
+    return Dataset("cifar100", *_cifar(CIFAR100, root, download), 100, *moments)
 
 
-def _cifar(
-    name: str,
-    root: str | Path,
-    download: bool,
-    num_classes: int,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-) -> Dataset:
-    check_switch("download", download)
-    from torchvision.datasets import CIFAR10, CIFAR100  # type: ignore[import-untyped, unused-ignore]
+def _cifar(source: Any, root: str | Path, download: bool) -> tuple[Images, Images]:
+    """The training and the test images; torchvision checks the files, and fetches them."""
+    check_switch("dataset.download", download)
+    root = Path(root).expanduser()
+    parts = []
+    for train in (True, False):
+        try:
+            part = source(str(root), train=train, download=download and train)
+        except (OSError, RuntimeError, EOFError) as error:
+            raise DataError(_cifar_fault(source, root, download, error)) from error
+        # torchvision hands out height, width, channel.
+        images = torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous()
+        parts.append(Images(images, torch.tensor(part.targets, dtype=torch.int64)))
+    return parts[0], parts[1]
+
+
+def _cifar_fault(source: Any, root: Path, download: bool, error: Exception) -> str:
+    """What is wrong with CIFAR's files, and what to do about it."""
     from torchvision.datasets.utils import check_integrity  # type: ignore[import-untyped, unused-ignore]
 
-    source = CIFAR10 if name == "cifar10" else CIFAR100
-    root = Path(root).expanduser()
-    folder = root / source.base_folder
-    checksums = [*source.train_list, *source.test_list]
-    checksums.append([source.meta["filename"], source.meta["md5"]])
-    if download and not all(check_integrity(folder / file, md5) for file, md5 in checksums):
-        try:
-            source(str(root), download=True)
-        except (OSError, RuntimeError, EOFError) as error:
-            reason = str(error).rstrip(".")
-            raise DataError(
-                f"dataset.download=true failed to fetch {source.url} into dataset.root={root} "
-                f"({type(error).__name__}: {reason}): fetch it elsewhere, or point dataset.root "
-                f"at a folder that holds {source.base_folder}"
-            ) from error
+    folder, reason = root / source.base_folder, str(error).rstrip(".")
+    if download:
+        return (
+            f"dataset.download=true failed to fetch {source.url} into dataset.root={root} "
+            f"({type(error).__name__}: {reason}): fetch it elsewhere, or point dataset.root "
+            f"at a folder that holds {source.base_folder}"
+        )
     if not folder.is_dir():
-        raise DataError(
+        return (
             f"dataset.root={root} holds no {source.base_folder} (looked at {folder.absolute()}): "
             "set dataset.download=true, or point dataset.root at the folder that holds "
             f"{source.base_folder}"
         )
-    for file, md5 in checksums:
-        if not check_integrity(folder / file, md5):
-            state = "does not match its checksum" if (folder / file).exists() else "is missing"
-            raise DataError(
-                f"{folder / file} {state}: set dataset.download=true to fetch {name} again, or "
-                "point dataset.root at an intact copy"
-            )
-    parts = []
-    for train in (True, False):
-        part = source(str(root), train=train)
-        # torchvision hands out height, width, channel.
-        images = torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous()
-        parts.append(Images(images, torch.tensor(part.targets, dtype=torch.int64)))
-    return Dataset(name, parts[0], parts[1], num_classes, mean, std)
+    meta = [source.meta["filename"], source.meta["md5"]]
+    for name, md5 in (*source.train_list, *source.test_list, meta):
+        if not check_integrity(folder / name, md5):
+            state = "does not match its checksum" if (folder / name).exists() else "is missing"
+            reason = f"{folder / name} {state}"
+            break
+    return (
+        f"{reason}: set dataset.download=true to fetch it again, or point dataset.root at an "
+        "intact copy"
+    )
 
 
 def synthetic(
@@ -118,19 +120,11 @@ def synthetic(
     >>> synthetic(num_train=8, num_val=4, size=16).train.images.shape
     torch.Size([8, 3, 16, 16])
     """
-    options = {
-        "num_train": num_train,
-        "num_val": num_val,
-        "size (dataset.image_size)": size,
-        "channels": channels,
-        "num_classes": num_classes,
-    }
-    for name, value in options.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(
-                f"the synthetic data set's {name} must be a whole number of at least 1, "
-                f"got {value!r}"
-            )
+    counts = {"num_train": num_train, "num_val": num_val, "num_classes": num_classes}
+    for name, value in counts.items():
+        check_whole(f"dataset.{name}", value, 1)
+    check_whole("dataset.channels", channels, 1, 1024)
+    check_side("dataset.image_size", size)
 
     def smooth(n: int, draw: torch.Generator) -> Tensor:
         coarse = torch.randn(n, channels, 4, 4, generator=draw)

@@ -22,26 +22,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rdm_solo.data import draws
 from rdm_solo.data.colour import blur, color_jitter, luma, solarize
-from rdm_solo.data.draws import (
-    _BLUR,
-    _FACTORS,
-    _FLIP,
-    _GREY,
-    _JITTER,
-    _ORDER,
-    _ROTATE,
-    _SIGMA,
-    _SOLARIZE,
-    DRAWS,
-    random_rows,
-)
+from rdm_solo.data.draws import DRAWS, random_rows
 from rdm_solo.data.geometry import crop_boxes, crop_resize
+from rdm_solo.data.images import check_side
+from rdm_solo.messages import check_number, check_whole
 
 __all__ = ["Parameters", "Pipeline", "Views"]
 
-_ORDERS = torch.tensor(list(itertools.permutations(range(4))))
-
+ORDERS = torch.tensor(list(itertools.permutations(range(4))))  # of the jitter's operations
 
 # A CPU works through a batch in pieces whose images stay near its cache.
 _PIECE_VALUES = 128 * 3 * 32 * 32
@@ -111,14 +101,13 @@ class Pipeline:
     rotate: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("size", "num_crops"):
-            _check(name, getattr(self, name), "a whole number of at least 1", 1, whole=True)
-        for name in ("flip", "jitter", "grey", "blur", "solarize"):
-            _check(name, getattr(self, name), "a probability between 0 and 1", 0, 1)
+        check_side("size (dataset.image_size)", self.size)
+        check_whole("num_crops", self.num_crops, 1)
+        for name in ("flip", "jitter", "grey", "blur", "solarize", "solarize_threshold"):
+            check_number(name, getattr(self, name), 0, 1)
         for name in ("brightness", "contrast", "saturation", "rotate"):
-            _check(name, getattr(self, name), "a number of at least 0", 0)
-        _check("hue", self.hue, "a number between 0 and 0.5", 0, 0.5)
-        _check("solarize_threshold", self.solarize_threshold, "a number between 0 and 1", 0, 1)
+            check_number(name, getattr(self, name), 0)
+        check_number("hue", self.hue, 0, 0.5)
         for name, largest in (("crop_scale", 1.0), ("crop_ratio", None), ("blur_sigma", None)):
             # A YAML list arrives as a list type of its own; a tuple keeps this object hashable.
             object.__setattr__(self, name, _check_range(name, getattr(self, name), largest))
@@ -181,18 +170,19 @@ class Pipeline:
         u = u.double()
         blends = (self.brightness, self.contrast, self.saturation)
         limits = [(max(0.0, 1 - strength), 1 + strength) for strength in blends]
+        least, most = self.blur_sigma
         low, high = torch.tensor([*limits, (-self.hue, self.hue)], dtype=torch.float64).T
         return Parameters(
             boxes=self.boxes(u, height, width),
-            flip=u[:, _FLIP] < self.flip,
-            angle=self.rotate * (2 * u[:, _ROTATE] - 1),
-            jitter=u[:, _JITTER] < self.jitter,
-            factors=low + (high - low) * u[:, _FACTORS : _FACTORS + 4],
-            order=_ORDERS[(u[:, _ORDER] * len(_ORDERS)).long()],
-            grey=u[:, _GREY] < self.grey,
-            blur=u[:, _BLUR] < self.blur,
-            sigma=self.blur_sigma[0] + (self.blur_sigma[1] - self.blur_sigma[0]) * u[:, _SIGMA],
-            solarize=u[:, _SOLARIZE] < self.solarize,
+            flip=u[:, draws.FLIP] < self.flip,
+            angle=self.rotate * (2 * u[:, draws.ROTATE] - 1),
+            jitter=u[:, draws.JITTER] < self.jitter,
+            factors=low + (high - low) * u[:, draws.FACTORS : draws.FACTORS + 4],
+            order=ORDERS[(u[:, draws.ORDER] * len(ORDERS)).long()],
+            grey=u[:, draws.GREY] < self.grey,
+            blur=u[:, draws.BLUR] < self.blur,
+            sigma=least + (most - least) * u[:, draws.SIGMA],
+            solarize=u[:, draws.SOLARIZE] < self.solarize,
         )
 
     def _views(self, x: Tensor, drawn: Parameters) -> Tensor:
@@ -297,19 +287,6 @@ def _where(chosen: Tensor, transform: Callable[..., Tensor], x: Tensor, *columns
     return x.index_copy_(0, place, transform(picked, *(column[rows] for column in columns)))
 
 
-def _check(
-    name: str,
-    value: float,
-    allowed: str,
-    low: float,
-    high: float = math.inf,
-    whole: bool = False,
-) -> None:
-    kind = int if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
-        raise ValueError(f"{name}={value!r} is not allowed: give {allowed}")
-
-
 def _check_range(name: str, value: Sequence[float], largest: float | None) -> tuple[float, float]:
     try:
         low, high = (float(v) for v in value)
@@ -318,6 +295,6 @@ def _check_range(name: str, value: Sequence[float], largest: float | None) -> tu
     if not 0 < low <= high <= (largest or math.inf) or math.isinf(high):
         limit = "" if largest is None else f" and at most {largest:g}"
         raise ValueError(
-            f"{name}={value!r} is not allowed: give two numbers [smallest, largest] above 0{limit}"
+            f"{name} must be two numbers [smallest, largest] above 0{limit}, got {value!r}."
         )
     return low, high

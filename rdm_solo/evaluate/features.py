@@ -9,9 +9,8 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from rdm_solo.data.file_loader import FileLoader
-from rdm_solo.data.images import Dataset, Files
-from rdm_solo.data.memory_loader import EpochLoader
+from rdm_solo.data.images import Dataset
+from rdm_solo.data.loaders import Loader, loader
 from rdm_solo.data.views import Pipeline, Views
 
 __all__ = ["PIECE", "Loaders", "channels", "extract", "represent"]
@@ -26,7 +25,7 @@ class Loaders:
         self, dataset: Dataset, cfg: DictConfig, device: torch.device, channels: int
     ) -> None:
         self.dataset, self.device, self.seed = dataset, device, cfg.seed
-        self.expand = None if channels == dataset.train.channels else channels
+        self.channels = channels
         own = hydra.utils.instantiate(cfg.dataset.views).pipelines[0]
         self.size = own.size
         crop_scale, flip = cfg.augmentation.crop_scale, cfg.augmentation.flip
@@ -44,33 +43,32 @@ class Loaders:
         options |= self.augmentation
         return Views([Pipeline(size=self.size, num_crops=1, **options)])
 
-    def augmented(self, batch_size: int) -> EpochLoader:
-        return self._loader(self.dataset.train, batch_size, views=self.views, drop_last=False)
+    def augmented(self, batch_size: int) -> Loader:
+        return self._loader("train", batch_size, views=self.views, drop_last=False)
 
-    def plain(self, part: str) -> EpochLoader:
-        return self._loader(getattr(self.dataset, part), PIECE)
+    def plain(self, part: str) -> Loader:
+        return self._loader(part, PIECE)
 
-    def _loader(self, images: Any, batch_size: int, **options: Any) -> EpochLoader:
-        return (FileLoader if isinstance(images, Files) else EpochLoader)(
-            images,
+    def _loader(self, part: str, batch_size: int, **options: Any) -> Loader:
+        return loader(
+            self.dataset,
+            part,
             batch_size,
-            mean=self.dataset.mean,
-            std=self.dataset.std,
             seed=self.seed,
             device=self.device,
-            expand_channels=self.expand,
+            expand_channels=self.channels,
             **options,
         )
 
 
-def extract(backbone: nn.Module, loader: EpochLoader) -> tuple[Tensor, Tensor]:
+def extract(backbone: nn.Module, loader: Loader) -> tuple[Tensor, Tensor]:
     """Features ``(N, d)`` and labels of plain images, in order.
 
     They stay on the device where they fit into half of its free memory.
     """
     features = labels = None
     row = 0
-    for x, y in loader:  # type: ignore[misc]
+    for x, y in loader:
         out = represent(backbone, x)
         if features is None or labels is None:
             n = len(loader.images)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from rdm_solo.data.images import Dataset
-    from rdm_solo.data.memory_loader import EpochLoader
+    from rdm_solo.data.loaders import Loader
     from rdm_solo.runs.folder import Run
 
 __all__ = ["Replay", "checkpoint_of", "load"]
@@ -41,7 +41,7 @@ class Replay:
     """
 
     model: Any
-    loader: EpochLoader
+    loader: Loader
     epoch: int
     queue: Tensor | None = None
 
@@ -105,25 +105,21 @@ def load(run: Run, device: str | torch.device = "cpu", batch_size: int | None = 
         spectral.set_epoch(epoch)
     model.to(device).train().requires_grad_(False)
 
-    expand = solo_learn.input_channels(full)
     wanted = batch_size or run.summary.get("derived", {}).get("filter_batch", full.batch_size)
-    from rdm_solo.data.file_loader import FileLoader
-    from rdm_solo.data.images import Files
-    from rdm_solo.data.memory_loader import EpochLoader
+    from rdm_solo.data.loaders import loader
 
-    loader = (FileLoader if isinstance(dataset.train, Files) else EpochLoader)(
-        dataset.train,  # type: ignore[arg-type]
+    batches = loader(
+        dataset,
+        "train",
         min(int(wanted), len(dataset.train)),
-        mean=dataset.mean,
-        std=dataset.std,
         views=views,
         seed=full.seed,
         device=device,
-        expand_channels=None if expand == dataset.train.channels else expand,
+        expand_channels=solo_learn.input_channels(full),
         rank=0,
         world_size=1,
     )
-    return Replay(model, loader, epoch, None if queue is None else queue.to(device))
+    return Replay(model, batches, epoch, None if queue is None else queue.to(device))
 
 
 def _data(cfg: DictConfig) -> tuple[Dataset, Any]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from rdm_solo.data.file_loader import FileLoader
-from rdm_solo.data.images import Dataset, Files
-from rdm_solo.data.memory_loader import EpochLoader
+from rdm_solo.data.images import Dataset
+from rdm_solo.data.loaders import Loader, loader
 from rdm_solo.data.views import Views
 from rdm_solo.lightning import pl
 
@@ -26,33 +25,30 @@ class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]
         self.dataset, self.views = dataset, views
         self.batch_size, self.seed = batch_size, seed
         self.expand_channels = expand_channels
-        self._memory: EpochLoader | None = None
+        self._memory: Loader | None = None
 
-    def _loader(self, images: object, **options: object) -> EpochLoader:
-        loader = FileLoader if isinstance(images, Files) else EpochLoader
+    def _loader(self, part: str, batch_size: int, views: Views | None = None) -> Loader:
         return loader(
-            images,  # type: ignore[arg-type]
-            mean=self.dataset.mean,
-            std=self.dataset.std,
+            self.dataset,
+            part,
+            batch_size,
+            views=views,
             seed=self.seed,
             device=self.trainer.strategy.root_device,
             expand_channels=self.expand_channels,
-            **options,  # type: ignore[arg-type]
         )
 
-    def train_dataloader(self) -> EpochLoader:
-        return self._loader(self.dataset.train, batch_size=self.batch_size, views=self.views)
+    def train_dataloader(self) -> Loader:
+        return self._loader("train", self.batch_size, self.views)
 
-    def val_dataloader(self) -> EpochLoader | list[EpochLoader]:
+    def val_dataloader(self) -> Loader | list[Loader]:
         """Validation images; nothing where there are none, or no labels to compare with."""
         if self.dataset.val is None or not self.dataset.labelled:
             return []
-        return self._loader(self.dataset.val, batch_size=512, shuffle=False, drop_last=False)
+        return self._loader("val", 512)
 
-    def memory_dataloader(self) -> EpochLoader:
+    def memory_dataloader(self) -> Loader:
         """Clean training images, in order; the same loader each time, so they are copied once."""
         if self._memory is None:
-            self._memory = self._loader(
-                self.dataset.train, batch_size=512, shuffle=False, drop_last=False
-            )
+            self._memory = self._loader("train", 512)
         return self._memory
