@@ -103,7 +103,8 @@ class Loader(ABC):
             raise ValueError(f"std={tuple(std)} is not allowed: give numbers above 0")
         if expand_channels is not None and channels not in (1, expand_channels):
             raise ValueError(
-                f"expand_channels={expand_channels} needs images of 1 channel, got {channels}"
+                f"the backbone takes {expand_channels} channels (expand_channels): give images of "
+                f"1 or {expand_channels} channels (dataset.channels), not {channels}"
             )
         if (rank is None) != (world_size is None):
             raise ValueError(

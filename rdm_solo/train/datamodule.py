@@ -26,6 +26,8 @@ class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]
         self.batch_size, self.seed = batch_size, seed
         self.expand_channels = expand_channels
         self._memory: Loader | None = None
+        # Refuses now, with a sentence, what could not be loaded when training starts.
+        loader(dataset, "train", batch_size, views=views, expand_channels=expand_channels)
 
     def _loader(self, part: str, batch_size: int, views: Views | None = None) -> Loader:
         return loader(
