@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rdm_solo.data.images import DataError, Dataset, Files, Reading
+from rdm_solo.data.images import DataError, Dataset, Files, Reading, check_moments, path_of
 from rdm_solo.messages import check_switch
 
 __all__ = ["folder", "imagenet", "imagenet100", "imagenet100_classes"]
@@ -29,8 +29,7 @@ __all__ = ["folder", "imagenet", "imagenet100", "imagenet100_classes"]
 log = logging.getLogger("rdm_solo")
 
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and standard deviation
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 
@@ -40,8 +39,8 @@ def folder(
     train: str = "train",
     val: str | None = None,
     labels: bool | None = None,
-    mean: Sequence[float] = IMAGENET_MEAN,
-    std: Sequence[float] = IMAGENET_STD,
+    mean: Sequence[float] = IMAGENET[0],
+    std: Sequence[float] = IMAGENET[1],
     **reading: Any,
 ) -> Dataset:
     """Images below ``root/train`` and ``root/val``, or below ``root`` itself.
@@ -62,16 +61,14 @@ def folder(
     how = _reading(reading)
     if labels is not None:
         check_switch("dataset.labels", labels, alternative="null")
-    _check_moments(mean, std, how.channels)
+    moments = check_moments(mean, std, how.channels)
     root = _existing(root)
-    train_root = root / train
+    train_root = root / path_of("train", train)
+    val_root = root / ("val" if val is None else path_of("val", val))
     if not train_root.is_dir():
-        if train != "train":
-            raise _missing(train_root, "train", root)
-        if (root / (val or "val")).is_dir():
+        if train != "train" or val_root.is_dir():
             raise _missing(train_root, "train", root)
         train_root = root
-    val_root = root / (val or "val")
     if val is not None and not val_root.is_dir():
         raise _missing(val_root, "val", root)
     if labels is None:
@@ -81,11 +78,11 @@ def folder(
         log.info(
             f"{len(files)} images below {train_root} without labels: no validation, no accuracies"
         )
-        return Dataset("folder", files, None, 1, tuple(mean), tuple(std), labelled=False)
+        return Dataset("folder", files, None, 1, *moments, labelled=False)
     if val_root.is_dir():
-        return _labelled("folder", train_root, val_root, None, mean, std, how)
+        return _labelled("folder", train_root, val_root, None, moments, how)
     log.info(f"{root} has no folder {val_root.name!r}: no validation, no accuracies")
-    return _labelled("folder", train_root, None, None, mean, std, how)
+    return _labelled("folder", train_root, None, None, moments, how)
 
 
 def imagenet(root: str | Path, **reading: Any) -> Dataset:
@@ -127,7 +124,7 @@ def _imagenet(
                 "unpack all of it, or use dataset=folder for other sets of classes"
             )
         classes = found
-    return _labelled(name, root / "train", root / "val", classes, IMAGENET_MEAN, IMAGENET_STD, how)
+    return _labelled(name, root / "train", root / "val", classes, IMAGENET, how)
 
 
 def _reading(options: dict[str, Any]) -> Reading:
@@ -137,16 +134,8 @@ def _reading(options: dict[str, Any]) -> Reading:
     return Reading(**options)
 
 
-def _check_moments(mean: Sequence[float], std: Sequence[float], channels: int) -> None:
-    if not len(mean) == len(std) == channels:
-        raise ValueError(
-            f"dataset.mean={list(mean)} and dataset.std={list(std)} need one value for each of "
-            f"dataset.channels={channels}"
-        )
-
-
 def _existing(root: str | Path) -> Path:
-    root = Path(root).expanduser()
+    root = path_of("root", root)
     if root.is_dir():
         return root
     if not root.exists():
@@ -175,8 +164,7 @@ def _labelled(
     train: Path,
     val: Path | None,
     classes: list[str] | None,
-    mean: Sequence[float],
-    std: Sequence[float],
+    moments: tuple[tuple[float, ...], tuple[float, ...]],
     reading: Reading,
 ) -> Dataset:
     parts = [train] if val is None else [train, val]
@@ -204,7 +192,7 @@ def _labelled(
     log.info(
         f"{len(files[0])} training images of {count} classes below {train}; for validation {seen}"
     )
-    return Dataset(name, files[0], files[1] if val else None, count, tuple(mean), tuple(std))
+    return Dataset(name, files[0], files[1] if val else None, count, *moments)
 
 
 def _class_files(root: Path, classes: Sequence[str], reading: Reading) -> Files:

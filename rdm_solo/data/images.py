@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rdm_solo.messages import check_choice, check_switch, check_whole
+from rdm_solo.messages import check_choice, check_number, check_switch, check_whole
 
-__all__ = ["DataError", "Dataset", "Files", "Images", "Reading", "check_side"]
+__all__ = [
+    "DataError",
+    "Dataset",
+    "Files",
+    "Images",
+    "Reading",
+    "check_moments",
+    "check_side",
+    "path_of",
+]
 
 
 class DataError(ValueError):
@@ -33,6 +43,33 @@ def check_side(name: str, value: object) -> None:
     ValueError: dataset.image_size must be a whole number from 4 to 4096, got 1.
     """
     check_whole(name, value, SMALLEST, LARGEST)
+
+
+def check_moments(
+    mean: Sequence[float], std: Sequence[float], channels: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation as tuples of a number for each channel.
+
+    >>> check_moments([0.5], [0.0], 1)
+    Traceback (most recent call last):
+    ValueError: dataset.std must be a number above 0, got 0.0.
+    """
+    for name, values in (("mean", mean), ("std", std)):
+        if not isinstance(values, (list, tuple)) or len(values) != channels:
+            raise ValueError(
+                f"dataset.{name} must be a list of {channels} numbers, one for each channel "
+                f"(dataset.channels), got {values!r}."
+            )
+        for value in values:
+            check_number(f"dataset.{name}", value, above=0 if name == "std" else None)
+    return tuple(mean), tuple(std)
+
+
+def path_of(name: str, value: object) -> Path:
+    """The value of an option as a path, with ``~`` expanded."""
+    if not isinstance(value, (str, Path)) or not str(value):
+        raise ValueError(f"dataset.{name} must be a path, got {value!r}.")
+    return Path(value).expanduser()
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +139,7 @@ class Dataset:
     labelled: bool = True
 
     def __post_init__(self) -> None:
+        check_moments(self.mean, self.std, self.train.channels)
         for part, split in (("train", self.train), ("val", self.val)):
             if split is None:
                 continue

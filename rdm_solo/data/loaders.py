@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from rdm_solo import distributed
 from rdm_solo.data.decoding import Decoded, Decoder, Task
 from rdm_solo.data.draws import generator
-from rdm_solo.data.images import DataError, Dataset, Files, Images
+from rdm_solo.data.images import DataError, Dataset, Files, Images, check_moments
 from rdm_solo.data.views import Views
 from rdm_solo.messages import check_whole
 
@@ -94,13 +94,7 @@ class Loader(ABC):
         self._least = 1 if views is None else 2  # batch norm needs two
         check_whole("batch_size", batch_size, self._least)
         channels = images.channels
-        if not len(mean) == len(std) == channels:
-            raise ValueError(
-                f"mean and std need a value for each of {channels} channels, got {len(mean)} and "
-                f"{len(std)}"
-            )
-        if not all(value > 0 for value in std):
-            raise ValueError(f"std={tuple(std)} is not allowed: give numbers above 0")
+        self.mean, self.std = check_moments(mean, std, channels)
         if expand_channels is not None and channels not in (1, expand_channels):
             raise ValueError(
                 f"the backbone takes {expand_channels} channels (expand_channels): give images of "
@@ -114,7 +108,6 @@ class Loader(ABC):
             raise ValueError(f"rank={rank} must be at least 0 and below world_size={world_size}")
         self.images = images
         self.batch_size = batch_size
-        self.mean, self.std = tuple(mean), tuple(std)
         self.views = views
         self.seed = seed
         self.shuffle = shuffle and views is not None

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rdm_solo.data.draws import generator
-from rdm_solo.data.images import DataError, Dataset, Images, check_side
+from rdm_solo.data.images import DataError, Dataset, Images, check_side, path_of
 from rdm_solo.messages import check_switch, check_whole
 
 __all__ = ["cifar10", "cifar100", "digits", "synthetic"]
@@ -63,7 +63,7 @@ def cifar100(root: str | Path, download: bool = False) -> Dataset:
 def _cifar(source: Any, root: str | Path, download: bool) -> tuple[Images, Images]:
     """The training and the test images; torchvision checks the files, and fetches them."""
     check_switch("dataset.download", download)
-    root = Path(root).expanduser()
+    root = path_of("root", root)
     parts = []
     for train in (True, False):
         try:

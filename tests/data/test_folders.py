@@ -510,12 +510,13 @@ def test_classes_that_differ_are_named(tmp_path):
     [
         *(("image_size", 0), ("image_size", 1), ("image_size", 10**6), ("workers", 10**6)),
         *(("resize", 100), ("workers", -1), ("workers", 1.5), ("channels", 4)),
-        *(("interpolation", "nearest"), ("mean", (0.5,)), ("std", (1, 1, 1, 1))),
+        *(("interpolation", "nearest"), ("mean", (0.5,)), ("std", (1, 1, 1, 1)), ("std", None)),
+        *(("train", None), ("val", 3), ("root", None)),
     ],
 )
 def test_an_option_out_of_range_is_named(tree, option, value):
     with pytest.raises(ValueError, match=rf"dataset\.{option}(=| must be )"):
-        folders.folder(tree, **{option: value})
+        folders.folder(**{"root": tree, option: value})
 
 
 @pytest.mark.parametrize(
