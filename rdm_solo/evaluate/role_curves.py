@@ -49,12 +49,14 @@ def _of_predictor(again: Replay, rows: int) -> Measured:
     target: list[Tensor] = []
     positive: list[Tensor] = []
     for crops in again.batches(rows):
-        heard = [model.projector(model.backbone(x)) for x in crops]
-        online += [model.predictor(z) for z in heard]
+        projections = [model.projector(model.backbone(x)) for x in crops]
+        online += [model.predictor(z) for z in projections]
         if hasattr(model, "momentum_projector"):
-            heard = [model.momentum_projector(model.momentum_backbone(x)) for x in crops]
-        target += heard
-        positive += heard[1:] + heard[:1]
+            targets = [model.momentum_projector(model.momentum_backbone(x)) for x in crops]
+        else:
+            targets = [model.target_head(z) for z in projections]
+        target += targets
+        positive += targets[1:] + targets[:1]
     p, z, z_plus = (normalize(_whole(x).double(), dim=1) for x in (online, target, positive))
 
     lam_p = _eigenvalues(p)

@@ -1,13 +1,9 @@
-"""SimSiam and BYOL with a predictor, a linear one, a spectral filter, or none; SwAV and DINO as
-they are; and two symmetric baselines.
+"""The methods: solo-learn's, with a predictor, a spectral filter or nothing in its place.
 
-An online filter takes the predictor's place. A target filter stands behind the target's projector,
-by a forward hook, so that solo-learn's training steps run as they are: on SimSiam, where one
-projector serves both branches, the predictor's own hook hands it the unfiltered projection.
-`predictor` and `target_head` are there in every variant, which is where diagnostics listen.
-
-SwAV's target is its Sinkhorn assignment and DINO's is centred and sharpened: these do the filter's
-work, so that there is no place for another.
+An online filter takes the predictor's place, a target filter that of ``target_head``, behind the
+target's projector. Both modules are there in every variant of SimSiam and BYOL: diagnostics record
+their outputs. SwAV's target is its Sinkhorn assignment and DINO's is centred and sharpened, which
+does a filter's work, so that there is no place for another.
 """
 
 from __future__ import annotations
@@ -84,20 +80,22 @@ class _Momentum:
 
 
 class _Filtered:
-    """What SimSiam and BYOL add to solo-learn's: the heads and the schedule of p."""
+    """What SimSiam and BYOL add to solo-learn's: both heads and the schedule of p."""
 
-    predictor: nn.Module
+    predictor: nn.Module  # of the online branch: solo-learn's, a linear one, a filter, or nothing
+    target_head: nn.Module  # of the target branch: a filter, or nothing
     projector: nn.Sequential
 
     def _install(
         self, kind: str, spectral: SpectralFilter | None, target_projector: nn.Sequential
     ) -> None:
         """Put the filter of that name in its place; ``spectral`` is it, if it is spectral."""
+        chosen = ChosenFilter(kind)
         width = self.projector[_last_linear(self.projector)].out_features
-        self.target_head: nn.Module = nn.Identity()
-        if kind == "linear":
+        self.target_head = nn.Identity()
+        if chosen.linear:
             self.predictor = nn.Linear(width, width, bias=False)
-        elif kind == "identity":
+        elif chosen.identity:
             self.predictor = nn.Identity()
         elif spectral is not None and spectral.branch == "online":
             self.predictor = spectral
@@ -107,11 +105,6 @@ class _Filtered:
             for projector in {self.projector, target_projector}:
                 last = _last_linear(projector)
                 projector[last] = Float32Linear.taking(projector[last])
-        target_projector.register_forward_hook(self._filter_target)
-
-    def _filter_target(self, module: nn.Module, args: Any, z: Tensor) -> Tensor:
-        target: Tensor = self.target_head(z)
-        return target
 
     @property
     def filters(self) -> list[SpectralFilter]:
@@ -130,28 +123,58 @@ class FilteredSimSiam(_Filtered):
     """SimSiam's heads; ``linear`` drops the projector's last BN, as the paper does."""
 
     def install(self, kind: str, spectral: SpectralFilter | None) -> None:
-        if kind == "linear":
+        if ChosenFilter(kind).linear:
             self.projector = self.projector[:-1]
             self.projector[-1].bias.requires_grad = True  # no BN behind it cancels it any more
         self._install(kind, spectral, self.projector)
-        self.predictor.register_forward_pre_hook(_unfiltered)
 
-    def _filter_target(self, module: nn.Module, args: Any, z: Tensor) -> Tensor:
-        target = super()._filter_target(module, args, z)
-        if target is not z:
-            target.unfiltered = z  # type: ignore[attr-defined]
-        return target
+    def branches(self, feats: Tensor) -> tuple[Tensor, Tensor]:
+        """Online output p and target of one view: one projection z, a head for each branch."""
+        z = self.projector(feats)
+        p = self.predictor(z)
+        target = self.target_head(z)
+        return p, target
+
+    def forward(self, X: Tensor, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Features and, under ``eval()``, both outputs; a training step computes these itself."""
+        out: dict[str, Tensor] = solo_learn.original("base").forward(self, X)
+        if not self.training:  # type: ignore[attr-defined]
+            out["p"], out["z"] = self.branches(out["feats"])
+        return out
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """solo-learn's, whose own step takes the projection for the target as it is."""
+        out = solo_learn.original("base").training_step(self, batch, batch_idx)
+        (p1, target1), (p2, target2) = (self.branches(feats) for feats in out["feats"])
+        loss = _minus_cosine(p1, target2) / 2 + _minus_cosine(p2, target1) / 2
+        with torch.no_grad():
+            stds = [_unit(target).std(dim=0).mean() for target in (target1, target2)]
+        metrics = {"train_neg_cos_sim": loss, "train_z_std": sum(stds) / 2}
+        self.log_dict(metrics, on_epoch=True, sync_dist=True)  # type: ignore[attr-defined]
+        return loss + out["loss"]  # type: ignore[no-any-return]
 
 
-def _unfiltered(predictor: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
-    return (getattr(args[0], "unfiltered", args[0]),)
+def _minus_cosine(p: Tensor, target: Tensor) -> Tensor:
+    """No gradient reaches the target."""
+    return -nn.functional.cosine_similarity(p, target.detach(), dim=-1).mean()
+
+
+def _unit(rows: Tensor) -> Tensor:
+    return nn.functional.normalize(rows, dim=-1)
 
 
 class FilteredBYOL(_Filtered):
-    """BYOL's heads; its projector ends without BN, so ``linear`` drops none."""
+    """BYOL's heads; its projector ends without BN, so ``linear`` drops none.
+
+    solo-learn's step runs as it is: p is the predictor's output, and the target the momentum
+    projector's, whose last layer is ``target_head``.
+    """
+
+    momentum_projector: nn.Sequential
 
     def install(self, kind: str, spectral: SpectralFilter | None) -> None:
-        self._install(kind, spectral, self.momentum_projector)  # type: ignore[attr-defined]
+        self._install(kind, spectral, self.momentum_projector)
+        self.momentum_projector.append(self.target_head)
 
 
 class SimSiam(FilteredSimSiam, _Configured, solo_learn.SimSiam):

@@ -142,7 +142,7 @@ class TestNumbers:
                 p += [model.predictor(z_a), model.predictor(z_b)]
             else:
                 z_a, z_b = (
-                    model.target_head(model.momentum_projector[:](model.momentum_backbone(x)))
+                    model.target_head(model.momentum_projector[:-1](model.momentum_backbone(x)))
                     for x in (a, b)
                 )
                 p += [model.projector(model.backbone(x)) for x in (a, b)]
