@@ -136,7 +136,7 @@ def behind(group: Group) -> list[Run]:
 def not_counted(groups: Sequence[Group]) -> list[str]:
     """A line for each run behind the others of its setting."""
     return [
-        f"not counted: {group.label}, seed {run.seed}, with {run.epochs} of the others' "
+        f"not counted: {group.label}, seed {run.seed}, which has {run.epochs} of "
         f"{whole(group)[0].epochs} epochs"
         for group in groups
         for run in behind(group)
@@ -246,10 +246,12 @@ def note(
         said.append(f"Mean of n = {seeds} seeds; band: smallest to largest.")
     short = [run for group in drawn for run in whole(group) if run.epochs < _asked(run)]
     if short:
-        said.append(f"As far as it went: {_listed(map(_so_far, short))}.")
+        said.append(f"Unfinished: {_listed(map(_so_far, short))}.")
     if left:
-        how = "a thin line and in no mean" if thin else "not drawn"
-        said.append(f"Behind the others of its setting, {how}: {_listed(map(_so_far, left))}.")
+        how = "a thin line, not in the mean" if thin else "not drawn"
+        said.append(
+            f"With fewer epochs than others of its setting, {how}: {_listed(map(_so_far, left))}."
+        )
     for what, runs in (lacking or {}).items():
         missing = [_name(run) for run in runs if not any(run is other for other in left)]
         if missing:

@@ -62,9 +62,9 @@ def _left_out(roles: Sequence[Roles]) -> str:
     gone = {s.name for run in roles for s in run.series if not (s.value > 0).all()}
     said = []
     if gone - {"g"}:
-        said.append("ω ≤ 0 is left out")
+        said.append("ω ≤ 0 is not shown")
     if "g" in gone:
-        said.append("g is cut where the online eigenvalues vanish")
+        said.append("g is not shown where the online eigenvalues are zero")
     return f"On the log axes {', '.join(said)}." if said else ""
 
 

@@ -73,7 +73,7 @@ def choose(chosen: DictConfig, p: Any, epochs: int, epoch: int) -> Filter:
 
 
 def singular_values(cfg: DictConfig, run: Run | None) -> Tensor:
-    """Those of a batch as a batch norm hands it out: their squares sum up to n k."""
+    """Singular values of a batch after a batch norm: their squares sum to n k."""
     if run is None:
         k, batch = cfg.k, cfg.batch_size
         share = torch.arange(1, k + 1, dtype=torch.float64) ** -SPECTRA[cfg.spectrum]
@@ -119,15 +119,15 @@ def follow(
 def assumed(cfg: DictConfig, run: Run | None) -> str:
     """Where spectrum and omega come from, and what the theorem takes for granted."""
     theorem = (
-        "Right: Theorem 4 with features that move freely and shared eigenvectors; steps have no "
-        "unit in epochs."
+        "Right: Theorem 4, where features move freely and both branches share their eigenvectors; "
+        "a step is not an epoch."
     )
     if run is not None:
         return (
-            "Spectrum and omega as the run measured them first; sigma as a batch norm of "
-            f"{_batch(run)} rows scales it. {theorem}"
+            "The first spectrum and omega that the run measured; sigma scaled as a batch norm "
+            f"scales {_batch(run)} rows. {theorem}"
         )
     return (
-        f"Assumed: a {cfg.spectrum} spectrum of {cfg.k} dimensions, {cfg.batch_size} rows as a "
-        f"batch norm scales them, omega = λ⁺/λᶻ = {cfg.omega:g}. {theorem}"
+        f"Assumed: a {cfg.spectrum} spectrum of {cfg.k} dimensions, {cfg.batch_size} rows scaled "
+        f"by a batch norm, omega = λ⁺/λᶻ = {cfg.omega:g}. {theorem}"
     )

@@ -33,19 +33,19 @@ DRAWINGS = (
         "1. Effective rank of both branches over training (the paper's Figures 1 and 7)",
         "The effective rank counts the directions that the outputs use: the exponential of the "
         "entropy of the correlation matrix's normalised eigenvalues, 1 if all outputs lie on one "
-        "line, k if they fill all dimensions alike. Where the target lies above the online branch "
-        "there is a rank difference, which in the paper's account keeps features from collapsing; "
-        "lines that rise again after the first epochs' fall are what Theorem 4 describes, under "
-        "its conditions. Lines that fall to 1 are a collapse.",
+        "line, k if they use all dimensions equally. Where the target lies above the online branch "
+        "there is a rank difference, which according to the paper prevents collapse. Ranks usually "
+        "fall in the first epochs; Theorem 4 describes, under its conditions, why they rise again. "
+        "Lines that fall to 1 are a collapse.",
         (("erank/target", "target", 1), ("erank/online", "online", 1)),
     ),
     Drawing(
         "symmetric",
         "2. Symmetric against asymmetric (the paper's Figure 2)",
-        "Without a predictor, a filter or a stop-gradient both branches are alike, so that their "
-        "eigenvalues lie on each other and nothing lifts the rank. Centring (SymSimSiam) keeps "
-        "the variance up, which a vanilla network's loss does not. Few directions are left where "
-        "eigenvalues drop fast, be the variance high or low.",
+        "Without a predictor, a filter or a stop-gradient both branches are the same: their "
+        "eigenvalues coincide and nothing raises the rank. Centring (SymSimSiam) keeps the "
+        "variance high, which the loss of a vanilla network does not. Where eigenvalues drop fast, "
+        "the outputs use few directions, whether the variance is high or low.",
         (("feature/variance", "variance", 3), ("erank/projection", "rank", 1)),
         beside_symmetric,
     ),
@@ -53,9 +53,9 @@ DRAWINGS = (
         "alignment",
         "3. Alignment of the branches' eigenspaces (the paper's Figure 3)",
         "The mean cosine between an eigenvector u of the target's C_z and C_p u: 1 if both "
-        "matrices have the same eigenvectors, so that the branches differ in their eigenvalues "
-        "alone and a spectral filter is the whole difference. The plain mean counts directions "
-        "with hardly any energy as much as the first; the weighted one counts by eigenvalues.",
+        "matrices have the same eigenvectors; then the branches differ only by a spectral filter. "
+        "The plain mean gives directions with hardly any energy the same weight as the first; the "
+        "other one weights them by their eigenvalues.",
         (
             ("alignment/online_target", "plain", 2),
             ("alignment/online_target_weighted", "weighted", 2),
@@ -65,12 +65,12 @@ DRAWINGS = (
     Drawing(
         "spectra",
         "4. Eigenvalues of both branches and the filter curve (the paper's Figures 4 and 8)",
-        "Over the index i: the eigenvalues in descending order on a log axis; the branch whose "
-        "tail lies higher uses more directions. Over the target's eigenvalue: the filter between "
+        "Against the index i: the eigenvalues in descending order on a log axis; the branch with "
+        "the higher tail uses more directions. Against the target's eigenvalue: the filter between "
         "the branches, g = √(λ_p/λ_z). A curve that rises to the right is low-pass: large "
-        "eigenvalues pass, small ones are damped. Sorted pairs rise wherever the target's spectrum "
-        "is the flatter one, whatever its directions; the crosses follow the target's own "
-        "eigenvectors and are the stricter test.",
+        "eigenvalues pass, small ones are damped. The line pairs sorted eigenvalues and rises "
+        "wherever the target's spectrum is flatter, whatever its directions; the crosses follow "
+        "the target's own eigenvectors and are the stricter test.",
         (
             ("filter/monotonicity", "monotonicity sorted", 2),
             ("filter/monotonicity_directional", "directional", 2),
@@ -81,23 +81,23 @@ DRAWINGS = (
         "variants",
         "6. Eigenvalues of the variants (the paper's Figure 6)",
         "Eigenvalues of the projector's outputs before any filter, so that online and target "
-        "filters compare. The slower they fall, the more directions carry signal.",
+        "filters can be compared. The slower they fall, the more directions are used.",
         (("erank/projection", "effective rank", 1),),
         compared,
     ),
     Drawing(
         "losses",
         "6b. Training loss (the paper's Figure 9)",
-        "A rank difference between the branches holds the loss above its minimum. That is -1 for "
-        "SimSiam, SymSimSiam and Vanilla (minus the cosine), and 0 for BYOL (2 - 2 cos); a loss "
-        "at its minimum with a low rank is a collapse. SwAV's and DINO's are cross-entropies, on "
-        "scales of their own.",
+        "A rank difference between the branches keeps the loss above its minimum, which is -1 for "
+        "SimSiam, SymSimSiam and Vanilla (minus the cosine), and 0 for BYOL (2 - 2 cos). A loss at "
+        "its minimum with a low rank is a collapse. The losses of SwAV and DINO are "
+        "cross-entropies, each on its own scale.",
         (("train/loss", "loss", 3),),
     ),
     Drawing(
         "sweep",
         "7. Accuracy, effective rank and gap against p",
-        "Last values of each run over the exponent. A target filter with p from -1 to 0 lifts the "
+        "The last values of each run against p. A target filter with p from -1 to 0 raises the "
         "target's rank, one with p > 0 lowers it; an online filter with p > 0 lowers the online "
         "rank; p = 0 is no filter. Settings without an exponent are horizontal lines. A wider gap "
         "is not always better: look at where accuracy peaks.",
@@ -125,14 +125,14 @@ ROLES = (
     (
         ("predictor",),
         "SimSiam, BYOL: the filter of the ideal predictor, ω = λ₊/λ_z, between 0 and 1 (Theorem "
-        "2), which a good predictor comes close to; rising with λ is low-pass. A log axis has no "
-        "place for ω ≤ 0, which finitely many pairs can give and which is left out; g is cut where "
-        "the online eigenvalues vanish.",
+        "2), and g of the run's own predictor, which comes close to it if it is good. A curve that "
+        "rises with λ is low-pass. A log axis cannot show ω ≤ 0, which occurs with finitely many "
+        "pairs, nor g where the online eigenvalues are zero.",
     ),
     (
         ("sinkhorn",),
         "SwAV: the target's filter for 0 to 3 Sinkhorn iterations, with the run's ε and with ε at "
-        "the online temperature, where nothing but the iterations is left.",
+        "the online temperature, which shows the effect of the iterations alone.",
     ),
     (
         ("centring",),
@@ -140,8 +140,8 @@ ROLES = (
     ),
     (
         ("sinkhorn", "centring"),
-        "A target filter that falls with λ is high-pass, the same asymmetry seen from the other "
-        "branch.",
+        "A target filter that falls with λ is high-pass, which is the same asymmetry as a low-pass "
+        "online filter.",
     ),
-    (ASYMMETRIES, "The slope is that of a curve's logarithm over log λ."),
+    (ASYMMETRIES, "The slope is that of the logarithm of a curve against log λ."),
 )

@@ -80,7 +80,7 @@ def incomplete(found: Sequence[runs.Run]) -> list[str]:
     for (label, seed), folders in same.items():
         if len(folders) > 1:
             lines.append(
-                f"{label}: seed {seed} is there {len(folders)} times ({', '.join(folders)}). Each "
+                f"{label}: seed {seed} was found {len(folders)} times ({', '.join(folders)}). Each "
                 "counts as a run of its own in n, means and bands, which makes spreads too small."
             )
     return lines

@@ -137,14 +137,17 @@ def _predictions(gallery: Gallery, groups: Sequence[Group]) -> None:
         if found is None:
             continue
         title = f"Predicted and measured rank: {group.label}, seed {run.seed}"
-        caption = ["Read it as the first one." if explained else PREDICTION, found.direction]
+        caption = [
+            "As the first prediction, for another setting." if explained else PREDICTION,
+            found.direction,
+        ]
         gallery.add(draw_prediction(found), f"prediction_{number}", title, caption)
         explained = True
     if len(groups) > PREDICTED:
         rest = "; ".join(group.label for group in groups[PREDICTED:])
         gallery.absent.append(
-            f"Predicted ranks are drawn of the first {PREDICTED} settings; python -m "
-            f"rdm_solo.preview run=FOLDER draws them of the others: {rest}."
+            f"Predicted ranks are drawn for the first {PREDICTED} settings only; for the others, "
+            f"python -m rdm_solo.preview run=FOLDER draws them: {rest}."
         )
 
 
@@ -187,7 +190,7 @@ def curves_in_words(run: Roles) -> str:
     for group in dict.fromkeys(series.group for series in run.series):
         if METHODS[run.method].asymmetry == "sinkhorn" and group != own:
             said.append(_level(group, [s.value for s in run.series if s.group == group]))
-    for name, why in (("g", "g vanishes"), ("omega", "ω is not positive")):
+    for name, why in (("g", "g is zero"), ("omega", "ω is not positive")):
         value = named[name].value if name in named else np.empty(0)
         if gone := int((~(value > 0)).sum()):
             said.append(f"{why} at {gone} of {len(value)} eigenvalues")
@@ -202,6 +205,6 @@ def _level(group: str, curves: Sequence[np.ndarray]) -> str:
     if low >= 1 / FLAT and high <= FLAT:
         return (
             f"with {group}, the online temperature, the lines are flat ({between}): the iterations "
-            "by themselves hardly change the spectrum"
+            "alone hardly change the spectrum"
         )
     return f"with {group}, the online temperature, the lines lie {between}"

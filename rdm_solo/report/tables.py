@@ -160,10 +160,10 @@ def last_values(groups: Sequence[Group]) -> list[Table]:
         branches = (change(runs, f"erank/{branch}") for branch in ("online", "target"))
         ranks.append([*start, *branches, *_cells(runs, RANKS)])
         others.append([*start, *_cells(runs, OTHERS), spread(linear_accuracies(runs), 1)])
-    notes = ["Mean ± standard deviation over the n runs that went furthest of their setting."]
+    notes = ["Mean ± standard deviation over the n runs with the most epochs in each setting."]
     left = [_name(run) for group in groups for run in behind(group)]
     if left:
-        notes.append(f"Behind the others of their setting and not in the means: {_few(left)}.")
+        notes.append(f"With fewer epochs, and not in the means: {_few(left)}.")
     return [
         Table(
             "Effective ranks (first → last epoch), gap, variance and loss at the end.",
@@ -181,7 +181,7 @@ def last_values(groups: Sequence[Group]) -> list[Table]:
                 *("online acc.", "kNN", "linear"),
             ],
             others,
-            ["Linear accuracies are those that python -m rdm_solo.linear run=FOLDER has left."],
+            ["Linear accuracies are those of python -m rdm_solo.linear run=FOLDER."],
         ),
     ]
 

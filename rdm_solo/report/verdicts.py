@@ -25,29 +25,29 @@ BOUNDS = Bounds()
 UNMEASURED = "not measured"
 
 RULES = (
-    "Answers, means, bands and n are of the runs that went furthest of their setting. A run behind "
-    "them is named, drawn over the epochs as a thin line as far as it went, and judged alone in "
-    "the table of every run.",
-    "The target leads where its effective rank is above the online one's (by more than rounding) "
-    "in a measured epoch; in every epoch, or in 95 % of them, is a yes. It is no merit, and has no "
-    "colour, where there is no filter or the run collapsed.",
+    "Answers, means, bands and n count the runs with the most epochs in each setting. A run with "
+    "fewer epochs is named, drawn over the epochs as a thin line, and judged alone in the table of "
+    "every run.",
+    "The target leads in an epoch where its effective rank is above the online branch's by more "
+    "than rounding. Yes means in at least 95 % of the measured epochs. Without a filter, or after "
+    "a collapse, a lead is not scored.",
     f"The filter is low-pass where Spearman's rank correlation of the last epoch's curve with the "
     f"target's eigenvalues is at least {SORTED:g} for sorted eigenvalues and at least "
     f"{DIRECTIONAL:g} along the target's eigenvectors. The sorted curve rises wherever the "
-    "target's spectrum is the flatter one, whatever its directions; the second test is the "
-    "stricter one.",
+    "target's spectrum is the flatter one, whatever its directions; the test along eigenvectors is "
+    "the stricter one.",
     "Complete collapse: in the last two measured epochs, the projection's variance is below "
-    f"{100 * (BOUNDS.variance or 0):g} % of its greatest possible value and not on its way up. "
-    "Dimensional collapse: likewise for an effective rank of the projection below "
-    f"k^{BOUNDS.erank:g}, which are the watch's own bounds while a run trains. Ranks of "
-    "SwAV's and DINO's softmax are not judged, since their mean is the first direction in a good "
-    "run, too.",
+    f"{100 * (BOUNDS.variance or 0):g} % of its greatest possible value and does not recover. "
+    "Dimensional collapse: the same for an effective rank of the projection below "
+    f"k^{BOUNDS.erank:g}. The warnings during training use the same bounds. The ranks of SwAV's "
+    "and DINO's softmax are not judged, because their mean is the first direction in good runs, "
+    "too.",
 )
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A question, its answer, whether that is as it should be (None: neither), and the numbers."""
+    """A question, its answer, whether that is good (None: not scored), and the numbers."""
 
     question: str
     answer: str
@@ -72,9 +72,9 @@ def leads(runs: Sequence[Run]) -> Verdict:
         f"gap above zero in {100 * statistics.fmean(shares):.0f} % of the measured epochs; "
         f"effective rank {', '.join(ranks)}"
     )
-    caveat = _gap_is_forced(runs[0])
+    caveat = _gap_from_setting(runs[0])
     if any((_share(run) or 0) > 0 and _collapsed(run)[1] is False for run in runs):
-        caveat += " The outputs collapsed: a gap is no sign of health here."
+        caveat += " The outputs collapsed, so a gap does not mean that the run is healthy."
     return Verdict("Does the target lead?", answer, good, numbers, caveat)
 
 
@@ -96,11 +96,13 @@ def _leads(run: Run) -> tuple[str, bool | None]:
         return "no, both ranks are the same", None
     if share >= 0.95:
         answer = "yes, in every epoch" if share == 1 else "yes, in nearly every epoch"
-        merit = not _unfiltered(run) and _collapsed(run)[1] is not False
-        return answer + ", per batch by construction" * _is_forced(run), True if merit else None
+        if _is_forced(run):
+            answer += " (this filter guarantees it)"
+        scored = not _unfiltered(run) and _collapsed(run)[1] is not False
+        return answer, True if scored else None
     if share == 0:
         return "no, the online branch leads", False
-    return ("mostly", None) if share >= 0.5 else ("seldom", False)
+    return ("in most epochs", None) if share >= 0.5 else ("in few epochs", False)
 
 
 def low_pass(runs: Sequence[Run]) -> Verdict:
@@ -118,7 +120,7 @@ def low_pass(runs: Sequence[Run]) -> Verdict:
         branch = runs[0].filter.partition("_")[0]
         caveat = (
             f"σ^-1 makes the {branch} eigenvalues of a batch equal: their directions are then "
-            "arbitrary, and the directional test says nothing here."
+            "arbitrary, so the directional test says nothing here."
         )
     return Verdict("Is the filter low-pass?", answer, good, numbers, caveat)
 
@@ -153,7 +155,9 @@ def collapsed(runs: Sequence[Run]) -> Verdict:
     )
     caveat = ""
     if runs[0].described.softmax:
-        caveat = "Variance and rank are of a softmax, on another scale than those of unit rows."
+        caveat = (
+            "Variance and rank are those of a softmax, on another scale than those of unit vectors."
+        )
     return Verdict("Did anything collapse?", answer, good, numbers, caveat)
 
 
@@ -200,66 +204,52 @@ def _dimensions(run: Run) -> int:
 
 
 FIXED_CURVE = (
-    "The filter was set by hand: this shows whether it acts as it was meant to. It works batch by "
-    "batch, and the epoch's curve need not follow it at every point."
+    "The filter was chosen by hand, so this only checks that it works as intended. It is applied "
+    "batch by batch; the curve of a whole epoch may deviate from it."
 )
-LAG = " (the target network's lag adds to it or takes from it)"
 
 
-def _gap_is_forced(run: Run) -> str:
+def _gap_from_setting(run: Run) -> str:
     """What of a gap follows from the setting itself."""
-    if run.described.symmetric:
-        return "Both branches are one output here: equal ranks hold by construction."
     lags = run.described.momentum
+    if run.described.symmetric:
+        return "Both branches are the same output here, so their ranks are always equal."
+    if _unfiltered(run) and lags:
+        return "There is no filter: the gap comes only from the target network's lag."
     if _unfiltered(run):
-        return (
-            "There is no filter: a gap comes from the target network's lag alone."
-            if lags
-            else "There is no filter: equal ranks hold by construction."
-        )
+        return "There is no filter, so both ranks are always equal."
     direction = _direction(run)
     if direction is None:
         learned = "Nothing in the setting forces a gap: it was learned."
         return run.described.gap_comes_from or learned
+    target = run.chosen_filter.on_target
     if _whitens(run):
-        return _whitened(run)
-    if direction > 0:
-        return f"{_low_pass_by_hand(run)}{LAG * lags}: it is no finding."
+        branch = "target" if target else "online branch"
+        wrong = "" if target else ", which is the wrong way"
+        return (
+            f"σ^-1 on the {branch} makes all singular values of a batch equal{wrong}: the "
+            f"effective rank of the {branch} is then about as high as the batch allows, whatever "
+            "was learned."
+        )
+    if direction == 0 and _reverses(run):
+        return (
+            "The exponent is below -1, which reverses the order of the directions: Theorem 3 does "
+            "not say which branch leads. The filter causes whatever gap there is."
+        )
+    if direction == 0:
+        return "The filter is fixed and causes whatever gap there is, so this is not evidence."
+    lag = " The target network's lag adds to the gap or reduces it." if lags else ""
     if direction < 0:
+        return f"The filter is fixed and points the wrong way: it causes a negative gap.{lag}"
+    if lags:  # the target's spectrum is another network's
+        effect = "raises the target's rank" if target else "lowers the online rank"
         return (
-            "The filter is fixed and points the wrong way: a negative gap is its own work"
-            f"{LAG * lags}."
-        )
-    if _turns(run):
-        return (
-            "The exponent is below -1, which turns the order of the directions round: Theorem 3 "
-            "does not say which branch leads. What gap there is follows from the filter."
-        )
-    return "The filter is fixed: what gap there is follows from it, and is no finding."
-
-
-def _low_pass_by_hand(run: Run) -> str:
-    """What Theorem 3 says of a fixed filter, and of what: a batch, before its rows are scaled."""
-    if run.described.momentum:  # the target's spectrum is another network's
-        side = (
-            "raises the target's rank" if run.chosen_filter.on_target else "lowers the online one"
-        )
-        return f"The filter is fixed and {side} in each batch (Theorem 3)"
-    return (
-        "The filter is fixed and low-pass, so that in each batch, before rows get unit length, "
-        "the gap holds by construction (Theorem 3)"
-    )
-
-
-def _whitened(run: Run) -> str:
-    if run.chosen_filter.on_target:
-        return (
-            "σ^-1 on the target makes all singular values of a batch equal: its effective rank is "
-            "by construction about as high as the batch allows, whatever was learned."
+            f"The filter is fixed and {effect} in each batch (Theorem 3), so this is not "
+            f"evidence.{lag}"
         )
     return (
-        "σ^-1 on the online branch makes all singular values of a batch equal, which is the wrong "
-        "way: the online rank is by construction about as high as the batch allows."
+        "The filter is fixed and low-pass: in each batch, before rows are scaled to unit length, "
+        "it guarantees a gap (Theorem 3), so this is not evidence."
     )
 
 
@@ -278,7 +268,7 @@ def _whitens(run: Run) -> bool:
     return run.chosen_filter.power and run.p == -1
 
 
-def _turns(run: Run) -> bool:
+def _reverses(run: Run) -> bool:
     """Whether σ^(1+p) falls with σ, so that the weakest direction comes out first."""
     return run.chosen_filter.power and run.p is not None and run.p < -1
 
@@ -292,7 +282,7 @@ def _direction(run: Run) -> int | None:
     side = -1 if chosen.on_target else 1
     if chosen.increasing:
         return side
-    if not chosen.power or run.p is None or _turns(run):
+    if not chosen.power or run.p is None or _reverses(run):
         return 0
     return int(np.sign(side * run.p))
 
@@ -312,4 +302,4 @@ def _together(
 
 
 def _lacks(column: str) -> str:
-    return f"{column} was not measured (diagnostics off, or broken off in the first epoch)"
+    return f"{column} was not measured (diagnostics off, or stopped in the first epoch)"

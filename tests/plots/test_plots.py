@@ -239,8 +239,8 @@ class TestEffectiveRank:
         assert drawn[1].get_ydata() == pytest.approx([8])
         assert drawn[1].get_linewidth() < drawn[0].get_linewidth()
         assert words(figure) == (
-            "Behind the others of its setting, a thin line and in no mean: SimSiam, seed 4 "
-            "(1 of 3 epochs)."
+            "With fewer epochs than others of its setting, a thin line, not in the mean: SimSiam, "
+            "seed 4 (1 of 3 epochs)."
         )
         keyed = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
         assert keyed == ["target", "online"]
@@ -249,8 +249,8 @@ class TestEffectiveRank:
         figure = plots.effective_rank([run(seed=0, measured=2), run(seed=4, measured=2)])
         assert lines(figure.axes[0], "target").get_ydata() == pytest.approx([6, 6.2])
         assert "n = 2 seeds" in words(figure)
-        assert "As far as it went: SimSiam, seed 0 (2 of 3 epochs)" in words(figure)
-        assert "Behind" not in words(figure)
+        assert "Unfinished: SimSiam, seed 0 (2 of 3 epochs)" in words(figure)
+        assert "fewer" not in words(figure)
 
     def test_a_run_without_the_columns_is_named(self):
         figure = plots.effective_rank([run(), lacking(run("dino", "none"), *COLUMNS)])
@@ -330,7 +330,8 @@ class TestSpectra:
         figure = plots.spectra([run(), behind])
         assert lines(figure.axes[0], "target").get_ydata()[0] < 1
         assert words(figure) == (
-            "Epoch 3. Behind the others of its setting, not drawn: SimSiam, seed 1 (1 of 3 epochs)."
+            "Epoch 3. With fewer epochs than others of its setting, not drawn: SimSiam, seed 1 "
+            "(1 of 3 epochs)."
         )
 
     def test_a_seed_whose_last_spectrum_is_missing_is_named(self):
