@@ -43,11 +43,19 @@ class CollapseWatch(pl.Callback):  # type: ignore[misc,name-defined]
         self.stopped: str | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"warnings": self.warnings, "readings": [asdict(r) for r in self.readings]}
+        return {
+            "format": 2,
+            "warnings": self.warnings,
+            "readings": [asdict(r) for r in self.readings],
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.warnings = list(state_dict["warnings"])
-        self.readings = [Reading(**reading) for reading in state_dict.get("readings", [])]
+        shift = "format" not in state_dict  # epochs counted from 0
+        self.warnings, self.readings = (
+            [{**entry, "epoch": entry["epoch"] + shift} for entry in state_dict.get(name, [])]
+            for name in ("warnings", "readings")
+        )
+        self.readings = [Reading(**reading) for reading in self.readings]
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         reading = _read(trainer)
@@ -58,20 +66,20 @@ class CollapseWatch(pl.Callback):  # type: ignore[misc,name-defined]
         new = [kind for kind in kinds(self.readings, self.bounds) if kind not in told]
         new = trainer.strategy.broadcast(new)
         for kind in new:
-            why = advice(kind, self.cfg, self.derived, reading.epoch)
+            why = advice(kind, self.cfg, self.derived, reading.epoch - 1)
             text = f"{_facts(kind, reading, self.bounds)} {why}"
             self.warnings.append({"kind": kind, "epoch": reading.epoch, "text": text})
             if trainer.is_global_zero:
                 log.warning(f"warning: {text}")
         if new and self.stop and not ends(trainer):
-            self.stopped = f"watch.stop: {new[0]} in epoch {reading.epoch + 1}"
+            self.stopped = f"watch.stop: {new[0]} in epoch {reading.epoch}"
             trainer.should_stop = True
             if trainer.is_global_zero:
                 log.warning(f"the run ends here, since watch.stop=true ({new[0]})")
 
 
 def _facts(kind: str, reading: Reading, bounds: Bounds) -> str:
-    epoch, k = f"epoch {reading.epoch + 1}", reading.dimensions
+    epoch, k = f"epoch {reading.epoch}", reading.dimensions
     if kind == COMPLETE:
         return (
             f"complete collapse in {epoch}: all images get nearly the same output (variance "
@@ -102,7 +110,7 @@ def _read(trainer: Any) -> Reading | None:
     if not (moment > 0 and math.isfinite(variance) and min(online, target, projection) > 0):
         return None
     return Reading(
-        trainer.current_epoch,
+        trainer.current_epoch + 1,
         variance / moment,
         projection,
         diagnostics.metric.dim,  # a sample of rows has fewer eigenvalues

@@ -7,14 +7,12 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from rdm_solo.callbacks.branches import Observer, Outputs, observer
 from rdm_solo.callbacks.last_epoch import ends
 from rdm_solo.lightning import pl
-from rdm_solo.runs.files import SPECTRA
-from rdm_solo.runs.spectra_file import Archive
+from rdm_solo.runs import spectra_files
 from rdm_solo.spectra.branch_spectra import BranchSpectra, Correlation
 from rdm_solo.spectra.epoch_summary import Spectra
 from rdm_solo.spectra.measures import effective_rank, low_rank_spectrum
@@ -53,7 +51,6 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
         self.hidden: Correlation | None = None
         self.latest: Spectra | None = None
         self.observer: Observer | None = None
-        self._archive = Archive(folder / SPECTRA)
         self._rows = 0  # of a heard step, over all processes; 0: none was heard yet
         self._steps = 0  # heard in this epoch
         self._told: set[str] = set()
@@ -62,11 +59,6 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
     def of(trainer: Any) -> Diagnostics | None:
         """The trainer's, for callbacks that stand behind it."""
         return next((c for c in trainer.callbacks if isinstance(c, Diagnostics)), None)
-
-    @property
-    def epochs(self) -> list[dict[str, Any]]:
-        """The arrays of all measured epochs, on the first process; from before a resume, too."""
-        return self._archive.epochs
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         self.metric = self.hidden = self.latest = None  # an earlier fit may have been cut short
@@ -82,10 +74,8 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         # Without resume=, SLURM has requeued the job, and Lightning goes on in the same folder.
-        past = (self.resume or self.folder) / SPECTRA
-        self._archive.epochs = []
-        if trainer.current_epoch and past.exists():
-            self._archive.resume(past, before=trainer.current_epoch)
+        if trainer.is_global_zero:
+            spectra_files.begin(self.folder, trainer.current_epoch, self.resume)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         self.latest, self._rows, self._steps = None, 0, 0
@@ -162,7 +152,7 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
         if trainer.is_global_zero:
             self._say_how(self.metric.dim, self.latest)
             arrays = {name: array.numpy() for name, array in self.latest.arrays().items()}
-            self._archive.add({"epoch": np.array(trainer.current_epoch), **arrays})
+            spectra_files.write(self.folder, trainer.current_epoch + 1, arrays)
 
     def _spectra(self, metric: BranchSpectra) -> Spectra:
         spectra = metric.compute()

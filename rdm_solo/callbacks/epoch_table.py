@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from typing import Any
 
 from rdm_solo.lightning import pl
+from rdm_solo.runs import metrics_file
 from rdm_solo.runs.columns import COLUMNS, LOGITS
-from rdm_solo.runs.files import METRICS, write_whole
 
 __all__ = ["EpochTable"]
 
@@ -18,16 +16,13 @@ class EpochTable(pl.Callback):  # type: ignore[misc,name-defined]
     """``metrics.csv``: one row an epoch, the columns above; what was not measured stays empty."""
 
     def __init__(self, folder: Path, resume: Path | None = None) -> None:
-        self.path = folder / METRICS
-        self.resume = resume
+        self.folder, self.resume = folder, resume
         self.rows: list[dict[str, Any]] = []
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        past = (self.resume or self.path.parent) / METRICS
-        if trainer.current_epoch and past.exists():
-            with open(past, newline="") as file:
-                rows = list(csv.DictReader(file))
-            self.rows = [row for row in rows if int(row["epoch"]) < trainer.current_epoch]
+        # Without resume=, SLURM has requeued the job, and Lightning goes on in the same folder.
+        if trainer.is_global_zero:
+            self.rows = metrics_file.begin(self.folder, trainer.current_epoch, self.resume)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         for name in [*COLUMNS, LOGITS]:  # Lightning keeps a value until it is logged again
@@ -38,10 +33,6 @@ class EpochTable(pl.Callback):  # type: ignore[misc,name-defined]
         if not trainer.is_global_zero:
             return
         row = {name: float(metrics[name]) for name in [*COLUMNS, LOGITS] if name in metrics}
-        self.rows.append({"epoch": trainer.current_epoch, **row})
+        self.rows.append({"epoch": trainer.current_epoch + 1, **row})
         columns = [*COLUMNS, LOGITS] if any(LOGITS in row for row in self.rows) else COLUMNS
-        text = io.StringIO()
-        writer = csv.DictWriter(text, columns, restval="")
-        writer.writeheader()
-        writer.writerows(self.rows)
-        write_whole(self.path, text.getvalue())
+        metrics_file.write(self.folder, self.rows, columns)

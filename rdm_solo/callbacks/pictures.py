@@ -16,7 +16,7 @@ from rdm_solo.callbacks.diagnostics import Diagnostics
 from rdm_solo.callbacks.last_epoch import ends
 from rdm_solo.lightning import pl
 from rdm_solo.loggers.charts import PICTURE
-from rdm_solo.runs import labels
+from rdm_solo.runs import labels, spectra_files
 from rdm_solo.runs.files import FIGURES, METRICS
 from rdm_solo.runs.folder import Run, read_metrics
 
@@ -35,7 +35,7 @@ class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
     def __init__(self, every_n_epochs: int = 10, title: str = "") -> None:
         self.every_n_epochs, self.title = every_n_epochs, title
         self._seen: Any = None
-        self._drawn = -1  # epoch
+        self._drawn = 0  # epoch, counted from 1
         self._history: dict[int, Mapping[str, np.ndarray]] = {}
         self._broken = False
 
@@ -43,27 +43,27 @@ class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
         """Where a run goes on, its charts begin with the epochs before."""
         diagnostics = self._heard(trainer)
         if diagnostics is not None:
-            past = {int(arrays["epoch"]): arrays for arrays in diagnostics.epochs}
-            self._history = {e: past[e] for e in past if e % self.every_n_epochs == 0}
-            self._drawn = max(self._history, default=-1)
+            past, _ = spectra_files.read_epochs(diagnostics.folder)
+            self._history = {e: past[e] for e in past if (e - 1) % self.every_n_epochs == 0}
+            self._drawn = max(self._history, default=0)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         diagnostics = None if self._broken else self._heard(trainer)
         if diagnostics is None:
             return
         spectra = diagnostics.latest
-        epoch = trainer.current_epoch
-        due = epoch // self.every_n_epochs > self._drawn // self.every_n_epochs
+        epoch = trainer.current_epoch + 1
+        due = (epoch - 1) // self.every_n_epochs > (self._drawn - 1) // self.every_n_epochs
         fresh, self._seen = spectra is not self._seen, spectra
         if spectra is None or not fresh or not (due or ends(trainer)):
             return
         self._drawn = epoch
         try:
-            self._show(trainer, spectra)
+            self._show(trainer, spectra, epoch)
         except Exception as error:  # no picture is worth a run
             self._broken = True
             log.warning(
-                f"warning: the pictures of epoch {epoch + 1} could not be made or stored "
+                f"warning: the pictures of epoch {epoch} could not be made or stored "
                 f"({type(error).__name__}: {error}); the run goes on without."
             )
 
@@ -73,13 +73,12 @@ class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
         wanted = self.every_n_epochs > 0 and trainer.is_global_zero and shown
         return Diagnostics.of(trainer) if wanted else None
 
-    def _show(self, trainer: Any, spectra: Any) -> None:
+    def _show(self, trainer: Any, spectra: Any, epoch: int) -> None:
         from rdm_solo import plots
 
-        epoch = trainer.current_epoch
         arrays = {name: array.cpu().numpy() for name, array in spectra.arrays().items()}
         self._history[epoch] = arrays
-        words = f"epoch {epoch + 1}"
+        words = f"epoch {epoch}"
         drawn = plots.epoch_picture(arrays, f"{self.title}, {words}" if self.title else words)
         # The step that the epoch's scalars stand at.
         step = trainer.global_step - 1
@@ -115,7 +114,7 @@ class RankFigure(pl.Callback):  # type: ignore[misc,name-defined]
 
 def draw_ranks(folder: Path, cfg: DictConfig) -> None:
     """``figures/erank.png`` from ``metrics.csv``; nothing where no rank was measured."""
-    metrics = read_metrics(folder / METRICS)
+    metrics = read_metrics(folder)
     if not np.isfinite(metrics.get("erank/target", np.empty(0))).any():
         return
     from rdm_solo import plots  # with matplotlib, which takes a second to load

@@ -28,7 +28,7 @@ def export(cfg: DictConfig) -> Path:
     from safetensors.torch import save
 
     from rdm_solo.methods import weight_files
-    from rdm_solo.runs import checkpoints
+    from rdm_solo.runs import checkpoints, metrics_file
 
     if cfg.run is None:
         raise ValueError("give run=RUN_FOLDER; --help says more.")
@@ -36,6 +36,7 @@ def export(cfg: DictConfig) -> Path:
     config = checkpoints.run_config(Path(cfg.run))
     backbone = weight_files.load(weights, spec, config.dataset.image_size)
     about = {
+        "format": metrics_file.NUMBER,
         "backbone": asdict(spec),
         "epoch": weights.epoch,
         "global_step": weights.step,

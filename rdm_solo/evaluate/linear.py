@@ -111,9 +111,8 @@ def _augmented(backbone: nn.Module, loaders: Loaders, protocol: Protocol, seed: 
             yield represent(backbone, x), labels
 
     def report(row: EpochRow) -> None:
-        done = row.epoch + 1
-        if done % max(1, protocol.epochs // 10) == 0:
-            log.info(f"epoch {done} of {protocol.epochs}: top-1 {row.top1:.2f} %")
+        if row.epoch % max(1, protocol.epochs // 10) == 0:
+            log.info(f"epoch {row.epoch} of {protocol.epochs}: top-1 {row.top1:.2f} %")
 
     # A frozen backbone gives an image the same features every time: the validation set's, once.
     val = extract(backbone, loaders.plain("val"))
@@ -251,6 +250,7 @@ def _write(
     if table.is_file():
         with open(table, newline="") as file:
             rows = list(csv.DictReader(file))
+        _count_from_1(rows)
     key = {"features": features, "entry": str(at)}
     rows = [row for row in rows if any(row[name] != value for name, value in key.items())]
     rows += [{**key, "seed": record["seed"], **asdict(row)} for row in curve]
@@ -260,6 +260,18 @@ def _write(
     writer.writerows(rows)
     write_whole(table, text.getvalue())
     return [entries[i] for i in sorted({*alike, at})]
+
+
+def _count_from_1(rows: list[dict[str, Any]]) -> None:
+    """Shift the epochs of evaluations by earlier versions, which begin with epoch 0."""
+
+    def evaluation(row: dict[str, Any]) -> tuple[str, str]:
+        return row["features"], row["entry"]
+
+    old = {evaluation(row) for row in rows if row["epoch"] == "0"}
+    for row in rows:
+        if evaluation(row) in old:
+            row["epoch"] = str(int(row["epoch"]) + 1)
 
 
 def _settings(record: dict[str, Any]) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class Protocol:
 
 @dataclass(frozen=True)
 class EpochRow:
-    """One epoch of a probe: training loss, and accuracies on the validation set in per cent."""
+    """One epoch of a probe (from 1): training loss, accuracies on validation in per cent."""
 
     epoch: int
     lr: float
@@ -194,7 +194,7 @@ def fit(
         loss = _train_epoch(classifier, optimizer, batches(epoch))
         with torch.no_grad():
             top1, top5 = accuracies(classifier(val_features), val_labels)
-        curve.append(EpochRow(epoch, protocol.rate(epoch), loss, top1, top5))
+        curve.append(EpochRow(epoch + 1, protocol.rate(epoch), loss, top1, top5))
         if each_epoch is not None:
             each_epoch(curve[-1])
         if not math.isfinite(loss):

@@ -81,7 +81,7 @@ def measure(
     again = finished_run.load(run, device, batch_size)
     with torch.no_grad():
         branch, series, own, erank, seen, note = MEASURES[run.described.asymmetry](again, rows)
-    batch, epoch = again.loader.batch_size, again.epoch
+    batch, epoch = again.loader.batch_size, again.epoch + 1
     found = Roles(
         *(folder, run.method, run.label, run.seed, branch, tuple(series), own, erank),
         *(seen, batch, epoch, note),
@@ -95,7 +95,7 @@ def table(roles: Roles) -> str:
     other = "target" if roles.branch == "online" else "online"
     width = max(len(s.name) for s in roles.series) + 2
     lines = [
-        f"{roles.label}, seed {roles.seed}, epoch {roles.epoch + 1}, {roles.rows} rows in batches "
+        f"{roles.label}, seed {roles.seed}, epoch {roles.epoch}, {roles.rows} rows in batches "
         f"of {roles.batch}; erank of the {other} branch {roles.erank:.3f}",
         f"{'':{width}}{'monotonicity':>13}{'slope':>9}{'erank':>9}",
     ]

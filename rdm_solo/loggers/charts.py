@@ -31,7 +31,7 @@ def draw(history: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, Any]:
     """Charts with a line for each of some epochs, and histograms of the last epoch's eigenvalues,
     which W&B shows over all steps; by their keys.
 
-    ``history`` has each epoch's arrays, as in ``spectra.npz``.
+    ``history`` has each epoch's arrays, counted from 1, as in its ``spectra`` folder.
     """
     import wandb
 
@@ -43,7 +43,7 @@ def draw(history: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, Any]:
             shown[key] = wandb.plot.line_series(
                 xs=[x for x, _ in lines],
                 ys=[y for _, y in lines],
-                keys=[f"epoch {epoch + 1}" for epoch in epochs],
+                keys=[f"epoch {epoch}" for epoch in epochs],
                 title=title,
                 xname="index i",
             )

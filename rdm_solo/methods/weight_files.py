@@ -130,6 +130,8 @@ def read(path: str | Path) -> Weights:
     if isinstance(about.get("backbone"), dict):
         spec = Spec(**about["backbone"])
     epoch, step = (saved.get(name, about.get(name)) for name in ("epoch", "global_step"))
+    if isinstance(epoch, int) and ("epoch" in saved or "format" not in about):
+        epoch += 1  # Lightning counts from 0, as our exports did before they had a format
     return Weights(
         path,
         backbone_of(saved_state),

@@ -72,15 +72,15 @@ def epoch_picture(arrays: Mapping[str, np.ndarray], title: str = "") -> Figure:
 
 
 @styled
-def spectra(runs: Sequence[Run], epoch: int = -1, title: str = "") -> Figure:
+def spectra(runs: Sequence[Run], epoch: int | None = None, title: str = "") -> Figure:
     """Eigenvalues of both branches, and the filter curve beneath (the paper's Figures 4 and 8).
 
-    One column for each setting: its last measured epoch, or that one (from 0).
+    One column for each setting: its last measured epoch, or the given one.
     """
     found = [(group, *group.spectrum(epoch)) for group in groups(runs)]
     shown = [(group, at, arrays) for group, at, arrays in found if arrays]
     if not shown:
-        raise ValueError("No run has a spectrum (spectra.npz); were diagnostics.every_n_epochs 0?")
+        raise ValueError("No run has a spectrum; were diagnostics.every_n_epochs 0?")
     epochs = {at for _, at, _ in shown}
     if len(shown) == 1:
         made, panels = figure(2, panel=(3.5, 2.7))
@@ -89,13 +89,13 @@ def spectra(runs: Sequence[Run], epoch: int = -1, title: str = "") -> Figure:
     for (group, at, arrays), upper, lower in zip(shown, panels[::2], panels[1::2]):
         draw_eigenvalues(upper, arrays)
         draw_filter(lower, arrays)
-        head(upper, group.label if len(epochs) == 1 else f"{group.label}, epoch {at + 1}")
+        head(upper, group.label if len(epochs) == 1 else f"{group.label}, epoch {at}")
     drawn = [group for group, _, _ in shown]
     unlike = [run for group, at, _ in shown for run in group.runs if not _has(run, at)]
     none = [run for group, _, arrays in found if not arrays for run in group.runs]
     words = note(drawn, {"a spectrum of that epoch": none + unlike})
     if len(epochs) == 1:
-        words = f"Epoch {epochs.pop() + 1}. {words}"
+        words = f"Epoch {epochs.pop()}. {words}"
     return finish(made, keys(*panels), title, words.strip())
 
 

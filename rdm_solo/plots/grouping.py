@@ -88,7 +88,7 @@ class Group:
         return f"learnable predictor {rest}".strip() if own else rest
 
     def over_epochs(self, column: str) -> Curve:
-        """A column of the whole runs' ``metrics.csv`` over the epochs, which count from 1."""
+        """A column of the whole runs' ``metrics.csv`` over the epochs."""
         return curve_of(whole(self), column)
 
     def last(self, column: str) -> list[float]:
@@ -96,10 +96,10 @@ class Group:
         values = (run.last(column) for run in whole(self))
         return [value for value in values if np.isfinite(value)]
 
-    def spectrum(self, epoch: int = -1) -> tuple[int, dict[str, np.ndarray]]:
-        """Arrays ``(seeds, k)`` of the last epoch, or of that one (from 0), with its number.
+    def spectrum(self, epoch: int | None = None) -> tuple[int, dict[str, np.ndarray]]:
+        """Arrays ``(seeds, k)`` of an epoch, by default the last, with its number.
 
-        They are those of the whole runs, if measured in that epoch. Without any: -1 and nothing.
+        They are those of the whole runs, if measured in that epoch. Without any: 0 and nothing.
         """
         members = whole(self)
         rows = {id(run): _row(run, epoch) for run in members}
@@ -109,7 +109,7 @@ class Group:
             if rows[id(run)] >= 0
         }
         if not reached:
-            return -1, {}
+            return 0, {}
         at = max(reached.values())
         there = [run for run in members if reached.get(id(run)) == at]
         names = set.intersection(*(set(run.spectra) for run in there))
@@ -144,22 +144,24 @@ def not_counted(groups: Sequence[Group]) -> list[str]:
 
 
 def curve_of(runs: Sequence[Run], column: str) -> Curve:
-    """The runs' mean and range of a column in each epoch, which count from 1."""
+    """The runs' mean and range of a column in each epoch."""
     tables = []
     for run in runs:
-        epochs = run.metrics.get("epoch", np.empty(0)).astype(int) + 1
+        epochs = run.metrics.get("epoch", np.empty(0)).astype(int)
         tables.append(dict(zip(epochs.tolist(), run.metrics.get(column, ()))))
     measured = sorted({e for table in tables for e, v in table.items() if np.isfinite(v)})
     stack = [[table.get(epoch, np.nan) for epoch in measured] for table in tables]
     return gather(np.array(measured), np.array(stack))
 
 
-def _row(run: Run, epoch: int) -> int:
+def _row(run: Run, epoch: int | None) -> int:
     """The row of that epoch's spectra, or of the last before it; -1 where there is none."""
     measured = run.spectra.get("epoch", np.empty(0))
     if "lam_target" not in run.spectra or not len(measured):
         return -1
-    return len(measured) - 1 if epoch < 0 else int(np.searchsorted(measured, epoch, "right")) - 1
+    if epoch is None:
+        return len(measured) - 1
+    return int(np.searchsorted(measured, epoch, "right")) - 1
 
 
 def gather(x: np.ndarray, stack: np.ndarray) -> Curve:

@@ -95,7 +95,7 @@ def _line(axes: Axes, x: Tensor, y: Tensor, color: str) -> None:
 def draw_prediction(prediction: Prediction) -> Figure:
     """Effective ranks as Theorem 4 predicts them, beside what the run measured."""
     made, panels = figure(2, panel=(3.6, 2.8))
-    epochs = prediction.epochs + 1
+    epochs = prediction.epochs
     for axes, branch in zip(panels, ("online", "target")):
         for name, look in PATHS.items():
             ranks: Sequence[float] = getattr(getattr(prediction, name), branch)

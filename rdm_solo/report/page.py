@@ -123,4 +123,4 @@ def _warnings(group: Group) -> list[str]:
 
 def _epoch(warning: dict[str, Any]) -> str:
     epoch = warning.get("epoch")
-    return str(epoch + 1) if isinstance(epoch, int) else "?"
+    return str(epoch) if isinstance(epoch, int) else "?"

@@ -163,7 +163,7 @@ def collapsed(runs: Sequence[Run]) -> Verdict:
 
 def _collapsed(run: Run) -> tuple[str, bool | None]:
     readings, warmup = _readings(run)
-    judged = [reading for reading in readings if reading.epoch >= warmup]
+    judged = [reading for reading in readings if reading.epoch >= warmup + 1]
     if not judged and not math.isfinite(run.last("feature/variance")):
         return UNMEASURED, None
     if len(judged) < IN_A_ROW:

@@ -14,10 +14,12 @@ __all__ = [
     "EXPORT",
     "FAILED",
     "FIGURES",
+    "FORMAT",
     "LINEAR",
     "LINEAR_TABLE",
     "LOGGERS",
     "METRICS",
+    "OLD_SPECTRA",
     "OVERRIDES",
     "ROLES",
     "SPECTRA",
@@ -28,7 +30,9 @@ __all__ = [
 CONFIG = ".hydra/config.yaml"
 OVERRIDES = ".hydra/overrides.yaml"
 METRICS = "metrics.csv"  # one row an epoch
-SPECTRA = "spectra.npz"  # eigenvalues and curves of each measured epoch
+SPECTRA = "spectra"  # a folder: eigenvalues and curves, a file for each measured epoch
+OLD_SPECTRA = "spectra.npz"  # of format 1: those of all epochs in one file
+FORMAT = "format.json"  # number of the folder's format, written when training starts
 CHECKPOINT = "checkpoints/last.ckpt"
 SUMMARY = "summary.json"  # written when the run ends
 FAILED = "failed.txt"  # why the run failed, in one line

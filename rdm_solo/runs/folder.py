@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +14,7 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.methods import descriptions
-from rdm_solo.runs import failures
+from rdm_solo.runs import failures, metrics_file, spectra_files
 from rdm_solo.runs.files import CONFIG, METRICS, SPECTRA, SUMMARY
 from rdm_solo.runs.labels import exponent
 from rdm_solo.runs.saved_config import of_today, read_config
@@ -32,7 +30,8 @@ class Run:
     """One run's folder. What is not there is empty, and named in ``missing``.
 
     ``metrics`` has the columns of ``metrics.csv`` (NaN: not measured), ``spectra`` the arrays of
-    ``spectra.npz``, whose first axis are the epochs in ``spectra["epoch"]`` (from 0).
+    its spectra, whose first axis are the epochs in ``spectra["epoch"]``. Epochs count from 1,
+    whichever version wrote the folder.
     """
 
     folder: Path
@@ -96,31 +95,9 @@ class Run:
         return float(measured[-1]) if len(measured) else math.nan
 
 
-def read_metrics(path: Path) -> dict[str, np.ndarray]:
-    """The columns of a ``metrics.csv``; a value that was not measured is NaN."""
-    return _columns(path)[0]
-
-
-def _columns(path: Path) -> tuple[dict[str, np.ndarray], bool]:
-    """A table's columns, and whether its last row was cut off, which is left out.
-
-    Half a number reads like a whole one, so that a last line without its end tells nothing.
-    """
-    text = path.read_text(encoding="utf-8")
-    reader = csv.DictReader(io.StringIO(text))
-    rows = list(reader)
-    cut = bool(rows) and (not text.endswith("\n") or None in rows[-1].values())
-    rows = rows[: len(rows) - cut]
-    names = [name for name in reader.fieldnames or () if name]
-    return {name: np.array([_number(row[name]) for row in rows]) for name in names}, cut
-
-
-def _number(text: str | None) -> float:
-    """What a cell says; NaN for an empty one, or one that is no number."""
-    try:
-        return float(text or "nan")
-    except ValueError:
-        return math.nan
+def read_metrics(folder: Path) -> dict[str, np.ndarray]:
+    """The columns of a run's ``metrics.csv``; a value that was not measured is NaN."""
+    return metrics_file.read(folder)[0]
 
 
 def load(folder: Path) -> Run:
@@ -131,9 +108,10 @@ def load(folder: Path) -> Run:
     if not _is_run(folder):
         raise ValueError(f"{folder} is not a run folder: it holds neither {CONFIG} nor {SUMMARY}.")
     missing: list[str] = []
+    metrics_file.folder_format(folder)  # refuses one of a later version
     summary = _read_summary(folder / SUMMARY, missing)
     cfg = _read_config(folder, summary, missing)
-    metrics = _read_table(folder / METRICS, missing)
+    metrics = _read_table(folder, missing)
     done, asked = len(metrics.get("epoch", ())), cfg.get("max_epochs", 0)
     if done and done < asked:
         missing.append(f"{done} of {asked} epochs")
@@ -142,20 +120,16 @@ def load(folder: Path) -> Run:
         missing.append(f"it failed: {failed.removesuffix('.')}")
     elif done and not (folder / SUMMARY).is_file():
         missing.append("no summary.json (the run goes on, or broke off)")
-    try:
-        spectra = _read_spectra(folder / SPECTRA)
-    except FileNotFoundError:
-        spectra = {}
-        missing += ["no spectra.npz (diagnostics were off?)"] * bool(done)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
-        spectra = {}
-        missing.append("spectra.npz cannot be read (broken off while it was written?)")
+    spectra = _read_spectra(folder, missing)
+    if done and not spectra:
+        missing.append("no spectra (diagnostics were off?)")
     return Run(folder, cfg, metrics, spectra, summary, tuple(missing))
 
 
-def _read_table(path: Path, missing: list[str]) -> dict[str, np.ndarray]:
+def _read_table(folder: Path, missing: list[str]) -> dict[str, np.ndarray]:
+    path = folder / METRICS
     try:
-        metrics, cut = _columns(path)
+        metrics, cut = metrics_file.read(folder)
     except FileNotFoundError:
         missing.append(f"no {path.name}{_gone(path.parent)}")
         return {}
@@ -173,15 +147,20 @@ def _read_table(path: Path, missing: list[str]) -> dict[str, np.ndarray]:
 
 def _gone(folder: Path) -> str:
     """Whether a table was to be expected."""
-    left = [name for name in (SUMMARY, SPECTRA) if (folder / name).is_file()]
+    left = [name for name in (SUMMARY, SPECTRA) if (folder / name).exists()]
     if left:
         return f", although {left[0]} is there (was it removed, or not copied?)"
     return ": no epoch has ended"
 
 
-def _read_spectra(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path) as saved:
-        return {name: saved[name] for name in saved.files}
+def _read_spectra(folder: Path, missing: list[str]) -> dict[str, np.ndarray]:
+    try:
+        spectra, broken = spectra_files.read(folder)
+    except ValueError as error:  # arrays that cannot be stacked
+        spectra, broken = {}, []
+        missing.append(f"{SPECTRA} cannot be read ({_line(error)})")
+    missing += [f"{name} cannot be read and is left out" for name in broken]
+    return spectra
 
 
 def _read_summary(path: Path, missing: list[str]) -> dict[str, Any]:
@@ -195,7 +174,16 @@ def _read_summary(path: Path, missing: list[str]) -> dict[str, Any]:
     if not isinstance(found, dict):
         missing.append(f"{path.name} cannot be read (it holds no object with names)")
         return {}
+    if "format" not in found:  # epochs counted from 0
+        entries = [found.get("last"), *_listed(found.get("warnings"))]
+        for entry in entries:
+            if isinstance(entry, dict) and isinstance(entry.get("epoch"), (int, float)):
+                entry["epoch"] += 1
     return found
+
+
+def _listed(entries: Any) -> list[Any]:
+    return entries if isinstance(entries, list) else []
 
 
 def _read_config(folder: Path, summary: dict[str, Any], missing: Sequence[str]) -> DictConfig:

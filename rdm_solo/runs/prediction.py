@@ -42,7 +42,7 @@ class Prediction:
     """
 
     label: str
-    epochs: np.ndarray  # from 0
+    epochs: np.ndarray
     measured: Path
     every_epoch: Path
     first_epoch: Path

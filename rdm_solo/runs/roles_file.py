@@ -43,7 +43,7 @@ class Series:
 log = logging.getLogger("rdm_solo")
 
 
-FORMAT = 1  # of roles.npz; another one is measured anew
+FORMAT = 2  # of roles.npz; another one is measured anew
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class Roles:
         erank: effective rank of the other branch, with which each curve's is to be compared.
         rows: view rows that entered.
         batch: images of a batch.
-        epoch: the checkpoint's, from 0.
+        epoch: the checkpoint's.
         note: what else a reader has to know, such as the online temperature.
     """
 

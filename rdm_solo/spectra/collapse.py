@@ -21,7 +21,7 @@ NO_GAP = 1e-3
 
 @dataclass(frozen=True)
 class Reading:
-    """What one measured epoch says.
+    """What one measured epoch says; ``epoch`` counts from 1.
 
     ``variance`` is the projection's variance over its second moment, so that unit vectors and a
     softmax have one scale: 0 where all images get one output, 1 where the outputs' mean is 0.
@@ -60,7 +60,7 @@ def kinds(readings: Sequence[Reading], bounds: Bounds) -> list[str]:
     >>> kinds([Reading(8, 0.001, 1.0, 32, 0.0), Reading(9, 0.001, 1.0, 32, 0.0)], Bounds())
     ['complete collapse']
     """
-    judged = [reading for reading in readings if reading.epoch >= bounds.warmup][-IN_A_ROW:]
+    judged = [reading for reading in readings if reading.epoch >= bounds.warmup + 1][-IN_A_ROW:]
     found = []
     if len(judged) == IN_A_ROW:
         share = [reading.variance for reading in judged]

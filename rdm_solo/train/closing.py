@@ -18,6 +18,7 @@ from rdm_solo import __version__, runs
 from rdm_solo.callbacks.pictures import draw_ranks
 from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn
+from rdm_solo.runs import metrics_file
 from rdm_solo.runs.files import CHECKPOINT, FIGURES, METRICS, SUMMARY, write_whole
 
 __all__ = ["closing_table", "write"]
@@ -43,11 +44,12 @@ def write(
 ) -> dict[str, Any]:
     """``summary.json`` and ``figures/erank.png`` in the run's folder, a table in the terminal."""
     trainer = parts["trainer"]
-    read = runs.read_metrics(folder / METRICS)
+    read = runs.read_metrics(folder)
     columns = {name: values.tolist() for name, values in read.items()}
     last = {name: _last(values) for name, values in columns.items()}
     device = trainer.strategy.root_device
     summary = {
+        "format": metrics_file.NUMBER,
         "last": last,
         "epochs_with_target_above_online": _share_above(columns),
         "derived": parts["derived"],
@@ -64,7 +66,7 @@ def write(
     draw_ranks(folder, cfg)
     log.info(closing_table(columns))
     for warning in parts["watch"].warnings:
-        log.info(f"! {warning['kind']} in epoch {warning['epoch'] + 1}, as said above")
+        log.info(f"! {warning['kind']} in epoch {warning['epoch']}, as said above")
     figures = folder / FIGURES
     pictures = sorted(path.name for path in figures.glob("*.png"))
     kept = " and checkpoints" * (folder / CHECKPOINT).exists()  # fast_dev_run keeps none
@@ -97,14 +99,14 @@ def versions() -> dict[str, str]:
 def closing_table(columns: dict[str, list[float]]) -> str:
     """The main columns at five epochs from the first to the last, as text.
 
-    >>> print(closing_table({"epoch": [0.0, 1.0], "train/loss": [-0.5, -0.75]}))
+    >>> print(closing_table({"epoch": [1.0, 2.0], "train/loss": [-0.5, -0.75]}))
     epoch              1        2
     train/loss    -0.500   -0.750
     """
     total = len(columns.get("epoch", []))
     picked = sorted({0, total // 4, total // 2, 3 * total // 4, total - 1} - {total, -1})
     width = max([len("epoch"), *(len(name) for name in SHOWN if name in columns)]) + 1
-    lines = ["epoch".ljust(width) + "".join(f"{row + 1:>9}" for row in picked)]
+    lines = ["epoch".ljust(width) + "".join(f"{columns['epoch'][row]:>9.0f}" for row in picked)]
     for name in SHOWN:
         if any(map(math.isfinite, columns.get(name, []))):
             cells = (columns[name][row] for row in picked)

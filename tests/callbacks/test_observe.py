@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from rdm_solo.callbacks import Diagnostics, EpochTable
 from rdm_solo.callbacks.branches import Observer, Outputs, observer
 from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn
-from rdm_solo.runs.spectra_file import Archive
+from rdm_solo.runs import spectra_files
 from rdm_solo.spectra import BranchSpectra, effective_rank
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
@@ -231,10 +230,10 @@ class TestReturned:
         want = want.compute()
         assert diagnostics.latest.scalars == want.scalars
         assert diagnostics.latest.rows == 80
-        with np.load(tmp_path / "spectra.npz") as saved:
-            assert {*saved.files} == {"epoch", *want.arrays()}
-            for name, array in want.arrays().items():
-                np.testing.assert_array_equal(saved[name][0], array)
+        saved, _ = spectra_files.read(tmp_path)
+        assert {*saved} == {"epoch", *want.arrays()}
+        for name, array in want.arrays().items():
+            np.testing.assert_array_equal(saved[name][0], array)
         with open(tmp_path / "metrics.csv", newline="") as file:
             (row,) = csv.DictReader(file)
         measured = {name for name, value in row.items() if value} - {"epoch"}
@@ -252,14 +251,14 @@ class TestReturned:
         assert diagnostics.latest.scalars == want.compute().scalars
 
     def test_epochs_and_steps_are_thinned_out(self, tmp_path):
-        """Of 4 steps of 20 rows every second one is within 40; epochs 0, 2 and the last."""
+        """Of 4 steps of 20 rows every second one is within 40; epochs 1, 3 and the last."""
         diagnostics = fit(
             Pairs("online", "target"), tmp_path, epochs=4, max_rows=40, every_n_epochs=2
         )
-        with np.load(tmp_path / "spectra.npz") as saved:
-            assert saved["epoch"].tolist() == [0, 2, 3]
-            assert saved["rows"].tolist() == [40, 40, 40]
-        assert not list(tmp_path.glob("*.part"))
+        saved, _ = spectra_files.read(tmp_path)
+        assert saved["epoch"].tolist() == [1, 3, 4]
+        assert saved["rows"].tolist() == [40, 40, 40]
+        assert not list(tmp_path.rglob("*.part"))
         assert diagnostics.latest.rows == 40
 
     def test_a_fit_that_was_cut_short_leaves_nothing_behind(self, tmp_path):
@@ -277,8 +276,7 @@ class TestReturned:
         assert not model.projector._forward_hooks
         fit(model, tmp_path, callbacks=[diagnostics])
         assert diagnostics.latest.rows == 80
-        with np.load(tmp_path / "spectra.npz") as saved:
-            assert saved["epoch"].tolist() == [0]
+        assert spectra_files.read(tmp_path)[0]["epoch"].tolist() == [1]
 
     def test_positives_are_not_guessed_from_a_single_call(self, tmp_path):
         """One call of the head for both views: nobody can tell whose view is whose."""
@@ -299,16 +297,16 @@ class TestReturned:
         (said,) = [r.message for r in caplog.records if "sampled" in r.message]
         assert "spectra at k=40 are those of N=16 sampled rows" in said
         assert diagnostics.latest.sampled
-        with np.load(tmp_path / "spectra.npz") as saved:
-            assert saved["sampled"].all()
-            assert saved["rows"].tolist() == [16, 16]
-            assert saved["lam_online"].shape == (2, 16)
+        saved, _ = spectra_files.read(tmp_path)
+        assert saved["sampled"].all()
+        assert saved["rows"].tolist() == [16, 16]
+        assert saved["lam_online"].shape == (2, 16)
 
     def test_a_step_that_returns_neither_is_refused_with_what_to_do(self, tmp_path):
         with pytest.raises(RuntimeError, match=r"Pairs has none .* return them beside 'loss'"):
             fit(Pairs("online"), tmp_path)
         fit(Pairs("online"), tmp_path, every_n_epochs=0)
-        assert not (tmp_path / "spectra.npz").exists()
+        assert not (tmp_path / "spectra").exists()
 
 
 @pytest.mark.parametrize("method", ["swav", "dino"])
@@ -340,21 +338,3 @@ def test_the_spectrum_of_the_logits_is_that_of_the_epochs_last_weight(method, tm
     torch.testing.assert_close(spectra.lam_logits, want[:b], rtol=2e-6, atol=2e-6 * float(want[0]))
     assert spectra.scalars["erank/logits"] == pytest.approx(float(effective_rank(want)), rel=1e-5)
     assert spectra.arrays()["lam_logits"] is spectra.lam_logits
-
-
-def test_a_file_of_an_earlier_version_is_gone_on_with(tmp_path):
-    """A run begun without some of the arrays, or with other sizes: what is missing is NaN."""
-    old = Archive(tmp_path / "old.npz")
-    for epoch in range(3):
-        old.add({"epoch": np.array(epoch), "lam_online": np.full(4, epoch + 1.0)})
-    new = Archive(tmp_path / "new.npz")
-    new.resume(tmp_path / "old.npz", before=2)
-    arrays = {"lam_online": np.ones(2), "ideal_filter": np.ones(2), "sampled": np.array(True)}
-    new.add({"epoch": np.array(2), **arrays})
-    with np.load(tmp_path / "new.npz") as saved:
-        assert saved["epoch"].tolist() == [0, 1, 2]
-        nan = math.nan
-        want = [[1, 1, 1, 1], [2, 2, 2, 2], [1, 1, nan, nan]]
-        np.testing.assert_array_equal(saved["lam_online"], want)
-        np.testing.assert_array_equal(saved["ideal_filter"], [[nan, nan], [nan, nan], [1, 1]])
-        assert saved["sampled"].tolist() == [False, False, True]

@@ -113,7 +113,7 @@ def test_a_resumed_runs_charts_begin_with_the_epochs_before(requeued, tmp_path):
     callback = pictures.Pictures(10)
     folder, resume = (tmp_path, None) if requeued else (tmp_path / "run", tmp_path)
     assert Trained(folder, 21, resume=resume).run(callback, range(12, 21), start=12) == [20]
-    assert sorted(callback._history) == [0, 10, 20]
+    assert sorted(callback._history) == [1, 11, 21]
 
 
 def test_a_figure_becomes_bytes():
@@ -129,7 +129,9 @@ def test_charts_of_many_epochs_and_dimensions_stay_small():
     pytest.importorskip("wandb")
     lam = torch.linspace(1, 0, 2048, dtype=torch.float64).numpy()  # the last is 0: no logarithm
     curve = np.where(lam > 0.5, lam, np.nan)
-    drawn = charts.draw({epoch: {"lam_online": lam, "filter_curve": curve} for epoch in range(100)})
+    drawn = charts.draw(
+        {epoch: {"lam_online": lam, "filter_curve": curve} for epoch in range(1, 101)}
+    )
     table = drawn["charts/eigenvalues_online"].table
     assert len(table.data) <= charts.LINES * charts.POINTS
     names = list(dict.fromkeys(name for _, name, _ in table.data))

@@ -135,7 +135,7 @@ class TestSweep:
         sweep.note_failure(failed, RuntimeError("no room\nleft"))
         summary = tmp_path / "2_x" / "summary.json"
         told = json.loads(summary.read_text())
-        told["warnings"] = [{"kind": "complete collapse", "epoch": 0, "text": "..."}]
+        told["warnings"] = [{"kind": "complete collapse", "epoch": 1, "text": "..."}]
         summary.write_text(json.dumps(told))
         capsys.readouterr()
         config = OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}})

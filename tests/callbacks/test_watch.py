@@ -37,7 +37,7 @@ BAD = {
 
 
 def readings(variance, erank, gap=0.3, **more):
-    pairs = enumerate(zip(variance, erank))
+    pairs = enumerate(zip(variance, erank), start=1)
     return [Reading(epoch, v, e, 32, gap, **more) for epoch, (v, e) in pairs]
 
 
@@ -131,7 +131,7 @@ class TestRun:
         assert summary == json.loads((folder / "summary.json").read_text())
         assert summary["stopped"] == "watch.stop: negative gap in epoch 2"
         (warning,) = summary["warnings"]
-        assert (warning["kind"], warning["epoch"]) == (WRONG_WAY, 1)
+        assert (warning["kind"], warning["epoch"]) == (WRONG_WAY, 2)
         assert "p < 0" in warning["text"]
         assert math.isfinite(summary["last"]["erank/gap"])
         checkpoint = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
@@ -141,7 +141,7 @@ class TestRun:
         folder, before = stopped
         with caplog.at_level(logging.WARNING, "rdm_solo"):
             after = run(tmp_path, *WRONG, f"resume={folder}")
-        assert [row["epoch"] for row in rows(tmp_path)] == [0, 1, 2, 3]
+        assert [row["epoch"] for row in rows(tmp_path)] == [1, 2, 3, 4]
         assert not [r for r in caplog.records if "negative gap" in r.message]
         assert after["warnings"] == before["warnings"]
         assert after["stopped"] is None
@@ -151,7 +151,7 @@ class TestRun:
         options = [*WRONG, "watch.gap_epochs=3"]
         run(tmp_path / "cut", *options, "max_epochs=2")
         after = run(tmp_path / "on", *options, "max_epochs=3", f"resume={tmp_path / 'cut'}")
-        assert [(w["kind"], w["epoch"]) for w in after["warnings"]] == [(WRONG_WAY, 2)]
+        assert [(w["kind"], w["epoch"]) for w in after["warnings"]] == [(WRONG_WAY, 3)]
 
     def test_a_sample_of_rows_has_the_outputs_dimension(self, tmp_path):
         from rdm_solo.callbacks.collapse_watch import _read

@@ -89,7 +89,7 @@ def test_metadata_say_what_it_is(resnet):
         assert json.loads(file.metadata()["rdm_solo"]) == about
     assert about["backbone"]["name"] == "resnet18"
     assert about["backbone"]["stem"] == stem
-    assert (about["epoch"], about["dataset"], about["method"]) == (0, "synthetic", "simsiam")
+    assert (about["epoch"], about["dataset"], about["method"]) == (1, "synthetic", "simsiam")
     changed = [line for line in about["torchvision"] if "conv1" in line or "maxpool" in line]
     assert len(changed) == (2 if stem == "small" else 0)
 
@@ -117,7 +117,7 @@ def test_linear_evaluates_it_as_it_does_the_run(small, tmp_path):
     )
     assert (of_file["top1"], of_file["top5"]) == (of_run["top1"], of_run["top5"])
     assert of_file["backbone"] == of_run["backbone"]
-    assert of_file["checkpoint_epoch"] == of_run["checkpoint_epoch"] == 1
+    assert of_file["checkpoint_epoch"] == of_run["checkpoint_epoch"] == 2
 
 
 def test_refusals_are_sentences(small, tmp_path, capsys):
@@ -146,4 +146,4 @@ def test_the_command_as_typed(small, tmp_path):
         "backbone.safetensors",
         "here",
     ]
-    assert "small_resnet with the small stem, epoch 1" in done.stdout
+    assert "small_resnet with the small stem, epoch 2" in done.stdout

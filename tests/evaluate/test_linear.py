@@ -62,7 +62,7 @@ class TestResults:
             assert record["assumed"] is None
             assert (record["base_lr"], record["lr"]) == (30.0, 30.0)
             assert record["protocol"]["batch_size"] == 256
-            assert record["checkpoint_epoch"] == 1
+            assert record["checkpoint_epoch"] == 2
             assert record["images"] == {"train": 64, "val": 32}
             assert 0 <= record["top1"] <= record["top5"] <= 100
             assert record["device"] == "cpu"
@@ -79,8 +79,8 @@ class TestResults:
         with open(finished / "linear.csv", newline="") as file:
             rows = list(csv.DictReader(file))
         assert [(r["features"], int(r["epoch"])) for r in rows] == [
-            *(("augmented", epoch) for epoch in range(2)),
-            *(("cached", epoch) for epoch in range(3)),
+            *(("augmented", epoch) for epoch in (1, 2)),
+            *(("cached", epoch) for epoch in (1, 2, 3)),
         ]
         assert float(rows[-1]["top1"]) == again["top1"]
         assert all(math.isfinite(float(r["loss"])) for r in rows)
@@ -98,7 +98,7 @@ class TestResults:
             rows = list(csv.DictReader(file))
         for i, record in enumerate(records):
             own = [row for row in rows if row["entry"] == str(i)]
-            assert [row["epoch"] for row in own] == [["0"], ["0", "1"]][i > 0]
+            assert [row["epoch"] for row in own] == [["1"], ["1", "2"]][i > 0]
             assert {row["seed"] for row in own} == {str(record["seed"])}
             assert float(own[-1]["top1"]) == record["top1"]
         assert len(rows) == 7

@@ -175,7 +175,7 @@ class TestNumbers:
         assert series["g"].erank == pytest.approx(erank(lam_p), rel=1e-4)
         ideal = np.maximum(lam_plus / lam_z, 0) ** 2 * lam_z
         assert series["omega"].erank == pytest.approx(erank(ideal[:m]), rel=2e-3)
-        assert (found.branch, found.rows, found.batch, found.epoch) == ("online", ROWS, 16, 0)
+        assert (found.branch, found.rows, found.batch, found.epoch) == ("online", ROWS, 16, 1)
 
     def test_directions_that_a_bottleneck_leaves_empty_are_zero(self, measured):
         """Six hidden units and a bias: rank 7; rounding beyond it is no filter."""

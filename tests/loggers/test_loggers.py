@@ -26,6 +26,7 @@ from rdm_solo.data import DataError
 from rdm_solo.lightning import pl
 from rdm_solo.loggers import events as event_files
 from rdm_solo.loggers import server as wandb_server
+from rdm_solo.runs import spectra_files
 from rdm_solo.runs.columns import COLUMNS
 
 # What a logger must hold under its own name; DESIGN's list.
@@ -128,7 +129,7 @@ class TestTensorBoard:
         assert [picture.step for picture in pictures] == [3, 7, 11]
         assert all(p.encoded_image_string.startswith(b"\x89PNG") for p in pictures)
         assert all(p.width > 400 < 2 * p.height for p in pictures)
-        lam = np.load(logged.folder / "spectra.npz")["lam_target"][-1]
+        lam = spectra_files.read(logged.folder)[0]["lam_target"][-1]
         (*_, last) = read.Histograms("spectra/log10_target")
         assert last.histogram_value.num == (lam > 0).sum()
         assert last.histogram_value.max == pytest.approx(np.log10(lam.max()))
@@ -202,7 +203,7 @@ class TestWandb:
         assert config["derived"]["value"]["lr"] == 0.5 * 16 / 256
 
     def test_it_has_charts_over_epochs(self, logged):
-        spectra = np.load(logged.folder / "spectra.npz")
+        spectra = spectra_files.read(logged.folder)[0]
         charts = json.loads(logged.page["told"]["config"])["_wandb"]["value"]["visualize"]
         assert len(charts) == 5
         for array, powers in (("filter_curve", False), ("lam_target", True)):

@@ -48,7 +48,7 @@ def run(
     done = epochs if measured is None else measured
     epoch = np.arange(done)
     metrics = {
-        "epoch": epoch.astype(float),
+        "epoch": epoch + 1.0,
         "erank/online": 2 + 0.1 * epoch + seed,
         "erank/target": 4 + 0.2 * epoch + seed,
         "erank/gap": 2 + 0.1 * epoch,
@@ -70,7 +70,7 @@ def run(
     }
     spectra = {key: np.tile(value, (done, 1)) for key, value in one.items()}
     return Run(
-        Path("runs") / f"{method}_{name}_{seed}", config, metrics, spectra | {"epoch": epoch}
+        Path("runs") / f"{method}_{name}_{seed}", config, metrics, spectra | {"epoch": epoch + 1}
     )
 
 
@@ -319,7 +319,7 @@ class TestSpectra:
     def test_one_epoch_may_be_asked_for(self):
         changing = run(epochs=4)
         changing.spectra["lam_target"] *= np.arange(1, 5)[:, None]
-        figure = plots.spectra([changing], epoch=1)
+        figure = plots.spectra([changing], epoch=2)
         drawn = lines(figure.axes[0], "target").get_ydata()
         assert drawn == pytest.approx(changing.spectra["lam_target"][1][: len(drawn)])
         assert "Epoch 2." in words(figure)
@@ -361,7 +361,7 @@ class TestSpectra:
             assert "rounding noise" in axes.texts[0].get_text()
 
     def test_without_any_it_says_what_is_missing(self):
-        with pytest.raises(ValueError, match=r"spectra\.npz"):
+        with pytest.raises(ValueError, match="No run has a spectrum"):
             plots.spectra([lacking(run(), "spectra")])
 
 

@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import re
+import shutil
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
+from support.written_runs import write_spectra
 
 from rdm_solo import cli, report, runs
 from rdm_solo.evaluate import roles
@@ -48,7 +50,7 @@ def spectra(p: float, epochs: int, k: int = 8) -> dict[str, np.ndarray]:
     return {
         **{"lam_online": online, "lam_target": target, "lam_projection": online},
         **{"lam_positive": 0.9 * target, "filter_curve": curve, "filter_curve_directional": curve},
-        **{"epoch": np.arange(epochs), "rows": np.full(epochs, 512)},
+        **{"epoch": np.arange(1, epochs + 1), "rows": np.full(epochs, 512)},
     }
 
 
@@ -70,7 +72,7 @@ def columns(p: float | None, epochs: int) -> dict[str, list[float]]:
         **{"filter/monotonicity": 1.0, "filter/monotonicity_directional": 1.0, "train/loss": -0.5},
     }
     return {
-        "epoch": list(range(epochs)),
+        "epoch": list(range(1, epochs + 1)),
         **{"erank/online": online, "erank/target": target, "erank/projection": online},
         "erank/gap": [z - p for z, p in zip(target, online)],
         **{name: [value] * epochs for name, value in flat.items()},
@@ -87,19 +89,19 @@ def write(folder: Path, p: float | None, seed: int, epochs: int = 3, **changed) 
     found = columns(p, epochs)
     rows = [",".join(str(values[i]) for values in found.values()) for i in range(epochs)]
     (folder / "metrics.csv").write_text("\n".join([",".join(found), *rows]) + "\n")
-    np.savez(folder / "spectra.npz", **spectra(p or -0.1, epochs))
-    known = {"seconds": 12.0, "device": "cpu", "versions": {"torch": "2.8"}}
+    write_spectra(folder, spectra(p or -0.1, epochs))
+    known = {"format": 2, "seconds": 12.0, "device": "cpu", "versions": {"torch": "2.8"}}
     (folder / "summary.json").write_text(json.dumps(known))
 
 
 def broken(root: Path) -> None:
     """Runs that broke off, lack something, or are none."""
     write(root / "began", -0.5, 7, epochs=1, dataset=HOSTILE)
-    (root / "began" / "spectra.npz").write_bytes(b"PK\x03\x04 half")
+    (root / "began" / "spectra" / "epoch_0001.npz").write_bytes(b"PK\x03\x04 half")
     (root / "began" / "summary.json").unlink()
     write(root / "off", -0.5, 8, dataset=HOSTILE)
-    (root / "off" / "spectra.npz").unlink()
-    (root / "off" / "metrics.csv").write_text("epoch,train/loss,val/acc1\n0,-1,\n1,-2,\n2,-3,\n")
+    shutil.rmtree(root / "off" / "spectra")
+    (root / "off" / "metrics.csv").write_text("epoch,train/loss,val/acc1\n1,-1,\n2,-2,\n3,-3,\n")
     write(root / "none", -0.5, 9, epochs=0)
     failures.note(root / "none", "all rows hold NaN: σ^2 <b>diverged</b>.")
     (root / "other" / ".hydra").mkdir(parents=True)
@@ -206,7 +208,7 @@ def test_names_of_runs_and_folders_are_text(made):
 def test_what_is_missing_is_said_and_the_rest_is_there(made):
     words = "".join(Page(made[1]).text)
     for said in (
-        *("1 of 3 epochs", "spectra.npz cannot be read", "no spectra.npz", "no epoch has ended"),
+        *("1 of 3 epochs", "epoch_0001.npz cannot be read", "no spectra", "no epoch has ended"),
         *("its config cannot be read", "erank/gap was never measured", "no accuracy"),
         "no epoch has ended; it failed: all rows hold NaN",
     ):
@@ -428,7 +430,7 @@ def test_warnings_are_told_once_a_kind_with_every_seed():
     seeds = []
     for seed in range(3):
         one = run(seed=seed)
-        words = {"kind": "negative gap", "epoch": 2 + seed, "text": f"gap of {seed} in σ^0.5"}
+        words = {"kind": "negative gap", "epoch": 3 + seed, "text": f"gap of {seed} in σ^0.5"}
         one.summary["warnings"] = [words]
         seeds.append(one)
     assert card(*seeds).endswith(
@@ -451,7 +453,7 @@ def preset(folder: Path, *overrides: str) -> runs.Run:
         cfg = compose("config", overrides=chosen)
     record = {"top1": 78.0, "top5": 99.0, "protocol": {"lr": 30}}
     (folder / "linear.json").write_text(json.dumps({"protocol": [record]}))
-    epochs = {"epoch": np.arange(cfg.max_epochs)}
+    epochs = {"epoch": np.arange(1, cfg.max_epochs + 1)}
     return runs.Run(folder, cfg, epochs)
 
 

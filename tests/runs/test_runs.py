@@ -11,7 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rdm_solo import runs
-from rdm_solo.runs import failures
+from rdm_solo.runs import failures, spectra_files
 
 CONFIG = {
     "method": {"name": "simsiam"},
@@ -28,15 +28,17 @@ def write(folder: Path, epochs: int = 3, spectra: bool = True, summary: bool = T
     config = {**CONFIG, **changed}
     (folder / ".hydra").mkdir(parents=True)
     OmegaConf.save(OmegaConf.create(config), folder / ".hydra" / "config.yaml")
+    (folder / "format.json").write_text('{"format": 2}')
     if epochs:
-        rows = [f"{epoch},{epoch + 2.5},{'' if epoch else 9}" for epoch in range(epochs)]
+        rows = [f"{epoch},{epoch + 1.5},{'' if epoch > 1 else 9}" for epoch in range(1, epochs + 1)]
         (folder / "metrics.csv").write_text(
             "\n".join(["epoch,erank/online,val/acc1", *rows]) + "\n"
         )
     if spectra:
-        np.savez(folder / "spectra.npz", epoch=np.arange(epochs), lam_online=np.ones((epochs, 4)))
+        for epoch in range(1, epochs + 1):
+            spectra_files.write(folder, epoch, {"lam_online": np.ones(4)})
     if summary:
-        (folder / "summary.json").write_text(json.dumps({"seed": 3, "config": config}))
+        (folder / "summary.json").write_text(json.dumps({"format": 2, "seed": 3, "config": config}))
 
 
 def test_a_whole_run(tmp_path):
@@ -86,10 +88,10 @@ def test_a_run_that_broke_off_is_loaded_as_far_as_it_went(tmp_path):
     assert found.epochs == 2
     assert "2 of 3 epochs" in found.missing
     assert any("summary.json" in what for what in found.missing)
-    (tmp_path / "run" / "spectra.npz").write_bytes(b"PK\x03\x04 half")
+    (tmp_path / "run" / "spectra" / "epoch_0001.npz").write_bytes(b"PK\x03\x04 half")
     found = runs.load(tmp_path / "run")
-    assert found.spectra == {}
-    assert any("spectra.npz cannot be read" in what for what in found.missing)
+    assert found.spectra["epoch"].tolist() == [2]
+    assert "spectra/epoch_0001.npz cannot be read and is left out" in found.missing
 
 
 def test_a_run_that_failed_says_why(tmp_path):
@@ -105,7 +107,7 @@ def test_a_run_without_an_epoch_or_without_diagnostics(tmp_path):
     write(tmp_path / "none", epochs=0, spectra=False, summary=False)
     assert runs.load(tmp_path / "none").missing == ("no metrics.csv: no epoch has ended",)
     write(tmp_path / "off", spectra=False)
-    assert runs.load(tmp_path / "off").missing == ("no spectra.npz (diagnostics were off?)",)
+    assert runs.load(tmp_path / "off").missing == ("no spectra (diagnostics were off?)",)
 
 
 def test_a_summary_alone_makes_a_run(tmp_path):
@@ -145,13 +147,13 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_there(tmp_path):
     )
 
 
-@pytest.mark.parametrize("half", ["3,4.5,7.", "3,4", "3,", "3,4.5,70.25", "3,4\n"])
+@pytest.mark.parametrize("half", ["4,4.5,7.", "4,4", "4,", "4,4.5,70.25", "4,4\n"])
 def test_a_row_that_was_cut_off_is_left_out(half, tmp_path):
     write(tmp_path / "run", max_epochs=4)
     with open(tmp_path / "run" / "metrics.csv", "a") as file:
         file.write(half)
     found = runs.load(tmp_path / "run")
-    assert found.metrics["epoch"].tolist() == [0, 1, 2]
+    assert found.metrics["epoch"].tolist() == [1, 2, 3]
     assert found.last("erank/online") == 4.5
     assert "the last row of metrics.csv is cut off and left out" in found.missing
     assert "3 of 4 epochs" in found.missing
@@ -164,7 +166,7 @@ def test_a_table_that_is_not_there_is_told_from_one_without_rows(tmp_path):
     assert runs.load(tmp_path / "run").missing == (
         "no metrics.csv, although summary.json is there (was it removed, or not copied?)",
     )
-    for text in ("", "epoch,erank/online\n", "epoch,erank/online\n0,2"):
+    for text in ("", "epoch,erank/online\n", "epoch,erank/online\n1,2"):
         table.write_text(text)
         missing = runs.load(tmp_path / "run").missing
         assert missing[-1] == "metrics.csv has no whole row: no epoch has ended", text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from rdm_solo import theory
+from rdm_solo.runs import spectra_files
 from rdm_solo.spectra import spearman
 from rdm_solo.theory import rank_path
 
@@ -46,15 +47,18 @@ def write(
     online, target, positive = (torch.stack(lams) for lams in zip(*epochs))
     curve = torch.sqrt(online / target.clamp_min(1e-300))
     (folder / ".hydra").mkdir(parents=True)
-    np.savez(
-        folder / "spectra.npz",
-        epoch=np.arange(len(epochs)),
-        lam_online=online.numpy(),
-        lam_projection=online.numpy(),
-        lam_target=target.numpy(),
-        lam_positive=positive.numpy(),
-        filter_curve=curve.numpy(),
+    write_spectra(
+        folder,
+        {
+            "epoch": np.arange(1, len(epochs) + 1),
+            "lam_online": online.numpy(),
+            "lam_projection": online.numpy(),
+            "lam_target": target.numpy(),
+            "lam_positive": positive.numpy(),
+            "filter_curve": curve.numpy(),
+        },
     )
+    (folder / "format.json").write_text('{"format": 2}')
     config = {
         "method": {"name": method, "kwargs": KWARGS.get(method, {})},
         "filter": chosen or {"name": "none"},
@@ -65,7 +69,7 @@ def write(
     OmegaConf.save(OmegaConf.create(config), folder / ".hydra" / "config.yaml")
     rows = [
         {
-            "epoch": i,
+            "epoch": i + 1,
             "erank/gap": erank(lam_z) - erank(lam_p),
             "filter/monotonicity": float(spearman(curve[i], lam_z)),
             "filter/monotonicity_directional": directional,
@@ -77,6 +81,12 @@ def write(
         table.writeheader()
         table.writerows(rows)
     return folder
+
+
+def write_spectra(folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """A file for each epoch of arrays whose first axis are epochs."""
+    for row, epoch in enumerate(arrays["epoch"]):
+        spectra_files.write(folder, int(epoch), {name: a[row] for name, a in arrays.items()})
 
 
 def erank(lam: Tensor) -> float:

@@ -17,6 +17,7 @@ from support.small_runs import QUICK, SMALL, configure, rows, run
 
 from rdm_solo import train
 from rdm_solo.lightning import pl
+from rdm_solo.runs import spectra_files
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.train import derived_values, resuming
 
@@ -32,7 +33,7 @@ class TestFolder:
         folder, _ = finished
         table = rows(folder)
         assert list(table[0]) == COLUMNS
-        assert [row["epoch"] for row in table] == [0, 1]
+        assert [row["epoch"] for row in table] == [1, 2]
         assert all(math.isfinite(value) for row in table for value in row.values())
         for row in table:
             gap = row["erank/target"] - row["erank/online"]
@@ -41,8 +42,8 @@ class TestFolder:
 
     def test_spectra_give_the_same_eranks_as_the_table(self, finished):
         folder, _ = finished
-        spectra = np.load(folder / "spectra.npz")
-        assert list(spectra["epoch"]) == [0, 1]
+        spectra = spectra_files.read(folder)[0]
+        assert list(spectra["epoch"]) == [1, 2]
         assert list(spectra["rows"]) == [128, 128]
         for epoch, row in enumerate(rows(folder)):
             for branch in ("online", "target", "projection"):
@@ -83,8 +84,10 @@ class TestFolder:
         folder, _ = finished
         files = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
         assert files == {
+            "format.json",
             "metrics.csv",
-            "spectra.npz",
+            "spectra/epoch_0001.npz",
+            "spectra/epoch_0002.npz",
             "summary.json",
             "figures/erank.png",
             "checkpoints/last.ckpt",
@@ -119,8 +122,8 @@ class TestRepetition:
         assert len(rows(cut)) == 2
         run(tmp_path / "resumed", *options, f"resume={cut}")
         assert rows(tmp_path / "resumed") == rows(tmp_path / "whole")
-        whole, resumed = (np.load(tmp_path / f / "spectra.npz") for f in ("whole", "resumed"))
-        assert all(np.array_equal(whole[name], resumed[name]) for name in whole.files)
+        whole, resumed = (spectra_files.read(tmp_path / f)[0] for f in ("whole", "resumed"))
+        assert all(np.array_equal(whole[name], resumed[name]) for name in whole)
         a, b = (
             torch.load(tmp_path / f / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
             for f in ("whole", "resumed")
@@ -144,10 +147,9 @@ class TestRepetition:
         monkeypatch.setenv("SLURM_JOB_NAME", "pretrain")
         run(tmp_path, *options, "max_epochs=3", "scheduler.warmup_epochs=0")
         after = rows(tmp_path)
-        assert [row["epoch"] for row in after] == [0, 1, 2]
+        assert [row["epoch"] for row in after] == [1, 2, 3]
         assert after[:2] == before
-        with np.load(tmp_path / "spectra.npz") as saved:
-            assert saved["epoch"].tolist() == [0, 1, 2]
+        assert spectra_files.read(tmp_path)[0]["epoch"].tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("method", ["simsiam", "byol"])
@@ -206,9 +208,9 @@ def test_diagnostics_and_knn_can_be_thinned_out_or_off(tmp_path):
     assert [bool(row["erank/online"]) for row in table] == [True, False, True]
     assert not any(row["val/knn_acc1"] for row in table)
     run(tmp_path / "b", *SMALL, "diagnostics.max_rows=40")
-    assert list(np.load(tmp_path / "b" / "spectra.npz")["rows"]) == [32, 32]
+    assert list(spectra_files.read(tmp_path / "b")[0]["rows"]) == [32, 32]
     run(tmp_path / "c", *SMALL, "diagnostics.every_n_epochs=0")
-    assert not (tmp_path / "c" / "spectra.npz").exists()
+    assert not (tmp_path / "c" / "spectra").exists()
 
 
 def test_multi_crop_trains_byol_and_is_refused_for_simsiam(tmp_path):
@@ -386,7 +388,7 @@ class TestCommand:
             summary = json.loads(path.read_text())
             assert summary["processes"] == 2
             assert summary["derived"]["global_batch"] == 16
-            assert np.load(path.parent / "spectra.npz")["rows"][0] == 128
+            assert spectra_files.read(path.parent)[0]["rows"][0] == 128
             assert all(math.isfinite(value) for value in summary["last"].values())
             assert summary["last"]["erank/gap"] > 0
 
@@ -416,7 +418,7 @@ class TestResume:
         lr, steps = parts["derived"]["lr"], range(8, 16)
         want = [lr * (1 + math.cos(math.pi * (step - 4) / 12)) / 2 for step in steps]
         assert rates == pytest.approx(want)
-        assert [row["epoch"] for row in rows(tmp_path)] == [0, 1, 2, 3]
+        assert [row["epoch"] for row in rows(tmp_path)] == [1, 2, 3, 4]
 
     def test_a_finished_run_and_another_experiment_are_refused(self, finished, tmp_path):
         folder, _ = finished

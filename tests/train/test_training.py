@@ -46,7 +46,7 @@ def train_one(job: tuple[str, int, str]) -> tuple[str, int, list[dict[str, float
 def _numbers(folder: Path) -> list[dict[str, float]]:
     from rdm_solo.runs import read_metrics
 
-    columns = read_metrics(folder / "metrics.csv")
+    columns = read_metrics(folder)
     return [dict(zip(columns, values)) for values in zip(*columns.values())]
 
 
