@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from hydra import compose, initialize_config_dir
 from support.small_runs import SMALL, configure, rows, run
 
 from rdm_solo import train
+from rdm_solo.callbacks import CollapseWatch
 from rdm_solo.callbacks.advice import advice
 from rdm_solo.cli import config_folder
 from rdm_solo.lightning import pl
@@ -152,6 +154,16 @@ class TestRun:
         run(tmp_path / "cut", *options, "max_epochs=2")
         after = run(tmp_path / "on", *options, "max_epochs=3", f"resume={tmp_path / 'cut'}")
         assert [(w["kind"], w["epoch"]) for w in after["warnings"]] == [(WRONG_WAY, 3)]
+
+    def test_a_checkpoint_of_an_earlier_version_counts_from_0(self):
+        watch = CollapseWatch(configure(*WRONG), {})
+        warning = {"kind": WRONG_WAY, "epoch": 1, "text": "negative gap in epoch 2"}
+        reading = asdict(Reading(1, 0.3, 5.0, 32, -0.1))
+        watch.load_state_dict({"warnings": [warning], "readings": [reading]})
+        state = watch.state_dict()
+        assert [entry["epoch"] for entry in (*state["warnings"], *state["readings"])] == [2, 2]
+        watch.load_state_dict(state)
+        assert watch.state_dict() == state
 
     def test_a_sample_of_rows_has_the_outputs_dimension(self, tmp_path):
         from rdm_solo.callbacks.collapse_watch import _read

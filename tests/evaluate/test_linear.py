@@ -32,6 +32,11 @@ def configure(*argv: str):
     return cli.compose("linear", [*argv, *linear.implied(argv)])
 
 
+def read_table(path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def evaluate(*argv: str) -> dict:
     return linear.evaluate(configure(*argv, "device=cpu"))
 
@@ -117,6 +122,21 @@ class TestResults:
         (finished / "linear.json").write_text(json.dumps({"cached": old}))
         new = evaluate(f"run={finished}", "features=cached", "epochs=1", "seed=1")
         assert json.loads((finished / "linear.json").read_text()) == {"cached": [old, new]}
+
+    def test_an_earlier_versions_epochs_count_from_1_once_another_is_added(self, finished):
+        cached = (f"run={finished}", "features=cached", "epochs=2")
+        evaluate(*cached)
+        table = finished / "linear.csv"
+        now = read_table(table)
+        old = [{**row, "epoch": int(row["epoch"]) - 1} for row in now]
+        with open(table, "w", newline="") as file:
+            writer = csv.DictWriter(file, old[0])
+            writer.writeheader()
+            writer.writerows(old)
+        evaluate(*cached, "seed=1")
+        rows = read_table(table)
+        assert rows[: len(now)] == now
+        assert [row["epoch"] for row in rows[len(now) :]] == ["1", "2"]
 
     def test_cached_features_are_those_of_plain_images(self, finished):
         record = evaluate(f"run={finished}", "features=cached", "epochs=5", "lr=3", "seed=2")
