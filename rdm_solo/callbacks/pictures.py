@@ -17,7 +17,7 @@ from rdm_solo.callbacks.last_epoch import ends
 from rdm_solo.lightning import pl
 from rdm_solo.loggers.charts import PICTURE
 from rdm_solo.runs import labels, spectra_files
-from rdm_solo.runs.files import FIGURES, METRICS
+from rdm_solo.runs.files import FIGURES
 from rdm_solo.runs.folder import Run, read_metrics
 
 __all__ = ["Pictures", "RankFigure", "draw_ranks", "rasterise"]
