@@ -12,7 +12,8 @@ from torch import Tensor
 from rdm_solo import filters
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.runs.folder import Run
-from rdm_solo.theory import rank_path, theorems
+from rdm_solo.spectra.measures import ideal_filter
+from rdm_solo.theory import rank_path
 from rdm_solo.theory.filter_effect import Gain, Preview, look, relation
 
 __all__ = ["SPECTRA", "Filter", "assumed", "choose", "follow", "singular_values"]
@@ -105,7 +106,7 @@ def follow(
     omega = torch.full_like(seen.lam_p, float(cfg.omega))
     if run is not None:
         lam_plus, lam_z = _first(run, "lam_positive"), _first(run, "lam_target")
-        omega = theorems.ideal_filter(lam_plus, lam_z).nan_to_num(0.0).clamp(0, 1)[: len(omega)]
+        omega = ideal_filter(lam_plus, lam_z).nan_to_num(0.0).clamp(0, 1)[: len(omega)]
     steps = range(cfg.steps)
     relations = [relation(seen)] * cfg.steps
     if OmegaConf.is_config(p):

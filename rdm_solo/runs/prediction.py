@@ -11,8 +11,7 @@ from torch import Tensor
 
 from rdm_solo import theory
 from rdm_solo.runs.folder import Run
-from rdm_solo.theory import theorems
-from rdm_solo.theory.rank_path import STEP, Path, _rank, _unit, follow, relation
+from rdm_solo.theory.rank_path import STEP, Path, follow, rank_of, relation, unit_sum
 
 __all__ = ["Prediction", "predict"]
 
@@ -99,11 +98,11 @@ def predict(run: Run) -> Prediction:
     if not all(bool(lam.isfinite().all() and (lam.sum(1) > 0).all()) for lam in (lam_p, lam_z)):
         raise ValueError(f"{run.folder} has spectra without a finite value: training diverged.")
     epochs, gaps = epochs[knots], np.diff(epochs[knots])
-    measured = Path(np.array([_rank(lam) for lam in lam_p]), np.array([_rank(z) for z in lam_z]))
-    filters = [relation(_unit(p), _unit(z)) for p, z in zip(lam_p, lam_z)]
+    online, target = (np.array([rank_of(lam) for lam in rows]) for rows in (lam_p, lam_z))
+    measured = Path(online, target)
+    filters = [relation(unit_sum(p), unit_sum(z)) for p, z in zip(lam_p, lam_z)]
     omegas = [
-        theorems.ideal_filter(plus, z).nan_to_num(0.0).clamp(0, 1)
-        for plus, z in zip(lam_plus, lam_z)
+        theory.ideal_filter(plus, z).nan_to_num(0.0).clamp(0, 1) for plus, z in zip(lam_plus, lam_z)
     ]
     n = len(gaps)
 
@@ -141,7 +140,7 @@ def predict(run: Run) -> Prediction:
 def _rises(lam_p: Tensor, lam_z: Tensor, lam_plus: Tensor) -> bool:
     """Whether a small step raises the online rank."""
     new = theory.updated_eigenvalues(lam_p, lam_z, lam_plus, STEP / 2)
-    return _rank(new) > _rank(lam_p)
+    return rank_of(new) > rank_of(lam_p)
 
 
 def _error(path: Path, measured: Path) -> float:

@@ -1,4 +1,4 @@
-"""What a filter does to a spectrum: its kind, on either branch, and what to beware of."""
+"""A filter's effect on a spectrum: its kind on either branch, both ranks, and warnings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from rdm_solo.spectra.measures import effective_rank, filter_curve
-from rdm_solo.theory import rank_path, theorems
+from rdm_solo.theory import rank_path
+from rdm_solo.theory.filtering import filtered_eigenvalues, is_low_pass, kind, rank_difference
 
 __all__ = ["Preview", "called", "look", "relation"]
 
@@ -18,7 +19,7 @@ Gain = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Preview:
-    """A filter on a spectrum of singular values: what :func:`look` found."""
+    """A filter's effect on a spectrum of singular values; :func:`look` makes it."""
 
     name: str
     branch: str
@@ -37,7 +38,7 @@ class Preview:
 
     @property
     def line(self) -> str:
-        """What it is, in one line."""
+        """The filter's kind and both effective ranks, in one line."""
         same = "" if self.branch == "online" else f", as an online filter {called(self.online)}"
         return (
             f"{self.name}: {called(self.own)} on the {self.branch} branch{same}; "
@@ -48,7 +49,7 @@ class Preview:
 
 
 def look(name: str, branch: str, gain: Gain, sigma: Tensor) -> Preview:
-    """Say what a filter does to outputs with these singular values. Shapes: ``(r,)``.
+    """The effect of a filter on outputs with these singular values. Shapes: ``(r,)``.
 
     >>> from rdm_solo import filters
     >>> seen = look("power", "target", filters.get("pow", p=-0.5), torch.tensor([4.0, 1.0]))
@@ -64,13 +65,13 @@ def look(name: str, branch: str, gain: Gain, sigma: Tensor) -> Preview:
             f"{'' if values.shape != sigma.shape else ', with NaN or infinity among them'}."
         )
     lam = sigma.square()
-    left = theorems.filtered_eigenvalues(lam, values)
+    left = filtered_eigenvalues(lam, values)
     if not float(left.sum()) > 0:
         raise ValueError(f"{name} is zero at every singular value that was looked at.")
     lam_p, lam_z = (left, lam) if branch == "online" else (lam, left)
-    lam_p, lam_z = _unit(lam_p), _unit(lam_z)
+    lam_p, lam_z = rank_path.unit_sum(lam_p), rank_path.unit_sum(lam_z)
     curve = filter_curve(lam_p, lam_z)
-    own, online = theorems.kind(values.abs()), theorems.kind(curve)
+    own, online = kind(values.abs()), kind(curve)
     warnings = (
         *_order(name, sigma, left),
         *_sign(sigma, values),
@@ -81,11 +82,11 @@ def look(name: str, branch: str, gain: Gain, sigma: Tensor) -> Preview:
 
 
 def _order(name: str, sigma: Tensor, left: Tensor) -> list[str]:
-    if theorems.is_low_pass(left):
+    if is_low_pass(left):
         return []
     return [
-        f"{name} turns the order of the spectrum round (sigma * |g(sigma)| does not grow with "
-        "sigma): directions no longer keep their rank, and only the sorted spectra are compared."
+        f"{name} changes the order of the directions (sigma * |g(sigma)| does not grow with "
+        "sigma): only the sorted spectra are compared."
     ]
 
 
@@ -95,19 +96,19 @@ def _sign(sigma: Tensor, values: Tensor) -> list[str]:
         return []
     share = f"{int(below.sum())} of {len(sigma)} directions"
     return [
-        f"g is negative for {share} (log sigma is, below sigma = 1): they are turned to their "
-        "opposite, which the spectrum does not show and the loss does; spectra see |g|."
+        f"g is negative for {share} (log sigma is, below sigma = 1): the filter reverses their "
+        "sign, which changes the loss but not the spectrum, since spectra depend on |g| alone."
     ]
 
 
 def _scale(branch: str, gain: Gain, sigma: Tensor, values: Tensor, own: str) -> list[str]:
-    """Sigma grows with the root of the batch: look at a quarter and at four times of it."""
+    """Sigma grows with the root of the batch: try a quarter of the batch and four times as many."""
     kinds, moved = {}, False
     for factor in (0.25, 4.0):
         other = gain(sigma * factor**0.5)
         ratio = other / torch.where(values == 0, 1.0, values)
         moved |= bool((ratio.max() - ratio.min()).abs() > 1e-6 * ratio.abs().max())
-        kinds[factor] = theorems.kind(other.abs())
+        kinds[factor] = kind(other.abs())
     if not moved:
         return []
     text = (
@@ -123,9 +124,11 @@ def _scale(branch: str, gain: Gain, sigma: Tensor, values: Tensor, own: str) -> 
 
 
 def _direction(online: str, lam_p: Tensor, lam_z: Tensor) -> list[str]:
-    gap = float(theorems.rank_difference(lam_p, lam_z))
+    gap = float(rank_difference(lam_p, lam_z))
     if online == "none":
-        return ["no filter at all: both branches have one spectrum, and nothing lifts the rank."]
+        return [
+            "no filter at all: both branches have the same spectrum, and nothing raises the rank."
+        ]
     if online == "high-pass":
         return [
             "it points the wrong way: a high-pass online filter puts the target's effective rank "
@@ -140,41 +143,36 @@ def _direction(online: str, lam_p: Tensor, lam_z: Tensor) -> list[str]:
 
 
 def relation(seen: Preview) -> rank_path.Relation:
-    """What the filter makes of an online spectrum with the sum 1: the target's.
+    """The function that maps an online spectrum with the sum 1 to the target's spectrum.
 
-    An online filter is turned round where it can be: where ``sigma * |g(sigma)|`` grows. Where the
-    spectrum reaches beyond, or g looks at all singular values at once (at their largest, say), the
-    eigenvalues that the spectrum has are paired by rank.
+    An online filter is inverted where ``sigma * |g(sigma)|`` grows. Where the spectrum reaches
+    beyond that range, or g depends on all singular values at once (on their largest, say), the
+    eigenvalues of both branches are paired by rank.
     """
     energy = seen.sigma.square().sum()
     if seen.branch == "target":
 
         def to_target(lam_p: Tensor) -> Tensor:
             lam = (lam_p * energy).clamp_min(1e-30)
-            return theorems.filtered_eigenvalues(lam, seen.gain(lam.sqrt()))
+            return filtered_eigenvalues(lam, seen.gain(lam.sqrt()))
 
         return to_target
     sigma = seen.sigma[0] * torch.logspace(-4, 2, 600, dtype=torch.float64)
     own, among = seen.gain(seen.sigma), seen.gain(torch.cat([sigma, seen.sigma]))
-    left = theorems.filtered_eigenvalues(sigma.square(), among[: len(sigma)])
+    left = filtered_eigenvalues(sigma.square(), among[: len(sigma)])
     falls = (left.diff() <= 0).nonzero()
     start = int(falls[-1]) + 1 if len(falls) else 0
     beyond = float(seen.sigma.min()) < float(sigma[min(start, len(sigma) - 1)])
     if beyond or not torch.allclose(own, among[len(sigma) :], rtol=1e-9, atol=0):
         return rank_path.relation(seen.lam_p, seen.lam_z)
-    total = theorems.filtered_eigenvalues(seen.sigma.square(), own).sum()
+    total = filtered_eigenvalues(seen.sigma.square(), own).sum()
     return rank_path.relation(left[start:] / total, sigma[start:].square() / energy)
 
 
 def called(kind: str) -> str:
-    """What :func:`rdm_solo.theory.kind` found, for a reader.
+    """The result of :func:`rdm_solo.theory.kind`, for a reader.
 
     >>> called("low-pass"), called("none")
     ('low-pass', 'no filter (constant)')
     """
     return "no filter (constant)" if kind == "none" else kind
-
-
-def _unit(lam: Tensor) -> Tensor:
-    lam = lam.sort(descending=True).values
-    return lam / lam.sum()

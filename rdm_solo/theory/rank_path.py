@@ -1,4 +1,4 @@
-"""Effective ranks along Theorem 4: the update of eigenvalues, step after step."""
+"""Effective ranks along Theorem 4: the update of eigenvalues, applied step after step."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from rdm_solo.spectra.measures import effective_rank
-from rdm_solo.theory import theorems
+from rdm_solo.theory.update import updated_eigenvalues
 
-__all__ = ["Path", "follow", "relation"]
+__all__ = ["STEP", "Path", "Relation", "follow", "rank_of", "relation", "unit_sum"]
 
 STEP = 0.1  # alpha of a single update where a run is followed
 
@@ -33,10 +33,11 @@ class Path:
 
 
 def relation(lam_p: Tensor, lam_z: Tensor) -> Relation:
-    """A filter known on a spectrum, as a function: log lam_z interpolated over log lam_p.
+    """The function that maps online to target eigenvalues: log lam_z over log lam_p, interpolated.
 
-    Both are sorted by rank. Outside it goes on with the spectrum's mean slope. Where lam_p is zero
-    to rounding, as behind a predictor with a bottleneck, the order is what tells eigenvalues apart.
+    Both spectra are sorted. Outside their range the function continues with their mean slope. Where
+    lam_p is zero to rounding, as behind a predictor with a bottleneck, eigenvalues are told apart
+    by their rank.
 
     >>> double = relation(torch.tensor([4.0, 1.0]), torch.tensor([2.0, 1.0]))
     >>> double(torch.tensor([16.0, 2.0]))
@@ -56,7 +57,7 @@ def relation(lam_p: Tensor, lam_z: Tensor) -> Relation:
 
 
 def _ranked(values: np.ndarray) -> np.ndarray:
-    """The values, of equal ones the earlier a trifle larger, as in a spectrum that descends."""
+    """The values, made distinct: of equal ones the earlier is slightly larger, as they descend."""
     apart = np.empty_like(values)
     apart[np.argsort(-values, kind="stable")] = APART * np.arange(len(values))[::-1]
     kept: np.ndarray = values + apart
@@ -70,37 +71,47 @@ def follow(
     pulls: Sequence[float],
     step: float = STEP,
 ) -> Path:
-    """Iterate Theorem 4 over intervals, each with its filter, omega and sum of alphas.
+    """Iterate Theorem 4 over intervals, each with its filter, its omega and its sum of alphas.
 
-    In each step the target is the filter's, positives are ``omega * lam_z``, and the result is
-    sorted and rescaled to sum 1, as those of l2-normalised outputs. One filter more than there are
-    intervals is what makes the last target. Shapes: ``(k,)`` spectra.
+    In each step the filter gives the target's eigenvalues, the positives' are ``omega * lam_z``,
+    and the result is sorted and rescaled to sum 1, as with l2-normalised outputs. If ``filters``
+    has one more entry than there are intervals, the last one gives the last target.
+    Shapes: ``(k,)`` spectra.
 
     >>> lam = torch.tensor([0.8, 0.2])
     >>> path = follow(lam, [torch.sqrt], [torch.ones(2)], [0.5])
     >>> path.online.round(3), path.target.round(3)
     (array([1.649, 1.771]), array([1.89 , 1.934]))
     """
-    lam_p = _unit(lam_p.double())
-    online, target = [_rank(lam_p)], [_rank(_unit(filters[0](lam_p)))]
+    lam_p = unit_sum(lam_p.double())
+    online, target = [rank_of(lam_p)], [rank_of(unit_sum(filters[0](lam_p)))]
     coming = [*filters[1:], filters[-1]]
     for to_target, following, omega, pull in zip(filters, coming, omegas, pulls):
         steps = max(1, round(pull / step))
         for _ in range(steps):
             lam_z = to_target(lam_p)  # by direction, whatever its order
             lam_z = lam_z / lam_z.sum()
-            new = theorems.updated_eigenvalues(lam_p, lam_z, omega * lam_z, pull / steps)
-            lam_p = _unit(new)
-        online.append(_rank(lam_p))
-        target.append(_rank(_unit(following(lam_p))))
+            new = updated_eigenvalues(lam_p, lam_z, omega * lam_z, pull / steps)
+            lam_p = unit_sum(new)
+        online.append(rank_of(lam_p))
+        target.append(rank_of(unit_sum(following(lam_p))))
     return Path(np.array(online), np.array(target))
 
 
-def _unit(lam: Tensor) -> Tensor:
-    """Descending, with the sum 1."""
+def unit_sum(lam: Tensor) -> Tensor:
+    """The eigenvalues in descending order, rescaled to the sum 1; negative ones count as 0.
+
+    >>> unit_sum(torch.tensor([1.0, 3.0, -1.0]))
+    tensor([0.7500, 0.2500, 0.0000], dtype=torch.float64)
+    """
     lam = lam.double().clamp_min(0).sort(descending=True).values
     return lam / lam.sum()
 
 
-def _rank(lam: Tensor) -> float:
+def rank_of(lam: Tensor) -> float:
+    """The effective rank as a float.
+
+    >>> rank_of(torch.tensor([0.0, 1.0]))
+    1.0
+    """
     return float(effective_rank(lam))

@@ -56,7 +56,7 @@ def test_log_is_a_band_filter_across_one_and_says_what_it_depends_on():
 
 def test_an_exponent_below_minus_one_turns_the_order_round():
     found = seen("target", "pow", -2.0)
-    assert "turns the order of the spectrum round" in found.warnings[0]
+    assert "changes the order of the directions" in found.warnings[0]
     assert (found.lam_z.diff() <= 0).all()
 
 

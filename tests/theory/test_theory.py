@@ -12,7 +12,6 @@ from torch import Tensor
 
 from rdm_solo import theory
 from rdm_solo.spectra import correlation, effective_rank, filter_curve
-from rdm_solo.theory import theorems
 
 # What is compared is of order one; measured errors are below 1e-13.
 CLOSE = {"rtol": 1e-10, "atol": 1e-11}
@@ -154,7 +153,7 @@ def test_theorem_2_holds_without_shared_eigenvectors(seed, m, weight_decay):
     assert gains.imag.abs().max() < 1e-9
     assert gains.real.min() > -1e-11
     assert gains.real.max() < 1 + 1e-11
-    omega = theorems.ideal_filter(eigenvalues(C_bar), eigenvalues(C_z))
+    omega = theory.ideal_filter(eigenvalues(C_bar), eigenvalues(C_z))
     assert omega.min() > -1e-11
     assert omega.max() < 1 + 1e-11
 
@@ -162,20 +161,20 @@ def test_theorem_2_holds_without_shared_eigenvectors(seed, m, weight_decay):
 def test_the_ideal_filter_is_the_predictors_spectrum_and_its_outputs_curve():
     v, lam_z = rotation(3), vector(0.6, 0.3, 0.1)
     lam_plus = vector(0.5, 0.2, 0.01)
-    omega = theorems.ideal_filter(lam_plus, lam_z, weight_decay=0.05)
+    omega = theory.ideal_filter(lam_plus, lam_z, weight_decay=0.05)
     W = theory.optimal_predictor(turned(v, lam_z), turned(v, lam_plus), weight_decay=0.05)
     torch.testing.assert_close(W, turned(v, omega), **CLOSE)
     z, z_plus = pairs(lam_z, lam_plus, v)
     torch.testing.assert_close(trained(z, z_plus, 0.05), W, rtol=0, atol=1e-6)
     lam_p = eigenvalues(W @ turned(v, lam_z) @ W.mT)
     torch.testing.assert_close(filter_curve(lam_p, lam_z), omega, **CLOSE)
-    assert theorems.ideal_filter(vector(1, 1), vector(1, 0)).isnan().tolist() == [False, True]
+    assert theory.ideal_filter(vector(1, 1), vector(1, 0)).isnan().tolist() == [False, True]
 
 
 def test_noise_in_strong_directions_makes_the_best_predictor_high_pass():
     """Theorem 2 alone promises no low-pass filter: here the online rank leads."""
     lam_z, lam_plus = vector(0.6, 0.4), vector(0.2, 0.19)
-    omega = theorems.ideal_filter(lam_plus, lam_z)
+    omega = theory.ideal_filter(lam_plus, lam_z)
     assert theory.kind(omega) == "high-pass"
     assert theory.rank_difference(theory.filtered_eigenvalues(lam_z, omega), lam_z) < -1e-3
 
@@ -525,13 +524,22 @@ def test_refusals_name_the_argument():
     lam, C = vector(1, 1), torch.eye(2)
     for call, says in (
         (lambda: theory.updated_eigenvalues(lam, lam, lam[:1], 0.5), r"lam_plus \(1,\)"),
-        (lambda: theory.updated_eigenvalues(lam, lam, lam, 0.0), "alpha must be a positive"),
-        (lambda: theory.update_gain(lam, lam, lam, float("nan")), "alpha must be a positive"),
+        (
+            lambda: theory.updated_eigenvalues(lam, lam, lam, 0.0),
+            "alpha must be a number above 0, got",
+        ),
+        (
+            lambda: theory.update_gain(lam, lam, lam, float("nan")),
+            "alpha must be a number above 0, got",
+        ),
         (lambda: theory.updated_correlation(C, C, C[:1], 0.5), r"W \(1, 2\)"),
-        (lambda: theory.optimal_predictor(C, C, -1.0), "weight_decay must be at least 0"),
+        (
+            lambda: theory.optimal_predictor(C, C, -1.0),
+            "weight_decay must be a number of at least 0",
+        ),
         (lambda: theory.optimal_predictor(C, lam), r"C_plus \(2,\)"),
         (lambda: theory.linear_setting(lam, 1.0), r"shape \(k, d\)"),
-        (lambda: theory.linear_setting(C, -1.0), "noise is a standard deviation"),
+        (lambda: theory.linear_setting(C, -1.0), "noise must be a number of at least 0"),
         (lambda: theory.positive_correlation(torch.ones(3, 1, 2)), "m >= 2 views"),
         (lambda: theory.mean_correlation(C), r"\(n, m, k\)"),
     ):
