@@ -99,8 +99,10 @@ def commands(page: Path) -> Iterator[list[str]]:
 @pages
 def test_its_commands_are_accepted(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "own" / "filter").mkdir(parents=True)  # the page on filters has the file
-    (tmp_path / "own" / "filter" / "soft.yaml").touch()
+    # The pages on adding a filter and a data set have these files.
+    for name, content in (("filter/soft.yaml", ""), ("dataset/squares.yaml", "num_train: 512")):
+        (tmp_path / "own" / name).parent.mkdir(parents=True)
+        (tmp_path / "own" / name).write_text(content)
     seen: set[str] = set()
     for module, *arguments in commands(page):
         folder = ROOT / Path(*module.split("."))
