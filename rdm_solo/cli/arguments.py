@@ -10,7 +10,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rdm_solo.cli.answers import fail, first_line, say_anything, sentences
+from rdm_solo.cli.answers import fail, first_line, say_anything
 from rdm_solo.cli.config_files import config_folder, groups
 from rdm_solo.cli.unknown_names import check_keys, explain, key_of
 
@@ -26,22 +26,20 @@ PATHS = (
 def command(
     job: Callable[[Any], Any],
     config: str,
-    rewrite: Callable[[list[str]], list[str]] | None = None,
+    open_sections: Sequence[str] = (),
 ) -> None:
     """Let Hydra run the job with the config of that name.
 
-    ``rewrite`` may change the arguments before Hydra reads them.
+    ``open_sections`` are groups that the job fills in by itself where none is chosen: keys of them
+    are accepted, and the job checks them.
     """
     say_anything()
-    sys.argv[1:] = quote_paths(sys.argv[1:])
+    sys.argv[1:] = _added(quote_paths(sys.argv[1:]), open_sections)
     from hydra._internal.utils import get_args_parser
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
     _register_resolvers()
-    if rewrite:
-        with sentences():
-            sys.argv[1:] = rewrite(sys.argv[1:])
     arguments = get_args_parser().parse_args()
     started = False
     # With this variable Hydra raises its errors; without it, it prints several lines and ends.
@@ -56,7 +54,7 @@ def command(
         return job(cfg)
 
     try:
-        _check(arguments, config)
+        _check(arguments, config, open_sections)
         import hydra
 
         main = hydra.main(str(config_folder()), config, version_base="1.3")
@@ -76,29 +74,38 @@ def command(
         os.environ["HYDRA_FULL_ERROR"] = verbose
 
 
-def compose(config: str, argv: Sequence[str]) -> Any:
+def _added(argv: list[str], sections: Sequence[str]) -> list[str]:
+    """Hydra takes keys of a group that nobody chose with ``++`` alone."""
+    for section in sections:
+        if not any(argument.startswith(f"{section}=") for argument in argv):
+            argv = [f"++{a}" if a.startswith(f"{section}.") else a for a in argv]
+    return argv
+
+
+def compose(config: str, argv: Sequence[str], open_sections: Sequence[str] = ()) -> Any:
     """The config that a command line gives, or a ValueError with the sentence of the command.
 
-    Of a multirun it is the first job's.
+    Of a multirun it is the first job's; ``open_sections`` as for :func:`command`.
     """
     from hydra._internal.utils import get_args_parser
     from hydra.errors import HydraException
 
-    arguments = get_args_parser().parse_args(quote_paths(list(argv)))
+    arguments = get_args_parser().parse_args(_added(quote_paths(list(argv)), open_sections))
     try:
-        _check(arguments, config)
+        _check(arguments, config, open_sections)
         return next(_composed(arguments, config))
     except HydraException as error:
         sentence = explain(error, arguments.overrides, config, arguments.config_dir)
         raise ValueError(sentence) from error
 
 
-def _check(arguments: Namespace, config: str) -> None:
+def _check(arguments: Namespace, config: str, open_sections: Sequence[str]) -> None:
     """Refuse what Hydra would accept, or notice only after it has made a folder."""
     if arguments.help or arguments.hydra_help or arguments.shell_completion or arguments.info:
         return
     if arguments.config_name is None:
-        check_keys(arguments.overrides, config, arguments.config_dir)
+        closed = [o for o in arguments.overrides if key_of(o).split(".")[0] not in open_sections]
+        check_keys(closed, config, arguments.config_dir)
     if arguments.multirun:  # Hydra would make the sweep's folder first
         list(_composed(arguments, config))
 

@@ -15,10 +15,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["EpochRow", "ProbeResult", "Protocol", "accuracies", "fit", "fit_linear"]
+__all__ = ["PROTOCOLS", "EpochRow", "ProbeResult", "Protocol", "accuracies", "fit", "fit_linear"]
 
 OPTIMIZERS = ("sgd", "lars")
 SCHEDULES = ("step", "cosine")
+# The largest values that are allowed; the paper's rates are 30 and 0.1.
+BOUNDS = {"lr": 1e5, "momentum": 1.0, "weight_decay": 1.0, "gamma": 1.0}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 @dataclass(frozen=True)
@@ -60,18 +66,22 @@ class Protocol:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}={value!r} is not allowed: give a whole number from 1 on")
-        for name in ("lr", "momentum", "weight_decay", "gamma"):
-            if not _is_number(getattr(self, name)) or getattr(self, name) < 0:
+        for name, most in BOUNDS.items():
+            value = getattr(self, name)
+            if not _is_number(value) or not 0 <= value <= most:
                 raise ValueError(
-                    f"{name}={getattr(self, name)!r} is not allowed: give a number of at least 0"
+                    f"{name}={value!r} is not allowed: give a number from 0 to {most:g}"
                 )
         for name, allowed in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
             if getattr(self, name) not in allowed:
                 raise ValueError(
                     f"{name}={getattr(self, name)!r} is not allowed: give {' or '.join(allowed)}"
                 )
-        object.__setattr__(self, "milestones", tuple(self.milestones))
-        if not all(_is_number(share) and 0 < share <= 1 for share in self.milestones):
+        if isinstance(self.milestones, Sequence):
+            object.__setattr__(self, "milestones", tuple(self.milestones))
+        if not isinstance(self.milestones, tuple) or not all(
+            _is_number(share) and 0 < share <= 1 for share in self.milestones
+        ):
             raise ValueError(
                 f"milestones={self.milestones!r} is not allowed: give shares of the epochs, above "
                 "0 and at most 1, such as [0.6, 0.8]"
@@ -95,6 +105,14 @@ class Protocol:
         fields["milestones"] = list(self.milestones) if self.schedule == "step" else None
         fields["gamma"] = self.gamma if self.schedule == "step" else None
         return {**fields, "effective_lr": self.effective_lr}
+
+
+# The paper's for CIFAR and ImageNet-100; and for ImageNet-1k, after SimSiam's official evaluation.
+# solo-learn's files say lr 0.3 for BYOL and DINO, and 0.15 for SwAV on ImageNet-100.
+PROTOCOLS = {
+    "sgd": Protocol(),
+    "lars": Protocol("lars", 90, 4096, 0.1, schedule="cosine", milestones=()),
+}
 
 
 @dataclass(frozen=True)
@@ -197,10 +215,10 @@ def fit(
         curve.append(EpochRow(epoch + 1, protocol.rate(epoch), loss, top1, top5))
         if each_epoch is not None:
             each_epoch(curve[-1])
-        if not math.isfinite(loss):
+        if not math.isfinite(loss) or not bool(torch.isfinite(classifier.weight).all()):
             raise ValueError(
-                f"the linear classifier's loss became {loss} in epoch {epoch + 1}: lower "
-                f"lr={protocol.lr:g}"
+                f"the linear classifier diverged in epoch {epoch + 1} (its loss is {loss:g}): "
+                f"lower lr={protocol.lr:g}"
             )
     weight, bias = classifier.weight.detach().cpu(), classifier.bias.detach().cpu()
     last = curve[-1]
@@ -275,7 +293,3 @@ def _generator(seed: int, stream: int) -> torch.Generator:
     from rdm_solo.data.draws import generator
 
     return generator(seed, "probe", stream)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -23,8 +23,7 @@ RESNET += ["scheduler.warmup_epochs=0", "backbone.kwargs.zero_init_residual=fals
 
 
 def configure(config: str, *argv: str):
-    argv = cli.quote_paths(list(argv))
-    return cli.compose(config, [*argv, *(linear.implied(argv) if config == "linear" else [])])
+    return cli.compose(config, argv, ["dataset"] if config == "linear" else [])
 
 
 def exported(folder: Path) -> Path:

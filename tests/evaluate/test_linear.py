@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import math
 import os
@@ -20,7 +21,7 @@ from support.small_runs import SMALL, run
 
 from rdm_solo import cli
 from rdm_solo.data import EpochLoader, synthetic
-from rdm_solo.evaluate import features, linear, probe
+from rdm_solo.evaluate import features, linear, linear_config, probe
 from rdm_solo.methods import weight_files
 
 DATA = ["dataset=synthetic", "dataset.num_train=64", "dataset.num_val=32", "dataset.image_size=8"]
@@ -28,8 +29,7 @@ DATA = ["dataset=synthetic", "dataset.num_train=64", "dataset.num_val=32", "data
 
 def configure(*argv: str):
     """The config that the command would compose."""
-    argv = cli.quote_paths(list(argv))
-    return cli.compose("linear", [*argv, *linear.implied(argv)])
+    return cli.compose("linear", argv, open_sections=["dataset"])
 
 
 def read_table(path) -> list[dict[str, str]]:
@@ -189,7 +189,7 @@ class TestBackbone:
         assert all(torch.equal(after[name], before[name]) for name in after)
 
     def test_training_images_are_new_every_epoch_and_validation_is_plain(self, finished):
-        cfg = configure(f"run={finished}")
+        cfg = linear_config.with_dataset(configure(f"run={finished}"))
         loaders = features.Loaders(synthetic(64, 32, 8), cfg, torch.device("cpu"), 3)
         loader = loaders.augmented(20)
         epochs = []
@@ -245,34 +245,42 @@ class TestAugmentation:
 
 class TestConfig:
     def test_the_runs_data_set_comes_with_its_own_settings(self, finished):
-        cfg = configure(f"run={finished}", "dataset.seed=3")
+        saved = finished / ".hydra" / "config.yaml"
+        saved.parent.mkdir()
+        saved.write_text(OmegaConf.to_yaml(small_runs.configure(*SMALL, "filter=target_pow")))
+        cfg = linear_config.with_dataset(configure(f"run={finished}", "dataset.seed=3"))
         assert (cfg.dataset.name, cfg.dataset.num_train, cfg.dataset.seed) == ("synthetic", 64, 3)
-        cfg = configure(f"run={finished}", "dataset=digits")
+        assert cfg.dataset.source.seed == 3
+        flip = "dataset.views.pipelines.0.flip=0.25"
+        cfg = linear_config.with_dataset(configure(f"run={finished}", flip))
+        assert cfg.dataset.views.pipelines[0].flip == 0.25
+        cfg = linear_config.with_dataset(configure(f"run={finished}", "dataset=digits"))
         assert cfg.dataset.name == "digits"
 
-    def test_a_multirun_takes_several_runs_of_one_data_set(self, finished, tmp_path, capsys):
-        other = Path(shutil.copytree(finished, tmp_path / "1_other,run"))
-        argv = cli.quote_paths(["-m", f"run={finished},'{other}'"])
-        assert argv == ["-m", f"run='{finished}','{other}'"]
-        assert linear.implied(argv) == ["dataset=of_run"]
-        assert linear.implied([f"run='{other}'"]) == ["dataset=of_run"]
+    @pytest.mark.parametrize(
+        ("changes", "says"),
+        [
+            (["dataset.num_trian=3"], "no option 'dataset.num_trian' of this run; did you mean"),
+            (["dataset.views.pipelines.1.flip=0"], "no option 'dataset.views.pipelines.1.flip'"),
+        ],
+    )
+    def test_a_setting_that_the_runs_data_set_lacks(self, changes, says, finished):
+        with pytest.raises(ValueError, match=re.escape(says)):
+            linear_config.with_dataset(configure(f"run={finished}", *changes))
 
-        saved = other / ".hydra" / "config.yaml"
-        saved.parent.mkdir()
-        saved.write_text(OmegaConf.to_yaml(small_runs.configure("dataset=digits")))
-        with pytest.raises(ValueError, match=r"have data sets of their own \(synthetic and digits"):
-            linear.implied(argv)
-        assert linear.implied([*argv, "dataset=digits"]) == []
+    def test_imagenet_takes_lars_unless_told_otherwise(self):
+        def protocol(*argv):
+            return linear_config.choose_protocol(configure("checkpoint=x", *argv))
 
-    def test_imagenet_takes_lars_unless_told_otherwise(self, tmp_path):
-        cfg = configure("checkpoint=x", "dataset=imagenet")
-        protocol = linear._protocol(cfg)
-        assert protocol == probe.Protocol(
+        lars = probe.Protocol(
             "lars", epochs=90, batch_size=4096, lr=0.1, schedule="cosine", milestones=()
         )
-        assert protocol.effective_lr == pytest.approx(1.6)
+        assert protocol("dataset=imagenet") == protocol("dataset=digits", "protocol=lars") == lars
+        assert lars.effective_lr == pytest.approx(1.6)
         for other in (["dataset=imagenet100"], ["dataset=imagenet", "protocol=sgd"]):
-            assert linear._protocol(configure("checkpoint=x", *other)) == probe.Protocol()
+            assert protocol(*other) == probe.Protocol()
+        changed = protocol("dataset=imagenet", "epochs=3", "weight_decay=0.5")
+        assert changed == dataclasses.replace(lars, epochs=3, weight_decay=0.5)
 
     @pytest.mark.parametrize(
         ("argument", "says"),
@@ -280,7 +288,6 @@ class TestConfig:
             ("feature=cached", "there is no option 'feature'; did you mean 'features'?"),
             ("epoch=3", "did you mean 'epochs'?"),
             ("dataset.rot=/x", "did you mean 'dataset.root'?"),
-            ("protocol=adam", "protocol must be one of lars, sgd"),
             ("method=byol", "there is no option 'method'"),
         ],
     )
@@ -337,11 +344,16 @@ class TestRefusals:
         ("argv", "says"),
         [
             ([], "give run=RUN_FOLDER, or checkpoint=FILE"),
-            (["checkpoint=a.pt"], "does not say on which images"),
+            (["checkpoint=a.pt"], "does not record its data set"),
             (["checkpoint=nowhere.pt", "dataset=digits"], "there is no checkpoint nowhere.pt"),
             (["run={run}", "features=cache"], "did you mean 'cached'?"),
             (["run={run}", "epochs=0"], "epochs=0 is not allowed"),
             (["run={run}", "lr=fast"], "lr='fast' is not allowed"),
+            (["run={run}", "lr=1e30"], "lr=1e+30 is not allowed: give a number from 0 to 100000"),
+            (["run={run}", "milestones=3"], "milestones=3 is not allowed"),
+            (["run={run}", "protocol=adam"], "protocol must be one of sgd, lars, got 'adam'"),
+            (["checkpoint=a.pt", "dataset.num_train=3"], "does not record its data set"),
+            (["run={run}", "features=cached", "weight_decay=1", "lr=100000"], "lower lr=100000"),
             (["run={run}", "seed=-1"], "seed must be a whole number"),
             (["run={run}", "backbone.name=resnet50"], "backbone.name=resnet50 would be ignored"),
             (["run={run}", "checkpoint=other.ckpt"], "has no checkpoint other.ckpt"),
@@ -358,15 +370,15 @@ class TestRefusals:
         error = capsys.readouterr().err.strip().splitlines()[-1]
         assert error.startswith("error: ")
         assert says in error
-        assert not (finished / "linear.json").exists()
+        assert not list(finished.glob("linear.*"))
 
     def test_another_device(self):
         if torch.cuda.is_available():
             pytest.skip("there is a GPU")
         with pytest.raises(ValueError, match="shows no GPU"):
-            linear._device("cuda")
+            linear_config.choose_device("cuda")
         with pytest.raises(ValueError, match="device must be auto, cpu or cuda"):
-            linear._device("tpu")
+            linear_config.choose_device("tpu")
 
 
 @pytest.mark.process
@@ -385,7 +397,7 @@ def test_the_command_as_typed(finished):
     assert not (finished / "linear.log").exists()
     shown = command("rdm_solo.linear", "--help", cwd=finished.parent)
     assert "features=cached" in shown.stdout
-    assert "lr: 30.0" in shown.stdout
+    assert "lr" in shown.stdout
     wrong = command("rdm_solo.linear", f"run={finished.name}x", cwd=finished.parent)
     assert wrong.returncode == 2
     assert "is not a run folder" in wrong.stderr
@@ -393,8 +405,14 @@ def test_the_command_as_typed(finished):
 
 @pytest.mark.process
 def test_a_multirun_as_typed(finished):
+    """Each run is evaluated on its own data set."""
     other = finished.with_name("1_simsiam_target_pow_p=-0.5")
     shutil.copytree(finished, other)
+    for folder, size in ((finished, 64), (other, 48)):
+        saved = folder / ".hydra" / "config.yaml"
+        saved.parent.mkdir(exist_ok=True)
+        options = [*SMALL, "filter=target_pow", f"dataset.num_train={size}"]
+        saved.write_text(OmegaConf.to_yaml(small_runs.configure(*options)))
     done = command(
         "rdm_solo.linear",
         "-m",
@@ -405,8 +423,9 @@ def test_a_multirun_as_typed(finished):
         cwd=finished.parent,
     )
     assert done.returncode == 0, done.stderr
-    for folder in (finished, other):
+    for folder, size in ((finished, 64), (other, 48)):
         records = json.loads((folder / "linear.json").read_text())["cached"]
+        assert [record["images"]["train"] for record in records] == [size, size]
         assert [record["seed"] for record in records] == [0, 1]
         summary = json.loads((folder / "summary.json").read_text())
         assert summary["linear"]["cached"]["seeds"]["n"] == 2

@@ -153,6 +153,9 @@ class TestRefusals:
             ({"batch_size": 2.5}, "batch_size=2.5"),
             ({"lr": -1}, "lr=-1"),
             ({"lr": float("nan")}, "lr=nan"),
+            ({"lr": 1e30}, r"lr=1e\+30 is not allowed: give a number from 0 to 100000"),
+            ({"gamma": 2}, "gamma=2"),
+            ({"milestones": 3}, "milestones=3"),
             ({"optimizer": "adam"}, "give sgd or lars"),
             ({"schedule": "steps"}, "give step or cosine"),
             ({"milestones": (60, 80)}, "give shares of the epochs"),
@@ -175,5 +178,5 @@ class TestRefusals:
 
     def test_a_loss_that_is_not_finite_names_the_rate(self):
         x, y = blobs(20, 4, seed=0)
-        with pytest.raises(ValueError, match="lower lr=1e\\+38"):
-            fit_linear(x, y, x, y, 4, Protocol(lr=1e38, batch_size=256))
+        with pytest.raises(ValueError, match="lower lr=100000"):
+            fit_linear(1e30 * x, y, 1e30 * x, y, 4, Protocol(lr=1e5, batch_size=256))
