@@ -56,18 +56,6 @@ def command(*arguments: str, cwd: Path, **environment: str) -> subprocess.Comple
     )
 
 
-def as_it_is(name: str, cfg):
-    """solo-learn's own class of a method built from our config, with nothing of ours in it."""
-    from rdm_solo.methods import solo_learn
-
-    solo = solo_learn.original(name)
-    return (
-        solo(solo_learn._solo_config(cfg))
-        if solo_learn.CURRENT
-        else solo(**solo_learn._solo_arguments(cfg))
-    )
-
-
 @pytest.fixture
 def server(monkeypatch):
     """A server that this process's runs go to."""

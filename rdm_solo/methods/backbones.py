@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from rdm_solo.messages import check_whole
+
 __all__ = ["SmallResNet"]
 
 
@@ -39,6 +41,8 @@ class SmallResNet(nn.Module):
 
     def __init__(self, in_channels: int = 3, width: int = 32) -> None:
         super().__init__()
+        check_whole("backbone.kwargs.in_channels", in_channels, 1, 1024)
+        check_whole("backbone.kwargs.width", width, 1, 1024)
         self.num_features = 4 * width
         self.stem = nn.Sequential(
             nn.Conv2d(in_channels, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from rdm_solo.filters.functions import takes_p
 from rdm_solo.filters.schedules import Schedule, as_schedule
 from rdm_solo.filters.spectral_filter import SpectralFilter
+from rdm_solo.messages import check_number, check_whole
 from rdm_solo.methods import optimizers, solo_learn
 from rdm_solo.methods.descriptions import METHODS, ChosenFilter, method, shipped_filters
 from rdm_solo.methods.symmetric import Center, symmetric_loss
@@ -177,7 +178,7 @@ class FilteredBYOL(_Filtered):
         self.momentum_projector.append(self.target_head)
 
 
-class SimSiam(FilteredSimSiam, _Configured, solo_learn.SimSiam):
+class SimSiam(FilteredSimSiam, _Configured, solo_learn.adapted("simsiam")):
     """SimSiam (Chen & He, 2021)."""
 
     def __init__(self, cfg: DictConfig) -> None:
@@ -186,7 +187,7 @@ class SimSiam(FilteredSimSiam, _Configured, solo_learn.SimSiam):
         self.install(cfg.filter.name, make_filter(ChosenFilter.of(cfg), cfg.max_epochs))
 
 
-class BYOL(FilteredBYOL, _Configured, _Momentum, solo_learn.BYOL):
+class BYOL(FilteredBYOL, _Configured, _Momentum, solo_learn.adapted("byol")):
     """BYOL (Grill et al., 2020)."""
 
     def __init__(self, cfg: DictConfig) -> None:
@@ -195,7 +196,7 @@ class BYOL(FilteredBYOL, _Configured, _Momentum, solo_learn.BYOL):
         self.install(cfg.filter.name, make_filter(ChosenFilter.of(cfg), cfg.max_epochs))
 
 
-class SwAV(_Configured, solo_learn.SwAV):
+class SwAV(_Configured, solo_learn.adapted("swav")):
     """SwAV (Caron et al., 2020): the target is the logits' Sinkhorn assignment."""
 
     def __init__(self, cfg: DictConfig) -> None:
@@ -220,7 +221,7 @@ class SwAV(_Configured, solo_learn.SwAV):
         return super().get_assignments([logits.float() for logits in preds])  # type: ignore[no-any-return]
 
 
-class DINO(_Configured, _Momentum, solo_learn.DINO):
+class DINO(_Configured, _Momentum, solo_learn.adapted("dino")):
     """DINO (Caron et al., 2021); without ``centring`` the centre stays at zero, without
     ``sharpening`` the target's temperature is the student's."""
 
@@ -264,7 +265,7 @@ class Symmetric:
         return loss + out["loss"]  # type: ignore[no-any-return]
 
 
-class SymSimSiam(Symmetric, _Configured, solo_learn.BaseMethod):
+class SymSimSiam(Symmetric, _Configured, solo_learn.adapted("base")):
     """The paper's Algorithm 1 and, without a centre, the symmetric baseline."""
 
     def __init__(self, cfg: DictConfig) -> None:
@@ -299,6 +300,7 @@ def build(cfg: DictConfig) -> Any:
     """The method that a config names."""
     described, chosen = method(cfg.method.name), ChosenFilter.of(cfg)
     solo_learn.check_backbone(cfg.backbone.name)
+    _check_sizes(cfg.method)
     if not described.takes_filter and not chosen.absent:
         others = " or ".join(f"method={m.name}" for m in METHODS.values() if m.takes_filter)
         raise ValueError(
@@ -313,6 +315,26 @@ def build(cfg: DictConfig) -> Any:
     if chosen.absent:
         make_filter(chosen, cfg.max_epochs)  # refuses a p that nothing would use
     return CLASSES[described.class_name](cfg)
+
+
+# The largest number of units of a layer: two such layers in a row are 4 GB of weights.
+MOST_UNITS = 2**15
+
+
+def _check_sizes(settings: DictConfig) -> None:
+    """Refuse sizes and momenta of heads that no model can have."""
+    for name, value in settings.kwargs.items():
+        if name.endswith("_dim") or name == "num_prototypes":
+            most = MOST_UNITS if name.endswith("_dim") else 2**20
+            check_whole(f"method.kwargs.{name}", value, 1, most)
+        elif name.endswith("temperature") or name == "sk_epsilon":
+            check_number(f"method.kwargs.{name}", value, above=0)
+        elif name in ("sk_iters", "queue_size"):
+            check_whole(f"method.kwargs.{name}", value)
+    momentum = settings.get("momentum") or {}
+    for name in ("base_tau", "final_tau"):
+        if name in momentum:
+            check_number(f"method.momentum.{name}", momentum[name], 0, 1)
 
 
 def prepare(model: Any, cfg: DictConfig) -> Any:

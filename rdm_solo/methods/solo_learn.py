@@ -1,9 +1,8 @@
-"""solo-learn, whichever generation is installed, behind one face: the current one's.
+"""solo-learn, whichever generation is installed, with the interface of the current one.
 
 The current generation (GitHub, 1.0.6) builds methods from one OmegaConf config. The only release on
-the Python package index (1.0.2) takes keyword arguments and was written for Lightning 1.4. This
-module is the one place that knows either; when the index catches up, `_Legacy` and what it needs
-can be deleted. Everything else takes `pl` and the methods from here.
+the Python package index (1.0.2) takes keyword arguments and was written for Lightning 1.4. This is
+the one module that knows either; when the index catches up, the classes named Legacy can go.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import importlib.util
 import sys
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import Any
 
@@ -32,7 +31,7 @@ install it without its dependencies:
 or put a checkout of its current main branch on the path:
     git clone https://github.com/vturrisi/solo-learn && export PYTHONPATH=$PWD/solo-learn"""
 
-# Backbones that solo-learn has not; they are hung into either generation.
+# Backbones that solo-learn lacks; registered with both generations.
 OWN_BACKBONES: dict[str, Callable[..., Any]] = {"small_resnet": SmallResNet}
 OWN_ARGUMENTS = ("in_channels", "width")
 TIMM = "timm/"
@@ -51,7 +50,7 @@ SCALARS = {
 }
 
 
-# Of the online classifier: without labels they say nothing.
+# Of the online classifier: meaningless without labels.
 OF_LABELS = {name for name in SCALARS.values() if "acc" in name or "classifier" in name}
 
 
@@ -74,14 +73,12 @@ def _import_solo() -> types.ModuleType:
             "ignore", message="Overwriting .* in registry", category=UserWarning
         )
         try:
-            for name in ("base", "byol", "dino", "simsiam", "swav"):
-                importlib.import_module(f"solo.methods.{name}")
+            return importlib.import_module("solo.methods")
         except ImportError as error:
             raise SoloLearnMissing(
                 f"solo-learn is installed but cannot be imported: {error}. Known-good versions of "
                 "what it needs are in requirements.txt of this project."
             ) from error
-    return sys.modules["solo"]
 
 
 def _stub_pl_bolts() -> None:
@@ -100,14 +97,8 @@ def _stub_pl_bolts() -> None:
     scheduler.LinearWarmupCosineAnnealingLR = LinearWarmupCosineAnnealingLR  # type: ignore[attr-defined]
 
 
-_import_solo()
-
-from solo import methods as _methods  # noqa: E402
-from solo.methods import base as _base  # noqa: E402
-from solo.methods import byol as _byol  # noqa: E402
-from solo.methods import dino as _dino  # noqa: E402
-from solo.methods import simsiam as _simsiam  # noqa: E402
-from solo.methods import swav as _swav  # noqa: E402
+_methods = _import_solo()
+_base = sys.modules["solo.methods.base"]
 
 GENERATION = "current" if CURRENT else "legacy"
 
@@ -125,24 +116,19 @@ def version() -> str:
         return "1.0.x (legacy)"
 
 
-class _Common(pl.LightningModule):  # type: ignore[misc,name-defined]
-    """What is the same for both generations."""
+class _OurScalars(pl.LightningModule):  # type: ignore[misc,name-defined]
+    """Logs solo-learn's scalars under our names, once an epoch."""
 
     labelled = True
 
     def log_dict(self, dictionary: Any, *args: Any, **kwargs: Any) -> None:
-        """solo-learn's scalars under our names, once an epoch."""
-        renamed = {SCALARS.get(name, name): value for name, value in dictionary.items()}
-        if kwargs.get("on_epoch"):
-            kwargs["on_step"] = False
-        if not self.labelled:  # the label of all images is 0, which is easily learned
-            renamed = {k: v for k, v in renamed.items() if k not in OF_LABELS}
-        if "train/loss" in renamed:  # for the progress bar
-            self.log("train/loss", renamed.pop("train/loss"), *args, **kwargs)
-        super().log_dict(renamed, *args, **kwargs)
+        for name, value in dictionary.items():
+            self.log(name, value, *args, **kwargs)
 
     def log(self, name: str, *args: Any, **kwargs: Any) -> None:
         name = SCALARS.get(name, name)
+        if name in OF_LABELS and not self.labelled:  # all labels are 0, which is easily learned
+            return
         if kwargs.get("on_epoch"):  # or Lightning would name it twice, and wait for it every step
             kwargs["on_step"] = False
         if name == "train/loss":
@@ -150,16 +136,16 @@ class _Common(pl.LightningModule):  # type: ignore[misc,name-defined]
         super().log(name, *args, **kwargs)
 
 
-class _Current(_Common):
-    """The current generation: our config, in the form that solo-learn reads."""
+class _Current(_OurScalars):
+    """Builds a class of the current generation from our config."""
 
     def __init__(self, cfg: DictConfig) -> None:
         _register_backbone(cfg.backbone.name)
-        super().__init__(_solo_config(cfg))
+        super().__init__(current_config(cfg))
 
 
-class _Legacy(_Common):
-    """The release on the index, with the names and hooks of the current generation."""
+class _Legacy(_OurScalars):
+    """Builds a class of 1.0.2 from our config, with the current generation's names and hooks."""
 
     # Lightning 2 refuses modules that define it; on_validation_epoch_end below calls the original.
     validation_epoch_end = None
@@ -167,7 +153,7 @@ class _Legacy(_Common):
     def __init__(self, cfg: DictConfig) -> None:
         self._own_backbone = _own_backbone(cfg.backbone.name)
         self._validation_outputs: list[Any] = []
-        super().__init__(**_solo_arguments(cfg))
+        super().__init__(**legacy_arguments(cfg))
 
     def __setattr__(self, name: str, value: object) -> None:
         current = {"encoder": "backbone", "momentum_encoder": "momentum_backbone"}
@@ -209,7 +195,7 @@ class _LegacyMomentum(_Legacy):
             )
 
 
-class _LegacyDINO(_LegacyMomentum):
+class _LegacyClipping(_LegacyMomentum):
     def clip_gradients(self, clip: Any, *args: Any, **kwargs: Any) -> None:
         """1.0.2 gives its own clipping the name of Lightning's hook; what is handed in decides."""
         if isinstance(clip, torch.optim.Optimizer):
@@ -218,19 +204,22 @@ class _LegacyDINO(_LegacyMomentum):
             super().clip_gradients(clip)  # type: ignore[misc]
 
 
-def _face(original: Any, legacy: type = _Legacy) -> Any:
-    """solo-learn's class, built from our config on either generation."""
-    face = type(original.__name__, (_Current if CURRENT else legacy, original), {})
-    face.__doc__ = f"solo-learn's {original.__name__}, built from our config."
-    face.__module__ = __name__
-    return face
+def adapted(name: str) -> Any:
+    """solo-learn's class of that method, built from our config on either generation."""
+    base = original(name)
+    adapter: type = _Current
+    if not CURRENT:
+        adapter = _LegacyMomentum if issubclass(base, _base.BaseMomentumMethod) else _Legacy
+        if "clip_gradients" in vars(base):
+            adapter = _LegacyClipping
+    doc = f"solo-learn's {base.__name__}, built from our config."
+    return type(base.__name__, (adapter, base), {"__doc__": doc, "__module__": __name__})
 
 
-BaseMethod = _face(_base.BaseMethod)
-SimSiam = _face(_simsiam.SimSiam)
-BYOL = _face(_byol.BYOL, _LegacyMomentum)
-SwAV = _face(_swav.SwAV)
-DINO = _face(_dino.DINO, _LegacyDINO)
+def as_it_is(name: str, cfg: DictConfig) -> Any:
+    """solo-learn's own class of that method with the sizes of our config, and nothing of ours."""
+    solo = original(name)
+    return solo(current_config(cfg)) if CURRENT else solo(**legacy_arguments(cfg))
 
 
 def original(name: str) -> Any:
@@ -241,7 +230,8 @@ def original(name: str) -> Any:
 def complete(model: Any) -> Any:
     """The model with what solo-learn adds when training starts: SwAV's Sinkhorn (``model.sk``)."""
     if hasattr(model, "sk_iters"):
-        model.sk = _swav.SinkhornKnopp(model.sk_iters, model.sk_epsilon, 1)
+        sinkhorn = sys.modules["solo.methods.swav"].SinkhornKnopp
+        model.sk = sinkhorn(model.sk_iters, model.sk_epsilon, 1)
     return model
 
 
@@ -301,34 +291,67 @@ def _register_backbone(name: str) -> None:
         _base.BaseMethod._BACKBONES.setdefault(name, lambda method, **kwargs: own(**kwargs))
 
 
-def _backbone_kwargs(cfg: DictConfig) -> dict[str, Any]:
+def backbone(name: str, stem: str, kwargs: Mapping[str, Any], image_size: int) -> Any:
+    """A backbone alone, as solo-learn's methods build theirs."""
+    check_backbone(name)
+    kwargs = _backbone_kwargs(name, stem, kwargs, image_size)
+    own = _own_backbone(name)
+    if own is not None:
+        return own(**kwargs)
+    if CURRENT:
+        made = _base.BaseMethod._BACKBONES[name]("base", **kwargs)
+    else:
+        made = _legacy_constructor(name)(**kwargs)
+    if name.startswith("resnet"):  # what BaseMethod.__init__ does to it
+        made.fc = torch.nn.Identity()
+        if stem == "small":
+            made.conv1 = torch.nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=2, bias=False)
+            made.maxpool = torch.nn.Identity()
+    return made
+
+
+def _legacy_constructor(name: str) -> Callable[..., Any]:
+    """1.0.2 imports a method's constructors when it builds one: ResNets of torchvision, its own."""
+    from_torchvision = name.startswith("resnet")
+    module = "torchvision.models" if from_torchvision else "solo.utils.backbones"
+    constructor: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return constructor
+
+
+def _backbone_kwargs(
+    name: str, stem: str, given: Mapping[str, Any], image_size: int
+) -> dict[str, Any]:
     """The arguments of the backbone that is named; a recipe's may be those of another."""
-    name = cfg.backbone.name
-    kwargs = {key: value for key, value in cfg.backbone.kwargs.items() if value is not None}
+    kwargs = {key: value for key, value in given.items() if value is not None}
     if name not in OWN_BACKBONES:
         kwargs = {key: value for key, value in kwargs.items() if key not in OWN_ARGUMENTS}
     if not name.startswith("resnet"):
         kwargs.pop("zero_init_residual", None)
     if name.startswith(("vit_", "swin_")):  # they are built for one size of image
-        kwargs.setdefault("img_size", cfg.dataset.image_size)
-    if name.startswith("swin_") and cfg.backbone.stem == "small":  # 1.0.2 does, for CIFAR
+        kwargs.setdefault("img_size", image_size)
+    if name.startswith("swin_") and stem == "small":  # 1.0.2 does, for CIFAR
         kwargs.setdefault("window_size", 4)
     return kwargs
 
 
+def _configured_kwargs(cfg: DictConfig) -> dict[str, Any]:
+    chosen = cfg.backbone
+    return _backbone_kwargs(chosen.name, chosen.stem, chosen.kwargs, cfg.dataset.get("image_size"))
+
+
 def input_channels(cfg: DictConfig) -> int:
     """The channels that the backbone takes."""
-    kwargs = _backbone_kwargs(cfg)
+    kwargs = _configured_kwargs(cfg)
     return int(kwargs.get("in_channels", kwargs.get("in_chans", 3)))
 
 
-def _solo_config(cfg: DictConfig) -> DictConfig:
+def current_config(cfg: DictConfig) -> DictConfig:
     """Our config as the current generation's. Optimiser, schedule, kNN and the scaling of the
     learning rate are ours; here they are switched off or neutral."""
     return OmegaConf.create(
         {
             "method": cfg.method.name,
-            "backbone": {"name": cfg.backbone.name, "kwargs": _backbone_kwargs(cfg)},
+            "backbone": {"name": cfg.backbone.name, "kwargs": _configured_kwargs(cfg)},
             "data": {
                 # solo-learn keys the small stem of a ResNet on the data set's name.
                 "dataset": "cifar10" if cfg.backbone.stem == "small" else "custom",
@@ -352,9 +375,9 @@ def _solo_config(cfg: DictConfig) -> DictConfig:
     )
 
 
-def _solo_arguments(cfg: DictConfig) -> dict[str, Any]:
+def legacy_arguments(cfg: DictConfig) -> dict[str, Any]:
     """Our config as 1.0.2's keyword arguments, neutral in the same places."""
-    backbone_kwargs = _backbone_kwargs(cfg)
+    backbone_kwargs = _configured_kwargs(cfg)
     own = _own_backbone(cfg.backbone.name) is not None
     if not own:
         backbone_kwargs["cifar"] = cfg.backbone.stem == "small"

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 __all__ = ["Spec", "Weights", "assumed", "backbone_of", "build", "guess", "known", "load", "read"]
@@ -199,28 +198,9 @@ def build(spec: Spec, image_size: int = 224) -> nn.Module:
     """The backbone as solo-learn builds it, with fresh weights."""
     from rdm_solo.methods import solo_learn
 
-    solo_learn.check_backbone(spec.name)
-    cfg = OmegaConf.create(
-        {
-            "method": {
-                "name": "simsiam",  # the lightest around a backbone; it is thrown away
-                "kwargs": {"proj_hidden_dim": 2, "proj_output_dim": 2, "pred_hidden_dim": 2},
-            },
-            "backbone": {"name": spec.name, "stem": spec.stem, "kwargs": dict(spec.kwargs)},
-            "dataset": {
-                "num_classes": 2,
-                "num_large_crops": 2,
-                "num_small_crops": 0,
-                "image_size": image_size,
-            },
-            "optimizer": {"lr": 0.1, "weight_decay": 0.0, "classifier_lr": 0.1},
-            "max_epochs": 1,
-            "batch_size": 2,
-        }
-    )
     with torch.random.fork_rng(devices=[]):
-        backbone: nn.Module = solo_learn.SimSiam(cfg).backbone
-    return backbone
+        built: nn.Module = solo_learn.backbone(spec.name, spec.stem, spec.kwargs, image_size)
+    return built
 
 
 def _fill(backbone: nn.Module, weights: Weights, spec: Spec) -> None:

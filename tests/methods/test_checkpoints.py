@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import as_it_is
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
 
@@ -58,7 +57,7 @@ def plain_config(method: str) -> object:
 
 @pytest.mark.parametrize("method", ["simsiam", "byol"])
 def test_a_checkpoint_of_solo_learns_own_class(method, tmp_path):
-    model = as_it_is(method, plain_config(method))
+    model = solo_learn.as_it_is(method, plain_config(method))
     prefix = "backbone." if solo_learn.CURRENT else "encoder."
     state = model.state_dict()
     for value in state.values():

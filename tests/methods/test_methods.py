@@ -32,12 +32,8 @@ class TestSteps:
         cfg = configure(*sizes)
         torch.manual_seed(0)
         ours = methods.build(cfg)
-        parent = {"simsiam": solo_learn._simsiam.SimSiam, "byol": solo_learn._byol.BYOL}[name]
         torch.manual_seed(0)
-        if solo_learn.CURRENT:
-            theirs = parent(solo_learn._solo_config(cfg))
-        else:
-            theirs = parent(**solo_learn._solo_arguments(cfg))
+        theirs = solo_learn.as_it_is(name, cfg)
         data = batch(8, channels=3, size=16)
         losses = []
         for model in (ours, theirs):
@@ -188,6 +184,19 @@ class TestStructure:
             (["filter=target_pow", "p=null"], "needs an exponent"),
             (["filter=target_pow", "p=abc"], "number from -10 to 10 or a schedule, got 'abc'"),
             (["backbone.name=resnet81"], "did you mean 'resnet18'"),
+            (["backbone.kwargs.width=0"], "backbone.kwargs.width must be a whole number from 1"),
+            (["backbone.kwargs.width=100000"], "from 1 to 1024, got 100000."),
+            (["method.kwargs.proj_output_dim=0"], "method.kwargs.proj_output_dim must be a whole"),
+            (["method.kwargs.proj_hidden_dim=-1"], "from 1 to 32768, got -1."),
+            (
+                ["method=byol", "method.momentum.base_tau=2"],
+                "base_tau must be a number from 0 to 1",
+            ),
+            (["method=dino", "method.kwargs.teacher_temperature=0"], "must be a number above 0"),
+            (["method=swav", "method.kwargs.sk_iters=-1"], "sk_iters must be a whole number"),
+            (["filter=online_log", "filter.function=os.system"], "'os.system' is part of Python"),
+            (["filter=online_log", "filter.function=torch.sum"], "'torch.sum' must return one"),
+            (["filter=online_log", "filter.branch=both"], "got 'both'"),
         ],
     )
     def test_refusals(self, overrides, says):
@@ -253,6 +262,7 @@ PINNED = json.loads((Path(__file__).parent / "first_steps.json").read_text())
 
 def first_steps(method: str, name: str) -> list[float]:
     overrides = [f"method={method}", f"filter={name}", "scheduler.warmup_epochs=0"]
+    overrides += ["backbone.kwargs.width=32"]  # as pinned, whatever the digits' recipe says
     cfg = configure(*overrides, "optimizer.lr=0.02")
     torch.manual_seed(0)
     model = methods.build(cfg)

@@ -91,7 +91,7 @@ class TestOwnEntryPoint:
         from rdm_solo.methods.plugin import RDMSimSiam
 
         ours = configure("method=simsiam", "filter=target_pow", "p=-0.5")
-        theirs = solo_learn._solo_config(ours)
+        theirs = solo_learn.current_config(ours)
         theirs.method_kwargs = {
             "proj_hidden_dim": 512,
             "proj_output_dim": 32,
@@ -116,7 +116,7 @@ class TestOwnEntryPoint:
 
         from rdm_solo.methods.plugin import RDMSimSiam
 
-        cfg = solo_learn._solo_config(configure("method=simsiam"))
+        cfg = solo_learn.current_config(configure("method=simsiam"))
         cfg.method_kwargs = {"proj_hidden_dim": 16, "proj_output_dim": 8, **kwargs}
         with pytest.raises(ValueError, match=says):
             RDMSimSiam(cfg)
@@ -128,17 +128,14 @@ def test_a_script_that_is_absent_is_named(tmp_path):
     assert "nowhere.py is no file" in out.stderr
 
 
-NAMES = {"simsiam": "SimSiam", "byol": "BYOL", "swav": "SwAV", "dino": "DINO"}
-
-
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["simsiam", "byol", "swav", "dino"])
 def test_diagnostics_attach_to_a_module_that_is_not_ours(name, tmp_path):
     """A real Trainer, solo-learn's class, our two callbacks: spectra for every epoch.
 
     1.0.2's classes run under today's Lightning only with the host's adapter.
     """
-    model = foreign(name, lambda cfg: getattr(solo_learn, NAMES[name])(cfg))
+    model = foreign(name, lambda cfg: solo_learn.adapted(name)(cfg))
     dataset = data.synthetic(num_train=32, num_val=16, size=16)
     module = DataModule(dataset, Views([Pipeline(size=16, num_crops=2)]), batch_size=8)
     trainer = pl.Trainer(

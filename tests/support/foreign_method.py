@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-from conftest import as_it_is
 
+from rdm_solo.methods import solo_learn
 from support.small_methods import configure
 
 FOREIGN = {
@@ -35,4 +35,4 @@ def foreign(name: str, make=None):
     cfg.method.name = name
     cfg.method.kwargs = {"proj_hidden_dim": 32, "proj_output_dim": 16, **FOREIGN[name]}
     torch.manual_seed(0)
-    return make(cfg) if make else as_it_is(name, cfg)
+    return make(cfg) if make else solo_learn.as_it_is(name, cfg)
