@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rdm_solo.evidence.claims import CLAIMS, Runs
+from rdm_solo.report.measured import spread
 from rdm_solo.runs.files import METRICS
 
 __all__ = ["page", "read"]
@@ -58,7 +59,7 @@ def read(folder: Path, warmup: int) -> dict[str, float]:
     }
     for name, value in columns.items():
         if not math.isfinite(value):
-            raise ValueError(f"{folder}: {name} is {value}, of which no mean can be had.")
+            raise ValueError(f"{folder}: {name} is {value}, but a mean needs finite numbers.")
     return columns
 
 
@@ -69,16 +70,16 @@ def page(runs: Runs, untrained: Mapping[str, Columns], facts: Mapping[str, str])
         "# The paper's claims on the embedded digits",
         "Written by one command from runs; do not edit.",
         "\n".join(f"- {name}: {value}" for name, value in facts.items()),
-        "Digits show the mechanism, not that pretraining beats pixels: raw pixels stand in the "
-        "table, as does a network that was never trained. kNN is weighted, k = 20; linear is the "
-        "paper's probe (SGD, lr 30, 100 epochs) on plain frozen features; both in per cent. "
-        "Spectra are of the outputs of an epoch's training steps, uncentred, as in the paper. "
-        "Identity, vanilla and SymSimSiam have one output in both branches, so that their gap is "
-        "zero by construction; BYOL's target lags behind its online branch, which makes a gap even "
-        "without a predictor. Variances of SwAV's and DINO's softmaxes are on another scale than "
-        "those of unit rows. The sorted curve pairs sorted eigenvalues, so that it rises "
-        "wherever the target's spectrum is the flatter one; the directional one follows the "
-        "target's own eigenvectors.",
+        "Digits show the mechanism, not that pretraining beats pixels: the table also has raw "
+        "pixels and a network that was never trained. kNN is weighted, k = 20; linear is the "
+        "paper's probe (SGD, lr 30, 100 epochs) on frozen features without augmentation; both in "
+        "per cent. Spectra are uncentred, as in the paper, and of the outputs of an epoch's "
+        "training steps. In identity, vanilla and SymSimSiam both branches have the same output, "
+        "so their gap is always zero; BYOL's target lags behind its online branch, which makes a "
+        "gap even without a predictor. Variances of SwAV's and DINO's softmaxes are on another "
+        "scale than those of unit vectors. The sorted curve pairs sorted eigenvalues and rises "
+        "wherever the target's spectrum is flatter; the directional one follows the target's own "
+        "eigenvectors.",
         f"## Table\n\nMean ± standard deviation over seeds {seeds}.",
         _table(runs, untrained),
         "## Verdicts",
@@ -93,20 +94,10 @@ def _table(runs: Runs, untrained: Mapping[str, Columns]) -> str:
         cells = [name]
         for title, wanted in HEADS[1:]:
             digits = 1 if title.startswith(("kNN", "linear", "erank")) else 2
-            known = [_spread(columns[c], digits) for c in wanted if c in columns]
+            known = [spread(columns[c], digits) for c in wanted if c in columns]
             cells.append((" / " if "/ " in title else " → ").join(known) or "–")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
-
-
-def _spread(values: Sequence[float], digits: int) -> str:
-    """Mean ± standard deviation.
-
-    >>> _spread([1.0, 2.0, 3.0], 1)
-    '2.0 ± 1.0'
-    """
-    mean = f"{statistics.fmean(values):.{digits}f}"
-    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
 
 def _verdicts(runs: Runs) -> str:

@@ -238,16 +238,23 @@ def _processor() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m rdm_solo.evidence", description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[30, 31, 32, 33, 34])
-    parser.add_argument("--runs", type=Path, default=Path("runs/evidence"), help="where runs go")
-    parser.add_argument("--out", type=Path, default=Path("docs/evidence.md"), help="the page")
+    parser = argparse.ArgumentParser(
+        prog="python -m rdm_solo.evidence",
+        description="Train every row of the table over several seeds on the embedded digits, judge "
+        "the paper's claims by them, and write one page. Finished runs are not repeated, so that "
+        "an interrupted command continues where it stopped.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    seeds, runs, out = [30, 31, 32, 33, 34], Path("runs/evidence"), Path("docs/evidence.md")
+    parser.add_argument("--seeds", type=int, nargs="+", default=seeds, help="seeds of every row")
+    parser.add_argument("--runs", type=Path, default=runs, help="folder for the runs")
+    parser.add_argument("--out", type=Path, default=out, help="file for the page")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     arguments = sys.argv[1:] if argv is None else list(argv)
     say_anything()
     options = parser.parse_args(arguments)
     if len(options.seeds) < 2:
-        parser.error("--seeds needs two or more: a spread cannot be had from one")
+        parser.error("--seeds needs at least two seeds, to compute a spread")
     run_all(options.seeds, options.runs, options.jobs)
     torch.set_num_threads(1)
     text = page.page(

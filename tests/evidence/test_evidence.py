@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rdm_solo.evidence import claims, page, study
-from rdm_solo.evidence.claims import BUILT_IN, CLAIMS, FAILED, OPEN, REPRODUCED
+from rdm_solo.evidence.claims import CLAIMS, FAILED, GUARANTEED, OPEN, REPRODUCED
 
 NAMES = [f"{row.family}: {row.name}" for row in study.ROWS]
 COLUMNS = ["variance", "linear end", "linear third", "gap share", "alignment", "monotonicity"]
@@ -65,7 +65,7 @@ def test_centring_is_judged_where_the_last_bn_does_not_do_its_work():
 def test_what_a_filter_forces_is_called_that_only_when_it_is_seen():
     fixed = [*claims.ONLINE, *claims.TARGET]
     rows = {f"{family}: {name}": [1.0] * 3 for family in ("SimSiam", "BYOL") for name in fixed}
-    assert verdict("has a positive gap", invented(gap_share=rows)) == BUILT_IN
+    assert verdict("has a positive gap", invented(gap_share=rows)) == GUARANTEED
     rows["BYOL: online σ"] = [1.0, 0.9, 1.0]
     assert verdict("has a positive gap", invented(gap_share=rows)).startswith(FAILED)
 
