@@ -9,7 +9,6 @@ EXIF is ignored. Only 16-bit images are treated otherwise, scaled down instead o
 from __future__ import annotations
 
 import io
-import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,28 +22,25 @@ from torch.utils.data import Dataset as MapDataset
 from rdm_solo.data.images import Files, Reading
 from rdm_solo.data.views import Views
 
-__all__ = ["decode", "resize_box"]
+__all__ = ["Decoded", "Decoder", "Task", "clean", "cut_views", "decode", "open_image", "resize_box"]
 
-log = logging.getLogger("rdm_solo")
+TRIES = 100  # neighbours that are tried in the place of an unreadable image, one after the other
 
-
-# Of neighbours that may stand in for an unreadable image, one after the other.
-TRIES = 100
-
-
-# Large JPEGs are decoded at half, a quarter or an eighth of their size where every crop still has
-# this many pixels for each of its view's, a side.
+# A large JPEG is decoded at half, a quarter or an eighth of its size where the sides of every crop
+# still have this many pixels for each pixel of its view.
 OVERSAMPLING = 2.0
-
 
 AT_ONCE = 16  # images whose crops are drawn together
 
-
+# An epoch, and the numbers of the images of one batch.
 Task = tuple[int, list[int]]
 
 
 class Decoded(NamedTuple):
-    """What a worker makes of a task: the images it took, a tensor for each view, and complaints."""
+    """A decoded batch. ``slots`` are the places in the task that ``samples`` stand at.
+
+    ``crops`` has a tensor for each view, ``broken`` the path of each unreadable image and why.
+    """
 
     samples: list[int]
     slots: list[int]
@@ -143,7 +139,7 @@ def _scaled(
 
 
 class Decoder(MapDataset[Decoded]):
-    """What workers run: a task is an epoch and the numbers of the images of a batch."""
+    """The map-style data set of the workers: a task in, its decoded and cropped images out."""
 
     def __init__(self, files: Files, views: Views | None, seed: int) -> None:
         self.files, self.views, self.seed = files, views, seed

@@ -222,19 +222,6 @@ class EpochLoader(Loader):
         return self._resident
 
 
-class _Tasks:
-    """The sampler of a DataLoader that outlives its epochs."""
-
-    def __init__(self) -> None:
-        self.tasks: list[Task] = []
-
-    def __len__(self) -> int:
-        return len(self.tasks)
-
-    def __iter__(self) -> Iterator[Task]:
-        return iter(self.tasks)
-
-
 class FileLoader(Loader):
     """A `Loader` of image files, which worker processes decode and crop.
 
@@ -250,7 +237,7 @@ class FileLoader(Loader):
 
     def __init__(self, images: Files, batch_size: int, **options: Any) -> None:
         super().__init__(images, batch_size, **options)
-        self._tasks = _Tasks()
+        self._tasks: list[Task] = []  # of the epoch; the DataLoader's sampler, which outlives it
         self._decoder = Decoder(images, self.views, self.seed)
         self._workers: DataLoader[Decoded] | None = None
         self._skipped: set[str] = set()
@@ -258,7 +245,7 @@ class FileLoader(Loader):
     def __iter__(self) -> Iterator[Any]:
         order, epoch = self._order(), self.epoch
         batches = [order[piece].tolist() for piece in self._slices()]
-        self._tasks.tasks = [(epoch, samples) for samples in batches]
+        self._tasks[:] = [(epoch, samples) for samples in batches]
         broken: dict[str, str] = {}
         for samples, decoded in zip(batches, self._decoded()):
             broken.update(decoded.broken)
@@ -290,7 +277,6 @@ class FileLoader(Loader):
             batch_size=None,
             sampler=self._tasks,
             num_workers=workers,
-            collate_fn=_as_is,
             pin_memory=self.device.type == "cuda",
             persistent_workers=workers > 0 and self.views is not None,
             # Its own: otherwise the run's random numbers would depend on how data are loaded.
@@ -335,7 +321,3 @@ class FileLoader(Loader):
         more = f"; and {len(new) - 3} more" if len(new) > 3 else ""
         instead = "replaced by a neighbour" if self.views else "left out"
         log.warning(f"warning: {len(new)} unreadable image(s), {instead}: {first}{more}")
-
-
-def _as_is(batch: Any) -> Any:
-    return batch

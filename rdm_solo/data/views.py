@@ -1,6 +1,6 @@
 """Batched augmentation in which every sample has its own draw.
 
-A :class:`Pipeline` turns ``n`` images and an ``(n, draws)`` table of uniform numbers into ``n``
+A :class:`Pipeline` turns ``n`` images and an ``(n, DRAWS)`` table of uniform numbers into ``n``
 views. It is a deterministic function of both, row by row: what a sample becomes does not depend
 on its neighbours, so neither on the batch size nor on the number of processes. Operations and
 distributions are those of torchvision's ``RandomResizedCrop``, ``RandomHorizontalFlip``,
@@ -56,12 +56,12 @@ class Parameters(NamedTuple):
 class Pipeline:
     """One distribution of views, and how many of them a sample gets.
 
-    Calling it maps ``x`` (``(n, C, H, W)``, floats in [0, 1], any device) and ``u`` (``(n, draws)``
+    Calling it maps ``x`` (``(n, C, H, W)``, floats in [0, 1], any device) and ``u`` (``(n, DRAWS)``
     uniforms on the CPU) to ``(n, C, size, size)``. Row ``i`` of the result depends on the rows
     ``i`` alone. Images that are not RGB skip saturation, hue and grey.
 
     >>> pipeline = Pipeline(size=16, crop_scale=(0.5, 1.0))
-    >>> pipeline(torch.rand(4, 3, 32, 32), torch.rand(4, pipeline.draws)).shape
+    >>> pipeline(torch.rand(4, 3, 32, 32), torch.rand(4, DRAWS)).shape
     torch.Size([4, 3, 16, 16])
 
     Args:
@@ -111,11 +111,6 @@ class Pipeline:
         for name, largest in (("crop_scale", 1.0), ("crop_ratio", None), ("blur_sigma", None)):
             # A YAML list arrives as a list type of its own; a tuple keeps this object hashable.
             object.__setattr__(self, name, _check_range(name, getattr(self, name), largest))
-
-    @property
-    def draws(self) -> int:
-        """Uniform numbers that one view of one sample takes; the same for every pipeline."""
-        return DRAWS
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         if x.ndim != 4 or not x.is_floating_point():
@@ -256,7 +251,7 @@ class Views:
         return self.num_crops - self.num_large_crops
 
     def uniforms(self, samples: Sequence[int] | Tensor, seed: int, epoch: int) -> list[Tensor]:
-        """For each view an ``(n, draws)`` table of uniform numbers, a row for each of ``samples``.
+        """For each view an ``(n, DRAWS)`` table of uniform numbers, a row for each of ``samples``.
 
         A row depends on the seed, the epoch, the view and the sample's number alone. Images in
         memory and in files use the same ones.

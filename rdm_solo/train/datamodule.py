@@ -7,7 +7,17 @@ from rdm_solo.data.loaders import Loader, loader
 from rdm_solo.data.views import Views
 from rdm_solo.lightning import pl
 
-__all__ = ["DataModule"]
+__all__ = ["DataModule", "check_parts"]
+
+
+def check_parts(dataset: object, views: object) -> None:
+    """Refuse a config whose ``dataset.source`` or ``dataset.views`` builds something else."""
+    for name, made, kind in (("source", dataset, Dataset), ("views", views, Views)):
+        if not isinstance(made, kind):
+            raise ValueError(
+                f"dataset.{name} must name a function that returns a rdm_solo.data.{kind.__name__}"
+                f" (its _target_), got {made!r:.80}."
+            )
 
 
 class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]

@@ -78,13 +78,14 @@ def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, A
 def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, Any]:
     """Everything a run needs; ValueErrors from here are answers to what the user typed."""
     from rdm_solo.runs import labels
-    from rdm_solo.train import checks, derived_values, resuming
+    from rdm_solo.train import checks, datamodule, derived_values, resuming
 
     checks.check(cfg)
     import hydra.utils
 
     dataset = hydra.utils.instantiate(cfg.dataset.source)
     views = hydra.utils.instantiate(cfg.dataset.views)
+    datamodule.check_parts(dataset, views)
     full, derived = derived_values.derive(
         cfg, dataset, views.num_large_crops, views.num_small_crops
     )
@@ -95,7 +96,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
     from rdm_solo.cli import third_party
     from rdm_solo.lightning import pl
     from rdm_solo.methods import solo_learn
-    from rdm_solo.train import datamodule, threads
+    from rdm_solo.train import threads
     from rdm_solo.train.child_processes import Children
     from rdm_solo.train.interruption import SaysThatItStops
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from hydra.utils import instantiate
-from support.small_runs import configure
+from support.small_runs import configure, run
 from torchvision import datasets
 
 from rdm_solo import data, distributed
@@ -408,6 +408,15 @@ def test_a_group_instantiates(name, tmp_path, monkeypatch):
     batches = EpochLoader(source.train, 4, views=views, mean=source.mean, std=source.std)
     _, crops, _ = next(iter(batches))
     assert [c.shape for c in crops] == [(4, *source.train.images.shape[1:])] * 2
+
+
+@pytest.mark.parametrize("part", ["source", "views"])
+@pytest.mark.parametrize("value", ["null", "{_target_: builtins.dict}"])
+def test_a_part_that_is_something_else_is_named(tmp_path, capsys, part, value):
+    with pytest.raises(SystemExit):
+        run(tmp_path, f"dataset.{part}=null", f"++dataset.{part}={value}")
+    err = capsys.readouterr().err
+    assert f"error: dataset.{part} must name a function that returns a rdm_solo.data." in err
 
 
 def test_cifar_presets_are_the_papers():
