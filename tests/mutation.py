@@ -1,0 +1,212 @@
+"""Changes one operator or constant at a time and reports which changes the tests notice.
+
+    uv run python tests/mutation.py --seed 0 --count 100
+
+Each change is made in a temporary copy of the checkout, where the tests of the module's room run
+until the first failure. A change that no test notices is named with its file and line: either it
+changes nothing that matters, or a test is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MODULES = ("rdm_solo/filters", "rdm_solo/spectra", "rdm_solo/theory", "rdm_solo/data")
+COPIED = ("rdm_solo", "tests", "conf", "pyproject.toml", "setup.cfg", "paper", "README.md", "docs")
+# Modules whose tests stand in another room.
+TESTS = {"rdm_solo/spectra/collapse.py": ["tests/callbacks/test_watch.py"]}
+
+SWAPPED: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
+    ast.Lt: (ast.LtE, ast.GtE),
+    ast.LtE: (ast.Lt, ast.Gt),
+    ast.Gt: (ast.GtE, ast.LtE),
+    ast.GtE: (ast.Gt, ast.Lt),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.Is: (ast.IsNot,),
+    ast.IsNot: (ast.Is,),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+    ast.Add: (ast.Sub,),
+    ast.Sub: (ast.Add,),
+    ast.Mult: (ast.Div,),
+    ast.Div: (ast.Mult,),
+    ast.FloorDiv: (ast.Mult,),
+    ast.Mod: (ast.Mult,),
+    ast.Pow: (ast.Mult,),
+    ast.And: (ast.Or,),
+    ast.Or: (ast.And,),
+}
+NAMES = {"min": "max", "clamp_min": "clamp_max", "amin": "amax", "minimum": "maximum"}
+NAMES |= {right: left for left, right in NAMES.items()}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of a module: the text from ``start`` to ``end`` becomes ``new``."""
+
+    module: Path
+    line: int
+    start: int
+    end: int
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.module.relative_to(ROOT)}:{self.line}: {self.old}  ->  {self.new}"
+
+    def source(self) -> str:
+        text = self.module.read_bytes()
+        return (text[: self.start] + self.new.encode() + text[self.end :]).decode()
+
+
+def variants(node: ast.AST) -> Iterator[ast.AST]:
+    """The node with one change in itself, not in what it contains."""
+
+    def replaced(**fields: object) -> ast.AST:
+        changed = copy.deepcopy(node)
+        for name, value in fields.items():
+            setattr(changed, name, value)
+        return changed
+
+    if isinstance(node, ast.Compare):
+        for place, operator in enumerate(node.ops):
+            for other in SWAPPED.get(type(operator), ()):
+                yield replaced(ops=[*node.ops[:place], other(), *node.ops[place + 1 :]])
+    elif isinstance(node, (ast.BinOp, ast.AugAssign, ast.BoolOp)):
+        for other in SWAPPED.get(type(node.op), ()):
+            yield replaced(op=other())
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not)):
+        yield node.operand
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield replaced(value=not node.value)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        for value in (node.value + 1, node.value - 1, node.value * 2):
+            if value != node.value:
+                yield replaced(value=value)
+    elif isinstance(node, ast.Name) and node.id in ("min", "max"):
+        yield replaced(id=NAMES[node.id])
+    elif isinstance(node, ast.Attribute) and node.attr in NAMES:
+        yield replaced(attr=NAMES[node.attr])
+
+
+def mutable(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node but those of messages, annotations and a module's list of names."""
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, (ast.JoinedStr, ast.Raise)):
+            continue
+        if isinstance(child, ast.Assign) and getattr(child.targets[0], "id", "") == "__all__":
+            continue
+        yield child
+        yield from mutable(child)
+
+
+def changes(module: Path) -> list[list[Change]]:
+    """The changes that can be made to a module, one list for each place."""
+    text = module.read_bytes()
+    lines = [0]
+    for line in text.splitlines(keepends=True):
+        lines.append(lines[-1] + len(line))
+    found = []
+    for node in mutable(ast.parse(text)):
+        made = []
+        for variant in variants(node):
+            start = lines[node.lineno - 1] + node.col_offset
+            end = lines[node.end_lineno - 1] + node.end_col_offset
+            new = ast.unparse(variant)
+            if isinstance(node, (ast.Compare, ast.BinOp, ast.BoolOp, ast.UnaryOp)):
+                new = f"({new})"
+            old = " ".join(text[start:end].decode().split())
+            made.append(Change(module, node.lineno, start, end, old, new))
+        if made:
+            found.append(made)
+    return found
+
+
+def tests_of(module: Path) -> list[str]:
+    """What to run for a module: its room's tests and doctests, those that start processes last."""
+    name = module.relative_to(ROOT).as_posix()
+    room = module.parent.name
+    files = sorted(
+        (ROOT / "tests" / room).glob("test_*.py"), key=lambda file: "distributed" in file.name
+    )
+    room_tests = [str(file.relative_to(ROOT)) for file in files]
+    return [*TESTS.get(name, []), f"rdm_solo/{room}", *room_tests]
+
+
+def run(folder: Path, tests: Sequence[str], limit: float) -> str:
+    """``survived``, or why the tests failed: ``caught``, or ``timeout``."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, timeout=limit, capture_output=True, text=True
+        )
+    except subprocess.TimeoutExpired:
+        return "timeout"
+    if done.returncode not in (0, 1, 2):  # 1: a test failed, 2: a module cannot be imported
+        raise SystemExit(f"pytest itself failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return "caught" if done.returncode else "survived"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seed", type=int, default=0, help="of the choice of changes (0)")
+    parser.add_argument("--count", type=int, default=100, help="how many changes (100)")
+    parser.add_argument("--modules", nargs="+", default=MODULES, help="files or folders")
+    parser.add_argument("--limit", type=float, default=300, help="seconds of tests a change (300)")
+    parser.add_argument("--least", type=float, default=0, help="exit 1 below this share noticed")
+    parser.add_argument("--list", action="store_true", help="print the changes, run nothing")
+    options = parser.parse_args(argv)
+    modules = []
+    for name in options.modules:
+        path = ROOT / name
+        modules += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    draw = random.Random(options.seed)
+    places = [place for module in modules for place in changes(module)]
+    chosen = [draw.choice(place) for place in draw.sample(places, min(options.count, len(places)))]
+    if options.list:
+        print(*chosen, sep="\n")
+        return
+    results: dict[str, list[Change]] = {"caught": [], "timeout": [], "survived": []}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for name in COPIED:
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pyc*"))
+            elif (ROOT / name).exists():
+                shutil.copy(ROOT / name, folder / name)
+        for change in chosen:
+            start = time.perf_counter()
+            place = folder / change.module.relative_to(ROOT)
+            place.write_text(change.source())
+            result = run(folder, tests_of(change.module), options.limit)
+            place.write_bytes(change.module.read_bytes())
+            results[result].append(change)
+            print(f"{result:<9}{time.perf_counter() - start:>5.0f} s  {change}", flush=True)
+        if (
+            results["survived"]
+            and run(folder, tests_of(chosen[0].module), options.limit) != "survived"
+        ):
+            raise SystemExit("the tests fail without any change, too: nothing above counts")
+    noticed = len(chosen) - len(results["survived"])
+    print(f"{noticed} of {len(chosen)} changes noticed ({noticed / len(chosen):.0%}); not noticed:")
+    print(*(results["survived"] or ["none"]), sep="\n")
+    sys.exit(noticed < options.least * len(chosen))
+
+
+if __name__ == "__main__":
+    main()
