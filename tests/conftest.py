@@ -6,11 +6,13 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from support.fake_wandb import Server
+from support.world import Worlds
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -18,6 +20,14 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def worlds(tmp_path_factory) -> Iterator[Worlds]:
+    """``worlds(2).run(function)``: two processes of one group, shared by all tests."""
+    made = Worlds(tmp_path_factory.mktemp)
+    yield made
+    made.close()
 
 
 def features(kind: str, n: int, k: int, seed: int = 0) -> torch.Tensor:

@@ -116,7 +116,7 @@ def conditions(
     gain, omega = gain[real], omega[real]
 
     def close(a: Tensor, b: Tensor) -> bool:
-        return bool(((a - b).abs() <= tolerance * b.abs().clamp_min(1e-300)).all())
+        return bool(((a - b).abs() <= tolerance * b.abs()).all())
 
     steep = kind(omega / gain, tolerance) in ("high-pass", "none")
     return Conditions(close(gain, omega), close(omega, torch.ones_like(omega)), steep)

@@ -59,10 +59,7 @@ def test_votes_survive_a_small_temperature():
     assert (scores.argmax(1) == labels).all()
 
 
-def _process(rank: int, world: int, path: str) -> None:
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{path}", rank=rank, world_size=world
-    )
+def compare(rank: int, world: int) -> None:
     memory, labels = bank()
     queries, _ = bank(30, seed=1)
     found = Neighbours(queries, k=20)
@@ -74,8 +71,7 @@ def _process(rank: int, world: int, path: str) -> None:
     torch.testing.assert_close(
         found.scores(5, temperature=0.2).double(), expected, atol=2e-5, rtol=0
     )
-    torch.distributed.destroy_process_group()
 
 
-def test_two_processes_find_what_one_finds(tmp_path):
-    torch.multiprocessing.spawn(_process, args=(2, str(tmp_path / "meet")), nprocs=2)
+def test_two_processes_find_what_one_finds(worlds):
+    worlds(2).run(compare)

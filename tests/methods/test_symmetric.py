@@ -91,14 +91,10 @@ class TestCenter:
             Center(4, **options)
 
 
-def _process(rank: int, world: int, path: str) -> None:
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{path}", rank=rank, world_size=world
-    )
+def compare(rank: int, world: int) -> None:
     z = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(Center(4, "batch")(z.chunk(world)[rank]), z.mean(0))
-    torch.distributed.destroy_process_group()
 
 
-def test_the_batch_is_that_of_all_processes(tmp_path):
-    torch.multiprocessing.spawn(_process, args=(2, str(tmp_path / "meet")), nprocs=2)
+def test_the_batch_is_that_of_all_processes(worlds):
+    worlds(2).run(compare)

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from pathlib import Path
-
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from conftest import features
 from torch import nn
 
@@ -59,10 +54,7 @@ def measured(rank: int, world: int, **options: int) -> dict[str, object]:
     return {"scalars": spectra.scalars, "kept": kept, **spectra.arrays()}
 
 
-def work(rank: int, world: int, port: int, out: str) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=world)
-    torch.set_num_threads(1)
+def work(rank: int, world: int) -> dict[str, object]:
     results: dict[str, object] = {}
     for n, k in SHAPES:
         x = features("1/i", n, k)
@@ -85,18 +77,12 @@ def work(rank: int, world: int, port: int, out: str) -> None:
     results["float64"] = SpectralFilter("target", "pow", p=-1.0)(flat.chunk(world)[rank])
     for name, options in ROUTES.items():
         results[name] = measured(rank, world, **options)
-    torch.save(results, Path(out) / f"{rank}.pt")
-    dist.destroy_process_group()
+    return results
 
 
 @pytest.fixture(scope="module", params=[2, 4])
-def several(request, tmp_path_factory):
-    world, out = request.param, tmp_path_factory.mktemp("ddp")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(work, (world, port, str(out)), nprocs=world)
-    return [torch.load(out / f"{rank}.pt", weights_only=True) for rank in range(world)]
+def several(request, worlds):
+    return worlds(request.param).run(work)
 
 
 @pytest.mark.parametrize(("branch", "name", "p"), CASES)

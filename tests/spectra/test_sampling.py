@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import copy
-import datetime
 import math
-import os
 import pickle
-import socket
-from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from conftest import features
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -164,11 +158,7 @@ def spectra(route: str, names: tuple[str, ...], rows: range) -> BranchSpectra:
     return metric
 
 
-def work(rank: int, port: int, out: str) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    patience = datetime.timedelta(seconds=60)
-    dist.init_process_group("gloo", rank=rank, world_size=2, timeout=patience)
-    torch.set_num_threads(1)
+def work(rank: int, world: int) -> dict[str, object]:
     results: dict[str, object] = {}
 
     def found(metric: BranchSpectra) -> object:
@@ -189,18 +179,12 @@ def work(rank: int, port: int, out: str) -> None:
         results[f"all empty {route}"] = found(spectra(route, NAMES, range(0)))
         names = [NAMES[:2], NAMES[:3]][rank]
         results[f"disagree {route}"] = found(spectra(route, names, range(9)))
-    torch.save(results, Path(out) / f"{rank}.pt")
-    dist.destroy_process_group()
+    return results
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    out = tmp_path_factory.mktemp("two")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(work, (port, str(out)), nprocs=2)
-    return [torch.load(out / f"{rank}.pt", weights_only=True) for rank in range(2)]
+def two(worlds):
+    return worlds(2).run(work)
 
 
 @pytest.mark.parametrize("names", [NAMES[:2], NAMES])

@@ -107,3 +107,12 @@ def test_paths_climb_fall_or_stay():
     np.testing.assert_allclose(path("online", "identity").online, up.target[0], rtol=1e-9)
     # Positives far apart: no filter lets the rank fall.
     assert (np.diff(path("online", "identity", omega=OMEGA).online) < 0).all()
+
+
+def test_eigenvalues_of_zero_are_told_apart_by_rank():
+    """Behind a predictor with a bottleneck the online spectrum ends in zeros."""
+    lam_p, lam_z = torch.tensor([0.7, 0.3, 0.0, 0.0]), torch.tensor([0.4, 0.3, 0.2, 0.1])
+    found = rank_path.relation(lam_p, lam_z)(lam_p)
+    torch.testing.assert_close(found, lam_z.double(), rtol=1e-6, atol=0)
+    beyond = rank_path.relation(lam_p, lam_z)(torch.tensor([1.4]))
+    assert lam_z[0] < beyond < 1
