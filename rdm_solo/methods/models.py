@@ -54,10 +54,12 @@ class Float32Linear(nn.Linear):
             return nn.functional.linear(x.float(), self.weight, self.bias)
 
 
-class _Configured:
+class Configured:
     """Optimiser and schedule from our config, for any method of either generation."""
 
-    cfg_rdm: DictConfig
+    def __init__(self, cfg: DictConfig) -> None:
+        super().__init__(cfg)  # type: ignore[call-arg]
+        self.cfg_rdm = cfg
 
     def configure_optimizers(self) -> Any:
         return optimizers.configure(
@@ -67,7 +69,7 @@ class _Configured:
         )
 
 
-class _Momentum:
+class Momentum:
     """A momentum encoder whose momentum goes on where a resumed run left it."""
 
     def on_train_start(self) -> None:
@@ -178,30 +180,27 @@ class FilteredBYOL(_Filtered):
         self.momentum_projector.append(self.target_head)
 
 
-class SimSiam(FilteredSimSiam, _Configured, solo_learn.adapted("simsiam")):
+class SimSiam(FilteredSimSiam, Configured, solo_learn.adapted("simsiam")):
     """SimSiam (Chen & He, 2021)."""
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
-        self.cfg_rdm = cfg
         self.install(cfg.filter.name, make_filter(ChosenFilter.of(cfg), cfg.max_epochs))
 
 
-class BYOL(FilteredBYOL, _Configured, _Momentum, solo_learn.adapted("byol")):
+class BYOL(FilteredBYOL, Configured, Momentum, solo_learn.adapted("byol")):
     """BYOL (Grill et al., 2020)."""
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
-        self.cfg_rdm = cfg
         self.install(cfg.filter.name, make_filter(ChosenFilter.of(cfg), cfg.max_epochs))
 
 
-class SwAV(_Configured, solo_learn.adapted("swav")):
+class SwAV(Configured, solo_learn.adapted("swav")):
     """SwAV (Caron et al., 2020): the target is the logits' Sinkhorn assignment."""
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
-        self.cfg_rdm = cfg
         # solo-learn 1.0.2 lets the prototypes' norms learn; the current generation holds them at 1.
         self.prototypes.weight_g.data.fill_(1)
         self.prototypes.weight_g.requires_grad = False
@@ -221,13 +220,12 @@ class SwAV(_Configured, solo_learn.adapted("swav")):
         return super().get_assignments([logits.float() for logits in preds])  # type: ignore[no-any-return]
 
 
-class DINO(_Configured, _Momentum, solo_learn.adapted("dino")):
+class DINO(Configured, Momentum, solo_learn.adapted("dino")):
     """DINO (Caron et al., 2021); without ``centring`` the centre stays at zero, without
     ``sharpening`` the target's temperature is the student's."""
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
-        self.cfg_rdm = cfg
         loss = self.dino_loss_func
         loss.center_momentum = cfg.method.center_momentum if cfg.method.centring else 1.0
         if not cfg.method.sharpening:
@@ -265,12 +263,11 @@ class Symmetric:
         return loss + out["loss"]  # type: ignore[no-any-return]
 
 
-class SymSimSiam(Symmetric, _Configured, solo_learn.adapted("base")):
+class SymSimSiam(Symmetric, Configured, solo_learn.adapted("base")):
     """The paper's Algorithm 1 and, without a centre, the symmetric baseline."""
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
-        self.cfg_rdm = cfg
         settings, sizes = cfg.method, cfg.method.kwargs
         self.install(
             sizes.proj_hidden_dim,
