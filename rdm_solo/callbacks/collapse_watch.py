@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from omegaconf import DictConfig
-
-from rdm_solo.callbacks.advice import advice
 from rdm_solo.callbacks.diagnostics import Diagnostics
 from rdm_solo.callbacks.last_epoch import ends
 from rdm_solo.lightning import pl
@@ -23,21 +21,24 @@ log = logging.getLogger("rdm_solo")
 class CollapseWatch(pl.Callback):  # type: ignore[misc,name-defined]
     """Warns once for each kind of collapse, and ends the run at the first if ``stop`` is set.
 
-    It stands behind :class:`~rdm_solo.callbacks.Diagnostics`, whose spectra it reads; these are the
-    same on all processes, and the first one's word counts for all.
+    It reads the spectra of :class:`~rdm_solo.callbacks.Diagnostics`, which are the same on all
+    processes; the first one's word counts for all. ``advise(kind, epoch=...)`` gives the likeliest
+    cause of a collapse and the remedy.
     """
+
+    after = ("Diagnostics",)
 
     def __init__(
         self,
-        cfg: DictConfig,
-        derived: dict[str, Any],
+        advise: Callable[..., str],
+        warmup_epochs: float,
         variance: float | None = Bounds.variance,
         erank: float | None = Bounds.erank,
         gap_epochs: int | None = Bounds.gap_epochs,
         stop: bool = False,
     ) -> None:
-        self.cfg, self.derived, self.stop = cfg, derived, stop
-        self.bounds = Bounds(variance, erank, gap_epochs, cfg.scheduler.warmup_epochs)
+        self.advise, self.stop = advise, stop
+        self.bounds = Bounds(variance, erank, gap_epochs, warmup_epochs)
         self.readings: list[Reading] = []
         self.warnings: list[dict[str, Any]] = []
         self.stopped: str | None = None
@@ -66,7 +67,7 @@ class CollapseWatch(pl.Callback):  # type: ignore[misc,name-defined]
         new = [kind for kind in kinds(self.readings, self.bounds) if kind not in told]
         new = trainer.strategy.broadcast(new)
         for kind in new:
-            why = advice(kind, self.cfg, self.derived, reading.epoch - 1)
+            why = self.advise(kind, epoch=reading.epoch - 1)
             text = f"{_facts(kind, reading, self.bounds)} {why}"
             self.warnings.append({"kind": kind, "epoch": reading.epoch, "text": text})
             if trainer.is_global_zero:

@@ -15,6 +15,8 @@ __all__ = ["EpochTable"]
 class EpochTable(pl.Callback):  # type: ignore[misc,name-defined]
     """``metrics.csv``: one row an epoch, the columns above; what was not measured stays empty."""
 
+    after = ("Diagnostics", "WeightedKNN")
+
     def __init__(self, folder: Path, resume: Path | None = None) -> None:
         self.folder, self.resume = folder, resume
         self.rows: list[dict[str, Any]] = []

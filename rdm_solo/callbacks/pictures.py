@@ -32,6 +32,8 @@ class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
     next measured epoch is drawn. Nothing is drawn for runs whose loggers show no pictures.
     """
 
+    after = ("Diagnostics",)
+
     def __init__(self, every_n_epochs: int = 10, title: str = "") -> None:
         self.every_n_epochs, self.title = every_n_epochs, title
         self._seen: Any = None
@@ -91,6 +93,8 @@ class RankFigure(pl.Callback):  # type: ignore[misc,name-defined]
 
     It stands behind the table of epochs, from which it draws.
     """
+
+    after = ("EpochTable",)
 
     REST = 19  # times as long as the last drawing took
 

@@ -27,6 +27,8 @@ class Progress(pl.Callback):  # type: ignore[misc,name-defined]
     is one line of the log. Lightning's own bar is off: its names would take several lines.
     """
 
+    after = ("Diagnostics", "WeightedKNN", "CollapseWatch")
+
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream or sys.stderr
         self.moves = self.stream.isatty()

@@ -20,6 +20,8 @@ def hush() -> None:
 
 
 MESSAGES = (
+    # Lightning's advice wherever SLURM is installed; who wants it starts the command with srun.
+    "The `srun` command is available on your system",
     # Lightning 2.6 with torch 2.15: its own use of a class that torch deprecates.
     ".*isinstance.treespec, LeafSpec.*",
     # solo-learn logs its momentum and losses without a batch size; ours are all of one size.

@@ -13,7 +13,14 @@ from rdm_solo.messages import suggest
 __all__ = ["check_keys", "explain", "key_of", "nearest"]
 
 # Sections that take keys of the user's own: they are passed on to something that knows them.
-OPEN = ("trainer.", "backbone.kwargs.", "optimizer.kwargs.", "dataset.source.", "hydra.")
+OPEN = (
+    "trainer.",
+    "callbacks.",
+    "backbone.kwargs.",
+    "optimizer.kwargs.",
+    "dataset.source.",
+    "hydra.",
+)
 # Other names for options.
 SYNONYMS = {"arch": "backbone.name", "model": "backbone.name", "gpus": "trainer.devices"}
 # Groups that a command can do without.

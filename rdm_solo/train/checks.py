@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.filters.schedules import as_schedule
-from rdm_solo.messages import check_whole, suggest
+from rdm_solo.messages import check_choice, check_number, check_switch, check_whole, suggest
 from rdm_solo.methods.optimizers import OPTIMIZERS
 
 __all__ = ["check"]
@@ -17,25 +16,36 @@ __all__ = ["check"]
 # Half- and double-precision weights are refused: batch norms and spectra want float32 ones.
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
 
+# Whole numbers, and the least of each.
+WHOLE = {
+    "batch_size": 2,
+    "max_epochs": 1,
+    "knn.k": 1,
+    "diagnostics.max_rows": 1,
+    "diagnostics.max_dim": 1,
+    "diagnostics.sample": 1,
+    "diagnostics.every_n_epochs": 0,
+    "knn.every_n_epochs": 0,
+    "pictures.every_n_epochs": 0,
+    "trainer.accumulate_grad_batches": 1,
+    "trainer.num_nodes": 1,
+}
+
 
 def check(cfg: DictConfig) -> None:
     """Refuse, in one sentence, what no run could use."""
-    for name, least in (("batch_size", 2), ("max_epochs", 1), ("seed", 0)):
-        value = cfg[name]
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
-    check_whole("threads", cfg.get("threads") or 1, 1, alternative="null to let the run decide")
-    for name in ("knn.k", "diagnostics.max_rows", "diagnostics.max_dim", "diagnostics.sample"):
-        _check_number(cfg, name, 1, int)
-    for name in ("diagnostics.every_n_epochs", "knn.every_n_epochs", "pictures.every_n_epochs"):
-        _check_number(cfg, name, 0, int)
+    for name, least in WHOLE.items():
+        check_whole(name, OmegaConf.select(cfg, name), least)
+    check_whole("seed", cfg.seed, 0, 2**32 - 1)
+    if cfg.get("threads") is not None:
+        check_whole("threads", cfg.threads, 1, alternative="null to let the run decide")
     for name in ("lr", "classifier_lr", "weight_decay", "momentum"):
-        _check_number(cfg, f"optimizer.{name}", 0, float)
+        check_number(f"optimizer.{name}", cfg.optimizer[name], 0)
     _check_watch(cfg.watch, bool(cfg.diagnostics.every_n_epochs))
     _check_method(cfg)
     _check_compile(cfg.backbone.compile)
-    _check_number(cfg, "scheduler.warmup_epochs", 0, float)
-    _check_number(cfg, "knn.temperature", 1e-6, float)
+    check_number("scheduler.warmup_epochs", cfg.scheduler.warmup_epochs, 0)
+    check_number("knn.temperature", cfg.knn.temperature, 1e-6)
     if cfg.backbone.stem not in ("small", "imagenet"):
         raise ValueError(f"backbone.stem must be 'small' or 'imagenet', got {cfg.backbone.stem!r}.")
     if cfg.scheduler.warmup_epochs > cfg.max_epochs:
@@ -43,37 +53,21 @@ def check(cfg: DictConfig) -> None:
             f"scheduler.warmup_epochs={cfg.scheduler.warmup_epochs} is longer than "
             f"max_epochs={cfg.max_epochs}; shorten it."
         )
-    if cfg.optimizer.name not in OPTIMIZERS:
-        raise ValueError(
-            f"optimizer.name must be one of {', '.join(OPTIMIZERS)}, "
-            f"got {cfg.optimizer.name!r}{suggest(cfg.optimizer.name, OPTIMIZERS)}."
-        )
+    check_choice("optimizer.name", cfg.optimizer.name, OPTIMIZERS)
     if cfg.p is not None:
         p = OmegaConf.to_container(cfg.p) if OmegaConf.is_config(cfg.p) else cfg.p
         as_schedule(p, epochs=cfg.max_epochs)
     _check_device(cfg.trainer)
 
 
-def _check_number(cfg: DictConfig, name: str, least: float, kind: type) -> None:
-    value = OmegaConf.select(cfg, name)
-    fits = isinstance(value, (int, kind)) and not isinstance(value, bool) and value >= least
-    if not fits:
-        what = "whole number" if kind is int else "number"
-        raise ValueError(f"{name} must be a {what} of at least {least:g}, got {value!r}.")
-
-
 def _check_watch(watch: DictConfig, measured: bool) -> None:
-    for name, kind in (("variance", float), ("erank", float), ("gap_epochs", int)):
-        value = watch[name]
-        most = 1 if kind is float else math.inf
-        fits = isinstance(value, (int, kind)) and not isinstance(value, bool)
-        if value is not None and not (fits and 0 <= value <= most):
-            what = "a whole number of epochs" if kind is int else "a number from 0 to 1"
-            raise ValueError(
-                f"watch.{name} must be {what}, or null to switch it off, got {value!r}."
-            )
-    if not isinstance(watch.stop, bool):
-        raise ValueError(f"watch.stop must be true or false, got {watch.stop!r}.")
+    off = "null to switch it off"
+    for name in ("variance", "erank"):
+        if watch[name] is not None:
+            check_number(f"watch.{name}", watch[name], 0, 1, alternative=off)
+    if watch.gap_epochs is not None:
+        check_whole("watch.gap_epochs", watch.gap_epochs, 0, alternative=off)
+    check_switch("watch.stop", watch.stop)
     if watch.stop and not measured:
         raise ValueError(
             "watch.stop=true would be ignored: diagnostics.every_n_epochs=0 measures nothing that "
@@ -86,9 +80,7 @@ def _check_method(cfg: DictConfig) -> None:
     method, kwargs = cfg.method, cfg.method.kwargs
     if "momentum" in method:
         for name in ("base_tau", "final_tau"):
-            value = method.momentum[name]
-            if not isinstance(value, (int, float)) or not 0 <= value <= 1:
-                raise ValueError(f"method.momentum.{name} must be from 0 to 1, got {value!r}.")
+            check_number(f"method.momentum.{name}", method.momentum[name], 0, 1)
     warm = kwargs.get("warmup_teacher_temperature_epochs", 0)
     if warm > cfg.max_epochs:
         raise ValueError(
@@ -118,10 +110,7 @@ def _check_compile(backend: Any) -> None:
 
 def _check_device(trainer: DictConfig) -> None:
     accelerator, devices = trainer.accelerator, trainer.devices
-    if trainer.precision not in PRECISIONS:
-        raise ValueError(
-            f"trainer.precision must be one of {', '.join(PRECISIONS)}, got {trainer.precision!r}."
-        )
+    check_choice("trainer.precision", trainer.precision, PRECISIONS)
     for name, instead in (
         ("max_epochs", "max_epochs=..."),
         ("callbacks", "the Python API"),

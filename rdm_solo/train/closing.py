@@ -9,7 +9,7 @@ import platform
 import shlex
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -20,6 +20,9 @@ from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn
 from rdm_solo.runs import metrics_file
 from rdm_solo.runs.files import CHECKPOINT, FIGURES, METRICS, SUMMARY, write_whole
+
+if TYPE_CHECKING:
+    from rdm_solo.train.training import Parts
 
 __all__ = ["closing_table", "write"]
 
@@ -40,10 +43,10 @@ SHOWN = [
 
 
 def write(
-    cfg: DictConfig, folder: Path, parts: dict[str, Any], seconds: float, stopped: str = ""
+    cfg: DictConfig, folder: Path, parts: Parts, seconds: float, stopped: str = ""
 ) -> dict[str, Any]:
     """``summary.json`` and ``figures/erank.png`` in the run's folder, a table in the terminal."""
-    trainer = parts["trainer"]
+    trainer = parts.trainer
     read = runs.read_metrics(folder)
     columns = {name: values.tolist() for name, values in read.items()}
     last = {name: _last(values) for name, values in columns.items()}
@@ -52,11 +55,11 @@ def write(
         "format": metrics_file.NUMBER,
         "last": last,
         "epochs_with_target_above_online": _share_above(columns),
-        "derived": parts["derived"],
+        "derived": parts.derived,
         "seed": cfg.seed,
         "seconds": round(seconds, 2),
-        "warnings": parts["watch"].warnings,
-        "stopped": stopped or parts["watch"].stopped,  # why, if before its last epoch
+        "warnings": parts.watch.warnings,
+        "stopped": stopped or parts.watch.stopped,  # why, if before its last epoch
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "processes": trainer.world_size,
         "versions": versions(),
@@ -65,7 +68,7 @@ def write(
     write_whole(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
     draw_ranks(folder, cfg)
     log.info(closing_table(columns))
-    for warning in parts["watch"].warnings:
+    for warning in parts.watch.warnings:
         log.info(f"! {warning['kind']} in epoch {warning['epoch']}, as said above")
     figures = folder / FIGURES
     pictures = sorted(path.name for path in figures.glob("*.png"))

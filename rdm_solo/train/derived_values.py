@@ -47,12 +47,17 @@ def derive(cfg: DictConfig, dataset: Dataset, num_large_crops: int, num_small_cr
             f"method={' or method='.join(MULTI_CROP)}, two large crops beside the small ones."
         )
     processes = world_size(cfg.trainer)
-    accumulation = int(cfg.trainer.get("accumulate_grad_batches") or 1)
+    accumulation = cfg.trainer.accumulate_grad_batches
     filter_batch = cfg.batch_size * processes
     if filter_batch > len(dataset.train):
         raise ValueError(
             f"batch_size={cfg.batch_size} on {processes} process(es) is more than the "
             f"{len(dataset.train)} training images of dataset={dataset.name}; lower it."
+        )
+    if cfg.knn.every_n_epochs and cfg.knn.k > len(dataset.train):
+        raise ValueError(
+            f"knn.k={cfg.knn.k} neighbours are more than the {len(dataset.train)} training images "
+            f"of dataset={dataset.name}; lower it, or switch kNN off with knn.every_n_epochs=0."
         )
     global_batch = filter_batch * accumulation
     scale = global_batch / 256

@@ -6,12 +6,13 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import cli
-from rdm_solo.runs.files import CONFIG, write_whole
-from rdm_solo.train.training import is_first_process, run
+from rdm_solo.runs.files import CONFIG, FAILED, write_whole
+from rdm_solo.train.training import AnotherProcessFailed, build, fit, is_first_process
 
 log = logging.getLogger("rdm_solo")
 
@@ -25,25 +26,71 @@ def _job(cfg: DictConfig) -> None:
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
-    from rdm_solo.train import sweep
-
     folder = Path(HydraConfig.get().runtime.output_dir)
     before = dict(os.environ)
     os.environ[CONFIG_VARIABLE] = str(folder / CONFIG)
     os.environ[FOLDER_VARIABLE] = str(folder)
     try:
         _fit_warm_ups(cfg, folder)
-        run(cfg, folder)
-    except (Exception, cli.Refusal) as error:
-        if HydraConfig.get().mode is not RunMode.MULTIRUN:
-            raise
-        sweep.note_failure(folder, error)  # the sweep's other runs go on
+        if HydraConfig.get().mode is RunMode.MULTIRUN:
+            _run_of_a_sweep(cfg, folder)
+        else:
+            _run(cfg, folder)
     finally:
         # Lightning leaves its rank and port behind, by which the next job of a sweep would take
         # itself for a process that somebody else started.
         for name in set(os.environ) - set(before):
             del os.environ[name]
         _leave_process_group()
+
+
+class _Answer(Exception):
+    """One sentence for the user in place of a traceback; ``said``: by another process."""
+
+    said = False
+
+
+def _attempt(cfg: DictConfig, folder: Path) -> None:
+    """Run; errors that answer the user are raised as :class:`_Answer`."""
+    try:
+        parts = build(cfg, folder)
+    except (ValueError, ImportError) as error:
+        raise _Answer(str(error)) from error
+    from rdm_solo.data.images import DataError
+
+    try:
+        fit(cfg, folder, parts)
+    except (DataError, FloatingPointError, AnotherProcessFailed) as error:
+        answer = _Answer(str(error))
+        answer.said = isinstance(error, AnotherProcessFailed)
+        raise answer from error
+
+
+def _run(cfg: DictConfig, folder: Path) -> None:
+    """One run; where it fails, the status is 2 for an answer to the user."""
+    try:
+        _attempt(cfg, folder)
+    except _Answer as answer:
+        if answer.said:
+            raise SystemExit(2) from None
+        cli.fail(str(answer))
+
+
+def _run_of_a_sweep(cfg: DictConfig, folder: Path) -> None:
+    """One run of many: the others go on when it fails, and each reason is given once."""
+    from rdm_solo.runs import failures
+
+    try:
+        _attempt(cfg, folder)
+    except Exception as error:
+        answer = isinstance(error, _Answer)
+        reason = str(error) if answer else failures.reason(error)
+        earlier = {failures.of(path.parent) for path in folder.parent.glob(f"*/{FAILED}")}
+        failures.note(folder, reason)
+        if not answer:
+            log.error("the run failed; the sweep goes on", exc_info=error)
+        elif not (error.said or reason in earlier):
+            sys.stderr.write(f"error: {reason}\n")
 
 
 def _leave_process_group() -> None:
@@ -79,11 +126,12 @@ def main() -> None:
     try:
         if CONFIG_VARIABLE in os.environ and "LOCAL_RANK" in os.environ:
             cli.say_anything()
-            run(OmegaConf.load(os.environ[CONFIG_VARIABLE]), Path(os.environ[FOLDER_VARIABLE]))  # type: ignore[arg-type]
+            cfg: Any = OmegaConf.load(os.environ[CONFIG_VARIABLE])
+            _run(cfg, Path(os.environ[FOLDER_VARIABLE]))
         elif _resumes_in_place(sys.argv[1:]):
             from rdm_solo.train import resuming
 
-            resuming.go_on(sys.argv[1:])
+            _run(*resuming.own_config(sys.argv[1:]))
         else:
             cli.command(_job, "config")
     except KeyboardInterrupt:

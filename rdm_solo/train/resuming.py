@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from rdm_solo import cli
 from rdm_solo.runs.files import CHECKPOINT, CONFIG, write_whole
 from rdm_solo.runs.saved_config import read_config
 
-__all__ = ["check_resume", "go_on"]
+__all__ = ["check_resume", "own_config"]
 
 # What a resumed run must share with the one that it goes on from; max_epochs may grow.
 SHARED = ("method", "filter", "p", "seed", "batch_size", "backbone", "optimizer", "scheduler")
@@ -24,20 +25,25 @@ SHARED += ("dataset",)
 LOCAL = ("root", "download", "workers", "skip_broken", "compile", "channels_last")
 
 
+# Where the parts of a saved config may come from.
+OWN = ("rdm_solo.data.", "rdm_solo.callbacks.", "rdm_solo.loggers.")
+
 # Groups that may be chosen anew where a run goes on.
 FREE_GROUPS = ("trainer", "logger")
 
 
-def go_on(argv: list[str]) -> None:
-    """``resume=FOLDER``, and options that change the run's own config: go on in that folder."""
+def own_config(argv: list[str]) -> tuple[DictConfig, Path]:
+    """Config and folder of the run that ``resume=FOLDER`` goes on with, checked; the folder gets
+    the options that were typed beside it.
+    """
     from rdm_solo.train import checks
-    from rdm_solo.train.training import is_first_process, run
+    from rdm_solo.train.training import is_first_process
 
     cli.say_anything()
     console = logging.StreamHandler(sys.stdout)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[console])
     with cli.sentences():
-        cfg, folder = _own_config(argv)
+        cfg, folder = _changed_config(argv)
         print(f"going on in {folder}", flush=True)
         checks.check(cfg)
         check_resume(cfg, folder)
@@ -45,10 +51,10 @@ def go_on(argv: list[str]) -> None:
         logging.getLogger().addHandler(logging.FileHandler(folder / "train.log"))
         write_whole(folder / CONFIG, OmegaConf.to_yaml(cfg))
     cfg.resume = str(folder)
-    run(cfg, folder)
+    return cfg, folder
 
 
-def _own_config(argv: list[str]) -> tuple[DictConfig, Path]:
+def _changed_config(argv: list[str]) -> tuple[DictConfig, Path]:
     """The config of the run to go on with, with the options typed beside ``resume=``."""
     given = dict(argument.partition("=")[::2] for argument in argv)
     folder = Path(given.pop("resume").strip("'\""))
@@ -56,6 +62,7 @@ def _own_config(argv: list[str]) -> tuple[DictConfig, Path]:
     if not path.is_file():
         raise ValueError(f"resume={folder} holds no {CONFIG}; give a run's folder.")
     cfg = read_config(path)
+    _check_harmless(OmegaConf.to_container(cfg, resolve=False), folder)
     OmegaConf.set_struct(cfg, False)
     typed = cli.compose("config", [f"{key}={value}" for key, value in given.items()])
     for name in given:
@@ -70,6 +77,22 @@ def _own_config(argv: list[str]) -> tuple[DictConfig, Path]:
     OmegaConf.set_struct(cfg, True)
     cfg.resume = None
     return cfg, folder.resolve()
+
+
+def _check_harmless(node: Any, folder: Path, key: str = "") -> None:
+    """Refuse a saved config that would run somebody else's code or read the environment."""
+    if isinstance(node, (dict, list)):
+        for name, value in node.items() if isinstance(node, dict) else enumerate(node):
+            _check_harmless(value, folder, str(name))
+    elif isinstance(node, str):
+        foreign = key == "_target_" and not node.startswith(OWN)
+        foreign |= key == "function" and "." in node and not node.startswith("torch.")
+        if foreign or re.search(r"\$\{[^}]*:", node):
+            raise ValueError(
+                f"the config in resume={folder} names {node!r}, which is not this package's: a "
+                "folder's own code is not run. If you trust it, give hydra.run.dir=NEW and all of "
+                "the run's options beside resume=..."
+            )
 
 
 def check_resume(cfg: DictConfig, folder: Path) -> Path:

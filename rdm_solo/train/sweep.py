@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import shlex
 import statistics
@@ -13,16 +12,13 @@ from typing import TYPE_CHECKING, Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from rdm_solo.cli.answers import Refusal
 from rdm_solo.runs import failures
 from rdm_solo.runs.files import FAILED
 
 if TYPE_CHECKING:  # Hydra imports this module before it answers --help
     from rdm_solo.runs.folder import Run
 
-__all__ = ["SweepTable", "note_failure", "table"]
-
-log = logging.getLogger("rdm_solo")
+__all__ = ["SweepTable", "table"]
 
 COLUMNS = {
     "erank/online": "online",
@@ -31,13 +27,6 @@ COLUMNS = {
     "feature/variance": "variance",
 }
 ACCURACIES = {"val/knn_acc1": "kNN", "val/acc1": "acc1"}
-
-
-def note_failure(folder: Path, error: BaseException) -> None:
-    """Keep for the sweep's table why a run failed; a traceback goes to the log."""
-    if not isinstance(error, Refusal):  # no answer to what was typed
-        log.error("the run failed; the sweep goes on", exc_info=error)
-    failures.note(folder, failures.reason(error))
 
 
 class SweepTable(Callback):
@@ -55,7 +44,7 @@ class SweepTable(Callback):
         reasons: dict[str | None, list[str]] = {}
         for path in failed:
             reasons.setdefault(failures.of(path.parent), []).append(path.parent.name)
-        for reason, names in reasons.items():
+        for reason, names in reasons.items() if done else ():  # else standing above
             print(f"failed: {', '.join(names)}: {reason}")
         for sentence in broken.values():
             print(f"failed: {sentence}")
@@ -63,7 +52,9 @@ class SweepTable(Callback):
             print(f"the runs are in {folder}; a page with their pictures and tables:")
             print(f"    python -m rdm_solo.report {shlex.quote(str(folder))}")
         else:
-            print(f"no run has finished an epoch; their folders are in {folder}")
+            print(
+                f"no run has finished an epoch, for the reasons above; the folders are in {folder}"
+            )
         if failed or broken:
             raise SystemExit(1)
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo import cli
 from rdm_solo.runs import failures
 from rdm_solo.runs.files import CHECKPOINT, FAILED, METRICS
+
+if TYPE_CHECKING:
+    from rdm_solo.callbacks import CollapseWatch
+    from rdm_solo.train.child_processes import Children
 
 log = logging.getLogger("rdm_solo")
 
@@ -23,27 +28,54 @@ log = logging.getLogger("rdm_solo")
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
 
 
+class AnotherProcessFailed(RuntimeError):
+    """The run failed in another of its processes first, which has given the reason."""
+
+
+@dataclass
+class Parts:
+    """Everything that a run is made of."""
+
+    trainer: Any
+    model: Any
+    data: Any
+    derived: dict[str, Any]
+    checkpoint: Path | None  # where a resumed run goes on
+    loggers: list[Any]
+    watch: CollapseWatch
+    children: Children
+    threads: int | None  # of the CPU; None: as many as torch takes
+
+
 def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, Any]:
     """One run: config in, dataset, method, trainer built, fit, results written to the folder.
 
-    ``extra`` callbacks come after those of every run.
+    ``extra`` callbacks come after those of every run. Raises ``ValueError`` or ``ImportError``
+    where the config cannot be run, ``DataError`` where an image cannot be read,
+    ``FloatingPointError`` where training diverges, and ``KeyboardInterrupt`` after Ctrl-C.
     """
-    if is_first_process():
-        _say_what_begins(cfg, folder)
-    with cli.sentences():
-        parts = build(cfg, folder, extra)
-    (folder / FAILED).unlink(missing_ok=True)  # of an earlier run in the same folder
-    trainer, model, data = parts["trainer"], parts["model"], parts["data"]
+    return fit(cfg, folder, build(cfg, folder, extra))
+
+
+def fit(cfg: DictConfig, folder: Path, parts: Parts) -> dict[str, Any]:
+    """Train what was built and write the results; the summary, on the first process."""
     from rdm_solo import loggers
     from rdm_solo.data.images import DataError
     from rdm_solo.train import interruption, threads
 
+    (folder / FAILED).unlink(missing_ok=True)  # of an earlier run in the same folder
+    trainer = parts.trainer
     started = time.perf_counter()
     failed, interrupted = True, False
     at_interrupt = signal.getsignal(signal.SIGINT)
     try:
-        with threads.limited(parts["threads"]):
-            trainer.fit(model, datamodule=data, ckpt_path=parts["checkpoint"], weights_only=True)
+        with threads.limited(parts.threads):
+            trainer.fit(
+                parts.model,
+                datamodule=parts.data,
+                ckpt_path=parts.checkpoint,
+                weights_only=True,
+            )
         failed = False
     except SystemExit:  # how Lightning ends fit after Ctrl-C; it also ignores further ones
         if not trainer.interrupted:
@@ -52,15 +84,13 @@ def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, A
     except Exception as error:
         answer = isinstance(error, (DataError, FloatingPointError))  # bad image; divergence
         why = str(error) if answer else failures.reason(error)
-        if cause := failures.note(folder, why):  # another process was the first, and has said so
-            raise cli.Refusal(cause) from error
-        if answer:
-            cli.fail(why)
+        if cause := failures.note(folder, why):
+            raise AnotherProcessFailed(cause) from error
         raise
     finally:
-        parts["children"].let_go(trainer, failed)
+        parts.children.let_go(trainer, failed)
         if trainer.is_global_zero:
-            loggers.close(parts["loggers"], failed)
+            loggers.close(parts.loggers, failed)
     seconds = time.perf_counter() - started
     summary: dict[str, Any] = {}
     if trainer.is_global_zero and (folder / METRICS).exists():
@@ -75,16 +105,15 @@ def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, A
     return summary
 
 
-def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, Any]:
+def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     """Everything a run needs; ValueErrors from here are answers to what the user typed."""
+    if is_first_process():
+        _say_what_begins(cfg, folder)
     from rdm_solo.runs import labels
     from rdm_solo.train import checks, datamodule, derived_values, resuming
 
     checks.check(cfg)
-    import hydra.utils
-
-    dataset = hydra.utils.instantiate(cfg.dataset.source)
-    views = hydra.utils.instantiate(cfg.dataset.views)
+    dataset, views = _instantiate(cfg.dataset.source), _instantiate(cfg.dataset.views)
     datamodule.check_parts(dataset, views)
     full, derived = derived_values.derive(
         cfg, dataset, views.num_large_crops, views.num_small_crops
@@ -92,7 +121,9 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
 
     from rdm_solo import callbacks, loggers, methods
     from rdm_solo.callbacks import pictures, progress
+    from rdm_solo.callbacks.advice import advice
     from rdm_solo.callbacks.collapse_watch import CollapseWatch
+    from rdm_solo.callbacks.order import in_order
     from rdm_solo.cli import third_party
     from rdm_solo.lightning import pl
     from rdm_solo.methods import solo_learn
@@ -117,44 +148,61 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str,
     data = datamodule.DataModule(dataset, views, cfg.batch_size, cfg.seed, expand)
     made, record = loggers.build(cfg, folder, resume)
     kept = folder / CHECKPOINT
-    watch = CollapseWatch(cfg, derived, **cfg.watch)
+    advise = functools.partial(advice, cfg=cfg, derived=derived)
+    watch = CollapseWatch(advise, cfg.scheduler.warmup_epochs, **cfg.watch)
     started = Children()
     trainer = _trainer(
         cfg,
         derived,
         folder,
         made,
-        [
-            started,
-            callbacks.WeightedKNN(**cfg.knn),
-            callbacks.Diagnostics(folder, **cfg.diagnostics, resume=resume),
-            watch,
-            pictures.Pictures(**cfg.pictures, title=labels.title(cfg)),
-            callbacks.EpochTable(folder, resume=resume),
-            pictures.RankFigure(folder, cfg),
-            SaysThatItStops(),
-            *([progress.Progress()] if cfg.trainer.enable_progress_bar else []),
-            pl.callbacks.ModelCheckpoint(
-                kept.parent, kept.stem, save_top_k=1, enable_version_counter=False
-            ),
-            *extra,
-        ],
+        in_order(
+            [
+                started,
+                callbacks.WeightedKNN(**cfg.knn),
+                callbacks.Diagnostics(folder, **cfg.diagnostics, resume=resume),
+                watch,
+                pictures.Pictures(**cfg.pictures, title=labels.title(cfg)),
+                callbacks.EpochTable(folder, resume=resume),
+                pictures.RankFigure(folder, cfg),
+                SaysThatItStops(),
+                *([progress.Progress()] if cfg.trainer.enable_progress_bar else []),
+                pl.callbacks.ModelCheckpoint(
+                    kept.parent, kept.stem, save_top_k=1, enable_version_counter=False
+                ),
+                *(_instantiate(own) for own in (cfg.get("callbacks") or {}).values()),
+                *extra,
+            ]
+        ),
     )
     if trainer.is_global_zero:
         elsewhere = resume is not None and resume.resolve() != folder.resolve()
         carried = checkpoint if elsewhere else None
         loggers.introduce(made, record, cfg, folder, derived, carried)
-    return {
-        "trainer": trainer,
-        "model": model,
-        "data": data,
-        "derived": derived,
-        "checkpoint": checkpoint,
-        "loggers": made,
-        "watch": watch,
-        "children": started,
-        "threads": number,
-    }
+    return Parts(
+        trainer=trainer,
+        model=model,
+        data=data,
+        derived=derived,
+        checkpoint=checkpoint,
+        loggers=made,
+        watch=watch,
+        children=started,
+        threads=number,
+    )
+
+
+def _instantiate(node: Any) -> Any:
+    """What the node's ``_target_`` makes; its own ValueError or ImportError where it refuses."""
+    import hydra.utils
+    from hydra.errors import InstantiationException
+
+    try:
+        return hydra.utils.instantiate(node)
+    except InstantiationException as error:
+        if isinstance(error.__cause__, (ValueError, ImportError)):
+            raise error.__cause__ from None
+        raise ValueError(next(filter(None, map(str.strip, str(error).splitlines())))) from error
 
 
 def _trainer(

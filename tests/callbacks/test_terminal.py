@@ -22,6 +22,7 @@ from omegaconf import OmegaConf
 from support.small_runs import QUICK, SMALL, run
 
 from rdm_solo.callbacks.progress import epoch_line, moving_line
+from rdm_solo.runs import failures
 from rdm_solo.train import sweep
 
 NUMBER = st.floats(-1e4, 1e4) | st.just(math.nan)
@@ -97,9 +98,10 @@ class TestCommand:
         (row,) = [line for line in after.splitlines() if line.startswith("SimSiam, h(σ) = σ^-0.5")]
         assert row.split()[4] == "2"  # seeds
         assert len(re.findall(r"\d±\d", row)) == 6
-        failed = [line for line in after.splitlines() if line.startswith("failed: ")]
-        assert [line.split(": ")[1][0] for line in failed] == ["0", "1"]
-        assert all("filter=target_pow needs an exponent" in line for line in failed)
+        (failed,) = [line for line in after.splitlines() if line.startswith("failed: ")]
+        names, _, reason = failed.removeprefix("failed: ").partition(": ")
+        assert [name[0] for name in names.split(", ")] == ["0", "1"]
+        assert "filter=target_pow needs an exponent" in reason
         assert "python -m rdm_solo.report runs/" in after
         assert len(list(tmp_path.glob("runs/*_sweep/*/summary.json"))) == 2
 
@@ -132,7 +134,7 @@ class TestSweep:
             run(tmp_path / f"{number}_x", *common, *more)
         failed = tmp_path / "3_x"
         failed.mkdir()
-        sweep.note_failure(failed, RuntimeError("no room\nleft"))
+        failures.note(failed, failures.reason(RuntimeError("no room\nleft")))
         summary = tmp_path / "2_x" / "summary.json"
         told = json.loads(summary.read_text())
         told["warnings"] = [{"kind": "complete collapse", "epoch": 1, "text": "..."}]

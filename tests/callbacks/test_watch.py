@@ -169,15 +169,15 @@ class TestRun:
         from rdm_solo.callbacks.collapse_watch import _read
 
         cfg = configure(*WRONG, "diagnostics.max_dim=8", "diagnostics.sample=4", "max_epochs=1")
-        trainer, model, data = (train.build(cfg, tmp_path)[n] for n in ("trainer", "model", "data"))
+        parts = train.build(cfg, tmp_path)
         seen = []
 
         class Look(pl.Callback):
             def on_train_epoch_end(self, trainer, pl_module):
                 seen.append(_read(trainer).dimensions)
 
-        trainer.callbacks.append(Look())
-        trainer.fit(model, datamodule=data)
+        parts.trainer.callbacks.append(Look())
+        parts.trainer.fit(parts.model, datamodule=parts.data)
         assert seen == [16]
 
     def test_switched_off_it_says_nothing(self, tmp_path, caplog):
@@ -197,7 +197,7 @@ class TestRun:
     [
         ("watch.variance=2", "watch.variance must be a number from 0 to 1"),
         ("watch.erank=low", "watch.erank must be a number from 0 to 1"),
-        ("watch.gap_epochs=1.5", "watch.gap_epochs must be a whole number of epochs"),
+        ("watch.gap_epochs=1.5", "watch.gap_epochs must be a whole number of at least 0"),
         ("watch.stop=maybe", "watch.stop must be true or false, got 'maybe'"),
         ("watch.stop=true diagnostics.every_n_epochs=0", "watch.stop=true would be ignored"),
     ],
@@ -210,6 +210,6 @@ def test_bounds_that_mean_nothing_are_refused(override, says):
 def test_the_watch_stands_behind_what_it_reads(tmp_path):
     names = [
         type(callback).__name__
-        for callback in train.build(configure(*SMALL), tmp_path)["trainer"].callbacks
+        for callback in train.build(configure(*SMALL), tmp_path).trainer.callbacks
     ]
     assert names.index("Diagnostics") < names.index("CollapseWatch")

@@ -328,7 +328,7 @@ def test_a_run_that_crashes_failed_in_both_too(logged, tmp_path):
             raise self.error
 
     assert logged.page["states"] == [0, 0, 0]  # two parts of a run, and the scalars appended
-    errors = [(RuntimeError("a crash"), RuntimeError), (DataError("an image"), SystemExit)]
+    errors = [(RuntimeError("a crash"), RuntimeError), (DataError("an image"), DataError)]
     for i, (error, seen) in enumerate(errors):
         folder = tmp_path / str(i)
         folder.mkdir()

@@ -12,13 +12,14 @@ import sys
 import pytest
 import torch
 from conftest import ROOT, command
+from omegaconf import OmegaConf
 from support.small_runs import SMALL, configure, rows
 
 from rdm_solo import train
 from rdm_solo.data import Pipeline, Views
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.backbones import SmallResNet
-from rdm_solo.train import threads
+from rdm_solo.train import resuming, threads
 
 TINY = ["backbone.kwargs.width=4", "trainer=cpu"]
 FIRST = ["method=simsiam", "filter=target_pow", "p=-0.5"]
@@ -166,3 +167,63 @@ def test_ctrl_c_keeps_what_there_is_and_the_command_it_names_goes_on(tmp_path):
     assert (out.returncode, out.stderr) == (0, ""), out.stdout[-2000:]
     assert rows(tmp_path / "run")[:-1] == before
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.process
+def test_a_sweep_whose_every_run_fails_gives_each_reason_once_and_promises_no_page(tmp_path):
+    out = command(
+        "rdm_solo.train", "-m", "filter=target_pow", "p=soft,hard", "seed=0,1", cwd=tmp_path
+    )
+    assert out.returncode == 1
+    for word in ("soft", "hard"):
+        assert (out.stdout + out.stderr).count(f"got {word!r}") == 1
+    assert "no run has finished an epoch" in out.stdout
+    assert "rdm_solo.report" not in out.stdout
+
+
+@pytest.mark.process
+def test_a_machine_with_slurm_and_a_callback_of_ones_own(tmp_path):
+    """Lightning would advise to use srun; and what a user adds runs behind what it reads."""
+    (tmp_path / "srun").write_text("#!/bin/sh\n")
+    (tmp_path / "srun").chmod(0o755)
+    (tmp_path / "mine.py").write_text(
+        "from rdm_solo.lightning import pl\n"
+        "class Mine(pl.Callback):\n"
+        "    after = ('EpochTable',)\n"
+        "    def __init__(self, word): self.word = word\n"
+        "    def on_train_epoch_end(self, trainer, pl_module): print(self.word, flush=True)\n"
+    )
+    own = ["+callbacks.mine._target_=mine.Mine", "+callbacks.mine.word=hello"]
+    out = command(
+        *("rdm_solo.train", "experiment=debug", "max_epochs=1", "trainer=cpu", *own),
+        *("++trainer.fast_dev_run=true", "hydra.run.dir=run"),
+        cwd=tmp_path,
+        PATH=f"{tmp_path}:{os.environ['PATH']}",
+        PYTHONWARNINGS="",
+    )
+    assert (out.returncode, out.stderr) == (0, ""), out.stdout[-2000:]
+    assert "\nhello\n" in out.stdout
+    assert "checkpoints" not in out.stdout  # a fast_dev_run writes none
+
+
+def test_a_folder_that_names_code_of_its_own_is_not_resumed(tmp_path, capsys):
+    """A folder may come from a stranger; going on in it must not run what its config names."""
+    for number, (key, value) in enumerate(
+        [
+            ("dataset.source._target_", "os.system"),
+            ("callbacks", {"mine": {"_target_": "os.getcwd"}}),
+            ("dataset.root", "${oc.env:HOME}"),
+            ("filter.function", "os.system"),
+        ]
+    ):
+        folder = tmp_path / str(number)
+        (folder / ".hydra").mkdir(parents=True)
+        cfg = configure(*SMALL)
+        OmegaConf.update(cfg, key, value, force_add=True)
+        OmegaConf.save(cfg, folder / ".hydra" / "config.yaml")
+        before = (folder / ".hydra" / "config.yaml").read_bytes()
+        with pytest.raises(SystemExit):
+            resuming.own_config([f"resume={folder}"])
+        assert "a folder's own code is not run" in capsys.readouterr().err
+        assert [p.name for p in folder.rglob("*") if p.is_file()] == ["config.yaml"]
+        assert (folder / ".hydra" / "config.yaml").read_bytes() == before

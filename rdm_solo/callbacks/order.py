@@ -1,0 +1,30 @@
+"""The order in which callbacks run, from what each declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["in_order"]
+
+
+def in_order(callbacks: Iterable[Any]) -> list[Any]:
+    """The callbacks, each behind those that its class names in ``after``; else as they are given.
+
+    A callback that reads what another one measures in the same hook must run later.
+
+    >>> class Measure: pass
+    >>> class Report: after = ("Measure",)
+    >>> [type(callback).__name__ for callback in in_order([Report(), Measure()])]
+    ['Measure', 'Report']
+    """
+    waiting = list(callbacks)
+    ordered: list[Any] = []
+    while waiting:
+        names = {type(callback).__name__ for callback in waiting}
+        ready = [c for c in waiting if not names & set(getattr(c, "after", ()))]
+        if not ready:
+            raise ValueError(f"callbacks wait for each other: {', '.join(sorted(names))}")
+        ordered.append(ready[0])
+        waiting = [callback for callback in waiting if callback is not ready[0]]
+    return ordered

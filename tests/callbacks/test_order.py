@@ -1,0 +1,52 @@
+"""Callbacks run behind those whose results they read, in whichever order they are listed."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from support.small_runs import SMALL, configure, rows
+
+from rdm_solo import train
+from rdm_solo.callbacks.order import in_order
+
+READS = {
+    "CollapseWatch": {"Diagnostics"},
+    "Pictures": {"Diagnostics"},
+    "EpochTable": {"Diagnostics", "WeightedKNN"},
+    "RankFigure": {"EpochTable"},
+}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_shuffled_list_is_put_in_order(seed, tmp_path):
+    callbacks = list(train.build(configure(*SMALL), tmp_path).trainer.callbacks)
+    random.Random(seed).shuffle(callbacks)
+    names = [type(callback).__name__ for callback in in_order(callbacks)]
+    assert sorted(names) == sorted(type(callback).__name__ for callback in callbacks)
+    for reader, sources in READS.items():
+        assert all(names.index(source) < names.index(reader) for source in sources)
+
+
+def test_a_run_with_a_shuffled_list_gives_the_same_table(tmp_path):
+    tables = []
+    for name, seed in (("as_listed", None), ("shuffled", 3)):
+        parts = train.build(configure(*SMALL), tmp_path / name)
+        if seed is not None:
+            random.Random(seed).shuffle(parts.trainer.callbacks)
+            parts.trainer.callbacks = in_order(parts.trainer.callbacks)
+        (tmp_path / name).mkdir(exist_ok=True)
+        parts.trainer.fit(parts.model, datamodule=parts.data)
+        tables.append(rows(tmp_path / name))
+    assert tables[0] == tables[1]
+
+
+def test_a_circle_is_refused():
+    class A:
+        after = ("B",)
+
+    class B:
+        after = ("A",)
+
+    with pytest.raises(ValueError, match="wait for each other: A, B"):
+        in_order([A(), B()])
