@@ -21,8 +21,10 @@ __all__ = [
     "curve_of",
     "gather",
     "groups",
+    "listed",
     "not_counted",
     "note",
+    "run_name",
     "whole",
 ]
 
@@ -248,16 +250,16 @@ def note(
         said.append(f"Mean of n = {seeds} seeds; band: smallest to largest.")
     short = [run for group in drawn for run in whole(group) if run.epochs < _asked(run)]
     if short:
-        said.append(f"Unfinished: {_listed(map(_so_far, short))}.")
+        said.append(f"Unfinished: {listed(map(_so_far, short))}.")
     if left:
         how = "a thin line, not in the mean" if thin else "not drawn"
         said.append(
-            f"With fewer epochs than others of its setting, {how}: {_listed(map(_so_far, left))}."
+            f"With fewer epochs than others of its setting, {how}: {listed(map(_so_far, left))}."
         )
     for what, runs in (lacking or {}).items():
-        missing = [_name(run) for run in runs if not any(run is other for other in left)]
+        missing = [run_name(run) for run in runs if not any(run is other for other in left)]
         if missing:
-            said.append(f"Without {what}: {_listed(missing)}.")
+            said.append(f"Without {what}: {listed(missing)}.")
     return " ".join(said)
 
 
@@ -266,14 +268,16 @@ def _asked(run: Run) -> int:
 
 
 def _so_far(run: Run) -> str:
-    return f"{_name(run)} ({run.epochs} of {_asked(run) or '?'} epochs)"
+    return f"{run_name(run)} ({run.epochs} of {_asked(run) or '?'} epochs)"
 
 
-def _name(run: Run) -> str:
+def run_name(run: Run) -> str:
+    """The label and the seed."""
     return f"{run.label}, seed {run.seed}"
 
 
-def _listed(told: Iterable[str]) -> str:
-    names = list(told)
+def listed(names: Iterable[str]) -> str:
+    """The first names, and how many more there are."""
+    names = list(names)
     more = len(names) - NAMED
     return "; ".join(names[:NAMED]) + (f"; and {more} more" if more > 0 else "")

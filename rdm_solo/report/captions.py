@@ -55,7 +55,9 @@ DRAWINGS = (
         "The mean cosine between an eigenvector u of the target's C_z and C_p u: 1 if both "
         "matrices have the same eigenvectors; then the branches differ only by a spectral filter. "
         "The plain mean gives directions with hardly any energy the same weight as the first; the "
-        "other one weights them by their eigenvalues.",
+        "weighted one goes by their eigenvalues. The paper's formula takes the eigenvectors of "
+        "99.99 % of the eigenvalues' sum, its code a fixed number of them. With C₊: the plain mean "
+        "for C_z and C₊, which pairs the target's outputs of two views.",
         (
             ("alignment/online_target", "plain", 2),
             ("alignment/online_target_weighted", "weighted", 2),
@@ -125,9 +127,9 @@ ROLES = (
     (
         ("predictor",),
         "SimSiam, BYOL: the filter of the ideal predictor, ω = λ₊/λ_z, between 0 and 1 (Theorem "
-        "2), and g of the run's own predictor, which comes close to it if it is good. A curve that "
-        "rises with λ is low-pass. A log axis cannot show ω ≤ 0, which occurs with finitely many "
-        "pairs, nor g where the online eigenvalues are zero.",
+        "2), and g of the run's own predictor or filter; a good predictor is close to the ideal "
+        "one. A curve that rises with λ is low-pass. A log axis cannot show ω ≤ 0, which occurs "
+        "with finitely many pairs, nor g where the online eigenvalues are zero.",
     ),
     (
         ("sinkhorn",),

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rdm_solo import cli, runs
-from rdm_solo.plots.grouping import Group, groups, not_counted, whole
+from rdm_solo.plots.grouping import Group, groups, not_counted, run_name, whole
 from rdm_solo.report import figures, verdicts
 from rdm_solo.report.measured import spread
 from rdm_solo.report.page import Report, page
@@ -44,7 +44,7 @@ def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = Tr
     alone = len(found) == 1
     names = [] if alone else list(dict.fromkeys(relative(paths)))
     made = Report(
-        title=f"{found[0].label}, seed {found[0].seed}" if alone else ", ".join(names),
+        title=run_name(found[0]) if alone else ", ".join(names),
         names=names,
         groups=grouped,
         pictures=pictures,
@@ -71,7 +71,7 @@ def incomplete(found: Sequence[runs.Run]) -> list[str]:
             if not any(math.isfinite(run.last(c)) for c in ("val/acc1", "val/knn_acc1")):
                 lacks.append("no accuracy (no labels, no validation images, or switched off)")
         if lacks:
-            lines.append(f"{run.label}, seed {run.seed} ({run.folder}): {'; '.join(lacks)}.")
+            lines.append(f"{run_name(run)} ({run.folder}): {'; '.join(lacks)}.")
     same: dict[tuple[str, int], list[str]] = defaultdict(list)
     begun = [run for run in found if run.epochs]
     for group in groups(begun) if begun else []:

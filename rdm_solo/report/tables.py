@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rdm_solo.plots.grouping import Group, behind, whole
+from rdm_solo.plots.grouping import Group, behind, listed, run_name, whole
 from rdm_solo.report.measured import change, last, linear_accuracies, spread
 from rdm_solo.report.typesetting import relative
 from rdm_solo.report.verdicts import verdicts
@@ -103,12 +103,14 @@ def ran(groups: Sequence[Group]) -> Table:
         for run in runs:
             known = run.summary.get("versions") or {}
             text = ", ".join(f"{name} {number}" for name, number in known.items())
-            versions[text or "versions unknown (no summary.json)"].append(_name(run))
+            versions[text or "versions unknown (no summary.json)"].append(run_name(run))
     notes = [
-        f"{text}." if len(versions) == 1 else f"{text}: {_few(names)}."
+        f"{text}." if len(versions) == 1 else f"{text}: {listed(names)}."
         for text, names in versions.items()
     ]
-    return Table("What was run. Time is the mean wall time of a run.", head, rows, notes)
+    return Table(
+        "The settings of the runs. Time is the mean wall time of a run.", head, rows, notes
+    )
 
 
 def global_batch(run: Run) -> str:
@@ -161,9 +163,9 @@ def last_values(groups: Sequence[Group]) -> list[Table]:
         ranks.append([*start, *branches, *_cells(runs, RANKS)])
         others.append([*start, *_cells(runs, OTHERS), spread(linear_accuracies(runs), 1)])
     notes = ["Mean ± standard deviation over the n runs with the most epochs in each setting."]
-    left = [_name(run) for group in groups for run in behind(group)]
+    left = [run_name(run) for group in groups for run in behind(group)]
     if left:
-        notes.append(f"With fewer epochs, and not in the means: {_few(left)}.")
+        notes.append(f"With fewer epochs, and not in the means: {listed(left)}.")
     return [
         Table(
             "Effective ranks (first → last epoch), gap, variance and loss at the end.",
@@ -177,7 +179,8 @@ def last_values(groups: Sequence[Group]) -> list[Table]:
         Table(
             "Alignment, monotonicity and accuracies (per cent) at the end.",
             [
-                *("setting", "n", "align.", "weighted", "with C₊", "mono. sorted", "directional"),
+                *("setting", "n", "alignment plain", "weighted", "with C₊"),
+                *("monotonicity sorted", "directional"),
                 *("online acc.", "kNN", "linear"),
             ],
             others,
@@ -223,12 +226,3 @@ def against_p(groups: Sequence[Group]) -> list[Table]:
         caption = f"{method}, filter {name}, on {dataset}: last values against p."
         tables.append(Table(caption, head, rows))
     return tables
-
-
-def _name(run: Run) -> str:
-    return f"{run.label}, seed {run.seed}"
-
-
-def _few(names: Sequence[str], most: int = 6) -> str:
-    more = len(names) - most
-    return "; ".join(names[:most]) + (f"; and {more} more" if more > 0 else "")

@@ -185,8 +185,8 @@ def test_refusals_are_sentences(known, tmp_path, capsys):
         (["filter=online_log", "spectrum=1/j"], "spectrum must be one of 1/i, 1/i^2, flat"),
         ([f"run={tmp_path}"], "is not a run folder"),
     ):
-        with pytest.raises(SystemExit):
-            entry._job(configure(*argv, f"out={tmp_path}"))
+        with pytest.raises(SystemExit), cli.sentences():
+            entry.preview(configure(*argv, f"out={tmp_path}"))
         assert says in capsys.readouterr().err, argv
     with pytest.raises(ValueError, match=r"did you mean 'target_pow'\?"):
         configure("filter=target_pwo")
