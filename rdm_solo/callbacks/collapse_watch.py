@@ -11,7 +11,14 @@ from typing import Any
 from rdm_solo.callbacks.diagnostics import Diagnostics
 from rdm_solo.callbacks.last_epoch import ends
 from rdm_solo.lightning import pl
-from rdm_solo.spectra.collapse import COMPLETE, DIMENSIONAL, IN_A_ROW, Bounds, Reading, kinds
+from rdm_solo.spectra.collapse import (
+    COMPLETE,
+    DIMENSIONAL,
+    IN_A_ROW,
+    Bounds,
+    MeasuredEpoch,
+    kinds_of_collapse,
+)
 
 __all__ = ["CollapseWatch"]
 
@@ -39,7 +46,7 @@ class CollapseWatch(pl.Callback):  # type: ignore[misc,name-defined]
     ) -> None:
         self.advise, self.stop = advise, stop
         self.bounds = Bounds(variance, erank, gap_epochs, warmup_epochs)
-        self.readings: list[Reading] = []
+        self.readings: list[MeasuredEpoch] = []
         self.warnings: list[dict[str, Any]] = []
         self.stopped: str | None = None
 
@@ -56,7 +63,7 @@ class CollapseWatch(pl.Callback):  # type: ignore[misc,name-defined]
             [{**entry, "epoch": entry["epoch"] + shift} for entry in state_dict.get(name, [])]
             for name in ("warnings", "readings")
         )
-        self.readings = [Reading(**reading) for reading in self.readings]
+        self.readings = [MeasuredEpoch(**reading) for reading in self.readings]
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         reading = _read(trainer)
@@ -64,7 +71,7 @@ class CollapseWatch(pl.Callback):  # type: ignore[misc,name-defined]
             return
         self.readings = [*self.readings, reading][-max(IN_A_ROW, self.bounds.gap_epochs or 0) :]
         told = {warning["kind"] for warning in self.warnings}
-        new = [kind for kind in kinds(self.readings, self.bounds) if kind not in told]
+        new = [kind for kind in kinds_of_collapse(self.readings, self.bounds) if kind not in told]
         new = trainer.strategy.broadcast(new)
         for kind in new:
             why = self.advise(kind, epoch=reading.epoch - 1)
@@ -79,7 +86,7 @@ class CollapseWatch(pl.Callback):  # type: ignore[misc,name-defined]
                 log.warning(f"the run ends here, since watch.stop=true ({new[0]})")
 
 
-def _facts(kind: str, reading: Reading, bounds: Bounds) -> str:
+def _facts(kind: str, reading: MeasuredEpoch, bounds: Bounds) -> str:
     epoch, k = f"epoch {reading.epoch}", reading.dimensions
     if kind == COMPLETE:
         return (
@@ -98,7 +105,7 @@ def _facts(kind: str, reading: Reading, bounds: Bounds) -> str:
     )
 
 
-def _read(trainer: Any) -> Reading | None:
+def _read(trainer: Any) -> MeasuredEpoch | None:
     """This epoch's reading; None where nothing, or nothing finite, was measured."""
     metrics = trainer.callback_metrics
     diagnostics = Diagnostics.of(trainer)
@@ -110,7 +117,7 @@ def _read(trainer: Any) -> Reading | None:
     moment = float(diagnostics.latest.lam_projection.sum())
     if not (moment > 0 and math.isfinite(variance) and min(online, target, projection) > 0):
         return None
-    return Reading(
+    return MeasuredEpoch(
         trainer.current_epoch + 1,
         variance / moment,
         projection,

@@ -13,7 +13,14 @@ from omegaconf import OmegaConf
 
 from rdm_solo.report.measured import change, last, measured, spread
 from rdm_solo.runs.folder import Run
-from rdm_solo.spectra.collapse import COMPLETE, DIMENSIONAL, IN_A_ROW, Bounds, Reading, kinds
+from rdm_solo.spectra.collapse import (
+    COMPLETE,
+    DIMENSIONAL,
+    IN_A_ROW,
+    Bounds,
+    MeasuredEpoch,
+    kinds_of_collapse,
+)
 
 __all__ = ["RULES", "Verdict", "collapsed", "leads", "low_pass", "verdicts"]
 
@@ -168,7 +175,7 @@ def _collapsed(run: Run) -> tuple[str, bool | None]:
         return UNMEASURED, None
     if len(judged) < IN_A_ROW:
         return "too early to say", None
-    found = kinds(readings, replace(BOUNDS, warmup=warmup, gap_epochs=None))
+    found = kinds_of_collapse(readings, replace(BOUNDS, warmup=warmup, gap_epochs=None))
     if COMPLETE in found:
         return "yes, completely", False
     if DIMENSIONAL in found:
@@ -179,7 +186,7 @@ def _collapsed(run: Run) -> tuple[str, bool | None]:
     return ("no", True) if _dimensions(run) else ("not completely; no spectra to judge by", None)
 
 
-def _readings(run: Run) -> tuple[list[Reading], float]:
+def _readings(run: Run) -> tuple[list[MeasuredEpoch], float]:
     """The measured epochs as the watch reads them, and how many warm up.
 
     The second moment of unit rows is 1; that of a softmax is in the spectra.
@@ -194,7 +201,7 @@ def _readings(run: Run) -> tuple[list[Reading], float]:
     for epoch, variance, rank in zip(*(run.metrics.get(name, np.empty(0)) for name in columns)):
         share = variance / moments.get(int(epoch), math.nan if softmax else 1.0)
         if math.isfinite(share) and math.isfinite(rank):
-            found.append(Reading(int(epoch), share, rank, k, 0.0, softmax))
+            found.append(MeasuredEpoch(int(epoch), share, rank, k, 0.0, softmax))
     return found, warmup
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["COMPLETE", "DIMENSIONAL", "WRONG_WAY", "Bounds", "Reading", "kinds"]
+__all__ = ["COMPLETE", "DIMENSIONAL", "WRONG_WAY", "Bounds", "MeasuredEpoch", "kinds_of_collapse"]
 
 COMPLETE, DIMENSIONAL, WRONG_WAY = "complete collapse", "dimensional collapse", "negative gap"
 
@@ -20,7 +20,7 @@ NO_GAP = 1e-3
 
 
 @dataclass(frozen=True)
-class Reading:
+class MeasuredEpoch:
     """What one measured epoch says; ``epoch`` counts from 1.
 
     ``variance`` is the projection's variance over its second moment, so that unit vectors and a
@@ -54,31 +54,32 @@ class Bounds:
         return float(dimensions ** (self.erank or 0))
 
 
-def kinds(readings: Sequence[Reading], bounds: Bounds) -> list[str]:
-    """The kinds of collapse that the last readings show.
+def kinds_of_collapse(epochs: Sequence[MeasuredEpoch], bounds: Bounds) -> list[str]:
+    """The kinds of collapse that the last measured epochs show.
 
-    >>> kinds([Reading(8, 0.001, 1.0, 32, 0.0), Reading(9, 0.001, 1.0, 32, 0.0)], Bounds())
+    >>> flat = [MeasuredEpoch(epoch, 0.001, 1.0, 32, 0.0) for epoch in (8, 9)]
+    >>> kinds_of_collapse(flat, Bounds())
     ['complete collapse']
     """
-    judged = [reading for reading in readings if reading.epoch >= bounds.warmup + 1][-IN_A_ROW:]
+    judged = [epoch for epoch in epochs if epoch.epoch >= bounds.warmup + 1][-IN_A_ROW:]
     found = []
     if len(judged) == IN_A_ROW:
-        share = [reading.variance for reading in judged]
+        share = [epoch.variance for epoch in judged]
         if bounds.variance and max(share) < bounds.variance and not _recovering(share):
             found.append(COMPLETE)
-        if bounds.erank and all(_few_directions(reading, bounds) for reading in judged):
-            found += [DIMENSIONAL] * (not _recovering([reading.erank for reading in judged]))
+        if bounds.erank and all(_few_directions(epoch, bounds) for epoch in judged):
+            found += [DIMENSIONAL] * (not _recovering([epoch.erank for epoch in judged]))
     if bounds.gap_epochs:
-        last = readings[-bounds.gap_epochs :]
-        if len(last) == bounds.gap_epochs and all(reading.gap < -NO_GAP for reading in last):
+        last = epochs[-bounds.gap_epochs :]
+        if len(last) == bounds.gap_epochs and all(epoch.gap < -NO_GAP for epoch in last):
             found.append(WRONG_WAY)
     return found
 
 
-def _few_directions(reading: Reading, bounds: Bounds) -> bool:
+def _few_directions(epoch: MeasuredEpoch, bounds: Bounds) -> bool:
     # The uncentred spectrum of a softmax has the mean as its first direction in any good run, too.
-    judged = not reading.softmax and reading.variance >= SPREAD
-    return judged and reading.erank < bounds.directions(reading.dimensions)
+    judged = not epoch.softmax and epoch.variance >= SPREAD
+    return judged and epoch.erank < bounds.directions(epoch.dimensions)
 
 
 def _recovering(values: Sequence[float]) -> bool:

@@ -17,7 +17,14 @@ from rdm_solo.callbacks import CollapseWatch
 from rdm_solo.callbacks.advice import advice
 from rdm_solo.cli import config_folder
 from rdm_solo.lightning import pl
-from rdm_solo.spectra.collapse import COMPLETE, DIMENSIONAL, WRONG_WAY, Bounds, Reading, kinds
+from rdm_solo.spectra.collapse import (
+    COMPLETE,
+    DIMENSIONAL,
+    WRONG_WAY,
+    Bounds,
+    MeasuredEpoch,
+    kinds_of_collapse,
+)
 from rdm_solo.train import checks
 
 # Variance and effective rank of the projection, as measured on digits (k = 32, warm-up 3).
@@ -40,12 +47,14 @@ BAD = {
 
 def readings(variance, erank, gap=0.3, **more):
     pairs = enumerate(zip(variance, erank), start=1)
-    return [Reading(epoch, v, e, 32, gap, **more) for epoch, (v, e) in pairs]
+    return [MeasuredEpoch(epoch, v, e, 32, gap, **more) for epoch, (v, e) in pairs]
 
 
 def warned(history, bounds) -> set[str]:
     """Every kind that is found while the epochs pass."""
-    return {kind for n in range(1, len(history) + 1) for kind in kinds(history[:n], bounds)}
+    return {
+        kind for n in range(1, len(history) + 1) for kind in kinds_of_collapse(history[:n], bounds)
+    }
 
 
 class TestRules:
@@ -81,7 +90,7 @@ class TestRules:
         assert warned(readings(*flat, gap=-0.01), Bounds(gap_epochs=7)) == set()
         assert warned(readings(*flat, gap=-0.01), Bounds(gap_epochs=0)) == set()
         assert warned(readings(*flat, gap=-1e-6), Bounds()) == set()  # symmetric, to rounding
-        broken = [*readings(*flat, gap=-0.1)[:2], Reading(2, 0.9, 9, 32, 0.1)]
+        broken = [*readings(*flat, gap=-0.1)[:2], MeasuredEpoch(2, 0.9, 9, 32, 0.1)]
         assert warned([*broken, *broken[:2]], Bounds()) == set()
 
 
@@ -158,7 +167,7 @@ class TestRun:
     def test_a_checkpoint_of_an_earlier_version_counts_from_0(self):
         watch = CollapseWatch(configure(*WRONG), {})
         warning = {"kind": WRONG_WAY, "epoch": 1, "text": "negative gap in epoch 2"}
-        reading = asdict(Reading(1, 0.3, 5.0, 32, -0.1))
+        reading = asdict(MeasuredEpoch(1, 0.3, 5.0, 32, -0.1))
         watch.load_state_dict({"warnings": [warning], "readings": [reading]})
         state = watch.state_dict()
         assert [entry["epoch"] for entry in (*state["warnings"], *state["readings"])] == [2, 2]
