@@ -171,18 +171,14 @@ def _quoted(path: str) -> str:
 def _register_resolvers() -> None:
     from omegaconf import OmegaConf
 
-    OmegaConf.register_new_resolver("rdm_solo.groups", _list_groups, replace=True)
-    OmegaConf.register_new_resolver("rdm_solo.word", _word, replace=True)
+    from rdm_solo.cli import option_help
 
-
-def _list_groups(config: str) -> str:
-    """The groups of one command for its --help; Hydra's own list has those of all commands."""
-    lines: dict[str, list[str]] = {}
-    for group, options in groups(config).items():
-        for option in options:
-            folder, _, name = option.rpartition("/")
-            lines.setdefault(f"{group}/{folder}" if folder else group, []).append(name)
-    return "\n".join(f"{group}: {', '.join(names)}" for group, names in lines.items())
+    for name, resolve in (
+        ("groups", option_help.describe_groups),
+        ("options", option_help.describe_options),
+        ("word", _word),
+    ):
+        OmegaConf.register_new_resolver(f"rdm_solo.{name}", resolve, replace=True)
 
 
 def _word(value: Any) -> str:

@@ -139,11 +139,18 @@ def create(project: str, entity: str | None, sweep: str | None) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
-    parser = argparse.ArgumentParser("python -m rdm_solo.dashboard", description=__doc__)
-    parser.add_argument("--project", default="rdm_solo", help="as logger.wandb.project")
+    parser = argparse.ArgumentParser(
+        "python -m rdm_solo.dashboard",
+        description="Make a page of panels at Weights & Biases, of all runs in a project.",
+    )
+    parser.add_argument(
+        "--project", default="rdm_solo", help="the project, as logger.wandb.project"
+    )
     parser.add_argument("--entity", help="a user or team; your own by default")
     parser.add_argument("--sweep", metavar="NAME", help="the runs of that sweep's folder alone")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write it there; no network")
+    parser.add_argument(
+        "--json", metavar="FILE", type=Path, help="write the page there instead, without a network"
+    )
     given = parser.parse_args(arguments)
     with cli.sentences():
         _need_package()

@@ -23,6 +23,15 @@ from rdm_solo.methods.descriptions import shipped_filters
 
 __all__ = ["register"]
 
+USAGE = """usage: python -m rdm_solo.plugin SCRIPT ...
+
+Run one of solo-learn's own scripts with rdm_simsiam, rdm_byol and symsimsiam among its methods:
+
+    python -m rdm_solo.plugin main_pretrain.py --config-path CONFIGS --config-name rdm_simsiam.yaml
+
+SCRIPT is the path of the script; what follows it is handed on. Each process that Lightning starts
+has the methods as well."""
+
 # Lightning starts the other processes with this module's name and the arguments that follow it.
 SCRIPT_VARIABLE = "RDM_SOLO_SCRIPT"
 
@@ -117,7 +126,7 @@ def main() -> None:
     """Register, then run the script that is named first."""
     if SCRIPT_VARIABLE not in os.environ:
         if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
-            print(__doc__)
+            print(USAGE)
             raise SystemExit(0 if len(sys.argv) > 1 else 2)
         os.environ[SCRIPT_VARIABLE] = str(Path(sys.argv.pop(1)).resolve())
     script = Path(os.environ[SCRIPT_VARIABLE])

@@ -1,7 +1,13 @@
-"""The command."""
+"""The command python -m rdm_solo.paper."""
+
+import argparse
 
 from rdm_solo.cli import say_anything
 from rdm_solo.paper import markdown
 
+argparse.ArgumentParser(
+    "python -m rdm_solo.paper",
+    description="Print the paper's tables in Markdown, with the command that runs each row.",
+).parse_args()
 say_anything()
 print(markdown(), end="")

@@ -1,4 +1,4 @@
-"""Command lines: which are refused, with which sentence; paths with signs; what --help lists."""
+"""Command lines: which are refused, with which sentence; paths with signs."""
 
 from __future__ import annotations
 
@@ -7,23 +7,8 @@ import re
 import sys
 
 import pytest
-from conftest import command
 
 from rdm_solo import cli
-
-
-@pytest.mark.process
-def test_help_lists_the_groups_of_its_own_command_alone(tmp_path):
-    shown = command("rdm_solo.train", "--help", cwd=tmp_path).stdout
-    listed = dict(
-        line.split(": ", 1) for line in shown.split("Options")[0].splitlines() if ": " in line
-    )
-    for group in ("dataset", "filter", "logger", "method", "trainer", "experiment/cifar10"):
-        options = sorted(path.stem for path in (cli.config_folder() / group).glob("*.yaml"))
-        assert sorted(listed[group].split(", ")) == options
-    assert {name.partition("/")[0] for name in listed} == {
-        *("dataset", "experiment", "filter", "logger", "method", "trainer")
-    }
 
 
 @pytest.mark.parametrize(

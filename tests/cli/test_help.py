@@ -1,0 +1,120 @@
+"""What --help of each command says."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+from conftest import command
+
+from rdm_solo import cli
+from rdm_solo.__main__ import COMMANDS
+from rdm_solo.cli import option_help
+
+CONFIGS = {"train": "config", "linear": "linear", "export": "export", "preview": "preview"}
+
+
+def shown(capsys, monkeypatch, config: str, *choices: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["command", "--help", *choices])
+    with pytest.raises(SystemExit) as left:
+        cli.command(lambda cfg: None, config)
+    assert left.value.code == 0
+    return capsys.readouterr().out
+
+
+def explained(text: str) -> dict[str, str]:
+    """Each option of a help with its explanation, put together from its lines."""
+    found: dict[str, str] = {}
+    for line in text.split("Options (key=value", 1)[1].splitlines()[1:]:
+        option = re.match(r"  ([\w.]+)=", line)
+        if option:
+            found[option[1]] = line[40:]
+        elif line.startswith(" " * 40) and found:
+            found[list(found)[-1]] += " " + line.strip()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("config", "choices"),
+    [
+        *((config, []) for config in CONFIGS.values()),
+        *(
+            ("config", [f"{group}={path.stem}"])
+            for group in ("method", "dataset", "logger", "trainer")
+            for path in sorted((cli.config_folder() / group).glob("*.yaml"))
+        ),
+    ],
+)
+def test_every_option_is_explained(config, choices, capsys, monkeypatch):
+    text = shown(capsys, monkeypatch, config, *choices)
+    options = explained(text)
+    unexplained = [key for key, words in options.items() if len(words.strip()) < 4]
+    assert not unexplained
+    assert max(map(len, text.splitlines())) <= 100
+    cfg = cli.compose(config, choices)
+    for key in cfg:
+        if key not in ("filter", "dataset", "logger"):
+            assert any(name == key or name.startswith(f"{key}.") for name in options), key
+
+
+def test_values_are_those_of_the_run_that_would_start(capsys, monkeypatch):
+    assert "max_epochs=30 " in shown(capsys, monkeypatch, "config")
+    assert "p=-0.5 " in shown(capsys, monkeypatch, "config", "filter=target_pow")
+    of_folder = shown(capsys, monkeypatch, "config", "dataset=folder")
+    assert "dataset.root=${oc.env:RDM_DATA,data}" in of_folder
+
+
+def test_groups_of_the_command_alone_are_listed_with_a_line_for_each_option(capsys, monkeypatch):
+    text = shown(capsys, monkeypatch, "config").split("Options (key=value")[0]
+    listed = dict(re.findall(r"^  (\w+=[\w/]+) +(\S.*)$", text, flags=re.M))
+    for group in ("dataset", "filter", "logger", "method", "trainer"):
+        for path in (cli.config_folder() / group).glob("*.yaml"):
+            assert len(listed[f"{group}={path.stem}"]) > 5
+    assert "byol_learnable" in listed["experiment=cifar10/"]
+    assert {name.partition("=")[0] for name in listed} == {
+        *("dataset", "experiment", "filter", "logger", "method", "trainer")
+    }
+
+
+def test_comments_above_and_behind_a_key(tmp_path):
+    (tmp_path / "a.yaml").write_text(
+        "# Of the file.\nfirst: 1\n# Above,\n# twice.\nsecond: # section\n  inner: '#' # behind\n"
+        "  listed:\n    - one: 1 # in a list\n"
+    )
+    assert option_help.comments(tmp_path / "a.yaml", "group") == {
+        "group.first": "",
+        "group.second": "Above, twice. section",
+        "group.second.inner": "behind",
+        "group.second.listed": "",
+        "group.second.listed.0.one": "in a list",
+    }
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_each_command_is_plain(name, tmp_path):
+    done = command(f"rdm_solo.{name}", "--help", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = done.stdout
+    assert "Traceback" not in done.stderr
+    assert not re.search(r":\w+:`|``", text)
+    assert "| --- |" not in text
+    assert "|---|" not in text
+    assert f"rdm_solo.{name}" in text
+    assert not list(tmp_path.iterdir())
+    bare = re.findall(
+        r"^ +(--?[\w-]+(?: [A-Z{][^ ]*)*(?: \.\.\.\])?)$\n(?! {10,}\S)", text, flags=re.M
+    )
+    assert not bare  # every flag has its explanation
+
+
+@pytest.mark.process
+def test_the_package_itself_lists_the_commands(tmp_path):
+    done = command("rdm_solo", cwd=tmp_path)
+    assert done.returncode == 0
+    for name, what in COMMANDS.items():
+        assert re.search(rf"^  {name} +{what}$", done.stdout, flags=re.M)
+    wrong = command("rdm_solo", "trian", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert "did you mean 'train'?" in wrong.stderr
