@@ -18,6 +18,15 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _without_wandb_variables():
+    """Tests say themselves whether W&B is online, offline or disabled."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("WANDB_")]:
+            patch.delenv(name)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)
 
@@ -77,3 +86,13 @@ def server(monkeypatch):
     yield made
     wandb.teardown()
     made.close()
+
+
+@pytest.fixture
+def disabled(monkeypatch):
+    """WANDB_MODE=disabled."""
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    wandb.teardown()
+    yield
+    wandb.teardown()

@@ -1,4 +1,4 @@
-"""Spectra and filter curves as pictures and charts in the loggers that show them, as it trains."""
+"""Pictures and charts of the spectra in the run's loggers, while it trains."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig
 
-from rdm_solo import loggers
 from rdm_solo.callbacks.diagnostics import Diagnostics
 from rdm_solo.callbacks.last_epoch import ends
 from rdm_solo.lightning import pl
+from rdm_solo.loggers import RunLogger
 from rdm_solo.loggers.charts import PICTURE
 from rdm_solo.runs import labels, spectra_files
 from rdm_solo.runs.files import FIGURES
@@ -26,65 +26,70 @@ log = logging.getLogger("rdm_solo")
 
 
 class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
-    """Draw what :class:`Diagnostics` has measured: every n epochs, and after the last.
+    """Draw the spectra that :class:`Diagnostics` measured: every n epochs, and after the last.
 
-    It stands behind the diagnostics in the list of callbacks. Where they measure more seldom, the
-    next measured epoch is drawn. Nothing is drawn for runs whose loggers show no pictures.
+    It must follow the diagnostics in the list of callbacks. Where they measure more seldom, the
+    next measured epoch is drawn. Without a :class:`~rdm_solo.loggers.RunLogger` nothing is drawn.
     """
 
     after = ("Diagnostics",)
 
     def __init__(self, every_n_epochs: int = 10, title: str = "") -> None:
         self.every_n_epochs, self.title = every_n_epochs, title
-        self._seen: Any = None
-        self._drawn = 0  # epoch, counted from 1
-        self._history: dict[int, Mapping[str, np.ndarray]] = {}
-        self._broken = False
+        self._last_spectra: Any = None
+        self._last_drawn = 0  # epoch, counted from 1
+        self._drawn_epochs: dict[int, Mapping[str, np.ndarray]] = {}
+        self._failed = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Where a run goes on, its charts begin with the epochs before."""
-        diagnostics = self._heard(trainer)
+        """The charts of a run that goes on begin with the epochs before."""
+        diagnostics = self._diagnostics(trainer)
         if diagnostics is not None:
             past, _ = spectra_files.read_epochs(diagnostics.folder)
-            self._history = {e: past[e] for e in past if (e - 1) % self.every_n_epochs == 0}
-            self._drawn = max(self._history, default=0)
+            self._drawn_epochs = {e: past[e] for e in past if (e - 1) % self.every_n_epochs == 0}
+            self._last_drawn = max(self._drawn_epochs, default=0)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        diagnostics = None if self._broken else self._heard(trainer)
-        if diagnostics is None:
+        diagnostics = self._diagnostics(trainer)
+        if diagnostics is None or self._failed:
             return
-        spectra = diagnostics.latest
-        epoch = trainer.current_epoch + 1
-        due = (epoch - 1) // self.every_n_epochs > (self._drawn - 1) // self.every_n_epochs
-        fresh, self._seen = spectra is not self._seen, spectra
-        if spectra is None or not fresh or not (due or ends(trainer)):
+        spectra, epoch = diagnostics.latest, trainer.current_epoch + 1
+        measured = spectra is not None and spectra is not self._last_spectra
+        self._last_spectra = spectra
+        due = (epoch - 1) // self.every_n_epochs > (self._last_drawn - 1) // self.every_n_epochs
+        if not measured or not (due or ends(trainer)):
             return
-        self._drawn = epoch
+        self._last_drawn = epoch
         try:
-            self._show(trainer, spectra, epoch)
-        except Exception as error:  # no picture is worth a run
-            self._broken = True
+            self._draw(trainer, spectra, epoch)
+        except Exception as error:  # a run does not end for a picture
+            self._failed = True
             log.warning(
                 f"warning: the pictures of epoch {epoch} could not be made or stored "
                 f"({type(error).__name__}: {error}); the run goes on without."
             )
 
-    def _heard(self, trainer: Any) -> Diagnostics | None:
-        """The diagnostics whose spectra are to be drawn, by this process; None where none are."""
-        shown = any(map(loggers.shows_pictures, trainer.loggers))
-        wanted = self.every_n_epochs > 0 and trainer.is_global_zero and shown
-        return Diagnostics.of(trainer) if wanted else None
+    def _diagnostics(self, trainer: Any) -> Diagnostics | None:
+        """The run's diagnostics; None where this process draws nothing."""
+        if self.every_n_epochs == 0 or not trainer.is_global_zero or not _run_loggers(trainer):
+            return None
+        return Diagnostics.of(trainer)
 
-    def _show(self, trainer: Any, spectra: Any, epoch: int) -> None:
+    def _draw(self, trainer: Any, spectra: Any, epoch: int) -> None:
         from rdm_solo import plots
 
         arrays = {name: array.cpu().numpy() for name, array in spectra.arrays().items()}
-        self._history[epoch] = arrays
-        words = f"epoch {epoch}"
-        drawn = plots.epoch_picture(arrays, f"{self.title}, {words}" if self.title else words)
-        # The step that the epoch's scalars stand at.
-        step = trainer.global_step - 1
-        loggers.show(trainer.loggers, PICTURE, rasterise(drawn), self._history, step)
+        self._drawn_epochs[epoch] = arrays
+        title = f"{self.title}, epoch {epoch}" if self.title else f"epoch {epoch}"
+        image = rasterise(plots.epoch_picture(arrays, title))
+        step = trainer.global_step - 1  # at which the epoch's scalars are logged
+        for logger in _run_loggers(trainer):
+            logger.picture(PICTURE, image, step)
+            logger.spectra(self._drawn_epochs, step)
+
+
+def _run_loggers(trainer: Any) -> list[RunLogger]:
+    return [logger for logger in trainer.loggers if isinstance(logger, RunLogger)]
 
 
 class RankFigure(pl.Callback):  # type: ignore[misc,name-defined]
@@ -135,6 +140,6 @@ def rasterise(figure: Any) -> np.ndarray:
     from rdm_solo.plots.style import STYLE
 
     canvas = FigureCanvasAgg(figure)
-    with rc_context(STYLE):  # by which it was laid out
+    with rc_context(STYLE):  # with which it was laid out
         canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()

@@ -106,8 +106,8 @@ def _charts() -> list[Any]:
 
 
 def specification(workspace: Any) -> dict[str, Any]:
-    """What would be sent to the server."""
-    view = workspace._to_model()  # 0.4 has no public way to it
+    """What ``save()`` would send to the server."""
+    view = workspace._to_model()  # wandb-workspaces 0.4.13 has no public function for it
     spec = view.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     return {"entity": view.entity, "project": view.project, "name": view.display_name, **spec}
 
@@ -118,7 +118,6 @@ def create(project: str, entity: str | None, sweep: str | None) -> str:
 
     from rdm_solo.loggers.server import obstacle
 
-    wandb.setup(settings=wandb.Settings(silent=True))  # the address is what we print
     if reason := obstacle():
         raise ValueError(
             f"the dashboard lives at Weights & Biases: {reason}; --json FILE writes it to a file"

@@ -1,4 +1,4 @@
-"""Whether Weights & Biases can be reached, and a run that opens offline where it cannot."""
+"""Opens a W&B run online where the server answers within seconds, and offline where not."""
 
 from __future__ import annotations
 
@@ -9,33 +9,39 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-__all__ = ["INIT_TIMEOUT", "obstacle", "open_run", "unreachable"]
+__all__ = ["obstacle", "open_run", "silence"]
 
 log = logging.getLogger("rdm_solo")
 
-PATIENCE = 5.0  # seconds for the server's first answer
+ANSWER_TIMEOUT = 5.0  # seconds for the server's first answer
 INIT_TIMEOUT = 20.0  # seconds to open a run at a server that has answered; W&B's own are 90
+OFFLINE_MODES = ("offline", "dryrun", "disabled")
 
 
-def open_run(options: dict[str, Any], online: bool) -> Any:
-    """``wandb.init``, online where it can be, and offline otherwise, within seconds."""
+def open_run(options: dict[str, Any], offline: bool, finish_timeout: float) -> Any:
+    """``wandb.init``, offline where the user or WANDB_MODE says so or the server cannot be used."""
     import wandb
 
-    wandb.setup(settings=wandb.Settings(silent=True))  # its lines on where it read the login
-    mode = wandb.setup().settings.mode  # WANDB_MODE
-    if online and mode in ("online", "shared"):
+    options["settings"] = wandb.Settings(
+        silent=True,  # we say ourselves where the run is, in one line
+        init_timeout=INIT_TIMEOUT,
+        finish_timeout=finish_timeout,
+        finish_timeout_raises=True,
+    )
+    mode = _global_settings().mode  # of WANDB_MODE
+    if not offline and mode not in OFFLINE_MODES:
         reason = obstacle()
         if reason is None:
             try:
                 run = wandb.init(**options, mode=mode)
             except Exception as error:  # whatever the service or its client raises
                 reason = f"{error} ({type(error).__name__})"
-                wandb.teardown()  # its process keeps the run's id as taken
-                wandb.setup(settings=wandb.Settings(silent=True))
+                wandb.teardown()  # its process would refuse the same id a second time
             else:
                 log.info(f"Weights & Biases: {run.url}")
                 return run
         log.warning(f"warning: Weights & Biases: {reason}. The run is kept offline.")
+        _global_settings()
     try:
         return wandb.init(**options, mode="disabled" if mode == "disabled" else "offline")
     except Exception as error:  # its own process does not start
@@ -44,53 +50,53 @@ def open_run(options: dict[str, Any], online: bool) -> Any:
 
 
 def obstacle() -> str | None:
-    """Why nothing can go to the server, in words; None where nothing is known against it."""
+    """Why no run can be opened at the server, in words; None where it can. Never asks for a key."""
     import wandb
-    from wandb.sdk.lib import wbauth
 
-    settings = wandb.setup().settings
-    try:  # init() would ask at the terminal, and wait
-        login = wbauth.authenticate_session(
-            host=settings.base_url, source="rdm_solo", prompt=False, update_session=False
-        )
-    except Exception as error:  # a key that cannot be one
+    mode = _global_settings().mode
+    if mode in OFFLINE_MODES:
+        return f"WANDB_MODE is {mode}"
+    try:
+        if not wandb.login(prompt=False, verify=False):
+            return "no login (run `wandb login` once, or set WANDB_API_KEY)"
+    except Exception as error:  # a key of the wrong form
         return str(error)
-    if login is None:
-        return "no login (run `wandb login` once, or set WANDB_API_KEY)"
-    return unreachable(settings)
+    return silence()
 
 
-def unreachable(settings: Any) -> str | None:
-    """Why the server of W&B's settings does not answer, within seconds; None where it does."""
-    if settings.http_proxy or settings.https_proxy:  # W&B's own, which we do not go through
+def silence() -> str | None:
+    """Why the server does not answer within seconds, in words; None where it does.
+
+    W&B 0.31 has ``wandb.Api(timeout=...)`` for this, but a process that ends soon after such a
+    timeout can wait for W&B's service for ever (seen in 2 of 20 trials).
+    """
+    settings = _global_settings()
+    if settings.http_proxy or settings.https_proxy:  # W&B's own, which urllib does not use
         return None
-    return _silent(settings.base_url)
-
-
-def _silent(url: str) -> str | None:
-    """A thread, since looking up a name has no timeout."""
-    late = f"{url} does not answer within {PATIENCE:g} s"
+    url = settings.base_url
     answers: list[str | None] = []
 
     def ask() -> None:
         try:
-            urllib.request.urlopen(url, timeout=PATIENCE).close()
+            urllib.request.urlopen(url, timeout=ANSWER_TIMEOUT).close()
         except urllib.error.HTTPError:
-            answers.append(None)  # it answers
-        except (urllib.error.URLError, OSError) as error:
+            pass  # an answer, too
+        except Exception as error:  # an address that is none, as well
             reason = getattr(error, "reason", error)
-            if isinstance(reason, ssl.SSLError):  # it answers; W&B has certificates of its own
-                answers.append(None)
-            elif isinstance(reason, TimeoutError):
-                answers.append(late)
-            else:
+            if isinstance(reason, TimeoutError):
+                return
+            if not isinstance(reason, ssl.SSLError):  # W&B has certificates of its own
                 answers.append(f"{url} cannot be reached: {reason}")
-        except Exception as error:  # an address that is none
-            answers.append(f"{url} cannot be reached: {error}")
-        else:
-            answers.append(None)
+        answers.append(None)
 
-    thread = threading.Thread(target=ask, daemon=True)
+    thread = threading.Thread(target=ask, daemon=True)  # looking up a name has no timeout
     thread.start()
-    thread.join(PATIENCE)
-    return answers[0] if answers else late
+    thread.join(ANSWER_TIMEOUT)
+    return answers[0] if answers else f"{url} does not answer within {ANSWER_TIMEOUT:g} s"
+
+
+def _global_settings() -> Any:
+    """W&B's settings, of its environment variables and files; its own messages are off."""
+    import wandb
+
+    return wandb.setup(settings=wandb.Settings(silent=True)).settings

@@ -1,7 +1,7 @@
-"""A run's page at Weights & Biases, or its copy on disk: no server's absence ends a run.
+"""Weights & Biases: a page for each run, or a copy on disk where the server cannot be reached.
 
-All data lie in ``RUN_FOLDER/wandb``, whether they are sent or not. Offline parts keep the run's id
-and the wish to resume, by which ``wandb sync`` joins them to one page, in the order of time.
+All data are in ``RUN_FOLDER/wandb``, whether they are sent or not. A run that goes on offline keeps
+the id, by which ``wandb sync`` joins its parts to one page, in the order of time.
 """
 
 from __future__ import annotations
@@ -18,25 +18,66 @@ import numpy as np
 
 from rdm_solo.lightning import pl
 from rdm_solo.loggers import charts, server
+from rdm_solo.loggers.run_logger import RunInfo, RunLogger
 from rdm_solo.runs.files import SUMMARY
 
-__all__ = ["append", "close", "introduce", "logger", "mine", "picture", "spectra"]
+__all__ = ["WeightsAndBiases"]
 
 log = logging.getLogger("rdm_solo")
 
+# Entries of the record that ``wandb.init`` takes.
+INIT_OPTIONS = ("id", "project", "entity", "name", "group", "tags")
 
-class WandbRun(pl.loggers.WandbLogger):  # type: ignore[misc,name-defined]
-    """Lightning's logger over a run that may be offline, and that may break."""
 
-    broken = False
-    folders: tuple[Path, ...] = ()  # of this run and of those that it resumes
+class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,name-defined]
+    """Lightning's logger over a run that may be offline, and that may break without harm."""
 
-    def connect(self, folder: Path) -> None:
-        """Open the run, online or offline."""
-        options = {**self._wandb_init, "dir": str(folder)}
-        run = self._experiment = server.open_run(options, online=not self._offline)
+    def __init__(self, folder: Path, record: dict[str, Any]) -> None:
+        options = {name: record[name] for name in INIT_OPTIONS if name in record}
+        run = server.open_run(
+            {**options, "dir": str(folder), "resume": "allow"},
+            record.get("offline", False),
+            record.get("finish_timeout", 60),
+        )
         run.define_metric("trainer/global_step")
         run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
+        super().__init__(save_dir=folder, project=record["project"], experiment=run)
+        self.record = record
+        self.folders = [*map(Path, record.get("earlier", [])), folder]
+        self.broken = False
+
+    @classmethod
+    def open(
+        cls,
+        run: RunInfo,
+        earlier: Mapping[str, Any],
+        project: str = "rdm_solo",
+        entity: str | None = None,
+        offline: bool = False,
+        name: str | None = None,
+        group: str | None = None,
+        tags: list[str] | None = None,
+        finish_timeout: float = 60,
+    ) -> WeightsAndBiases:
+        """Open a run whose id we choose and keep, or go on with that of ``earlier``.
+
+        A sweep's runs share a tag, by which they can be filtered and grouped.
+        """
+        resumed = [str(run.goes_on_from)] if earlier and run.goes_on_from != run.folder else []
+        record = {
+            "id": earlier.get("id") or secrets.token_hex(4),
+            "project": project,
+            "entity": entity,
+            "offline": bool(offline),
+            "name": name or run.name,
+            "group": group or run.group,
+            "tags": [*(tags or []), *([f"sweep:{run.sweep}"[:64]] if run.sweep else [])],
+            "finish_timeout": finish_timeout,
+            "earlier": [*earlier.get("earlier", []), *resumed],
+        }
+        made = cls(run.folder, record)
+        made.log_hyperparams({**run.config, "derived": dict(run.hyperparameters)})
+        return made
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         if self.broken:
@@ -50,140 +91,70 @@ class WandbRun(pl.loggers.WandbLogger):  # type: ignore[misc,name-defined]
                 "metrics.csv has everything."
             )
 
+    def picture(self, name: str, image: np.ndarray, step: int) -> None:
+        import wandb
 
-def logger(
-    folder: Path,
-    before: Mapping[str, Any],
-    title: str,
-    family: str,
-    sweep: str | None = None,
-    resume: Path | None = None,
-    project: str = "rdm_solo",
-    entity: str | None = None,
-    offline: bool = False,
-    name: str | None = None,
-    group: str | None = None,
-    tags: list[str] | None = None,
-    finish_timeout: float = 60,
-) -> tuple[Any, dict[str, Any]]:
-    """A run whose id is ours, so that it can be found again; nothing is opened yet.
+        self.log_metrics({name: wandb.Image(image)}, step)
 
-    A sweep's runs share a tag, by which they can be filtered and grouped.
-    """
-    record = {
-        "id": before.get("id") or secrets.token_hex(4),
-        "project": project,
-        "entity": entity,
-        "offline": bool(offline),
-        "name": name or title,
-        "group": group or family,
-        "tags": [*(tags or []), *([f"sweep:{sweep}"[:64]] if sweep else [])],
-        "finish_timeout": finish_timeout,
-        "earlier": [*before.get("earlier", []), *([str(resume)] if before and resume else [])],
-    }
-    return _logger(folder, record), record
+    def spectra(self, epochs: Mapping[int, Mapping[str, np.ndarray]], step: int) -> None:
+        """Filter curves and eigenvalues over epochs as charts, and histograms."""
+        shown = charts.draw(epochs)
+        if self._online() and (reason := server.silence()):
+            # wandb 0.31 waits 19 s for the server at each chart's table, of which there are five.
+            log.warning(f"warning: Weights & Biases: {reason}. The next charts have this epoch.")
+            shown = {key: value for key, value in shown.items() if not key.startswith("charts/")}
+        self.log_metrics(shown, step)
 
+    def close(self, failed: bool) -> None:
+        """End the run within ``finish_timeout`` seconds.
 
-def _logger(folder: Path, record: Mapping[str, Any]) -> WandbRun:
-    import wandb
+        What has not reached the server is on disk; a line gives the command that sends it.
+        """
+        run, sent = self.experiment, self._online()
+        part = Path(run.dir).parent
+        try:
+            run.finish(exit_code=int(failed))
+        except Exception as error:  # no network any more
+            log.warning(f"warning: Weights & Biases: {error}")
+            sent = False
+        unsent = self._unsent_parts(part)
+        if not sent and not run.disabled:
+            log.info(f"Weights & Biases, offline; to send it: {_sync_command([*unsent, part])}")
+        elif sent and unsent:
+            command = _sync_command(unsent)
+            log.info(f"Weights & Biases lacks an earlier part of this run: {command}")
 
-    known = ("id", "project", "entity", "offline", "name", "group", "tags")
-    settings = wandb.Settings(
-        silent=True,  # we say ourselves where the run is, in one line
-        init_timeout=server.INIT_TIMEOUT,
-        finish_timeout=record.get("finish_timeout", 60),
-        finish_timeout_raises=True,
-    )
-    options = {name: record[name] for name in known if name in record}
-    made = WandbRun(save_dir=folder, resume="allow", settings=settings, **options)
-    made.folders = (*map(Path, record.get("earlier", [])), folder)
-    return made
+    def _online(self) -> bool:
+        return not (self.experiment.offline or self.experiment.disabled)
 
+    def _unsent_parts(self, part: Path) -> list[Path]:
+        """Offline parts of this run other than ``part`` that were not sent yet, oldest first."""
+        found = []
+        for folder in self.folders:
+            for other in sorted(folder.glob(f"wandb/offline-run-*-{self.record['id']}*")):
+                if other != part and not any(other.glob("*.wandb.synced")):
+                    found.append(other)
+        return found
 
-def mine(logger: Any) -> bool:
-    return isinstance(logger, pl.loggers.WandbLogger)
-
-
-def introduce(logger: WandbRun, facts: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Open the run and hand it the config."""
-    logger.connect(Path(logger.save_dir))
-    logger.log_hyperparams({**config, "derived": dict(facts)})
+    @classmethod
+    def append(
+        cls, folder: Path, record: Mapping[str, Any], scalars: Mapping[str, float], step: int
+    ) -> None:
+        """Scalars in the history and the summary of a run that has ended."""
+        made = cls(folder, dict(record))
+        made.log_metrics(scalars, step)
+        # ``wandb sync`` replaces the summary of a run by that of its last part.
+        made.experiment.summary.update({**_final_values(folder), **record["appended"]})
+        made.close(failed=False)
 
 
-def close(logger: WandbRun, failed: bool) -> None:
-    """End the run, in bounded time; W&B's next run in this process would otherwise join this one.
-
-    Its page calls the run failed where it did, and finished otherwise. What has not reached the
-    server lies on disk; a line says how to send it.
-    """
-    run = logger._experiment
-    if run is None:
-        return
-    sent = not (run.offline or run.disabled)
-    here = Path(run.dir).parent
-    try:
-        run.finish(exit_code=int(failed))
-    except Exception as error:  # no network any more
-        log.warning(f"warning: Weights & Biases: {error}")
-        sent = False
-    if not sent and not run.disabled:
-        log.info(f"Weights & Biases, offline; to send it: {_sync(logger, here)}")
-    elif sent and (earlier := _unsent(logger, here)):
-        log.info(f"Weights & Biases lacks an earlier part of this run: {_command(earlier)}")
-    logger._experiment = None
-
-
-def _sync(logger: WandbRun, here: Path) -> str:
-    return _command([*_unsent(logger, here), here])
-
-
-def _command(parts: list[Path]) -> str:
-    # By itself, ``wandb sync`` passes over runs that were online.
+def _sync_command(parts: list[Path]) -> str:
+    # ``wandb sync`` skips parts of runs that were online unless told otherwise.
     online = not all(part.name.startswith("offline-") for part in parts)
     return shlex.join(["wandb", "sync", *["--include-online"] * online, *map(str, parts)])
 
 
-def _unsent(logger: WandbRun, here: Path) -> list[Path]:
-    """Offline parts of the same run but that one, the first first, that nobody has sent yet."""
-    found = []
-    for folder in logger.folders:
-        for part in sorted(folder.glob(f"wandb/offline-run-*-{logger.version}*")):
-            if part != here and not any(part.glob("*.wandb.synced")):
-                found.append(part)
-    return found
-
-
-def picture(logger: Any, name: str, image: np.ndarray, step: int) -> None:
-    """A picture of shape ``(height, width, 3)``, bytes."""
-    import wandb
-
-    logger.log_metrics({name: wandb.Image(image)}, step)
-
-
-def spectra(logger: Any, history: Mapping[int, Mapping[str, np.ndarray]], step: int) -> None:
-    """Filter curves and eigenvalues of the epochs up to now, as charts."""
-    run = logger.experiment
-    shown = charts.draw(history)
-    if not (run.offline or run.disabled) and (reason := server.unreachable(run.settings)):
-        # wandb 0.31 waits for the server's answer on every chart's table: a minute and a half.
-        log.warning(f"warning: Weights & Biases: {reason}. The next charts have this epoch.")
-        shown = {key: value for key, value in shown.items() if not key.startswith("charts/")}
-    logger.log_metrics(shown, step)
-
-
-def append(
-    folder: Path, record: Mapping[str, Any], scalars: Mapping[str, float], step: int
-) -> None:
-    """Scalars in the history and the summary of a run that has ended."""
-    made = _logger(folder, record)
-    made.connect(folder)
-    made.log_metrics(dict(scalars), step=step)
-    # ``wandb sync`` puts the summary of a run's last part in the place of those before.
-    made.experiment.summary.update({**_final(folder), **record["appended"]})
-    close(made, failed=False)
-
-
-def _final(folder: Path) -> dict[str, float]:
+def _final_values(folder: Path) -> dict[str, float]:
     """The last values of a run's columns."""
     path = folder / SUMMARY
     last = json.loads(path.read_text())["last"] if path.is_file() else {}

@@ -10,7 +10,12 @@ from omegaconf import DictConfig, OmegaConf
 __all__ = ["of_today", "read_config"]
 
 # Modules that `_target_` named before they moved, and where their functions are now.
-MOVED = {"rdm_solo.augment.": "rdm_solo.data.", "rdm_solo.folders.": "rdm_solo.data."}
+MOVED = {
+    "rdm_solo.augment.": "rdm_solo.data.",
+    "rdm_solo.folders.": "rdm_solo.data.",
+    "rdm_solo.loggers.tensorboard": "rdm_solo.loggers.event_files.TensorBoard.open",
+    "rdm_solo.loggers.weights_and_biases": "rdm_solo.loggers.weights_biases.WeightsAndBiases.open",
+}
 
 
 def read_config(path: Path) -> DictConfig:

@@ -41,7 +41,6 @@ class Parts:
     data: Any
     derived: dict[str, Any]
     checkpoint: Path | None  # where a resumed run goes on
-    loggers: list[Any]
     watch: CollapseWatch
     children: Children
     threads: int | None  # of the CPU; None: as many as torch takes
@@ -90,7 +89,7 @@ def fit(cfg: DictConfig, folder: Path, parts: Parts) -> dict[str, Any]:
     finally:
         parts.children.let_go(trainer, failed)
         if trainer.is_global_zero:
-            loggers.close(parts.loggers, failed)
+            loggers.close_all(trainer.loggers, failed)
     seconds = time.perf_counter() - started
     summary: dict[str, Any] = {}
     if trainer.is_global_zero and (folder / METRICS).exists():
@@ -127,7 +126,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     from rdm_solo.cli import third_party
     from rdm_solo.lightning import pl
     from rdm_solo.methods import solo_learn
-    from rdm_solo.train import threads
+    from rdm_solo.train import logged_run, threads
     from rdm_solo.train.child_processes import Children
     from rdm_solo.train.interruption import SaysThatItStops
 
@@ -146,7 +145,8 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     if expand == dataset.train.channels:
         expand = None
     data = datamodule.DataModule(dataset, views, cfg.batch_size, cfg.seed, expand)
-    made, record = loggers.build(cfg, folder, resume)
+    chosen_loggers = cfg.get("logger") or {}
+    loggers.check_packages(chosen_loggers)
     kept = folder / CHECKPOINT
     advise = functools.partial(advice, cfg=cfg, derived=derived)
     watch = CollapseWatch(advise, cfg.scheduler.warmup_epochs, **cfg.watch)
@@ -155,7 +155,6 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
         cfg,
         derived,
         folder,
-        made,
         in_order(
             [
                 started,
@@ -175,17 +174,15 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
             ]
         ),
     )
-    if trainer.is_global_zero:
-        elsewhere = resume is not None and resume.resolve() != folder.resolve()
-        carried = checkpoint if elsewhere else None
-        loggers.introduce(made, record, cfg, folder, derived, carried)
+    if trainer.is_global_zero and not trainer.fast_dev_run:
+        run_info = logged_run.run_info(cfg, folder, derived, checkpoint)
+        trainer.loggers = loggers.open_all(chosen_loggers, run_info)
     return Parts(
         trainer=trainer,
         model=model,
         data=data,
         derived=derived,
         checkpoint=checkpoint,
-        loggers=made,
         watch=watch,
         children=started,
         threads=number,
@@ -209,7 +206,6 @@ def _trainer(
     cfg: DictConfig,
     derived: dict[str, Any],
     folder: Path,
-    loggers: list[Any],
     callbacks: list[Any],
 ) -> Any:
     from rdm_solo.lightning import pl
@@ -225,7 +221,7 @@ def _trainer(
     defaults = {
         "max_epochs": cfg.max_epochs,
         "default_root_dir": folder,
-        "logger": loggers or False,
+        "logger": False,  # ours are opened once Lightning has accepted everything
         "callbacks": callbacks,
         "num_sanity_val_steps": 0,
         "use_distributed_sampler": False,

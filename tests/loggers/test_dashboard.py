@@ -85,7 +85,7 @@ def test_what_is_missing_is_said(server, monkeypatch, tmp_path, capsys):
         return capsys.readouterr().err
 
     server.close()
-    assert "cannot be reached" in said()
+    assert "cannot be reached: " in said()
     monkeypatch.delenv("WANDB_API_KEY")
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
     assert "no login (run `wandb login` once" in said()

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import re
-import subprocess
-import sys
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +11,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import command
 from support.fake_wandb import Server
-from support.read_loggers import accumulator, events
-from support.small_runs import QUICK, SMALL, configure, run
+from support.read_loggers import accumulator, events, hparams_tab, shown_steps, sync
+from support.small_runs import SMALL, configure, run
 
 from rdm_solo import cli, loggers, train
 from rdm_solo.data import DataError
 from rdm_solo.lightning import pl
-from rdm_solo.loggers import events as event_files
-from rdm_solo.loggers import server as wandb_server
+from rdm_solo.loggers import event_files
 from rdm_solo.runs import spectra_files
 from rdm_solo.runs.columns import COLUMNS
+from rdm_solo.runs.saved_config import of_today
+
+BARE = ["pictures.every_n_epochs=0", "knn.every_n_epochs=0"]
 
 # What a logger must hold under its own name; DESIGN's list.
 NAMES = {
@@ -47,24 +43,6 @@ NAMES = {
 }
 
 
-def hparams_tab(folder: Path) -> list[Any]:
-    """What TensorBoard's HPARAMS tab is answered for the runs below a folder."""
-    from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
-    from tensorboard.context import RequestContext
-    from tensorboard.plugins import base_plugin
-    from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
-
-    runs = plugin_event_multiplexer.EventMultiplexer().AddRunsFromDirectory(str(folder))
-    runs.Reload()
-    provider = data_provider.MultiplexerDataProvider(runs, str(folder))
-    context = backend_context.Context(base_plugin.TBContext(data_provider=provider))
-    asked = api_pb2.ListSessionGroupsRequest(
-        slice_size=9, allowed_statuses=api_pb2.Status.values(), experiment_name=""
-    )
-    handler = list_session_groups.Handler(RequestContext(), context, "", asked)
-    return list(handler.run().session_groups)
-
-
 @dataclass
 class Logged:
     """A run of two epochs, one that resumes it for a third, and a probe's scalars appended."""
@@ -78,19 +56,6 @@ class Logged:
 
     def column(self, name: str) -> list[float]:
         return [float(row[name]) for row in self.table]
-
-
-def sync(server: Server, parts: list[Any]) -> None:
-    done = subprocess.run(
-        [Path(sys.executable).with_name("wandb"), "sync", *map(str, parts)],
-        cwd=Path(parts[-1]).parent,  # it leaves its own log there
-        env={**os.environ, **server.environment()},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    server.close()
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -160,11 +125,58 @@ class TestTensorBoard:
         assert session.status == 1  # success
 
 
+class TestGoingOn:
+    """A run goes on in another folder (resume=) or in its own (requeued by SLURM)."""
+
+    @pytest.mark.parametrize("there", ["run", "another"])
+    def test_tensorboard_shows_one_run_without_the_steps_done_twice(self, there, tmp_path):
+        pytest.importorskip("tensorboard")
+
+        def info(folder: Path, epochs: int, **more: Any) -> loggers.RunInfo:
+            settings = {**dict.fromkeys(event_files.HYPERPARAMETERS), "epochs": epochs}
+            return loggers.RunInfo(tmp_path / folder, "a", "b", settings, {}, **more)
+
+        first = event_files.TensorBoard.open(info("run", 6), {})
+        for step in range(6):
+            first.log_metrics({"erank/gap": step}, step)
+        first.close(failed=True)
+        time.sleep(
+            1.1
+        )  # TensorBoard reads files in the order of their names, which hold the second
+        on = info(there, 8, goes_on_from=tmp_path / "run", step=3)
+        second = event_files.TensorBoard.open(on, first.record)
+        for step in range(3, 8):
+            second.log_metrics({"erank/gap": 10 * step}, step)
+        second.close(failed=False)
+        folder = tmp_path / there / "tensorboard"
+        expected = [(0, 0), (1, 1), (2, 2), (3, 30), (4, 40), (5, 50), (6, 60), (7, 70)]
+        assert events(folder)["erank/gap"] == expected
+        assert shown_steps(folder, "erank/gap") == list(range(8))
+        (group,) = hparams_tab(folder)
+        assert group.hparams["epochs"].number_value == 8
+        assert group.sessions[0].status == 1  # success, though the first part failed
+
+    def test_a_requeued_run_keeps_its_id_and_its_event_files(self, tmp_path, disabled, monkeypatch):
+        """SLURM starts the same command again; Lightning finds its own checkpoint in the folder."""
+        pytest.importorskip("tensorboard")
+        options = [*SMALL, *BARE, "logger=[tensorboard,wandb]", "scheduler.warmup_epochs=0"]
+        run(tmp_path, *options, "max_epochs=2")
+        record = json.loads((tmp_path / "loggers.json").read_text())
+        (tmp_path / "checkpoints" / "last.ckpt").rename(tmp_path / "hpc_ckpt_1.ckpt")
+        job = {"NTASKS": "1", "JOB_ID": "7", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}
+        for name, value in {**job, "JOB_NAME": "pretrain"}.items():
+            monkeypatch.setenv(f"SLURM_{name}", value)
+        run(tmp_path, *options, "max_epochs=3")
+        assert json.loads((tmp_path / "loggers.json").read_text()) == record
+        shown = events(tmp_path / "tensorboard")["erank/gap"]
+        assert [step for step, _ in shown] == [3, 7, 11]
+
+
 @pytest.mark.parametrize("method", ["swav", "dino", "symsimsiam"])
 def test_every_methods_loss_has_one_name_and_one_value_an_epoch(method, tmp_path):
     options = [option for option in SMALL if "pred_hidden" not in option]
     more = [] if method == "symsimsiam" else ["method.kwargs.num_prototypes=8"]
-    run(tmp_path, *options, f"method={method}", *more, "logger=tensorboard")
+    run(tmp_path, *options, f"method={method}", *more, *BARE, "logger=tensorboard")
     found = events(tmp_path / "tensorboard")
     assert len(found["train/loss"]) == 2
     assert not [name for name in found if name.endswith(("_step", "_epoch"))]
@@ -235,90 +247,6 @@ def _has_histogram(row: dict[str, Any]) -> bool:
     return row.get("spectra/log10_online", {}).get("_type") == "histogram"
 
 
-class TestOnline:
-    def test_a_run_and_the_one_that_resumes_it_are_one_page(self, server, tmp_path, caplog):
-        caplog.set_level("INFO")
-        options = [*SMALL, "filter=target_pow", "logger=wandb", "pictures.every_n_epochs=0"]
-        run(tmp_path / "first", *options, "max_epochs=1")
-        run(tmp_path / "second", *options, f"resume={tmp_path / 'first'}")
-        (name,) = server.runs
-        assert f"Weights & Biases: {server.url}/me/rdm_solo/runs/{name}" in caplog.text
-        assert "wandb sync" not in caplog.text
-        rows = [row for row in server.rows(name) if "erank/gap" in row]
-        assert [row["epoch"] for row in rows] == [0, 1]
-        assert server.run(name)["states"] == [0, 0]
-
-    def test_a_network_that_goes_costs_seconds_and_no_data(self, server, tmp_path, caplog):
-        caplog.set_level("INFO")
-        closed = []
-
-        class Cut(pl.Callback):
-            def on_train_epoch_end(self, trainer, module):
-                if not closed:
-                    closed.append(server.close())
-
-        cfg = configure(*SMALL, "filter=target_pow", "logger=wandb")
-        cfg.logger.wandb.finish_timeout = 2
-        started = time.perf_counter()
-        summary = train.run(cfg, tmp_path, [Cut()])
-        assert time.perf_counter() - started < 60  # of W&B's 2 at the end; a busy machine is slow
-        assert summary["last"]["erank/gap"] > 0
-        assert "Timed out" in caplog.text
-        (part,) = re.findall(r"to send it: wandb sync --include-online (\S+)", caplog.text)
-        (kept,) = Path(part).glob("run-*.wandb")
-        assert b"erank/gap" in kept.read_bytes()
-        again = Server()
-        sync(again, ["--include-online", part])
-        (name,) = again.runs
-        rows = [row["erank/gap"] for row in again.rows(name) if "erank/gap" in row]
-        assert len(rows) == 2
-        assert rows[-1] == pytest.approx(summary["last"]["erank/gap"], rel=1e-6)
-
-
-class TestObstacles:
-    def test_what_is_in_the_way_is_said(self, server, monkeypatch, tmp_path):
-        import wandb
-
-        assert wandb_server.obstacle() is None
-        monkeypatch.delenv("WANDB_API_KEY")
-        monkeypatch.setenv("NETRC", str(tmp_path / "none"))
-        wandb.teardown()
-        assert "no login (run `wandb login` once" in wandb_server.obstacle()
-
-    def test_who_has_switched_wandb_off_gets_nothing_of_it(self, server, monkeypatch, tmp_path):
-        from rdm_solo.loggers import weights_biases
-
-        monkeypatch.setenv("WANDB_MODE", "disabled")
-        made, _ = weights_biases.logger(tmp_path, {}, "title", "family")
-        weights_biases.introduce(made, {"p": 1.0}, {"seed": 0})
-        made.log_metrics({"erank/gap": 1.0}, step=0)
-        weights_biases.picture(made, "pictures/spectra", np.zeros((2, 2, 3), np.uint8), 0)
-        weights_biases.spectra(made, {0: {"lam_online": np.ones(4)}}, 0)
-        weights_biases.close(made, failed=False)
-        assert not server.runs
-        assert not list(tmp_path.iterdir())
-
-    def test_a_server_that_keeps_silent_is_not_waited_for(self, monkeypatch):
-        import socket
-
-        monkeypatch.setattr(wandb_server, "PATIENCE", 0.5)
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-            started = time.perf_counter()
-            assert "does not answer within 0.5 s" in wandb_server._silent(url)
-            assert time.perf_counter() - started < 20  # it would keep silent for ever
-
-    def test_whichever_of_its_two_clocks_is_first(self, monkeypatch):
-        """The socket's own timeout says the same as ours."""
-        import socket
-
-        monkeypatch.setattr(wandb_server, "PATIENCE", 0.1)
-        monkeypatch.setattr(threading.Thread, "join", lambda self, wait: time.sleep(wait + 1))
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-            assert "does not answer within 0.1 s" in wandb_server._silent(url)
-
-
 def test_a_run_that_crashes_failed_in_both_too(logged, tmp_path):
     class Crash(pl.Callback):
         def __init__(self, error: BaseException) -> None:
@@ -332,7 +260,7 @@ def test_a_run_that_crashes_failed_in_both_too(logged, tmp_path):
     for i, (error, seen) in enumerate(errors):
         folder = tmp_path / str(i)
         folder.mkdir()
-        options = ["logger=[tensorboard,wandb]", "logger.wandb.offline=true"]
+        options = ["logger=[tensorboard,wandb]", "logger.wandb.offline=true", *BARE]
         with pytest.raises(seen):
             train.run(configure(*SMALL, *options), folder, [Crash(error)])
         (group,) = hparams_tab(folder)
@@ -340,35 +268,6 @@ def test_a_run_that_crashes_failed_in_both_too(logged, tmp_path):
     server = Server()
     sync(server, sorted(tmp_path.glob("*/wandb/offline-*")))
     assert [page["states"] for page in server.runs.values()] == [[1], [1]]
-
-
-@pytest.mark.process
-def test_a_sweep_without_a_server_goes_on_offline(tmp_path):
-    """Each run's data stay on disk, apart from the other's, and a line says how to send them."""
-    pytest.importorskip("wandb")
-    out = command(
-        *("rdm_solo.train", "-m", *QUICK, *SMALL, "filter=target_pow", "p=-0.5,-1"),
-        *("logger=wandb", "max_epochs=1", "hydra.sweep.dir=ps"),
-        cwd=tmp_path,
-        WANDB_BASE_URL="http://127.0.0.1:9",
-        WANDB_API_KEY="0" * 40,
-    )
-    text = out.stdout + out.stderr
-    assert out.returncode == 0, text[-3000:]
-    assert text.count("127.0.0.1:9 cannot be reached: ") == 2
-    assert "wandb: " not in text  # its own lines
-    folders = sorted(tmp_path.glob("ps/*_simsiam_*"))
-    assert len(folders) == 2
-    for folder in folders:
-        assert len((folder / "metrics.csv").read_text().splitlines()) == 2
-        record = json.loads((folder / "loggers.json").read_text())["wandb"]
-        assert record["tags"] == ["sweep:ps"]
-        (kept,) = folder.glob("wandb/offline-run-*/*.wandb")
-        content = kept.read_bytes()
-        assert b"erank/gap" in content
-        assert b"sweep_folder" in content
-        assert record["group"].encode() in content
-        assert f"to send it: wandb sync {kept.parent}\n" in text
 
 
 def test_a_logger_that_fails_is_named_and_the_others_are_served(logged, tmp_path, caplog):
@@ -399,7 +298,23 @@ def test_a_mistyped_logger_is_answered():
         cli.compose("config", ["logger=[tensorboard,wandbb]"])
 
 
-def test_a_missing_package_is_a_sentence(monkeypatch, tmp_path):
+def test_a_missing_package_is_a_sentence(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="logger=wandb needs the package wandb"):
-        loggers.weights_and_biases(folder=tmp_path, before={}, title="a", family="b")
+        loggers.check_packages(["wandb"])
+
+
+@pytest.mark.parametrize("name", sorted(loggers.KINDS))
+def test_a_config_saved_before_the_loggers_moved_names_todays(name):
+    former = {"tensorboard": "tensorboard", "wandb": "weights_and_biases"}[name]
+    saved = of_today({"_target_": f"rdm_solo.loggers.{former}"})
+    today = cli.compose("config", [f"logger={name}"]).logger[name]
+    assert saved._target_ == today._target_ == f"{loggers.KINDS[name]}.open"
+
+
+def test_a_trial_run_of_lightning_opens_no_logger(tmp_path):
+    parts = train.build(
+        configure(*SMALL, "logger=tensorboard", "++trainer.fast_dev_run=true"), tmp_path
+    )
+    assert parts.trainer.loggers == []
+    assert not (tmp_path / "loggers.json").exists()

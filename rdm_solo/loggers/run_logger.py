@@ -1,0 +1,66 @@
+"""What every logger of a run does; TensorBoard and Weights & Biases are its two kinds."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["RunInfo", "RunLogger"]
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What a logger needs to know about the run that starts."""
+
+    folder: Path
+    name: str  # method, filter, exponent and seed
+    group: str  # data set, method, filter and exponent: all seeds share it
+    hyperparameters: Mapping[str, Any]  # by which runs are compared; None where a run has none
+    config: Mapping[str, Any]  # the whole config as plain values
+    sweep: str | None = None  # the name of the sweep's folder
+    goes_on_from: Path | None = None  # the folder of the run that this one resumes
+    step: int = 0  # optimiser steps that the resumed run has done
+
+
+class RunLogger(ABC):
+    """One of Lightning's loggers (which writes the scalars) with five more abilities.
+
+    To add a logger, derive a class from this one and from a logger of Lightning, write
+    ``conf/logger/NAME.yaml`` with its ``open`` as ``_target_``, and list it in
+    :data:`rdm_solo.loggers.KINDS`.
+    """
+
+    record: dict[str, Any]  # what ``append`` needs later; saved in the run's folder
+
+    @classmethod
+    @abstractmethod
+    def open(cls, run: RunInfo, earlier: Mapping[str, Any], **options: Any) -> RunLogger:
+        """Start logging, with the hyperparameters and the config.
+
+        ``earlier`` is the record of the run that this one goes on from, empty where there is none;
+        ``options`` are those of the logger's YAML file.
+        """
+
+    @abstractmethod
+    def picture(self, name: str, image: np.ndarray, step: int) -> None:
+        """Log a picture of shape ``(height, width, 3)``, bytes."""
+
+    @abstractmethod
+    def spectra(self, epochs: Mapping[int, Mapping[str, np.ndarray]], step: int) -> None:
+        """Log the arrays of :class:`~rdm_solo.spectra.BranchSpectra`, by epoch, as charts."""
+
+    @abstractmethod
+    def close(self, failed: bool) -> None:
+        """Stop logging, and mark the run as failed or finished."""
+
+    @classmethod
+    @abstractmethod
+    def append(
+        cls, folder: Path, record: Mapping[str, Any], scalars: Mapping[str, float], step: int
+    ) -> None:
+        """Add scalars to a run that has ended."""
