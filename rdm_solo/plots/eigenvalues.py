@@ -12,31 +12,31 @@ from matplotlib.ticker import MaxNLocator
 
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.plots.epochs import ACCURACY, over_epochs
-from rdm_solo.plots.grouping import Group, gather, groups, note
+from rdm_solo.plots.grouping import Group, groups, note, over_seeds
 from rdm_solo.plots.style import (
     BLACK,
     GREEN,
     ONLINE,
     TARGET,
+    empty_panel,
     figure,
     finish,
-    head,
     keys,
     log_axis,
-    say,
+    panel_title,
     series,
     styled,
 )
 from rdm_solo.runs.folder import Run
 
 __all__ = [
-    "beside_symmetric",
-    "compared",
+    "drawn_in_spectra",
+    "drawn_in_symmetric",
+    "drawn_in_variants",
     "epoch_picture",
     "spectra",
     "symmetric",
     "variants",
-    "with_spectra",
 ]
 
 CURVES: dict[str, dict[str, Any]] = {
@@ -89,7 +89,7 @@ def spectra(runs: Sequence[Run], epoch: int | None = None, title: str = "") -> F
     for (group, at, arrays), upper, lower in zip(shown, panels[::2], panels[1::2]):
         draw_eigenvalues(upper, arrays)
         draw_filter(lower, arrays)
-        head(upper, group.label if len(epochs) == 1 else f"{group.label}, epoch {at}")
+        panel_title(upper, group.label if len(epochs) == 1 else f"{group.label}, epoch {at}")
     drawn = [group for group, _, _ in shown]
     unlike = [run for group, at, _ in shown for run in group.runs if not _has(run, at)]
     none = [run for group, _, arrays in found if not arrays for run in group.runs]
@@ -99,7 +99,7 @@ def spectra(runs: Sequence[Run], epoch: int | None = None, title: str = "") -> F
     return finish(made, keys(*panels), title, words.strip())
 
 
-def with_spectra(everything: Sequence[Group]) -> list[Group]:
+def drawn_in_spectra(everything: Sequence[Group]) -> list[Group]:
     """Those that :func:`spectra` draws."""
     return [group for group in everything if group.spectrum()[1]]
 
@@ -131,14 +131,14 @@ def variants(runs: Sequence[Run], title: str = "") -> Figure:
                 draw_line(axes, arrays["lam_projection"], group.variant, styles[group.variant])
             else:
                 none += group.runs
-        head(axes, f"{names[0]}, {names[2]} filters" + (f", {names[1]}" if several else ""))
+        panel_title(axes, f"{names[0]}, {names[2]} filters" + (f", {names[1]}" if several else ""))
         index_axes(axes)
     drawn = list({id(g): g for members in panels_of.values() for g in members}.values())
     absent = list({id(run): run for run in none}.values())
     return finish(made, keys(*panels), title, note(drawn, {"a spectrum": absent}))
 
 
-def compared(everything: Sequence[Group]) -> list[Group]:
+def drawn_in_variants(everything: Sequence[Group]) -> list[Group]:
     """Those that :func:`variants` draws: filters, and what their method does without one."""
     members = (group for family in _families(everything).values() for group in family)
     found = {id(group): group for group in members if "lam_projection" in group.spectrum()[1]}
@@ -168,7 +168,7 @@ def _family(group: Group) -> str:
 def symmetric(runs: Sequence[Run], title: str = "") -> Figure:
     """SimSiam beside its symmetric forms: accuracy, variance, eigenvalues, and a symmetric
     method's two branches (the paper's Figure 2)."""
-    chosen = beside_symmetric(groups(runs))
+    chosen = drawn_in_symmetric(groups(runs))
     if not chosen:
         names = [name for name, described in METHODS.items() if described.symmetric]
         raise ValueError(f"No run is symmetric; this needs one of method={' or '.join(names)}.")
@@ -191,11 +191,11 @@ def symmetric(runs: Sequence[Run], title: str = "") -> Figure:
     if two:
         draw_eigenvalues(branches, last[two[0].label], everything=True)
     else:
-        say(branches, "no spectrum of a symmetric run")
+        empty_panel(branches, "no spectrum of a symmetric run")
     named = f": {two[0].label}" if two else ""
     words = ("accuracy", "feature variance", "eigenvalues", f"two branches{named}")
     for axes, text in zip(panels, words):
-        head(axes, text)
+        panel_title(axes, text)
     none = [run for g in chosen for run in g.runs if "lam_target" not in run.spectra]
     return finish(
         made,
@@ -205,7 +205,7 @@ def symmetric(runs: Sequence[Run], title: str = "") -> Figure:
     )
 
 
-def beside_symmetric(everything: Sequence[Group]) -> list[Group]:
+def drawn_in_symmetric(everything: Sequence[Group]) -> list[Group]:
     """Those that :func:`symmetric` draws: symmetric methods, and SimSiam with its own predictor."""
     chosen = [group for group in everything if group.first.described.symmetric]
     if not chosen:
@@ -226,7 +226,7 @@ def _styles(names: Any) -> dict[str, dict[str, Any]]:
 
 def draw_line(axes: Axes, stack: np.ndarray, label: str, style: dict[str, Any]) -> None:
     """One group's eigenvalues ``(seeds, k)`` by their index."""
-    curve = gather(np.arange(1, stack.shape[1] + 1), above_rounding(stack))
+    curve = over_seeds(np.arange(1, stack.shape[1] + 1), above_rounding(stack))
     curve.draw(axes, label, **style)
 
 
@@ -235,7 +235,7 @@ def draw_eigenvalues(
 ) -> None:
     """Eigenvalues of both branches, as many as hold 99.99 % of the target's sum, or all."""
     k = arrays["lam_target"].shape[1]
-    m = k if everything else top(arrays["lam_target"].mean(0))
+    m = k if everything else leading(arrays["lam_target"].mean(0))
     for name, style in (("target", TARGET), ("online", ONLINE)):
         if f"lam_{name}" in arrays:
             draw_line(axes, arrays[f"lam_{name}"][:, :m], name, style)
@@ -249,7 +249,7 @@ def index_axes(axes: Axes) -> None:
     if _drawn(axes):
         log_axis(axes.yaxis)
     else:
-        say(axes, EMPTY)
+        empty_panel(axes, EMPTY)
 
 
 class _Indices(MaxNLocator):
@@ -262,14 +262,14 @@ class _Indices(MaxNLocator):
 def draw_filter(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
     """The filter curve against the target's eigenvalues, by rank and by direction."""
     target = arrays["lam_target"]
-    m = top(target.mean(0))
-    lam = gather(np.arange(m), above_rounding(target)[:, :m]).mean
+    m = leading(target.mean(0))
+    lam = over_seeds(np.arange(m), above_rounding(target)[:, :m]).mean
     for name, style in CURVES.items():
         if name in arrays:
-            gather(lam, arrays[name][:, :m]).draw(axes, band=name == "filter_curve", **style)
+            over_seeds(lam, arrays[name][:, :m]).draw(axes, band=name == "filter_curve", **style)
     axes.set(xlabel=r"target's eigenvalue $\lambda^z_i$", ylabel=G)
     if not _drawn(axes):
-        say(axes, EMPTY if not np.isfinite(lam).any() else "no filter curve")
+        empty_panel(axes, EMPTY if not np.isfinite(lam).any() else "no filter curve")
         return
     log_axis(axes.xaxis)
     axes.set_ylim(0, 1.06 * axes.get_ylim()[1])
@@ -290,10 +290,10 @@ def above_rounding(lam: np.ndarray) -> np.ndarray:
     return np.where(lam > noise, lam, np.nan)
 
 
-def top(lam: np.ndarray, share: float = 0.9999) -> int:
+def leading(lam: np.ndarray, share: float = 0.9999) -> int:
     """How many of the leading eigenvalues hold more than that share of the sum, as in Figure 4.
 
-    >>> top(np.array([0.9, 0.0999, 0.0001, 0.0]))
+    >>> leading(np.array([0.9, 0.0999, 0.0001, 0.0]))
     2
     """
     lam = np.nan_to_num(np.maximum(lam, 0.0))

@@ -10,19 +10,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rdm_solo.plots.grouping import Group, behind, curve_of, groups, note
+from rdm_solo.plots.grouping import Group, curve_of, groups, note, runs_behind
 from rdm_solo.plots.style import (
     BLACK,
     GREEN,
     ONLINE,
     ORANGE,
     TARGET,
+    empty_panel,
     epoch_axis,
     figure,
     finish,
-    head,
     keys,
-    say,
+    panel_title,
     series,
     styled,
 )
@@ -97,7 +97,7 @@ def _panels(
             over_epochs(axes, [group], column, {group.label: style}, ylabel, NAMES[column])
         axes.set_ylim(0, limit)
         if len(shown) > 1 or not title:
-            head(axes, group.label)
+            panel_title(axes, group.label)
     lacking = [r for g in everything for r in g.runs if not _measured(r, columns)]
     return finish(made, keys(*panels), title, note(shown, {what: lacking}, thin=True))
 
@@ -127,7 +127,7 @@ def losses(runs: Sequence[Run], title: str = "") -> Figure:
     for ((dataset, _), members), axes in zip(panels_of.items(), panels):
         over_epochs(axes, members, "train/loss", styles, "training loss")
         methods = ", ".join(dict.fromkeys(group.method for group in members))
-        head(axes, f"{methods}, {dataset}" if several else methods)
+        panel_title(axes, f"{methods}, {dataset}" if several else methods)
     lacking = [r for g in everything for r in g.runs if not _measured(r, {"train/loss": None})]
     return finish(made, keys(*panels), title, note(shown, {"a loss": lacking}, thin=True))
 
@@ -153,10 +153,10 @@ def over_epochs(
             curve = replace(curve, x=curve.x + 0.15 * (i - (len(curves) - 1) / 2))
         curve.draw(axes, name or group.label, **styles[group.label])
         epochs += list(np.round(curve.x))
-        for run in behind(group):
+        for run in runs_behind(group):
             own = curve_of([run], column)
             axes.plot(own.x, own.mean, **THIN, color=styles[group.label]["color"])
     axes.set_ylabel(ylabel)
     epoch_axis(axes, np.array(epochs))
     if not epochs and not name:
-        say(axes, f"{column}\nwas not measured")
+        empty_panel(axes, f"{column}\nwas not measured")

@@ -12,10 +12,10 @@ from matplotlib.lines import Line2D
 
 from rdm_solo.plots.epochs import ACCURACY
 from rdm_solo.plots.grouping import Group, groups, note
-from rdm_solo.plots.style import figure, finish, head, keys, say, series, styled
+from rdm_solo.plots.style import empty_panel, figure, finish, keys, panel_title, series, styled
 from rdm_solo.runs.folder import Run
 
-__all__ = ["against_p", "sweep"]
+__all__ = ["drawn_in_sweep", "sweep"]
 
 
 @styled
@@ -26,7 +26,7 @@ def sweep(runs: Sequence[Run], accuracy: str = "val/knn_acc1", title: str = "") 
     are horizontal lines, marked at the right edge. Runs behind the others of their setting are
     left out.
     """
-    used = against_p(groups(runs))
+    used = drawn_in_sweep(groups(runs))
     if not used:
         raise ValueError("No run has an exponent; sweep needs runs of filter=..._pow with some p.")
     column, instead = _accuracy(used, accuracy)
@@ -45,7 +45,7 @@ def sweep(runs: Sequence[Run], accuracy: str = "val/knn_acc1", title: str = "") 
         left.set_ylabel(ACCURACY.get(column, column))
         middle.set_ylabel("effective rank")
         right.set_ylabel("gap (target − online)")
-        head(left, f"{method}, {dataset}" if several else method)
+        panel_title(left, f"{method}, {dataset}" if several else method)
     words = note(used, {"spectra": [r for g in used for r in g.runs if not _ranked(r)]})
     words = words.replace("band: smallest to largest", "bars: smallest to largest")
     branches = [
@@ -56,7 +56,7 @@ def sweep(runs: Sequence[Run], accuracy: str = "val/knn_acc1", title: str = "") 
     return finish(made, shown, title, " ".join(filter(None, [instead, words])))
 
 
-def against_p(everything: Sequence[Group]) -> list[Group]:
+def drawn_in_sweep(everything: Sequence[Group]) -> list[Group]:
     """Those that :func:`sweep` draws: all of the methods that were run with an exponent."""
     rows = dict.fromkeys(_row(group) for group in everything if group.first.p is not None)
     return [group for row in rows for group in everything if _row(group) == row]
@@ -116,7 +116,7 @@ def _draw(
     if len(exponents) == 1:
         axes.set_xlim(min(exponents) - 0.5, min(exponents) + 0.5)
     if not any_drawn:
-        say(axes, f"{next(iter(columns))}\nwas not measured")
+        empty_panel(axes, f"{next(iter(columns))}\nwas not measured")
 
 
 def _against_p(

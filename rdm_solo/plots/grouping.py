@@ -17,15 +17,15 @@ from rdm_solo.runs.folder import Run
 __all__ = [
     "Curve",
     "Group",
-    "behind",
+    "counted_runs",
     "curve_of",
-    "gather",
     "groups",
     "listed",
     "not_counted",
     "note",
+    "over_seeds",
     "run_name",
-    "whole",
+    "runs_behind",
 ]
 
 # Parts of a config that make another setting of it; the rest is machine, seed and bookkeeping.
@@ -91,11 +91,11 @@ class Group:
 
     def over_epochs(self, column: str) -> Curve:
         """A column of the whole runs' ``metrics.csv`` over the epochs."""
-        return curve_of(whole(self), column)
+        return curve_of(counted_runs(self), column)
 
     def last(self, column: str) -> list[float]:
         """Each whole run's last value, where there is one."""
-        values = (run.last(column) for run in whole(self))
+        values = (run.last(column) for run in counted_runs(self))
         return [value for value in values if np.isfinite(value)]
 
     def spectrum(self, epoch: int | None = None) -> tuple[int, dict[str, np.ndarray]]:
@@ -103,7 +103,7 @@ class Group:
 
         They are those of the whole runs, if measured in that epoch. Without any: 0 and nothing.
         """
-        members = whole(self)
+        members = counted_runs(self)
         rows = {id(run): _row(run, epoch) for run in members}
         reached = {
             id(run): int(run.spectra["epoch"][rows[id(run)]])
@@ -120,16 +120,16 @@ class Group:
         }
 
 
-def whole(group: Group) -> list[Run]:
+def counted_runs(group: Group) -> list[Run]:
     """The runs that results are made of: those that went as far as the furthest of the group.
 
-    This rule holds for every mean, band, verdict and n; :func:`behind` has the others.
+    This rule holds for every mean, band, verdict and n; :func:`runs_behind` has the others.
     """
     most = max(run.epochs for run in group.runs)
     return [run for run in group.runs if run.epochs == most]
 
 
-def behind(group: Group) -> list[Run]:
+def runs_behind(group: Group) -> list[Run]:
     """The runs that broke off, or are, before the furthest of the group."""
     most = max(run.epochs for run in group.runs)
     return [run for run in group.runs if run.epochs < most]
@@ -139,9 +139,9 @@ def not_counted(groups: Sequence[Group]) -> list[str]:
     """A line for each run behind the others of its setting."""
     return [
         f"not counted: {group.label}, seed {run.seed}, which has {run.epochs} of "
-        f"{whole(group)[0].epochs} epochs"
+        f"{counted_runs(group)[0].epochs} epochs"
         for group in groups
-        for run in behind(group)
+        for run in runs_behind(group)
     ]
 
 
@@ -153,7 +153,7 @@ def curve_of(runs: Sequence[Run], column: str) -> Curve:
         tables.append(dict(zip(epochs.tolist(), run.metrics.get(column, ()))))
     measured = sorted({e for table in tables for e, v in table.items() if np.isfinite(v)})
     stack = [[table.get(epoch, np.nan) for epoch in measured] for table in tables]
-    return gather(np.array(measured), np.array(stack))
+    return over_seeds(np.array(measured), np.array(stack))
 
 
 def _row(run: Run, epoch: int | None) -> int:
@@ -166,10 +166,10 @@ def _row(run: Run, epoch: int | None) -> int:
     return int(np.searchsorted(measured, epoch, "right")) - 1
 
 
-def gather(x: np.ndarray, stack: np.ndarray) -> Curve:
+def over_seeds(x: np.ndarray, stack: np.ndarray) -> Curve:
     """The curve over seeds of values ``(seeds, len(x))``, those that are not NaN.
 
-    >>> gather(np.array([1, 2]), np.array([[2.0, 5.0], [4.0, np.nan]])).mean
+    >>> over_seeds(np.array([1, 2]), np.array([[2.0, 5.0], [4.0, np.nan]])).mean
     array([3., 5.])
     """
     values = np.where(np.isfinite(stack), stack, np.nan)
@@ -242,13 +242,13 @@ def note(
 
     ``thin`` says that runs behind the others are drawn, as lines of their own.
     """
-    counts = sorted({len(whole(group)) for group in drawn})
-    left = [run for group in drawn for run in behind(group)]
+    counts = sorted({len(counted_runs(group)) for group in drawn})
+    left = [run for group in drawn for run in runs_behind(group)]
     said = []
     if counts and counts[-1] > 1:
         seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         said.append(f"Mean of n = {seeds} seeds; band: smallest to largest.")
-    short = [run for group in drawn for run in whole(group) if run.epochs < _asked(run)]
+    short = [run for group in drawn for run in counted_runs(group) if run.epochs < _asked(run)]
     if short:
         said.append(f"Unfinished: {listed(map(_so_far, short))}.")
     if left:

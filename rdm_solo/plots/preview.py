@@ -18,10 +18,10 @@ from rdm_solo.plots.style import (
     epoch_axis,
     figure,
     finish,
-    head,
     keys,
     log_axis,
     marked,
+    panel_title,
     styled,
 )
 from rdm_solo.runs.prediction import Prediction
@@ -59,7 +59,7 @@ def draw_filter(seen: Preview, path: Path, note: str = "") -> Figure:
     rank.plot(steps, path.online, label="online", markevery=every, **ONLINE)
     rank.set(xlabel="step", ylabel="effective rank")
     rank.set_ylim(bottom=0)
-    head(rank, "predicted by Theorem 4")
+    panel_title(rank, "predicted by Theorem 4")
     return finish(made, keys(rank), seen.name, note)
 
 
@@ -69,14 +69,14 @@ def _draw_given(axes: Axes, seen: Preview) -> None:
     _line(axes, seen.sigma, values, (ONLINE if online else TARGET)["color"])
     letter = "g" if online else "h"
     axes.set(xlabel=r"singular value $\sigma$", ylabel=rf"${letter}(\sigma)$")
-    head(axes, f"{seen.branch} filter: {called(seen.own)}")
+    panel_title(axes, f"{seen.branch} filter: {called(seen.own)}")
 
 
 def _draw_curve(axes: Axes, seen: Preview) -> None:
     real = seen.curve.isfinite()
     _line(axes, seen.lam_z[real], seen.curve[real], BLACK)
     axes.set(xlabel=r"$\lambda^z_i$", ylabel=r"$g=\sqrt{\lambda^p_i/\lambda^z_i}$")
-    head(axes, f"as an online filter: {called(seen.online)}")
+    panel_title(axes, f"as an online filter: {called(seen.online)}")
 
 
 def _line(axes: Axes, x: Tensor, y: Tensor, color: str) -> None:

@@ -97,7 +97,7 @@ def _panel(axes: Axes, group: Sequence[Roles]) -> None:
     others = len(group) - 1
     notes = [first.note, f"thin: {others} other seed{'s' * (others > 1)}" * bool(others)]
     words = "; ".join(filter(None, notes))
-    style.head(axes, first.label + f" ({words})" * bool(words))
+    style.panel_title(axes, first.label + f" ({words})" * bool(words))
     if not online:
         axes.axhline(1, color="0.5", linewidth=0.8, zorder=0)
     _ticks(axes)

@@ -31,15 +31,15 @@ __all__ = [
     "ONLINE",
     "STYLE",
     "TARGET",
+    "empty_panel",
     "epoch_axis",
     "figure",
     "finish",
-    "head",
     "keys",
     "log_axis",
     "marked",
+    "panel_title",
     "save",
-    "say",
     "series",
     "styled",
     "typeset",
@@ -134,7 +134,7 @@ def figure(
     return made, drawn
 
 
-def head(axes: Axes, text: str) -> None:
+def panel_title(axes: Axes, text: str) -> None:
     """A panel's title, in lines that end before the neighbour's begin."""
     place, made = axes.get_subplotspec(), axes.figure
     assert place is not None
@@ -297,7 +297,7 @@ def log_axis(axis: Axis) -> None:
         axis.set_major_locator(MaxNLocator(nbins=3))
 
 
-def say(axes: Axes, text: str) -> None:
+def empty_panel(axes: Axes, text: str) -> None:
     """Words in the middle of a panel that has nothing to draw."""
     axes.text(
         *(0.5, 0.5, text), transform=axes.transAxes, ha="center", va="center", color="0.35", size=8

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rdm_solo.methods.descriptions import ASYMMETRIES
-from rdm_solo.plots.eigenvalues import beside_symmetric, compared, with_spectra
-from rdm_solo.plots.exponents import against_p
+from rdm_solo.plots.eigenvalues import drawn_in_spectra, drawn_in_symmetric, drawn_in_variants
+from rdm_solo.plots.exponents import drawn_in_sweep
 from rdm_solo.plots.grouping import Group
 
 __all__ = ["DRAWINGS", "PREDICTION", "ROLES", "Columns", "Drawing"]
@@ -47,7 +47,7 @@ DRAWINGS = (
         "variance high, which the loss of a vanilla network does not. Where eigenvalues drop fast, "
         "the outputs use few directions, whether the variance is high or low.",
         (("feature/variance", "variance", 3), ("erank/projection", "rank", 1)),
-        beside_symmetric,
+        drawn_in_symmetric,
     ),
     Drawing(
         "alignment",
@@ -77,7 +77,7 @@ DRAWINGS = (
             ("filter/monotonicity", "monotonicity sorted", 2),
             ("filter/monotonicity_directional", "directional", 2),
         ),
-        with_spectra,
+        drawn_in_spectra,
     ),
     Drawing(
         "variants",
@@ -85,7 +85,7 @@ DRAWINGS = (
         "Eigenvalues of the projector's outputs before any filter, so that online and target "
         "filters can be compared. The slower they fall, the more directions are used.",
         (("erank/projection", "effective rank", 1),),
-        compared,
+        drawn_in_variants,
     ),
     Drawing(
         "losses",
@@ -108,7 +108,7 @@ DRAWINGS = (
             ("val/knn_acc1", "kNN", 1),
             ("erank/gap", "gap", 2),
         ),
-        against_p,
+        drawn_in_sweep,
     ),
 )
 

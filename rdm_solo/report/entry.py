@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rdm_solo import cli, runs
-from rdm_solo.plots.grouping import Group, groups, not_counted, run_name, whole
+from rdm_solo.plots.grouping import Group, counted_runs, groups, not_counted, run_name
 from rdm_solo.report import figures, verdicts
 from rdm_solo.report.measured import spread
 from rdm_solo.report.page import Report, page
@@ -90,7 +90,7 @@ def text_table(grouped: Sequence[Group]) -> str:
     """The settings, their last ranks and the verdicts; runs behind are named beneath."""
     rows = [["setting", "n", "online", "target", "leads?", "low-pass?", "collapsed?"]]
     for group in grouped:
-        counted = whole(group)
+        counted = counted_runs(group)
         ranks = (spread(group.last(f"erank/{branch}"), 1) for branch in ("online", "target"))
         answers = (verdict.answer for verdict in verdicts.verdicts(counted))
         rows.append([group.label, str(len(counted)), *ranks, *answers])

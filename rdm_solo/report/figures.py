@@ -16,7 +16,7 @@ import numpy as np
 
 from rdm_solo import plots
 from rdm_solo.methods.descriptions import ASYMMETRIES, METHODS
-from rdm_solo.plots.grouping import Group, whole
+from rdm_solo.plots.grouping import Group, counted_runs
 from rdm_solo.report.captions import DRAWINGS, PREDICTION, ROLES, Columns
 from rdm_solo.report.measured import spread
 from rdm_solo.report.page import Picture
@@ -132,7 +132,7 @@ def _predictions(gallery: Gallery, groups: Sequence[Group]) -> None:
 
     explained = False
     for number, group in enumerate(groups[:PREDICTED]):
-        run = whole(group)[0]
+        run = counted_runs(group)[0]
         found = gallery.attempt(f"Predicted rank of {group.label}", partial(predict, run))
         if found is None:
             continue
@@ -156,7 +156,7 @@ def _roles(gallery: Gallery, groups: Sequence[Group]) -> None:
     chosen: dict[str, Run] = {}
     for own in (True, False):
         for group in groups:
-            run = whole(group)[0]
+            run = counted_runs(group)[0]
             if run.chosen_filter.own == own and run.described.asymmetry in ASYMMETRIES:
                 chosen.setdefault(run.method, run)
     if not chosen:

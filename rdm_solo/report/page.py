@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from rdm_solo import __version__
-from rdm_solo.plots.grouping import Group, behind, whole
+from rdm_solo.plots.grouping import Group, counted_runs, runs_behind
 from rdm_solo.report import tables
 from rdm_solo.report.paper_comparison import against_paper
 from rdm_solo.report.typesetting import typeset
@@ -93,14 +93,14 @@ def page(report: Report) -> str:
 
 
 def _card(group: Group) -> Card:
-    counted = whole(group)
+    counted = counted_runs(group)
     seeds = ", ".join(str(seed) for seed in sorted(run.seed for run in counted))
     asked = group.first.config.get("max_epochs", "?")
     facts = (
         f"{group.first.dataset}; seed{'s' * (len(counted) > 1)} {seeds}; "
         f"{counted[0].epochs} of {asked} epochs"
     )
-    left = ", ".join(f"seed {run.seed} ({run.epochs} of {asked})" for run in behind(group))
+    left = ", ".join(f"seed {run.seed} ({run.epochs} of {asked})" for run in runs_behind(group))
     if left:
         facts += f"; not counted: {left}"
     return Card(group.label, facts, verdicts(counted), _warnings(group))

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rdm_solo import paper
-from rdm_solo.plots.grouping import Group, whole
+from rdm_solo.plots.grouping import Group, counted_runs
 from rdm_solo.report.measured import last, linear, linear_accuracies, spread
 from rdm_solo.report.tables import Table, global_batch
 from rdm_solo.runs.folder import Run
@@ -62,7 +62,7 @@ def _same_p(p: float | None, run: Run) -> bool:
 
 
 def _beside(group: Group) -> Iterator[list[str]]:
-    run, runs = group.first, whole(group)
+    run, runs = group.first, counted_runs(group)
     asked = run.config.get("max_epochs")
     for row in _same_setting(run):
         aligned = row.metric == "alignment"
@@ -100,9 +100,8 @@ def _why_not(group: Group) -> str:
         p = f", p = {exponent(run.config.get('p'))}" if run.config.get("p") is not None else ""
         return f"the paper's tables have no {run.method} with {run.filter}{p} on {run.dataset}"
     epochs = ", ".join(str(e) for e in sorted({row.epochs for row in rows if row.epochs}))
-    return (
-        f"the paper's numbers are after {epochs} epochs, these runs have {whole(group)[0].epochs}"
-    )
+    done = counted_runs(group)[0].epochs
+    return f"the paper's numbers are after {epochs} epochs, these runs have {done}"
 
 
 def _differences(run: Run, row: paper.Row) -> list[str]:

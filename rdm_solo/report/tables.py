@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rdm_solo.plots.grouping import Group, behind, listed, run_name, whole
+from rdm_solo.plots.grouping import Group, counted_runs, listed, run_name, runs_behind
 from rdm_solo.report.measured import change, last, linear_accuracies, spread
 from rdm_solo.report.typesetting import relative
 from rdm_solo.report.verdicts import verdicts
@@ -157,13 +157,13 @@ def last_values(groups: Sequence[Group]) -> list[Table]:
     """Last values of each setting, mean and standard deviation over its seeds."""
     ranks, others = [], []
     for group in groups:
-        runs = whole(group)
+        runs = counted_runs(group)
         start = [group.label, str(len(runs))]
         branches = (change(runs, f"erank/{branch}") for branch in ("online", "target"))
         ranks.append([*start, *branches, *_cells(runs, RANKS)])
         others.append([*start, *_cells(runs, OTHERS), spread(linear_accuracies(runs), 1)])
     notes = ["Mean ± standard deviation over the n runs with the most epochs in each setting."]
-    left = [run_name(run) for group in groups for run in behind(group)]
+    left = [run_name(run) for group in groups for run in runs_behind(group)]
     if left:
         notes.append(f"With fewer epochs, and not in the means: {listed(left)}.")
     return [
@@ -220,7 +220,7 @@ def against_p(groups: Sequence[Group]) -> list[Table]:
             continue
         rows = []
         for p, group in sorted(members, key=lambda member: member[0]):
-            runs = whole(group)
+            runs = counted_runs(group)
             accuracies = [*_cells(runs, ACCURACIES), spread(linear_accuracies(runs), 1)]
             rows.append([f"{p:g}", str(len(runs)), *accuracies, *_cells(runs, BRANCHES)])
         caption = f"{method}, filter {name}, on {dataset}: last values against p."

@@ -64,7 +64,7 @@ def table(found: Sequence[Run]) -> str:
 
     Runs behind the others of their setting are in no mean, and named beneath.
     """
-    from rdm_solo.plots.grouping import groups, not_counted, whole
+    from rdm_solo.plots.grouping import counted_runs, groups, not_counted
 
     rows = groups(found)
     columns = {name: ACCURACIES[name] for name in _measured(found)} | COLUMNS
@@ -72,9 +72,11 @@ def table(found: Sequence[Run]) -> str:
     body = [
         [
             row.label,
-            str(len(whole(row))),
+            str(len(counted_runs(row))),
             *(_spread(row.last(name)) for name in columns),
-            _spread([float(run.summary.get("seconds", "nan")) for run in whole(row)], digits=0),
+            _spread(
+                [float(run.summary.get("seconds", "nan")) for run in counted_runs(row)], digits=0
+            ),
         ]
         for row in rows
     ]

@@ -15,8 +15,8 @@ from omegaconf import OmegaConf
 
 from rdm_solo import plots
 from rdm_solo.plots import style
-from rdm_solo.plots.eigenvalues import beside_symmetric, compared, with_spectra
-from rdm_solo.plots.exponents import against_p
+from rdm_solo.plots.eigenvalues import drawn_in_spectra, drawn_in_symmetric, drawn_in_variants
+from rdm_solo.plots.exponents import drawn_in_sweep
 from rdm_solo.plots.grouping import groups
 from rdm_solo.plots.style import BLUE, VERMILION, marked, series, styled, typeset
 from rdm_solo.runs import Run
@@ -542,25 +542,25 @@ class TestWhichAreDrawn:
             *(run(), run("byol"), run("dino", "none"), run("simsiam", "online_log1p")),
             *(run("simsiam", "target_pow", -0.5), lacking(run("simsiam", "linear"), "spectra")),
         ]
-        drawn = compared(groups(runs))
+        drawn = drawn_in_variants(groups(runs))
         assert {group.variant for group in drawn} == self.labels(plots.variants(runs))
         assert len(drawn) == 3
 
     def test_symmetric(self):
         runs = [run(), run("simsiam", "identity"), run("byol"), run("vanilla", "none")]
-        names = {group.label for group in beside_symmetric(groups(runs))}
+        names = {group.label for group in drawn_in_symmetric(groups(runs))}
         assert names == {"SimSiam", "Vanilla"}
         assert names <= self.labels(plots.symmetric(runs))
-        assert beside_symmetric(groups(runs[:3])) == []
+        assert drawn_in_symmetric(groups(runs[:3])) == []
 
     def test_sweep(self):
         runs = [run(), run("byol"), run("simsiam", "target_pow", -0.5)]
-        names = [group.label for group in against_p(groups(runs))]
+        names = [group.label for group in drawn_in_sweep(groups(runs))]
         assert names == ["SimSiam", "SimSiam, h(σ) = σ^-0.5"]
 
     def test_spectra(self):
         runs = [run(), lacking(run("byol"), "spectra")]
-        assert [group.label for group in with_spectra(groups(runs))] == ["SimSiam"]
+        assert [group.label for group in drawn_in_spectra(groups(runs))] == ["SimSiam"]
 
 
 class TestStyle:
