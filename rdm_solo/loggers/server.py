@@ -68,7 +68,7 @@ def silence() -> str | None:
     """Why the server does not answer within seconds, in words; None where it does.
 
     W&B 0.31 has ``wandb.Api(timeout=...)`` for this, but a process that ends soon after such a
-    timeout can wait for W&B's service for ever (seen in 2 of 20 trials).
+    timeout can wait for W&B's service for ever (seen once in nine trials).
     """
     settings = _global_settings()
     if settings.http_proxy or settings.https_proxy:  # W&B's own, which urllib does not use
