@@ -59,8 +59,15 @@ def check(row: dict[str, float], contestant: str) -> None:
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("contestant", CONTESTANTS)
 def test_one_process(contestant, precision, tmp_path):
-    train.run(tiny(contestant, precision), tmp_path)
+    """Half precision accumulates gradients as well; the global batch and the rate follow."""
+    times = 2 if precision == "bf16-mixed" else 1
+    more = f"trainer.accumulate_grad_batches={times}"
+    summary = train.run(tiny(contestant, precision, more), tmp_path)
     check(last_row(tmp_path), contestant)
+    assert all(map(math.isfinite, last_row(tmp_path).values()))
+    derived = summary["derived"]
+    assert derived["global_batch"] == 8 * times
+    assert derived["lr"] == pytest.approx(derived["base_lr"] * 8 * times / 256)
 
 
 class _Weights(pl.Callback):

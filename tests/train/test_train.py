@@ -154,28 +154,6 @@ class TestRepetition:
         assert spectra_files.read(tmp_path)[0]["epoch"].tolist() == [1, 2, 3]
 
 
-@pytest.mark.parametrize("method", ["simsiam", "byol"])
-@pytest.mark.parametrize(
-    "name",
-    ["learnable", "linear", "identity", "online_pow", "online_log", "online_log1p", "target_pow"],
-)
-def test_every_method_and_filter_trains_in_bf16_with_accumulation(method, name, tmp_path):
-    run(
-        tmp_path,
-        *SMALL,
-        f"method={method}",
-        f"filter={name}",
-        "max_epochs=1",
-        "trainer.precision=bf16-mixed",
-        "trainer.accumulate_grad_batches=2",
-    )
-    (row,) = rows(tmp_path)
-    assert all(math.isfinite(value) for value in row.values())
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["derived"]["global_batch"] == 32
-    assert summary["derived"]["lr"] == pytest.approx(summary["derived"]["base_lr"] * 32 / 256)
-
-
 @pytest.mark.parametrize("optimizer", ["sgd", "lars", "adam", "adamw"])
 def test_every_optimiser_runs_with_warm_up_and_cosine(optimizer, tmp_path):
     rate = "0.001" if optimizer.startswith("adam") else "0.5"
