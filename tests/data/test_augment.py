@@ -11,7 +11,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as tv
 
 from rdm_solo.data import Pipeline, Views, colour, draws, geometry
-from rdm_solo.data.draws import DRAWS
+from rdm_solo.data.draws import DRAWS, random_rows
 
 # float32 images in [0, 1]. Measured worst differences from torchvision over larger samples of the
 # cases below: resize 3.2e-6, rotation 2.4e-6, hue 1.0e-6, jitter 1.4e-6, blur 7e-7, a single blend
@@ -293,6 +293,22 @@ def test_views_are_distributed_as_torchvisions():
         lambda v: v[:, 1, :, :16].mean((1, 2)) - v[:, 1, :, 16:].mean((1, 2)),
     ):
         assert stats.ks_2samp(describe(got), describe(want)).pvalue > SIGNIFICANCE
+
+
+def test_random_rows_are_uniform_and_independent():
+    rows = random_rows(range(20_000), 0, 1, 2)
+    assert rows.shape == (20_000, DRAWS)
+    assert rows.min() >= 0
+    assert rows.max() < 1
+    for column in rows.T[::5]:
+        assert stats.kstest(column, stats.uniform.cdf).pvalue > 1e-4
+    # Neighbouring rows, neighbouring columns, the next epoch and the next view.
+    others = [random_rows(range(19_999), *key)[:, 3] for key in ((0, 2, 2), (0, 1, 3), (1, 1, 2))]
+    parts = torch.stack((rows[:-1, 3], rows[1:, 3], rows[:-1, 4], *others))
+    correlation = torch.corrcoef(parts) - torch.eye(len(parts))
+    assert correlation.abs().max() < 5 / 20_000**0.5
+    assert len(random_rows(range(20_000), 5)[:, 0].unique()) > 19_950
+    assert torch.equal(random_rows([10**12, 7], 3)[1], random_rows([7], 3)[0])
 
 
 # --- one sample at a time ---------------------------------------------------------------------

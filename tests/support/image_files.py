@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from PIL import Image
 
 from rdm_solo.data import FileLoader, Pipeline, Views, folders
@@ -67,3 +68,25 @@ def spoil(path, how):
         Image.fromarray(np.ones((20, 20), np.float32)).save(path, format="TIFF")
     elif how == "gone":
         path.unlink()
+
+
+def epoch_of(loader, epoch=0):
+    loader.sampler.set_epoch(epoch)  # as Lightning does
+    return list(loader)
+
+
+def by_sample(batches):
+    return {
+        index: torch.stack(views)
+        for indices, crops, _ in batches
+        for index, *views in zip(indices.tolist(), *crops, strict=True)
+    }
+
+
+def same(batches, others):
+    """Equal to the last bit."""
+    assert len(batches) == len(others)
+    for (i, crops, labels), (j, their_crops, their_labels) in zip(batches, others):
+        assert torch.equal(i, j)
+        assert torch.equal(labels, their_labels)
+        assert all(torch.equal(a, b) for a, b in zip(crops, their_crops, strict=True))

@@ -1,0 +1,132 @@
+"""Pixels of image files, against Pillow and torchvision."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from support.image_files import SIZE, loader, picture, write_tree
+from torchvision.datasets.folder import default_loader
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as tv
+
+from rdm_solo.data import Pipeline, decoding, folders, images
+from rdm_solo.data.draws import random_rows
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    return write_tree(tmp_path_factory.mktemp("tree"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [
+        ("RGB", "x.jpg"),
+        ("L", "x.jpg"),
+        ("CMYK", "x.jpg"),
+        ("RGBA", "x.png"),
+        ("LA", "x.png"),
+        ("P", "x.png"),
+        ("1", "x.png"),
+        ("RGB", "x.webp"),
+        ("RGB", "x.bmp"),
+        ("CMYK", "x.tiff"),
+        ("L", "x.pgm"),
+    ],
+)
+def test_pixels_are_those_of_torchvisions_loader(tmp_path, mode, name):
+    path = tmp_path / name
+    picture(1).convert(mode).save(path)
+    got = decoding.decode(decoding.open_image(path.read_bytes()))
+    assert torch.equal(got, torch.from_numpy(np.array(default_loader(path))).permute(2, 0, 1))
+
+
+def test_transparent_palettes_and_orientations_too(tmp_path):
+    alpha = picture(2).convert("RGBA")
+    alpha.putalpha(picture(3, alpha.height, alpha.width, "L"))
+    palette = alpha.quantize(16)
+    palette.save(tmp_path / "p.png", transparency=bytes(range(0, 160, 10)))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a camera held upright: to be turned by a quarter
+    picture(4, 30, 20).save(tmp_path / "turned.jpg", exif=exif)
+    for name in ("p.png", "turned.jpg"):
+        path = tmp_path / name
+        got = decoding.decode(decoding.open_image(path.read_bytes()))
+        assert torch.equal(got, torch.from_numpy(np.array(default_loader(path))).permute(2, 0, 1))
+    assert got.shape == (3, 30, 20)  # neither of them turns it
+
+
+@pytest.mark.parametrize("name", ["x.png", "x.tiff"])
+def test_sixteen_bits_are_scaled_not_clipped(tmp_path, name):
+    values = np.random.default_rng(0).integers(0, 65536, (9, 7), dtype=np.uint16)
+    Image.fromarray(values).save(tmp_path / name)
+    got = decoding.decode(decoding.open_image((tmp_path / name).read_bytes()))
+    want = torch.from_numpy((values // 257).astype(np.uint8)).expand(3, 9, 7)
+    assert torch.equal(got, want)
+
+
+def test_grey_is_one_channel(tree):
+    grey = {"channels": 1, "mean": (0.5,), "std": (0.25,)}
+    (x, _), *_ = loader(tree, "val", source=grey)
+    picture = default_loader(str(folders.folder(tree).val.path(0))).convert("L")
+    want = v2.functional.pil_to_tensor(picture)
+    want = tv.center_crop(tv.resize(want, [round(SIZE * 8 / 7)], antialias=True), [SIZE])
+    assert x.shape[1:] == (1, SIZE, SIZE)
+    torch.testing.assert_close(x[0], (want / 255 - 0.5) / 0.25, atol=5 / 255, rtol=0)
+    (_, crops, _), *_ = loader(tree, source=grey, expand_channels=3)
+    assert crops[0].shape == (8, 3, SIZE, SIZE)
+
+
+# Measured over 60 boxes of this picture: at most 1 level bilinear, 2 bicubic; Pillow rounds between
+# its two passes to bytes just the same.
+@pytest.mark.parametrize(("mode", "levels"), [("bilinear", 1), ("bicubic", 2)])
+def test_crops_are_pillows(mode, levels):
+    image = picture(5, 90, 120)
+    draw = np.random.default_rng(0)
+    resample = getattr(Image.Resampling, mode.upper())
+    x = decoding.decode(image)
+    for _ in range(20):
+        top, left = draw.integers(0, 40, 2).tolist()
+        height, width = draw.integers(5, 50, 2).tolist()
+        got = decoding.resize_box(x, (top, left, height, width), (24, 24), mode)
+        want = image.crop((left, top, left + width, top + height)).resize((24, 24), resample)
+        assert (
+            got.permute(1, 2, 0).int() - torch.from_numpy(np.array(want)).int()
+        ).abs().max() <= levels
+
+
+@pytest.mark.parametrize("shape", [(50, 80), (80, 50), (33, 33), (9, 41)])
+def test_clean_images_are_resized_and_cut_out_of_the_middle(shape):
+    image = picture(6, *shape)
+    got = decoding.clean(image, images.Reading(size=28, resize=32))
+    want = v2.Compose([v2.Resize(32), v2.CenterCrop(28)])(image)
+    difference = got.permute(1, 2, 0).int() - torch.from_numpy(np.array(want)).int()
+    assert difference.abs().max() <= 1
+
+
+def test_large_jpegs_are_decoded_at_a_fraction_and_look_the_same(tmp_path):
+    path = tmp_path / "large.jpg"
+    picture(7, 1200, 1600).resize((1600, 1200)).save(path, quality=95)
+    boxes = [[0, 0, 1200, 1600], [100, 200, 900, 800], [301, 401, 500, 500]]
+    for fraction, sizes in ((8, [32] * 2), (4, [56] * 2), (2, [112] * 3), (1, [224] * 3)):
+        image = decoding.open_image(path.read_bytes())
+        got = decoding.cut_views(image, boxes[: len(sizes)], sizes, images.Reading())
+        assert image.width == 1600 // fraction
+        whole = decoding.decode(decoding.open_image(path.read_bytes()))
+        for crop, box, size in zip(got, boxes, sizes):
+            want = decoding.resize_box(whole, box, (size, size), "bilinear")
+            # Measured: at most 0.87 of 255 levels on average, in a picture with noise of 20.
+            assert (crop.float() - want.float()).abs().mean() < 1.0
+
+
+@pytest.mark.parametrize("options", [{}, {"rotate": 0.2}])
+def test_a_crop_that_is_finished_is_the_view(options):
+    """The whole pipeline on an image of the view's size, whose crop is all of it."""
+    pipeline = Pipeline(
+        SIZE, crop_scale=(1, 1), crop_ratio=(1, 1), blur=0.5, solarize=0.3, **options
+    )
+    pixels = torch.stack([decoding.decode(picture(i, SIZE, SIZE)) for i in range(40)])
+    u = random_rows(range(40), 0)
+    want = pipeline(pixels / 255, u)
+    near = (want - 0.5).abs() < 1e-4  # either side of solarisation's threshold is right
+    torch.testing.assert_close(pipeline.finish(pixels, u)[~near], want[~near], atol=1e-5, rtol=0)
