@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from rdm_solo.data.loaders import Loader
     from rdm_solo.runs.folder import Run
 
-__all__ = ["Replay", "checkpoint_of", "load"]
+__all__ = ["FinishedRun", "checkpoint_of", "load"]
 
 log = logging.getLogger("rdm_solo")
 
 
 @dataclass(frozen=True)
-class Replay:
+class FinishedRun:
     """A run's model in training mode, and where its training views come from.
 
     ``epoch`` is the checkpoint's, from 0; ``queue`` SwAV's ``(2, Q, d)``, where one was in use.
@@ -74,7 +74,9 @@ def checkpoint_of(folder: Path) -> Path:
     return path
 
 
-def load(run: Run, device: str | torch.device = "cpu", batch_size: int | None = None) -> Replay:
+def load(
+    run: Run, device: str | torch.device = "cpu", batch_size: int | None = None
+) -> FinishedRun:
     """The run's model and views on that device; ValueError, in one sentence, where that fails.
 
     ``batch_size`` is the run's own by default. Another one changes batch norm, spectral filters
@@ -119,7 +121,7 @@ def load(run: Run, device: str | torch.device = "cpu", batch_size: int | None = 
         rank=0,
         world_size=1,
     )
-    return Replay(model, batches, epoch, None if queue is None else queue.to(device))
+    return FinishedRun(model, batches, epoch, None if queue is None else queue.to(device))
 
 
 def _data(cfg: DictConfig) -> tuple[Dataset, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from rdm_solo.spectra.measures import (
 )
 
 if TYPE_CHECKING:
-    from rdm_solo.evaluate.finished_run import Replay
+    from rdm_solo.evaluate.finished_run import FinishedRun
 from rdm_solo.runs.roles_file import Series
 
 __all__ = ["MEASURES", "sinkhorn"]
@@ -38,17 +38,24 @@ MOST = 2**26
 ROUNDING = 1e-12
 
 
-# Branch, curves, the name of the run's own, erank of the other branch, rows, note: see `Roles`.
-Measured = tuple[str, list[Series], str, float, int, str]
+class Curves(NamedTuple):
+    """What is measured of a run; the fields are those of ``Roles``."""
+
+    branch: str
+    series: list[Series]
+    own: str
+    erank: float
+    rows: int
+    note: str = ""
 
 
-def _of_predictor(again: Replay, rows: int) -> Measured:
+def _of_predictor(finished: FinishedRun, rows: int) -> Curves:
     """SimSiam and BYOL: the ideal predictor's filter and the one that is there."""
-    model = again.model
+    model = finished.model
     online: list[Tensor] = []
     target: list[Tensor] = []
     positive: list[Tensor] = []
-    for crops in again.batches(rows):
+    for crops in finished.batches(rows):
         projections = [model.projector(model.backbone(x)) for x in crops]
         online += [model.predictor(z) for z in projections]
         if hasattr(model, "momentum_projector"):
@@ -73,23 +80,23 @@ def _of_predictor(again: Replay, rows: int) -> Measured:
         omega = ideal_filter(lam, lam_z)
         # What the ideal predictor W* makes of the target has W* C_z W*^T.
         series.append(_series(name, "ideal", lam_z, omega, omega.square().nan_to_num(0) * lam_z))
-    return "online", series, "g", float(effective_rank(lam_z)), len(z), ""
+    return Curves("online", series, "g", float(effective_rank(lam_z)), len(z))
 
 
-def _of_swav(again: Replay, rows: int) -> Measured:
+def _of_swav(finished: FinishedRun, rows: int) -> Curves:
     """SwAV: more and more Sinkhorn iterations of the same logits."""
-    model = again.model
+    model = finished.model
     epsilon, temperature = float(model.sk_epsilon), float(model.temperature)
     logits: list[Tensor] = []
-    for crops in again.batches(_at_most(rows, again, model.prototypes.out_features)):
+    for crops in finished.batches(_at_most(rows, finished, model.prototypes.out_features)):
         for x in crops:
             logits.append(_swav_logits(model, normalize(model.projector(model.backbone(x)))))
-    waiting = [] if again.queue is None else [_swav_logits(model, z) for z in again.queue]
+    waiting = [] if finished.queue is None else [_swav_logits(model, z) for z in finished.queue]
 
     def target(epsilon: float, iterations: int) -> Tensor:
         parts = []
         for i, x in enumerate(logits):  # Sinkhorn's batch is one view's, with that view's queue
-            queued = waiting[i % again.views : i % again.views + 1]
+            queued = waiting[i % finished.views : i % finished.views + 1]
             parts.append(sinkhorn(torch.cat([x, *queued]), epsilon, iterations)[: len(x)])
         return torch.cat(parts)
 
@@ -103,7 +110,8 @@ def _of_swav(again: Replay, rows: int) -> Measured:
             series.append(_series(name, group, lam_p, filter_curve(lam, lam_p), lam))
     own = _swav_name(epsilon, model.sk_iters)
     note = f"online temperature {temperature:g}"
-    return "target", series, own, float(effective_rank(lam_p)), sum(map(len, logits)), note
+    rows = sum(map(len, logits))
+    return Curves("target", series, own, float(effective_rank(lam_p)), rows, note)
 
 
 def _swav_logits(model: Any, z: Tensor) -> Tensor:
@@ -115,16 +123,16 @@ def _swav_name(epsilon: float, n: int) -> str:
     return f"{n} iteration{'s' * (n != 1)}, ε = {epsilon:g}"
 
 
-def _of_dino(again: Replay, rows: int) -> Measured:
+def _of_dino(finished: FinishedRun, rows: int) -> Curves:
     """DINO: with and without centring, at several temperatures."""
-    model = again.model
+    model = finished.model
     loss = model.dino_loss_func
     student, teacher = [], []
-    for crops in again.batches(_at_most(rows, again, 2 * loss.center.shape[1])):
+    for crops in finished.batches(_at_most(rows, finished, 2 * loss.center.shape[1])):
         for x in crops:
             student.append(model.head(model.backbone(x)).float())
             teacher.append(model.momentum_head(model.momentum_backbone(x)).float())
-    online, own = float(loss.student_temp), float(loss.teacher_temp_schedule[again.epoch])
+    online, own = float(loss.student_temp), float(loss.teacher_temp_schedule[finished.epoch])
     z = _whole(teacher).double()
     centred = bool(loss.center.any())
     centre = loss.center.double() if centred else z.mean(0, keepdim=True)
@@ -138,7 +146,7 @@ def _of_dino(again: Replay, rows: int) -> Measured:
             series.append(_series(_dino_name(group, t), group, lam_p, curve, lam))
     name = _dino_name(CENTRED if centred else NOT_CENTRED, own)
     note = f"online temperature {online:g}"
-    return "target", series, name, float(effective_rank(lam_p)), len(z), note
+    return Curves("target", series, name, float(effective_rank(lam_p)), len(z), note)
 
 
 CENTRED, NOT_CENTRED = "centred", "not centred"
@@ -195,9 +203,9 @@ def _whole(parts: list[Tensor]) -> Tensor:
     return x
 
 
-def _at_most(rows: int, again: Replay, k: int) -> int:
+def _at_most(rows: int, finished: FinishedRun, k: int) -> int:
     """Fewer rows where they would not fit, at least one batch."""
-    return max(again.loader.batch_size * again.views, min(rows, MOST // k))
+    return max(finished.loader.batch_size * finished.views, min(rows, MOST // k))
 
 
 # By what makes the branches differ: `Method.asymmetry`.

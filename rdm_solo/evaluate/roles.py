@@ -36,6 +36,7 @@ import torch
 
 from rdm_solo import cli, runs
 from rdm_solo.evaluate.role_curves import MEASURES
+from rdm_solo.messages import check_whole
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.plots.roles import draw
 from rdm_solo.runs.roles_file import FORMAT, Roles, _read, _write
@@ -56,8 +57,7 @@ def measure(
 
     The passes apart, a core spends 7 s on the eigenvalues of each curve at k = 4096, 3 s at 3000.
     """
-    if isinstance(rows, bool) or not isinstance(rows, int) or rows < 2:
-        raise ValueError(f"rows must be a whole number of at least 2, got {rows!r}.")
+    check_whole("rows", rows, 2)
     folder = Path(folder)
     run = runs.load(folder)
     if run.described.asymmetry not in MEASURES:
@@ -78,13 +78,22 @@ def measure(
     known = _read(folder, key)
     if known is not None:
         return known
-    again = finished_run.load(run, device, batch_size)
+    finished = finished_run.load(run, device, batch_size)
     with torch.no_grad():
-        branch, series, own, erank, seen, note = MEASURES[run.described.asymmetry](again, rows)
-    batch, epoch = again.loader.batch_size, again.epoch + 1
+        curves = MEASURES[run.described.asymmetry](finished, rows)
     found = Roles(
-        *(folder, run.method, run.label, run.seed, branch, tuple(series), own, erank),
-        *(seen, batch, epoch, note),
+        folder=folder,
+        method=run.method,
+        label=run.label,
+        seed=run.seed,
+        branch=curves.branch,
+        series=tuple(curves.series),
+        own=curves.own,
+        erank=curves.erank,
+        rows=curves.rows,
+        batch=finished.loader.batch_size,
+        epoch=finished.epoch + 1,
+        note=curves.note,
     )
     _write(found, key)
     return found
