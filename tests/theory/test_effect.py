@@ -116,3 +116,9 @@ def test_eigenvalues_of_zero_are_told_apart_by_rank():
     torch.testing.assert_close(found, lam_z.double(), rtol=1e-6, atol=0)
     beyond = rank_path.relation(lam_p, lam_z)(torch.tensor([1.4]))
     assert lam_z[0] < beyond < 1
+
+
+def test_outside_a_flat_spectrum_the_target_grows_with_the_online_eigenvalue():
+    """A flat spectrum shows no slope; in proportion is what a scale alone would do."""
+    found = rank_path.relation(torch.ones(2), torch.ones(2))(torch.tensor([4.0, 0.5]))
+    torch.testing.assert_close(found, torch.tensor([4.0, 0.5]).double(), rtol=1e-9, atol=0)
