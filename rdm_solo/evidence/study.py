@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import Tensor
 
 from rdm_solo import data, methods, train
@@ -35,6 +35,7 @@ from rdm_solo.evaluate.probe import fit_linear
 from rdm_solo.evidence import page
 from rdm_solo.lightning import pl
 from rdm_solo.runs.files import SUMMARY, write_whole
+from rdm_solo.runs.settings import SETTING, differences
 from rdm_solo.train import derived_values
 
 __all__ = ["ROWS", "Probe", "Row", "measure"]
@@ -136,7 +137,7 @@ def measure(row: Row, seed: int, runs: Path) -> Path:
     cfg = _configure(*row.overrides, f"seed={seed}")
     if done.exists():
         before = json.loads((folder / SUMMARY).read_text())["config"]
-        if _what_matters(before) != _what_matters(OmegaConf.to_container(cfg, resolve=True)):
+        if differences(before, cfg, (*SETTING, "seed", "diagnostics", "knn")):
             raise ValueError(f"{folder} was run with other settings; remove it, or give --runs.")
     else:
         folder.mkdir(parents=True, exist_ok=True)
@@ -146,10 +147,6 @@ def measure(row: Row, seed: int, runs: Path) -> Path:
             train.run(cfg, folder, [probe])
         write_whole(done, json.dumps(probe.found, indent=2) + "\n")
     return folder
-
-
-def _what_matters(config: Any) -> dict[str, Any]:
-    return {name: part for name, part in config.items() if name not in ("logger", "resume")}
 
 
 def untrained(seed: int | None) -> dict[str, float]:

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rdm_solo.methods.descriptions import METHODS
+from rdm_solo.plots.curves import draw_curve, note
 from rdm_solo.plots.epochs import ACCURACY, over_epochs
-from rdm_solo.plots.grouping import Group, groups, note, over_seeds
 from rdm_solo.plots.style import (
     BLACK,
     GREEN,
@@ -28,6 +28,7 @@ from rdm_solo.plots.style import (
     styled,
 )
 from rdm_solo.runs.folder import Run
+from rdm_solo.runs.groups import Group, groups, over_seeds
 
 __all__ = [
     "drawn_in_spectra",
@@ -227,7 +228,7 @@ def _styles(names: Any) -> dict[str, dict[str, Any]]:
 def draw_line(axes: Axes, stack: np.ndarray, label: str, style: dict[str, Any]) -> None:
     """One group's eigenvalues ``(seeds, k)`` by their index."""
     curve = over_seeds(np.arange(1, stack.shape[1] + 1), above_rounding(stack))
-    curve.draw(axes, label, **style)
+    draw_curve(axes, curve, label, **style)
 
 
 def draw_eigenvalues(
@@ -266,7 +267,8 @@ def draw_filter(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
     lam = over_seeds(np.arange(m), above_rounding(target)[:, :m]).mean
     for name, style in CURVES.items():
         if name in arrays:
-            over_seeds(lam, arrays[name][:, :m]).draw(axes, band=name == "filter_curve", **style)
+            curve = over_seeds(lam, arrays[name][:, :m])
+            draw_curve(axes, curve, band=name == "filter_curve", **style)
     axes.set(xlabel=r"target's eigenvalue $\lambda^z_i$", ylabel=G)
     if not _drawn(axes):
         empty_panel(axes, EMPTY if not np.isfinite(lam).any() else "no filter curve")

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rdm_solo.plots.grouping import Group, curve_of, groups, note, runs_behind
+from rdm_solo.plots.curves import draw_curve, note
 from rdm_solo.plots.style import (
     BLACK,
     GREEN,
@@ -27,6 +27,7 @@ from rdm_solo.plots.style import (
     styled,
 )
 from rdm_solo.runs.folder import Run
+from rdm_solo.runs.groups import Group, curve_of, groups, runs_behind
 
 __all__ = ["alignment", "effective_rank", "losses"]
 
@@ -151,7 +152,7 @@ def over_epochs(
     for i, (group, curve) in enumerate(curves):
         if alone:  # side by side, since one epoch is no line
             curve = replace(curve, x=curve.x + 0.15 * (i - (len(curves) - 1) / 2))
-        curve.draw(axes, name or group.label, **styles[group.label])
+        draw_curve(axes, curve, name or group.label, **styles[group.label])
         epochs += list(np.round(curve.x))
         for run in runs_behind(group):
             own = curve_of([run], column)

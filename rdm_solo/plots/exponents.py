@@ -10,10 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from rdm_solo.plots.curves import note
 from rdm_solo.plots.epochs import ACCURACY
-from rdm_solo.plots.grouping import Group, groups, note
 from rdm_solo.plots.style import empty_panel, figure, finish, keys, panel_title, series, styled
 from rdm_solo.runs.folder import Run
+from rdm_solo.runs.groups import Group, groups
 
 __all__ = ["drawn_in_sweep", "sweep"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rdm_solo.methods.descriptions import ASYMMETRIES
 from rdm_solo.plots.eigenvalues import drawn_in_spectra, drawn_in_symmetric, drawn_in_variants
 from rdm_solo.plots.exponents import drawn_in_sweep
-from rdm_solo.plots.grouping import Group
+from rdm_solo.runs.groups import Group
 
 __all__ = ["DRAWINGS", "PREDICTION", "ROLES", "Columns", "Drawing"]
 

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rdm_solo import cli, runs
-from rdm_solo.plots.grouping import Group, counted_runs, groups, not_counted, run_name
 from rdm_solo.report import figures, verdicts
 from rdm_solo.report.measured import spread
 from rdm_solo.report.page import Report, page
 from rdm_solo.report.typesetting import relative, verbatim
 from rdm_solo.runs.files import write_whole
+from rdm_solo.runs.groups import Group, counted_runs, groups, not_counted, run_name
 
 __all__ = ["incomplete", "main", "open_in_browser", "text_table", "write"]
 

@@ -16,11 +16,11 @@ import numpy as np
 
 from rdm_solo import plots
 from rdm_solo.methods.descriptions import ASYMMETRIES, METHODS
-from rdm_solo.plots.grouping import Group, counted_runs
 from rdm_solo.report.captions import DRAWINGS, PREDICTION, ROLES, Columns
 from rdm_solo.report.measured import spread
 from rdm_solo.report.page import Picture
 from rdm_solo.runs.folder import Run
+from rdm_solo.runs.groups import Group, counted_runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,11 +12,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from rdm_solo import __version__
-from rdm_solo.plots.grouping import Group, counted_runs, runs_behind
 from rdm_solo.report import tables
 from rdm_solo.report.paper_comparison import against_paper
 from rdm_solo.report.typesetting import typeset
 from rdm_solo.report.verdicts import RULES, Verdict, verdicts
+from rdm_solo.runs.groups import Group, counted_runs, runs_behind
 
 __all__ = ["Picture", "Report", "page"]
 

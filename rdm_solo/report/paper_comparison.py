@@ -6,22 +6,20 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from rdm_solo import paper
-from rdm_solo.plots.grouping import Group, counted_runs
 from rdm_solo.report.measured import last, linear, linear_accuracies, spread
 from rdm_solo.report.tables import Table, global_batch
 from rdm_solo.runs.folder import Run
+from rdm_solo.runs.groups import Group, counted_runs
 from rdm_solo.runs.labels import exponent
+from rdm_solo.runs.settings import settings
 
 __all__ = ["against_paper"]
 
 PRINTED = ("online_predictors", "target_predictors", "imagenet", "byol", "alignment_cz_cplus")
 DATASETS = {row.dataset for row in paper.rows()}
-# Parts of a config that are compared with the preset, and keys in them that are not.
+# Parts of a config that are compared with the preset, beside the augmentation.
 COMPARED = ("method", "filter", "backbone", "optimizer", "scheduler", "batch_size")
-LOCAL = ("compile", "channels_last")
 
 
 def against_paper(groups: Sequence[Group]) -> tuple[Table | None, list[str]]:
@@ -135,21 +133,10 @@ def _preset(row: paper.Row) -> dict[str, Any] | None:
 
 def _leaves(config: Any) -> dict[str, Any]:
     """The settings that make a run the paper's, under dotted names."""
-    found: dict[str, Any] = {}
-
-    def walk(prefix: str, node: Any) -> None:
-        if isinstance(node, dict):
-            for name, inner in node.items():
-                walk(f"{prefix}.{name}", inner)
-        elif prefix.rpartition(".")[2] not in LOCAL:
-            found[prefix] = node
-
-    try:
-        plain: Any = OmegaConf.to_container(config, resolve=True)
-    except Exception:  # an environment variable of another machine, say
-        plain = OmegaConf.to_container(config)
-    for name in COMPARED:
-        walk(name, plain.get(name))
-    for number, pipeline in enumerate((plain["dataset"].get("views") or {}).get("pipelines") or []):
-        walk(f"view{number}", {k: v for k, v in pipeline.items() if not k.startswith("_")})
-    return found
+    views = "dataset.views.pipelines."
+    return {
+        name.replace(views, "view"): value
+        for name, value in settings(config, (*COMPARED, "dataset")).items()
+        if name.startswith(views) or not name.startswith("dataset.")
+        if not name.rpartition(".")[2].startswith("_")
+    }

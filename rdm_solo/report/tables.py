@@ -12,12 +12,12 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rdm_solo.plots.grouping import Group, counted_runs, listed, run_name, runs_behind
 from rdm_solo.report.measured import change, last, linear_accuracies, spread
 from rdm_solo.report.typesetting import relative
 from rdm_solo.report.verdicts import verdicts
 from rdm_solo.runs.files import OVERRIDES
 from rdm_solo.runs.folder import Run
+from rdm_solo.runs.groups import Group, counted_runs, listed, run_name, runs_behind
 from rdm_solo.runs.labels import exponent
 
 __all__ = ["Table", "against_p", "commands", "each", "global_batch", "last_values", "ran"]

@@ -14,16 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 from rdm_solo import cli
 from rdm_solo.runs.files import CHECKPOINT, CONFIG, write_whole
 from rdm_solo.runs.saved_config import read_config
+from rdm_solo.runs.settings import MODEL, differences
 
 __all__ = ["check_resume", "own_config"]
-
-# What a resumed run must share with the one that it goes on from; max_epochs may grow.
-SHARED = ("method", "filter", "p", "seed", "batch_size", "backbone", "optimizer", "scheduler")
-SHARED += ("dataset",)
-
-# What may change on another machine.
-LOCAL = ("root", "download", "workers", "skip_broken", "compile", "channels_last")
-
 
 # Where the parts of a saved config may come from.
 OWN = ("rdm_solo.data.", "rdm_solo.callbacks.", "rdm_solo.loggers.")
@@ -102,13 +95,13 @@ def check_resume(cfg: DictConfig, folder: Path) -> Path:
         raise ValueError(f"resume={folder} holds no {CHECKPOINT}; give a run's folder.")
     config = folder / CONFIG
     if config.is_file():
-        before = read_config(config)
-        for name in SHARED:
-            if _shared(before, name) != _shared(cfg, name):
-                raise ValueError(
-                    f"resume={folder} was run with another {name!r} than this command: leave "
-                    "that option out, since resume=... alone goes on by the run's own config."
-                )
+        # max_epochs may grow, and the trainer may be another machine's
+        apart = differences(read_config(config), cfg, (*MODEL, "seed"))
+        if apart:
+            raise ValueError(
+                f"resume={folder} was run with another {apart[0]!r} than this command: leave "
+                "that option out, since resume=... alone goes on by the run's own config."
+            )
     done = torch.load(checkpoint, map_location="cpu", weights_only=True)["epoch"] + 1
     if done >= cfg.max_epochs:
         raise ValueError(
@@ -116,15 +109,3 @@ def check_resume(cfg: DictConfig, folder: Path) -> Path:
             "max_epochs to go on."
         )
     return checkpoint
-
-
-def _shared(cfg: DictConfig, name: str) -> Any:
-    """That part of a config, without what may differ between machines."""
-    part = OmegaConf.to_container(cfg, resolve=True)[name]  # type: ignore[call-overload,index]
-
-    def strip(node: Any) -> Any:
-        if not isinstance(node, dict):
-            return node
-        return {key: strip(value) for key, value in node.items() if key not in LOCAL}
-
-    return strip(part)

@@ -64,7 +64,7 @@ def table(found: Sequence[Run]) -> str:
 
     Runs behind the others of their setting are in no mean, and named beneath.
     """
-    from rdm_solo.plots.grouping import counted_runs, groups, not_counted
+    from rdm_solo.runs.groups import counted_runs, groups, not_counted
 
     rows = groups(found)
     columns = {name: ACCURACIES[name] for name in _measured(found)} | COLUMNS

@@ -17,9 +17,9 @@ from rdm_solo import plots
 from rdm_solo.plots import style
 from rdm_solo.plots.eigenvalues import drawn_in_spectra, drawn_in_symmetric, drawn_in_variants
 from rdm_solo.plots.exponents import drawn_in_sweep
-from rdm_solo.plots.grouping import groups
 from rdm_solo.plots.style import BLUE, VERMILION, marked, series, styled, typeset
 from rdm_solo.runs import Run
+from rdm_solo.runs.groups import groups
 
 LONG = "a_filter_whose_name_somebody_chose_to_be_longer_than_any_panel_is_wide"
 

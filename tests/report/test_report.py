@@ -22,12 +22,12 @@ from support.written_runs import write_spectra
 
 from rdm_solo import cli, report, runs
 from rdm_solo.evaluate import roles
-from rdm_solo.plots.grouping import groups
 from rdm_solo.report import captions, entry, tables, typesetting, verdicts
 from rdm_solo.report import figures as report_figures
 from rdm_solo.report.page import Report, page
 from rdm_solo.report.paper_comparison import against_paper
 from rdm_solo.runs import failures, roles_file
+from rdm_solo.runs.groups import groups
 from rdm_solo.train import sweep
 
 HOSTILE = "<script>alert(1)</script> & \"'"

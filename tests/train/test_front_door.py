@@ -154,7 +154,7 @@ def test_ctrl_c_keeps_what_there_is_and_the_command_it_names_goes_on(tmp_path):
     arguments = ["rdm_solo.train", f"resume={tmp_path / 'run'}"]
     for refused, says in (
         (["method=byol"], "leave method=... out"),
-        (["optimizer.lr=3"], "another 'optimizer'"),
+        (["optimizer.lr=3"], "another 'optimizer.lr'"),
         ([f"max_epochs={len(before)}"], "raise max_epochs to go on"),
         (["batch_size=1", "max_epochs=400"], "batch_size must be"),
     ):

@@ -413,7 +413,7 @@ class TestResume:
         options = [*SMALL, "max_epochs=4", f"resume={tmp_path}"]
         new = tmp_path / "new"
         train.build(configure(*options, "filter=target_pow"), new)
-        with pytest.raises(ValueError, match="another 'filter'"):
+        with pytest.raises(ValueError, match=r"another 'filter\.name'"):
             train.build(configure(*options, "filter=identity"), new)
         with pytest.raises(ValueError, match="another 'p'"):
             train.build(configure(*options, "filter=target_pow", "p=-1"), new)

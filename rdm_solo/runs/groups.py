@@ -1,4 +1,4 @@
-"""Runs put together for a picture: a setting's seeds, their mean and range, and what is missing."""
+"""Runs grouped by setting: a group's runs differ in their seeds; means and ranges over these."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from omegaconf import OmegaConf
 
-from rdm_solo.plots.style import marked
 from rdm_solo.runs.folder import Run
+from rdm_solo.runs.settings import settings
 
 __all__ = [
     "Curve",
@@ -22,22 +20,12 @@ __all__ = [
     "groups",
     "listed",
     "not_counted",
-    "note",
     "over_seeds",
     "run_name",
     "runs_behind",
 ]
 
-# Parts of a config that make another setting of it; the rest is machine, seed and bookkeeping.
-SETTING = (
-    *("method", "filter", "p", "dataset", "backbone", "optimizer", "scheduler"),
-    *("max_epochs", "batch_size", "trainer"),
-)
-TRAINER = ("devices", "num_nodes", "accumulate_grad_batches", "precision", "gradient_clip_val")
-# Keys inside them that say where, and how fast.
-FREE = ("root", "download", "workers", "skip_broken", "compile", "channels_last")
-MANY = 40  # points without a line between that get small
-NAMED = 4  # runs that a note names one by one
+NAMED = 4  # runs that a line names one by one
 
 
 @dataclass(frozen=True)
@@ -48,22 +36,6 @@ class Curve:
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
-
-    def draw(self, axes: Axes, label: str = "", band: bool = True, **style: Any) -> None:
-        """A line, marked where its points are few, and a band over the seeds."""
-        measured = np.isfinite(self.x) & np.isfinite(self.mean)
-        x, mean, low, high = (v[measured] for v in (self.x, self.mean, self.low, self.high))
-        if style.get("linestyle") != "none":
-            style["markevery"] = marked(len(x))
-        elif len(x) > MANY:
-            style["markersize"] = 1.8
-        axes.plot(x, mean, label=label, **style)
-        if not band or not len(x) or np.array_equal(low, high):
-            return
-        if len(x) == 1:  # a band of one epoch has no width
-            axes.vlines(x, low, high, colors=style["color"], linewidth=1)
-        else:
-            axes.fill_between(x, low, high, color=style["color"], alpha=0.16, linewidth=0)
 
 
 @dataclass(frozen=True)
@@ -185,40 +157,19 @@ def groups(runs: Sequence[Run]) -> list[Group]:
         raise ValueError("There is no run to draw; give the folders of some that have begun.")
     several = len({run.dataset for run in runs}) > 1
     same: dict[str, dict[str, list[Run]]] = {}
-    settings: dict[str, dict[str, Any]] = {}
+    of_key: dict[str, dict[str, Any]] = {}
     for run in runs:
         label = f"{run.label}, {run.dataset}" if several else run.label
-        setting = _setting(run)
+        setting = settings(run.config)
         key = repr(sorted(setting.items()))
-        settings[key] = setting
+        of_key[key] = setting
         same.setdefault(label, {}).setdefault(key, []).append(run)
     found = []
     for label, keys in same.items():
-        suffixes = _suffixes([settings[key] for key in keys])
+        suffixes = _suffixes([of_key[key] for key in keys])
         for suffix, members in zip(suffixes, keys.values()):
             found.append(Group(label + suffix, tuple(members), suffix))
     return found
-
-
-def _setting(run: Run) -> dict[str, Any]:
-    """The config's settings under dotted names."""
-    flat: dict[str, Any] = {}
-
-    def walk(prefix: str, value: Any) -> None:
-        if isinstance(value, dict) and value:
-            for name, inner in value.items():
-                walk(f"{prefix}.{name}" if prefix else str(name), inner)
-        elif prefix.rpartition(".")[2] not in FREE:
-            flat[prefix] = value
-
-    config = OmegaConf.to_container(run.config)
-    assert isinstance(config, dict)
-    walk("", {name: config[name] for name in SETTING if name in config})
-    return {
-        name: value
-        for name, value in flat.items()
-        if not name.startswith("trainer.") or name.rpartition(".")[2] in TRAINER
-    }
 
 
 def _suffixes(settings: list[dict[str, Any]]) -> list[str]:
@@ -233,42 +184,6 @@ def _suffixes(settings: list[dict[str, Any]]) -> list[str]:
         number = sum(words == s.partition("#")[0].strip(" ()") for s in suffixes)
         suffixes.append(f" ({words})" if not number else f" ({words}) #{number + 1}")
     return suffixes
-
-
-def note(
-    drawn: Sequence[Group], lacking: dict[str, list[Run]] | None = None, thin: bool = False
-) -> str:
-    """The line beneath: how many seeds, which runs did not end, which lack what is drawn.
-
-    ``thin`` says that runs behind the others are drawn, as lines of their own.
-    """
-    counts = sorted({len(counted_runs(group)) for group in drawn})
-    left = [run for group in drawn for run in runs_behind(group)]
-    said = []
-    if counts and counts[-1] > 1:
-        seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-        said.append(f"Mean of n = {seeds} seeds; band: smallest to largest.")
-    short = [run for group in drawn for run in counted_runs(group) if run.epochs < _asked(run)]
-    if short:
-        said.append(f"Unfinished: {listed(map(_so_far, short))}.")
-    if left:
-        how = "a thin line, not in the mean" if thin else "not drawn"
-        said.append(
-            f"With fewer epochs than others of its setting, {how}: {listed(map(_so_far, left))}."
-        )
-    for what, runs in (lacking or {}).items():
-        missing = [run_name(run) for run in runs if not any(run is other for other in left)]
-        if missing:
-            said.append(f"Without {what}: {listed(missing)}.")
-    return " ".join(said)
-
-
-def _asked(run: Run) -> int:
-    return int(run.config.get("max_epochs", 0))
-
-
-def _so_far(run: Run) -> str:
-    return f"{run_name(run)} ({run.epochs} of {_asked(run) or '?'} epochs)"
 
 
 def run_name(run: Run) -> str:

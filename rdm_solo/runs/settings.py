@@ -1,0 +1,83 @@
+"""What makes two runs the same setting: the options that belong to it, by their dotted names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+__all__ = ["LOCAL", "MODEL", "SETTING", "differences", "settings"]
+
+# Parts of a config that say what is trained, on what and how.
+MODEL = ("method", "filter", "p", "dataset", "backbone", "optimizer", "scheduler", "batch_size")
+# Runs that agree in these, and differ in their seeds, are repetitions of one setting.
+SETTING = (*MODEL, "max_epochs", "trainer")
+# Options inside them that belong to the machine: where data are, how fast it works.
+LOCAL = ("root", "download", "workers", "skip_broken", "compile", "channels_last")
+# All of the trainer's options that change results.
+TRAINER = ("devices", "num_nodes", "accumulate_grad_batches", "precision", "gradient_clip_val")
+
+ASKS_A_RESOLVER = re.compile(r"\$\{[^}]*:")
+
+
+def settings(config: Any, parts: Sequence[str] = SETTING) -> dict[str, Any]:
+    """The options of those parts of a config that belong to a setting, by their dotted names.
+
+    References to other options are followed. Environment variables are not read.
+
+    >>> settings({"p": -0.5, "seed": 1, "optimizer": {"lr": 0.1}, "dataset": {"root": "data"}})
+    {'p': -0.5, 'optimizer.lr': 0.1}
+    """
+    plain = _plain(config)
+    found: dict[str, Any] = {}
+
+    def walk(name: str, value: Any) -> None:
+        if isinstance(value, Mapping) and value:
+            for key, inner in value.items():
+                walk(f"{name}.{key}", inner)
+        elif isinstance(value, list) and any(isinstance(inner, Mapping) for inner in value):
+            walk(name, dict(enumerate(value)))
+        elif name.rpartition(".")[2] not in LOCAL:
+            found[name] = value
+
+    for part in parts:
+        if part == "trainer":
+            options = plain.get(part) or {}
+            found |= {f"trainer.{name}": options[name] for name in TRAINER if name in options}
+        elif part in plain:
+            walk(part, plain[part])
+    return found
+
+
+def differences(one: Any, other: Any, parts: Sequence[str] = SETTING) -> list[str]:
+    """The dotted names of the options in which two configs differ.
+
+    >>> differences({"p": -0.5, "seed": 1}, {"p": -1, "seed": 2})
+    ['p']
+    """
+    a, b = settings(one, parts), settings(other, parts)
+    missing = object()
+    return [name for name in a | b if a.get(name, missing) != b.get(name, missing)]
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    unresolved: Any = OmegaConf.to_container(config) if OmegaConf.is_config(config) else config
+    try:
+        resolved: Any = OmegaConf.to_container(OmegaConf.create(_inert(unresolved)), resolve=True)
+    except OmegaConfBaseException:  # a reference to what is not there
+        resolved = unresolved
+    return dict(resolved)
+
+
+def _inert(node: Any) -> Any:
+    """The same tree with what a resolver, such as oc.env, would fill in left as text."""
+    if isinstance(node, Mapping):
+        return {key: _inert(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_inert(value) for value in node]
+    if isinstance(node, str) and ASKS_A_RESOLVER.search(node):
+        return node.replace("${", "\\${")
+    return node

@@ -1,0 +1,72 @@
+"""What belongs to a setting, for every place that compares runs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from rdm_solo.cli import config_folder
+from rdm_solo.runs.settings import LOCAL, MODEL, SETTING, differences, settings
+
+
+def configure(*overrides: str):
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        return compose("config", overrides=["filter=target_pow", *overrides])
+
+
+@pytest.mark.parametrize(
+    ("override", "name"),
+    [
+        ("p=-1", "p"),
+        ("optimizer.lr=3", "optimizer.lr"),
+        ("method.kwargs.proj_output_dim=64", "method.kwargs.proj_output_dim"),
+        ("batch_size=17", "batch_size"),
+        ("max_epochs=7", "max_epochs"),
+        ("trainer.precision=bf16-mixed", "trainer.precision"),
+        ("dataset.image_size=48", "dataset.image_size"),
+        ("dataset.views.pipelines.0.blur=0.25", "dataset.views.pipelines.0.blur"),
+    ],
+)
+def test_an_option_of_the_setting_is_named(override, name):
+    assert name in differences(configure(), configure(override))
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        *("seed=5", "trainer.enable_progress_bar=false", "diagnostics.every_n_epochs=2"),
+        *("backbone.compile=default", "backbone.channels_last=true", "watch.stop=true"),
+        "++trainer.limit_val_batches=2",
+    ],
+)
+def test_seed_machine_and_measurement_are_none_of_the_setting(override):
+    assert differences(configure(), configure(override)) == []
+
+
+def test_what_is_local_is_left_out_at_any_depth():
+    node = dict.fromkeys(LOCAL, 1)
+    assert settings({"dataset": {**node, "source": {**node, "kept": 2}}}) == {
+        "dataset.source.kept": 2
+    }
+
+
+def test_a_config_and_the_resolved_copy_in_a_summary_are_one_setting():
+    cfg = configure()
+    summary = json.loads(json.dumps(OmegaConf.to_container(cfg, resolve=True)))
+    assert differences(cfg, summary) == []
+    assert differences(cfg, summary, (*MODEL, "seed", "diagnostics")) == []
+
+
+def test_environment_variables_are_not_read(monkeypatch):
+    monkeypatch.setenv("SECRET", "told")
+    cfg = OmegaConf.create({"p": "${oc.env:SECRET}", "backbone": {"name": "${p}", "width": 8}})
+    found = settings(cfg)
+    assert "told" not in str(found)
+    assert found["backbone.width"] == 8
+
+
+def test_a_reference_to_nothing_is_left_as_it_is():
+    assert settings({"p": "${gone}", "batch_size": 8}, SETTING) == {"p": "${gone}", "batch_size": 8}
