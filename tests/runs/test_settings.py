@@ -46,6 +46,15 @@ def test_seed_machine_and_measurement_are_none_of_the_setting(override):
     assert differences(configure(), configure(override)) == []
 
 
+def test_data_may_have_moved():
+    """Where the files lie is no part of the experiment; their size is."""
+    cfg = configure("dataset=cifar10", "dataset.root=/here")
+    moved = configure("dataset=cifar10", "dataset.root=/there", "dataset.download=true")
+    other = configure("dataset=cifar10", "dataset.root=/here", "dataset.image_size=28")
+    assert differences(cfg, moved, MODEL) == []
+    assert "dataset.image_size" in differences(cfg, other, MODEL)
+
+
 def test_what_is_local_is_left_out_at_any_depth():
     node = dict.fromkeys(LOCAL, 1)
     assert settings({"dataset": {**node, "source": {**node, "kept": 2}}}) == {

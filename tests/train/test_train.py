@@ -21,7 +21,7 @@ from rdm_solo.data.images import DataError
 from rdm_solo.lightning import pl
 from rdm_solo.runs import spectra_files
 from rdm_solo.runs.columns import COLUMNS
-from rdm_solo.train import derived_values, resuming
+from rdm_solo.train import derived_values
 
 
 @pytest.fixture(scope="module")
@@ -417,14 +417,6 @@ class TestResume:
             train.build(configure(*options, "filter=identity"), new)
         with pytest.raises(ValueError, match="another 'p'"):
             train.build(configure(*options, "filter=target_pow", "p=-1"), new)
-
-    def test_data_may_have_moved(self):
-        """Where the files lie and how many processes read them is no part of the experiment."""
-        cfg = configure("dataset=cifar10", "dataset.root=/here")
-        moved = configure("dataset=cifar10", "dataset.root=/there", "dataset.download=true")
-        other = configure("dataset=cifar10", "dataset.root=/here", "dataset.image_size=28")
-        assert resuming._shared(cfg, "dataset") == resuming._shared(moved, "dataset")
-        assert resuming._shared(cfg, "dataset") != resuming._shared(other, "dataset")
 
     def test_swavs_queue_is_resumed(self, tmp_path):
         """A run broken off after one of two epochs ends as the uninterrupted one."""
