@@ -1,11 +1,10 @@
 """Arguments of the commands, and answers to the user."""
 
-from rdm_solo.cli.answers import Refusal, fail, make_folder, say_anything, sentences
+from rdm_solo.cli.answers import fail, make_folder, say_anything, sentences
 from rdm_solo.cli.arguments import command, compose, quote_paths
 from rdm_solo.cli.config_files import config_folder
 
 __all__ = [
-    "Refusal",
     "command",
     "compose",
     "config_folder",

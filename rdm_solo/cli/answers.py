@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ["Refusal", "fail", "first_line", "make_folder", "say_anything", "sentences"]
+__all__ = ["fail", "first_line", "make_folder", "say_anything", "sentences"]
 
 
 def say_anything() -> None:
@@ -20,19 +20,11 @@ def say_anything() -> None:
             stream.reconfigure(errors="replace")
 
 
-class Refusal(SystemExit):
-    """Ends the process with status 2; ``message`` is the sentence that was printed."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(2)
-        self.message = message
-
-
 def fail(message: str) -> NoReturn:
     """Print one sentence and end the process with status 2."""
     sys.stderr.write(f"error: {message}\n")  # in one piece: another process may print the same
     sys.stderr.flush()
-    raise Refusal(message)
+    raise SystemExit(2)
 
 
 @contextlib.contextmanager

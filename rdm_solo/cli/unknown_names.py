@@ -41,9 +41,16 @@ def check_keys(overrides: Sequence[str], config: str, own: str | None = None) ->
 
     ``own`` is a folder that the user gave as ``--config-dir``.
     """
+    sections = _sections(config)
     for override in overrides:
         key = key_of(override)
         group, _, leaf = key.partition(".")
+        value = override.partition("=")[2]
+        if key in sections and not override.startswith("~") and not value.startswith("{"):
+            raise ValueError(
+                f"{key} holds several options, so {override} is no value of it; --help lists them "
+                f"as {key}.NAME"
+            )
         if leaf == "name" and (config_folder() / group).is_dir():
             raise ValueError(
                 f"{key} only names the choice that was made; write {group}=... instead"
@@ -58,6 +65,16 @@ def check_keys(overrides: Sequence[str], config: str, own: str | None = None) ->
         sentence = _unknown_key(overrides, config, own)
         if sentence:
             raise ValueError(sentence)
+
+
+def _sections(config: str) -> set[str]:
+    """Keys that stand for several options."""
+    from omegaconf import OmegaConf
+
+    plain: Any = OmegaConf.to_container(OmegaConf.load(config_folder() / f"{config}.yaml"))
+    top = {key for key, value in plain.items() if isinstance(value, dict)}
+    below = {f"{key}.kwargs" for key in (*top, "method") if key != "hydra"}
+    return top | below | {"method.momentum", "dataset.views"}
 
 
 def explain(error: Exception, overrides: Sequence[str], config: str, own: str | None = None) -> str:

@@ -44,7 +44,12 @@ def check(cfg: DictConfig) -> None:
     _check_watch(cfg.watch, bool(cfg.diagnostics.every_n_epochs))
     _check_method(cfg)
     _check_compile(cfg.backbone.compile)
-    check_number("scheduler.warmup_epochs", cfg.scheduler.warmup_epochs, 0)
+    for name in ("warmup_epochs", "warmup_start_lr", "min_lr"):
+        check_number(f"scheduler.{name}", cfg.scheduler[name], 0)
+    if not isinstance(cfg.backbone.name, str):
+        raise ValueError(
+            f"backbone.name must be a name such as resnet18, got {cfg.backbone.name!r}."
+        )
     check_number("knn.temperature", cfg.knn.temperature, 1e-6)
     if cfg.backbone.stem not in ("small", "imagenet"):
         raise ValueError(f"backbone.stem must be 'small' or 'imagenet', got {cfg.backbone.stem!r}.")
