@@ -85,7 +85,8 @@ def _run_of_a_sweep(cfg: DictConfig, folder: Path) -> None:
     except Exception as error:
         answer = isinstance(error, _Answer)
         reason = str(error) if answer else failures.reason(error)
-        earlier = {failures.of(path.parent) for path in folder.parent.glob(f"*/{FAILED}")}
+        others = (path.parent for path in folder.parent.glob(f"*/{FAILED}"))
+        earlier = {failures.of(other) for other in others if other != folder}
         failures.note(folder, reason)
         if not answer:
             log.error("the run failed; the sweep goes on", exc_info=error)

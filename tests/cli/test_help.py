@@ -54,7 +54,7 @@ def test_every_option_is_explained(config, choices, capsys, monkeypatch):
     assert max(map(len, text.splitlines())) <= 100
     cfg = cli.compose(config, choices)
     for key in cfg:
-        if key not in ("filter", "dataset", "logger"):
+        if key not in ("filter", "dataset", "logger", "callbacks"):
             assert any(name == key or name.startswith(f"{key}.") for name in options), key
 
 
@@ -73,7 +73,7 @@ def test_groups_of_the_command_alone_are_listed_with_a_line_for_each_option(caps
             assert len(listed[f"{group}={path.stem}"]) > 5
     assert "byol_learnable" in listed["experiment=cifar10/"]
     assert {name.partition("=")[0] for name in listed} == {
-        *("dataset", "experiment", "filter", "logger", "method", "trainer")
+        *("callbacks", "dataset", "experiment", "filter", "logger", "method", "trainer")
     }
 
 

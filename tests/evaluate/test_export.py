@@ -19,6 +19,7 @@ from rdm_solo.methods import weight_files
 
 RESNET = [o for o in SMALL if not o.startswith("backbone.")] + ["backbone.name=resnet18"]
 RESNET += ["dataset.num_train=16", "dataset.num_val=16", "max_epochs=1"]
+RESNET += ["knn.k=5"]
 RESNET += ["scheduler.warmup_epochs=0", "backbone.kwargs.zero_init_residual=false"]
 
 
