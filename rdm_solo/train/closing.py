@@ -22,7 +22,7 @@ from rdm_solo.runs import metrics_file
 from rdm_solo.runs.files import CHECKPOINT, FIGURES, METRICS, SUMMARY, write_whole
 
 if TYPE_CHECKING:
-    from rdm_solo.train.training import Parts
+    from rdm_solo.train.parts import Parts
 
 __all__ = ["closing_table", "write"]
 

@@ -12,7 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import cli
 from rdm_solo.runs.files import CONFIG, FAILED, write_whole
-from rdm_solo.train.training import AnotherProcessFailed, build, fit, is_first_process
+from rdm_solo.train.parts import is_first_process
+from rdm_solo.train.training import AnotherProcessFailed, build, fit
 
 log = logging.getLogger("rdm_solo")
 

@@ -30,7 +30,7 @@ def own_config(argv: list[str]) -> tuple[DictConfig, Path]:
     the options that were typed beside it.
     """
     from rdm_solo.train import checks
-    from rdm_solo.train.training import is_first_process
+    from rdm_solo.train.parts import is_first_process
 
     cli.say_anything()
     console = logging.StreamHandler(sys.stdout)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,34 +14,16 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.runs import failures
 from rdm_solo.runs.files import CHECKPOINT, FAILED, METRICS
+from rdm_solo.train.parts import Parts, is_first_process
 
 if TYPE_CHECKING:
-    from rdm_solo.callbacks import CollapseWatch
-    from rdm_solo.train.child_processes import Children
+    pass
 
 log = logging.getLogger("rdm_solo")
 
 
-# Of torchrun, Lightning and srun, in the order in which Lightning asks.
-RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
-
-
 class AnotherProcessFailed(RuntimeError):
     """The run failed in another of its processes first, which has given the reason."""
-
-
-@dataclass
-class Parts:
-    """Everything that a run is made of."""
-
-    trainer: Any
-    model: Any
-    data: Any
-    derived: dict[str, Any]
-    checkpoint: Path | None  # where a resumed run goes on
-    watch: CollapseWatch
-    children: Children
-    threads: int | None  # of the CPU; None: as many as torch takes
 
 
 def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, Any]:
@@ -234,12 +214,6 @@ def _trainer(
     except refusals as error:
         reason = str(error).removeprefix("Trainer.__init__() ")
         raise ValueError(f"Lightning's Trainer refuses trainer=...: {reason}") from error
-
-
-def is_first_process() -> bool:
-    """Whether this is the first process; before the Trainer is built, its launcher has said so."""
-    given = (os.environ[name] for name in RANK_VARIABLES if name in os.environ)
-    return next(given, "0") == "0"
 
 
 def _say_what_begins(cfg: DictConfig, folder: Path) -> None:

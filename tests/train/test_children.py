@@ -13,7 +13,7 @@ from support.small_runs import QUICK, SMALL
 
 from rdm_solo.runs import failures
 from rdm_solo.runs.files import FAILED
-from rdm_solo.train import training
+from rdm_solo.train import parts
 
 FATHER = """
 import subprocess, sys, time
@@ -79,12 +79,12 @@ def test_what_one_process_alone_has_met_is_said_once(tmp_path):
 
 @pytest.mark.parametrize("launcher", ["RANK", "LOCAL_RANK", "SLURM_PROCID"])
 def test_one_process_alone_announces_the_run(launcher, monkeypatch):
-    for name in training.RANK_VARIABLES:
+    for name in parts.RANK_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    assert training.is_first_process()
+    assert parts.is_first_process()
     for rank, speaks in (("0", True), ("1", False)):
         monkeypatch.setenv(launcher, rank)
-        assert training.is_first_process() == speaks
+        assert parts.is_first_process() == speaks
 
 
 def test_the_first_reason_is_kept(tmp_path):
