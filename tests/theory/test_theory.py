@@ -545,3 +545,9 @@ def test_refusals_name_the_argument():
     ):
         with pytest.raises(ValueError, match=says):
             call()
+
+
+def test_a_direction_that_the_target_lacks_takes_nothing_from_the_positives():
+    lam_p, lam_z, lam_plus = (torch.tensor([1.0, x]) for x in (0.5, 0.0, 0.3))
+    updated = theory.updated_eigenvalues(lam_p, lam_z, lam_plus, alpha=0.5)
+    assert float(updated[1]) == 0.25 * 0.5
