@@ -49,8 +49,8 @@ class Recorded:
         self.observer.listen()
         self.step()
         start = self._now()
-        heard = self.observer.take(VIEWS)
-        self.metric.update(heard.online, heard.target, heard.positive, heard.projection)
+        outputs = self.observer.take(VIEWS)
+        self.metric.update(outputs.online, outputs.target, outputs.positive, outputs.projection)
         self.seconds.append(self._now() - start)
 
     def _now(self) -> float:
@@ -67,7 +67,7 @@ def bench_spectra(runs: int, device: str, batch: int, size: int, extra: list[str
     plain, watched, reading = interleaved([step, recorded, recorded.metric.compute], runs, device)
 
     steps = IMAGES // batch
-    heard = recorded_steps(steps, batch, options.max_rows)
+    recorded_count = recorded_steps(steps, batch, options.max_rows)
     work, read = statistics.median(recorded.seconds[1:]), statistics.median(reading)
     epoch = steps * statistics.median(plain)
     print(f"k = {recorded.metric.dim}, batch {batch}, {size} px; medians of {runs} rounds")
@@ -75,13 +75,14 @@ def bench_spectra(runs: int, device: str, batch: int, size: int, extra: list[str
     difference = statistics.median(b - a for a, b in zip(plain, watched))
     print(f"recording it takes      {work:>10.3f} s (the steps' difference: {difference:.3f} s)")
     print(f"eigenvalues and curves  {read:>10.3f} s, once an epoch")
-    share = (heard * work + read) / epoch
+    share = (recorded_count * work + read) / epoch
     print(
-        f"an epoch of {IMAGES} images: {steps} steps, {heard} recorded (max_rows="
-        f"{options.max_rows}): {heard * work + read:.1f} s of {epoch:.0f} s, {share:.2%}"
+        f"an epoch of {IMAGES} images: {steps} steps, {recorded_count} recorded (max_rows="
+        f"{options.max_rows}): {recorded_count * work + read:.1f} s of {epoch:.0f} s, {share:.2%}"
     )
     shares = [
-        (heard * w + r) / (steps * s) for s, w, r in zip(plain, recorded.seconds[1:], reading)
+        (recorded_count * w + r) / (steps * s)
+        for s, w, r in zip(plain, recorded.seconds[1:], reading)
     ]
     print(f"round by round {min(shares):.2%}..{max(shares):.2%}")
     return share

@@ -70,8 +70,8 @@ class CollapseWatch(pl.Callback):  # type: ignore[misc,name-defined]
         if reading is None:
             return
         self.readings = [*self.readings, reading][-max(IN_A_ROW, self.bounds.gap_epochs or 0) :]
-        told = {warning["kind"] for warning in self.warnings}
-        new = [kind for kind in kinds_of_collapse(self.readings, self.bounds) if kind not in told]
+        warned = {warning["kind"] for warning in self.warnings}
+        new = [kind for kind in kinds_of_collapse(self.readings, self.bounds) if kind not in warned]
         new = trainer.strategy.broadcast(new)
         for kind in new:
             why = self.advise(kind, epoch=reading.epoch - 1)

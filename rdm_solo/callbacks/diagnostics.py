@@ -51,9 +51,9 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
         self.hidden: Correlation | None = None
         self.latest: Spectra | None = None
         self.observer: Observer | None = None
-        self._rows = 0  # of a heard step, over all processes; 0: none was heard yet
-        self._steps = 0  # heard in this epoch
-        self._told: set[str] = set()
+        self._rows = 0  # of a recorded step, over all processes; 0: none recorded yet
+        self._steps = 0  # recorded in this epoch
+        self._warned: set[str] = set()
 
     @staticmethod
     def of(trainer: Any) -> Diagnostics | None:
@@ -102,26 +102,26 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
     ) -> None:
         if self.observer is None or not self.observer.listening:
             return
-        heard = self.observer.take(getattr(pl_module, "num_large_crops", None), outputs)
-        self._rows = self._rows or len(heard.online) * trainer.world_size
+        recorded = self.observer.take(getattr(pl_module, "num_large_crops", None), outputs)
+        self._rows = self._rows or len(recorded.online) * trainer.world_size
         self._steps += 1
-        self._add(heard)
+        self._add(recorded)
 
-    def _add(self, heard: Outputs) -> None:
+    def _add(self, outputs: Outputs) -> None:
         assert self.observer is not None
         if self.metric is None:
             self.metric = BranchSpectra(
-                heard.online.shape[1],
+                outputs.online.shape[1],
                 self.observer.normalize,
                 self.observer.m,
                 self.max_dim,
                 self.sample,
-            ).to(heard.online.device)
-            if heard.hidden is not None:
-                self.hidden = Correlation(heard.hidden.shape[1]).to(heard.online.device)
-        self.metric.update(heard.online, heard.target, heard.positive, heard.projection)
-        if self.hidden is not None and heard.hidden is not None:
-            self.hidden.update(heard.hidden)
+            ).to(outputs.online.device)
+            if outputs.hidden is not None:
+                self.hidden = Correlation(outputs.hidden.shape[1]).to(outputs.online.device)
+        self.metric.update(outputs.online, outputs.target, outputs.positive, outputs.projection)
+        if self.hidden is not None and outputs.hidden is not None:
+            self.hidden.update(outputs.hidden)
 
     @staticmethod
     def _counts(trainer: Any, metric: BranchSpectra) -> tuple[int, int]:
@@ -174,6 +174,6 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
             )
 
     def _warn(self, what: str, once: str) -> None:
-        if once not in self._told:
-            self._told.add(once)
+        if once not in self._warned:
+            self._warned.add(once)
             log.warning(f"warning: {what}")

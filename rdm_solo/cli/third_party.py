@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import warnings
 
-__all__ = ["hush"]
+__all__ = ["silence_notices"]
 
 
-def hush() -> None:
+def silence_notices() -> None:
     """Silence them in this process; what is not named here is shown."""
     # Lightning's lines on the devices that it did not find, its tips, and the rank of each process.
     for name in ("lightning.pytorch", "pytorch_lightning", "lightning.fabric", "lightning_fabric"):

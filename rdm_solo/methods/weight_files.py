@@ -100,8 +100,8 @@ def assumed(weights: Weights, spec: Spec) -> str | None:
 
     None where the file is an export or has solo-learn's names, or where nothing is assumed.
     """
-    told = weights.spec is not None or weights.prefix != ""
-    if told or spec.stem != "small" or "conv1.weight" not in weights.state:
+    certain = weights.spec is not None or weights.prefix != ""
+    if certain or spec.stem != "small" or "conv1.weight" not in weights.state:
         return None
     stem = "conv1 with padding 2, no max-pooling"
     log.warning(

@@ -15,9 +15,8 @@ def reason(error: BaseException) -> str:
     >>> reason(RuntimeError("no room\\nleft"))
     'RuntimeError: no room'
     """
-    told: str | None = getattr(error, "message", None)  # a sentence that answers the user
     lines = str(error).splitlines()
-    return told or f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
 
 
 def note(folder: Path, why: str) -> str | None:

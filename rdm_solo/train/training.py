@@ -110,7 +110,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     from rdm_solo.train.child_processes import Children
     from rdm_solo.train.interruption import SaysThatItStops
 
-    third_party.hush()
+    third_party.silence_notices()
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     model = methods.build(full)
     number = threads.chosen(cfg, model.backbone, solo_learn.input_channels(full), views, derived)

@@ -122,3 +122,10 @@ def test_outside_a_flat_spectrum_the_target_grows_with_the_online_eigenvalue():
     """A flat spectrum shows no slope; in proportion is what a scale alone would do."""
     found = rank_path.relation(torch.ones(2), torch.ones(2))(torch.tensor([4.0, 0.5]))
     torch.testing.assert_close(found, torch.tensor([4.0, 0.5]).double(), rtol=1e-9, atol=0)
+
+
+def test_a_filter_that_falls_within_the_spectrum_has_no_inverse_there():
+    """sigma |log sigma| falls between 1/e and 1; both spectra are then paired by rank."""
+    found = seen("online", "log", sigma=torch.linspace(4, 0.5, 32, dtype=torch.float64))
+    lam_p, lam_z = (lam.sort(descending=True).values for lam in (found.lam_p, found.lam_z))
+    torch.testing.assert_close(filter_effect.relation(found)(lam_p), lam_z, rtol=1e-9, atol=0)
