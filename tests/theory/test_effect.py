@@ -129,3 +129,9 @@ def test_a_filter_that_falls_within_the_spectrum_has_no_inverse_there():
     found = seen("online", "log", sigma=torch.linspace(4, 0.5, 32, dtype=torch.float64))
     lam_p, lam_z = (lam.sort(descending=True).values for lam in (found.lam_p, found.lam_z))
     torch.testing.assert_close(filter_effect.relation(found)(lam_p), lam_z, rtol=1e-9, atol=0)
+
+
+def test_the_relation_holds_over_spectra_of_three_decades():
+    found = seen("online", "log1p", sigma=torch.logspace(3, 0, 32, dtype=torch.float64))
+    lam_z = filter_effect.relation(found)(found.lam_p)
+    torch.testing.assert_close(lam_z, found.lam_z, rtol=1e-3, atol=0)
