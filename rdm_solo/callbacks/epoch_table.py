@@ -7,13 +7,14 @@ from typing import Any
 
 from rdm_solo.lightning import pl
 from rdm_solo.runs import metrics_file
-from rdm_solo.runs.columns import COLUMNS, LOGITS
+from rdm_solo.runs.columns import COLUMNS
 
 __all__ = ["EpochTable"]
 
 
 class EpochTable(pl.Callback):  # type: ignore[misc,name-defined]
-    """``metrics.csv``: one row an epoch, the columns above; what was not measured stays empty."""
+    """``metrics.csv``: one row an epoch, the columns of
+    :data:`~rdm_solo.runs.columns.COLUMNS`; what was not measured stays empty."""
 
     after = ("Diagnostics", "WeightedKNN")
 
@@ -27,14 +28,13 @@ class EpochTable(pl.Callback):  # type: ignore[misc,name-defined]
             self.rows = metrics_file.begin(self.folder, trainer.current_epoch, self.resume)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        for name in [*COLUMNS, LOGITS]:  # Lightning keeps a value until it is logged again
+        for name in COLUMNS:  # Lightning keeps a value until it is logged again
             trainer.callback_metrics.pop(name, None)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         metrics = trainer.callback_metrics  # reduces over processes: all of them come here
         if not trainer.is_global_zero:
             return
-        row = {name: float(metrics[name]) for name in [*COLUMNS, LOGITS] if name in metrics}
+        row = {name: float(metrics[name]) for name in COLUMNS if name in metrics}
         self.rows.append({"epoch": trainer.current_epoch + 1, **row})
-        columns = [*COLUMNS, LOGITS] if any(LOGITS in row for row in self.rows) else COLUMNS
-        metrics_file.write(self.folder, self.rows, columns)
+        metrics_file.write(self.folder, self.rows, COLUMNS)

@@ -10,45 +10,15 @@ from typing import Any
 
 from rdm_solo import cli
 from rdm_solo.loggers.charts import CHARTS, PICTURE
+from rdm_solo.runs import columns
 from rdm_solo.runs.files import write_whole
 
 __all__ = ["build", "main", "specification"]
 
 NAME = "Rank differential"
 
-# Panels that draw columns of metrics.csv over epochs: section, then title and columns.
-CURVES: dict[str, dict[str, list[str]]] = {
-    "Effective rank": {
-        "Effective rank of both branches": ["erank/online", "erank/target"],
-        "Gap (target - online; above 0: the mechanism works)": ["erank/gap"],
-        "Projection, before any filter": ["erank/projection"],
-    },
-    "Filter": {
-        "Monotonicity of the filter (1: low-pass)": [
-            "filter/monotonicity",
-            "filter/monotonicity_directional",
-        ],
-        "Eigenspace alignment": [
-            "alignment/online_target",
-            "alignment/online_target_weighted",
-            "alignment/target_positive",
-        ],
-    },
-    "Training": {
-        "Accuracy on clean images, %": ["val/knn_acc1", "val/acc1"],
-        "Loss": ["train/loss"],
-        "Feature variance (towards 0: collapse)": ["feature/variance"],
-    },
-}
-# Panels with a point for each run: y against p.
-AGAINST_P = {
-    "kNN accuracy against p": "val/knn_acc1",
-    "Linear probe against p": "linear/top1",
-    "Final gap against p": "erank/gap",
-    "Final effective rank of the target against p": "erank/target",
-}
 # Beside the runs' names, which have method and filter.
-COLUMNS = ["config:p", "config:seed", "summary:val/knn_acc1", "summary:erank/gap"]
+PINNED = ["config:p", "config:seed", "summary:val/knn_acc1", "summary:erank/gap"]
 
 
 def build(project: str, entity: str, sweep: str | None = None) -> Any:
@@ -56,37 +26,41 @@ def build(project: str, entity: str, sweep: str | None = None) -> Any:
     import wandb_workspaces.expr as expr
     import wandb_workspaces.workspaces as ws
 
-    sections = [
-        ws.Section(name=name, panels=[_curves(*panel) for panel in panels.items()], is_open=True)
-        for name, panels in CURVES.items()
-    ]
-    sections[1].panels = [*sections[1].panels, *_charts()]
-    sections.insert(1, ws.Section(name="Against p", panels=_against_p(), is_open=True))
+    sections = {"Over epochs": _over_epochs(), "Against p": _against_p(), "Spectra": _charts()}
     return ws.Workspace(
         entity=entity,
         project=project,
         name=NAME if sweep is None else f"{NAME}, {sweep}",
-        sections=sections,
+        sections=[
+            ws.Section(name=title, panels=panels, is_open=True)
+            for title, panels in sections.items()
+        ],
         settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=30),
         runset_settings=ws.RunsetSettings(
             filters=expr.And(expr.Config("sweep_folder") == sweep) if sweep else "",
-            pinned_columns=list(COLUMNS),
+            pinned_columns=PINNED,
         ),
     )
 
 
-def _curves(title: str, names: list[str]) -> Any:
-    import wandb_workspaces.reports.v2 as wr
-
-    return wr.LinePlot(title=title, x="epoch", y=list(names), title_x="epoch")
-
-
-def _against_p() -> list[Any]:
+def _over_epochs() -> list[Any]:
     import wandb_workspaces.reports.v2 as wr
 
     return [
-        wr.ScatterPlot(title=title, x=wr.Config("p"), y=wr.SummaryMetric(name))
-        for title, name in AGAINST_P.items()
+        wr.LinePlot(title=title, x="epoch", y=[column.name for column in shown], title_x="epoch")
+        for title, shown in columns.charts().items()
+    ]
+
+
+def _against_p() -> list[Any]:
+    """A point for each run: its last value against p."""
+    import wandb_workspaces.reports.v2 as wr
+
+    return [
+        wr.ScatterPlot(
+            title=f"{column.words} against p", x=wr.Config("p"), y=wr.SummaryMetric(column.name)
+        )
+        for column in columns.compared()
     ]
 
 

@@ -12,12 +12,11 @@ import numpy as np
 
 from rdm_solo.lightning import pl
 from rdm_solo.loggers.run_logger import RunInfo, RunLogger
-
-__all__ = ["HYPERPARAMETERS", "METRICS", "TensorBoard"]
+from rdm_solo.runs import columns
 
 FOLDER = "tensorboard"
 
-# The columns of the HPARAMS tab; one list for all runs, as TensorBoard shows a whole sweep by the
+# The settings in the HPARAMS tab; one list for all runs, as TensorBoard shows a whole sweep by the
 # list of its first run.
 HYPERPARAMETERS: dict[str, type] = {
     "method": str,
@@ -32,16 +31,6 @@ HYPERPARAMETERS: dict[str, type] = {
     "epochs": int,
     "seed": int,
 }
-METRICS = [
-    "val/acc1",
-    "val/knn_acc1",
-    "linear/top1",
-    "erank/online",
-    "erank/target",
-    "erank/gap",
-    "feature/variance",
-    "train/loss",
-]
 # Hyperparameters and how the run ended are in files of their own. TensorBoard shows the first of
 # each that it reads, so a run that goes on must not keep those of the run before.
 SUFFIX = ".hparams"
@@ -68,9 +57,9 @@ class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc
             run.folder, name=FOLDER, version="", default_hp_metric=False, purge_step=run.step
         )
         made.record = {"folder": FOLDER}
-        columns = {name: kind() for name, kind in HYPERPARAMETERS.items()}
-        experiment, _, _ = hparams(columns, dict.fromkeys(METRICS, 0.0))
-        given = {n: run.hyperparameters[n] for n in columns if run.hyperparameters[n] is not None}
+        settings = {name: kind() for name, kind in HYPERPARAMETERS.items()}
+        experiment, _, _ = hparams(settings, {column.name: 0.0 for column in columns.compared()})
+        given = {n: run.hyperparameters[n] for n in settings if run.hyperparameters[n] is not None}
         _, start, _ = hparams(given, {})
         made._add_summaries(experiment, start)
         made.log_hyperparams(dict(run.config))  # to hparams.yaml

@@ -1,34 +1,87 @@
-"""Names of the columns of metrics.csv."""
+"""The scalars of each epoch: the columns of metrics.csv, under the same names in every logger.
 
-from __future__ import annotations
+A new scalar is an entry here and the place that computes it (the spectra's summary, or a callback
+that logs it): the table, the loggers, the dashboard and the report follow.
+"""
 
-__all__ = ["COLUMNS"]
+from dataclasses import dataclass
 
-COLUMNS = [
-    "epoch",
-    "erank/online",
-    "erank/target",
-    "erank/gap",
-    "erank/projection",
-    "erank/positive",
-    "rankme/online",
-    "rankme/target",
-    "alignment/online_target",
-    "alignment/online_target_weighted",
-    "alignment/online_target_paper_m",
-    "alignment/online_target_weighted_paper_m",
-    "alignment/target_positive",
-    "alignment/target_positive_weighted",
-    "alignment/target_positive_paper_m",
-    "alignment/target_positive_weighted_paper_m",
-    "filter/monotonicity",
-    "filter/monotonicity_directional",
-    "feature/variance",
-    "train/loss",
-    "val/acc1",
-    "val/knn_acc1",
-]
+ACCURACY = "accuracy (%)"  # the chart of what the paper measures by linear probing
 
 
-# A column of methods with a softmax alone.
-LOGITS = "erank/logits"
+@dataclass(frozen=True)
+class Column:
+    """A scalar, what people read in place of its name, and which pages show it.
+
+    Args:
+        name: in ``metrics.csv`` and in every logger.
+        words: head in a table, key of a line, and subject of a sentence.
+        digits: behind the point of a last value.
+        chart: title and vertical axis of the chart over epochs that has it with others of its
+            kind; without one it is in the file alone.
+        compared: whether pages that compare runs have its last value.
+    """
+
+    name: str
+    words: str
+    digits: int
+    chart: str = ""
+    compared: bool = False
+
+
+# Of each run that was evaluated with python -m rdm_solo.linear: it has one value, not one an epoch.
+LINEAR = Column("linear/top1", "linear", 1, ACCURACY, compared=True)
+
+_RANK, _ALIGNMENT = "effective rank", "alignment of eigenspaces"
+_MONOTONICITY = "monotonicity of the filter (1: low-pass)"
+
+COLUMNS = {
+    column.name: column
+    for column in (
+        Column("epoch", "epoch", 0),
+        Column("erank/online", "erank online", 2, _RANK, compared=True),
+        Column("erank/target", "erank target", 2, _RANK, compared=True),
+        Column("erank/gap", "gap", 2, "gap (target − online)", compared=True),
+        Column("erank/projection", "erank projection", 2, "effective rank before any filter"),
+        Column("erank/positive", "erank positive", 2),
+        Column("erank/logits", "erank logits", 2),  # of methods with a softmax
+        Column("rankme/online", "RankMe online", 2),
+        Column("rankme/target", "RankMe target", 2),
+        Column("alignment/online_target", "alignment plain", 2, _ALIGNMENT),
+        Column("alignment/online_target_weighted", "alignment weighted", 2, _ALIGNMENT),
+        Column("alignment/online_target_paper_m", "alignment paper's m", 2),
+        Column("alignment/online_target_weighted_paper_m", "alignment weighted, paper's m", 2),
+        Column("alignment/target_positive", "alignment with C₊", 2, _ALIGNMENT),
+        Column("alignment/target_positive_weighted", "alignment with C₊, weighted", 2),
+        Column("alignment/target_positive_paper_m", "alignment with C₊, paper's m", 2),
+        Column(
+            "alignment/target_positive_weighted_paper_m",
+            "alignment with C₊, weighted, paper's m",
+            2,
+        ),
+        Column("filter/monotonicity", "monotonicity sorted", 2, _MONOTONICITY),
+        Column("filter/monotonicity_directional", "monotonicity directional", 2, _MONOTONICITY),
+        Column("feature/variance", "variance", 3, "feature variance (0: collapse)", compared=True),
+        Column("train/loss", "loss", 3, "training loss", compared=True),
+        Column("val/acc1", "online acc.", 1, ACCURACY, compared=True),
+        Column("val/knn_acc1", "kNN", 1, ACCURACY, compared=True),
+    )
+}
+
+
+def charts() -> dict[str, list[Column]]:
+    """The columns of each chart, by its title.
+
+    >>> [column.name for column in charts()["effective rank"]]
+    ['erank/online', 'erank/target']
+    """
+    found: dict[str, list[Column]] = {}
+    for column in COLUMNS.values():
+        if column.chart:
+            found.setdefault(column.chart, []).append(column)
+    return found
+
+
+def compared() -> list[Column]:
+    """The scalars whose last values compare runs, with :data:`LINEAR` at the end."""
+    return [column for column in [*COLUMNS.values(), LINEAR] if column.compared]

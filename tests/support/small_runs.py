@@ -35,4 +35,4 @@ def run(folder: Path, *overrides: str) -> dict:
 
 def rows(folder: Path) -> list[dict[str, float]]:
     with open(folder / "metrics.csv", newline="") as file:
-        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+        return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
