@@ -1,20 +1,14 @@
 """The paper's tables and figures, and the commands that run them: ``python -m rdm_solo.paper``."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 
-from rdm_solo.cli.answers import say_anything
-
-__all__ = ["FIGURES", "FIGURE_EPOCHS", "Figure", "Row", "command", "markdown", "preset", "rows"]
-
-# The paper prints no epochs for its figures and for the alignment of C_z and C_+ ("all default
+# The paper prints no epochs for the alignment of C_z and C_+ and for its figures ("all default
 # settings in solo-learn", whose files have 1000). The longest run of its tables stands in.
-FIGURE_EPOCHS = 400
+ALIGNMENT_EPOCHS = 400
 
 
 @dataclass(frozen=True)
@@ -39,7 +33,6 @@ def rows() -> list[Row]:
     >>> rows()[0]  # doctest: +ELLIPSIS
     Row(table='online_predictors', framework='simsiam', ..., epochs=100, metric='acc1', value=74.0)
     """
-    text = (files("rdm_solo.paper") / "tables.csv").read_text(encoding="utf-8")
     return [
         Row(
             table=line["table"],
@@ -52,15 +45,29 @@ def rows() -> list[Row]:
             metric=line["metric"],
             value=float(line["value"]),
         )
-        for line in csv.DictReader(text.splitlines())
+        for line in _lines("tables.csv")
     ]
+
+
+def figures() -> list[dict[str, str]]:
+    """The commands of the paper's figures: ``figure``, what it ``shows``, and train's ``options``.
+
+    >>> figures()[0]["options"]  # doctest: +ELLIPSIS
+    'experiment=cifar10/byol_learnable,cifar10/simsiam_learnable,...dino max_epochs=400'
+    """
+    return _lines("figures.csv")
+
+
+def _lines(name: str) -> list[dict[str, str]]:
+    text = (files("rdm_solo.paper") / name).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
 
 
 def preset(row: Row) -> list[str]:
     """The overrides that configure a row's run.
 
     ImageNet's epochs are the preset's own, since the paper prints none; alignment rows are of each
-    method as it is, trained for ``FIGURE_EPOCHS``.
+    method as it is, trained for ``ALIGNMENT_EPOCHS``.
 
     >>> preset(rows()[0])
     ['experiment=cifar10/simsiam_learnable', 'max_epochs=100']
@@ -70,7 +77,7 @@ def preset(row: Row) -> list[str]:
     overrides = [f"experiment={row.dataset}/{row.framework}{_variant(row)}"]
     if row.p is not None:
         overrides.append(f"p={row.p:g}")
-    epochs = FIGURE_EPOCHS if row.table == "alignment_cz_cplus" else row.epochs
+    epochs = ALIGNMENT_EPOCHS if row.table == "alignment_cz_cplus" else row.epochs
     if epochs is not None:
         overrides.append(f"max_epochs={epochs}")
     return overrides
@@ -84,111 +91,6 @@ def _variant(row: Row) -> str:
         return "_linear" if row.predictor == "linear" else "_learnable"
     return f"_{row.location}_{row.predictor}"
 
-
-def command(row: Row) -> str:
-    """The command that runs a row.
-
-    >>> command(rows()[-1])
-    'python -m rdm_solo.train experiment=cifar100/dino max_epochs=400'
-    """
-    return _train(preset(row))
-
-
-def _train(overrides: Iterable[str]) -> str:
-    return " ".join(["python -m rdm_solo.train", *overrides])
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure: its number, its label in the paper's source, what it shows, and its runs."""
-
-    number: int
-    label: str
-    shows: str
-    presets: tuple[tuple[str, ...], ...]
-
-
-def _runs(dataset: str, *names: str) -> tuple[tuple[str, ...], ...]:
-    epochs = f"max_epochs={FIGURE_EPOCHS}"
-    return tuple((f"experiment={dataset}/{name}", epochs) for name in names)
-
-
-def _but(run: tuple[str, ...], *overrides: str) -> tuple[str, ...]:
-    return (*run, *overrides)
-
-
-_FOUR = ("byol_learnable", "simsiam_learnable", "swav", "dino")
-_FILTERS = (
-    "simsiam_learnable",
-    "simsiam_linear",
-    "simsiam_online_pow",
-    "simsiam_online_log",
-    "simsiam_online_log1p",
-    "simsiam_online_log1p_sq",
-)
-_POWERS = (-0.3, -0.5, -0.7, -1)
-(_SWAV,), (_DINO,) = _runs("cifar10", "swav"), _runs("cifar10", "dino")
-(_VANILLA,), (_SYM,) = _runs("cifar10", "vanilla"), _runs("cifar10", "symsimsiam")
-
-FIGURES = (
-    Figure(1, "erank-cifar10", "effective rank of both branches", _runs("cifar10", *_FOUR)),
-    Figure(
-        2,
-        "center-performace",  # the label's own spelling
-        "SimSiam, SymSimSiam and the symmetric baseline; the last two also without the last BN, "
-        "which by itself keeps the variance up",
-        (
-            *_runs("cifar10", "simsiam_learnable"),
-            _SYM,
-            _VANILLA,
-            _but(_SYM, "method.last_bn=false"),
-            _but(_VANILLA, "method.last_bn=false"),
-        ),
-    ),
-    Figure(3, "alignment", "alignment of both branches' eigenspaces", _runs("cifar10", *_FOUR)),
-    Figure(4, "m2", "eigenvalues of both branches and the filter", _runs("cifar10", *_FOUR)),
-    Figure(
-        5,
-        "asymmetric design",
-        "optimal predictors of BYOL and SimSiam; SwAV by Sinkhorn iterations; DINO by centring, "
-        "sharpening and temperature (the paper prints neither iterations nor temperatures)",
-        (
-            *_runs("cifar10", "byol_learnable", "simsiam_learnable"),
-            *(_but(_SWAV, f"method.kwargs.sk_iters={n}") for n in (1, 2, 3)),
-            _but(_DINO, "method.sharpening=false"),
-            _but(_DINO, "method.centring=false"),
-            *(_but(_DINO, f"method.kwargs.teacher_temperature={t}") for t in (0.04, 0.07)),
-        ),
-    ),
-    Figure(
-        6,
-        "different_predictors",
-        "eigenvalues by filter",
-        tuple(
-            run
-            for dataset in ("cifar10", "cifar100")
-            for run in (
-                *_runs(dataset, *_FILTERS),
-                *(
-                    _but(target, f"p={p}")
-                    for target in _runs(dataset, "simsiam_target_pow")
-                    for p in _POWERS
-                ),
-            )
-        ),
-    ),
-    Figure(7, "erank-cifar100", "effective rank of both branches", _runs("cifar100", *_FOUR)),
-    Figure(8, "m2-cifar100", "eigenvalues and filter", _runs("cifar100", *_FOUR)),
-    Figure(
-        9,
-        "symsimsiam-loss",
-        "training loss of SimSiam and SymSimSiam",
-        (
-            *_runs("cifar10", "simsiam_learnable", "symsimsiam"),
-            *_runs("cifar100", "simsiam_learnable", "symsimsiam"),
-        ),
-    ),
-)
 
 _TABLES = {
     "online_predictors": "Online predictors of SimSiam",
@@ -217,74 +119,51 @@ _NUMBERS = {
 
 def markdown() -> str:
     """Every table row and figure with its command, as ``docs/experiments.md`` has it."""
-    return "\n".join(itertools.chain(_table_lines(), _figure_lines())) + "\n"
+    return "\n".join([*_table_lines(), *_figure_lines()]) + "\n"
 
 
 def _table_lines() -> Iterator[str]:
-    everything = rows()
-    for table, title in _TABLES.items():
-        yield from (
-            f"## {title}",
-            "",
-            "| data | method | in the paper | command |",
-            "|---|---|---|---|",
-        )
-        runs: dict[tuple[str, ...], list[Row]] = {}
-        for row in everything:
-            if row.table == table:
-                runs.setdefault((row.dataset, *_head(row)), []).append(row)
-        for same in runs.values():
-            row = same[0]
-            data, method = _DATASETS[row.dataset], f"{_METHODS[row.framework]}{_described(row)}"
-            yield f"| {data} | {method} | {_values(same)} | `{_sweep(same)}` |"
+    for table, of_table in itertools.groupby(rows(), key=lambda row: row.table):
+        yield from (f"## {_TABLES[table]}", "")
+        yield from ("| data | method | in the paper | command |", "|---|---|---|---|")
+        for (data, method), same in itertools.groupby(of_table, key=_data_and_method):
+            runs = list(same)
+            yield f"| {data} | {method} | {_numbers(runs)} | `{_command(map(preset, runs))}` |"
         yield ""
 
 
-def _head(row: Row) -> list[str]:
-    """A row's overrides without its epochs."""
-    return [override for override in preset(row) if not override.startswith("max_epochs=")]
+def _data_and_method(row: Row) -> tuple[str, str]:
+    method = _METHODS[row.framework]
+    if row.location == "target":
+        method += f", h = σ^{row.p:g}"
+    elif row.predictor in _ONLINE:
+        method += f", g = {_ONLINE[row.predictor]}"
+    elif row.predictor:
+        method += f", {row.predictor}"
+    return _DATASETS[row.dataset], method
 
 
-def _described(row: Row) -> str:
-    if row.predictor == "pow":
-        return ", g = σ" if row.location == "online" else f", h = σ^{row.p:g}"
-    if row.predictor in _ONLINE:
-        return f", g = {_ONLINE[row.predictor]}"
-    return f", {row.predictor}" if row.predictor else ""
-
-
-def _values(same: list[Row]) -> str:
+def _numbers(runs: list[Row]) -> str:
     """The paper's numbers of rows that differ in epochs and metric alone, by epochs."""
     parts = []
-    for epochs, group in itertools.groupby(same, key=lambda row: row.epochs):
+    for epochs, group in itertools.groupby(runs, key=lambda row: row.epochs):
         numbers = ", ".join(_NUMBERS[row.metric].format(row.value) for row in group)
         parts.append(f"{epochs} ep. {numbers}" if epochs else numbers)
     return "; ".join(parts)
 
 
-def _sweep(same: list[Row]) -> str:
-    """One command for rows that differ in epochs and metric alone."""
-    epochs = dict.fromkeys(row.epochs for row in same)
-    if len(epochs) == 1:
-        return command(same[0])
-    values = ",".join(str(value) for value in epochs)
-    return _train(["-m", *_head(same[0]), f"max_epochs={values}"])
+def _command(runs: Iterable[list[str]]) -> str:
+    """One command for all these runs: a sweep where they differ."""
+    values: dict[str, list[str]] = {}
+    for option in dict.fromkeys(itertools.chain(*runs)):
+        name, _, value = option.partition("=")
+        values.setdefault(name, []).append(value)
+    options = " ".join(f"{name}={','.join(given)}" for name, given in values.items())
+    return f"python -m rdm_solo.train {'-m ' if ',' in options else ''}{options}"
 
 
 def _figure_lines() -> Iterator[str]:
     yield from ("## Figures", "", "| figure | shows | command |", "|---|---|---|")
-    for figure in FIGURES:
-        named = [str(figure.number), figure.shows]
-        experiments: dict[tuple[str, ...], list[str]] = {}
-        for experiment, *rest in figure.presets:
-            experiments.setdefault(tuple(rest), []).append(experiment.partition("=")[2])
-        for tail, same in experiments.items():
-            sweep = ["-m"] if len(same) > 1 else []
-            run = _train([*sweep, f"experiment={','.join(same)}", *tail])
-            yield f"| {named[0]} | {named[1]} | `{run}` |"
-            named = ["", ""]
-
-
-if __name__ == "__main__":
-    say_anything()
-    print(markdown(), end="")
+    for line in figures():
+        command = _command([line["options"].split()])
+        yield f"| {line['figure']} | {line['shows']} | `{command}` |"
