@@ -19,6 +19,7 @@ from rdm_solo.callbacks.pictures import draw_ranks
 from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn
 from rdm_solo.runs import metrics_file
+from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import CHECKPOINT, FIGURES, METRICS, SUMMARY, write_whole
 
 if TYPE_CHECKING:
@@ -27,19 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["closing_table", "write"]
 
 log = logging.getLogger("rdm_solo")
-
-SHOWN = [
-    "erank/online",
-    "erank/target",
-    "erank/gap",
-    "erank/projection",
-    "alignment/online_target",
-    "filter/monotonicity",
-    "feature/variance",
-    "train/loss",
-    "val/acc1",
-    "val/knn_acc1",
-]
 
 
 def write(
@@ -108,10 +96,11 @@ def closing_table(columns: dict[str, list[float]]) -> str:
     """
     total = len(columns.get("epoch", []))
     picked = sorted({0, total // 4, total // 2, 3 * total // 4, total - 1} - {total, -1})
-    width = max([len("epoch"), *(len(name) for name in SHOWN if name in columns)]) + 1
+    names = [name for name, column in COLUMNS.items() if column.chart and name in columns]
+    width = max(map(len, ["epoch", *names])) + 1
     lines = ["epoch".ljust(width) + "".join(f"{columns['epoch'][row]:>9.0f}" for row in picked)]
-    for name in SHOWN:
-        if any(map(math.isfinite, columns.get(name, []))):
+    for name in names:
+        if any(map(math.isfinite, columns[name])):
             cells = (columns[name][row] for row in picked)
             lines.append(
                 name.ljust(width)
