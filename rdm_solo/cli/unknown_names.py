@@ -145,15 +145,16 @@ def _keys(choices: Sequence[str], config: str, own: str | None) -> list[str]:
     search = [f"hydra.searchpath=[file://{own}]"] if own else []
     with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
         cfg = hydra.compose(config, [*choices, *search], return_hydra_config=True)
-    return list(_dotted(OmegaConf.to_container(cfg, resolve=False)))
+    return list(dotted(OmegaConf.to_container(cfg, resolve=False)))
 
 
-def _dotted(node: Any, prefix: str = "") -> Iterator[str]:
+def dotted(node: Any, prefix: str = "") -> Iterator[str]:
+    """Every key of nested mappings and lists, dotted."""
     children = node.items() if isinstance(node, dict) else enumerate(node)
     for key, value in children:
         yield f"{prefix}{key}"
         if isinstance(value, (dict, list)):
-            yield from _dotted(value, f"{prefix}{key}.")
+            yield from dotted(value, f"{prefix}{key}.")
 
 
 def nearest(key: str, known: Iterable[str]) -> str:

@@ -1,12 +1,10 @@
 """A run's backbone for other programs: ``python -m rdm_solo.export run=RUN_FOLDER``."""
 
-from __future__ import annotations
-
 import json
 import logging
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
@@ -60,33 +58,24 @@ def export(cfg: DictConfig) -> Path:
     return folder
 
 
-def torchvision_lines(backbone: nn.Module, spec: Spec) -> list[str] | None:
+def torchvision_lines(backbone: "nn.Module", spec: "Spec") -> list[str] | None:
     """The Python that makes torchvision's model take the weights; None where it has no such model.
 
     With the small stem two modules differ, and one of them has no weights to tell.
     """
     if spec.name not in ("resnet18", "resnet50"):
         return None
-    lines = [f"model = torchvision.models.{spec.name}()"]
-    if spec.stem == "small":
-        conv: Any = backbone.conv1
-        lines.append(
-            f"model.conv1 = torch.nn.Conv2d({conv.in_channels}, {conv.out_channels}, "
-            f"kernel_size={conv.kernel_size[0]}, stride={conv.stride[0]}, "
-            f"padding={conv.padding[0]}, bias=False)"
-        )
-        lines.append("model.maxpool = torch.nn.Identity()")
-    lines.append(
-        "model.load_state_dict(torch.load('backbone.pth'), strict=False)  # lacks fc alone"
-    )
-    return lines
-
-
-def _job(cfg: DictConfig) -> None:
-    with cli.sentences():
-        export(cfg)
+    small = [
+        f"model.conv1 = torch.nn.{backbone.conv1}",
+        "model.maxpool = torch.nn.Identity()",
+    ]
+    return [
+        f"model = torchvision.models.{spec.name}()",
+        *(small if spec.stem == "small" else []),
+        "model.load_state_dict(torch.load('backbone.pth'), strict=False)  # lacks fc alone",
+    ]
 
 
 def main() -> None:
     """The command."""
-    cli.command(_job, "export")
+    cli.command(cli.sentences()(export), "export")

@@ -6,31 +6,25 @@ momentum encoder into ``eval()``, a spectral filter works on the batch alone, an
 lag behind a model that moved. Batches are those of all the run's processes together.
 """
 
-from __future__ import annotations
-
-import logging
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from omegaconf import DictConfig
 from torch import Tensor
 
+from rdm_solo import methods
+from rdm_solo.cli.third_party import silence_notices
+from rdm_solo.data.loaders import Loader, loader
+from rdm_solo.evaluate.features import choose_device
+from rdm_solo.methods import solo_learn
 from rdm_solo.runs.files import CHECKPOINT
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-    from rdm_solo.data.images import Dataset
-    from rdm_solo.data.loaders import Loader
-    from rdm_solo.runs.folder import Run
-
-__all__ = ["FinishedRun", "checkpoint_of", "load"]
-
-log = logging.getLogger("rdm_solo")
+from rdm_solo.runs.folder import Run
+from rdm_solo.train import derived_values
+from rdm_solo.train.training import instantiate
 
 
 @dataclass(frozen=True)
@@ -74,97 +68,58 @@ def checkpoint_of(folder: Path) -> Path:
     return path
 
 
-def load(
-    run: Run, device: str | torch.device = "cpu", batch_size: int | None = None
-) -> FinishedRun:
+def load(run: Run, device: str = "cpu", batch_size: int | None = None) -> FinishedRun:
     """The run's model and views on that device; ValueError, in one sentence, where that fails.
 
     ``batch_size`` is the run's own by default. Another one changes batch norm, spectral filters
     and Sinkhorn with it.
     """
-    device = torch.device(device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device={device}, but this machine shows no GPU; give device=cpu.")
+    home = choose_device(device)
     path = checkpoint_of(run.folder)
-    dataset, views = _data(run.config)
-    full = _full(run.config, dataset, views)
-    from rdm_solo.methods import solo_learn
-
-    model = _model(full)
+    dataset = instantiate(run.config.dataset.source)
+    views = instantiate(run.config.dataset.views)
+    cfg = run.config.copy()  # as training had it, on this machine's one process
+    cfg.trainer.devices = cfg.trainer.num_nodes = 1
+    cfg.batch_size = min(cfg.batch_size, len(dataset.train))
+    full: DictConfig
+    full, _ = derived_values.derive(cfg, dataset, views.num_large_crops, views.num_small_crops)
+    silence_notices()
+    with torch.random.fork_rng():
+        model = methods.build(full)
     saved = _read(path)
     state, epoch = saved["state_dict"], int(saved["epoch"])
     queue = state.pop("queue", None)
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
-        lines = str(error).splitlines()
-        raise ValueError(
-            f"{path} does not fit the model of the run's config: {' '.join(lines[1:2]).strip()}"
-        ) from error
+        first = "".join(str(error).splitlines()[1:2]).strip()
+        raise ValueError(f"{path} does not fit the model of the run's config: {first}") from error
     if queue is not None and epoch < full.method.kwargs.epoch_queue_starts:
         queue = None  # filled, but not in use yet
     for spectral in getattr(model, "filters", ()):
         spectral.set_epoch(epoch)
-    model.to(device).train().requires_grad_(False)
+    model.to(home).train().requires_grad_(False)
 
     wanted = batch_size or run.summary.get("derived", {}).get("filter_batch", full.batch_size)
-    from rdm_solo.data.loaders import loader
-
     batches = loader(
         dataset,
         "train",
         min(int(wanted), len(dataset.train)),
         views=views,
         seed=full.seed,
-        device=device,
+        device=home,
         expand_channels=solo_learn.input_channels(full),
         rank=0,
         world_size=1,
     )
-    return FinishedRun(model, batches, epoch, None if queue is None else queue.to(device))
-
-
-def _data(cfg: DictConfig) -> tuple[Dataset, Any]:
-    import hydra.utils
-    from hydra.errors import InstantiationException
-
-    try:
-        return hydra.utils.instantiate(cfg.dataset.source), hydra.utils.instantiate(
-            cfg.dataset.views
-        )
-    except InstantiationException as error:
-        cause = error.__cause__
-        lines = str(cause if isinstance(cause, (ValueError, ImportError)) else error).split("\n")
-        raise ValueError(f"dataset={cfg.dataset.name} cannot be loaded: {lines[0]}") from error
-
-
-def _full(cfg: DictConfig, dataset: Dataset, views: Any) -> DictConfig:
-    """The config as training had it, on this machine's one process."""
-    from rdm_solo.train import derived_values
-
-    cfg = cfg.copy()
-    cfg.trainer.devices = cfg.trainer.num_nodes = 1
-    cfg.batch_size = min(cfg.batch_size, len(dataset.train))
-    full: DictConfig
-    full, _ = derived_values.derive(cfg, dataset, views.num_large_crops, views.num_small_crops)
-    return full
-
-
-def _model(full: DictConfig) -> Any:
-    from rdm_solo import methods
-
-    with torch.random.fork_rng(), warnings.catch_warnings():
-        # solo-learn's SwAV and DINO normalise their prototypes by a function that torch deprecates.
-        warnings.filterwarnings("ignore", message=".*torch.nn.utils.weight_norm.*")
-        return methods.build(full)
+    return FinishedRun(model, batches, epoch, None if queue is None else queue.to(home))
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        if "state_dict" in saved and "epoch" in saved:
-            return saved
-        reason = "it has no state_dict with an epoch"
+        saved["state_dict"], saved["epoch"]
     except Exception as error:  # what a torn file raises depends on where it is torn
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    raise ValueError(f"{path} cannot be read as a checkpoint of a run: {reason}")
+        raise ValueError(f"{path} cannot be read as a checkpoint of a run: {reason}") from error
+    return saved

@@ -1,22 +1,18 @@
 """What linear evaluations write: ``linear.json``, ``linear.csv``, the run's summary and loggers."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
 import logging
 import statistics
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rdm_solo import loggers
 from rdm_solo.runs.files import LINEAR, LINEAR_TABLE, SUMMARY, write_whole
 
 if TYPE_CHECKING:
-    from rdm_solo.evaluate.probe import EpochRow, ProbeResult, Protocol
-
-__all__ = ["VARIANTS", "announce", "record_in_run", "write"]
+    from rdm_solo.evaluate.probe import EpochRow
 
 log = logging.getLogger("rdm_solo")
 
@@ -26,101 +22,85 @@ COLUMNS = ("features", "entry", "seed", "epoch", "lr", "loss", "top1", "top5")
 # What a repetition under another seed has of its own; all else in a record is its settings.
 OUTCOMES = ("top1", "top5", "seed", "seconds", "device", "versions")
 
+Record = dict[str, Any]
 
-def write(
-    folder: Path, features: str, record: dict[str, Any], curve: list[EpochRow]
-) -> list[dict[str, Any]]:
+
+def write(folder: Path, record: Record, curve: "list[EpochRow]") -> list[Record]:
     """``linear.json`` and ``linear.csv``, where every evaluation keeps its entry.
 
     One of the same settings and seed is replaced. Returns the entries of the same settings.
     """
-    variant, _ = VARIANTS[features]
+    variant, _ = VARIANTS[record["features"]]
     closing = folder / LINEAR
     known = json.loads(closing.read_text()) if closing.is_file() else {}
-    entries: list[dict[str, Any]] = known.get(variant, [])
+    entries = known.get(variant, [])
     if isinstance(entries, dict):  # a file of one entry, as it was written once
         entries = [entries]
-    settings = _settings(record)
-    alike = [i for i, entry in enumerate(entries) if _settings(entry) == settings]
+    alike = [i for i, entry in enumerate(entries) if _settings(entry) == _settings(record)]
     at = next((i for i in alike if entries[i]["seed"] == record["seed"]), len(entries))
     entries[at : at + 1] = [record]
     write_whole(closing, json.dumps({**known, variant: entries}, indent=2) + "\n")
+    _write_table(folder / LINEAR_TABLE, record, str(at), curve)
+    return [entries[i] for i in sorted({*alike, at})]
 
-    table = folder / LINEAR_TABLE
+
+def _write_table(path: Path, record: Record, entry: str, curve: "list[EpochRow]") -> None:
+    """The epochs of all evaluations, those of this entry anew."""
     rows: list[dict[str, Any]] = []
-    if table.is_file():
-        with open(table, newline="") as file:
+    if path.is_file():
+        with open(path, newline="") as file:
             rows = list(csv.DictReader(file))
-        _count_from_1(rows)
-    key = {"features": features, "entry": str(at)}
-    rows = [row for row in rows if any(row[name] != value for name, value in key.items())]
-    rows += [{**key, "seed": record["seed"], **asdict(row)} for row in curve]
+    # Evaluations by earlier versions, whose epochs begin with 0.
+    old = {(row["features"], row["entry"]) for row in rows if row["epoch"] == "0"}
+    for row in rows:
+        row["epoch"] = int(row["epoch"]) + ((row["features"], row["entry"]) in old)
+    own = {"features": record["features"], "entry": entry}
+    rows = [row for row in rows if not own.items() <= row.items()]
+    rows += [{**own, "seed": record["seed"], **row._asdict()} for row in curve]
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS)
     writer.writeheader()
     writer.writerows(rows)
-    write_whole(table, text.getvalue())
-    return [entries[i] for i in sorted({*alike, at})]
+    write_whole(path, text.getvalue())
 
 
-def _count_from_1(rows: list[dict[str, Any]]) -> None:
-    """Shift the epochs of evaluations by earlier versions, which begin with epoch 0."""
-
-    def evaluation(row: dict[str, Any]) -> tuple[str, str]:
-        return row["features"], row["entry"]
-
-    old = {evaluation(row) for row in rows if row["epoch"] == "0"}
-    for row in rows:
-        if evaluation(row) in old:
-            row["epoch"] = str(int(row["epoch"]) + 1)
-
-
-def _settings(record: dict[str, Any]) -> dict[str, Any]:
+def _settings(record: Record) -> Record:
     """What two evaluations must share for their accuracies to be averaged, as JSON has it."""
     plain = json.loads(json.dumps(record))
     return {name: value for name, value in plain.items() if name not in OUTCOMES}
 
 
-def _moments(alike: list[dict[str, Any]], name: str) -> dict[str, float]:
+def _moments(alike: list[Record], name: str) -> dict[str, float]:
     """Mean and standard deviation of several seeds' accuracies."""
     values = [record[name] for record in alike]
     return {"mean": statistics.mean(values), "sd": statistics.stdev(values)}
 
 
-def record_in_run(
-    folder: Path, features: str, record: dict[str, Any], alike: list[dict[str, Any]], step: int
-) -> None:
+def record_in_run(folder: Path, record: Record, alike: list[Record], step: int) -> None:
     """Put the accuracies into the run's ``summary.json`` and its loggers."""
-    from rdm_solo import loggers
-
-    variant, prefix = VARIANTS[features]
+    variant, prefix = VARIANTS[record["features"]]
     accuracies = {name: record[name] for name in ("top1", "top5")}
     path = folder / SUMMARY
     if path.is_file():
         summary = json.loads(path.read_text())
-        entry: dict[str, Any] = {**accuracies, "seed": record["seed"]}
+        entry: Record = {**accuracies, "seed": record["seed"]}
         if len(alike) > 1:
             entry["seeds"] = {"n": len(alike), **{n: _moments(alike, n) for n in accuracies}}
         summary.setdefault("linear", {})[variant] = entry
         write_whole(path, json.dumps(summary, indent=2) + "\n")
     scalars = {f"{prefix}{name}": value for name, value in accuracies.items()}
-    reached = loggers.append(folder, scalars, step)
-    if reached:
+    if reached := loggers.append(folder, scalars, step):
         log.info(f"{', '.join(scalars)} went to {' and '.join(reached)}")
 
 
-def announce(
-    record: dict[str, Any],
-    protocol: Protocol,
-    result: ProbeResult,
-    alike: list[dict[str, Any]],
-    out: Path,
-) -> None:
+def announce(record: Record, alike: list[Record], out: Path) -> None:
     """Say the accuracies, what they were measured with and where they lie."""
+    protocol = record["protocol"]
     log.info(
-        f"top-1 {result.top1:.2f} %, top-{result.k} {result.top5:.2f} % on {record['dataset']} "
-        f"({record['features']} features, {protocol.epochs} epochs, learning rate {protocol.lr:g} "
-        f"x {protocol.batch_size}/256 = {protocol.effective_lr:g}, seed {record['seed']})"
+        f"top-1 {record['top1']:.2f} %, top-{record['top5_counts']} {record['top5']:.2f} % on "
+        f"{record['dataset']} ({record['features']} features, {protocol['epochs']} epochs, learning"
+        f" rate {protocol['lr']:g} x {protocol['batch_size']}/256 = {record['lr']:g}, seed "
+        f"{record['seed']})"
     )
     if record["assumed"]:
         log.info(f"assumed of the stem: {record['assumed']}")

@@ -1,30 +1,26 @@
 """A linear classifier on frozen features: its schedule, its training, its accuracies.
 
-torch alone. :func:`fit_linear` takes features that are there already and takes seconds;
-:func:`fit` takes whatever hands out an epoch's batches, such as features of augmented images.
+:func:`fit_linear` takes features that are there already and takes seconds; :func:`fit` takes
+whatever hands out an epoch's batches, such as features of augmented images.
 """
 
-from __future__ import annotations
-
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-__all__ = ["PROTOCOLS", "EpochRow", "ProbeResult", "Protocol", "accuracies", "fit", "fit_linear"]
+from rdm_solo.data.draws import generator
+from rdm_solo.messages import check_choice, check_number, check_whole
 
-OPTIMIZERS = ("sgd", "lars")
-SCHEDULES = ("step", "cosine")
+log = logging.getLogger("rdm_solo")
+
 # The largest values that are allowed; the paper's rates are 30 and 0.1.
-BOUNDS = {"lr": 1e5, "momentum": 1.0, "weight_decay": 1.0, "gamma": 1.0}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+BOUNDS = {"lr": 100_000, "momentum": 1, "weight_decay": 1, "gamma": 1}
 
 
 @dataclass(frozen=True)
@@ -62,30 +58,19 @@ class Protocol:
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}={value!r} is not allowed: give a whole number from 1 on")
+        check_choice("optimizer", self.optimizer, ("sgd", "lars"))
+        check_choice("schedule", self.schedule, ("step", "cosine"))
+        check_whole("epochs", self.epochs, 1)
+        check_whole("batch_size", self.batch_size, 1)
         for name, most in BOUNDS.items():
-            value = getattr(self, name)
-            if not _is_number(value) or not 0 <= value <= most:
-                raise ValueError(
-                    f"{name}={value!r} is not allowed: give a number from 0 to {most:g}"
-                )
-        for name, allowed in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"{name}={getattr(self, name)!r} is not allowed: give {' or '.join(allowed)}"
-                )
-        if isinstance(self.milestones, Sequence):
-            object.__setattr__(self, "milestones", tuple(self.milestones))
-        if not isinstance(self.milestones, tuple) or not all(
-            _is_number(share) and 0 < share <= 1 for share in self.milestones
-        ):
+            check_number(name, getattr(self, name), 0, most)
+        if not isinstance(self.milestones, Sequence):
             raise ValueError(
-                f"milestones={self.milestones!r} is not allowed: give shares of the epochs, above "
-                "0 and at most 1, such as [0.6, 0.8]"
+                f"milestones must be a list of shares of the epochs, such as [0.6, 0.8], got "
+                f"{self.milestones!r}."
             )
+        for share in self.milestones:
+            check_number("each of milestones, a share of the epochs,", share, above=0, most=1)
 
     @property
     def effective_lr(self) -> float:
@@ -101,10 +86,10 @@ class Protocol:
 
     def as_dict(self) -> dict[str, Any]:
         """Its fields and the effective rate, as a result records them."""
-        fields = asdict(self)
-        fields["milestones"] = list(self.milestones) if self.schedule == "step" else None
-        fields["gamma"] = self.gamma if self.schedule == "step" else None
-        return {**fields, "effective_lr": self.effective_lr}
+        record = {**asdict(self), "milestones": list(self.milestones)}
+        if self.schedule != "step":
+            record |= {"milestones": None, "gamma": None}
+        return {**record, "effective_lr": self.effective_lr}
 
 
 # The paper's for CIFAR and ImageNet-100; and for ImageNet-1k, after SimSiam's official evaluation.
@@ -115,8 +100,7 @@ PROTOCOLS = {
 }
 
 
-@dataclass(frozen=True)
-class EpochRow:
+class EpochRow(NamedTuple):
     """One epoch of a probe (from 1): training loss, accuracies on validation in per cent."""
 
     epoch: int
@@ -126,22 +110,11 @@ class EpochRow:
     top5: float
 
 
-@dataclass(frozen=True)
-class ProbeResult:
-    """Accuracies in per cent after the last epoch, the way there, and the classifier.
+class ProbeResult(NamedTuple):
+    """The trained classifier and its epochs; the last one's accuracies are the result."""
 
-    ``top5`` is the accuracy among the best ``k = min(5, classes)``.
-    """
-
-    top1: float
-    top5: float
-    k: int
+    classifier: nn.Linear
     curve: list[EpochRow]
-    weight: Tensor = field(repr=False)
-    bias: Tensor = field(repr=False)
-
-
-Batches = Callable[[int], Iterable[tuple[Tensor, Tensor]]]
 
 
 def fit_linear(
@@ -150,58 +123,44 @@ def fit_linear(
     val_features: Tensor,
     val_labels: Tensor,
     num_classes: int,
-    protocol: Protocol | None = None,
+    protocol: Protocol = PROTOCOLS["sgd"],
     seed: int = 0,
 ) -> ProbeResult:
-    """Train on ``(N, d)`` features with ``(N,)`` labels; every row comes once an epoch.
+    """Train on float32 features ``(N, d)`` with labels ``(N,)``; every row comes once an epoch.
+
+    ``seed`` decides the classifier's first weights and every epoch's order.
 
     >>> x = torch.eye(3).repeat(20, 1)
     >>> y = torch.arange(3).repeat(20)
-    >>> result = fit_linear(x, y, x, y, num_classes=3, protocol=Protocol(epochs=5))
-    >>> result.top1, result.top5, result.k
-    (100.0, 100.0, 3)
-
-    Args:
-        features: of the training images, on the device that is to train; float32 is kept or made.
-        labels: class numbers from 0 to ``num_classes - 1``.
-        val_features: of the images that the accuracies are measured on.
-        val_labels: likewise.
-        num_classes: outputs of the classifier.
-        protocol: by default the paper's.
-        seed: of the classifier's first weights and of every epoch's order.
+    >>> fit_linear(x, y, x, y, num_classes=3, protocol=Protocol(epochs=5)).curve[-1].top1
+    100.0
     """
-    protocol = protocol or Protocol()
-    _check_features("the training set", features, labels, num_classes)
-    features, labels = features.float(), labels.to(features.device)
+    _check_finite("the training set", features)
 
     def batches(epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        order = torch.randperm(len(features), generator=_generator(seed, 1 + epoch))
-        order = order.to(features.device)
-        for low in range(0, len(order), protocol.batch_size):
-            rows = order[low : low + protocol.batch_size]
+        order = torch.randperm(len(features), generator=generator(seed, "probe", 1 + epoch))
+        for rows in torch.split(order.to(features.device), protocol.batch_size):
             yield features[rows], labels[rows]
 
     return fit(batches, val_features, val_labels, num_classes, protocol, seed)
 
 
 def fit(
-    batches: Batches,
+    batches: Callable[[int], Iterable[tuple[Tensor, Tensor]]],
     val_features: Tensor,
     val_labels: Tensor,
     num_classes: int,
     protocol: Protocol,
     seed: int = 0,
-    each_epoch: Callable[[EpochRow], None] | None = None,
 ) -> ProbeResult:
     """Train on what ``batches(epoch)`` yields, ``(features, labels)`` pairs without a gradient.
 
     The classifier starts as SimSiam's does: weights of standard deviation 0.01, biases of 0.
     """
-    _check_features("the validation set", val_features, val_labels, num_classes)
+    _check_finite("the validation set", val_features)
     device = val_features.device
-    val_features, val_labels = val_features.float(), val_labels.to(device)
     classifier = nn.Linear(val_features.shape[1], num_classes)
-    nn.init.normal_(classifier.weight, std=0.01, generator=_generator(seed, 0))
+    nn.init.normal_(classifier.weight, std=0.01, generator=generator(seed, "probe", 0))
     nn.init.zeros_(classifier.bias)
     classifier.to(device)
     optimizer = _optimizer(classifier, protocol)
@@ -209,41 +168,26 @@ def fit(
     for epoch in range(protocol.epochs):
         for group in optimizer.param_groups:
             group["lr"] = protocol.rate(epoch)
-        loss = _train_epoch(classifier, optimizer, batches(epoch))
-        with torch.no_grad():
-            top1, top5 = accuracies(classifier(val_features), val_labels)
-        curve.append(EpochRow(epoch + 1, protocol.rate(epoch), loss, top1, top5))
-        if each_epoch is not None:
-            each_epoch(curve[-1])
-        if not math.isfinite(loss) or not bool(torch.isfinite(classifier.weight).all()):
+        total, rows = torch.zeros((), dtype=torch.float64, device=device), 0
+        for x, labels in batches(epoch):
+            loss = F.cross_entropy(classifier(x.to(device)), labels.to(device))
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
+            optimizer.step()
+            total += loss.detach() * len(x)
+            rows += len(x)
+        mean_loss = float(total) / rows
+        if not (math.isfinite(mean_loss) and classifier.weight.isfinite().all()):
             raise ValueError(
-                f"the linear classifier diverged in epoch {epoch + 1} (its loss is {loss:g}): "
-                f"lower lr={protocol.lr:g}"
+                f"the linear classifier diverged in epoch {epoch + 1} (its loss is "
+                f"{mean_loss:g}): lower lr={protocol.lr:g}"
             )
-    weight, bias = classifier.weight.detach().cpu(), classifier.bias.detach().cpu()
-    last = curve[-1]
-    return ProbeResult(last.top1, last.top5, min(5, num_classes), curve, weight, bias)
-
-
-def _train_epoch(
-    classifier: nn.Linear,
-    optimizer: torch.optim.Optimizer,
-    batches: Iterable[tuple[Tensor, Tensor]],
-) -> float:
-    """One pass; the mean loss over all rows."""
-    device = classifier.weight.device
-    total = torch.zeros((), dtype=torch.float64, device=device)
-    rows = 0
-    for x, labels in batches:
-        loss = F.cross_entropy(classifier(x.to(device).float()), labels.to(device))
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
-        optimizer.step()
-        total += loss.detach() * len(x)
-        rows += len(x)
-    if not rows:
-        raise ValueError("the linear classifier got an epoch without a batch; give it images")
-    return float(total) / rows
+        with torch.no_grad():
+            shares = accuracies(classifier(val_features), val_labels)
+        curve.append(EpochRow(epoch + 1, protocol.rate(epoch), mean_loss, *shares))
+        if curve[-1].epoch % max(1, protocol.epochs // 10) == 0:
+            log.info(f"epoch {epoch + 1} of {protocol.epochs}: top-1 {curve[-1].top1:.2f} %")
+    return ProbeResult(classifier, curve)
 
 
 def accuracies(logits: Tensor, labels: Tensor) -> tuple[float, float]:
@@ -270,26 +214,10 @@ def _optimizer(classifier: nn.Linear, protocol: Protocol) -> torch.optim.Optimiz
     return Lars(classifier.parameters(), lr=protocol.effective_lr, always_adapt=True, **options)
 
 
-def _check_features(what: str, x: Tensor, labels: Tensor, num_classes: int) -> None:
-    if x.ndim != 2 or labels.shape != (len(x),) or len(x) == 0:
+def _check_finite(what: str, x: Tensor) -> None:
+    broken = int((~x.isfinite()).any(1).sum())
+    if broken:
         raise ValueError(
-            f"a linear classifier takes features of shape (N, d) and labels of shape (N,), got "
-            f"{tuple(x.shape)} and {tuple(labels.shape)} for {what}"
+            f"{broken} of {len(x)} features of {what} are not finite: the backbone has diverged, "
+            "or its weights do not belong to it"
         )
-    if int(labels.min()) < 0 or int(labels.max()) >= num_classes:
-        raise ValueError(
-            f"num_classes={num_classes} allows labels from 0 to {num_classes - 1}, got "
-            f"{int(labels.min())} to {int(labels.max())} in {what}"
-        )
-    if not bool(torch.isfinite(x).all()):
-        rows = int((~torch.isfinite(x)).any(1).sum())
-        raise ValueError(
-            f"{rows} of {len(x)} features of {what} are not finite: the backbone has diverged, or "
-            "its weights do not belong to it"
-        )
-
-
-def _generator(seed: int, stream: int) -> torch.Generator:
-    from rdm_solo.data.draws import generator
-
-    return generator(seed, "probe", stream)

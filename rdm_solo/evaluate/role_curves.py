@@ -1,38 +1,22 @@
 """The curves of :mod:`rdm_solo.roles`: a design's filters, and what they would be without it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from rdm_solo.spectra.measures import (
-    correlation,
-    effective_rank,
-    filter_curve,
-    ideal_filter,
-    leading,
-    spearman,
-)
+from rdm_solo.runs.roles_file import Series
+from rdm_solo.spectra import measures
+from rdm_solo.spectra.measures import effective_rank, filter_curve
 
 if TYPE_CHECKING:
     from rdm_solo.evaluate.finished_run import FinishedRun
-from rdm_solo.runs.roles_file import Series
-
-__all__ = ["MEASURES", "sinkhorn"]
 
 ITERATIONS = (0, 1, 2, 3)
-
-
 TEMPERATURES = (0.04, 0.07, 0.1, 0.2)
-
-
 # Logits that are kept at once, 256 MiB of them; with a larger k fewer rows enter.
 MOST = 2**26
-
-
 # Rounding of float32 outputs leaves this share of the largest eigenvalue at most, with a margin of
 # a thousand: a predictor with a bottleneck has a rank below k, and no filter behind it.
 ROUNDING = 1e-12
@@ -42,88 +26,82 @@ class Curves(NamedTuple):
     """What is measured of a run; the fields are those of ``Roles``."""
 
     branch: str
-    series: list[Series]
+    series: tuple[Series, ...]
     own: str
     erank: float
     rows: int
     note: str = ""
 
 
-def _of_predictor(finished: FinishedRun, rows: int) -> Curves:
+def _of_predictor(finished: "FinishedRun", rows: int) -> Curves:
     """SimSiam and BYOL: the ideal predictor's filter and the one that is there."""
     model = finished.model
-    online: list[Tensor] = []
-    target: list[Tensor] = []
-    positive: list[Tensor] = []
+    outputs: list[list[Tensor]] = [[], [], []]
     for crops in finished.batches(rows):
         projections = [model.projector(model.backbone(x)) for x in crops]
-        online += [model.predictor(z) for z in projections]
         if hasattr(model, "momentum_projector"):
             targets = [model.momentum_projector(model.momentum_backbone(x)) for x in crops]
         else:
             targets = [model.target_head(z) for z in projections]
-        target += targets
-        positive += targets[1:] + targets[:1]
-    p, z, z_plus = (normalize(_whole(x).double(), dim=1) for x in (online, target, positive))
+        outputs[0] += [model.predictor(z) for z in projections]
+        outputs[1] += targets
+        outputs[2] += targets[1:] + targets[:1]
+    p, z, z_plus = (normalize(_joined(parts), dim=1) for parts in outputs)
 
-    lam_p = _eigenvalues(p)
+    lam_p = eigenvalues(p)
     lam_p = lam_p.where(lam_p > ROUNDING * lam_p[0], 0.0)
-    lam_z, u = torch.linalg.eigh(correlation(z))
+    lam_z, u = torch.linalg.eigh(measures.correlation(z))
     lam_z, u = lam_z.flip(0).clamp_min(0), u.flip(1)
     C_plus = z.mT @ z_plus / len(z)
     C_plus = (C_plus + C_plus.mT) / 2
     lam_plus = torch.linalg.eigvalsh(C_plus).flip(0)
     along = (u * (C_plus @ u)).sum(0)
 
-    series = [_series("g", "actual", lam_z, filter_curve(lam_p, lam_z), lam_p)]
+    series = [curve("g", "actual", lam_z, filter_curve(lam_p, lam_z), lam_p)]
     for name, lam in (("omega", lam_plus), ("omega, directional", along)):
-        omega = ideal_filter(lam, lam_z)
+        omega = measures.ideal_filter(lam, lam_z)
         # What the ideal predictor W* makes of the target has W* C_z W*^T.
-        series.append(_series(name, "ideal", lam_z, omega, omega.square().nan_to_num(0) * lam_z))
-    return Curves("online", series, "g", float(effective_rank(lam_z)), len(z))
+        series.append(curve(name, "ideal", lam_z, omega, omega.square().nan_to_num(0) * lam_z))
+    return Curves("online", tuple(series), "g", float(effective_rank(lam_z)), len(z))
 
 
-def _of_swav(finished: FinishedRun, rows: int) -> Curves:
+def _of_swav(finished: "FinishedRun", rows: int) -> Curves:
     """SwAV: more and more Sinkhorn iterations of the same logits."""
     model = finished.model
     epsilon, temperature = float(model.sk_epsilon), float(model.temperature)
-    logits: list[Tensor] = []
-    for crops in finished.batches(_at_most(rows, finished, model.prototypes.out_features)):
-        for x in crops:
-            logits.append(_swav_logits(model, normalize(model.projector(model.backbone(x)))))
-    waiting = [] if finished.queue is None else [_swav_logits(model, z) for z in finished.queue]
+    logits = [
+        model.prototypes(normalize(model.projector(model.backbone(x)))).float()
+        for crops in finished.batches(_at_most(rows, finished, model.prototypes.out_features))
+        for x in crops
+    ]
+    waiting = [] if finished.queue is None else [model.prototypes(z) for z in finished.queue]
 
-    def target(epsilon: float, iterations: int) -> Tensor:
-        parts = []
-        for i, x in enumerate(logits):  # Sinkhorn's batch is one view's, with that view's queue
-            queued = waiting[i % finished.views : i % finished.views + 1]
-            parts.append(sinkhorn(torch.cat([x, *queued]), epsilon, iterations)[: len(x)])
-        return torch.cat(parts)
+    def name(sharpness: float, n: int) -> str:
+        return f"{n} iteration{'s' * (n != 1)}, ε = {sharpness:g}"
 
-    lam_p = _eigenvalues((_whole(logits).double() / temperature).softmax(1))
+    lam_p = eigenvalues((_joined(logits) / temperature).softmax(1))
     series = []
     counts = sorted({*ITERATIONS, model.sk_iters})
-    for sharp in dict.fromkeys((epsilon, temperature)):
-        for n in counts if sharp == epsilon else counts[1:]:
-            lam = _eigenvalues(target(sharp, n))
-            name, group = _swav_name(sharp, n), f"ε = {sharp:g}"
-            series.append(_series(name, group, lam_p, filter_curve(lam, lam_p), lam))
-    own = _swav_name(epsilon, model.sk_iters)
-    note = f"online temperature {temperature:g}"
-    rows = sum(map(len, logits))
-    return Curves("target", series, own, float(effective_rank(lam_p)), rows, note)
+    for sharpness in dict.fromkeys((epsilon, temperature)):
+        for n in counts if sharpness == epsilon else counts[1:]:
+            parts = []
+            for i, x in enumerate(logits):  # Sinkhorn's batch is one view's, with its own queue
+                queued = waiting[i % finished.views : i % finished.views + 1]
+                parts.append(sinkhorn(torch.cat([x, *queued]), sharpness, n)[: len(x)])
+            lam = eigenvalues(torch.cat(parts))
+            g = filter_curve(lam, lam_p)
+            series.append(curve(name(sharpness, n), f"ε = {sharpness:g}", lam_p, g, lam))
+    return Curves(
+        branch="target",
+        series=tuple(series),
+        own=name(epsilon, model.sk_iters),
+        erank=float(effective_rank(lam_p)),
+        rows=sum(map(len, logits)),
+        note=f"online temperature {temperature:g}",
+    )
 
 
-def _swav_logits(model: Any, z: Tensor) -> Tensor:
-    logits: Tensor = model.prototypes(z).float()
-    return logits
-
-
-def _swav_name(epsilon: float, n: int) -> str:
-    return f"{n} iteration{'s' * (n != 1)}, ε = {epsilon:g}"
-
-
-def _of_dino(finished: FinishedRun, rows: int) -> Curves:
+def _of_dino(finished: "FinishedRun", rows: int) -> Curves:
     """DINO: with and without centring, at several temperatures."""
     model = finished.model
     loss = model.dino_loss_func
@@ -133,27 +111,25 @@ def _of_dino(finished: FinishedRun, rows: int) -> Curves:
             student.append(model.head(model.backbone(x)).float())
             teacher.append(model.momentum_head(model.momentum_backbone(x)).float())
     online, own = float(loss.student_temp), float(loss.teacher_temp_schedule[finished.epoch])
-    z = _whole(teacher).double()
-    centred = bool(loss.center.any())
-    centre = loss.center.double() if centred else z.mean(0, keepdim=True)
+    z = _joined(teacher)
+    trained_centred = bool(loss.center.any())
+    centre = loss.center.double() if trained_centred else z.mean(0, keepdim=True)
 
-    lam_p = _eigenvalues((_whole(student).double() / online).softmax(1))
+    lam_p = eigenvalues((_joined(student) / online).softmax(1))
     series = []
-    for shift, group in ((0.0, NOT_CENTRED), (centre, CENTRED)):
+    for shift, group in ((0.0, "not centred"), (centre, "centred")):
         for t in sorted({*TEMPERATURES, round(online, 6), round(own, 6)}):
-            lam = _eigenvalues(((z - shift) / t).softmax(1))
-            curve = filter_curve(lam, lam_p)
-            series.append(_series(_dino_name(group, t), group, lam_p, curve, lam))
-    name = _dino_name(CENTRED if centred else NOT_CENTRED, own)
-    note = f"online temperature {online:g}"
-    return Curves("target", series, name, float(effective_rank(lam_p)), len(z), note)
-
-
-CENTRED, NOT_CENTRED = "centred", "not centred"
-
-
-def _dino_name(group: str, temperature: float) -> str:
-    return f"{group}, t = {temperature:.4g}"
+            lam = eigenvalues(((z - shift) / t).softmax(1))
+            g = filter_curve(lam, lam_p)
+            series.append(curve(f"{group}, t = {t:.4g}", group, lam_p, g, lam))
+    return Curves(
+        branch="target",
+        series=tuple(series),
+        own=f"{'centred' if trained_centred else 'not centred'}, t = {own:.4g}",
+        erank=float(effective_rank(lam_p)),
+        rows=len(z),
+        note=f"online temperature {online:g}",
+    )
 
 
 def sinkhorn(logits: Tensor, epsilon: float, iterations: int) -> Tensor:
@@ -176,34 +152,44 @@ def sinkhorn(logits: Tensor, epsilon: float, iterations: int) -> Tensor:
     return log_q.softmax(1)
 
 
-def _series(name: str, group: str, lam: Tensor, value: Tensor, behind: Tensor) -> Series:
-    """A curve over the leading eigenvalues; ``behind`` are those of the outputs behind it."""
-    m = leading(lam)
+def curve(name: str, group: str, lam: Tensor, value: Tensor, behind: Tensor) -> Series:
+    """A curve over the leading eigenvalues; ``behind`` are those of the outputs behind it.
+
+    >>> lam = torch.tensor([1.0, 0.5, 0.25])
+    >>> round(curve("h", "", lam, lam**-0.25, lam).slope, 6)
+    -0.25
+    """
+    m = measures.leading(lam)
     lam, value = lam[:m], value[:m]
     rising = value > 0  # and no NaN: neither has a logarithm
     x, y = lam[rising].log(), value[rising].log()
     x = x - x.mean()
     slope = float((x * y).sum() / x.square().sum()) if len(x) > 1 else float("nan")
-    monotone = float(spearman(value[value.isfinite()], lam[value.isfinite()]))
+    known = value.isfinite()
+    monotonicity = float(measures.spearman(value[known], lam[known]))
     erank = float(effective_rank(behind))
-    return Series(name, group, lam.cpu().numpy(), value.cpu().numpy(), monotone, slope, erank)
+    return Series(name, group, lam.cpu().numpy(), value.cpu().numpy(), monotonicity, slope, erank)
 
 
-def _eigenvalues(x: Tensor) -> Tensor:
-    """Those of E[x x^T] that can be other than zero, from the smaller of the two Gram matrices."""
+def eigenvalues(x: Tensor) -> Tensor:
+    """Those of E[x x^T] that can be other than zero, from the smaller of the two Gram matrices.
+
+    >>> eigenvalues(torch.tensor([[3.0, 0.0, 4.0]]))
+    tensor([25.])
+    """
     gram = x @ x.mT if len(x) < x.shape[1] else x.mT @ x
     lam: Tensor = torch.linalg.eigvalsh(gram / len(x)).flip(0).clamp_min(0)
     return lam
 
 
-def _whole(parts: list[Tensor]) -> Tensor:
-    x = torch.cat(parts)
+def _joined(parts: list[Tensor]) -> Tensor:
+    x = torch.cat(parts).double()
     if not x.isfinite().all():
         raise ValueError("the checkpoint's outputs are NaN or infinite: its run has diverged.")
     return x
 
 
-def _at_most(rows: int, finished: FinishedRun, k: int) -> int:
+def _at_most(rows: int, finished: "FinishedRun", k: int) -> int:
     """Fewer rows where they would not fit, at least one batch."""
     return max(finished.loader.batch_size * finished.views, min(rows, MOST // k))
 

@@ -25,31 +25,26 @@ A target filter that is high-pass falls with λ: monotonicity near -1, a negativ
 effective rank above the online branch's (Theorem 3).
 """
 
-from __future__ import annotations
-
 import argparse
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from rdm_solo import cli, runs
+from rdm_solo.evaluate import finished_run
 from rdm_solo.evaluate.role_curves import MEASURES
 from rdm_solo.messages import check_whole
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.plots.roles import draw
-from rdm_solo.runs.roles_file import FORMAT, Roles, _read, _write
-
-__all__ = ["measure", "table"]
-
-log = logging.getLogger("rdm_solo")
+from rdm_solo.runs import roles_file
+from rdm_solo.runs.roles_file import Roles
 
 
 def measure(
     folder: Path, rows: int = 4096, device: str = "cpu", batch_size: int | None = None
 ) -> Roles:
-    """The curves of the run in that folder, from ``roles.npz`` where that is of its checkpoint.
+    """The curves of the run in that folder, from ``roles.json`` where that is of its checkpoint.
 
     ``rows`` view rows go through the model, rounded up to whole batches of the run's size. Take
     several times k: of fewer, the smallest eigenvalues are underestimated. ValueError, in one
@@ -58,24 +53,20 @@ def measure(
     The passes apart, a core spends 7 s on the eigenvalues of each curve at k = 4096, 3 s at 3000.
     """
     check_whole("rows", rows, 2)
-    folder = Path(folder)
     run = runs.load(folder)
     if run.described.asymmetry not in MEASURES:
         raise ValueError(
             f"{folder} has no design to take apart: {run.label} is none of "
             f"{', '.join(m.label for m in METHODS.values() if m.asymmetry in MEASURES)}."
         )
-    from rdm_solo.evaluate import finished_run
-
     state = finished_run.checkpoint_of(folder).stat()
     key = {
-        "format": FORMAT,
         "checkpoint": [state.st_mtime_ns, state.st_size],
         "rows": rows,
         "batch_size": batch_size,
         "seed": run.seed,
     }
-    known = _read(folder, key)
+    known = roles_file.read(folder, key)
     if known is not None:
         return known
     finished = finished_run.load(run, device, batch_size)
@@ -86,16 +77,11 @@ def measure(
         method=run.method,
         label=run.label,
         seed=run.seed,
-        branch=curves.branch,
-        series=tuple(curves.series),
-        own=curves.own,
-        erank=curves.erank,
-        rows=curves.rows,
         batch=finished.loader.batch_size,
         epoch=finished.epoch + 1,
-        note=curves.note,
+        **curves._asdict(),
     )
-    _write(found, key)
+    roles_file.write(found, key)
     return found
 
 
@@ -122,9 +108,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         description="The role of asymmetric designs (the paper's Figure 5), from checkpoints.",
     )
     parser.add_argument("folders", nargs="+", type=Path, help="folders of runs or of sweeps")
-    parser.add_argument("--rows", type=int, default=4096, help="view rows; 4096")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda; cpu")
-    parser.add_argument("--out", type=Path, default=Path("roles.png"), help="a .png or .pdf")
+    parser.add_argument(
+        "--rows", type=int, default=4096, help="views that go through each model (default: 4096)"
+    )
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("roles.png"),
+        help="file for the picture, a .png or .pdf (default: roles.png)",
+    )
     cli.say_anything()
     given = parser.parse_args(argv)
     found = []

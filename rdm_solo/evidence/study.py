@@ -117,7 +117,7 @@ def accuracies(backbone: Callable[[Tensor], Tensor], train: Any, val: Any) -> di
     guesses = found.scores(10, temperature=0.07).argmax(1)
     with torch.enable_grad():
         linear = fit_linear(x, y, x_val, y_val, num_classes=10)
-    return {"knn": float(100 * (guesses == y_val).float().mean()), "linear": linear.top1}
+    return {"knn": float(100 * (guesses == y_val).float().mean()), "linear": linear.curve[-1].top1}
 
 
 def _features(backbone: Callable[[Tensor], Tensor], loader: Any) -> tuple[Tensor, Tensor]:

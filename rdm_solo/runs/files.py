@@ -40,7 +40,7 @@ LOGGERS = "loggers.json"  # how to find the run's loggers again
 FIGURES = "figures"
 LINEAR = "linear.json"  # linear evaluations, and each one's epochs:
 LINEAR_TABLE = "linear.csv"
-ROLES = "roles.npz"
+ROLES = "roles.json"
 EXPORT = "export"
 
 

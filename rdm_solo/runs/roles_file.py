@@ -1,11 +1,8 @@
-"""Curves of asymmetric designs, kept in roles.npz of a run's folder."""
-
-from __future__ import annotations
+"""Curves of asymmetric designs, kept in roles.json of a run's folder."""
 
 import json
 import logging
-import zipfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,7 @@ import numpy as np
 
 from rdm_solo.runs.files import ROLES, write_whole
 
-__all__ = ["Roles", "Series"]
+log = logging.getLogger("rdm_solo")
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +35,6 @@ class Series:
     monotonicity: float
     slope: float
     erank: float
-
-
-log = logging.getLogger("rdm_solo")
-
-
-FORMAT = 2  # of roles.npz; another one is measured anew
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,32 +71,25 @@ class Roles:
     note: str = ""
 
 
-def _write(roles: Roles, key: dict[str, Any]) -> None:
-    """``roles.npz``, all at once; a folder that cannot be written to goes without."""
-    plain = {name: getattr(roles, name) for name in KEPT}
-    plain["series"] = [[s.name, s.group, s.monotonicity, s.slope, s.erank] for s in roles.series]
-    arrays: dict[str, Any] = {f"lam_{i}": s.lam for i, s in enumerate(roles.series)}
-    arrays |= {f"value_{i}": s.value for i, s in enumerate(roles.series)}
-    arrays["about"] = np.array(json.dumps({"key": key, **plain}))
+def write(roles: Roles, key: dict[str, Any]) -> None:
+    """Write ``roles.json`` where the folder can be written to."""
+    plain = {**asdict(roles), "folder": None, "key": key}
     try:
-        write_whole(roles.folder / ROLES, lambda file: np.savez(file, **arrays))
+        write_whole(roles.folder / ROLES, json.dumps(plain, default=np.ndarray.tolist))
     except OSError as error:
-        log.warning(f"warning: roles.npz cannot be kept in {roles.folder} ({error.strerror}).")
+        log.warning(f"warning: {ROLES} cannot be kept in {roles.folder} ({error.strerror}).")
 
 
-KEPT = ("method", "label", "seed", "branch", "own", "erank", "rows", "batch", "epoch", "note")
-
-
-def _read(folder: Path, key: dict[str, Any]) -> Roles | None:
+def read(folder: Path, key: dict[str, Any]) -> Roles | None:
+    """The curves that were written with that key; None where there are none."""
     try:
-        with np.load(folder / ROLES) as saved:
-            about = json.loads(str(saved["about"]))
-            if about["key"] != key:
-                return None
-            series = [
-                Series(name, group, saved[f"lam_{i}"], saved[f"value_{i}"], *numbers)
-                for i, (name, group, *numbers) in enumerate(about["series"])
-            ]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        plain = json.loads((folder / ROLES).read_bytes())
+        if plain.pop("key") != key:
+            return None
+        series = [
+            Series(**{**s, "lam": np.array(s["lam"]), "value": np.array(s["value"])})
+            for s in plain["series"]
+        ]
+        return Roles(**{**plain, "folder": folder, "series": tuple(series)})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # of a torn or foreign file
         return None
-    return Roles(folder=folder, series=tuple(series), **{name: about[name] for name in KEPT})

@@ -92,7 +92,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     from rdm_solo.train import checks, datamodule, derived_values, resuming
 
     checks.check(cfg)
-    dataset, views = _instantiate(cfg.dataset.source), _instantiate(cfg.dataset.views)
+    dataset, views = instantiate(cfg.dataset.source), instantiate(cfg.dataset.views)
     datamodule.check_parts(dataset, views)
     full, derived = derived_values.derive(
         cfg, dataset, views.num_large_crops, views.num_small_crops
@@ -149,7 +149,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
                 pl.callbacks.ModelCheckpoint(
                     kept.parent, kept.stem, save_top_k=1, enable_version_counter=False
                 ),
-                *(_instantiate(own) for own in (cfg.get("callbacks") or {}).values()),
+                *(instantiate(own) for own in (cfg.get("callbacks") or {}).values()),
                 *extra,
             ]
         ),
@@ -169,7 +169,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     )
 
 
-def _instantiate(node: Any) -> Any:
+def instantiate(node: Any) -> Any:
     """What the node's ``_target_`` makes; its own ValueError or ImportError where it refuses."""
     import hydra.utils
     from hydra.errors import InstantiationException

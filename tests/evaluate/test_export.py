@@ -128,8 +128,8 @@ def test_refusals_are_sentences(small, tmp_path, capsys):
         ([f"run={tmp_path}"], "is not a run folder"),
         ([f"run={folder}", f"out={tmp_path / 'file' / 'x'}"], "cannot be made"),
     ):
-        with pytest.raises(SystemExit):
-            export._job(configure("export", *argv))
+        with pytest.raises(SystemExit), cli.sentences():
+            export.export(configure("export", *argv))
         assert says in capsys.readouterr().err
     with pytest.raises(ValueError, match=r"did you mean 'run'\?"):
         configure("export", "runs=x")

@@ -97,7 +97,7 @@ def plain_sinkhorn(logits: torch.Tensor, epsilon: float, iterations: int) -> tor
     return torch.from_numpy(q / q.sum(axis=1)[:, None])
 
 
-def by_name(found: roles_file.Roles) -> dict[str, roles.Series]:
+def by_name(found: roles_file.Roles) -> dict[str, roles_file.Series]:
     return {series.name: series for series in found.series}
 
 
@@ -232,15 +232,15 @@ class TestNumbers:
 
     def test_monotonicity_and_slope_of_a_power(self):
         lam = torch.logspace(0, -3, 20, dtype=torch.float64)
-        power = role_curves._series("h", "", lam, lam**-0.25, lam.sqrt())
+        power = role_curves.curve("h", "", lam, lam**-0.25, lam.sqrt())
         assert power.slope == pytest.approx(-0.25)
         assert power.monotonicity == pytest.approx(-1)
 
     def test_wide_outputs_take_the_other_gram_matrix(self):
         x = torch.randn(10, 30, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-        np.testing.assert_allclose(role_curves._eigenvalues(x), spectrum(x), rtol=1e-10)
+        np.testing.assert_allclose(role_curves.eigenvalues(x), spectrum(x), rtol=1e-10)
         np.testing.assert_allclose(
-            role_curves._eigenvalues(x.T), spectrum(x.T.contiguous()), rtol=1e-10
+            role_curves.eigenvalues(x.T), spectrum(x.T.contiguous()), rtol=1e-10
         )
 
 
@@ -262,7 +262,7 @@ class TestCache:
         self, trained, measured, name, monkeypatch
     ):
         checkpoint = (trained / name / "checkpoints" / "last.ckpt").read_bytes()
-        shelf = trained / name / "roles.npz"
+        shelf = trained / name / "roles.json"
         shelf.unlink()
         torch.manual_seed(99)
         before = torch.get_rng_state()
@@ -289,7 +289,7 @@ class TestCache:
         assert not np.array_equal(
             by_name(changed)["g"].value, by_name(roles.measure(trained / "simsiam", rows=ROWS))["g"]
         )
-        (folder / "roles.npz").write_bytes(b"torn")
+        (folder / "roles.json").write_bytes(b"torn")
         alike(roles.measure(folder, rows=64, batch_size=32), changed)
 
     def test_more_rows_than_an_epoch_has_come_from_the_next(self, trained):
@@ -329,7 +329,7 @@ class TestRefusals:
         folder = Path(shutil.copytree(trained / "dino", tmp_path / "run"))
         source = {"_target_": "rdm_solo.data.cifar10", "root": str(tmp_path / "nowhere")}
         change(folder, lambda config: config["dataset"].update(name="cifar10", source=source))
-        with pytest.raises(ValueError, match=r"dataset=cifar10 cannot be loaded: dataset.root=.*"):
+        with pytest.raises(ValueError, match=r"^dataset.root=.*"):
             roles.measure(folder)
 
     @pytest.mark.parametrize("rows", [0, 1.5, True])
