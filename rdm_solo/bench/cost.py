@@ -4,31 +4,23 @@ The models are the runs' own, with their training step and optimiser; one proces
 turn, so that a noisy machine is noisy for all of them.
 """
 
-from __future__ import annotations
-
 import gc
 import statistics
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from rdm_solo import methods
+from rdm_solo import cli, methods
 from rdm_solo.bench.timing import interleaved, ratio
-from rdm_solo.cli.config_files import config_folder
 from rdm_solo.methods import optimizers
 from rdm_solo.methods.descriptions import METHODS, shipped_filters
 from rdm_solo.methods.solo_learn import complete
 
-__all__ = ["CONTESTANTS", "Step", "peak_bytes"]
-
-CONTESTANTS: list[tuple[str, str | None]] = [
+CONTESTANTS = [
     (described.name, name)
     for described in METHODS.values()
-    for name in (shipped_filters() if described.takes_filter else [None])
+    for name in (shipped_filters() if described.takes_filter else [""])
 ]
 REFERENCE = CONTESTANTS[0]  # SimSiam with its own predictor
 
@@ -36,24 +28,18 @@ REFERENCE = CONTESTANTS[0]  # SimSiam with its own predictor
 class Step:
     """A method's whole training step on one batch of noise: forward, backward, optimiser."""
 
-    def __init__(
-        self, method: str, name: str | None, batch: int, size: int, device: str, extra: list[str]
-    ) -> None:
-        overrides = [f"method={method}", "dataset=synthetic", f"dataset.image_size={size}", *extra]
-        overrides += [] if name is None else [f"filter={name}"]
-        with initialize_config_dir(str(config_folder()), version_base="1.3"):
-            cfg = compose("config", overrides=overrides)
-        OmegaConf.set_struct(cfg, False)
-        cfg.dataset.num_classes, cfg.batch_size = 10, batch
-        cfg.dataset.num_large_crops, cfg.dataset.num_small_crops = 2, 0
-        self.cfg = cfg
+    def __init__(self, device: str, *overrides: str) -> None:
+        self.cfg = cli.compose("config", ["dataset=synthetic", "batch_size=64", *overrides])
+        OmegaConf.set_struct(self.cfg, False)
+        self.cfg.dataset.num_large_crops, self.cfg.dataset.num_small_crops = 2, 0
         torch.manual_seed(0)
-        self.model = methods.prepare(methods.build(cfg), cfg).to(device).train()
+        self.model = methods.prepare(methods.build(self.cfg), self.cfg).to(device).train()
         complete(self.model)
         # Outside a Trainer: logging and the epoch's number have nobody to ask.
         self.model.log = self.model.log_dict = lambda *args, **kwargs: None
         groups = self.model.learnable_params
-        self.optimizer = optimizers.configure(groups, cfg, steps=1000)["optimizer"]
+        self.optimizer = optimizers.configure(groups, self.cfg, steps=1000)["optimizer"]
+        batch, size = self.cfg.batch_size, self.cfg.dataset.image_size
         views = [torch.randn(batch, 3, size, size, device=device) for _ in range(2)]
         labels = torch.randint(10, (batch,), device=device)
         self.data = torch.arange(batch, device=device), views, labels
@@ -63,18 +49,14 @@ class Step:
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
-        self._follow()
-
-    def _follow(self) -> None:
-        """The momentum encoder follows, as it does at the end of every step."""
-        with suppress(AttributeError):
-            for pair in self.model.momentum_pairs:
-                self.model.momentum_updater.update(*pair)
+        # The momentum encoder follows, as it does at the end of every step.
+        for pair in getattr(self.model, "momentum_pairs", []):
+            self.model.momentum_updater.update(*pair)
 
     def resident(self) -> int:
         """Bytes of parameters, buffers and the optimiser's state."""
-        state = (x for s in self.optimizer.state.values() for x in s.values())
-        held: Iterable[Any] = [*self.model.parameters(), *self.model.buffers(), *state]
+        state = [x for s in self.optimizer.state.values() for x in s.values()]
+        held = [*self.model.parameters(), *self.model.buffers(), *state]
         return sum(x.nbytes for x in held if isinstance(x, torch.Tensor))
 
 
@@ -95,22 +77,19 @@ def peak_bytes(run: Callable[[], object], device: str) -> int:
     ) as profile:
         run()
     held = peak = 0
-    for event in profile.profiler.kineto_results.events():  # type: ignore[union-attr]
+    for event in profile.profiler.kineto_results.events():
         if event.name() == "[memory]":
             held += event.nbytes()
             peak = max(peak, held)
     return peak
 
 
-def bench_cost(
-    runs: int, device: str, batch: int, size: int, extra: list[str], only: str | None = None
-) -> None:
+def bench_cost(runs: int, device: str, overrides: Sequence[str]) -> None:
     """Each method and filter: median step time and peak memory, over those of the reference."""
-    steps = {
-        key: Step(*key, batch=batch, size=size, device=device, extra=extra)
-        for key in CONTESTANTS
-        if only in (None, key[0]) or key == REFERENCE
-    }
+    steps = {}
+    for method, name in CONTESTANTS:
+        own = [f"method={method}", *([f"filter={name}"] if name else [])]
+        steps[method, name] = Step(device, *own, *overrides)
     seconds = dict(zip(steps, interleaved(list(steps.values()), runs, device)))
     memory = {}
     for key, step in steps.items():
@@ -121,12 +100,13 @@ def bench_cost(
         f"{'memory':>12}{'/ SimSiam':>11}{'/ own':>8}"
     )
     for key in steps:
-        own = (key[0], "learnable") if (key[0], "learnable") in steps else key
+        method, name = key
+        own_predictor = (method, "learnable") if name else key
         middle, low, high = ratio(seconds[key], seconds[REFERENCE])
-        beside = ratio(seconds[key], seconds[own])[0]
+        beside = ratio(seconds[key], seconds[own_predictor])[0]
         print(
-            f"{key[0]:<12}{key[1] or '':<18}{statistics.median(seconds[key]) * 1e3:>8.1f}ms"
+            f"{method:<12}{name:<18}{statistics.median(seconds[key]) * 1e3:>8.1f}ms"
             f"{middle:>11.3f}{f'{low:.2f}..{high:.2f}':>14}{beside:>8.3f}"
             f"{memory[key] / 2**20:>9.1f}MiB{memory[key] / memory[REFERENCE]:>11.3f}"
-            f"{memory[key] / memory[own]:>8.3f}"
+            f"{memory[key] / memory[own_predictor]:>8.3f}"
         )

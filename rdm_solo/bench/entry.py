@@ -1,15 +1,15 @@
 """The command python -m rdm_solo.bench."""
 
-from __future__ import annotations
-
 import argparse
-import platform
-from collections.abc import Sequence
+import importlib
+from typing import Any
 
 import torch
 
-__all__ = ["main"]
+from rdm_solo import cli
+from rdm_solo.bench.timing import processor
 
+# Each has a module of that name, with a function that measures and prints.
 WHAT = {
     "filters": "each filter beside the paper's Algorithm 2 as printed",
     "step": "the share of a predictor or a filter in a SimSiam step",
@@ -19,38 +19,20 @@ WHAT = {
 }
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Measure one thing and print it."""
-    options = _parse(argv)
-    torch.set_num_threads(options.threads)
-    cpu = platform.processor() or platform.machine()
-    name = cpu if options.device == "cpu" else torch.cuda.get_device_name()
-    print(f"torch {torch.__version__}, {name}, {options.threads} thread(s), {options.runs} runs")
-    if options.what == "filters":
-        from rdm_solo.bench.filters import SHAPES, bench_filters
-
-        bench_filters(options.runs, options.device, options.shape or SHAPES)
-    elif options.what == "step":
-        from rdm_solo.bench.step import bench_step
-
-        bench_step(options.runs, options.device, options.batch, options.size)
-    elif options.what == "views":
-        from rdm_solo.bench.views import bench_views
-
-        bench_views(options.runs)
-    elif options.what == "cost":
-        from rdm_solo.bench.cost import bench_cost
-
-        where = options.device, options.batch, options.size
-        bench_cost(options.runs, *where, options.overrides, options.only)
-    else:
-        from rdm_solo.bench.spectra import bench_spectra
-
-        where = options.device, options.batch, options.size
-        bench_spectra(options.runs, *where, options.overrides)
+    given = _parse()
+    what, threads = given.pop("what"), given.pop("threads")
+    torch.set_num_threads(threads)
+    on_cpu = given.get("device", "cpu") == "cpu"
+    name = processor() if on_cpu else torch.cuda.get_device_name()
+    print(f"torch {torch.__version__}, {name}, {threads} thread(s), {given['runs']} runs")
+    with cli.sentences():
+        module = importlib.import_module(f"rdm_solo.bench.{what}")
+        getattr(module, f"bench_{what}")(**given)
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse() -> dict[str, Any]:
     parser = argparse.ArgumentParser(
         "python -m rdm_solo.bench",
         description="Measure what something costs. Contestants run in turn in one process; medians "
@@ -61,30 +43,25 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         kind = kinds.add_parser(what, help=help_, description=f"Measure {help_}.")
         kind.add_argument("--runs", type=int, default=11, help="rounds that count; 11")
         kind.add_argument("--threads", type=int, default=1, help="CPU threads; 1")
-        kind.set_defaults(device="cpu")
         if what != "views":
-            kind.add_argument("--device", help="cpu or cuda; cpu")
+            kind.add_argument("--device", default="cpu", help="cpu or cuda; cpu")
         if what == "filters":
             kind.add_argument(
                 "--shape",
                 type=int,
                 nargs=2,
                 action="append",
+                dest="shapes",
                 metavar=("N", "K"),
                 help="rows and columns of the batch; may be repeated; nine shapes by default",
             )
         elif what != "views":
-            batch = 256 if what == "spectra" else 64
-            kind.add_argument("--batch", type=int, default=batch, help=f"images a step; {batch}")
-            kind.add_argument("--size", type=int, default=32, help="side of an image, pixels; 32")
-        if what in ("cost", "spectra"):
-            words = "options of train, such as backbone.compile=true"
+            words = "options of train, such as batch_size=8 or backbone.compile=true"
             kind.add_argument("overrides", nargs="*", help=words)
-        if what == "cost":
-            kind.add_argument("--only", metavar="METHOD", help="this method alone, and SimSiam")
-    options = parser.parse_args(argv)
-    if options.device != "cpu" and not torch.cuda.is_available():
+    options = parser.parse_args()
+    if getattr(options, "device", "cpu") != "cpu" and not torch.cuda.is_available():
         parser.error(f"--device {options.device}: this machine has no CUDA device; use cpu")
-    if options.runs < 1:
-        parser.error(f"--runs must be at least 1, got {options.runs}")
-    return options
+    for name in ("runs", "threads"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} must be at least 1, got {getattr(options, name)}")
+    return vars(options)

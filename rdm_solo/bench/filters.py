@@ -1,7 +1,5 @@
 """Each spectral filter beside the paper's Algorithm 2 as printed."""
 
-from __future__ import annotations
-
 import functools
 import statistics
 from collections.abc import Callable, Sequence
@@ -13,15 +11,8 @@ from rdm_solo.bench.timing import interleaved, ratio
 from rdm_solo.filters import SpectralFilter, get
 from rdm_solo.methods.descriptions import shipped_filters
 
-__all__ = ["SHAPES", "algorithm_2", "batch_normed", "bench_filters", "spectrum_floor"]
-
 SHAPES = [(64, 64), (128, 512), (256, 256), (512, 256), (128, 2048), (256, 2048), (512, 2048)]
 SHAPES += [(1024, 2048), (4096, 256)]
-FILTERS = [
-    (name, shipped.branch, shipped.function, shipped.p)
-    for name, shipped in shipped_filters().items()
-    if shipped.spectral
-]
 
 
 def algorithm_2(x: Tensor, branch: str, function: Callable[[Tensor], Tensor]) -> Tensor:
@@ -40,47 +31,46 @@ def spectrum_floor(x: Tensor) -> Tensor:
     return torch.linalg.eigh(y @ y.T if len(x) <= x.shape[1] else y.T @ y)[1]
 
 
-def batch_normed(n: int, k: int, seed: int = 0) -> Tensor:
+def batch_normed(n: int, k: int) -> Tensor:
     """Features with a 1/i spectrum after batch norm, as a projector makes them."""
-    rng = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(0)
     x = torch.randn(n, k, generator=rng) / torch.arange(1, k + 1)
     x = x @ torch.linalg.qr(torch.randn(k, k, generator=rng))[0]
     return nn.functional.batch_norm(x, None, None, training=True)
 
 
-def _pass(apply: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor | None) -> Callable[[], None]:
-    """One forward, and a backward where the branch has one."""
+def _pass(apply: Callable[[Tensor], Tensor], x: Tensor, learns: bool) -> Callable[[], None]:
+    """One forward, and a backward on the branch that learns."""
+    grad = torch.randn(x.shape, generator=torch.Generator().manual_seed(1)).to(x.device)
 
     def run() -> None:
-        out = apply(x.detach().requires_grad_(grad is not None))
-        if grad is not None:
+        out = apply(x.detach().requires_grad_(learns))
+        if learns:
             out.backward(grad)
 
     return run
 
 
-def bench_filters(runs: int, device: str, shapes: Sequence[tuple[int, int]]) -> None:
+def bench_filters(runs: int, device: str, shapes: Sequence[tuple[int, int]] | None = None) -> None:
     """Each filter against Algorithm 2 and against the Gram matrix and its eigenvectors alone."""
     print(f"{'filter':<16}{'(n, k)':>13}{'alg. 2':>10}{'this':>10}{'ratio':>8}  min..max")
-    for n, k in shapes:
+    for n, k in shapes or SHAPES:
         x = batch_normed(n, k).to(device)
-        upstream = torch.randn(n, k, generator=torch.Generator().manual_seed(1)).to(device)
-        for label, branch, function, p in FILTERS:
-            grad = upstream if branch == "online" else None
+        for name, shipped in shipped_filters().items():
+            if not shipped.spectral:
+                continue
+            branch, function, p = shipped.branch, shipped.function, shipped.p
             printed = functools.partial(algorithm_2, branch=branch, function=get(function, p))
-            seconds = interleaved(
-                [
-                    _pass(printed, x, grad),
-                    _pass(SpectralFilter(branch, function, p), x, grad),
-                    functools.partial(spectrum_floor, x),
-                ],
-                runs,
-                device,
-            )
+            contestants = [
+                _pass(printed, x, branch == "online"),
+                _pass(SpectralFilter(branch, function, p), x, branch == "online"),
+                functools.partial(spectrum_floor, x),
+            ]
+            seconds = interleaved(contestants, runs, device)
             middle, low, high = ratio(seconds[0], seconds[1])
             above, _, _ = ratio(seconds[1], seconds[2])
             times = "".join(f"{statistics.median(s) * 1e3:>8.2f}ms" for s in seconds[:2])
             print(
-                f"{label:<16}{f'({n}, {k})':>13}{times}{middle:>8.2f}  {low:.2f}..{high:.2f}"
+                f"{name:<16}{f'({n}, {k})':>13}{times}{middle:>8.2f}  {low:.2f}..{high:.2f}"
                 f"   {above:.2f} x (Gram + eigh)"
             )

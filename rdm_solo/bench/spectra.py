@@ -5,11 +5,10 @@ One process runs them in turn. The work of a recorded step is clocked by itself 
 far below the noise of two steps' difference.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import time
+from collections.abc import Sequence
 
 import torch
 
@@ -18,11 +17,8 @@ from rdm_solo.bench.timing import interleaved
 from rdm_solo.callbacks.branches import observer
 from rdm_solo.spectra.branch_spectra import BranchSpectra
 
-__all__ = ["Recorded", "bench_spectra", "recorded_steps"]
-
 IMAGES = 50_000
 VIEWS = 2
-WIDTH = ["method.kwargs.proj_hidden_dim=2048", "method.kwargs.proj_output_dim=2048"]
 
 
 def recorded_steps(steps: int, batch: int, max_rows: int) -> int:
@@ -37,12 +33,13 @@ def recorded_steps(steps: int, batch: int, max_rows: int) -> int:
 class Recorded:
     """A step whose outputs enter the spectra; ``seconds`` has what that alone took, by call."""
 
-    def __init__(self, step: Step, max_dim: int, sample: int, device: str) -> None:
+    def __init__(self, step: Step, device: str) -> None:
         self.step, self.device = step, device
         self.observer = observer(step.model)
         self.observer.attach()
+        options = step.cfg.diagnostics
         k = step.model.projector[-1].num_features
-        self.metric = BranchSpectra(k, max_dim=max_dim, sample=sample).to(device)
+        self.metric = BranchSpectra(k, max_dim=options.max_dim, sample=options.sample).to(device)
         self.seconds: list[float] = []
 
     def __call__(self) -> None:
@@ -59,30 +56,29 @@ class Recorded:
         return time.perf_counter()
 
 
-def bench_spectra(runs: int, device: str, batch: int, size: int, extra: list[str]) -> float:
+def bench_spectra(runs: int, device: str, overrides: Sequence[str]) -> float:
     """SimSiam with ``target_pow``, ResNet-18, k = 2048; the share of an epoch is returned."""
-    step = Step("simsiam", "target_pow", batch, size, device, [*WIDTH, *extra])
-    options = step.cfg.diagnostics
-    recorded = Recorded(step, options.max_dim, options.sample, device)
+    step = Step(device, "method=simsiam", "filter=target_pow", "batch_size=256", *overrides)
+    recorded = Recorded(step, device)
     plain, watched, reading = interleaved([step, recorded, recorded.metric.compute], runs, device)
 
+    batch, size = step.cfg.batch_size, step.cfg.dataset.image_size
+    max_rows = step.cfg.diagnostics.max_rows
     steps = IMAGES // batch
-    recorded_count = recorded_steps(steps, batch, options.max_rows)
-    work, read = statistics.median(recorded.seconds[1:]), statistics.median(reading)
+    count = recorded_steps(steps, batch, max_rows)
+    recording = recorded.seconds[1:]  # without the round that warms up
+    work, read = statistics.median(recording), statistics.median(reading)
     epoch = steps * statistics.median(plain)
+    difference = statistics.median(b - a for a, b in zip(plain, watched))
+    share = (count * work + read) / epoch
+    shares = [(count * w + r) / (steps * s) for s, w, r in zip(plain, recording, reading)]
     print(f"k = {recorded.metric.dim}, batch {batch}, {size} px; medians of {runs} rounds")
     print(f"step                    {statistics.median(plain):>10.3f} s")
-    difference = statistics.median(b - a for a, b in zip(plain, watched))
     print(f"recording it takes      {work:>10.3f} s (the steps' difference: {difference:.3f} s)")
     print(f"eigenvalues and curves  {read:>10.3f} s, once an epoch")
-    share = (recorded_count * work + read) / epoch
     print(
-        f"an epoch of {IMAGES} images: {steps} steps, {recorded_count} recorded (max_rows="
-        f"{options.max_rows}): {recorded_count * work + read:.1f} s of {epoch:.0f} s, {share:.2%}"
+        f"an epoch of {IMAGES} images: {steps} steps, {count} recorded (max_rows={max_rows}): "
+        f"{count * work + read:.1f} s of {epoch:.0f} s, {share:.2%}"
     )
-    shares = [
-        (recorded_count * w + r) / (steps * s)
-        for s, w, r in zip(plain, recorded.seconds[1:], reading)
-    ]
     print(f"round by round {min(shares):.2%}..{max(shares):.2%}")
     return share

@@ -1,163 +1,95 @@
 """The paper's claims on data that everybody has: ``python -m rdm_solo.evidence``.
 
-Every row of the table is trained over several seeds on the embedded digits, probed at a third of
-training and at its end, and written with its spread into one page. Runs that are there already are
-not repeated, so an interrupted command goes on where it was.
+Every row of ``study.yaml`` is trained over several seeds on the embedded digits, probed at a third
+of training and at its end, and written with its spread into one page.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
 import logging
-import platform
+import math
 import statistics
 import sys
-import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from importlib.resources import files
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
-from torch import Tensor
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+from tqdm import tqdm
 
-from rdm_solo import data, methods, train
+from rdm_solo import cli, data, methods, runs, train
+from rdm_solo.bench.timing import processor
 from rdm_solo.callbacks.neighbours import Neighbours, unit
-from rdm_solo.cli.answers import say_anything
-from rdm_solo.cli.config_files import config_folder
+from rdm_solo.evaluate.features import extract
 from rdm_solo.evaluate.probe import fit_linear
-from rdm_solo.evidence import page
+from rdm_solo.evidence.page import page
 from rdm_solo.lightning import pl
 from rdm_solo.runs.files import SUMMARY, write_whole
 from rdm_solo.runs.settings import SETTING, differences
 from rdm_solo.train import derived_values
 
-__all__ = ["ROWS", "Probe", "Row", "measure"]
-
-# What every run shares; a narrower network than the digits' recipe, half as many epochs.
-SHARED = [
-    "dataset=digits",
-    "trainer=cpu",
-    "backbone.kwargs.width=16",
-    "max_epochs=15",
-    "scheduler.warmup_epochs=3",
-    "knn.every_n_epochs=0",  # the probe has its own
-    "++trainer.check_val_every_n_epoch=15",
-    "trainer.enable_progress_bar=false",
-]
+STUDY: Any = OmegaConf.to_container(
+    OmegaConf.create((files("rdm_solo.evidence") / "study.yaml").read_text(encoding="utf-8")),
+    resolve=True,
+)
+SHARED: list[str] = STUDY["shared"]
+ROWS: dict[str, list[str]] = STUDY["rows"]
 WARMUP = 3
 PROBED = (5, 15)  # epochs after which kNN and linear accuracy are measured
-FIXED = [
-    ("online σ", ["filter=online_pow", "p=1"]),
-    ("online log σ", ["filter=online_log"]),
-    ("online log(1+σ)", ["filter=online_log1p"]),
-    ("online log(1+σ²)", ["filter=online_log1p_sq"]),
-    *((f"target σ^{p}", ["filter=target_pow", f"p={p}"]) for p in (-0.3, -0.5, -0.7, -1)),
-    ("wrong way, target σ^0.5", ["filter=target_pow", "p=0.5"]),
-    ("wrong way, online σ^-0.5", ["filter=online_pow", "p=-0.5"]),
-]
-PREDICTORS = [(name, [f"filter={name}"]) for name in ("learnable", "linear", "identity")]
+PROBE = "probe.json"
 
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table: a family, a name in it, and the overrides that make the run."""
-
-    family: str
-    name: str
-    overrides: tuple[str, ...]
-
-    @property
-    def folder(self) -> str:
-        """A file name of plain letters."""
-        return "_".join(part.split("=")[-1] for part in self.overrides)
-
-
-ROWS = [
-    Row("symmetric", "vanilla", ("method=vanilla",)),
-    Row("symmetric", "vanilla, no last BN", ("method=vanilla", "method.last_bn=false")),
-    Row("symmetric", "SymSimSiam", ("method=symsimsiam",)),
-    Row("symmetric", "SymSimSiam, no last BN", ("method=symsimsiam", "method.last_bn=false")),
-    *(Row("SimSiam", name, ("method=simsiam", *how)) for name, how in PREDICTORS + FIXED),
-    *(Row("BYOL", name, ("method=byol", *how)) for name, how in PREDICTORS + FIXED),
-    Row("clustering", "SwAV", ("method=swav",)),
-    Row("clustering", "DINO", ("method=dino",)),
-]
+# Columns of the table that are the last value of a column of metrics.csv.
+LAST = {
+    "variance": "feature/variance",
+    "erank projection last": "erank/projection",
+    "alignment": "alignment/online_target",
+    "alignment weighted": "alignment/online_target_weighted",
+    "alignment positive": "alignment/target_positive",
+    "monotonicity": "filter/monotonicity",
+    "monotonicity directional": "filter/monotonicity_directional",
+}
 
 
 class Probe(pl.Callback):  # type: ignore[misc,name-defined]
-    """kNN and linear accuracy of the backbone after the given epochs."""
+    """kNN and linear accuracy of the backbone after the epochs of ``PROBED``."""
 
-    def __init__(self, epochs: Sequence[int]) -> None:
-        self.epochs = epochs
-        self.found: dict[str, dict[str, float]] = {}
+    def __init__(self) -> None:
+        self.found: dict[int, dict[str, float]] = {}
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         epoch = trainer.current_epoch + 1
-        if epoch in self.epochs:
+        if epoch in PROBED:
             module = trainer.datamodule
             pl_module.eval()
             loaders = module.memory_dataloader(), module.val_dataloader()
-            self.found[str(epoch)] = accuracies(pl_module.backbone, *loaders)
+            self.found[epoch] = accuracies(pl_module.backbone, *loaders)
             pl_module.train()
 
 
-@torch.no_grad()
 def accuracies(backbone: Callable[[Tensor], Tensor], train: Any, val: Any) -> dict[str, float]:
     """The weighted kNN of the runs and the paper's linear probe on frozen, plain features."""
-    (x, y), (x_val, y_val) = (_features(backbone, loader) for loader in (train, val))
+    (x, y), (x_val, y_val) = (extract(backbone, loader) for loader in (train, val))
     found = Neighbours(unit(x_val), k=20)
     found.add(unit(x), y)
     guesses = found.scores(10, temperature=0.07).argmax(1)
-    with torch.enable_grad():
-        linear = fit_linear(x, y, x_val, y_val, num_classes=10)
+    linear = fit_linear(x, y, x_val, y_val, num_classes=10)
     return {"knn": float(100 * (guesses == y_val).float().mean()), "linear": linear.curve[-1].top1}
-
-
-def _features(backbone: Callable[[Tensor], Tensor], loader: Any) -> tuple[Tensor, Tensor]:
-    parts = [(backbone(x), y) for x, y in loader]
-    return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
-
-
-def _configure(*overrides: str) -> DictConfig:
-    with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        return compose("config", overrides=[*SHARED, *overrides])
-
-
-def measure(row: Row, seed: int, runs: Path) -> Path:
-    """Train and probe one row with one seed, unless its folder holds the result already."""
-    folder = runs / row.folder / str(seed)
-    done = folder / "probe.json"
-    cfg = _configure(*row.overrides, f"seed={seed}")
-    if done.exists():
-        before = json.loads((folder / SUMMARY).read_text())["config"]
-        if differences(before, cfg, (*SETTING, "seed", "diagnostics", "knn")):
-            raise ValueError(f"{folder} was run with other settings; remove it, or give --runs.")
-    else:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = Probe(PROBED)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            train.run(cfg, folder, [probe])
-        write_whole(done, json.dumps(probe.found, indent=2) + "\n")
-    return folder
 
 
 def untrained(seed: int | None) -> dict[str, float]:
     """The same probes on raw pixels (no seed), or on a network as it is initialised."""
     dataset = data.digits()
-    backbone: Callable[[Tensor], Tensor] = lambda x: x.flatten(1)  # noqa: E731
+    backbone: nn.Module = nn.Flatten()
     if seed is not None:
         pl.seed_everything(seed, verbose=False)
-        backbone = methods.build(
-            derived_values.derive(_configure(), dataset, 2, 0)[0]
-        ).backbone.eval()
+        cfg, _ = derived_values.derive(cli.compose("config", SHARED), dataset, 2, 0)
+        backbone = methods.build(cfg).backbone.eval()
     loaders = (
         data.EpochLoader(part, 512, mean=dataset.mean, std=dataset.std)
         for part in (dataset.train, dataset.val)
@@ -165,76 +97,99 @@ def untrained(seed: int | None) -> dict[str, float]:
     return accuracies(backbone, *loaders)
 
 
-def run_all(seeds: Sequence[int], runs: Path, jobs: int) -> None:
-    """Every row with every seed, seed after seed, ``jobs`` at a time on one thread each."""
-    todo = [(row, seed) for seed in seeds for row in ROWS]
-    started = time.perf_counter()
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _worker) as pool:
-        futures = [pool.submit(measure, row, seed, runs) for row, seed in todo]
-        for count, future in enumerate(as_completed(futures), 1):
-            minutes = (time.perf_counter() - started) / 60
-            print(f"{count}/{len(todo)} {future.result()} ({minutes:.1f} min)", file=sys.stderr)
+def folder_of(row: str, seed: int, root: Path) -> Path:
+    """A run's folder, named by the values of its row's options."""
+    return root / "_".join(option.split("=")[-1] for option in ROWS[row]) / str(seed)
 
 
-def _worker() -> None:
-    torch.set_num_threads(1)
+def measure(row: str, seed: int, root: Path) -> None:
+    """Train and probe one row with one seed, unless its folder holds the result already."""
+    folder = folder_of(row, seed, root)
+    cfg = cli.compose("config", [*SHARED, *ROWS[row], f"seed={seed}"])
+    if (folder / PROBE).exists():
+        before = json.loads((folder / SUMMARY).read_text())["config"]
+        if differences(before, cfg, (*SETTING, "seed", "diagnostics", "knn")):
+            raise ValueError(f"{folder} was run with other settings; remove it, or give --runs.")
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    probe = Probe()
+    train.run(cfg, folder, [probe])
+    write_whole(folder / PROBE, json.dumps(probe.found, indent=2) + "\n")
+
+
+def run_all(seeds: Sequence[int], root: Path, jobs: int) -> None:
+    """Every row with every seed, seed after seed, ``jobs`` at a time."""
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _silence) as pool:
+        futures = [pool.submit(measure, row, seed, root) for seed in seeds for row in ROWS]
+        for future in tqdm(as_completed(futures), total=len(futures), unit="run"):
+            future.result()
+
+
+def _silence() -> None:
     logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
 
 
-def collect(seeds: Sequence[int], runs: Path) -> dict[str, dict[str, list[float]]]:
+def read(folder: Path) -> dict[str, float]:
+    """The columns of one run, from its metrics, its summary and its probe."""
+    metrics = runs.read_metrics(folder)
+    found = {name: metrics[column][-1] for name, column in LAST.items()}
+    probes = json.loads((folder / PROBE).read_text())
+    for when, probe in zip(("third", "end"), probes.values()):
+        found |= {f"{kind} {when}": accuracy for kind, accuracy in probe.items()}
+    for branch in ("online", "target"):
+        erank = metrics[f"erank/{branch}"]
+        found[f"erank {branch} first"], found[f"erank {branch} last"] = erank[0], erank[-1]
+        found[f"erank {branch} rise"] = math.log(erank[-1] / erank[WARMUP])
+    summary = json.loads((folder / SUMMARY).read_text())
+    found["gap share"] = summary["epochs_with_target_above_online"]
+    for name, value in found.items():
+        if not math.isfinite(value):
+            raise ValueError(f"{folder}: {name} is {value}, but a mean needs finite numbers.")
+    return found
+
+
+def _by_column(found: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    return {name: [columns[name] for columns in found] for name in found[0]}
+
+
+def collect(seeds: Sequence[int], root: Path) -> dict[str, dict[str, list[float]]]:
     """Row -> column -> one number for each seed."""
-    table: dict[str, dict[str, list[float]]] = {}
-    for row in ROWS:
-        found = [page.read(runs / row.folder / str(seed), WARMUP) for seed in seeds]
-        table[f"{row.family}: {row.name}"] = {
-            name: [columns[name] for columns in found] for name in found[0]
-        }
-    return table
+    return {row: _by_column([read(folder_of(row, seed, root)) for seed in seeds]) for row in ROWS}
 
 
 def baselines(seeds: Sequence[int]) -> dict[str, dict[str, list[float]]]:
     """Raw pixels, and as many untrained networks as there are seeds."""
-    pixels, networks = untrained(None), [untrained(seed) for seed in seeds]
+    found = {
+        "raw pixels": _by_column([untrained(None)]),
+        "untrained network": _by_column([untrained(seed) for seed in seeds]),
+    }
     return {
-        "raw pixels": {f"{name} end": [value] for name, value in pixels.items()},
-        "untrained network": {
-            f"{name} end": [found[name] for found in networks] for name in pixels
-        },
+        row: {f"{kind} end": values for kind, values in columns.items()}
+        for row, columns in found.items()
     }
 
 
-def facts(seeds: Sequence[int], runs: Path, arguments: Sequence[str]) -> dict[str, str]:
+def facts(seeds: Sequence[int], root: Path, arguments: Sequence[str]) -> dict[str, str]:
     """How the numbers came about."""
-    summaries = [
-        json.loads((runs / row.folder / str(seed) / SUMMARY).read_text())
-        for row in ROWS
-        for seed in seeds
-    ]
-    versions = {json.dumps(summary["versions"]) for summary in summaries}
+    folders = [folder_of(row, seed, root) for row in ROWS for seed in seeds]
+    summaries = [json.loads((folder / SUMMARY).read_text()) for folder in folders]
     seconds = statistics.median(summary["seconds"] for summary in summaries)
-    command = " ".join(["python -m rdm_solo.evidence", *arguments])
+    versions = {
+        ", ".join(f"{name} {version}" for name, version in summary["versions"].items())
+        for summary in summaries
+    }
     return {
-        "command": f"`{command}`",
+        "command": f"`{' '.join(['python -m rdm_solo.evidence', *arguments])}`",
         "every run": f"`{' '.join(SHARED)}` and the row's own; the rest is the digits' recipe",
         "seeds": ", ".join(map(str, seeds)),
         "runs": f"{len(summaries)}, {seconds:.0f} s each at the median",
-        "hardware": f"{_processor()}, one thread a run",
-        "versions": "; ".join(
-            ", ".join(f"{name} {value}" for name, value in json.loads(found).items())
-            for found in sorted(versions)
-        ),
+        "hardware": f"{processor()}, one thread a run",
+        "versions": "; ".join(sorted(versions)),
     }
 
 
-def _processor() -> str:
-    """The processor's name."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def main(argv: Sequence[str] | None = None) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m rdm_solo.evidence",
         description="Train every row of the table over several seeds on the embedded digits, judge "
@@ -242,22 +197,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         "an interrupted command continues where it stopped.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    seeds, runs, out = [30, 31, 32, 33, 34], Path("runs/evidence"), Path("docs/evidence.md")
+    seeds, root, out = [30, 31, 32, 33, 34], Path("runs/evidence"), Path("docs/evidence.md")
     parser.add_argument("--seeds", type=int, nargs="+", default=seeds, help="seeds of every row")
-    parser.add_argument("--runs", type=Path, default=runs, help="folder for the runs")
+    parser.add_argument("--runs", type=Path, default=root, help="folder for the runs")
     parser.add_argument("--out", type=Path, default=out, help="file for the page")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
-    arguments = sys.argv[1:] if argv is None else list(argv)
-    say_anything()
-    options = parser.parse_args(arguments)
+    cli.say_anything()
+    options = parser.parse_args()
     if len(options.seeds) < 2:
         parser.error("--seeds needs at least two seeds, to compute a spread")
     run_all(options.seeds, options.runs, options.jobs)
     torch.set_num_threads(1)
-    text = page.page(
+    text = page(
         collect(options.seeds, options.runs),
         baselines(options.seeds),
-        facts(options.seeds, options.runs, arguments),
+        STUDY["claims"],
+        facts(options.seeds, options.runs, sys.argv[1:]),
     )
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_whole(options.out, text)

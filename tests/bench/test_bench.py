@@ -1,26 +1,31 @@
 """The cost benchmark runs the runs' own steps and counts the bytes that it says it counts."""
 
-from __future__ import annotations
+import re
 
 import pytest
 import torch
 
 from rdm_solo.bench import cost as bench_cost
+from rdm_solo.bench import entry
+from rdm_solo.bench import filters as bench_filters
 from rdm_solo.bench import spectra as bench_spectra
+from rdm_solo.filters import SpectralFilter
+from rdm_solo.methods.descriptions import shipped_filters
 
-SMALL = ["backbone.name=small_resnet", "+backbone.kwargs.width=4"]
+SMALL = ["batch_size=8", "dataset.image_size=8", "backbone.name=small_resnet"]
+SMALL += ["+backbone.kwargs.width=4"]
 SMALL += ["method.kwargs.proj_hidden_dim=16", "method.kwargs.proj_output_dim=8"]
 
 
-@pytest.mark.parametrize("key", [("simsiam", "target_pow"), ("byol", "learnable"), ("swav", None)])
-def test_a_step_is_a_whole_step(key):
-    step = bench_cost.Step(*key, batch=8, size=8, device="cpu", extra=SMALL)
+@pytest.mark.parametrize("method", ["simsiam filter=target_pow", "byol", "swav"])
+def test_a_step_is_a_whole_step(method):
+    step = bench_cost.Step("cpu", *f"method={method}".split(), *SMALL)
     before = {name: value.clone() for name, value in step.model.state_dict().items()}
     step.optimizer.param_groups[0]["lr"] = 0.1  # the schedule's warm-up starts at zero
     step()
     after = step.model.state_dict()
     assert not torch.equal(before["backbone.stem.0.weight"], after["backbone.stem.0.weight"])
-    if key[0] == "byol":
+    if method == "byol":
         name = "momentum_backbone.stem.0.weight"
         assert not torch.equal(before[name], after[name])
 
@@ -35,7 +40,7 @@ def test_the_peak_counts_what_is_held_at_once():
 
 
 def test_residents_are_weights_buffers_and_momentum():
-    step = bench_cost.Step("vanilla", None, batch=8, size=8, device="cpu", extra=SMALL)
+    step = bench_cost.Step("cpu", "method=vanilla", *SMALL)
     weights = sum(p.nbytes for p in step.model.parameters())
     buffers = sum(b.nbytes for b in step.model.buffers())
     assert step.resident() == weights + buffers
@@ -46,9 +51,70 @@ def test_residents_are_weights_buffers_and_momentum():
 
 def test_the_share_of_the_spectra_is_of_whole_epochs(capsys):
     """Its terms are on the page: steps, recorded steps, seconds of each."""
-    share = bench_spectra.bench_spectra(2, "cpu", 8, 8, [*SMALL, "diagnostics.max_rows=1000"])
+    share = bench_spectra.bench_spectra(2, "cpu", [*SMALL, "diagnostics.max_rows=1000"])
     out = capsys.readouterr().out
     assert "k = 8, batch 8" in out
     assert "6250 steps, 63 recorded (max_rows=1000)" in out  # each hundredth: 16 rows a step
     assert f"{share:.2%}" in out
     assert 0 < share < 1
+
+
+def test_each_head_is_put_beside_a_step_without_one(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["bench", "step", "--runs", "1", *SMALL])
+    entry.main()
+    out = capsys.readouterr().out
+    assert "batch 8, 8 px" in out
+    assert re.findall(r"^(\w+ \w+) +[\d.]+ ms +[\d.]+% of it$", out, re.M) == [
+        "learnable predictor",
+        "online filter",
+        "target filter",
+    ]
+
+
+def test_every_method_and_filter_is_compared(capsys, monkeypatch):
+    monkeypatch.setattr(bench_cost, "CONTESTANTS", [*bench_cost.CONTESTANTS[:2], ("swav", "")])
+    bench_cost.bench_cost(1, "cpu", SMALL)
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first.split()[:3] == ["method", "filter", "step"]
+    assert [line.split()[0] for line in lines] == ["simsiam", "simsiam", "swav"]
+    assert lines[0].split()[3:] == [
+        "1.000",
+        "1.00..1.00",
+        "1.000",
+        lines[0].split()[-3],
+        "1.000",
+        "1.000",
+    ]
+
+
+def test_filters_are_timed_beside_the_printed_algorithm(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["bench", "filters", "--runs", "1", "--shape", "8", "16"])
+    entry.main()
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert [line.split()[0] for line in lines] == [
+        name for name, filter_ in shipped_filters().items() if filter_.spectral
+    ]
+    assert all("(8, 16)" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["step", "--runs", "0"], "--runs must be at least 1, got 0"),
+        (["cost", "batchsize=8"], "batch_size"),
+    ],
+)
+def test_bad_options_get_one_sentence(argv, sentence, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["bench", *argv])
+    with pytest.raises(SystemExit) as ended:
+        entry.main()
+    assert ended.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("branch", ["online", "target"])
+def test_the_printed_algorithm_is_what_the_filters_compute(branch):
+    x = bench_filters.batch_normed(32, 8).double()
+    mine = SpectralFilter(branch, "pow", p=-0.5)(x)
+    printed = bench_filters.algorithm_2(x, branch, lambda s: s**-0.5)
+    torch.testing.assert_close(mine, printed)
