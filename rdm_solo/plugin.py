@@ -1,6 +1,41 @@
-"""Starts ``python -m rdm_solo.plugin`` from its room, :mod:`rdm_solo.methods.plugin`."""
+"""usage: python -m rdm_solo.plugin SCRIPT ...
 
-from rdm_solo.methods.plugin import main
+Run one of solo-learn's own scripts with rdm_simsiam, rdm_byol and symsimsiam among its methods:
+
+    python -m rdm_solo.plugin main_pretrain.py --config-path CONFIGS --config-name rdm_simsiam.yaml
+
+SCRIPT is the path of the script; what follows it is handed on. Each process that Lightning starts
+has the methods as well.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from rdm_solo import register_methods
+from rdm_solo.cli.answers import sentences
+
+# Lightning starts the other processes with this module's name and the arguments that follow it.
+SCRIPT_VARIABLE = "RDM_SOLO_SCRIPT"
+
+
+def main() -> None:
+    """Register the methods, then run the script that is named first."""
+    if SCRIPT_VARIABLE not in os.environ:
+        if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
+            print(__doc__)
+            raise SystemExit(0 if len(sys.argv) > 1 else 2)
+        os.environ[SCRIPT_VARIABLE] = str(Path(sys.argv.pop(1)).resolve())
+    script = Path(os.environ[SCRIPT_VARIABLE])
+    with sentences():
+        if not script.is_file():
+            raise ValueError(f"{script} is no file; give solo-learn's main_pretrain.py.")
+        register_methods()
+    sys.path.insert(0, str(script.parent))
+    # As its own program would run it, but for the registered methods.
+    code = compile(script.read_bytes(), str(script), "exec")
+    exec(code, {"__name__": "__main__", "__file__": str(script)})
+
 
 if __name__ == "__main__":
     main()

@@ -16,7 +16,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from omegaconf import OmegaConf
 from PIL import Image
+from torchvision.datasets import ImageFolder
 
 from rdm_solo import data
 from rdm_solo.bench.timing import interleaved, ratio
@@ -43,19 +45,45 @@ def write_jpegs(root: Path, n: int, height: int = 375, width: int = 500) -> None
         Image.fromarray(pixels).save(folder / f"{i:05}.jpg", quality=90)
 
 
-def strength(pipeline: Pipeline) -> dict[str, Any]:
-    """A pipeline's settings, as `host.pretraining_transform` takes them."""
-    names = ("size", "flip", "jitter", *solo_learn.JITTER, "grey", "blur", "solarize")
-    return {name: getattr(pipeline, name) for name in names} | {
-        "crop_scale": pipeline.crop_scale[0]
-    }
+def solo_learns(dataset: str, pipeline: Pipeline) -> Callable[[Any], list[torch.Tensor]]:
+    """solo-learn's own augmentation, two views of a PIL image, with the settings of ours."""
+    theirs: Any = solo_learn.augmentations()
+    names = ("brightness", "contrast", "saturation", "hue")
+    jitter = {name: getattr(pipeline, name) for name in names}
+    least, most = pipeline.crop_scale
+    if solo_learn.CURRENT:
+        settings = {
+            "crop_size": pipeline.size,
+            "rrc": {"enabled": True, "crop_min_scale": least, "crop_max_scale": most},
+            "color_jitter": {"prob": pipeline.jitter, **jitter},
+            "grayscale": {"prob": pipeline.grey},
+            "gaussian_blur": {"prob": pipeline.blur},
+            "solarization": {"prob": pipeline.solarize},
+            "equalization": {"prob": 0.0},
+            "horizontal_flip": {"prob": pipeline.flip},
+        }
+        one = theirs.build_transform_pipeline(dataset, OmegaConf.create(settings))
+    else:
+        one = theirs.prepare_transform(
+            dataset,
+            **jitter,
+            crop_size=pipeline.size,
+            min_scale=least,
+            max_scale=most,
+            color_jitter_prob=pipeline.jitter,
+            gray_scale_prob=pipeline.grey,
+            gaussian_prob=pipeline.blur,
+            solarization_prob=pipeline.solarize,
+            horizontal_flip_prob=pipeline.flip,
+        )
+    return theirs.prepare_n_crop_transform([one], [2])  # type: ignore[no-any-return]
 
 
 def in_memory(pipeline: Pipeline, n: int, batch: int) -> list[Callable[[], int]]:
     """solo-learn's pipeline and ours on ``n`` images of CIFAR's shape."""
     part = data.synthetic(num_train=n, num_val=1, size=pipeline.size).train
     arrays = part.images.permute(0, 2, 3, 1).contiguous().numpy()
-    transform = solo_learn.pretraining_transform("cifar10", **strength(pipeline))
+    transform = solo_learns("cifar10", pipeline)
 
     def theirs() -> int:
         samples = [transform(Image.fromarray(pixels)) for pixels in arrays]
@@ -69,9 +97,8 @@ def in_memory(pipeline: Pipeline, n: int, batch: int) -> list[Callable[[], int]]
 
 def from_files(pipeline: Pipeline, root: Path, batch: int) -> list[Callable[[], int]]:
     """solo-learn's pipeline and ours on the JPEGs of ``root``; and our workers' part of it."""
-    dataset = solo_learn.pretraining_folder(
-        str(root), solo_learn.pretraining_transform("imagenet100", **strength(pipeline))
-    )
+    folder: Any = solo_learn.augmentations().dataset_with_index(ImageFolder)
+    dataset = folder(root, solo_learns("imagenet100", pipeline))  # (index, views, label)
 
     def theirs() -> int:
         seen = 0

@@ -4,43 +4,14 @@ Everything here needs solo-learn, which takes seconds to import: names are looke
 first used.
 """
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rdm_solo.methods.models import (
-        BYOL,
-        DINO,
-        FilteredBYOL,
-        FilteredSimSiam,
-        SimSiam,
-        SwAV,
-        Symmetric,
-        SymSimSiam,
-        build,
-        make_filter,
-        prepare,
-    )
-
-__all__ = [
-    "BYOL",
-    "DINO",
-    "FilteredBYOL",
-    "FilteredSimSiam",
-    "SimSiam",
-    "SwAV",
-    "SymSimSiam",
-    "Symmetric",
-    "build",
-    "make_filter",
-    "prepare",
-]
+__all__ = ["BYOL", "DINO", "SimSiam", "SwAV", "SymSimSiam", "build", "make_filter", "prepare"]
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from rdm_solo.methods import models
+        from rdm_solo.methods import building
 
-        return getattr(models, name)
+        return getattr(building, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

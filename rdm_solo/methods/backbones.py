@@ -1,13 +1,9 @@
 """A small residual network for small images, so that a laptop without a GPU can pretrain."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
 from rdm_solo.messages import check_whole
-
-__all__ = ["SmallResNet"]
 
 
 class _Block(nn.Module):
@@ -27,7 +23,7 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
-        return (out + self.shortcut(x)).relu()  # type: ignore[no-any-return]
+        return (out + self.shortcut(x)).relu()
 
 
 class SmallResNet(nn.Module):
@@ -58,4 +54,4 @@ class SmallResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
-        return self.stages(self.stem(x)).mean(dim=(2, 3))  # type: ignore[no-any-return]
+        return self.stages(self.stem(x)).mean(dim=(2, 3))

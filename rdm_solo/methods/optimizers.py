@@ -1,7 +1,5 @@
 """Optimisers and the warm-up cosine schedule, the same on both generations of solo-learn."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -10,8 +8,6 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-
-__all__ = ["OPTIMIZERS", "WarmupCosine", "configure"]
 
 OPTIMIZERS = ("sgd", "lars", "adam", "adamw")
 
@@ -39,11 +35,10 @@ class WarmupCosine(LRScheduler):
         steps: int,
         start_lr: float = 0.0,
         min_lr: float = 0.0,
-        last_epoch: int = -1,
     ) -> None:
         self.warmup, self.steps = warmup, steps
         self.start_lr, self.min_lr = start_lr, min_lr
-        super().__init__(optimizer, last_epoch)
+        super().__init__(optimizer)
 
     def state_dict(self) -> dict[str, Any]:
         """The step alone: rates follow from the config in force, so a run can be prolonged."""
@@ -75,58 +70,48 @@ def configure(groups: Iterable[dict[str, Any]], cfg: DictConfig, steps: int) -> 
 
     ``cfg.optimizer.lr`` and ``classifier_lr`` arrive scaled by the global batch.
     """
-    settings = cfg.optimizer
-    groups = [{**group, "params": list(group["params"])} for group in groups]
-    groups = [group for group in groups if group["params"]]
-    for group in groups:
-        group.setdefault("static_lr", False)
+    settings, schedule = cfg.optimizer, cfg.scheduler
+    # always_adapt is LARS's: the group's layers are rescaled.
+    groups = [
+        {"static_lr": False, "always_adapt": True, **group, "params": list(group["params"])}
+        for group in groups
+    ]
     if settings.exclude_bias_n_norm:
-        groups = [part for group in groups for part in _split_off_biases(group)]
-    optimizer = _make(groups, settings)
-
-    schedule = cfg.scheduler
+        groups = [part for group in groups for part in _without_biases(group)]
+    groups = [group for group in groups if group["params"]]
     scheduler = WarmupCosine(
-        optimizer,
+        _optimizer(groups, settings),
         warmup=round(schedule.warmup_epochs * steps / cfg.max_epochs),
         steps=steps,
         start_lr=schedule.warmup_start_lr,
         min_lr=schedule.min_lr,
     )
     return {
-        "optimizer": optimizer,
+        "optimizer": scheduler.optimizer,
         "lr_scheduler": {"scheduler": scheduler, "interval": "step", "frequency": 1},
     }
 
 
-def _make(groups: list[dict[str, Any]], settings: DictConfig) -> Optimizer:
-    extra: dict[str, Any] = OmegaConf.to_container(settings.kwargs)  # type: ignore[assignment]
-    extra |= {"lr": settings.lr, "weight_decay": settings.weight_decay}
-    adapts = [not group.pop("no_decay", False) for group in groups]
-    made: Optimizer
-    if settings.name == "lars":
-        # timm's: the wrapper of solo-learn 1.0.2 is no Optimizer. Both rescale every layer but
-        # the biases and norms that are left out.
-        from timm.optim.lars import Lars
+def _optimizer(groups: list[dict[str, Any]], settings: DictConfig) -> Optimizer:
+    options = OmegaConf.to_container(settings.kwargs)
+    options |= {"lr": settings.lr, "weight_decay": settings.weight_decay}
+    if settings.name == "adam":
+        return torch.optim.Adam(groups, **options)
+    if settings.name == "adamw":
+        return torch.optim.AdamW(groups, **options)
+    if settings.name == "sgd":
+        return torch.optim.SGD(groups, momentum=settings.momentum, **options)
+    # timm's: the wrapper of solo-learn 1.0.2 is no Optimizer. Both rescale every layer but the
+    # biases and norms that are left out.
+    from timm.optim.lars import Lars  # takes seconds
 
-        for group, adapt in zip(groups, adapts):
-            group["always_adapt"] = adapt
-        extra |= {"trust_coeff": settings.trust_coeff, "trust_clip": settings.trust_clip}
-        made = Lars(groups, momentum=settings.momentum, **extra)
-    elif settings.name == "sgd":
-        made = torch.optim.SGD(groups, momentum=settings.momentum, **extra)
-    else:
-        kind = torch.optim.Adam if settings.name == "adam" else torch.optim.AdamW
-        made = kind(groups, **extra)
-    return made
+    options |= {"trust_coeff": settings.trust_coeff, "trust_clip": settings.trust_clip}
+    return Lars(groups, momentum=settings.momentum, **options)
 
 
-def _split_off_biases(group: dict[str, Any]) -> list[dict[str, Any]]:
-    """Vectors (biases, norms) in a group of their own, without weight decay or LARS's rescaling."""
+def _without_biases(group: dict[str, Any]) -> list[dict[str, Any]]:
+    """The group's matrices; its vectors (biases, norms) have neither weight decay nor rescaling."""
     matrices = [parameter for parameter in group["params"] if parameter.ndim > 1]
     vectors = [parameter for parameter in group["params"] if parameter.ndim <= 1]
-    parts = []
-    if matrices:
-        parts.append({**group, "params": matrices})
-    if vectors:
-        parts.append({**group, "params": vectors, "weight_decay": 0.0, "no_decay": True})
-    return parts
+    plain = {"params": vectors, "weight_decay": 0.0, "always_adapt": False}
+    return [{**group, "params": matrices}, {**group, **plain}]

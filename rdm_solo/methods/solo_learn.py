@@ -5,8 +5,6 @@ the Python package index (1.0.2) takes keyword arguments and was written for Lig
 the one module that knows either; when the index catches up, the classes named Legacy can go.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util
@@ -17,6 +15,7 @@ from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import Any
 
+import timm
 import torch
 from omegaconf import DictConfig, OmegaConf
 
@@ -31,11 +30,6 @@ install it without its dependencies:
 or put a checkout of its current main branch on the path:
     git clone https://github.com/vturrisi/solo-learn && export PYTHONPATH=$PWD/solo-learn"""
 
-# Backbones that solo-learn lacks; registered with both generations.
-OWN_BACKBONES: dict[str, Callable[..., Any]] = {"small_resnet": SmallResNet}
-OWN_ARGUMENTS = ("in_channels", "width")
-TIMM = "timm/"
-
 # What solo-learn calls its scalars, and what every logger and file of ours calls them.
 SCALARS = {
     **{described.loss_name: "train/loss" for described in METHODS.values()},
@@ -48,59 +42,48 @@ SCALARS = {
     "val_acc5": "val/acc5",
     "tau": "train/tau",
 }
-
-
 # Of the online classifier: meaningless without labels.
 OF_LABELS = {name for name in SCALARS.values() if "acc" in name or "classifier" in name}
 
 
-class SoloLearnMissing(ImportError):
-    """solo-learn cannot be imported; the message says how to get it."""
-
-
 def _import_solo() -> types.ModuleType:
     if importlib.util.find_spec("solo") is None:
-        raise SoloLearnMissing(INSTALL)
+        raise ImportError(INSTALL)
     if importlib.util.find_spec("pl_bolts") is None:
-        _stub_pl_bolts()
+        # solo-learn 1.0.2 imports a scheduler from lightning-bolts, which cannot be installed
+        # beside today's Lightning. Our methods bring their own schedule, so a name is enough.
+        for name in ("pl_bolts", "pl_bolts.optimizers", "pl_bolts.optimizers.lr_scheduler"):
+            stub: Any = sys.modules.setdefault(name, types.ModuleType(name))
+        stub.LinearWarmupCosineAnnealingLR = None
     with warnings.catch_warnings():
-        # solo-learn 1.0.2 and 1.0.6 with torch >= 2.4: whitening.py uses torch.cuda.amp.custom_fwd.
-        warnings.filterwarnings("ignore", message=".*custom_fwd.*", category=FutureWarning)
-        # The same with timm >= 0.9: helpers and registry have moved.
-        warnings.filterwarnings("ignore", message="Importing from timm", category=FutureWarning)
+        # solo-learn 1.0.2 and 1.0.6 use names that torch 2.4 (custom_fwd) and timm 0.9 have moved.
+        warnings.simplefilter("ignore", FutureWarning)
         # solo-learn 1.0.2 registers its swin_* names in timm's own registry.
-        warnings.filterwarnings(
-            "ignore", message="Overwriting .* in registry", category=UserWarning
-        )
+        warnings.filterwarnings("ignore", message="Overwriting .* in registry")
         try:
             return importlib.import_module("solo.methods")
         except ImportError as error:
-            raise SoloLearnMissing(
+            raise ImportError(
                 f"solo-learn is installed but cannot be imported: {error}. Known-good versions of "
                 "what it needs are in requirements.txt of this project."
             ) from error
-
-
-def _stub_pl_bolts() -> None:
-    """solo-learn 1.0.2 imports a scheduler from lightning-bolts, which cannot be installed beside
-    today's Lightning. Our methods bring their own schedule, so a name is enough."""
-
-    class LinearWarmupCosineAnnealingLR:
-        def __init__(self, *args: object, **kwargs: object) -> None:
-            raise NotImplementedError(
-                "lightning-bolts is not installed; use the optimizer settings of rdm_solo."
-            )
-
-    for name in ("pl_bolts", "pl_bolts.optimizers", "pl_bolts.optimizers.lr_scheduler"):
-        sys.modules.setdefault(name, types.ModuleType(name))
-    scheduler = sys.modules["pl_bolts.optimizers.lr_scheduler"]
-    scheduler.LinearWarmupCosineAnnealingLR = LinearWarmupCosineAnnealingLR  # type: ignore[attr-defined]
 
 
 _methods = _import_solo()
 _base = sys.modules["solo.methods.base"]
 
 GENERATION = "current" if CURRENT else "legacy"
+
+# Methods that take small crops beside the two large ones.
+MULTI_CROP = [name for name, described in METHODS.items() if GENERATION in described.multi_crop]
+
+# Backbones that solo-learn lacks.
+OWN_BACKBONES: dict[str, Callable[..., Any]] = {"small_resnet": SmallResNet}
+OWN_ARGUMENTS = ("in_channels", "width")
+_KNOWN = "_BACKBONES" if CURRENT else "_SUPPORTED_ENCODERS"
+SOLO_BACKBONES = tuple(getattr(_base.BaseMethod, _KNOWN))
+BACKBONES = (*OWN_BACKBONES, *SOLO_BACKBONES)
+TIMM = "timm/"  # and a name of timm's
 
 
 def version() -> str:
@@ -116,7 +99,7 @@ def version() -> str:
         return "1.0.x (legacy)"
 
 
-class _OurScalars(pl.LightningModule):  # type: ignore[misc,name-defined]
+class _OurScalars(pl.LightningModule):
     """Logs solo-learn's scalars under our names, once an epoch."""
 
     labelled = True
@@ -140,41 +123,33 @@ class _Current(_OurScalars):
     """Builds a class of the current generation from our config."""
 
     def __init__(self, cfg: DictConfig) -> None:
-        _register_backbone(cfg.backbone.name)
+        own = _constructor(cfg.backbone.name)
+        _base.BaseMethod._BACKBONES.setdefault(
+            cfg.backbone.name, lambda method, **kwargs: own(**kwargs)
+        )
         super().__init__(current_config(cfg))
 
 
 class _Legacy(_OurScalars):
     """Builds a class of 1.0.2 from our config, with the current generation's names and hooks."""
 
+    NAMES = {"encoder": "backbone", "momentum_encoder": "momentum_backbone"}
+
     # Lightning 2 refuses modules that define it; on_validation_epoch_end below calls the original.
     validation_epoch_end = None
 
     def __init__(self, cfg: DictConfig) -> None:
-        self._own_backbone = _own_backbone(cfg.backbone.name)
+        self._constructor = _constructor(cfg.backbone.name)
         self._validation_outputs: list[Any] = []
         super().__init__(**legacy_arguments(cfg))
 
     def __setattr__(self, name: str, value: object) -> None:
-        current = {"encoder": "backbone", "momentum_encoder": "momentum_backbone"}
-        super().__setattr__(current.get(name, name), value)
+        if name == "base_model":  # looked up in a local dict, which knows 1.0.2's names alone
+            value = self._constructor
+        super().__setattr__(self.NAMES.get(name, name), value)
 
-    @property
-    def encoder(self) -> Any:
-        return self.backbone
-
-    @property
-    def momentum_encoder(self) -> Any:
-        return self.momentum_backbone
-
-    @property
-    def base_model(self) -> Any:
-        """1.0.2 looks constructors up in a local dict, which knows no others than its own."""
-        return self._base_model
-
-    @base_model.setter
-    def base_model(self, chosen: Any) -> None:
-        self._base_model = self._own_backbone or chosen
+    def __getattr__(self, name: str) -> Any:
+        return super().__getattr__(self.NAMES.get(name, name))
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         self._validation_outputs.append(super().validation_step(batch, batch_idx))
@@ -194,14 +169,12 @@ class _LegacyMomentum(_Legacy):
                 max_steps=self.trainer.estimated_stepping_batches,
             )
 
-
-class _LegacyClipping(_LegacyMomentum):
     def clip_gradients(self, clip: Any, *args: Any, **kwargs: Any) -> None:
-        """1.0.2 gives its own clipping the name of Lightning's hook; what is handed in decides."""
+        """1.0.2's DINO gives its own clipping the name of Lightning's hook; `clip` tells which."""
         if isinstance(clip, torch.optim.Optimizer):
             pl.LightningModule.clip_gradients(self, clip, *args, **kwargs)
         else:
-            super().clip_gradients(clip)  # type: ignore[misc]
+            super().clip_gradients(clip)
 
 
 def adapted(name: str) -> Any:
@@ -210,16 +183,8 @@ def adapted(name: str) -> Any:
     adapter: type = _Current
     if not CURRENT:
         adapter = _LegacyMomentum if issubclass(base, _base.BaseMomentumMethod) else _Legacy
-        if "clip_gradients" in vars(base):
-            adapter = _LegacyClipping
     doc = f"solo-learn's {base.__name__}, built from our config."
     return type(base.__name__, (adapter, base), {"__doc__": doc, "__module__": __name__})
-
-
-def as_it_is(name: str, cfg: DictConfig) -> Any:
-    """solo-learn's own class of that method with the sizes of our config, and nothing of ours."""
-    solo = original(name)
-    return solo(current_config(cfg)) if CURRENT else solo(**legacy_arguments(cfg))
 
 
 def original(name: str) -> Any:
@@ -235,10 +200,15 @@ def complete(model: Any) -> Any:
     return model
 
 
+def augmentations() -> types.ModuleType:
+    """The module in which solo-learn makes its own views and data sets."""
+    return importlib.import_module(f"solo.{'data' if CURRENT else 'utils'}.pretrain_dataloader")
+
+
 def register(classes: dict[str, Any]) -> None:
     """Add methods to solo-learn's own table, from which its entry points choose by name."""
     if not CURRENT:
-        raise RuntimeError(
+        raise ImportError(
             f"solo-learn {version()} builds methods from command-line arguments, which know no "
             "filters; register_methods() needs its current main: put a checkout on PYTHONPATH, or "
             "use python -m rdm_solo.train, which runs on both."
@@ -246,62 +216,38 @@ def register(classes: dict[str, Any]) -> None:
     _methods.METHODS.update(classes)
 
 
-# Methods that take small crops beside the two large ones.
-MULTI_CROP = [name for name, described in METHODS.items() if GENERATION in described.multi_crop]
-
-
-def backbones() -> list[str]:
-    """Backbones by name: ours and the installed solo-learn's. ``timm/NAME`` is any of timm's."""
-    known = _base.BaseMethod._BACKBONES if CURRENT else _base.BaseMethod._SUPPORTED_ENCODERS
-    return [*OWN_BACKBONES, *(name for name in known if name not in OWN_BACKBONES)]
-
-
 def check_backbone(name: str) -> None:
     """Refuse a name that nothing builds, with the nearest one that something does."""
     if name.startswith(TIMM):
-        import timm
-
-        if not timm.is_model(name.removeprefix(TIMM)):
-            hint = suggest(name.removeprefix(TIMM), timm.list_models()) or "."
+        bare = name.removeprefix(TIMM)
+        if not timm.is_model(bare):
+            hint = suggest(bare, timm.list_models()) or "."
             raise ValueError(f"backbone.name={name!r}: timm has no such model{hint}")
-    elif name not in backbones():
-        import timm
-
-        hint = suggest(name, backbones()) or "."
+    elif name not in BACKBONES:
+        hint = suggest(name, BACKBONES) or "."
         if timm.is_model(name):
             hint = f"; timm has one: backbone.name=timm/{name}."
         raise ValueError(
-            f"backbone.name must be one of {', '.join(backbones())}, or timm/NAME, "
-            f"got {name!r}{hint}"
+            f"backbone.name must be one of {', '.join(BACKBONES)}, or timm/NAME, got {name!r}{hint}"
         )
 
 
-def _own_backbone(name: str) -> Callable[..., Any] | None:
-    if not name.startswith(TIMM):
-        return OWN_BACKBONES.get(name)
-    import timm
-
-    return functools.partial(timm.create_model, name.removeprefix(TIMM), num_classes=0)
-
-
-def _register_backbone(name: str) -> None:
-    """Where the current generation looks constructors up; they get the method's name first."""
-    own = _own_backbone(name)
-    if own is not None:
-        _base.BaseMethod._BACKBONES.setdefault(name, lambda method, **kwargs: own(**kwargs))
+def _constructor(name: str) -> Callable[..., Any]:
+    if name in OWN_BACKBONES:
+        return OWN_BACKBONES[name]
+    if name.startswith(TIMM):
+        return functools.partial(timm.create_model, name.removeprefix(TIMM), num_classes=0)
+    if CURRENT:
+        return functools.partial(_base.BaseMethod._BACKBONES[name], "base")
+    # 1.0.2 imports a method's constructors when it builds one: ResNets of torchvision, its own.
+    module = "torchvision.models" if name.startswith("resnet") else "solo.utils.backbones"
+    return getattr(importlib.import_module(module), name)
 
 
 def backbone(name: str, stem: str, kwargs: Mapping[str, Any], image_size: int) -> Any:
     """A backbone alone, as solo-learn's methods build theirs."""
     check_backbone(name)
-    kwargs = _backbone_kwargs(name, stem, kwargs, image_size)
-    own = _own_backbone(name)
-    if own is not None:
-        return own(**kwargs)
-    if CURRENT:
-        made = _base.BaseMethod._BACKBONES[name]("base", **kwargs)
-    else:
-        made = _legacy_constructor(name)(**kwargs)
+    made = _constructor(name)(**_backbone_kwargs(name, stem, kwargs, image_size))
     if name.startswith("resnet"):  # what BaseMethod.__init__ does to it
         made.fc = torch.nn.Identity()
         if stem == "small":
@@ -310,23 +256,14 @@ def backbone(name: str, stem: str, kwargs: Mapping[str, Any], image_size: int) -
     return made
 
 
-def _legacy_constructor(name: str) -> Callable[..., Any]:
-    """1.0.2 imports a method's constructors when it builds one: ResNets of torchvision, its own."""
-    from_torchvision = name.startswith("resnet")
-    module = "torchvision.models" if from_torchvision else "solo.utils.backbones"
-    constructor: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return constructor
-
-
 def _backbone_kwargs(
     name: str, stem: str, given: Mapping[str, Any], image_size: int
 ) -> dict[str, Any]:
     """The arguments of the backbone that is named; a recipe's may be those of another."""
-    kwargs = {key: value for key, value in given.items() if value is not None}
-    if name not in OWN_BACKBONES:
-        kwargs = {key: value for key, value in kwargs.items() if key not in OWN_ARGUMENTS}
+    foreign = () if name in OWN_BACKBONES else OWN_ARGUMENTS
     if not name.startswith("resnet"):
-        kwargs.pop("zero_init_residual", None)
+        foreign = (*foreign, "zero_init_residual")
+    kwargs = {k: value for k, value in given.items() if value is not None and k not in foreign}
     if name.startswith(("vit_", "swin_")):  # they are built for one size of image
         kwargs.setdefault("img_size", image_size)
     if name.startswith("swin_") and stem == "small":  # 1.0.2 does, for CIFAR
@@ -368,31 +305,30 @@ def current_config(cfg: DictConfig) -> DictConfig:
                 "classifier_lr": cfg.optimizer.classifier_lr,
             },
             "scheduler": {"name": "none", "interval": "epoch"},
-            "momentum": OmegaConf.to_container(cfg.method.get("momentum") or OmegaConf.create({})),
+            "momentum": dict(cfg.method.get("momentum") or {}),
             "performance": {"disable_channel_last": True},
-            "method_kwargs": OmegaConf.to_container(cfg.method.kwargs),
+            "method_kwargs": dict(cfg.method.kwargs),
         }
     )
 
 
 def legacy_arguments(cfg: DictConfig) -> dict[str, Any]:
-    """Our config as 1.0.2's keyword arguments, neutral in the same places."""
-    backbone_kwargs = _configured_kwargs(cfg)
-    own = _own_backbone(cfg.backbone.name) is not None
-    if not own:
-        backbone_kwargs["cifar"] = cfg.backbone.stem == "small"
-    arguments: dict[str, Any] = {
-        # A name that 1.0.2 knows and does not treat as a ResNet; `base_model` sees to the rest.
-        "encoder": "vit_tiny" if own else cfg.backbone.name,
-        "backbone_args": backbone_kwargs,
-        "num_classes": cfg.dataset.num_classes,
+    """Our config as 1.0.2's keyword arguments, neutral in the same places; it ignores others."""
+    current: Any = OmegaConf.to_container(current_config(cfg))
+    encoder, encoder_kwargs = cfg.backbone.name, current["backbone"]["kwargs"]
+    if encoder in SOLO_BACKBONES:
+        encoder_kwargs["cifar"] = cfg.backbone.stem == "small"
+    else:
+        encoder = "vit_tiny"  # which 1.0.2 knows and does not treat as a ResNet
+    arguments = {
+        **current["data"],
+        **current["optimizer"],
+        **current["method_kwargs"],
+        "encoder": encoder,
+        "backbone_args": encoder_kwargs,
         "max_epochs": cfg.max_epochs,
-        "batch_size": cfg.batch_size,
         "optimizer": "sgd",
         "lars": False,
-        "lr": cfg.optimizer.lr,
-        "weight_decay": cfg.optimizer.weight_decay,
-        "classifier_lr": cfg.optimizer.classifier_lr,
         "exclude_bias_n_norm": False,
         "accumulate_grad_batches": 1,
         "extra_optimizer_args": {},
@@ -400,79 +336,12 @@ def legacy_arguments(cfg: DictConfig) -> dict[str, Any]:
         "min_lr": 0.0,
         "warmup_start_lr": 0.0,
         "warmup_epochs": 0,
-        "num_large_crops": cfg.dataset.num_large_crops,
-        "num_small_crops": cfg.dataset.num_small_crops,
-        **OmegaConf.to_container(cfg.method.kwargs),
     }
-    momentum = cfg.method.get("momentum")
-    if momentum is not None:
+    momentum = current["momentum"]
+    if momentum:
         arguments |= {
-            "base_tau_momentum": momentum.base_tau,
-            "final_tau_momentum": momentum.final_tau,
-            "momentum_classifier": momentum.classifier,
+            "base_tau_momentum": momentum["base_tau"],
+            "final_tau_momentum": momentum["final_tau"],
+            "momentum_classifier": momentum["classifier"],
         }
     return arguments
-
-
-def pretraining_transform(
-    dataset: str, num_crops: int = 2, **strength: float
-) -> Callable[[Any], list[Any]]:
-    """solo-learn's own augmentation of one PIL image, for comparison with ours.
-
-    ``strength`` takes our names (``crop_scale`` is its lower end), at their values in `Pipeline`.
-    """
-    if CURRENT:
-        from solo.data import pretrain_dataloader as theirs
-
-        transform = theirs.build_transform_pipeline(
-            dataset,
-            OmegaConf.create(
-                {
-                    "crop_size": strength["size"],
-                    "rrc": {
-                        "enabled": True,
-                        "crop_min_scale": strength["crop_scale"],
-                        "crop_max_scale": 1.0,
-                    },
-                    "color_jitter": {
-                        "prob": strength["jitter"],
-                        **{name: strength[name] for name in JITTER},
-                    },
-                    "grayscale": {"prob": strength["grey"]},
-                    "gaussian_blur": {"prob": strength["blur"]},
-                    "solarization": {"prob": strength["solarize"]},
-                    "equalization": {"prob": 0.0},
-                    "horizontal_flip": {"prob": strength["flip"]},
-                }
-            ),
-        )
-    else:
-        from solo.utils import pretrain_dataloader as theirs
-
-        transform = theirs.prepare_transform(
-            dataset,
-            color_jitter_prob=strength["jitter"],
-            gray_scale_prob=strength["grey"],
-            horizontal_flip_prob=strength["flip"],
-            gaussian_prob=strength["blur"],
-            solarization_prob=strength["solarize"],
-            min_scale=strength["crop_scale"],
-            max_scale=1.0,
-            crop_size=strength["size"],
-            **{name: strength[name] for name in JITTER},
-        )
-    return theirs.prepare_n_crop_transform([transform], [num_crops])  # type: ignore[no-any-return]
-
-
-def pretraining_folder(root: str, transform: Callable[[Any], list[Any]]) -> Any:
-    """solo-learn's own data set of an image folder: ``(index, views, label)`` by index."""
-    if CURRENT:
-        from solo.data import pretrain_dataloader as theirs
-
-        return theirs.prepare_datasets("imagenet100", transform, train_data_path=root)
-    from solo.utils import pretrain_dataloader as theirs
-
-    return theirs.prepare_datasets("imagenet100", transform, data_dir=root, train_dir=".")
-
-
-JITTER = ("brightness", "contrast", "saturation", "hue")

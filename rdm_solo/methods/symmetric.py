@@ -1,13 +1,16 @@
 """Symmetric alignment of two views, with or without centring (the paper's section 3)."""
 
-from __future__ import annotations
+from collections.abc import Mapping
+from typing import Any
 
 import torch
+from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from rdm_solo.distributed import sum_over_processes, world_size
-
-__all__ = ["Center", "symmetric_loss"]
+from rdm_solo.messages import check_choice, check_number
+from rdm_solo.methods import solo_learn
+from rdm_solo.methods.models import Configured
 
 
 def symmetric_loss(z1: Tensor, z2: Tensor, center: Tensor | float = 0.0) -> Tensor:
@@ -45,10 +48,8 @@ class Center(nn.Module):
 
     def __init__(self, dim: int, kind: str = "ema", momentum: float = 0.9) -> None:
         super().__init__()
-        if kind not in ("ema", "batch"):
-            raise ValueError(f"method.center must be 'ema' or 'batch', got {kind!r}.")
-        if not 0 <= momentum < 1:
-            raise ValueError(f"method.center_momentum must be in [0, 1), got {momentum}.")
+        check_choice("method.center", kind, ("ema", "batch"))
+        check_number("method.center_momentum", momentum, 0, below=1)
         self.momentum = momentum if kind == "ema" else 0.0
         self.register_buffer("value", torch.zeros(dim))
 
@@ -58,3 +59,48 @@ class Center(nn.Module):
         mean = sum_over_processes(z.float().mean(0)) / world_size()
         self.value.lerp_(mean, 1 - self.momentum)
         return self.value.clone()
+
+
+class Symmetric:
+    """Two branches alike: a projector, no predictor, no stopped gradient.
+
+    Algorithm 1 with a centre (``"ema"`` or ``"batch"``), the symmetric baseline without one.
+    """
+
+    def install(self, settings: Mapping[str, Any]) -> None:
+        """Make SimSiam's projector, three layers, each with BN, the last one's optional."""
+        inputs, last_bn = self.features_dim, settings["last_bn"]
+        hidden, outputs = settings["proj_hidden_dim"], settings["proj_output_dim"]
+        layers: list[nn.Module] = []
+        for width in (inputs, hidden):
+            layers += [nn.Linear(width, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU()]
+        layers.append(nn.Linear(hidden, outputs, bias=not last_bn))
+        if last_bn:
+            layers.append(nn.BatchNorm1d(outputs, affine=False))
+        self.projector, self.center = nn.Sequential(*layers), None
+        if settings.get("center") is not None:
+            self.center = Center(outputs, settings["center"], settings["center_momentum"])
+
+    @property
+    def learnable_params(self) -> list[dict[str, Any]]:
+        projector = {"name": "projector", "params": self.projector.parameters()}
+        return [*super().learnable_params, projector]
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        out = super().training_step(batch, batch_idx)
+        # Unit rows in full precision: the loss is a difference of nearly equal numbers.
+        z1, z2 = (
+            nn.functional.normalize(self.projector(feats).float(), dim=1) for feats in out["feats"]
+        )
+        mu = 0.0 if self.center is None else self.center(torch.cat([z1, z2]))
+        loss = symmetric_loss(z1, z2, mu)
+        self.log_dict({"train/loss": loss}, on_epoch=True, sync_dist=True)
+        return loss + out["loss"]
+
+
+class SymSimSiam(Symmetric, Configured, solo_learn.adapted("base")):
+    """The paper's Algorithm 1 and, without a centre, the symmetric baseline."""
+
+    def __init__(self, cfg: DictConfig) -> None:
+        super().__init__(cfg)
+        self.install({**cfg.method.kwargs, **cfg.method})

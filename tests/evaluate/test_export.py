@@ -11,11 +11,11 @@ import torchvision
 from conftest import command
 from safetensors import safe_open
 from safetensors.torch import load_file
+from support.backbones import load
 from support.small_runs import SMALL, run
 
 from rdm_solo import cli
 from rdm_solo.evaluate import export, linear
-from rdm_solo.methods import weight_files
 
 RESNET = [o for o in SMALL if not o.startswith("backbone.")] + ["backbone.name=resnet18"]
 RESNET += ["dataset.num_train=16", "dataset.num_val=16", "max_epochs=1"]
@@ -66,7 +66,7 @@ class TestTorchvision:
         keys = theirs.load_state_dict(self.load(out, suffix), strict=False)
         assert (keys.missing_keys, keys.unexpected_keys) == (["fc.weight", "fc.bias"], [])
         theirs.fc = torch.nn.Identity()
-        ours = weight_files.load(folder / "checkpoints" / "last.ckpt")
+        ours = load(folder / "checkpoints" / "last.ckpt")
         assert torch.equal(features(theirs), features(ours))
         assert features(ours).std() > 0
 
@@ -78,7 +78,7 @@ class TestTorchvision:
         exec("\n".join(lines), names)
         names["model"].fc = torch.nn.Identity()
         # The lines load the .pth; here against what the other file holds.
-        ours = weight_files.load(out / f"backbone.{suffix}")
+        ours = load(out / f"backbone.{suffix}")
         assert torch.equal(features(names["model"]), features(ours))
 
 
@@ -97,8 +97,8 @@ def test_metadata_say_what_it_is(resnet):
 @pytest.mark.parametrize("suffix", ["safetensors", "pth"])
 def test_a_file_alone_gives_the_runs_own_features(small, suffix):
     folder, out = small
-    ours = weight_files.load(folder / "checkpoints" / "last.ckpt")
-    again = weight_files.load(out / f"backbone.{suffix}")
+    ours = load(folder / "checkpoints" / "last.ckpt")
+    again = load(out / f"backbone.{suffix}")
     assert torch.equal(features(ours, 8), features(again, 8))
     momentum = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
     name = "stem.0.weight"  # the online network's, not its momentum copy's

@@ -18,6 +18,7 @@ import torch
 from conftest import command
 from omegaconf import OmegaConf
 from support import small_runs
+from support.backbones import load
 from support.small_runs import SMALL, run
 
 from rdm_solo import cli
@@ -142,7 +143,7 @@ class TestResults:
     def test_cached_features_are_those_of_plain_images(self, finished):
         record = evaluate(f"run={finished}", "features=cached", "epochs=5", "lr=3", "seed=2")
         data = synthetic(num_train=64, num_val=32, size=8)
-        backbone = weight_files.load(finished / "checkpoints" / "last.ckpt")
+        backbone = load(finished / "checkpoints" / "last.ckpt")
         parts = []
         for images in (data.train, data.val):
             mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (data.mean, data.std))
@@ -206,7 +207,7 @@ class TestBackbone:
         assert torch.equal(plain, next(iter(bare))[0])
 
     def test_features_do_not_depend_on_the_piece(self, finished, monkeypatch):
-        backbone = weight_files.load(finished / "checkpoints" / "last.ckpt")
+        backbone = load(finished / "checkpoints" / "last.ckpt")
         x = torch.randn(10, 3, 8, 8)
         whole = features.represent(backbone, x)
         monkeypatch.setattr(features, "PIECE", 3)

@@ -11,7 +11,7 @@ from rdm_solo.methods import solo_learn
 
 SMALL = ("small_resnet", "resnet18", "vit_tiny", "swin_tiny", "poolformer_s12", "convnext_tiny")
 SMALL += ("wide_resnet28w2", "timm/resnet26", "timm/convnext_atto")
-HERE = [n for n in SMALL if n in solo_learn.backbones() or n.startswith(solo_learn.TIMM)]
+HERE = [n for n in SMALL if n in solo_learn.BACKBONES or n.startswith(solo_learn.TIMM)]
 
 
 def build(name: str, method: str = "simsiam", size: int = 32):
@@ -20,7 +20,7 @@ def build(name: str, method: str = "simsiam", size: int = 32):
     return methods.build(configure(*options, f"backbone.name={name}"))
 
 
-@pytest.mark.parametrize("name", solo_learn.backbones())
+@pytest.mark.parametrize("name", solo_learn.BACKBONES)
 def test_every_name_builds(name):
     try:
         with torch.device("meta"):

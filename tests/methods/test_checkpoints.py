@@ -14,6 +14,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
+from support.backbones import load
+from support.foreign_method import as_it_is
 
 from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn, weight_files
@@ -57,7 +59,7 @@ def plain_config(method: str) -> object:
 
 @pytest.mark.parametrize("method", ["simsiam", "byol"])
 def test_a_checkpoint_of_solo_learns_own_class(method, tmp_path):
-    model = solo_learn.as_it_is(method, plain_config(method))
+    model = as_it_is(method, plain_config(method))
     prefix = "backbone." if solo_learn.CURRENT else "encoder."
     state = model.state_dict()
     for value in state.values():
@@ -77,7 +79,7 @@ def test_a_checkpoint_of_solo_learns_own_class(method, tmp_path):
     found = weight_files.read(tmp_path / "solo.ckpt")
     assert (found.epoch, found.step) == (8, 56)
     own = {n[len(prefix) :]: value for n, value in state.items() if n.startswith(prefix)}
-    backbone = weight_files.load(found)
+    backbone = weight_files.load(found, weight_files.known(found))
     assert same(backbone, own)
     assert not backbone.training
     assert not any(parameter.requires_grad for parameter in backbone.parameters())
@@ -94,7 +96,7 @@ def test_every_prefix_and_wrapper(prefix, wrapped, tmp_path):
         saved["momentum_" + prefix + "stem.0.weight"] = torch.zeros(1)
         saved["projector.0.weight"] = saved["classifier.weight"] = torch.zeros(2, 2)
     torch.save({"state_dict": saved} if wrapped else saved, tmp_path / "weights.pth")
-    assert same(weight_files.load(tmp_path / "weights.pth"), state)
+    assert same(load(tmp_path / "weights.pth"), state)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
@@ -106,7 +108,7 @@ def test_torchvisions_own_file_gives_torchvisions_features(name, suffix, tmp_pat
     theirs = getattr(torchvision.models, name)(num_classes=5).eval()
     path = tmp_path / f"weights.{suffix}"
     (save_file if suffix == "safetensors" else torch.save)(theirs.state_dict(), path)
-    ours = weight_files.load(path)
+    ours = load(path)
     theirs.fc = torch.nn.Identity()
     x = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
@@ -125,27 +127,29 @@ def test_a_backbone_is_recognised_by_its_shapes(spec):
 def test_a_stem_that_is_assumed_is_named(prefix, stem, tmp_path, caplog):
     state = weights(Spec("resnet18", stem))
     torch.save({prefix + name: value for name, value in state.items()}, tmp_path / "a.pt")
-    backbone = weight_files.load(tmp_path / "a.pt")
+    found = weight_files.read(tmp_path / "a.pt")
+    backbone = weight_files.load(found, weight_files.known(found))
+    assumed = weight_files.assumed(found, weight_files.known(found))
     if stem == "imagenet" or prefix in ("backbone.", "encoder."):
+        assert assumed is None
         assert not caplog.records
         return
     (warning,) = caplog.messages
     assert warning.startswith(f"warning: {tmp_path / 'a.pt'} does not tell its stem")
-    assert f"conv1 with padding {backbone.conv1.padding[0]}, no max-pooling" in warning
+    assert assumed == f"conv1 with padding {backbone.conv1.padding[0]}, no max-pooling"
+    assert assumed in warning
     assert isinstance(backbone.maxpool, torch.nn.Identity)
     assert "backbone.stem=small" in warning
-    caplog.clear()
-    weight_files.load(tmp_path / "a.pt", Spec("resnet18", "small"))
-    assert not caplog.records
 
 
 def test_an_export_assumes_nothing(tmp_path, caplog):
     spec = Spec("resnet18", "small")
     about = {"rdm_solo": json.dumps({"backbone": dataclasses.asdict(spec)})}
     save_file(weights(spec), tmp_path / "a.safetensors", metadata=about)
-    weight_files.load(tmp_path / "a.safetensors")
     save_file(weights(SMALL), tmp_path / "b.safetensors")
-    weight_files.load(tmp_path / "b.safetensors")
+    for name in ("a", "b"):
+        found = weight_files.read(tmp_path / f"{name}.safetensors")
+        assert weight_files.assumed(found, weight_files.known(found)) is None
     assert not caplog.records
 
 
@@ -167,7 +171,7 @@ def test_nothing_in_a_file_is_executed(zipped, tmp_path, caplog):
     caplog.set_level("INFO")
     found = weight_files.read(path)
     assert not (tmp_path / "mark").exists()
-    assert same(weight_files.load(found), saved["state_dict"])
+    assert same(weight_files.load(found, SMALL), saved["state_dict"])
     assert found.epoch == 3
     assert "mkdir" in caplog.text
     torch.load(path, weights_only=False)  # it would have
@@ -177,7 +181,7 @@ def test_nothing_in_a_file_is_executed(zipped, tmp_path, caplog):
 class TestRefusals:
     def refused(self, path: Path, spec: Spec | None = None) -> str:
         with pytest.raises(ValueError, match=str(path)) as refusal:
-            weight_files.load(path, spec)
+            load(path, spec)
         return str(refusal.value)
 
     def test_names_of_what_is_missing_and_unexpected(self, tmp_path):

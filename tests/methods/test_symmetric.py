@@ -82,8 +82,11 @@ class TestCenter:
     @pytest.mark.parametrize(
         ("options", "says"),
         [
-            ({"kind": "mean"}, "method.center must be 'ema' or 'batch', got 'mean'"),
-            ({"momentum": 1.0}, "method.center_momentum must be in"),
+            ({"kind": "mean"}, "method.center must be one of ema, batch, got 'mean'"),
+            (
+                {"momentum": 1.0},
+                "method.center_momentum must be a number of at least 0",
+            ),
         ],
     )
     def test_refusals(self, options, says):

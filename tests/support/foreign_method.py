@@ -28,6 +28,14 @@ FOREIGN = {
 }
 
 
+def as_it_is(name: str, cfg):
+    """solo-learn's own class of that method with the sizes of our config, and nothing of ours."""
+    solo = solo_learn.original(name)
+    if solo_learn.CURRENT:
+        return solo(solo_learn.current_config(cfg))
+    return solo(**solo_learn.legacy_arguments(cfg))
+
+
 def foreign(name: str, make=None):
     """solo-learn's own class of the installed generation, without a line of ours in it."""
     momentum = "method=byol" if name in ("byol", "dino", "mocov2plus") else "method=simsiam"
@@ -35,4 +43,4 @@ def foreign(name: str, make=None):
     cfg.method.name = name
     cfg.method.kwargs = {"proj_hidden_dim": 32, "proj_output_dim": 16, **FOREIGN[name]}
     torch.manual_seed(0)
-    return make(cfg) if make else solo_learn.as_it_is(name, cfg)
+    return make(cfg) if make else as_it_is(name, cfg)

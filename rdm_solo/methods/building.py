@@ -1,0 +1,64 @@
+"""From a config to a model: the class that it names, its values checked."""
+
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+
+from rdm_solo.messages import check_number, check_whole
+from rdm_solo.methods import solo_learn
+from rdm_solo.methods.descriptions import METHODS, ChosenFilter, method
+from rdm_solo.methods.models import BYOL, DINO, SimSiam, SwAV, make_filter
+from rdm_solo.methods.symmetric import SymSimSiam
+
+# By name, as descriptions give it.
+CLASSES = {known.__name__: known for known in (SimSiam, BYOL, SwAV, DINO, SymSimSiam)}
+
+# The largest number of units of a layer: two such layers in a row are 4 GB of weights.
+MOST_UNITS = 2**15
+
+
+def build(cfg: DictConfig) -> Any:
+    """The method that a config names."""
+    described, chosen = method(cfg.method.name), ChosenFilter.of(cfg)
+    solo_learn.check_backbone(cfg.backbone.name)
+    _check_sizes(cfg.method.kwargs)
+    if chosen.absent and described.takes_filter:
+        raise ValueError(
+            f"filter=none: method={described.name} needs one; filter=identity puts nothing in its "
+            "place, filter=learnable its own predictor."
+        )
+    if not chosen.absent and not described.takes_filter:
+        others = " or ".join(f"method={m.name}" for m in METHODS.values() if m.takes_filter)
+        raise ValueError(
+            f"filter={chosen.name}: method={described.name} has no place for one, since "
+            f"{described.no_filter}; leave filter out, or choose {others}."
+        )
+    if chosen.absent:
+        make_filter(chosen, cfg.max_epochs)  # refuses a p that nothing would use
+    return CLASSES[described.class_name](cfg)
+
+
+def _check_sizes(kwargs: DictConfig) -> None:
+    """Refuse sizes of heads that no model can have."""
+    for key, value in kwargs.items():
+        name = f"method.kwargs.{key}"
+        if key.endswith("_dim"):
+            check_whole(name, value, 1, MOST_UNITS)
+        elif key == "num_prototypes":
+            check_whole(name, value, 1, 2**20)
+        elif key in ("sk_iters", "queue_size"):
+            check_whole(name, value)
+        elif key.endswith("temperature") or key == "sk_epsilon":
+            check_number(name, value, above=0)
+
+
+def prepare(model: Any, cfg: DictConfig) -> Any:
+    """Memory layout and compilation of the backbones; names in the state dict stay."""
+    for backbone in filter(None, (model.backbone, getattr(model, "momentum_backbone", None))):
+        if cfg.backbone.channels_last:
+            backbone.to(memory_format=torch.channels_last)
+        if cfg.backbone.compile:
+            named = isinstance(cfg.backbone.compile, str)
+            backbone.compile(backend=cfg.backbone.compile if named else "inductor")
+    return model
