@@ -3,13 +3,8 @@
 Each function also works without ``torch.distributed``: one process is then all there are.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
-from torch import Tensor
-
-__all__ = ["gather", "gather_equal", "rank", "sum_over_processes", "world_size"]
 
 
 def world_size() -> int:
@@ -30,7 +25,7 @@ def rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
-def sum_over_processes(x: Tensor) -> Tensor:
+def sum_over_processes(x: torch.Tensor) -> torch.Tensor:
     """The sum of the processes' tensors of one shape, written into ``x``.
 
     >>> sum_over_processes(torch.tensor([1, 2]))
@@ -41,7 +36,7 @@ def sum_over_processes(x: Tensor) -> Tensor:
     return x
 
 
-def gather_equal(x: Tensor) -> Tensor:
+def gather_equal(x: torch.Tensor) -> torch.Tensor:
     """The rows of all processes in rank order, equally many from each.
 
     Shapes: ``(N, ...) -> (world_size * N, ...)``.
@@ -51,14 +46,12 @@ def gather_equal(x: Tensor) -> Tensor:
     """
     if world_size() == 1:
         return x
-    parts = [
-        torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(world_size())
-    ]
-    dist.all_gather(parts, x.contiguous())
-    return torch.cat(parts)
+    rows = x.new_empty(world_size() * len(x), *x.shape[1:])
+    dist.all_gather_into_tensor(rows, x.contiguous())
+    return rows
 
 
-def gather(x: Tensor) -> list[Tensor]:
+def gather(x: torch.Tensor) -> list[torch.Tensor]:
     """Each process's rows in rank order; a process may hold more rows than another, or none.
 
     Shapes: ``(N_r, ...)`` on rank r ``-> [(N_0, ...), (N_1, ...), ...]``.
@@ -68,8 +61,7 @@ def gather(x: Tensor) -> list[Tensor]:
     """
     if world_size() == 1:
         return [x]
-    counts = gather_equal(torch.tensor([len(x)], device=x.device)).tolist()
-    longest = max(counts)
-    padded = torch.cat([x, x.new_zeros(longest - len(x), *x.shape[1:])])
-    parts = torch.split_with_sizes(gather_equal(padded), [longest] * len(counts))
-    return [part[:count] for part, count in zip(parts, counts)]
+    from torchmetrics.utilities.distributed import gather_all_tensors  # seconds to load
+
+    parts: list[torch.Tensor] = gather_all_tensors(x)
+    return parts

@@ -5,8 +5,6 @@
 :class:`rdm_solo.filters.SpectralFilter` is a module over these five.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,18 +14,7 @@ import torch
 from torch import Tensor
 
 from rdm_solo.distributed import gather_equal, rank, sum_over_processes, world_size
-from rdm_solo.filters.functions import GainError, check_gain
-
-__all__ = [
-    "Operator",
-    "Spectrum",
-    "decompose",
-    "filter_gradient",
-    "filter_online",
-    "filter_target",
-    "gains",
-    "relative_cut",
-]
+from rdm_solo.filters.functions import label
 
 
 def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
@@ -58,6 +45,7 @@ class Spectrum:
 
     n: int
     k: int
+    dual: bool
     dtype: torch.dtype  # of the batch, and of what is handed back
     sigma: Tensor  # (r,) singular values, ascending
     vectors: Tensor
@@ -65,10 +53,6 @@ class Spectrum:
     own: slice  # this process's part of rows
     negligible: Tensor | None  # (N, 1): this process's rows that have no direction; None if none
     broken_rows: int  # rows of the global batch with NaN or infinity, which count as zero
-
-    @property
-    def dual(self) -> bool:
-        return self.n < self.k
 
 
 class Operator(NamedTuple):
@@ -102,10 +86,13 @@ def decompose(x: Tensor) -> Spectrum:
 
     broken_rows, gram = 0, _gram(rows, dual)
     if not math.isfinite(float(gram.diagonal().sum())):  # on all processes alike
-        rows, broken_rows = _without_broken_rows(rows, dual)
+        finite = rows.isfinite().all(dim=1, keepdim=True)
+        broken = (~finite).sum()
+        broken_rows = int(broken if dual else sum_over_processes(broken))
+        rows = torch.where(finite, rows, 0.0)
         gram = _gram(rows, dual)
     digits = x.dtype
-    if x.dtype == torch.float64 and (dual or world_size() == 1):
+    if digits == torch.float64 and (dual or world_size() == 1):
         u, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
         vectors, sigma = (u if dual else vh.mT).flip(1), sigma.flip(0)
     else:
@@ -118,14 +105,11 @@ def decompose(x: Tensor) -> Spectrum:
 
     # A row of negligible norm has no direction: normalising it would invent one.
     squares = gram.diagonal()[own] if dual else rows.square().sum(dim=1)
-    negligible = None
-    if dropped == len(sigma):
-        negligible = torch.ones_like(squares, dtype=torch.bool).unsqueeze(1)
-    elif float(squares.min()) <= cut**2:
-        negligible = (squares <= cut**2).unsqueeze(1)
+    negligible = (squares <= cut**2).unsqueeze(1) if float(squares.min()) <= cut**2 else None
     return Spectrum(
         n=n,
         k=k,
+        dual=dual,
         dtype=x.dtype,
         sigma=sigma[dropped:],
         vectors=vectors[:, dropped:],
@@ -148,12 +132,12 @@ def gains(spectrum: Spectrum, function: Callable[[Tensor], Tensor]) -> Tensor:
     sigma = spectrum.sigma
     if not len(sigma):
         return sigma
-    gain = check_gain(function(sigma), sigma).to(sigma)
+    gain = function(sigma).to(sigma)
     peak = float((gain * sigma).abs().max())
     if not math.isfinite(peak):
-        raise GainError(
-            "returned NaN or infinity for a positive singular value; it must be finite on the "
-            "whole spectrum."
+        raise ValueError(
+            f"the filter function {label(function)!r} returned NaN or infinity for a positive "
+            "singular value; it must be finite on the whole spectrum."
         )
     low, high = (1e-3, 1e3) if spectrum.dtype == torch.float16 else (1e-4, 1e15)
     return gain if peak == 0 or low <= peak <= high else gain / peak
@@ -186,9 +170,8 @@ def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
     """
     work = torch.float64 if spectrum.dtype == torch.float64 else torch.float32
     if spectrum.dual:
-        right = (spectrum.vectors / spectrum.sigma).mT @ spectrum.rows
+        right = ((spectrum.vectors / spectrum.sigma).mT @ spectrum.rows).to(work)
         left = (spectrum.vectors * (spectrum.sigma * gain))[spectrum.own]
-        right = right.to(work)
         out = _finished(spectrum, left.to(work) @ right)
         return out, Operator(right, gain.to(work), spectrum.negligible)
     W = _operator(spectrum, gain)
@@ -226,10 +209,3 @@ def _finished(spectrum: Spectrum, rows: Tensor) -> Tensor:
 def _gram(rows: Tensor, dual: bool) -> Tensor:
     """Of the global batch: ``X X^T`` of gathered rows, or the processes' sum of ``X^T X``."""
     return rows @ rows.mT if dual else sum_over_processes(rows.mT @ rows)
-
-
-def _without_broken_rows(rows: Tensor, dual: bool) -> tuple[Tensor, int]:
-    """Rows with NaN or infinity set to zero, and how many there are on all processes."""
-    finite = rows.isfinite().all(dim=1, keepdim=True)
-    broken = (~finite).sum()
-    return torch.where(finite, rows, 0.0), int(broken if dual else sum_over_processes(broken))

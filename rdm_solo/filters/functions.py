@@ -1,7 +1,5 @@
 """Functions of singular values, and the registry that gives them names."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import pkgutil
@@ -14,10 +12,7 @@ from torch import Tensor
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.messages import suggest
 
-__all__ = ["get", "label", "names", "register", "takes_p"]
-
 Function = Callable[..., Tensor]
-
 
 _FUNCTIONS: dict[str, Function] = {}
 
@@ -35,13 +30,13 @@ def register(name: str) -> Callable[[Function], Function]:
     """
 
     def add(function: Function) -> Function:
-        known = _FUNCTIONS.get(name)
-        if known is not None and known.__qualname__ != function.__qualname__:
+        known = _FUNCTIONS.setdefault(name, function)
+        if known.__qualname__ != function.__qualname__:
             raise ValueError(
                 f"the filter function {name!r} is registered already, as "
                 f"{known.__module__}.{known.__qualname__}; choose another name."
             )
-        _FUNCTIONS[name] = function
+        _FUNCTIONS[name] = function  # a notebook's cell that is run again
         return function
 
     return add
@@ -92,40 +87,45 @@ got shape () for 8 of them.
             f"p is an exponent and the filter function {label(name)!r} has none, got p={p}; "
             "leave p out or choose 'pow'."
         )
-    sigma = torch.logspace(1, -1, 8, dtype=torch.float64, device="cpu")
+    checked = functools.partial(_checked, function, label(name))
+    checked.__name__ = label(name)  # type: ignore[attr-defined]
+    checked(torch.logspace(1, -1, 8, dtype=torch.float64, device="cpu"))
+    return checked
+
+
+def _checked(function: Function, name: str, sigma: Tensor) -> Tensor:
+    """What the function returns, if it is a tensor with a number for each singular value."""
     try:
-        check_gain(function(sigma), sigma)
+        gain: object = function(sigma)
     except Exception as error:  # of anyone's function: one sentence for all
-        said = str(error) if isinstance(error, GainError) else f"fails on a tensor of 8 ({error})."
-        raise ValueError(f"the filter function {label(name)!r} {said}") from error
-    return function
-
-
-class GainError(ValueError):
-    """What a filter function returned is no gain; the text goes on from the function's name."""
-
-
-def check_gain(gain: object, sigma: Tensor) -> Tensor:
-    """The gain, if it is a tensor with a number for each singular value.
-
-    >>> check_gain(torch.ones(2), torch.ones(2))
-    tensor([1., 1.])
-    """
+        raise ValueError(
+            f"the filter function {name!r} fails on a tensor of {len(sigma)} ({error})."
+        ) from error
     if isinstance(gain, Tensor) and gain.shape == sigma.shape:
         return gain
     got = f"shape {tuple(gain.shape)}" if isinstance(gain, Tensor) else type(gain).__name__
-    raise GainError(
-        f"must return one number for each singular value, got {got} for {len(sigma)} of them."
+    raise ValueError(
+        f"the filter function {name!r} must return one number for each singular value, got {got} "
+        f"for {len(sigma)} of them."
     )
 
 
 def _lookup(name: str | Function) -> Function:
-    if callable(name):
-        function = name
-    elif isinstance(name, str) and name in _FUNCTIONS:
+    if isinstance(name, str) and name in _FUNCTIONS:
         return _FUNCTIONS[name]
-    elif isinstance(name, str) and "." in name:
-        function = _imported(name)
+    if isinstance(name, str) and "." in name:
+        try:
+            function = pkgutil.resolve_name(name)
+        except Exception as error:  # a module of one's own can fail in any way
+            raise ValueError(
+                f"the filter function {name!r} cannot be imported ({error}); give a registered "
+                f"name ({', '.join(names())}) or MODULE.FUNCTION."
+            ) from error
+        if not callable(function):
+            kind = type(function).__name__
+            raise ValueError(f"the filter function {name!r} is a {kind}, no function.")
+    elif callable(name):
+        function = name
     else:
         raise ValueError(
             f"there is no filter function {name!r}{suggest(name, names()) or '.'} "
@@ -139,20 +139,7 @@ def _lookup(name: str | Function) -> Function:
             f"the filter function {label(name)!r} is part of Python's standard library, which has "
             "no functions of a tensor; give one such as torch.asinh, or one of your own."
         )
-    return function
-
-
-def _imported(name: str) -> Function:
-    try:
-        found = pkgutil.resolve_name(name)
-    except Exception as error:  # a module of one's own can fail in any way
-        raise ValueError(
-            f"the filter function {name!r} cannot be imported ({error}); give a registered name "
-            f"({', '.join(names())}) or MODULE.FUNCTION."
-        ) from error
-    if not callable(found):
-        raise ValueError(f"the filter function {name!r} is a {type(found).__name__}, no function.")
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
 
 
 def label(name: str | Function) -> str:

@@ -1,15 +1,11 @@
 """A filter's exponent, which may change over epochs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from rdm_solo.messages import check_choice, check_number, check_whole, finite, shown
 
-__all__ = ["Schedule", "as_schedule"]
-
-KINDS = ("constant", "linear", "cosine")
 # Singular values of float32 features span five decades: sigma^10 leaves one direction of them, and
 # much larger exponents leave the range of float64.
 LARGEST_EXPONENT = 10
@@ -19,10 +15,8 @@ LARGEST_EXPONENT = 10
 class Schedule:
     """An exponent as a function of the epoch: from ``start`` to ``end`` within ``epochs`` epochs.
 
-    Exponents lie from -10 to 10.
-
-    ``constant`` stays at ``start``; ``linear`` and ``cosine`` reach ``end`` in epoch
-    ``epochs - 1`` and stay there.
+    Exponents lie from -10 to 10. ``constant`` stays at ``start``; ``linear`` and ``cosine`` reach
+    ``end`` in epoch ``epochs - 1`` and stay there.
 
     >>> p = Schedule("linear", -0.1, -0.5, epochs=5)
     >>> [round(p(epoch), 3) for epoch in range(7)]
@@ -30,34 +24,31 @@ class Schedule:
     """
 
     kind: str
-    start: float | None
+    start: float
     end: float | None = None
     epochs: int | None = None
 
     def __post_init__(self) -> None:
-        check_choice("schedule", self.kind, KINDS)
+        check_choice("schedule", self.kind, ("constant", "linear", "cosine"))
         for name in ("start", "end"):
             value = getattr(self, name)
-            if value is None and (name == "start" or self.kind != "constant"):
-                raise ValueError(f"a {self.kind} schedule needs a number for {name!r}.")
             if value is not None:
                 check_number(f"{name!r} of a schedule", value, -LARGEST_EXPONENT, LARGEST_EXPONENT)
+            elif name == "start" or self.kind != "constant":
+                raise ValueError(f"a {self.kind} schedule needs a number for {name!r}.")
         if self.kind != "constant":
             check_whole(f"'epochs' of a {self.kind} schedule", self.epochs, 1)
 
     def __call__(self, epoch: int) -> float:
-        assert self.start is not None  # for the type checker, as below
-        if self.kind == "constant":
+        if self.kind == "constant" or self.end is None or self.epochs is None:
             return float(self.start)
-        assert self.end is not None
-        assert self.epochs is not None
         share = 1.0 if self.epochs == 1 else min(max(epoch / (self.epochs - 1), 0.0), 1.0)
         if self.kind == "cosine":
             share = (1 - math.cos(math.pi * share)) / 2
         return self.start + (self.end - self.start) * share
 
 
-def as_schedule(value: object, *, epochs: int | None = None, name: str = "p") -> Schedule:
+def as_schedule(value: object, *, epochs: int | None = None) -> Schedule:
     """A number, a :class:`Schedule` or its mapping form, as a schedule.
 
     >>> as_schedule(-0.5)(3)
@@ -80,13 +71,14 @@ written {schedule: linear, start: -0.1, end: -0.5}.
         unknown = set(value) - known
         if unknown:
             raise ValueError(
-                f"{name} got a schedule with the key {sorted(map(str, unknown))[0]!r}; "
+                f"p got a schedule with the key {sorted(map(str, unknown))[0]!r}; "
                 f"allowed are {', '.join(sorted(known))}."
             )
         length = epochs if value.get("epochs") is None else value["epochs"]
-        return Schedule(value["schedule"], value.get("start"), value.get("end"), length)
+        start: Any = value.get("start")  # checked there
+        return Schedule(value["schedule"], start, value.get("end"), length)
     raise ValueError(
-        f"{name} must be a number from {-LARGEST_EXPONENT} to {LARGEST_EXPONENT} or a schedule, "
+        f"p must be a number from {-LARGEST_EXPONENT} to {LARGEST_EXPONENT} or a schedule, "
         f"got {shown(value)}; a schedule is written "
         "{schedule: linear, start: -0.1, end: -0.5}."
     )

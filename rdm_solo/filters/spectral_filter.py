@@ -1,27 +1,14 @@
 """The module that applies a spectral filter to each batch."""
 
-from __future__ import annotations
-
-import contextlib
 import logging
 
 import torch
 from torch import Tensor, nn
 
 from rdm_solo.distributed import rank
-from rdm_solo.filters.decomposition import (
-    Operator,
-    Spectrum,
-    decompose,
-    filter_gradient,
-    filter_online,
-    filter_target,
-    gains,
-)
-from rdm_solo.filters.functions import Function, GainError, get, label
+from rdm_solo.filters import decomposition
+from rdm_solo.filters.functions import Function, get, label
 from rdm_solo.filters.schedules import Schedule, as_schedule
-
-__all__ = ["SpectralFilter"]
 
 log = logging.getLogger(__name__)
 
@@ -70,18 +57,13 @@ class SpectralFilter(nn.Module):
         self.set_epoch(0)
         self._logged: set[str] = set()
 
-    @property
-    def p(self) -> float | None:
-        """The exponent in force."""
-        return self._p
-
     def set_epoch(self, epoch: int) -> None:
-        """Move the exponent to its value in that epoch."""
-        self._p = None if self.schedule is None else self.schedule(epoch)
-        self._gain = get(self.function, self._p)
+        """Move the exponent ``p`` to its value in that epoch."""
+        self.p = None if self.schedule is None else self.schedule(epoch)
+        self._gain = get(self.function, self.p)
 
     def extra_repr(self) -> str:
-        exponent = "" if self._p is None else f", p={self._p:g}"
+        exponent = "" if self.p is None else f", p={self.p:g}"
         return f"{self.branch}, {label(self.function)}{exponent}"
 
     def forward(self, x: Tensor) -> Tensor:
@@ -95,26 +77,19 @@ class SpectralFilter(nn.Module):
         if self.branch == "online" and x.requires_grad and torch.is_grad_enabled():
             result: Tensor = _OnlineFilter.apply(x, self)
             return result
-        with torch.no_grad(), _full_precision(x):
-            return filter_target(*self._decomposed(x))
+        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+            return decomposition.filter_target(*self._decomposed(x))
 
-    def _decomposed(self, x: Tensor) -> tuple[Spectrum, Tensor]:
-        spectrum = decompose(x)
-        try:
-            gain = gains(spectrum, self._gain)
-        except GainError as error:
-            raise ValueError(f"the filter function {label(self.function)!r} {error}") from error
-        self._report(spectrum)
-        return spectrum, gain
-
-    def _report(self, spectrum: Spectrum) -> None:
+    def _decomposed(self, x: Tensor) -> tuple[decomposition.Spectrum, Tensor]:
+        spectrum = decomposition.decompose(x)
+        gain = decomposition.gains(spectrum, self._gain)
+        if spectrum.broken_rows == spectrum.n:
+            raise FloatingPointError(
+                f"all {spectrum.n} rows of the batch that reached the {self.branch} filter "
+                "hold NaN or infinity: training has diverged; lower the learning rate, or use "
+                "bf16 in place of fp16."
+            )
         if spectrum.broken_rows:
-            if spectrum.broken_rows == spectrum.n:
-                raise FloatingPointError(
-                    f"all {spectrum.n} rows of the batch that reached the {self.branch} filter "
-                    "hold NaN or infinity: training has diverged; lower the learning rate, or use "
-                    "bf16 in place of fp16."
-                )
             self._log_once(
                 "nonfinite",
                 f"{spectrum.broken_rows} of {spectrum.n} rows reached the {self.branch} filter "
@@ -129,6 +104,7 @@ class SpectralFilter(nn.Module):
                 "above rounding noise (collapsed or repeated features?); the others are mapped "
                 "to zero.",
             )
+        return spectrum, gain
 
     def _log_once(self, what: str, message: str) -> None:
         if what not in self._logged:
@@ -142,19 +118,13 @@ class _OnlineFilter(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor, module: SpectralFilter) -> Tensor:  # type: ignore[no-untyped-def]
-        with _full_precision(x):
-            out, operator = filter_online(*module._decomposed(x))
+        with torch.autocast(x.device.type, enabled=False):
+            out, operator = decomposition.filter_online(*module._decomposed(x))
         ctx.save_for_backward(*operator)
         return out
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
-        with _full_precision(grad):
-            return filter_gradient(grad, Operator(*ctx.saved_tensors)), None
-
-
-def _full_precision(x: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Autocast off for the device, at no cost where it is off already."""
-    if torch.is_autocast_enabled(x.device.type):
-        return torch.autocast(x.device.type, enabled=False)
-    return contextlib.nullcontext()
+        with torch.autocast(grad.device.type, enabled=False):
+            operator = decomposition.Operator(*ctx.saved_tensors)
+            return decomposition.filter_gradient(grad, operator), None
