@@ -7,49 +7,33 @@ gets wrong is said where it matters: see :func:`linear_setting`, :func:`filtered
 """
 
 from rdm_solo.spectra.measures import ideal_filter
-from rdm_solo.theory.filtering import (
+from rdm_solo.theory.theorems import (
+    Conditions,
+    conditional_covariance,
+    conditions,
     equivalent_filter,
     filtered_eigenvalues,
-    is_low_pass,
     kind,
-    rank_difference,
-)
-from rdm_solo.theory.positive_pairs import (
-    conditional_covariance,
-    mean_correlation,
-    positive_correlation,
-)
-from rdm_solo.theory.predictor import (
-    LinearSetting,
-    alignment_loss,
     linear_setting,
+    mean_correlation,
     optimal_predictor,
-)
-from rdm_solo.theory.update import (
-    Conditions,
-    conditions,
-    update_gain,
-    updated_correlation,
+    positive_correlation,
+    rank_difference,
     updated_eigenvalues,
 )
 
 __all__ = [
     "Conditions",
-    "LinearSetting",
-    "alignment_loss",
     "conditional_covariance",
     "conditions",
     "equivalent_filter",
     "filtered_eigenvalues",
     "ideal_filter",
-    "is_low_pass",
     "kind",
     "linear_setting",
     "mean_correlation",
     "optimal_predictor",
     "positive_correlation",
     "rank_difference",
-    "update_gain",
-    "updated_correlation",
     "updated_eigenvalues",
 ]

@@ -1,18 +1,14 @@
 """A filter's effect on a spectrum: its kind on either branch, both ranks, and warnings."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from rdm_solo.spectra.measures import effective_rank, filter_curve
+from rdm_solo.spectra.measures import filter_curve
 from rdm_solo.theory import rank_path
-from rdm_solo.theory.filtering import filtered_eigenvalues, is_low_pass, kind, rank_difference
-
-__all__ = ["Preview", "called", "look", "relation"]
+from rdm_solo.theory.theorems import filtered_eigenvalues, kind, rank_difference
 
 Gain = Callable[[Tensor], Tensor]
 
@@ -27,14 +23,10 @@ class Preview:
     sigma: Tensor  # descending singular values of the unfiltered outputs
     lam_p: Tensor  # spectra of both branches, each with the sum 1
     lam_z: Tensor
+    curve: Tensor  # the equivalent online filter g(lam_z), by rank
     own: str  # the kind of |g(sigma)|
     online: str  # the kind of the equivalent online filter
     warnings: tuple[str, ...]
-
-    @property
-    def curve(self) -> Tensor:
-        """The equivalent online filter g(lam_z), by rank."""
-        return filter_curve(self.lam_p, self.lam_z)
 
     @property
     def line(self) -> str:
@@ -42,8 +34,8 @@ class Preview:
         same = "" if self.branch == "online" else f", as an online filter {called(self.online)}"
         return (
             f"{self.name}: {called(self.own)} on the {self.branch} branch{same}; "
-            f"erank {float(effective_rank(self.lam_p)):.3g} online, "
-            f"{float(effective_rank(self.lam_z)):.3g} target; looked at sigma from "
+            f"erank {rank_path.rank_of(self.lam_p):.3g} online, "
+            f"{rank_path.rank_of(self.lam_z):.3g} target; looked at sigma from "
             f"{float(self.sigma.min()):.3g} to {float(self.sigma.max()):.3g}."
         )
 
@@ -58,11 +50,10 @@ def look(name: str, branch: str, gain: Gain, sigma: Tensor) -> Preview:
     """
     sigma = sigma.double().sort(descending=True).values
     values = gain(sigma)
-    if values.shape != sigma.shape or not bool(values.isfinite().all()):
+    if not bool(values.isfinite().all()):
         raise ValueError(
-            f"{name} must give one finite number for each singular value, got "
-            f"{tuple(values.shape)} for {len(sigma)} of them"
-            f"{'' if values.shape != sigma.shape else ', with NaN or infinity among them'}."
+            f"{name} must give one finite number for each singular value, got NaN or infinity for "
+            f"{int((~values.isfinite()).sum())} of {len(sigma)}."
         )
     lam = sigma.square()
     left = filtered_eigenvalues(lam, values)
@@ -72,74 +63,52 @@ def look(name: str, branch: str, gain: Gain, sigma: Tensor) -> Preview:
     lam_p, lam_z = rank_path.unit_sum(lam_p), rank_path.unit_sum(lam_z)
     curve = filter_curve(lam_p, lam_z)
     own, online = kind(values.abs()), kind(curve)
-    warnings = (
-        *_order(name, sigma, left),
-        *_sign(sigma, values),
-        *_scale(branch, gain, sigma, values, own),
-        *_direction(online, lam_p, lam_z),
-    )
-    return Preview(name, branch, gain, sigma, lam_p, lam_z, own, online, warnings)
+    warnings = []
+    if kind(left) not in ("low-pass", "none"):
+        warnings.append(
+            f"{name} changes the order of the directions (sigma * |g(sigma)| does not grow with "
+            "sigma): only the sorted spectra are compared."
+        )
+    if bool((values < 0).any()):
+        warnings.append(
+            f"g is negative for {int((values < 0).sum())} of {len(sigma)} directions (log sigma "
+            "is, below sigma = 1): the filter reverses their sign, which changes the loss but not "
+            "the spectrum, since spectra depend on |g| alone."
+        )
+    warnings += [*_on_scale(gain, sigma, values, own), *_on_direction(online, lam_p, lam_z)]
+    return Preview(name, branch, gain, sigma, lam_p, lam_z, curve, own, online, tuple(warnings))
 
 
-def _order(name: str, sigma: Tensor, left: Tensor) -> list[str]:
-    if is_low_pass(left):
-        return []
-    return [
-        f"{name} changes the order of the directions (sigma * |g(sigma)| does not grow with "
-        "sigma): only the sorted spectra are compared."
-    ]
-
-
-def _sign(sigma: Tensor, values: Tensor) -> list[str]:
-    below = values < 0
-    if not bool(below.any()):
-        return []
-    share = f"{int(below.sum())} of {len(sigma)} directions"
-    return [
-        f"g is negative for {share} (log sigma is, below sigma = 1): the filter reverses their "
-        "sign, which changes the loss but not the spectrum, since spectra depend on |g| alone."
-    ]
-
-
-def _scale(branch: str, gain: Gain, sigma: Tensor, values: Tensor, own: str) -> list[str]:
+def _on_scale(gain: Gain, sigma: Tensor, values: Tensor, own: str) -> Iterator[str]:
     """Sigma grows with the root of the batch: try a quarter of the batch and four times as many."""
-    kinds, moved = {}, False
-    for factor in (0.25, 4.0):
-        other = gain(sigma * factor**0.5)
+    text, moved = "", False
+    for batch, factor in (("a quarter of", 0.5), ("four times", 2.0)):
+        other = gain(sigma * factor)
         ratio = other / torch.where(values == 0, 1.0, values)
         moved |= bool((ratio.max() - ratio.min()).abs() > 1e-6 * ratio.abs().max())
-        kinds[factor] = kind(other.abs())
-    if not moved:
-        return []
-    text = (
-        "the curve depends on the global batch size, because sigma grows with its root and with "
-        "the outputs' scale, taken here as a batch norm's"
-    )
-    changed = [
-        f"with {'a quarter of' if factor < 1 else 'four times'} the batch it is {called(found)}"
-        for factor, found in kinds.items()
-        if found != own
-    ]
-    return [f"{text}{''.join('; ' + part for part in changed)}."]
+        found = kind(other.abs())
+        text += f"; with {batch} the batch it is {called(found)}" if found != own else ""
+    if moved:
+        yield (
+            "the curve depends on the global batch size, because sigma grows with its root and "
+            f"with the outputs' scale, taken here as a batch norm's{text}."
+        )
 
 
-def _direction(online: str, lam_p: Tensor, lam_z: Tensor) -> list[str]:
-    gap = float(rank_difference(lam_p, lam_z))
+def _on_direction(online: str, lam_p: Tensor, lam_z: Tensor) -> Iterator[str]:
     if online == "none":
-        return [
-            "no filter at all: both branches have the same spectrum, and nothing raises the rank."
-        ]
-    if online == "high-pass":
-        return [
+        yield "no filter at all: both branches have the same spectrum, and nothing raises the rank."
+    elif online == "high-pass":
+        yield (
             "it points the wrong way: a high-pass online filter puts the target's effective rank "
             "below the online branch's (Theorem 3), and alignment pulls the rank down."
-        ]
-    if online != "low-pass":
-        return [
+        )
+    elif online != "low-pass":
+        yield (
             f"Theorem 3 says nothing about a {online} filter; on this spectrum the target's "
-            f"effective rank is {'above' if gap > 0 else 'below'} the online branch's."
-        ]
-    return []
+            f"effective rank is {'above' if rank_difference(lam_p, lam_z) > 0 else 'below'} the "
+            "online branch's."
+        )
 
 
 def relation(seen: Preview) -> rank_path.Relation:

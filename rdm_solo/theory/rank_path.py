@@ -1,31 +1,23 @@
 """Effective ranks along Theorem 4: the update of eigenvalues, applied step after step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rdm_solo.spectra.measures import effective_rank
-from rdm_solo.theory.update import updated_eigenvalues
-
-__all__ = ["STEP", "Path", "Relation", "follow", "rank_of", "relation", "unit_sum"]
+from rdm_solo.theory.theorems import updated_eigenvalues
 
 STEP = 0.1  # alpha of a single update where a run is followed
-
-
 APART = 1e-12  # between the logarithms of equal eigenvalues; rounding is a hundredth of it
-
 
 # From the online spectrum to the target's.
 Relation = Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class Path:
+class Path(NamedTuple):
     """Effective ranks of both branches, one value a knot."""
 
     online: np.ndarray
@@ -83,7 +75,7 @@ def follow(
     >>> path.online.round(3), path.target.round(3)
     (array([1.649, 1.771]), array([1.89 , 1.934]))
     """
-    lam_p = unit_sum(lam_p.double())
+    lam_p = unit_sum(lam_p)
     online, target = [rank_of(lam_p)], [rank_of(unit_sum(filters[0](lam_p)))]
     coming = [*filters[1:], filters[-1]]
     for to_target, following, omega, pull in zip(filters, coming, omegas, pulls):
@@ -91,8 +83,7 @@ def follow(
         for _ in range(steps):
             lam_z = to_target(lam_p)  # by direction, whatever its order
             lam_z = lam_z / lam_z.sum()
-            new = updated_eigenvalues(lam_p, lam_z, omega * lam_z, pull / steps)
-            lam_p = unit_sum(new)
+            lam_p = unit_sum(updated_eigenvalues(lam_p, lam_z, omega * lam_z, pull / steps))
         online.append(rank_of(lam_p))
         target.append(rank_of(unit_sum(following(lam_p))))
     return Path(np.array(online), np.array(target))

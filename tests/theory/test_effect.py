@@ -61,10 +61,8 @@ def test_an_exponent_below_minus_one_turns_the_order_round():
 
 
 def test_what_is_no_filter_is_refused():
-    with pytest.raises(ValueError, match="NaN or infinity among them"):
+    with pytest.raises(ValueError, match="got NaN or infinity for 13 of 16"):
         filter_effect.look("it", "online", lambda sigma: sigma.log().log(), SIGMA / 10)
-    with pytest.raises(ValueError, match=r"got \(\) for 16 of them"):
-        filter_effect.look("it", "online", torch.sum, SIGMA)
     with pytest.raises(ValueError, match="zero at every singular value"):
         filter_effect.look("it", "online", torch.zeros_like, SIGMA)
 

@@ -1,0 +1,290 @@
+r"""The paper's lemmas and theorems as functions of correlation matrices and spectra.
+
+z are target outputs and p online ones; :math:`C_z, C_p` their uncentred correlation matrices, and
+:math:`C_+ = E[z_x z_{x^+}^\top]` that of positive pairs. g is an online filter, and h = 1/g the
+target filter that does the same. Eigenvalues descend, curves run along them, results are float64.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rdm_solo.messages import check_number
+from rdm_solo.spectra.measures import effective_rank, filter_curve, ideal_filter
+
+
+def linear_setting(
+    W_f: Tensor, noise: float, weight_decay: float = 0.0
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    r""":math:`C_z, C_+, W^*, C_p` of the best linear predictor on isotropic data (Lemma 1).
+
+    With :math:`\bar x` of zero mean and unit covariance, views :math:`x` of mean :math:`\bar x` and
+    covariance :math:`s^2 I` (``noise`` is s, the paper's sigma) and :math:`z_x = W_f x`,
+
+    .. math:: C_z = (1 + s^2) W_f W_f^\top, \quad C_+ = W_f W_f^\top, \quad
+              W^* = C_+ (C_z + \eta I)^{-1}, \quad C_p = W^* C_z W^{*\top}.
+
+    Along an eigenvector of :math:`W_f W_f^\top` the predictor is
+    :math:`\lambda / ((1 + s^2) \lambda + \eta)`. Two things the statement does not say: outputs are
+    not normalised here, and without weight decay the predictor is the constant
+    :math:`1 / (1 + s^2)`: that it is low-pass, and the gap in rank, come from :math:`\eta > 0`
+    alone. ``W_f`` maps x to z, so it is ``(k, d)``, where the paper prints ``(d, k)``.
+
+    >>> _, _, W, _ = linear_setting(torch.diag(torch.tensor([2.0, 1.0])), noise=1.0)
+    >>> W.diagonal()
+    tensor([0.5000, 0.5000], dtype=torch.float64)
+    >>> _, _, W, _ = linear_setting(torch.diag(torch.tensor([2.0, 1.0])), 1.0, weight_decay=2.0)
+    >>> W.diagonal()
+    tensor([0.4000, 0.2500], dtype=torch.float64)
+    """
+    if W_f.ndim != 2:
+        raise ValueError(f"W_f must be a matrix of shape (k, d), got {tuple(W_f.shape)}.")
+    check_number("noise", noise, least=0)
+    C_plus = W_f.double() @ W_f.double().mT
+    C_z = (1 + noise**2) * C_plus
+    W = optimal_predictor(C_z, C_plus, weight_decay)
+    return C_z, C_plus, W, W @ C_z @ W.mT
+
+
+def optimal_predictor(C_z: Tensor, C_plus: Tensor, weight_decay: float = 0.0) -> Tensor:
+    r"""The predictor :math:`W^* = C_+ (C_z + \eta I)^{-1}` of least loss (Theorem 2, Lemma 1).
+
+    It minimises :math:`\frac12 E\|W z_x - z_{x^+}\|^2 + \frac\eta2 \|W\|^2` for any two matrices,
+    eigenvectors shared or not. Where :math:`C_z` is singular and nothing decays, the minimiser of
+    least norm is taken, the limit of a vanishing decay. Shapes: ``(k, k), (k, k) -> (k, k)``.
+
+    >>> C = torch.diag(torch.tensor([4.0, 0.0]))
+    >>> optimal_predictor(C, 0.5 * C)
+    tensor([[0.5000, 0.0000],
+            [0.0000, 0.0000]], dtype=torch.float64)
+    """
+    _check_shapes(2, C_z=C_z, C_plus=C_plus)
+    check_number("weight_decay", weight_decay, least=0)
+    C_z = C_z.double() + weight_decay * torch.eye(len(C_z), dtype=torch.float64, device=C_z.device)
+    W: Tensor = C_plus.double() @ torch.linalg.pinv(C_z, hermitian=True)
+    return W
+
+
+def equivalent_filter(C_p: Tensor, C_z: Tensor) -> Tensor:
+    r"""A matrix W with :math:`W C_z W^\top = C_p`: the filter in any asymmetric design (Lemma 2).
+
+    :math:`W_g = V g(\Lambda_z) V^\top` with :math:`g = \sqrt{\lambda^p / \lambda^z}` where
+    eigenvectors are shared. It is computed as :math:`C_p^{1/2} C_z^{-1/2}`, which is the same
+    there, needs no choice of V for repeated eigenvalues, and reproduces :math:`C_p` even where
+    eigenvectors differ (then it is not symmetric). It is the *correlation* that is reproduced, not
+    the outputs, and the sign of g is lost. Shapes: ``(k, k), (k, k) -> (k, k)``.
+
+    >>> equivalent_filter(torch.diag(torch.tensor([4.0, 1.0])), torch.eye(2))
+    tensor([[2., 0.],
+            [0., 1.]], dtype=torch.float64)
+    """
+    _check_shapes(2, C_p=C_p, C_z=C_z)
+    root_p, root_z = _square_root(C_p.double()), _square_root(C_z.double())
+    W: Tensor = root_p @ torch.linalg.pinv(root_z, hermitian=True, rtol=1e-7)
+    missed = torch.linalg.matrix_norm(W @ C_z.double() @ W.mT - C_p.double())
+    if missed > 1e-6 * torch.linalg.matrix_norm(C_p.double()):
+        raise ValueError(
+            "no filter turns C_z into C_p: the online outputs span directions in which the "
+            "target outputs are zero."
+        )
+    return W
+
+
+def mean_correlation(z: Tensor) -> Tensor:
+    r"""The correlation :math:`\bar C = E[z_{\bar x} z_{\bar x}^\top]` of views' means (Lemma 3).
+
+    z holds m views of each of n samples. Shapes: ``(n, m, k) -> (k, k)``.
+
+    >>> mean_correlation(torch.tensor([[[1.0], [3.0]]]))
+    tensor([[4.]], dtype=torch.float64)
+    """
+    mean = _views(z, 1).mean(dim=1)
+    return mean.mT @ mean / len(mean)
+
+
+def positive_correlation(z: Tensor) -> Tensor:
+    r"""The correlation :math:`C_+ = E[z_x z_{x^+}^\top]` of all pairs of two different views.
+
+    Lemma 3.1, :math:`C_+ = \bar C`, is about expectations. The mean of m views keeps some of their
+    noise, so that on samples :math:`C_+ = \bar C - V_{x|\bar x} / (m - 1)`, exactly: the two differ
+    by the whole conditional covariance for the usual two views. Shapes: ``(n, m, k) -> (k, k)``.
+
+    >>> positive_correlation(torch.tensor([[[1.0], [3.0]]]))
+    tensor([[3.]], dtype=torch.float64)
+    """
+    y = _views(z, 2)
+    n, m, _ = y.shape
+    total, rows = y.sum(dim=1), y.flatten(0, 1)
+    return (total.mT @ total - rows.mT @ rows) / (n * m * (m - 1))
+
+
+def conditional_covariance(z: Tensor) -> Tensor:
+    r"""The covariance :math:`V_{x|\bar x}` that augmentation adds within samples (Lemma 3).
+
+    Lemma 3.2, :math:`C_z = \bar C + V_{x|\bar x}`, holds exactly on samples beside
+    :func:`mean_correlation`. Shapes: ``(n, m, k) -> (k, k)``.
+
+    >>> conditional_covariance(torch.tensor([[[1.0], [3.0]]]))
+    tensor([[1.]], dtype=torch.float64)
+    """
+    y = _views(z, 1)
+    rest = (y - y.mean(dim=1, keepdim=True)).flatten(0, 1)
+    return rest.mT @ rest / len(rest)
+
+
+def filtered_eigenvalues(lam: Tensor, gain: Tensor) -> Tensor:
+    r"""The spectrum :math:`g^2 \lambda` that a filter leaves: :math:`C_u = V g^2 \Lambda V^\top`.
+
+    Section 3 prints :math:`g(\Lambda) \Lambda`, a slip: u = G f has :math:`C_u = G C G^\top`.
+    Shapes: ``(k,), (k,) -> (k,)``.
+
+    >>> filtered_eigenvalues(torch.tensor([4.0, 1.0]), torch.tensor([1.0, 0.5]))
+    tensor([4.0000, 0.2500], dtype=torch.float64)
+    """
+    _check_shapes(1, lam=lam, gain=gain)
+    return gain.double().square() * lam.double()
+
+
+def kind(curve: Tensor, tolerance: float = 1e-6) -> str:
+    r"""What a gain does along *descending* eigenvalues (Section 3, Hypothesis 2).
+
+    ``low-pass``: it falls as eigenvalues fall, so g grows with :math:`\lambda` and large ones gain.
+    ``high-pass``: it rises as they fall. ``band-pass`` and ``band-stop``: one peak, or one
+    valley, inside. ``multi-band``: more turns than that. ``none``: constant, no filter at all.
+    Turns smaller than ``tolerance`` times the largest gain do not count, and NaN is passed over. Of
+    a gain that can be negative take ``abs()``: a spectrum sees its square. Shape: ``(k,)``.
+
+    (Figure 5's caption calls :math:`\lambda^+/\lambda^z` "decreasing": along the index i. And the
+    filters of Sinkhorn iterations that Section 3.2 calls low-pass are high-pass, on the target.)
+
+    >>> kind(torch.tensor([3.0, 2.0, 1.0])), kind(torch.tensor([1.0, 2.0]))
+    ('low-pass', 'high-pass')
+    >>> kind(torch.tensor([1.0, 2.0, 1.0])), kind(torch.tensor([2.0, 2.0]))
+    ('band-pass', 'none')
+    """
+    if curve.ndim != 1:
+        raise ValueError(f"curve must have the shape (k,), got {tuple(curve.shape)}.")
+    values = [value for value in curve.tolist() if math.isfinite(value)]
+    least = tolerance * max(map(abs, values), default=0.0)
+    turns, low, high = "", math.inf, -math.inf  # since the last turn
+    for value in values:
+        low, high = min(low, value), max(high, value)
+        moves = "+" if value - low > least else "-" if high - value > least else ""
+        if moves:
+            turns += "" if turns.endswith(moves) else moves
+            low = high = value
+    names = {"": "none", "-": "low-pass", "+": "high-pass", "+-": "band-pass", "-+": "band-stop"}
+    return names.get(turns, "multi-band")
+
+
+def rank_difference(lam_p: Tensor, lam_z: Tensor) -> Tensor:
+    r"""The gap :math:`\mathrm{erank}(C_z) - \mathrm{erank}(C_p)`; Theorem 3 gives its sign.
+
+    If :math:`g = \sqrt{\lambda^p / \lambda^z}` grows with :math:`\lambda^z` the gap is
+    at least 0, and positive unless g is constant *on the spectrum*. Only sorted spectra enter:
+    eigenvectors need not be shared. The "equivalent" premise, that :math:`h = \sqrt{\lambda^z /
+    \lambda^p}` falls with :math:`\lambda^p`, is one only if both spectra stand in the same order.
+    A target filter :math:`\sigma^p` with p < -1 turns the order round and can make the gap negative
+    although h falls. (In the proof, read :math:`m < k` for :math:`m < 1`, :math:`\Delta \in (0,
+    q_j)` for :math:`(0, p_j)`, and :math:`q^p` for one of the two chains of :math:`q^z`.)
+    Shapes: ``(k,), (k,) -> ()``.
+
+    >>> lam_z = torch.tensor([2.0, 1.0])
+    >>> bool(rank_difference(lam_z**2, lam_z) > 0), float(rank_difference(5 * lam_z, lam_z))
+    (True, 0.0)
+    """
+    _check_shapes(1, lam_p=lam_p, lam_z=lam_z)
+    return effective_rank(lam_z) - effective_rank(lam_p)
+
+
+def updated_eigenvalues(lam_p: Tensor, lam_z: Tensor, lam_plus: Tensor, alpha: float) -> Tensor:
+    r"""The online eigenvalues after a gradient step of size :math:`\alpha` (Theorem 4).
+
+    .. math:: \lambda^p_{i,t+1} = (1-\alpha)^2 \lambda^p_i + \alpha^2 \lambda^z_i
+              + 2\alpha(1-\alpha) \sqrt{\lambda^p_i / \lambda^z_i}\,\lambda^+_i
+
+    which is :math:`\lambda^p_i((1-\alpha)^2 + \alpha^2 h_i^2 + 2\alpha(1-\alpha) h_i \omega_i)`,
+    but also right where :math:`\lambda^p_i = 0`. Features are free ("unconstrained"), the loss is
+    :math:`\frac12\|p - z\|^2` against *one* positive per view, the three matrices share
+    eigenvectors, and W is their function with positive gains. Where the factor of
+    :math:`\lambda^p_i` is high-pass and the order of the eigenvalues stays, the online effective
+    rank rises by Theorem 3. The theorem has :math:`0 < \alpha < 1`. Larger steps are computed, too:
+    they can turn the order round, and then the rank may fall under either condition. What
+    :math:`\lambda^z` and :math:`\lambda^+` become is left open. Shapes: ``(k,)`` each ``-> (k,)``.
+
+    >>> lam = torch.tensor([1.0, 0.25])
+    >>> updated_eigenvalues(lam, lam.sqrt(), lam.sqrt(), alpha=0.5)
+    tensor([1.0000, 0.3643], dtype=torch.float64)
+    """
+    _check_shapes(1, lam_p=lam_p, lam_z=lam_z, lam_plus=lam_plus)
+    check_number("alpha", alpha, above=0)
+    gain = filter_curve(lam_p, lam_z).nan_to_num(0.0)
+    cross = 2 * alpha * (1 - alpha) * gain * lam_plus.double()
+    return (1 - alpha) ** 2 * lam_p.double() + alpha**2 * lam_z.double() + cross
+
+
+class Conditions(NamedTuple):
+    """Whether Theorem 4's conditions hold; any one of them is enough."""
+
+    optimal: bool
+    aligned: bool
+    steep: bool
+
+
+def conditions(lam_p: Tensor, lam_z: Tensor, lam_plus: Tensor) -> Conditions:
+    r"""Which of the conditions hold under which the online rank rises (Theorem 4).
+
+    ``optimal``: :math:`g \approx \omega`, the predictor is W* (condition 1). ``aligned``:
+    :math:`\lambda^+ \approx \lambda^z` (condition 2). Both are cases of ``steep``: :math:`h\omega`
+    nowhere grows with :math:`\lambda`, that is, the filter is at least as steep as :math:`\omega`.
+    With a low-pass g that is not constant, ``steep`` makes the update high-pass for every
+    :math:`0 < \alpha < 1`.
+
+    Condition 1 is an edge, not a region. For :math:`g = \omega^s` with s < 1, a filter flatter than
+    W*, the update is high-pass on all of :math:`0 < \omega \le 1` exactly if :math:`s \ge
+    1 - \alpha`. Below that the rank can fall, and for small steps it does wherever :math:`h\omega`
+    grows with :math:`\lambda`: early in training, when positives are far apart.
+
+    >>> lam_z = torch.tensor([0.8, 0.2])
+    >>> omega = torch.tensor([0.9, 0.1])
+    >>> conditions(omega**2 * lam_z, lam_z, omega * lam_z)
+    Conditions(optimal=True, aligned=False, steep=True)
+    >>> conditions(omega * lam_z, lam_z, omega * lam_z)  # flatter than W*
+    Conditions(optimal=False, aligned=False, steep=False)
+    """
+    _check_shapes(1, lam_p=lam_p, lam_z=lam_z, lam_plus=lam_plus)
+    gain, omega = filter_curve(lam_p, lam_z), ideal_filter(lam_plus, lam_z)
+    real = gain > 0  # NaN is not
+    gain, omega = gain[real], omega[real]
+    steep = kind(omega / gain) in ("high-pass", "none")
+    return Conditions(
+        optimal=torch.allclose(gain, omega, rtol=1e-6, atol=0),
+        aligned=torch.allclose(omega, torch.ones_like(omega), rtol=1e-6, atol=0),
+        steep=steep,
+    )
+
+
+def _views(z: Tensor, least: int) -> Tensor:
+    if z.ndim != 3 or len(z) == 0 or z.shape[1] < least:
+        raise ValueError(
+            f"z must have the shape (n, m, k): n samples, each with m >= {least} views, "
+            f"got {tuple(z.shape)}."
+        )
+    return z.detach().double()
+
+
+def _square_root(C: Tensor) -> Tensor:
+    lam, v = torch.linalg.eigh(C)
+    root: Tensor = (v * lam.clamp_min(0).sqrt()) @ v.mT
+    return root
+
+
+def _check_shapes(dimensions: int, **tensors: Tensor) -> None:
+    shapes = {tuple(x.shape) for x in tensors.values()}
+    (shape, *others) = shapes
+    if others or len(shape) != dimensions or len(set(shape)) > 1:
+        what = "spectra of one shape (k,)" if dimensions == 1 else "square matrices of one shape"
+        got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
+        raise ValueError(f"{what} are needed, got {got}.")
