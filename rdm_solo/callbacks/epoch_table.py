@@ -37,4 +37,4 @@ class EpochTable(pl.Callback):  # type: ignore[misc,name-defined]
             return
         row = {name: float(metrics[name]) for name in COLUMNS if name in metrics}
         self.rows.append({"epoch": trainer.current_epoch + 1, **row})
-        metrics_file.write(self.folder, self.rows, COLUMNS)
+        metrics_file.write(self.folder, self.rows)

@@ -18,7 +18,8 @@ from rdm_solo.loggers import RunLogger
 from rdm_solo.loggers.charts import PICTURE
 from rdm_solo.runs import labels, spectra_files
 from rdm_solo.runs.files import FIGURES
-from rdm_solo.runs.folder import Run, read_metrics
+from rdm_solo.runs.folder import Run
+from rdm_solo.runs.metrics_file import read_metrics
 
 __all__ = ["Pictures", "RankFigure", "draw_ranks", "rasterise"]
 

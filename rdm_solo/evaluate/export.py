@@ -10,7 +10,6 @@ from omegaconf import DictConfig
 
 from rdm_solo import __version__, cli
 from rdm_solo.runs.files import EXPORT, write_whole
-from rdm_solo.runs.labels import filter_name
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,13 +24,13 @@ def export(cfg: DictConfig) -> Path:
     import torch
     from safetensors.torch import save
 
-    from rdm_solo.methods import weight_files
-    from rdm_solo.runs import checkpoints, metrics_file
+    from rdm_solo.methods import descriptions, weight_files
+    from rdm_solo.runs import checkpoints, metrics_file, saved_config
 
     if cfg.run is None:
         raise ValueError("give run=RUN_FOLDER; --help says more.")
     weights, spec = checkpoints.of_run(cfg.run, cfg.checkpoint)
-    config = checkpoints.run_config(Path(cfg.run))
+    config = saved_config.run_config(Path(cfg.run))
     backbone = weight_files.load(weights, spec, config.dataset.image_size)
     about = {
         "format": metrics_file.NUMBER,
@@ -40,7 +39,7 @@ def export(cfg: DictConfig) -> Path:
         "global_step": weights.step,
         "dataset": config.dataset.name,
         "method": config.method.name,
-        "filter": filter_name(config),
+        "filter": descriptions.ChosenFilter.of(config).label,
         "rdm_solo": __version__,
         "torchvision": torchvision_lines(backbone, spec),
     }

@@ -12,7 +12,7 @@ from rdm_solo.evaluate.probe import PROTOCOLS, Protocol
 from rdm_solo.messages import check_choice
 from rdm_solo.methods import weight_files
 from rdm_solo.methods.weight_files import Spec, Weights
-from rdm_solo.runs import checkpoints
+from rdm_solo.runs import checkpoints, saved_config
 
 if TYPE_CHECKING:
     from rdm_solo.data.images import Dataset
@@ -31,7 +31,7 @@ def with_dataset(cfg: DictConfig) -> DictConfig:
             "give run=RUN_FOLDER, or checkpoint=FILE with dataset=NAME: a checkpoint "
             "does not record its data set; --help says more."
         )
-    own = OmegaConf.create({"dataset": checkpoints.run_config(Path(cfg.run)).dataset})
+    own = OmegaConf.create({"dataset": saved_config.run_config(Path(cfg.run)).dataset})
     known = list(dotted(OmegaConf.to_container(own)))
     for key, value in _leaves(changes, "dataset"):
         if key not in known:

@@ -1,6 +1,6 @@
-"""A run's folder: what it is called, its config, tables and spectra."""
+"""A run's folder: the names in it, its config, tables and spectra."""
 
-from rdm_solo.runs.folder import Run, find, load, read_metrics, survey
-from rdm_solo.runs.labels import exponent, filter_name, title
+from rdm_solo.runs.folder import Run, find, load, survey
+from rdm_solo.runs.metrics_file import read_metrics
 
-__all__ = ["Run", "exponent", "filter_name", "find", "load", "read_metrics", "survey", "title"]
+__all__ = ["Run", "find", "load", "read_metrics", "survey"]

@@ -1,28 +1,13 @@
-"""A run's checkpoint and the config that it was started with."""
+"""A run's weights, and the backbone that they belong to."""
 
-from __future__ import annotations
-
-import json
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from rdm_solo.methods.weight_files import Spec, Weights, read
-from rdm_solo.runs.files import CHECKPOINT, CONFIG, SUMMARY
-from rdm_solo.runs.saved_config import of_today, read_config
-
-__all__ = ["of_run", "run_config"]
-
-
-def run_config(folder: Path) -> DictConfig:
-    """The config that a run was started with."""
-    saved, summary = folder / CONFIG, folder / SUMMARY
-    if saved.is_file():
-        return read_config(saved)
-    if summary.is_file():
-        return of_today(json.loads(summary.read_text())["config"])
-    raise ValueError(f"run={folder} is not a run folder: it holds neither {CONFIG} nor {SUMMARY}")
+from rdm_solo.runs.files import CHECKPOINT
+from rdm_solo.runs.saved_config import run_config
 
 
 def of_run(run: str | Path, checkpoint: str | Path | None = None) -> tuple[Weights, Spec]:

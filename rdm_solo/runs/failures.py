@@ -1,12 +1,8 @@
 """Why a run has failed: one line in its folder, whichever of its processes was the first."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rdm_solo.runs.files import FAILED
-
-__all__ = ["note", "of", "reason"]
 
 
 def reason(error: BaseException) -> str:
@@ -15,8 +11,8 @@ def reason(error: BaseException) -> str:
     >>> reason(RuntimeError("no room\\nleft"))
     'RuntimeError: no room'
     """
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+    lines = str(error).splitlines() or ["no reason given"]
+    return f"{type(error).__name__}: {lines[0]}"
 
 
 def note(folder: Path, why: str) -> str | None:
@@ -25,21 +21,19 @@ def note(folder: Path, why: str) -> str | None:
     The first to fail is the cause: it writes before its connections close, which is how the others
     learn of it.
     """
-    path = folder / FAILED
     try:
-        with path.open("x", encoding="utf-8") as file:
+        with (folder / FAILED).open("x", encoding="utf-8") as file:
             file.write(f"{why}\n")
     except FileExistsError:
         return of(folder) or why  # both at the same moment
     except OSError:  # a full disk may be the very reason
-        return None
+        pass
     return None
 
 
 def of(folder: Path) -> str | None:
     """The reason that a run has left there; None where there is none."""
     try:
-        said = (folder / FAILED).read_text(encoding="utf-8", errors="replace").strip()
+        return (folder / FAILED).read_text(encoding="utf-8", errors="replace").strip() or None
     except OSError:
         return None
-    return said or None

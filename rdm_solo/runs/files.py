@@ -1,31 +1,10 @@
 """Names of the files in a run's folder, and how a file is written."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
-
-__all__ = [
-    "CHECKPOINT",
-    "CONFIG",
-    "EXPORT",
-    "FAILED",
-    "FIGURES",
-    "FORMAT",
-    "LINEAR",
-    "LINEAR_TABLE",
-    "LOGGERS",
-    "METRICS",
-    "OLD_SPECTRA",
-    "OVERRIDES",
-    "ROLES",
-    "SPECTRA",
-    "SUMMARY",
-    "write_whole",
-]
 
 CONFIG = ".hydra/config.yaml"
 OVERRIDES = ".hydra/overrides.yaml"

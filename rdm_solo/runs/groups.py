@@ -1,8 +1,5 @@
 """Runs grouped by setting: a group's runs differ in their seeds; means and ranges over these."""
 
-from __future__ import annotations
-
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,19 +8,6 @@ import numpy as np
 
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.settings import settings
-
-__all__ = [
-    "Curve",
-    "Group",
-    "counted_runs",
-    "curve_of",
-    "groups",
-    "listed",
-    "not_counted",
-    "over_seeds",
-    "run_name",
-    "runs_behind",
-]
 
 NAMED = 4  # runs that a line names one by one
 
@@ -38,7 +22,7 @@ class Curve:
     high: np.ndarray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Group:
     """The runs of one setting, which differ in their seeds, under a label that no other has."""
 
@@ -75,20 +59,15 @@ class Group:
 
         They are those of the whole runs, if measured in that epoch. Without any: 0 and nothing.
         """
-        members = counted_runs(self)
-        rows = {id(run): _row(run, epoch) for run in members}
-        reached = {
-            id(run): int(run.spectra["epoch"][rows[id(run)]])
-            for run in members
-            if rows[id(run)] >= 0
-        }
+        rows = {run: _row(run, epoch) for run in counted_runs(self)}
+        reached = {run: run.spectra["epoch"][row] for run, row in rows.items() if row >= 0}
         if not reached:
             return 0, {}
         at = max(reached.values())
-        there = [run for run in members if reached.get(id(run)) == at]
+        there = [run for run in reached if reached[run] == at]
         names = set.intersection(*(set(run.spectra) for run in there))
-        return at, {
-            name: np.stack([run.spectra[name][rows[id(run)]] for run in there]) for name in names
+        return int(at), {
+            name: np.stack([run.spectra[name][rows[run]] for run in there]) for name in names
         }
 
 
@@ -119,23 +98,16 @@ def not_counted(groups: Sequence[Group]) -> list[str]:
 
 def curve_of(runs: Sequence[Run], column: str) -> Curve:
     """The runs' mean and range of a column in each epoch."""
-    tables = []
-    for run in runs:
-        epochs = run.metrics.get("epoch", np.empty(0)).astype(int)
-        tables.append(dict(zip(epochs.tolist(), run.metrics.get(column, ()))))
-    measured = sorted({e for table in tables for e, v in table.items() if np.isfinite(v)})
+    tables = [dict(zip(run.metrics.get("epoch", ()), run.metrics.get(column, ()))) for run in runs]
+    measured = sorted({e for table in tables for e, value in table.items() if np.isfinite(value)})
     stack = [[table.get(epoch, np.nan) for epoch in measured] for table in tables]
-    return over_seeds(np.array(measured), np.array(stack))
+    return over_seeds(np.array(measured, dtype=int), np.array(stack))
 
 
 def _row(run: Run, epoch: int | None) -> int:
     """The row of that epoch's spectra, or of the last before it; -1 where there is none."""
-    measured = run.spectra.get("epoch", np.empty(0))
-    if "lam_target" not in run.spectra or not len(measured):
-        return -1
-    if epoch is None:
-        return len(measured) - 1
-    return int(np.searchsorted(measured, epoch, "right")) - 1
+    measured = run.spectra.get("epoch", ()) if "lam_target" in run.spectra else ()
+    return int(np.searchsorted(measured, np.inf if epoch is None else epoch, "right")) - 1
 
 
 def over_seeds(x: np.ndarray, stack: np.ndarray) -> Curve:
@@ -144,10 +116,10 @@ def over_seeds(x: np.ndarray, stack: np.ndarray) -> Curve:
     >>> over_seeds(np.array([1, 2]), np.array([[2.0, 5.0], [4.0, np.nan]])).mean
     array([3., 5.])
     """
-    values = np.where(np.isfinite(stack), stack, np.nan)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # an x that no seed measured stays NaN
-        mean, low, high = (f(values, axis=0) for f in (np.nanmean, np.nanmin, np.nanmax))
+    known = np.ma.masked_invalid(stack)  # an x that no seed measured stays NaN
+    mean, low, high = (
+        np.ma.filled(of_seeds(axis=0), np.nan) for of_seeds in (known.mean, known.min, known.max)
+    )
     return Curve(x, mean, low, high)
 
 
@@ -157,16 +129,13 @@ def groups(runs: Sequence[Run]) -> list[Group]:
         raise ValueError("There is no run to draw; give the folders of some that have begun.")
     several = len({run.dataset for run in runs}) > 1
     same: dict[str, dict[str, list[Run]]] = {}
-    of_key: dict[str, dict[str, Any]] = {}
     for run in runs:
         label = f"{run.label}, {run.dataset}" if several else run.label
-        setting = settings(run.config)
-        key = repr(sorted(setting.items()))
-        of_key[key] = setting
+        key = repr(sorted(settings(run.config).items()))
         same.setdefault(label, {}).setdefault(key, []).append(run)
     found = []
     for label, keys in same.items():
-        suffixes = _suffixes([of_key[key] for key in keys])
+        suffixes = _suffixes([settings(members[0].config) for members in keys.values()])
         for suffix, members in zip(suffixes, keys.values()):
             found.append(Group(label + suffix, tuple(members), suffix))
     return found

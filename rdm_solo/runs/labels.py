@@ -1,19 +1,10 @@
-"""Names that people read: of a run, its filter and its exponent."""
-
-from __future__ import annotations
+"""Names that people read: of an exponent and of a run."""
 
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.methods.descriptions import ChosenFilter
-
-__all__ = ["exponent", "filter_name", "title"]
-
-
-def filter_name(cfg: Any) -> str:
-    """The filter's name; a shipped filter with another function goes by branch and function."""
-    return ChosenFilter.of(cfg).label
 
 
 def exponent(p: Any) -> str:
@@ -22,8 +13,10 @@ def exponent(p: Any) -> str:
     >>> exponent(-0.5), exponent({"schedule": "linear", "start": -0.1, "end": -0.5})
     ('-0.5', '(-0.1…-0.5, linear)')
     """
-    if p is None or isinstance(p, (int, float)):
-        return "" if p is None else f"{p:g}"
+    if p is None:
+        return ""
+    if isinstance(p, (int, float)):
+        return f"{p:g}"
     return f"({p['start']:g}…{p['end']:g}, {p['schedule']})" if "end" in p else f"{p['start']:g}"
 
 

@@ -4,21 +4,16 @@ Epochs count from 1. A run's folder says so by the number in ``format.json``; fo
 were written by earlier versions, which counted from 0.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import FORMAT, METRICS, SUMMARY, write_whole
-
-__all__ = ["NUMBER", "begin", "folder_format", "read", "write"]
 
 NUMBER = 2  # of the format that this version writes; 1 counted epochs from 0
 
@@ -45,27 +40,39 @@ def read(folder: Path) -> tuple[dict[str, np.ndarray], bool]:
 
     A truncated number still parses, so a last row without a line end is left out.
     """
-    names, rows, cut = _rows(folder)
-    columns = {name: np.array([_number(row[name]) for row in rows]) for name in names}
+    text = (folder / METRICS).read_text(encoding="utf-8")
+    reader = csv.DictReader(io.StringIO(text))
+    rows = list(reader)
+    cut = bool(rows) and (not text.endswith("\n") or None in rows[-1].values())
+    if cut:
+        rows.pop()
+    names = [name for name in reader.fieldnames or () if name]
+    columns = {name: np.array([float(row[name] or "nan") for row in rows]) for name in names}
     if "epoch" in columns and folder_format(folder) == 1:
         columns["epoch"] += 1
     return columns, cut
 
 
-def begin(folder: Path, done: int, earlier: Path | None = None) -> list[dict[str, Any]]:
+def read_metrics(folder: Path) -> dict[str, np.ndarray]:
+    """The columns of a run's ``metrics.csv``; a value that was not measured is NaN."""
+    return read(folder)[0]
+
+
+def begin(folder: Path, done: int, earlier: Path | None = None) -> list[dict[str, float]]:
     """Prepare a folder for a run of which ``done`` epochs are over; the rows of these.
 
     They are the folder's own, which then keeps them alone, or those of an ``earlier`` run that
     goes on here.
     """
     source = earlier or folder
-    own = source.resolve() == folder.resolve()
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, float]] = []
     if done and (source / METRICS).is_file():
-        shift = folder_format(source) == 1
-        rows = [{**row, "epoch": int(row["epoch"]) + shift} for row in _rows(source)[1]]
-        rows = [row for row in rows if row["epoch"] <= done]
-    if own and rows:
+        columns = read_metrics(source)
+        for values in zip(*columns.values()):
+            row = {name: float(v) for name, v in zip(columns, values) if not np.isnan(v)}
+            if row["epoch"] <= done:
+                rows.append({**row, "epoch": int(row["epoch"])})
+    if rows and source.resolve() == folder.resolve():
         write(folder, rows)
     else:
         (folder / METRICS).unlink(missing_ok=True)
@@ -73,30 +80,10 @@ def begin(folder: Path, done: int, earlier: Path | None = None) -> list[dict[str
     return rows
 
 
-def write(
-    folder: Path, rows: Iterable[Mapping[str, Any]], columns: Iterable[str] | None = None
-) -> None:
+def write(folder: Path, rows: Iterable[Mapping[str, float]]) -> None:
     """Write the whole table; what a row lacks stays empty."""
-    rows = list(rows)
-    columns = dict.fromkeys(columns or (name for row in rows for name in row))
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore")
+    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore")
     writer.writeheader()
     writer.writerows(rows)
     write_whole(folder / METRICS, text.getvalue())
-
-
-def _rows(folder: Path) -> tuple[list[str], list[dict[str, Any]], bool]:
-    text = (folder / METRICS).read_text(encoding="utf-8")
-    reader = csv.DictReader(io.StringIO(text))
-    rows = list(reader)
-    cut = bool(rows) and (not text.endswith("\n") or None in rows[-1].values())
-    names = [name for name in reader.fieldnames or () if name]
-    return names, rows[: len(rows) - cut], cut
-
-
-def _number(text: str | None) -> float:
-    try:
-        return float(text or "nan")
-    except ValueError:
-        return math.nan

@@ -1,15 +1,13 @@
 """What makes two runs the same setting: the options that belong to it, by their dotted names."""
 
-from __future__ import annotations
-
-import re
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-__all__ = ["LOCAL", "MODEL", "SETTING", "differences", "settings"]
+from rdm_solo.runs.saved_config import inert
 
 # Parts of a config that say what is trained, on what and how.
 MODEL = ("method", "filter", "p", "dataset", "backbone", "optimizer", "scheduler", "batch_size")
@@ -20,8 +18,6 @@ LOCAL = ("root", "download", "workers", "skip_broken", "compile", "channels_last
 # All of the trainer's options that change results.
 TRAINER = ("devices", "num_nodes", "accumulate_grad_batches", "precision", "gradient_clip_val")
 
-ASKS_A_RESOLVER = re.compile(r"\$\{[^}]*:")
-
 
 def settings(config: Any, parts: Sequence[str] = SETTING) -> dict[str, Any]:
     """The options of those parts of a config that belong to a setting, by their dotted names.
@@ -31,7 +27,9 @@ def settings(config: Any, parts: Sequence[str] = SETTING) -> dict[str, Any]:
     >>> settings({"p": -0.5, "seed": 1, "optimizer": {"lr": 0.1}, "dataset": {"root": "data"}})
     {'p': -0.5, 'optimizer.lr': 0.1}
     """
-    plain = _plain(config)
+    plain: Any = inert(config)
+    with contextlib.suppress(OmegaConfBaseException):  # a reference to what is not there
+        plain = OmegaConf.to_container(OmegaConf.create(plain), resolve=True)
     found: dict[str, Any] = {}
 
     def walk(name: str, value: Any) -> None:
@@ -61,23 +59,3 @@ def differences(one: Any, other: Any, parts: Sequence[str] = SETTING) -> list[st
     a, b = settings(one, parts), settings(other, parts)
     missing = object()
     return [name for name in a | b if a.get(name, missing) != b.get(name, missing)]
-
-
-def _plain(config: Any) -> dict[str, Any]:
-    unresolved: Any = OmegaConf.to_container(config) if OmegaConf.is_config(config) else config
-    try:
-        resolved: Any = OmegaConf.to_container(OmegaConf.create(_inert(unresolved)), resolve=True)
-    except OmegaConfBaseException:  # a reference to what is not there
-        resolved = unresolved
-    return dict(resolved)
-
-
-def _inert(node: Any) -> Any:
-    """The same tree with what a resolver, such as oc.env, would fill in left as text."""
-    if isinstance(node, Mapping):
-        return {key: _inert(value) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_inert(value) for value in node]
-    if isinstance(node, str) and ASKS_A_RESOLVER.search(node):
-        return node.replace("${", "\\${")
-    return node

@@ -4,18 +4,14 @@
 as ``epoch``. Earlier versions kept all epochs in one ``spectra.npz``, counted from 0.
 """
 
-from __future__ import annotations
-
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rdm_solo.runs.files import OLD_SPECTRA, SPECTRA, write_whole
-
-__all__ = ["begin", "read", "read_epochs", "stacked", "write"]
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -34,12 +30,12 @@ def begin(folder: Path, done: int, earlier: Path | None = None) -> None:
     ones are removed, and a file of the old format is rewritten as one file an epoch.
     """
     source = earlier or folder
-    past = read_epochs(source)[0] if done else {}
-    past = {epoch: arrays for epoch, arrays in past.items() if epoch <= done}
+    found = read_epochs(source)[0] if done else {}
+    past = {epoch: arrays for epoch, arrays in found.items() if epoch <= done}
     moved = source.resolve() != folder.resolve()
-    for path in (folder / SPECTRA).glob("*.npz"):
-        if moved or path not in {_path(folder, epoch) for epoch in past}:
-            path.unlink()
+    kept = set() if moved else {_path(folder, epoch) for epoch in past}
+    for path in set((folder / SPECTRA).glob("*.npz")) - kept:
+        path.unlink()
     for epoch, arrays in past.items():
         if not _path(folder, epoch).exists():
             write(folder, epoch, arrays)
@@ -49,10 +45,23 @@ def begin(folder: Path, done: int, earlier: Path | None = None) -> None:
 def read(folder: Path) -> tuple[dict[str, np.ndarray], list[str]]:
     """A run's spectra with the epochs as first axis, and the names of files that are broken.
 
-    ``epoch`` counts from 1. A run without spectra gives an empty dict.
+    ``epoch`` counts from 1. A run without spectra gives an empty dict. A run that goes on may have
+    been started by an earlier version, or with other options, and have fewer arrays or smaller ones
+    in its first epochs: missing entries are NaN (0 of whole numbers).
     """
-    epochs, broken = read_epochs(folder)
-    return stacked([epochs[epoch] for epoch in sorted(epochs)]), broken
+    found, broken = read_epochs(folder)
+    epochs = [found[epoch] for epoch in sorted(found)]
+    stacked = {}
+    for name in dict.fromkeys(name for arrays in epochs for name in arrays):
+        rows = {i: arrays[name] for i, arrays in enumerate(epochs) if name in arrays}
+        shape = np.max([row.shape for row in rows.values()], axis=0).astype(int)
+        kind = rows[max(rows)].dtype
+        fill = np.nan if np.issubdtype(kind, np.floating) else 0
+        stacked[name] = np.full((len(epochs), *shape), fill, dtype=kind)
+        for i, row in rows.items():
+            corner: Any = (i, *map(slice, row.shape))
+            stacked[name][corner] = row
+    return stacked, broken
 
 
 def read_epochs(folder: Path) -> tuple[dict[int, Arrays], list[str]]:
@@ -62,7 +71,7 @@ def read_epochs(folder: Path) -> tuple[dict[int, Arrays], list[str]]:
     for path in [folder / OLD_SPECTRA, *sorted((folder / SPECTRA).glob("*.npz"))]:
         try:
             with np.load(path) as file:
-                arrays = {name: file[name] for name in file.files}
+                arrays = dict(file)
             if path.name == OLD_SPECTRA:
                 arrays["epoch"] = arrays["epoch"] + 1
                 for row, epoch in enumerate(arrays["epoch"]):
@@ -74,31 +83,6 @@ def read_epochs(folder: Path) -> tuple[dict[int, Arrays], list[str]]:
         except (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, zipfile.BadZipFile):
             broken.append(str(path.relative_to(folder)))
     return found, broken
-
-
-def stacked(epochs: Sequence[Arrays]) -> dict[str, Any]:
-    """The arrays of several epochs, stacked; missing entries are NaN (0 of whole numbers).
-
-    A run that goes on may have been started by an earlier version, or with other options, and have
-    fewer arrays or smaller ones in its first epochs.
-
-    >>> stacked([{"a": np.ones(1)}, {"a": np.ones(2), "n": np.array(3)}])
-    {'a': array([[ 1., nan],
-           [ 1.,  1.]]), 'n': array([0, 3])}
-    """
-    kinds = {name: np.asarray(array) for epoch in epochs for name, array in epoch.items()}
-    found = {}
-    for name, kind in kinds.items():
-        rows = [np.asarray(epoch[name]) if name in epoch else None for epoch in epochs]
-        shape = np.max([row.shape for row in rows if row is not None], axis=0).astype(int)
-        fill = np.nan if np.issubdtype(kind.dtype, np.floating) else 0
-        whole = np.full((len(epochs), *shape), fill, dtype=kind.dtype)
-        for index, row in enumerate(rows):
-            if row is not None:
-                corner: Any = (index, *map(slice, row.shape))
-                whole[corner] = row
-        found[name] = whole
-    return found
 
 
 def _path(folder: Path, epoch: int) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import cli
 from rdm_solo.runs.files import CHECKPOINT, CONFIG, write_whole
-from rdm_solo.runs.saved_config import read_config
+from rdm_solo.runs.saved_config import asks_resolver, read_config
 from rdm_solo.runs.settings import MODEL, differences
 
 __all__ = ["check_resume", "own_config"]
@@ -80,7 +79,7 @@ def _check_harmless(node: Any, folder: Path, key: str = "") -> None:
     elif isinstance(node, str):
         foreign = key == "_target_" and not node.startswith(OWN)
         foreign |= key == "function" and "." in node and not node.startswith("torch.")
-        if foreign or re.search(r"\$\{[^}]*:", node):
+        if foreign or asks_resolver(node):
             raise ValueError(
                 f"the config in resume={folder} names {node!r}, which is not this package's: a "
                 "folder's own code is not run. If you trust it, give hydra.run.dir=NEW and all of "

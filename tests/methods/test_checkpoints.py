@@ -20,7 +20,7 @@ from support.foreign_method import as_it_is
 from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn, weight_files
 from rdm_solo.methods.weight_files import Spec
-from rdm_solo.runs import checkpoints
+from rdm_solo.runs import saved_config
 
 SMALL = Spec("small_resnet", "small", {"in_channels": 1, "width": 4})
 
@@ -225,4 +225,4 @@ class TestRefusals:
 
     def test_a_folder_that_is_no_run(self, tmp_path):
         with pytest.raises(ValueError, match="is not a run folder"):
-            checkpoints.run_config(tmp_path)
+            saved_config.run_config(tmp_path)

@@ -177,9 +177,9 @@ def test_a_table_that_is_not_there_is_told_from_one_without_rows(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"last": {"ep', "summary.json cannot be read (Unterminated string"),
+        ('{"last": {"ep', "summary.json: its config cannot be read (Unterminated string"),
         ("{}", "summary.json holds no config"),
-        ("[1]", "summary.json cannot be read (it holds no object"),
+        ("[1]", "summary.json holds no config"),
         ('{"config": 3}', "summary.json: its config cannot be read"),
     ],
 )
@@ -220,3 +220,20 @@ def test_a_config_of_something_else_is_no_run_and_the_others_are_read(config, tm
     assert [run.folder.name for run in found] == ["good"]
     assert list(broken) == [tmp_path / "other"]
     assert "other" in broken[tmp_path / "other"]
+
+
+def test_a_folder_of_a_stranger_reads_no_environment_variable(tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET", "told")
+    asks = "${oc.env:SECRET}", "${${method.name}:SECRET}", "\\${oc.env:SECRET}"
+    for number, text in enumerate(asks):
+        write(tmp_path / str(number), dataset={"name": text}, method={"name": "oc.env"})
+        run = runs.load(tmp_path / str(number))
+        assert "SECRET" in run.dataset
+        assert "told" not in str(OmegaConf.to_container(run.config, resolve=True))
+
+
+def test_the_folder_of_the_data_may_be_the_environments(tmp_path, monkeypatch):
+    """It is in the shipped configs, so every run of real data has it."""
+    monkeypatch.setenv("RDM_DATA", "here")
+    write(tmp_path / "run", dataset={"name": "cifar10", "root": "${oc.env:RDM_DATA,data}/x"})
+    assert runs.load(tmp_path / "run").config.dataset.root == "here/x"

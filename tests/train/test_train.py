@@ -373,6 +373,7 @@ class TestCommand:
             assert summary["processes"] == 2
             assert summary["derived"]["global_batch"] == 16
             assert spectra_files.read(path.parent)[0]["rows"][0] == 128
+            assert summary["last"].pop("erank/logits") is None  # no softmax
             assert all(math.isfinite(value) for value in summary["last"].values())
             assert summary["last"]["erank/gap"] > 0
 
