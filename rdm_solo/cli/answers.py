@@ -1,7 +1,5 @@
 """Answers to the user: one sentence on the terminal and an exit status."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os
@@ -9,8 +7,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
-
-__all__ = ["fail", "first_line", "make_folder", "say_anything", "sentences"]
 
 
 def say_anything() -> None:

@@ -1,7 +1,5 @@
 """Starts a command through Hydra; its errors about the command line become one sentence each."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re
@@ -10,11 +8,9 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rdm_solo.cli.answers import fail, first_line, say_anything
-from rdm_solo.cli.config_files import config_folder, groups
-from rdm_solo.cli.unknown_names import check_keys, explain, key_of
-
-__all__ = ["command", "compose", "quote_paths"]
+from rdm_solo.cli.answers import fail, say_anything
+from rdm_solo.cli.config_files import config_folder
+from rdm_solo.cli.unknown_names import check_overrides, composed, explain
 
 # Options whose values may hold signs that Hydra's grammar cannot read.
 PATHS = (
@@ -33,53 +29,34 @@ def command(
     ``open_sections`` are groups that the job fills in by itself where none is chosen: keys of them
     are accepted, and the job checks them.
     """
-    say_anything()
-    sys.argv[1:] = _added(quote_paths(sys.argv[1:]), open_sections)
-    from hydra._internal.utils import get_args_parser
+    import hydra
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
+    say_anything()
     _register_resolvers()
-    arguments = get_args_parser().parse_args()
+    arguments = _parsed(sys.argv[1:], open_sections)
+    sys.argv[1:] = _typed(sys.argv[1:], open_sections)
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints several lines and ends
     started = False
-    # With this variable Hydra raises its errors; without it, it prints several lines and ends.
-    verbose = os.environ.get("HYDRA_FULL_ERROR", "0")
-    os.environ["HYDRA_FULL_ERROR"] = "1"
 
     @functools.wraps(job)
     def start(cfg: Any) -> Any:
         nonlocal started
         started = True
-        os.environ["HYDRA_FULL_ERROR"] = verbose
         return job(cfg)
 
     try:
-        _check(arguments, config, open_sections)
-        import hydra
-
-        main = hydra.main(str(config_folder()), config, version_base="1.3")
-        main(start)()
-    except Exception as error:
+        if not (arguments.help or arguments.hydra_help or arguments.shell_completion):
+            list(_jobs(arguments, config, open_sections))  # Hydra would make the folder first
+        hydra.main(str(config_folder()), config, version_base="1.3")(start)()
+    except (HydraException, OmegaConfBaseException, OSError, ValueError) as error:
         if started:
             raise
-        if isinstance(error, (HydraException, OmegaConfBaseException)):
-            fail(explain(error, arguments.overrides, config, arguments.config_dir))
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and not isinstance(error, HydraException):
             option = "hydra.sweep.dir" if arguments.multirun else "hydra.run.dir"
             fail(f"{error.filename} cannot be written ({error.strerror}); give another {option}.")
-        if isinstance(error, ValueError):
-            fail(first_line(error))
-        raise
-    finally:
-        os.environ["HYDRA_FULL_ERROR"] = verbose
-
-
-def _added(argv: list[str], sections: Sequence[str]) -> list[str]:
-    """Hydra takes keys of a group that nobody chose with ``++`` alone."""
-    for section in sections:
-        if not any(argument.startswith(f"{section}=") for argument in argv):
-            argv = [f"++{a}" if a.startswith(f"{section}.") else a for a in argv]
-    return argv
+        fail(explain(error, config, _own(arguments)))
 
 
 def compose(config: str, argv: Sequence[str], open_sections: Sequence[str] = ()) -> Any:
@@ -87,55 +64,72 @@ def compose(config: str, argv: Sequence[str], open_sections: Sequence[str] = ())
 
     Of a multirun it is the first job's; ``open_sections`` as for :func:`command`.
     """
-    from hydra._internal.utils import get_args_parser
     from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
 
-    arguments = get_args_parser().parse_args(_added(quote_paths(list(argv)), open_sections))
+    arguments = _parsed(argv, open_sections)
     try:
-        _check(arguments, config, open_sections)
-        return next(_composed(arguments, config))
-    except HydraException as error:
-        sentence = explain(error, arguments.overrides, config, arguments.config_dir)
-        raise ValueError(sentence) from error
+        return next(_jobs(arguments, config, open_sections))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ValueError(explain(error, config, _own(arguments))) from error
 
 
-def _check(arguments: Namespace, config: str, open_sections: Sequence[str]) -> None:
-    """Refuse what Hydra would accept, or notice only after it has made a folder."""
-    if arguments.help or arguments.hydra_help or arguments.shell_completion or arguments.info:
-        return
-    if arguments.config_name is None:
-        closed = [o for o in arguments.overrides if key_of(o).split(".")[0] not in open_sections]
-        check_keys(closed, config, arguments.config_dir)
-    if arguments.multirun:  # Hydra would make the sweep's folder first
-        list(_composed(arguments, config))
+def _parsed(argv: Sequence[str], open_sections: Sequence[str]) -> Namespace:
+    from hydra._internal.utils import get_args_parser
+
+    return get_args_parser().parse_args(_typed(argv, open_sections))
 
 
-def _composed(arguments: Namespace, config: str) -> Iterator[Any]:
-    """The config; of a sweep, that of each of its choices beside the first values of all others."""
-    import hydra
+def _own(arguments: Namespace) -> str | None:
+    """The folder of configs that the user gave."""
+    return os.path.abspath(arguments.config_dir) if arguments.config_dir else None
+
+
+def _typed(argv: Sequence[str], open_sections: Sequence[str]) -> list[str]:
+    """The arguments as Hydra takes them: paths quoted, keys of a group that nobody chose added."""
+    argv = quote_paths(argv)
+    for section in open_sections:
+        if not any(argument.startswith(f"{section}=") for argument in argv):
+            argv = [f"++{a}" if a.startswith(f"{section}.") else a for a in argv]
+    return argv
+
+
+def _jobs(arguments: Namespace, config: str, open_sections: Sequence[str]) -> Iterator[Any]:
+    """The config of the first job, then that of each further choice of a group in a sweep.
+
+    Refuses keys that Hydra would accept although no command reads them.
+    """
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    own = arguments.config_dir
-    first = [f"hydra.searchpath=[file://{own}]"] if own else []
-    choices: list[list[str]] = [[]]
+    own = _own(arguments)
+    if own and not os.path.isdir(own):
+        raise ValueError(f"--config-dir {arguments.config_dir}: there is no such folder.")
+    name = arguments.config_name or config
+    # Each override with its lines, several where the sweep is over named values.
+    typed: list[tuple[Any, list[Any]]] = []
     for override in OverridesParser.create().parse_overrides(arguments.overrides):
-        line = str(override.input_line)
-        name = line.partition("=")[0]
-        if not override.is_sweep_override():
-            first.append(line)
-        elif override.is_choice_sweep():
-            values = [f"{name}={value}" for value in override.sweep_string_iterator()]
-            first.append(values[0])
-            if key_of(line) in groups(config, own):
-                choices += [[value] for value in values[1:]]
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        for choice in choices:
-            others = [line for line in first if not choice or key_of(line) != key_of(choice[0])]
-            yield hydra.compose(config, [*others, *choice])
+        lines: list[Any] = [override.input_line]
+        if override.is_sweep_override() and not arguments.multirun:
+            raise ValueError(
+                f"{lines[0]} gives several values: add -m to sweep over them, or write "
+                f"one value that is a list as '{override.key_or_group}=[...]'."
+            )
+        if override.is_sweep_override():  # over a range of numbers, of which no group chooses
+            values = override.sweep_string_iterator() if override.is_choice_sweep() else ()
+            lines = [f"{override.get_key_element()}={value}" for value in values]
+        typed.append((override, lines))
+    if arguments.config_name is None:
+        check_overrides(typed, config, own, open_sections)
+    first = [lines[0] for _, lines in typed if lines]
+    yield composed(name, first, own)
+    for override, lines in typed:
+        for line in lines[1:]:
+            if "." not in override.key_or_group:  # may choose from a group
+                yield composed(name, [*(x for x in first if x != lines[0]), line], own)
 
 
-def quote_paths(argv: list[str], names: Sequence[str] = PATHS) -> list[str]:
-    r"""The arguments, with the values of these options quoted for Hydra.
+def quote_paths(argv: Sequence[str]) -> list[str]:
+    r"""The arguments, with the values of options that are paths quoted for Hydra.
 
     Unquoted, an ``=``, a comma or a quote in a path has a meaning of its own in Hydra's grammar.
 
@@ -150,8 +144,8 @@ def quote_paths(argv: list[str], names: Sequence[str] = PATHS) -> list[str]:
     multirun = "-m" in argv or "--multirun" in argv
     quoted = []
     for argument in argv:
-        name, sign, value = argument.partition("=")
-        if sign and name.lstrip("+") in names and value not in ("", "null"):
+        name, _, value = argument.partition("=")
+        if name.lstrip("+") in PATHS and value not in ("", "null"):
             sweeps = multirun and not name.startswith("hydra.")
             parts = re.findall(r"'[^']*'|\"[^\"]*\"|[^,]+", value) if sweeps else [value]
             argument = f"{name}={','.join(map(_quoted, parts))}"

@@ -1,11 +1,7 @@
 """Where the config files lie, and which groups of options they hold."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
-
-__all__ = ["config_folder", "groups"]
 
 
 def config_folder() -> Path:

@@ -1,7 +1,6 @@
 """The options of a command for its --help: key, value and the comment in the config files."""
 
-from __future__ import annotations
-
+import json
 import re
 import textwrap
 from collections.abc import Iterator
@@ -10,9 +9,7 @@ from typing import Any
 
 from rdm_solo.cli.config_files import config_folder, groups
 
-__all__ = ["comments", "describe_groups", "describe_options"]
-
-WIDTH, COLUMN = 100, 42
+WIDTH, COLUMN, GROUP_COLUMN = 98, 38, 26
 # Keys that say how a choice is built; a user changes the options that they refer to.
 BUILT = re.compile(r"(^|\.)_|^hydra(\.|$)|^(method|filter|dataset)\.name$|^dataset\.source(\.|$)")
 
@@ -58,26 +55,25 @@ def describe_options(config: str, *, _root_: Any) -> str:
     plain: Any = OmegaConf.to_container(_root_, resolve=False)
     choices = plain["hydra"]["runtime"]["choices"]
     folder = config_folder()
+    chosen = {folder / group / f"{choice}.yaml" for group, choice in choices.items()}
+    # A chosen file's words count before others', and a recipe's, which are few, last.
+    paths = sorted(folder.glob("*/**/*.yaml"), key=lambda p: (p in chosen, "recipe" not in p.parts))
     known: dict[str, str] = {}
-    for path in sorted(folder.glob("*/**/*.yaml"), key=lambda path: "recipe" in path.parts):
-        group = path.relative_to(folder).parts[0]
-        under = "dataset.views" if group == "views" else group
-        known = {**comments(path, under), **{k: v for k, v in known.items() if v}}
-    for group, choice in choices.items():
-        path = folder / str(group) / f"{choice}.yaml"
-        if path.is_file():
-            known.update({key: text for key, text in comments(path, group).items() if text})
-    known.update({k: v for k, v in comments(folder / f"{config}.yaml").items() if v})
+    for path in [*paths, folder / f"{config}.yaml"]:
+        group = path.relative_to(folder).parts[0] if path.parent != folder else ""
+        found = comments(path, "dataset.views" if group == "views" else group)
+        known |= {key: text for key, text in found.items() if text}
     lines: list[str] = []
     for key, value in _walk(plain):
         if re.match(r"\$\{(?!oc\.)", str(value)):  # follows another option
             continue
-        if isinstance(value, dict) and (value or key in choices):
-            if known.get(key) and "." not in key and key not in choices:
-                lines += ["", *textwrap.wrap(f"{key}: {known[key]}", WIDTH - 2)]
-            continue
-        lines += _entry(f"{key}={_shown(value)}", known.get(key, ""))
-    return textwrap.indent("\n".join(lines), "  ").replace("$", "$$")  # Hydra fills in $NAME
+        text = known.get(key, "")
+        if not isinstance(value, dict) or (not value and key not in choices):
+            typed = value if isinstance(value, str) else json.dumps(value)
+            lines += _entry(f"{key}={typed}", text, COLUMN)
+        elif text and "." not in key and key not in choices:
+            lines += ["", *textwrap.wrap(f"{key}: {text}", WIDTH)]
+    return _printed(lines)
 
 
 def _walk(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -93,28 +89,18 @@ def _walk(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _walk(value, f"{key}.")
 
 
-def _entry(head: str, text: str) -> list[str]:
+def _entry(head: str, text: str, column: int) -> list[str]:
     """The name in one column, the explanation in another."""
-    lines = textwrap.wrap(text, WIDTH - COLUMN) or [""]
-    if len(head) > COLUMN - 6:
-        return [head, *(" " * (COLUMN - 4) + line for line in lines)]
-    return [
-        (head.ljust(COLUMN - 4) if i == 0 else " " * (COLUMN - 4)) + line
-        for i, line in enumerate(lines)
-    ]
+    indent = " " * column
+    above = [head] if len(head) > column - 2 else []
+    first = indent if above else head.ljust(column)
+    wrapped = textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=indent)
+    return [*above, *wrapped] or [head]
 
 
-def _shown(value: Any) -> str:
-    """A value as it is typed.
-
-    >>> _shown(None), _shown(True), _shown([0.2, 1.0]), _shown({})
-    ('null', 'true', '[0.2, 1.0]', '{}')
-    """
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, list):
-        return f"[{', '.join(map(_shown, value))}]"
-    return str(value)
+def _printed(lines: list[str]) -> str:
+    text = "\n".join(lines).rstrip()
+    return textwrap.indent(text, "  ").replace("$", "$$")  # Hydra fills in $NAME
 
 
 def describe_groups(config: str) -> str:
@@ -127,15 +113,12 @@ def describe_groups(config: str) -> str:
             if folder:
                 nested.setdefault(folder, []).append(name)
                 continue
-            head = f"{group}={option}".ljust(26)
             sentence = _first_sentence(config_folder() / group / f"{option}.yaml")
-            lines.append(head + textwrap.shorten(sentence, WIDTH - 28, placeholder=" ..."))
+            lines += _entry(f"{group}={option}", sentence, GROUP_COLUMN)
         for folder, names in nested.items():
-            head = f"{group}={folder}/".ljust(26)
-            listed = textwrap.wrap(", ".join(names), WIDTH - 28)
-            lines += [(head if i == 0 else " " * 26) + line for i, line in enumerate(listed)]
+            lines += _entry(f"{group}={folder}/", ", ".join(names), GROUP_COLUMN)
         lines.append("")
-    return textwrap.indent("\n".join(lines).rstrip(), "  ").replace("$", "$$")
+    return _printed(lines)
 
 
 def _first_sentence(path: Path) -> str:

@@ -1,11 +1,7 @@
 """Third-party notices that say nothing about the user's run, each silenced by name."""
 
-from __future__ import annotations
-
 import logging
 import warnings
-
-__all__ = ["silence_notices"]
 
 
 def silence_notices() -> None:

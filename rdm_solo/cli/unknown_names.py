@@ -1,16 +1,13 @@
 """One sentence for each of Hydra's errors about a command line, with the nearest known name."""
 
-from __future__ import annotations
-
 import difflib
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rdm_solo.cli.answers import first_line
 from rdm_solo.cli.config_files import config_folder, groups
 from rdm_solo.messages import suggest
-
-__all__ = ["check_keys", "explain", "key_of", "nearest"]
 
 # Sections that take keys of the user's own: they are passed on to something that knows them.
 OPEN = (
@@ -24,135 +21,109 @@ OPEN = (
 # Other names for options.
 SYNONYMS = {"arch": "backbone.name", "model": "backbone.name", "gpus": "trainer.devices"}
 # Groups that a command can do without.
-OPTIONAL = ("recipe", "experiment", "logger", "hydra")
+OPTIONAL = ("recipe", "experiment", "logger", "callbacks")
 
 
-def key_of(override: str) -> str:
-    """The key or group that an override changes.
-
-    >>> key_of("++trainer.fast_dev_run=true"), key_of("~recipe")
-    ('trainer.fast_dev_run', 'recipe')
-    """
-    return override.lstrip("+~").partition("=")[0].partition("@")[0]
-
-
-def check_keys(overrides: Sequence[str], config: str, own: str | None = None) -> None:
-    """Refuse keys that Hydra would accept although no command reads them, or needs them.
-
-    ``own`` is a folder that the user gave as ``--config-dir``.
-    """
-    sections = _sections(config)
-    for override in overrides:
-        key = key_of(override)
-        group, _, leaf = key.partition(".")
-        value = override.partition("=")[2]
-        if key in sections and not override.startswith("~") and not value.startswith("{"):
-            raise ValueError(
-                f"{key} holds several options, so {override} is no value of it; --help lists them "
-                f"as {key}.NAME"
-            )
-        if leaf == "name" and (config_folder() / group).is_dir():
-            raise ValueError(
-                f"{key} only names the choice that was made; write {group}=... instead"
-            )
-        needed = not key.startswith(OPEN) and group.partition("/")[0] not in OPTIONAL
-        if override.startswith("~") and needed:
-            raise ValueError(
-                f"{override} takes away what the command needs; give {key} another value"
-            )
-    added = [override for override in overrides if override.startswith("+")]
-    if any(not key_of(override).startswith(OPEN) for override in added):
-        sentence = _unknown_key(overrides, config, own)
-        if sentence:
-            raise ValueError(sentence)
-
-
-def _sections(config: str) -> set[str]:
-    """Keys that stand for several options."""
-    from omegaconf import OmegaConf
-
-    plain: Any = OmegaConf.to_container(OmegaConf.load(config_folder() / f"{config}.yaml"))
-    top = {key for key, value in plain.items() if isinstance(value, dict)}
-    below = {f"{key}.kwargs" for key in (*top, "method") if key != "hydra"}
-    return top | below | {"method.momentum", "dataset.views"}
-
-
-def explain(error: Exception, overrides: Sequence[str], config: str, own: str | None = None) -> str:
-    """What was wrong with the command line, in one sentence."""
-    from hydra.errors import (
-        HydraException,
-        MissingConfigException,
-        OverrideParseException,
-        SearchPathException,
-    )
-
-    if isinstance(error, OverrideParseException):
-        return f"cannot read the arguments: {first_line(error)}"
-    if isinstance(error, MissingConfigException):
-        group, _, choice = (error.missing_cfg_file or "").partition("/")
-        if choice:
-            return _unknown_choice(group, choice, groups(config, own).get(group, []))
-        return first_line(error)
-    if isinstance(error, SearchPathException):  # of --config-dir
-        return first_line(error)
-    try:
-        return _unknown_key(overrides, config, own) or first_line(error)
-    except HydraException:  # the choices alone are at fault
-        return first_line(error)
-
-
-def _unknown_choice(group: str, choice: str, options: list[str]) -> str:
-    begun = [option for option in options if option.startswith(f"{choice}_")]
-    folder = choice.rpartition("/")[0]
-    inside = [option for option in options if option.rpartition("/")[0] == folder]
-    folders = sorted({option.rpartition("/")[0] + "/..." for option in options if "/" in option})
-    hint = suggest(choice, begun or options)
-    return f"{group} must be one of {', '.join(inside or folders)}; got {choice!r}{hint}"
-
-
-def _unknown_key(overrides: Sequence[str], config: str, own: str | None) -> str | None:
-    """The sentence about the first override whose key the config does not have."""
-    known = groups(config, own)
-    values: list[str] = []
-    choices: list[str] = []
-    for override in overrides:
-        chooses = key_of(override) in known or key_of(override).startswith("hydra/")
-        (choices if chooses else values).append(override)
-    # Of a sweep, the first choice.
-    choices = [line if "[" in line else line.partition(",")[0] for line in choices]
-    keys = _keys(choices, config, own)
-    for override in values:
-        key = key_of(override)
-        if key in keys or (override.startswith("+") and key.startswith(OPEN)):
-            continue
-        hint = nearest(key, [*keys, *known])
-        sentence = f"there is no option {key!r}{hint}"
-        if key.startswith("trainer."):
-            sentence += f" (other arguments of Lightning's Trainer are given as ++{key}=...)"
-        elif key.startswith(OPEN):
-            sentence += f" (to add one, write ++{key}=...)"
-        elif not hint:
-            sentence += "; --help lists them"
-        return sentence
-    return None
-
-
-def _keys(choices: Sequence[str], config: str, own: str | None) -> list[str]:
-    """Every key, dotted, of the config with these choices of groups."""
+def composed(config: str, lines: Sequence[str], own: str | None, hydra_too: bool = False) -> Any:
+    """The config that Hydra makes; ``own`` is a folder that the user gave as ``--config-dir``."""
     import hydra
-    from omegaconf import OmegaConf
 
     search = [f"hydra.searchpath=[file://{own}]"] if own else []
     with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        cfg = hydra.compose(config, [*choices, *search], return_hydra_config=True)
-    return list(dotted(OmegaConf.to_container(cfg, resolve=False)))
+        return hydra.compose(config, [*lines, *search], return_hydra_config=hydra_too)
 
 
-def dotted(node: Any, prefix: str = "") -> Iterator[str]:
-    """Every key of nested mappings and lists, dotted."""
-    children = node.items() if isinstance(node, dict) else enumerate(node)
-    for key, value in children:
-        yield f"{prefix}{key}"
+@functools.cache
+def _known(config: str, choices: tuple[str, ...], own: str | None) -> dict[str, Any]:
+    """Every key, dotted, and its value, with these choices of groups."""
+    from omegaconf import OmegaConf
+
+    cfg = composed(config, choices, own, hydra_too=True)
+    return dict(dotted(OmegaConf.to_container(cfg, resolve=False)))
+
+
+def check_overrides(
+    typed: Sequence[tuple[Any, list[str]]],
+    config: str,
+    own: str | None,
+    open_sections: Sequence[str],
+) -> None:
+    """Refuse keys that Hydra does not know, and others that no command reads or can do without.
+
+    ``typed`` are Hydra's overrides, each with its lines, several in a sweep.
+    """
+    choosable = groups(config, own)
+
+    def chooses(key: str) -> bool:
+        return key in choosable or key.startswith("hydra/")
+
+    choices = [lines[0] for override, lines in typed if lines and chooses(override.key_or_group)]
+    known = _known(config, tuple(choices), own)
+    for override, _ in typed:
+        key, line = override.key_or_group, override.input_line
+        section, _, leaf = key.partition(".")
+        added = override.is_add() or override.is_force_add()
+        if override.is_delete():
+            if section not in OPTIONAL and not key.startswith((*OPEN, "hydra/")):
+                raise ValueError(
+                    f"{line} takes away what the command needs; give {key} another value."
+                )
+        elif chooses(key):
+            continue
+        elif leaf == "name" and section in choosable:
+            raise ValueError(
+                f"{key} only names the choice that was made; write {section}=... instead."
+            )
+        elif key not in known and not (added and key.startswith(OPEN)):
+            if section in known or section not in open_sections:
+                raise ValueError(_unknown(key, [*known, *choosable]))
+        elif _is_section(known.get(key)) and not isinstance(override.value(), dict):
+            raise ValueError(
+                f"{key} holds several options, so {line} is no value of it; --help lists them "
+                f"as {key}.NAME"
+            )
+
+
+def _is_section(value: Any) -> bool:
+    """Whether options are below; a schedule of p is a value."""
+    return isinstance(value, dict) and "schedule" not in value
+
+
+def explain(error: Exception, config: str, own: str | None) -> str:
+    """What was wrong with the command line, in one sentence."""
+    from hydra.errors import MissingConfigException, OverrideParseException
+
+    if isinstance(error, OverrideParseException):
+        return (
+            f"cannot read the argument {error.override!r}: write KEY=VALUE, and put a value that "
+            "holds brackets, commas or quotes into quotes."
+        )
+    missing = str(error.missing_cfg_file) if isinstance(error, MissingConfigException) else ""
+    group, _, choice = missing.partition("/")
+    options = groups(config, own).get(group)
+    if options is None:
+        return first_line(error)
+    folder = choice.rpartition("/")[0]
+    alike = [option for option in options if option.rpartition("/")[0] == folder]
+    folders = sorted({f"{option.rpartition('/')[0]}/..." for option in options if "/" in option})
+    begun = [option for option in options if option.startswith(f"{choice}_")]
+    hint = suggest(choice, begun or options)
+    return f"{group} must be one of {', '.join(alike or folders)}; got {choice!r}{hint}"
+
+
+def _unknown(key: str, known: Sequence[str]) -> str:
+    hint = nearest(key, known)
+    if key.startswith("trainer."):
+        hint += f" (other arguments of Lightning's Trainer are given as ++{key}=...)"
+    elif key.startswith(OPEN):
+        hint += f" (to add one, write ++{key}=...)"
+    return f"there is no option {key!r}{hint or '; --help lists them'}"
+
+
+def dotted(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key of nested mappings and lists, dotted, with what it holds."""
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+        yield f"{prefix}{key}", value
         if isinstance(value, (dict, list)):
             yield from dotted(value, f"{prefix}{key}.")
 
@@ -174,6 +145,7 @@ def nearest(key: str, known: Iterable[str]) -> str:
     ; did you mean 'max_epochs'?
     """
     known = [name for name in known if name.startswith("hydra") == key.startswith("hydra")]
+    known = [name for name in known if not _leaf(name).startswith("_")]
     section, leaf = key.rpartition(".")[0], _leaf(key)
     siblings = {_leaf(name): name for name in known if name.rpartition(".")[0] == section}
     leaves = {_leaf(name): name for name in reversed(known) if not _leaf(name).isdigit()}

@@ -32,7 +32,7 @@ def with_dataset(cfg: DictConfig) -> DictConfig:
             "does not record its data set; --help says more."
         )
     own = OmegaConf.create({"dataset": saved_config.run_config(Path(cfg.run)).dataset})
-    known = list(dotted(OmegaConf.to_container(own)))
+    known = dict(dotted(OmegaConf.to_container(own)))
     for key, value in _leaves(changes, "dataset"):
         if key not in known:
             raise ValueError(f"there is no option {key!r} of this run{nearest(key, known)}")
