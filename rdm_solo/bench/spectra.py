@@ -36,14 +36,13 @@ class Recorded:
     def __init__(self, step: Step, device: str) -> None:
         self.step, self.device = step, device
         self.observer = observer(step.model)
-        self.observer.attach()
         options = step.cfg.diagnostics
         k = step.model.projector[-1].num_features
         self.metric = BranchSpectra(k, max_dim=options.max_dim, sample=options.sample).to(device)
         self.seconds: list[float] = []
 
     def __call__(self) -> None:
-        self.observer.listen()
+        self.observer.record_next_step()
         self.step()
         start = self._now()
         outputs = self.observer.take(VIEWS)

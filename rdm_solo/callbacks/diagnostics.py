@@ -87,8 +87,7 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
             return
         due = trainer.current_epoch % self.every_n_epochs == 0
         if (due or ends(trainer)) and self._wanted(trainer.num_training_batches, batch_idx):
-            self.observer.attach()  # not before: SwAV makes its Sinkhorn when training starts
-            self.observer.listen()
+            self.observer.record_next_step()
 
     def _wanted(self, batches: float, batch_idx: int) -> bool:
         if not self._rows:
@@ -100,7 +99,7 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self.observer is None or not self.observer.listening:
+        if self.observer is None or not self.observer.recording:
             return
         recorded = self.observer.take(getattr(pl_module, "num_large_crops", None), outputs)
         self._rows = self._rows or len(recorded.online) * trainer.world_size

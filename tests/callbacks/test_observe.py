@@ -1,4 +1,4 @@
-"""Where the branches are heard: our methods against the formulas, solo-learn's own as they are."""
+"""What is recorded of both branches: of our methods, of solo-learn's own, of anyone's."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
 
 
 def step(model, data=None) -> tuple[Observer, Outputs]:
-    """One training step, listened to."""
-    data = data or batch()
-    ears = observer(model)
-    ears.attach()
-    ears.listen()
-    loss_of(model, data)
-    heard = ears.take(2)
-    ears.detach()
-    return ears, heard
+    """One training step, recorded."""
+    recorder = observer(model)
+    recorder.record_next_step()
+    loss_of(model, data or batch())
+    recorded = recorder.take(2)
+    recorder.detach()
+    return recorder, recorded
 
 
-def logits_of(ears: Observer, heard: Outputs) -> torch.Tensor:
-    weight = ears.weight()
+def logits_of(recorder: Observer, recorded: Outputs) -> torch.Tensor:
+    weight = recorder.weight()
     torch.testing.assert_close(weight.norm(dim=1), torch.ones(len(weight)))  # weight-normed
-    return heard.hidden @ weight.T
+    return recorded.hidden @ weight.T
 
 
-def test_swav_is_heard_as_its_softmax_and_its_assignment():
+def test_swav_is_recorded_as_its_softmax_and_its_assignment():
     model = make("method=swav", "method.kwargs.num_prototypes=24")
     solo_learn.complete(model)
     data = batch()
-    ears, heard = step(model, data)
-    online, target, positive, projection, _ = heard
+    recorder, recorded = step(model, data)
+    online, target, positive, projection, _ = recorded
     with torch.no_grad():
         logits = [model.prototypes(normalize(model.projector(model.backbone(x)))) for x in data[1]]
     want = torch.cat([(x / 0.1).softmax(1) for x in logits])
     torch.testing.assert_close(online, want, rtol=1e-4, atol=1e-6)
     assert projection is online
-    torch.testing.assert_close(logits_of(ears, heard), torch.cat(logits), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        logits_of(recorder, recorded), torch.cat(logits), rtol=1e-4, atol=1e-5
+    )
     # Sinkhorn's assignment: exp(logits / eps), columns and rows scaled to equal sums, by hand.
     assigned = []
     for x in logits:
@@ -64,17 +64,17 @@ def test_swav_is_heard_as_its_softmax_and_its_assignment():
     torch.testing.assert_close(target.double(), torch.cat(assigned), rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(target.sum(1), torch.ones(32))
     assert torch.equal(positive, target.roll(16, 0))
-    assert not ears.normalize
+    assert not recorder.normalize
 
 
-def test_dino_is_heard_before_its_centre_moves():
+def test_dino_is_recorded_before_its_centre_moves():
     model = make("method=dino", "method.kwargs.num_prototypes=24")
     loss = model.dino_loss_func
     loss.center += torch.randn(24, generator=torch.Generator().manual_seed(3))
     center = loss.center.clone()
     data = batch()
-    ears, heard = step(model, data)
-    online, target, positive, projection, _ = heard
+    recorder, recorded = step(model, data)
+    online, target, positive, projection, _ = recorded
     assert not torch.equal(center, loss.center)
     with torch.no_grad():
         student = torch.cat([model.head(model.backbone(x)) for x in data[1]])
@@ -84,9 +84,9 @@ def test_dino_is_heard_before_its_centre_moves():
     torch.testing.assert_close(online, (student / 0.1).softmax(1), **close)
     torch.testing.assert_close(target, ((teacher - center) / sharp).softmax(1), **close)
     torch.testing.assert_close(projection, (teacher / 0.1).softmax(1), **close)
-    torch.testing.assert_close(logits_of(ears, heard), teacher, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(logits_of(recorder, recorded), teacher, rtol=1e-4, atol=1e-5)
     assert torch.equal(positive, target.roll(16, 0))
-    assert not ears.normalize
+    assert not recorder.normalize
 
 
 @pytest.mark.parametrize(
@@ -117,43 +117,37 @@ def test_symmetric_branches_are_one(method):
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_solo_learns_own_methods_are_heard(name):
+def test_solo_learns_own_methods_are_recorded(name):
     model = foreign(name)
     assert type(model).__module__.startswith("solo.")
     if name == "swav":
         solo_learn.complete(model)
     if hasattr(model, "momentum_projector"):  # which starts as a copy of the other
         nn.init.normal_(model.momentum_projector[-1].weight)
-    ears, heard = step(model, batch(8, channels=3, size=16))
-    *outputs, hidden = heard
+    recorder, recorded = step(model, batch(8, channels=3, size=16))
+    *outputs, hidden = recorded
     softmax = name in ("swav", "dino")
     assert {tuple(x.shape) for x in outputs} == {(16, 24 if softmax else 16)}
     assert all(x.isfinite().all() and not x.requires_grad for x in outputs)
     online, target, positive, _ = outputs
     if softmax:
-        assert hidden.shape == ears.weight().shape[1:] * 2 == (16, 16)
+        assert hidden.shape == recorder.weight().shape[1:] * 2 == (16, 16)
     else:
         assert hidden is None
-        assert ears.weight() is None
-    assert ears.m == (128 if name == "byol" else 512)
+        assert recorder.weight() is None
+    assert recorder.m == (128 if name == "byol" else 512)
     assert torch.equal(positive, target.roll(8, 0))
     symmetric = name in ("simclr", "barlow_twins", "vicreg")
     assert torch.equal(online, target) is symmetric
-    assert ears.normalize is not softmax
+    assert recorder.normalize is not softmax
 
 
-def test_a_module_without_branches_is_refused():
-    with pytest.raises(ValueError, match="Linear has none of the parts"):
-        observer(nn.Linear(2, 2))
-
-
-def test_a_step_in_which_nothing_was_heard_is_an_error():
+def test_a_step_in_which_nothing_was_recorded_is_an_error():
     model = make("method=simsiam")
-    ears = observer(model)
-    ears.attach()
+    recorder = observer(model)
     loss_of(model, batch())
     with pytest.raises(RuntimeError, match="nothing passed"):
-        ears.take(2)
+        recorder.take(2)
 
 
 def test_swavs_queue_is_no_view():
@@ -168,11 +162,11 @@ def test_swavs_queue_is_no_view():
     width = model.proj_output_dim
     model.register_buffer("queue", normalize(torch.randn(2, 32, width), dim=2))
     data = batch()
-    _, heard = step(model, data)
+    _, recorded = step(model, data)
     with torch.no_grad():
         hidden = [normalize(model.projector(model.backbone(x))) for x in data[1]]
-    torch.testing.assert_close(heard.hidden, torch.cat(hidden), rtol=1e-4, atol=1e-6)
-    assert {len(x) for x in heard} == {32}
+    torch.testing.assert_close(recorded.hidden, torch.cat(hidden), rtol=1e-4, atol=1e-6)
+    assert {len(x) for x in recorded} == {32}
 
 
 class Pairs(pl.LightningModule):
@@ -195,13 +189,17 @@ class Pairs(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def fit(
-    model, folder, batches: int = 4, epochs: int = 1, callbacks=(), **options
-) -> Diagnostics | None:
-    """A real Trainer on pairs of noise; the diagnostics watch it, unless others are to."""
-    x = torch.randn(batches, 2, 10, 12, generator=torch.Generator().manual_seed(2))
+def fit(model, folder, epochs: int = 1, callbacks=(), **options) -> Diagnostics | None:
+    """Four batches of pairs of noise; the diagnostics watch it, unless others are to."""
+    x = torch.randn(4, 2, 10, 12, generator=torch.Generator().manual_seed(2))
     diagnostics = None if callbacks else Diagnostics(folder, **options)
     own = [diagnostics, *([EpochTable(folder)] if epochs == 1 else [])]
+    trained(model, list(x.unbind()), epochs, callbacks or own)
+    return diagnostics
+
+
+def trained(model, batches: list, epochs: int = 1, callbacks=()) -> None:
+    """A real Trainer."""
     trainer = pl.Trainer(
         max_epochs=epochs,
         accelerator="cpu",
@@ -209,10 +207,9 @@ def fit(
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[*(callbacks or own)],
+        callbacks=[*callbacks],
     )
-    trainer.fit(model, DataLoader(list(x.unbind()), batch_size=None))
-    return diagnostics
+    trainer.fit(model, DataLoader(batches, batch_size=None))
 
 
 @pytest.mark.filterwarnings("ignore:.*num_workers", "ignore:.*does not have many workers")
@@ -241,7 +238,7 @@ class TestReturned:
         assert ("erank/positive" in measured) is bool(names)
 
     def test_rows_of_a_softmax_and_parts_that_happen_to_be_there(self, tmp_path):
-        """What is returned counts before what could be heard of a part of a known name."""
+        """What is returned counts before what could be recorded of a part of a known name."""
         model = Pairs("online", "target", normalize=False)
         model.projector = nn.Identity()
         diagnostics = fit(model, tmp_path)
@@ -264,7 +261,7 @@ class TestReturned:
     def test_a_fit_that_was_cut_short_leaves_nothing_behind(self, tmp_path):
         """Neither half an epoch's rows nor hooks nor epochs are in what a second fit measures."""
         model, diagnostics = Pairs("online", "target"), Diagnostics(tmp_path)
-        model.projector = nn.Identity()  # which is listened to, though it is not called
+        model.projector = nn.Identity()  # which is recorded, though it is not called
 
         class Interrupt(pl.Callback):
             def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
@@ -273,7 +270,10 @@ class TestReturned:
 
         with pytest.raises(RuntimeError, match="power cut"):
             fit(model, tmp_path, epochs=2, callbacks=[diagnostics, Interrupt()])
-        assert not model.projector._forward_hooks
+        diagnostics.observer.recording = True
+        model.projector(torch.zeros(1, 6))  # has no hook any more
+        with pytest.raises(RuntimeError, match="nothing passed"):
+            diagnostics.observer.take()
         fit(model, tmp_path, callbacks=[diagnostics])
         assert diagnostics.latest.rows == 80
         assert spectra_files.read(tmp_path)[0]["epoch"].tolist() == [1]
@@ -303,35 +303,39 @@ class TestReturned:
         assert saved["lam_online"].shape == (2, 16)
 
     def test_a_step_that_returns_neither_is_refused_with_what_to_do(self, tmp_path):
-        with pytest.raises(RuntimeError, match=r"Pairs has none .* return them beside 'loss'"):
+        with pytest.raises(RuntimeError, match=r"Pairs ran a step .* Return them beside 'loss'"):
             fit(Pairs("online"), tmp_path)
         fit(Pairs("online"), tmp_path, every_n_epochs=0)
         assert not (tmp_path / "spectra").exists()
 
 
+class Moves(pl.Callback):
+    """Moves a layer when an epoch ends, as its last step does, and keeps what entered it."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self.layer, self.entered = layer, []
+        layer.register_forward_pre_hook(lambda layer, args: self.entered.append(args[0].detach()))
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        with torch.no_grad():
+            self.layer.weight_v.add_(torch.randn(self.layer.weight_v.shape))
+
+
+@pytest.mark.filterwarnings("ignore:.*num_workers", "ignore:.*does not have many workers")
+@pytest.mark.filterwarnings("ignore:.*litlogger", "ignore:.*LeafSpec")
 @pytest.mark.parametrize("method", ["swav", "dino"])
 def test_the_spectrum_of_the_logits_is_that_of_the_epochs_last_weight(method, tmp_path):
     """The hidden rows of two steps and the weight that is there when the epoch ends."""
     model = make(f"method={method}", "method.kwargs.num_prototypes=24")
-    if method == "swav":
-        solo_learn.complete(model)
-    diagnostics = Diagnostics(tmp_path)
-    diagnostics.on_fit_start(None, model)
-    hidden = []
-    for _ in range(2):
-        diagnostics.observer.attach()
-        diagnostics.observer.listen()
-        loss_of(model, batch())
-        heard = diagnostics.observer.take(2)
-        diagnostics._add(heard)
-        hidden.append(heard.hidden)
-    layer = diagnostics.observer.last_layer
-    with torch.no_grad():  # as a step of the optimiser, or of the momentum, would
-        layer.weight_v.add_(torch.randn(layer.weight_v.shape))
-    spectra = diagnostics._spectra(diagnostics.metric)
+    layer = model.prototypes if method == "swav" else model.momentum_head.last_layer
+    moves, diagnostics = Moves(layer), Diagnostics(tmp_path)
+    trained(model, [batch(), batch()], callbacks=[moves, diagnostics])
+    spectra = diagnostics.latest
     v = layer.weight_v.detach().double()
     W = v / v.norm(dim=1, keepdim=True)
-    logits = torch.cat(hidden).double() @ W.T
+    hidden = torch.cat(moves.entered[:4]).double()  # of two views in two steps
+    assert spectra.rows == len(hidden) == 64
+    logits = hidden @ W.T
     want = torch.linalg.svdvals(logits).square() / len(logits)
     b = W.shape[1]
     # The layer's own float32 weight: measured 2e-7, with a margin of ten.
