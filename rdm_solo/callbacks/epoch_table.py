@@ -1,7 +1,5 @@
 """metrics.csv: one row an epoch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +7,9 @@ from rdm_solo.lightning import pl
 from rdm_solo.runs import metrics_file
 from rdm_solo.runs.columns import COLUMNS
 
-__all__ = ["EpochTable"]
-
 
 class EpochTable(pl.Callback):  # type: ignore[misc,name-defined]
-    """``metrics.csv``: one row an epoch, the columns of
-    :data:`~rdm_solo.runs.columns.COLUMNS`; what was not measured stays empty."""
+    """``metrics.csv``: one row an epoch; what was not measured stays empty."""
 
     after = ("Diagnostics", "WeightedKNN")
 

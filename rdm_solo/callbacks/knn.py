@@ -1,17 +1,13 @@
-"""Accuracy of the weighted k nearest neighbours, measured while a run trains."""
-
-from __future__ import annotations
+"""Weighted k nearest neighbours, exact, and their accuracy while a run trains."""
 
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rdm_solo.callbacks.last_epoch import ends
-from rdm_solo.callbacks.neighbours import Neighbours, unit
-from rdm_solo.distributed import gather
+from rdm_solo.distributed import gather, rank
 from rdm_solo.lightning import pl
-
-__all__ = ["WeightedKNN"]
 
 
 class WeightedKNN(pl.Callback):  # type: ignore[misc,name-defined]
@@ -36,3 +32,50 @@ class WeightedKNN(pl.Callback):  # type: ignore[misc,name-defined]
         guesses = found.scores(pl_module.num_classes, self.temperature).argmax(1)
         accuracy = 100 * (guesses == labels).float().mean()
         pl_module.log_dict({"val/knn_acc1": accuracy}, prog_bar=True, sync_dist=True)
+
+
+class Neighbours:
+    r"""The k most similar of all rows seen so far, for each of ``n`` unit queries.
+
+    A piece of ``m`` rows costs ``n * m`` similarities and ``n * k`` are kept, so the bank
+    may be of any size. The result does not depend on the pieces.
+
+    >>> found = Neighbours(torch.eye(2), k=1)
+    >>> for row, label in zip(torch.eye(2), [1, 0]):
+    ...     found.add(row[None], torch.tensor([label]))
+    >>> found.scores(classes=2, temperature=0.1).argmax(1)
+    tensor([1, 0])
+    """
+
+    def __init__(self, queries: Tensor, k: int) -> None:
+        self.queries, self.k = queries, k
+        self.similarity = queries.new_empty(len(queries), 0)
+        self.labels = torch.empty(len(queries), 0, dtype=torch.long, device=queries.device)
+
+    def add(self, rows: Tensor, labels: Tensor) -> None:
+        """Take in unit rows ``(m, d)`` and their labels ``(m,)``."""
+        near, index = (self.queries @ rows.mT).topk(min(self.k, len(rows)), dim=1)
+        self._keep(near, labels[index])
+
+    def merge_processes(self) -> None:
+        """Take in what the other processes found for the same queries."""
+        near, labels = (gather(x.mT.contiguous()) for x in (self.similarity, self.labels))
+        for other in range(len(near)):
+            if other != rank():
+                self._keep(near[other].mT, labels[other].mT)
+
+    def scores(self, classes: int, temperature: float) -> Tensor:
+        r"""Class scores :math:`\sum_{j \in kNN} e^{\cos_j / T} [y_j = c]`, ``(n, classes)``."""
+        # Relative to the nearest, so that a small temperature does not overflow.
+        votes = ((self.similarity - self.similarity[:, :1]) / temperature).exp()
+        return votes.new_zeros(len(votes), classes).scatter_add_(1, self.labels, votes)
+
+    def _keep(self, near: Tensor, labels: Tensor) -> None:
+        near = torch.cat([self.similarity, near], 1)
+        self.similarity, index = near.topk(min(self.k, near.shape[1]), dim=1)
+        self.labels = torch.cat([self.labels, labels], 1).gather(1, index)
+
+
+def unit(x: Tensor) -> Tensor:
+    """Rows of unit length in float32."""
+    return torch.nn.functional.normalize(x.float(), dim=1)

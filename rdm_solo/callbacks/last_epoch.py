@@ -1,10 +1,6 @@
 """Whether the epoch that just ended is the last one."""
 
-from __future__ import annotations
-
 from typing import Any
-
-__all__ = ["ends"]
 
 
 def ends(trainer: Any) -> bool:

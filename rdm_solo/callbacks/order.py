@@ -1,11 +1,7 @@
 """The order in which callbacks run, from what each declares."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
-
-__all__ = ["in_order"]
 
 
 def in_order(callbacks: Iterable[Any]) -> list[Any]:
@@ -18,13 +14,12 @@ def in_order(callbacks: Iterable[Any]) -> list[Any]:
     >>> [type(callback).__name__ for callback in in_order([Report(), Measure()])]
     ['Measure', 'Report']
     """
-    waiting = list(callbacks)
-    ordered: list[Any] = []
+    waiting, ordered = list(callbacks), []
     while waiting:
         names = {type(callback).__name__ for callback in waiting}
-        ready = [c for c in waiting if not names & set(getattr(c, "after", ()))]
+        ready = [c for c in waiting if names.isdisjoint(getattr(c, "after", ()))]
         if not ready:
             raise ValueError(f"callbacks wait for each other: {', '.join(sorted(names))}")
         ordered.append(ready[0])
-        waiting = [callback for callback in waiting if callback is not ready[0]]
+        waiting.remove(ready[0])
     return ordered

@@ -94,8 +94,8 @@ def _run_loggers(trainer: Any) -> list[RunLogger]:
 
 
 class RankFigure(pl.Callback):  # type: ignore[misc,name-defined]
-    """Draw ``figures/erank.png`` while the run trains, after the first epoch and then so seldom
-    that drawing takes about a twentieth of the time.
+    """Draw ``figures/erank.png`` while the run trains, after the first epoch then so seldom that
+    drawing takes about a twentieth of the time, and when it ends.
 
     It stands behind the table of epochs, from which it draws.
     """
@@ -109,9 +109,15 @@ class RankFigure(pl.Callback):  # type: ignore[misc,name-defined]
         self._next = 0.0
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.is_global_zero and (time.monotonic() >= self._next or ends(trainer)):
+            self._draw()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        if trainer.is_global_zero and isinstance(exception, KeyboardInterrupt):
+            self._draw()
+
+    def _draw(self) -> None:
         began = time.monotonic()
-        if not trainer.is_global_zero or began < self._next or ends(trainer):
-            return  # the last one is drawn when the run closes
         try:
             draw_ranks(self.folder, self.cfg)
         except Exception as error:  # no picture is worth a run

@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from rdm_solo import cli, data, methods, runs, train
 from rdm_solo.bench.timing import processor
-from rdm_solo.callbacks.neighbours import Neighbours, unit
+from rdm_solo.callbacks.knn import Neighbours, unit
 from rdm_solo.evaluate.features import extract
 from rdm_solo.evaluate.probe import fit_linear
 from rdm_solo.evidence.page import page

@@ -1,7 +1,5 @@
 """The other processes of a DDP run that Lightning has started from this one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -10,8 +8,6 @@ import threading
 from typing import Any
 
 from rdm_solo.lightning import pl
-
-__all__ = ["Children"]
 
 
 class Children(pl.Callback):  # type: ignore[misc]

@@ -1,62 +1,54 @@
-"""Writes summary.json, erank.png and the closing table."""
-
-from __future__ import annotations
+"""Writes summary.json and the closing table."""
 
 import json
 import logging
 import math
 import platform
 import shlex
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import __version__, runs
-from rdm_solo.callbacks.pictures import draw_ranks
+from rdm_solo.callbacks import CollapseWatch
 from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn
 from rdm_solo.runs import metrics_file
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import CHECKPOINT, FIGURES, METRICS, SUMMARY, write_whole
 
-if TYPE_CHECKING:
-    from rdm_solo.train.parts import Parts
-
-__all__ = ["closing_table", "write"]
-
 log = logging.getLogger("rdm_solo")
 
 
 def write(
-    cfg: DictConfig, folder: Path, parts: Parts, seconds: float, stopped: str = ""
+    folder: Path, trainer: Any, recorded: Mapping[str, Any], seconds: float, stopped: str
 ) -> dict[str, Any]:
-    """``summary.json`` and ``figures/erank.png`` in the run's folder, a table in the terminal."""
-    trainer = parts.trainer
-    read = runs.read_metrics(folder)
-    columns = {name: values.tolist() for name, values in read.items()}
-    last = {name: _last(values) for name, values in columns.items()}
+    """``summary.json`` in the run's folder, a table in the terminal; the summary is returned.
+
+    ``recorded`` are the settings; ``stopped`` says why the run ended before its last epoch.
+    """
+    columns = {name: values.tolist() for name, values in runs.read_metrics(folder).items()}
+    measured = {name: list(filter(math.isfinite, values)) for name, values in columns.items()}
+    watch = next((c for c in trainer.callbacks if isinstance(c, CollapseWatch)), None)
+    warnings = watch.warnings if watch else []
     device = trainer.strategy.root_device
     summary = {
         "format": metrics_file.NUMBER,
-        "last": last,
-        "epochs_with_target_above_online": _share_above(columns),
-        "derived": parts.derived,
-        "seed": cfg.seed,
+        "last": {name: values[-1] if values else None for name, values in measured.items()},
         "seconds": round(seconds, 2),
-        "warnings": parts.watch.warnings,
-        "stopped": stopped or parts.watch.stopped,  # why, if before its last epoch
+        "warnings": warnings,
+        "stopped": stopped or (watch.stopped if watch else None),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "processes": trainer.world_size,
         "versions": versions(),
-        "config": OmegaConf.to_container(cfg, resolve=True),
+        **recorded,
     }
     write_whole(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
-    draw_ranks(folder, cfg)
     log.info(closing_table(columns))
-    for warning in parts.watch.warnings:
+    for warning in warnings:
         log.info(f"! {warning['kind']} in epoch {warning['epoch']}, as said above")
     figures = folder / FIGURES
     pictures = sorted(path.name for path in figures.glob("*.png"))
@@ -68,31 +60,31 @@ def write(
     return summary
 
 
+def how_to_go_on(folder: Path) -> str:
+    """The command that goes on with a run that was stopped."""
+    if not (folder / CHECKPOINT).is_file():
+        return "no epoch has ended: there is no checkpoint to go on from"
+    return f"to go on: python -m rdm_solo.train {shlex.quote(f'resume={folder}')}"
+
+
 def versions() -> dict[str, str]:
     """The versions that a result depends on."""
-    found = {"python": platform.python_version(), "rdm_solo": __version__}
-    for name in (
-        "torch",
-        "torchvision",
-        "torchmetrics",
-        "numpy",
-        pl.__name__.split(".")[0],
-    ):
-        name = name.replace("_", "-")
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "unknown"
-    found["solo-learn"] = solo_learn.version()
-    return found
+    lightning = pl.__name__.split(".")[0].replace("_", "-")
+    packages = ("torch", "torchvision", "torchmetrics", "numpy", lightning)
+    return {
+        "python": platform.python_version(),
+        "rdm_solo": __version__,
+        **{name: metadata.version(name) for name in packages},
+        "solo-learn": solo_learn.version(),
+    }
 
 
-def closing_table(columns: dict[str, list[float]]) -> str:
+def closing_table(columns: Mapping[str, list[float]]) -> str:
     """The main columns at five epochs from the first to the last, as text.
 
-    >>> print(closing_table({"epoch": [1.0, 2.0], "train/loss": [-0.5, -0.75]}))
+    >>> print(closing_table({"epoch": [1.0, 2.0], "train/loss": [-0.5, math.nan]}))
     epoch              1        2
-    train/loss    -0.500   -0.750
+    train/loss    -0.500        -
     """
     total = len(columns.get("epoch", []))
     picked = sorted({0, total // 4, total // 2, 3 * total // 4, total - 1} - {total, -1})
@@ -100,21 +92,8 @@ def closing_table(columns: dict[str, list[float]]) -> str:
     width = max(map(len, ["epoch", *names])) + 1
     lines = ["epoch".ljust(width) + "".join(f"{columns['epoch'][row]:>9.0f}" for row in picked)]
     for name in names:
+        cells = [columns[name][row] for row in picked]
+        shown = [f"{cell:>9.3f}" if math.isfinite(cell) else f"{'-':>9}" for cell in cells]
         if any(map(math.isfinite, columns[name])):
-            cells = (columns[name][row] for row in picked)
-            lines.append(
-                name.ljust(width)
-                + "".join(f"{cell:>9.3f}" if math.isfinite(cell) else f"{'-':>9}" for cell in cells)
-            )
+            lines.append(name.ljust(width) + "".join(shown))
     return "\n".join(lines)
-
-
-def _last(values: list[float]) -> float | None:
-    measured = [value for value in values if math.isfinite(value)]
-    return measured[-1] if measured else None
-
-
-def _share_above(columns: dict[str, list[float]]) -> float | None:
-    gaps = [gap for gap in columns.get("erank/gap", []) if math.isfinite(gap)]
-    # Equal branches differ by rounding, which is no gap.
-    return sum(gap > 1e-6 for gap in gaps) / len(gaps) if gaps else None

@@ -1,16 +1,12 @@
 """What follows from the config and the data set: class counts, scaled learning rates, warnings."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, open_dict
 
 from rdm_solo.data.images import Dataset
 from rdm_solo.methods.descriptions import ChosenFilter
-
-__all__ = ["derive", "on_cpu", "warnings", "world_size"]
 
 
 def on_cpu(trainer: DictConfig) -> bool:
@@ -32,7 +28,9 @@ def world_size(trainer: DictConfig) -> int:
     return int(devices) * int(trainer.num_nodes)
 
 
-def derive(cfg: DictConfig, dataset: Dataset, num_large_crops: int, num_small_crops: int) -> Any:
+def derive(
+    cfg: DictConfig, dataset: Dataset, num_large_crops: int, num_small_crops: int
+) -> tuple[DictConfig, dict[str, Any]]:
     """The config with class counts and scaled learning rates, and those values on their own.
 
     The linear scaling rule is applied here and nowhere else:
@@ -46,38 +44,35 @@ def derive(cfg: DictConfig, dataset: Dataset, num_large_crops: int, num_small_cr
             f"{num_large_crops} and {num_small_crops} from dataset.views; multi-crop goes with "
             f"method={' or method='.join(MULTI_CROP)}, two large crops beside the small ones."
         )
-    processes = world_size(cfg.trainer)
-    accumulation = cfg.trainer.accumulate_grad_batches
+    processes, images = world_size(cfg.trainer), len(dataset.train)
     filter_batch = cfg.batch_size * processes
-    if filter_batch > len(dataset.train):
+    if filter_batch > images:
         raise ValueError(
             f"batch_size={cfg.batch_size} on {processes} process(es) is more than the "
-            f"{len(dataset.train)} training images of dataset={dataset.name}; lower it."
+            f"{images} training images of dataset={dataset.name}; lower it."
         )
-    if cfg.knn.every_n_epochs and cfg.knn.k > len(dataset.train):
+    if cfg.knn.every_n_epochs and cfg.knn.k > images:
         raise ValueError(
-            f"knn.k={cfg.knn.k} neighbours are more than the {len(dataset.train)} training images "
-            f"of dataset={dataset.name}; lower it, or switch kNN off with knn.every_n_epochs=0."
+            f"knn.k={cfg.knn.k} neighbours are more than the {images} training images of "
+            f"dataset={dataset.name}; lower it, or switch kNN off with knn.every_n_epochs=0."
         )
-    global_batch = filter_batch * accumulation
-    scale = global_batch / 256
+    global_batch = filter_batch * cfg.trainer.accumulate_grad_batches
     derived = {
         "processes": processes,
         "filter_batch": filter_batch,
         "global_batch": global_batch,
-        "steps_per_epoch": len(dataset.train) // filter_batch,
+        "steps_per_epoch": images // filter_batch,
         "base_lr": float(cfg.optimizer.lr),
-        "lr": cfg.optimizer.lr * scale,
+        "lr": cfg.optimizer.lr * global_batch / 256,
         "base_classifier_lr": float(cfg.optimizer.classifier_lr),
-        "classifier_lr": cfg.optimizer.classifier_lr * scale,
+        "classifier_lr": cfg.optimizer.classifier_lr * global_batch / 256,
     }
     cfg = cfg.copy()
-    OmegaConf.set_struct(cfg, False)
-    cfg.optimizer.lr, cfg.optimizer.classifier_lr = derived["lr"], derived["classifier_lr"]
-    cfg.dataset.num_classes = dataset.num_classes
-    cfg.dataset.num_large_crops = num_large_crops
-    cfg.dataset.num_small_crops = num_small_crops
-    OmegaConf.set_struct(cfg, True)
+    with open_dict(cfg):
+        cfg.optimizer.lr, cfg.optimizer.classifier_lr = derived["lr"], derived["classifier_lr"]
+        cfg.dataset.num_classes = dataset.num_classes
+        cfg.dataset.num_large_crops = num_large_crops
+        cfg.dataset.num_small_crops = num_small_crops
     return cfg, derived
 
 
@@ -102,15 +97,14 @@ def warnings(cfg: DictConfig, derived: dict[str, Any], smallest_crop: float) -> 
             "log(sigma) is negative below sigma = 1 and flips such directions; sigma grows with "
             "the root of the global batch, so the filter changes with the batch size."
         )
-    if chosen.linear:
-        if cfg.scheduler.warmup_epochs < 0.1 * cfg.max_epochs:
-            found.append(
-                f"a linear predictor with {cfg.scheduler.warmup_epochs} warm-up epochs of "
-                f"{cfg.max_epochs} may collapse: warm up for at least a tenth of them."
-            )
-        if derived["base_lr"] > 0.5 and cfg.optimizer.name == "sgd":
-            found.append(
-                f"a linear predictor at optimizer.lr={derived['base_lr']:g} may collapse: 0.5 or "
-                "less is safer."
-            )
+    if chosen.linear and cfg.scheduler.warmup_epochs < 0.1 * cfg.max_epochs:
+        found.append(
+            f"a linear predictor with {cfg.scheduler.warmup_epochs} warm-up epochs of "
+            f"{cfg.max_epochs} may collapse: warm up for at least a tenth of them."
+        )
+    if chosen.linear and derived["base_lr"] > 0.5 and cfg.optimizer.name == "sgd":
+        found.append(
+            f"a linear predictor at optimizer.lr={derived['base_lr']:g} may collapse: 0.5 or "
+            "less is safer."
+        )
     return found

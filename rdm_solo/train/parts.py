@@ -1,17 +1,12 @@
 """What a run is made of, and whether this process is its first."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rdm_solo.callbacks import CollapseWatch
     from rdm_solo.train.child_processes import Children
-
-__all__ = ["RANK_VARIABLES", "Parts", "is_first_process"]
 
 # Of torchrun, Lightning and srun, in the order in which Lightning asks.
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
@@ -27,11 +22,12 @@ def is_first_process() -> bool:
 class Parts:
     """Everything that a run is made of."""
 
+    folder: Path
     trainer: Any
     model: Any
     data: Any
     derived: dict[str, Any]
+    recorded: dict[str, Any]  # what summary.json says of the settings
     checkpoint: Path | None  # where a resumed run goes on
-    watch: CollapseWatch
-    children: Children
+    children: "Children"
     threads: int | None  # of the CPU; None: as many as torch takes

@@ -1,7 +1,5 @@
 """Going on with a run: in its own folder, or from another one's checkpoint."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from pathlib import Path
@@ -14,8 +12,8 @@ from rdm_solo import cli
 from rdm_solo.runs.files import CHECKPOINT, CONFIG, write_whole
 from rdm_solo.runs.saved_config import asks_resolver, read_config
 from rdm_solo.runs.settings import MODEL, differences
-
-__all__ = ["check_resume", "own_config"]
+from rdm_solo.train import checks
+from rdm_solo.train.parts import is_first_process
 
 # Where the parts of a saved config may come from.
 OWN = ("rdm_solo.data.", "rdm_solo.callbacks.", "rdm_solo.loggers.")
@@ -28,9 +26,6 @@ def own_config(argv: list[str]) -> tuple[DictConfig, Path]:
     """Config and folder of the run that ``resume=FOLDER`` goes on with, checked; the folder gets
     the options that were typed beside it.
     """
-    from rdm_solo.train import checks
-    from rdm_solo.train.parts import is_first_process
-
     cli.say_anything()
     console = logging.StreamHandler(sys.stdout)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[console])
@@ -55,8 +50,8 @@ def _changed_config(argv: list[str]) -> tuple[DictConfig, Path]:
         raise ValueError(f"resume={folder} holds no {CONFIG}; give a run's folder.")
     cfg = read_config(path)
     _check_harmless(OmegaConf.to_container(cfg, resolve=False), folder)
-    OmegaConf.set_struct(cfg, False)
     typed = cli.compose("config", [f"{key}={value}" for key, value in given.items()])
+    _add_callbacks(cfg, typed.callbacks)
     for name in given:
         key = name.lstrip("+")
         whole = "." not in key and OmegaConf.is_config(OmegaConf.select(typed, key))
@@ -69,6 +64,14 @@ def _changed_config(argv: list[str]) -> tuple[DictConfig, Path]:
     OmegaConf.set_struct(cfg, True)
     cfg.resume = None
     return cfg, folder.resolve()
+
+
+def _add_callbacks(cfg: DictConfig, shipped: DictConfig) -> None:
+    """Configs of runs before callbacks became a group list a user's own alone."""
+    own = cfg.get("callbacks") or {}
+    targets = [str(node.get("_target_")) for node in own.values() if node is not None]
+    if not any(target.startswith("rdm_solo.callbacks.") for target in targets):
+        cfg.callbacks = OmegaConf.merge(shipped, own)
 
 
 def _check_harmless(node: Any, folder: Path, key: str = "") -> None:
@@ -89,18 +92,16 @@ def _check_harmless(node: Any, folder: Path, key: str = "") -> None:
 
 def check_resume(cfg: DictConfig, folder: Path) -> Path:
     """The checkpoint to go on from; refuses one of another experiment or of a finished run."""
-    checkpoint = folder / CHECKPOINT
+    checkpoint, config = folder / CHECKPOINT, folder / CONFIG
     if not checkpoint.is_file():
         raise ValueError(f"resume={folder} holds no {CHECKPOINT}; give a run's folder.")
-    config = folder / CONFIG
-    if config.is_file():
-        # max_epochs may grow, and the trainer may be another machine's
-        apart = differences(read_config(config), cfg, (*MODEL, "seed"))
-        if apart:
-            raise ValueError(
-                f"resume={folder} was run with another {apart[0]!r} than this command: leave "
-                "that option out, since resume=... alone goes on by the run's own config."
-            )
+    # max_epochs may grow, and the trainer may be another machine's
+    apart = differences(read_config(config), cfg, (*MODEL, "seed")) if config.is_file() else []
+    if apart:
+        raise ValueError(
+            f"resume={folder} was run with another {apart[0]!r} than this command: leave that "
+            "option out, since resume=... alone goes on by the run's own config."
+        )
     done = torch.load(checkpoint, map_location="cpu", weights_only=True)["epoch"] + 1
     if done >= cfg.max_epochs:
         raise ValueError(

@@ -1,7 +1,5 @@
 """The runs of a multirun in one table, when the last of them has ended."""
 
-from __future__ import annotations
-
 import math
 import shlex
 import statistics
@@ -18,15 +16,14 @@ from rdm_solo.runs.files import FAILED
 if TYPE_CHECKING:  # Hydra imports this module before it answers --help
     from rdm_solo.runs.folder import Run
 
-__all__ = ["SweepTable", "table"]
-
 COLUMNS = {
+    "val/knn_acc1": "kNN",
+    "val/acc1": "acc1",
     "erank/online": "online",
     "erank/target": "target",
     "erank/gap": "gap",
     "feature/variance": "variance",
 }
-ACCURACIES = {"val/knn_acc1": "kNN", "val/acc1": "acc1"}
 
 
 class SweepTable(Callback):
@@ -39,16 +36,15 @@ class SweepTable(Callback):
         failed = sorted(folder.rglob(FAILED), key=lambda path: path.stat().st_mtime)
         found, broken = runs.survey([folder])
         done = [run for run in found if run.epochs]
-        if done:
-            print(f"\n{table(done)}")
-        reasons: dict[str | None, list[str]] = {}
-        for path in failed:
-            reasons.setdefault(failures.of(path.parent), []).append(path.parent.name)
-        for reason, names in reasons.items() if done else ():  # else standing above
-            print(f"failed: {', '.join(names)}: {reason}")
         for sentence in broken.values():
             print(f"failed: {sentence}")
         if done:
+            print(f"\n{table(done)}")
+            reasons: dict[str | None, list[str]] = {}
+            for path in failed:
+                reasons.setdefault(failures.of(path.parent), []).append(path.parent.name)
+            for reason, names in reasons.items():
+                print(f"failed: {', '.join(names)}: {reason}")
             print(f"the runs are in {folder}; a page with their pictures and tables:")
             print(f"    python -m rdm_solo.report {shlex.quote(str(folder))}")
         else:
@@ -59,41 +55,29 @@ class SweepTable(Callback):
             raise SystemExit(1)
 
 
-def table(found: Sequence[Run]) -> str:
+def table(found: Sequence["Run"]) -> str:
     """A row for each setting: mean and standard deviation of the last values over its seeds.
 
     Runs behind the others of their setting are in no mean, and named beneath.
     """
     from rdm_solo.runs.groups import counted_runs, groups, not_counted
 
-    rows = groups(found)
-    columns = {name: ACCURACIES[name] for name in _measured(found)} | COLUMNS
-    head = ["", "n", *columns.values(), "seconds"]
-    body = [
-        [
-            row.label,
-            str(len(counted_runs(row))),
-            *(_spread(row.last(name)) for name in columns),
-            _spread(
-                [float(run.summary.get("seconds", "nan")) for run in counted_runs(row)], digits=0
-            ),
-        ]
-        for row in rows
-    ]
-    widths = [max(map(len, column)) for column in zip(head, *body)]
+    by_setting = groups(found)
+    columns = [name for name in COLUMNS if any(math.isfinite(run.last(name)) for run in found)]
+    if "val/knn_acc1" in columns and "val/acc1" in columns:  # one accuracy is enough
+        columns.remove("val/acc1")
+    rows = [["", "n", *(COLUMNS[name] for name in columns), "seconds"]]
+    for group in by_setting:
+        counted = counted_runs(group)
+        seconds = [float(run.summary.get("seconds", "nan")) for run in counted]
+        values = [_spread(group.last(name)) for name in columns]
+        rows.append([group.label, str(len(counted)), *values, _spread(seconds, digits=0)])
+    widths = [max(map(len, column)) for column in zip(*rows)]
     lines = [
-        "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
-        for line in (head, *body)
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
     ]
-    notes = [_warned(row.runs) for row in rows]
-    told = (f"{line}{note}" for line, note in zip(lines[1:], notes))
-    return "\n".join([lines[0], *told, *not_counted(rows)])
-
-
-def _measured(found: Sequence[Run]) -> list[str]:
-    """The accuracy to show: kNN, or the classifier's where there is none."""
-    names = [n for n in ACCURACIES if any(math.isfinite(run.last(n)) for run in found)]
-    return names[:1]
+    notes = ["", *(_warned(group.runs) for group in by_setting)]
+    return "\n".join([line + note for line, note in zip(lines, notes)] + not_counted(by_setting))
 
 
 def _spread(values: Sequence[float], digits: int = 2) -> str:
@@ -109,7 +93,7 @@ def _spread(values: Sequence[float], digits: int = 2) -> str:
     return mean if len(values) == 1 else f"{mean}±{statistics.stdev(values):.{digits}f}"
 
 
-def _warned(alike: Sequence[Run]) -> str:
+def _warned(alike: Sequence["Run"]) -> str:
     """What the watch said of these runs, and of how many."""
     kinds = [warning["kind"] for run in alike for warning in run.summary.get("warnings", [])]
     told = [

@@ -1,11 +1,8 @@
 """How many CPU threads a run uses."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from omegaconf import DictConfig
@@ -13,8 +10,6 @@ from torch import nn
 
 from rdm_solo.data.views import Views
 from rdm_solo.train.derived_values import on_cpu
-
-__all__ = ["chosen", "forward_flops", "limited", "threads_for"]
 
 # Measured on two cores that other programs used as well, torch 2.15: below 50 GFLOP a step's
 # forward pass (two views of each image) two threads were slower than one, up to 20 times at the
@@ -26,17 +21,17 @@ VARIABLE = "OMP_NUM_THREADS"
 
 
 def chosen(
-    cfg: DictConfig, backbone: nn.Module, channels: int, views: Views, derived: dict[str, Any]
+    cfg: DictConfig, backbone: nn.Module, channels: int, views: Views, processes: int
 ) -> int | None:
     """``threads`` as typed, or else as many as a step's work can feed; None for a GPU's run."""
-    if cfg.get("threads") is not None:
+    if cfg.get("threads") is not None:  # which older configs lack
         return int(cfg.threads)
     if not on_cpu(cfg.trainer):
         return None
     # Processes share the cores, unless whoever started this one has said how many are its own.
-    processes = derived["processes"] // cfg.trainer.num_nodes if VARIABLE not in os.environ else 1
+    sharing = 1 if VARIABLE in os.environ else processes // cfg.trainer.num_nodes
     flops = cfg.batch_size * forward_flops(backbone, channels, views)
-    return threads_for(flops, torch.get_num_threads(), processes)
+    return threads_for(flops, torch.get_num_threads(), sharing)
 
 
 def threads_for(flops: float, available: int, processes: int = 1) -> int:
@@ -83,7 +78,6 @@ def limited(threads: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-        if variable is None:
-            del os.environ[VARIABLE]
-        else:
+        del os.environ[VARIABLE]
+        if variable is not None:
             os.environ[VARIABLE] = variable

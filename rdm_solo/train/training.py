@@ -1,23 +1,19 @@
 """One training run: config in, a trained encoder and its folder out."""
 
-from __future__ import annotations
-
 import functools
+import inspect
 import logging
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.runs import failures
 from rdm_solo.runs.files import CHECKPOINT, FAILED, METRICS
 from rdm_solo.train.parts import Parts, is_first_process
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger("rdm_solo")
 
@@ -29,21 +25,21 @@ class AnotherProcessFailed(RuntimeError):
 def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, Any]:
     """One run: config in, dataset, method, trainer built, fit, results written to the folder.
 
-    ``extra`` callbacks come after those of every run. Raises ``ValueError`` or ``ImportError``
+    ``extra`` callbacks come after those of the config. Raises ``ValueError`` or ``ImportError``
     where the config cannot be run, ``DataError`` where an image cannot be read,
     ``FloatingPointError`` where training diverges, and ``KeyboardInterrupt`` after Ctrl-C.
     """
-    return fit(cfg, folder, build(cfg, folder, extra))
+    return fit(build(cfg, folder, extra))
 
 
-def fit(cfg: DictConfig, folder: Path, parts: Parts) -> dict[str, Any]:
+def fit(parts: Parts) -> dict[str, Any]:
     """Train what was built and write the results; the summary, on the first process."""
     from rdm_solo import loggers
     from rdm_solo.data.images import DataError
-    from rdm_solo.train import interruption, threads
+    from rdm_solo.train import closing, threads
 
+    folder, trainer = parts.folder, parts.trainer
     (folder / FAILED).unlink(missing_ok=True)  # of an earlier run in the same folder
-    trainer = parts.trainer
     started = time.perf_counter()
     failed, interrupted = True, False
     at_interrupt = signal.getsignal(signal.SIGINT)
@@ -73,12 +69,11 @@ def fit(cfg: DictConfig, folder: Path, parts: Parts) -> dict[str, Any]:
     seconds = time.perf_counter() - started
     summary: dict[str, Any] = {}
     if trainer.is_global_zero and (folder / METRICS).exists():
-        from rdm_solo.train import closing
-
-        summary = closing.write(cfg, folder, parts, seconds, interruption.REASON * interrupted)
+        stopped = "Ctrl-C" if interrupted else ""
+        summary = closing.write(folder, trainer, parts.recorded, seconds, stopped)
     if interrupted:
         if trainer.is_global_zero:
-            log.info(interruption.how_to_go_on(folder))
+            log.info(closing.how_to_go_on(folder))
         signal.signal(signal.SIGINT, at_interrupt)
         raise KeyboardInterrupt
     return summary
@@ -98,22 +93,19 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
         cfg, dataset, views.num_large_crops, views.num_small_crops
     )
 
-    from rdm_solo import callbacks, loggers, methods
-    from rdm_solo.callbacks import pictures, progress
+    from rdm_solo import loggers, methods
     from rdm_solo.callbacks.advice import advice
-    from rdm_solo.callbacks.collapse_watch import CollapseWatch
-    from rdm_solo.callbacks.order import in_order
     from rdm_solo.cli import third_party
     from rdm_solo.lightning import pl
     from rdm_solo.methods import solo_learn
     from rdm_solo.train import logged_run, threads
     from rdm_solo.train.child_processes import Children
-    from rdm_solo.train.interruption import SaysThatItStops
 
     third_party.silence_notices()
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     model = methods.build(full)
-    number = threads.chosen(cfg, model.backbone, solo_learn.input_channels(full), views, derived)
+    channels = solo_learn.input_channels(full)
+    number = threads.chosen(cfg, model.backbone, channels, views, derived["processes"])
     model = methods.prepare(model, cfg)
     model.labelled = dataset.labelled
     resume = Path(cfg.resume) if cfg.resume else None
@@ -121,73 +113,81 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     if is_first_process():
         _announce(full, derived, views, number)
 
-    expand = solo_learn.input_channels(full)
-    if expand == dataset.train.channels:
-        expand = None
+    expand = None if channels == dataset.train.channels else channels
     data = datamodule.DataModule(dataset, views, cfg.batch_size, cfg.seed, expand)
     chosen_loggers = cfg.get("logger") or {}
     loggers.check_packages(chosen_loggers)
-    kept = folder / CHECKPOINT
-    advise = functools.partial(advice, cfg=cfg, derived=derived)
-    watch = CollapseWatch(advise, cfg.scheduler.warmup_epochs, **cfg.watch)
-    started = Children()
-    trainer = _trainer(
-        cfg,
-        derived,
-        folder,
-        in_order(
-            [
-                started,
-                callbacks.WeightedKNN(**cfg.knn),
-                callbacks.Diagnostics(folder, **cfg.diagnostics, resume=resume),
-                watch,
-                pictures.Pictures(**cfg.pictures, title=labels.title(cfg)),
-                callbacks.EpochTable(folder, resume=resume),
-                pictures.RankFigure(folder, cfg),
-                SaysThatItStops(),
-                *([progress.Progress()] if cfg.trainer.enable_progress_bar else []),
-                pl.callbacks.ModelCheckpoint(
-                    kept.parent, kept.stem, save_top_k=1, enable_version_counter=False
-                ),
-                *(instantiate(own) for own in (cfg.get("callbacks") or {}).values()),
-                *extra,
-            ]
-        ),
+    listed = make_callbacks(
+        cfg.get("callbacks") or {},
+        folder=folder,
+        resume=resume,
+        cfg=cfg,
+        title=labels.title(cfg),
+        advise=functools.partial(advice, cfg=cfg, derived=derived),
     )
+    children = Children()
+    trainer = _trainer(cfg, derived["processes"], folder, [children, *listed, *extra])
     if trainer.is_global_zero and not trainer.fast_dev_run:
         run_info = logged_run.run_info(cfg, folder, derived, checkpoint)
         trainer.loggers = loggers.open_all(chosen_loggers, run_info)
+    config: Any = OmegaConf.to_container(cfg, resolve=True)
     return Parts(
+        folder=folder,
         trainer=trainer,
         model=model,
         data=data,
         derived=derived,
+        recorded={"derived": derived, "seed": cfg.seed, "config": config},
         checkpoint=checkpoint,
-        watch=watch,
-        children=started,
+        children=children,
         threads=number,
     )
 
 
-def instantiate(node: Any) -> Any:
+def instantiate(node: Any, **options: Any) -> Any:
     """What the node's ``_target_`` makes; its own ValueError or ImportError where it refuses."""
     import hydra.utils
     from hydra.errors import InstantiationException
 
     try:
-        return hydra.utils.instantiate(node)
+        return hydra.utils.instantiate(node, **options)
     except InstantiationException as error:
-        if isinstance(error.__cause__, (ValueError, ImportError)):
-            raise error.__cause__ from None
+        cause = error.__cause__
+        if isinstance(cause, (ValueError, ImportError)) and "\n" not in str(cause):
+            raise cause from None
         raise ValueError(next(filter(None, map(str.strip, str(error).splitlines())))) from error
 
 
-def _trainer(
-    cfg: DictConfig,
-    derived: dict[str, Any],
-    folder: Path,
-    callbacks: list[Any],
-) -> Any:
+def make_callbacks(nodes: Mapping[str, Any], **of_the_run: Any) -> list[Any]:
+    """The callbacks of these nodes, in order; None stands for one that was left out.
+
+    A constructor also gets those values of the run that it has a parameter for.
+    """
+    import hydra.utils
+
+    from rdm_solo.lightning import pl
+
+    made = []
+    for name, node in nodes.items():
+        if node is None:
+            continue
+        start = instantiate(node, _partial_=True)
+        kind = hydra.utils.get_object(node._target_) if "_target_" in node else None
+        if not (inspect.isclass(kind) and issubclass(kind, pl.Callback)):
+            raise ValueError(
+                f"callbacks.{name} must name a class derived from rdm_solo.lightning.pl.Callback "
+                f"as its _target_, got {node.get('_target_')!r}."
+            )
+        wanted = inspect.signature(kind).parameters
+        try:
+            made.append(start(**{key: of_the_run[key] for key in of_the_run if key in wanted}))
+        except TypeError as error:
+            raise ValueError(f"callbacks.{name} cannot be made: {error}") from error
+    return made
+
+
+def _trainer(cfg: DictConfig, processes: int, folder: Path, callbacks: Sequence[Any]) -> Any:
+    from rdm_solo.callbacks.order import in_order
     from rdm_solo.lightning import pl
     from rdm_solo.train import derived_values
 
@@ -195,14 +195,21 @@ def _trainer(
     if options["accelerator"] == "auto":  # Lightning would take Apple's, which has no float64
         options["accelerator"] = "cpu" if derived_values.on_cpu(cfg.trainer) else "gpu"
     if options["sync_batchnorm"] is None:
-        on_gpu = options["accelerator"] != "cpu"
-        options["sync_batchnorm"] = derived["processes"] > 1 and on_gpu
-    options["enable_progress_bar"] = False  # Lightning's; ours is a callback
+        options["sync_batchnorm"] = processes > 1 and options["accelerator"] != "cpu"
+    bars = [c for c in callbacks if isinstance(c, pl.callbacks.ProgressBar)]
+    if not options["enable_progress_bar"]:
+        callbacks = [c for c in callbacks if c not in bars]
+    options["enable_progress_bar"] &= bool(bars)  # without one, Lightning would add its own
+    kept = folder / CHECKPOINT
+    checkpoint = pl.callbacks.ModelCheckpoint(
+        kept.parent, kept.stem, save_top_k=1, enable_version_counter=False
+    )
+    answer = pl.callbacks.LambdaCallback(on_exception=_say_that_it_stops)
     defaults = {
         "max_epochs": cfg.max_epochs,
         "default_root_dir": folder,
         "logger": False,  # ours are opened once Lightning has accepted everything
-        "callbacks": callbacks,
+        "callbacks": [answer, *in_order(callbacks), checkpoint],
         "num_sanity_val_steps": 0,
         "use_distributed_sampler": False,
         "enable_model_summary": False,
@@ -221,6 +228,12 @@ def _say_what_begins(cfg: DictConfig, folder: Path) -> None:
     words = [cfg.method.name, cfg.filter.name, "" if cfg.p is None else f"p={cfg.p}"]
     shown = ", ".join([word for word in words if word not in ("", "none")] + [cfg.dataset.name])
     log.info(f"{shown}: {cfg.max_epochs} epochs, seed {cfg.seed}, in {folder}")
+
+
+def _say_that_it_stops(trainer: Any, pl_module: Any, exception: BaseException) -> None:
+    """Answers Ctrl-C at once; closing the loggers and drawing take a moment."""
+    if isinstance(exception, KeyboardInterrupt) and trainer.is_global_zero:
+        log.info(f"Ctrl-C: the run stops in epoch {trainer.current_epoch + 1}")
 
 
 def _announce(cfg: DictConfig, derived: dict[str, Any], views: Any, threads: int | None) -> None:

@@ -1,15 +1,36 @@
 """Warm-ups that shrink with ``max_epochs``."""
 
-from __future__ import annotations
-
+import logging
 from collections.abc import Collection
+from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-__all__ = ["shorten_warm_ups"]
+from rdm_solo.runs.files import CONFIG, write_whole
+from rdm_solo.train.parts import is_first_process
+
+log = logging.getLogger("rdm_solo")
 
 # Epochs at a run's start that have to fit into max_epochs.
 WARM_UPS = ("scheduler.warmup_epochs", "method.kwargs.warmup_teacher_temperature_epochs")
+
+
+def fit(cfg: DictConfig, folder: Path) -> None:
+    """Where max_epochs was typed, shorten the recipe's warm-ups, in the saved config as well."""
+    from hydra import compose
+    from hydra.core.hydra_config import HydraConfig
+
+    hydra = HydraConfig.get()
+    typed = {option.partition("=")[0].lstrip("+~"): option for option in hydra.overrides.task}
+    if "max_epochs" not in typed:
+        return
+    others = [option for name, option in typed.items() if name != "max_epochs"]
+    recipe = compose(hydra.job.config_name, overrides=others)
+    for sentence in shorten_warm_ups(cfg, recipe.max_epochs, typed):
+        log.info(sentence)
+    saved = folder / CONFIG
+    if saved.is_file() and is_first_process():
+        write_whole(saved, OmegaConf.to_yaml(cfg))
 
 
 def shorten_warm_ups(cfg: DictConfig, recipe_epochs: int, typed: Collection[str]) -> list[str]:
@@ -19,7 +40,7 @@ def shorten_warm_ups(cfg: DictConfig, recipe_epochs: int, typed: Collection[str]
     >>> shorten_warm_ups(cfg, 30, ["max_epochs"]), cfg.scheduler.warmup_epochs
     (["max_epochs=2 in place of the recipe's 30: scheduler.warmup_epochs becomes 0.4 (was 6)"], 0.4)
     """
-    said = []
+    said: list[str] = []
     if not isinstance(cfg.max_epochs, int) or not 0 < cfg.max_epochs < recipe_epochs:
         return said
     for name in WARM_UPS:

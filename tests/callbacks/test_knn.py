@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rdm_solo.callbacks.neighbours import Neighbours, unit
+from rdm_solo.callbacks.knn import Neighbours, unit
 
 
 def bank(n: int = 240, d: int = 12, classes: int = 5, seed: int = 0):

@@ -41,6 +41,40 @@ def test_a_run_with_a_shuffled_list_gives_the_same_table(tmp_path):
     assert tables[0] == tables[1]
 
 
+@pytest.mark.parametrize(
+    ("overrides", "absent"),
+    [
+        (["~callbacks.pictures"], "Pictures"),
+        (["callbacks.ranks=null"], "RankFigure"),
+        (["callbacks=[table,knn,diagnostics]"], "CollapseWatch"),
+        (["trainer.enable_progress_bar=false"], "Progress"),
+        (["trainer.enable_progress_bar=true", "~callbacks.progress"], "TQDMProgressBar"),
+    ],
+)
+def test_callbacks_can_be_left_out(overrides, absent, tmp_path):
+    options = ["trainer.enable_progress_bar=true", *overrides]
+    parts = train.build(configure(*SMALL, *options), tmp_path)
+    names = [type(callback).__name__ for callback in parts.trainer.callbacks]
+    assert absent not in names
+    assert {"Diagnostics", "WeightedKNN", "EpochTable"} <= set(names)
+    assert names.index("Diagnostics") < names.index("EpochTable")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["+callbacks.mine._target_=nowhere.Mine"], "nowhere"),
+        (["+callbacks.mine._target_=os.getcwd"], "callbacks.mine must name a class"),
+        (["+callbacks.mine.every=3"], "callbacks.mine"),
+        (["+callbacks.knn.every=3"], "callbacks.knn cannot be made: .* 'every'"),
+    ],
+)
+def test_what_is_no_callback_is_refused_in_one_sentence(overrides, says, tmp_path):
+    with pytest.raises(ValueError, match=says) as refused:
+        train.build(configure(*SMALL, *overrides), tmp_path)
+    assert len(str(refused.value).splitlines()) == 1
+
+
 def test_a_circle_is_refused():
     class A:
         after = ("B",)

@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 from support.small_runs import QUICK, SMALL, run
 
 from rdm_solo.callbacks.progress import epoch_line, moving_line
-from rdm_solo.runs import failures
+from rdm_solo.runs import failures, spectra_files
 from rdm_solo.train import sweep
 
 NUMBER = st.floats(-1e4, 1e4) | st.just(math.nan)
@@ -47,7 +47,7 @@ def test_everything_fits_in_80_columns():
     values |= {"val/acc1": 71.2, "val/knn_acc1": 68.9}
     line = moving_line(1000, 1000, 5, 10, values, math.nan, 80)
     assert line == ("epoch 1000/1000 [######......]  loss -0.812  erank 1204.3 < 1530.1  kNN 68.9")
-    assert "acc 71.2" in epoch_line(0, 1, values, 1)
+    assert "acc 71.2" in epoch_line(1, 1, values, 1)
 
 
 def in_a_terminal(arguments: list[str], cwd: Path, columns: int = 80) -> tuple[str, int]:
@@ -86,7 +86,7 @@ class TestCommand:
         options += [*SMALL, "filter=target_pow", "p=null,-0.5", "seed=0,1"]
         seen, status = in_a_terminal(["rdm_solo.train", "-m", *options], tmp_path)
         assert status == 1, seen[-3000:]
-        drawn = re.findall(r"\r(epoch [^\r\x1b]*)\x1b\[K", seen)
+        drawn = [line.rstrip() for line in re.findall(r"\r(epoch [^\r\n]*)", seen)]
         for bar in ("............", "############"):  # what is between depends on the machine
             assert any(line.startswith(f"epoch 1/2 [{bar}]") for line in drawn)
         assert max(map(len, drawn)) < 80
@@ -103,25 +103,42 @@ class TestCommand:
         assert [name[0] for name in names.split(", ")] == ["0", "1"]
         assert "filter=target_pow needs an exponent" in reason
         assert "python -m rdm_solo.report runs/" in after
-        assert len(list(tmp_path.glob("runs/*_sweep/*/summary.json"))) == 2
+        summaries = sorted(tmp_path.glob("runs/*_sweep/*/summary.json"))
+        assert [json.loads(s.read_text())["config"]["p"] for s in summaries] == [-0.5, -0.5]
+        assert all((s.parent / ".hydra" / "config.yaml").exists() for s in summaries)
+        assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
     def test_runs_of_two_processes_in_a_log_end_together(self, tmp_path):
         """No terminal: a line an epoch, from one process; nothing that anybody else has to say. The
-        first run diverges on both processes, the second one is stopped by its watch."""
+        first and the third run are stopped by their watch, the second diverges on both processes;
+        no job of the sweep takes itself for a process of the one before.
+
+        That gradients equal one process's is in test_distributed; batch norm, which sees a
+        process's rows alone on a CPU, keeps whole runs from being compared.
+        """
         options = [option for option in QUICK if "progress_bar" not in option]
         options += [*SMALL, "filter=target_pow", "p=0.5", "max_epochs=3"]
         options += ["trainer=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "batch_size=8"]
         options += ["watch.gap_epochs=1", "watch.stop=true"]
-        options += ["optimizer.name=adam", "optimizer.lr=1e30,0.001"]
+        options += ["optimizer.name=adam", "optimizer.lr=0.001,1e30,0.002"]
         out = command("rdm_solo.train", "-m", *options, cwd=tmp_path, PYTHONWARNINGS="")
         assert out.returncode == 1, (out.stdout + out.stderr)[-3000:]
-        assert out.stdout.count("failed: 0_simsiam_target_pow_p=0.5: ") == 1
-        (summary,) = tmp_path.rglob("summary.json")
-        found = json.loads(summary.read_text())
-        assert (found["processes"], found["stopped"]) == (2, "watch.stop: negative gap in epoch 1")
-        (line,) = [line for line in out.stdout.splitlines() if line.startswith("epoch 1/3: ")]
+        assert out.stdout.count("failed: 1_simsiam_target_pow_p=0.5: ") == 1
+        assert out.stdout.count("global batch 16 = 8 x 2 process(es)") == 3
+        summaries = sorted(tmp_path.rglob("summary.json"))
+        assert [path.parent.name[0] for path in summaries] == ["0", "2"]
+        for path in summaries:
+            found = json.loads(path.read_text())
+            assert found["processes"] == 2
+            assert found["stopped"] == "watch.stop: negative gap in epoch 1"
+            assert found["derived"]["global_batch"] == 16
+            assert spectra_files.read(path.parent)[0]["rows"][0] == 128
+            assert found["last"].pop("erank/logits") is None  # no softmax
+            assert all(math.isfinite(value) for value in found["last"].values())
+        lines = [line for line in out.stdout.splitlines() if line.startswith("epoch 1/3: ")]
         values = r"loss -?\d\.\d+, erank online \d+\.\d target \d+\.\d gap -\d+\.\d, kNN \d+\.\d, "
-        assert re.fullmatch(rf"epoch 1/3: {values}acc \d+\.\d, \d+\.\d s", line)
+        assert len(lines) == 2
+        assert all(re.fullmatch(rf"epoch 1/3: {values}acc \d+\.\d, \d+\.\d s", ln) for ln in lines)
         assert "\r" not in out.stdout + out.stderr
         assert re.fullmatch("error: all .*training has diverged[^\n]*\n", out.stderr)
         assert "Initializing distributed" not in out.stdout

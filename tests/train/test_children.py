@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 
 import pytest
-from conftest import command
+from conftest import ROOT, command
 from support.image_files import loader, spoil, write_tree
 from support.small_runs import QUICK, SMALL
 
@@ -15,50 +16,57 @@ from rdm_solo.runs import failures
 from rdm_solo.runs.files import FAILED
 from rdm_solo.train import parts
 
-FATHER = """
-import subprocess, sys, time
+FATHERS = """
+import os, subprocess, sys, time
 from types import SimpleNamespace
 from rdm_solo.train.child_processes import Children
 from rdm_solo.lightning import pl
 
 launchers = sys.modules[pl.strategies.launchers.subprocess_script.__name__]
-child = subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
-child.wait()
-launcher = SimpleNamespace(procs=[child])
-launchers._launch_process_observer(launcher.procs)
-watched = Children(grace=float(sys.argv[2]))
-trainer = SimpleNamespace(strategy=SimpleNamespace(launcher=launcher))
-if sys.argv[1] == "ours":
-    watched.setup(trainer, None, "fit")
-    assert launcher.procs == [child]
-elif sys.argv[1] == "failed before it was set up":
+
+def watch(how, grace, out):
+    os.dup2(os.open(out, os.O_WRONLY | os.O_CREAT), 2)
+    child = subprocess.Popen([sys.executable, "-S", "-c", "raise SystemExit(2)"])
+    child.wait()
+    launcher = SimpleNamespace(procs=[child])
+    launchers._launch_process_observer(launcher.procs)
+    watched = Children(grace)
+    trainer = SimpleNamespace(strategy=SimpleNamespace(launcher=launcher))
+    if how == "ours":
+        watched.setup(trainer, None, "fit")
+        assert launcher.procs == [child]
+    elif how == "failed before it was set up":
+        watched.let_go(trainer, failed=True)
+    time.sleep(8)
     watched.let_go(trainer, failed=True)
-time.sleep(8)
-watched.let_go(trainer, failed=True)
-print("alive", child.returncode)
+    os._exit(10 + child.returncode)
+
+settings = [("lightning's", 60), ("ours", 60), ("ours", 2), ("failed before it was set up", 60)]
+fathers = []
+for number, (how, grace) in enumerate(settings):
+    fathers.append(os.fork())
+    if not fathers[-1]:
+        watch(how, grace, str(number))
+print(*(os.waitstatus_to_exitcode(os.waitpid(father, 0)[1]) for father in fathers))
 """
 
 
 @pytest.mark.process
-def test_a_failed_child_leaves_time_to_say_so():
+def test_a_failed_child_leaves_time_to_say_so(tmp_path):
     """Lightning's own thread would end the first process, and a sweep with it."""
-    settings = [("lightning's", "60"), ("ours", "60"), ("ours", "2")]
-    settings += [("failed before it was set up", "60")]
-    fathers = [
-        subprocess.Popen(
-            [sys.executable, "-c", FATHER, *setting],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for setting in settings
-    ]
-    seen = [(*father.communicate(timeout=300), father.returncode) for father in fathers]
-    assert seen[0][::2] == ("", -signal.SIGKILL)
-    assert seen[1][::2] == ("alive 2\n", 0), seen[1]
-    assert seen[2][::2] == ("", -signal.SIGKILL)
-    assert seen[2][1].endswith("another process of this run has failed, and this one hangs.\n")
-    assert seen[3][::2] == ("alive 2\n", 0), seen[3]
+    out = subprocess.run(
+        [sys.executable, "-c", FATHERS],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=300,
+    )
+    killed, alive = str(-signal.SIGKILL), "12"
+    assert out.stdout.split() == [killed, alive, killed, alive]
+    said = [(tmp_path / number).read_text() for number in "0123"]
+    assert said[2].endswith("another process of this run has failed, and this one hangs.\n")
+    assert not any("hangs" in said[number] for number in (0, 1, 3))
 
 
 @pytest.mark.process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
@@ -13,13 +14,14 @@ import pytest
 import torch
 from conftest import ROOT, command
 from omegaconf import OmegaConf
-from support.small_runs import SMALL, configure, rows
+from support.small_runs import SMALL, configure, rows, run
 
 from rdm_solo import train
 from rdm_solo.data import Pipeline, Views
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.backbones import SmallResNet
-from rdm_solo.train import resuming, threads
+from rdm_solo.train import checks, entry, resuming, threads
+from rdm_solo.train.warm_ups import shorten_warm_ups
 
 TINY = ["backbone.kwargs.width=4", "trainer=cpu"]
 FIRST = ["method=simsiam", "filter=target_pow", "p=-0.5"]
@@ -69,32 +71,68 @@ class TestThreads:
 
 
 @pytest.mark.process
-def test_the_debug_preset_writes_every_file_and_the_machines_threads_move_no_figure(tmp_path):
-    for number in ("1", "2"):
-        out = command(
-            *("rdm_solo.train", "experiment=debug", "trainer=cpu", f"hydra.run.dir={number}"),
-            cwd=tmp_path,
-            OMP_NUM_THREADS=number,
-        )
-        assert out.returncode == 0, (out.stdout + out.stderr)[-3000:]
-        assert ", 1 CPU thread\n" in out.stdout
-    one, two = (tmp_path / number for number in "12")
+def test_the_debug_preset_on_a_machine_with_slurm_and_the_threads_move_no_figure(
+    tmp_path, monkeypatch
+):
+    """It writes every file; Lightning would advise to use srun; what a user adds runs behind what
+    it reads; and the same seed gives the same figures whatever OMP_NUM_THREADS says."""
+    (tmp_path / "srun").write_text("#!/bin/sh\n")
+    (tmp_path / "srun").chmod(0o755)
+    (tmp_path / "mine.py").write_text(
+        "from rdm_solo.lightning import pl\n"
+        "class Mine(pl.Callback):\n"
+        "    after = ('EpochTable',)\n"
+        "    def __init__(self, word, folder): self.word, self.folder = word, folder\n"
+        "    def on_train_epoch_end(self, trainer, pl_module):\n"
+        "        print(self.word, (self.folder / 'metrics.csv').exists(), flush=True)\n"
+    )
+    (tmp_path / "callbacks").mkdir()
+    (tmp_path / "callbacks" / "mine.yaml").write_text(
+        "# My own.\nmine:\n  _target_: mine.Mine\n  word: hello\n"
+    )
+    out = command(
+        *("rdm_solo.train", "--config-dir", ".", "callbacks=[mine,default]"),
+        *("experiment=debug", "trainer=cpu", "hydra.run.dir=one"),
+        cwd=tmp_path,
+        PATH=f"{tmp_path}:{os.environ['PATH']}",
+        PYTHONWARNINGS="",
+        OMP_NUM_THREADS="1",
+    )
+    assert (out.returncode, out.stderr) == (0, ""), out.stdout[-2000:]
+    assert out.stdout.count("\nhello True\n") == 2
+    assert ", 1 CPU thread\n" in out.stdout
+    one, three = tmp_path / "one", tmp_path / "three"
     files = {str(path.relative_to(one)) for path in one.rglob("*") if path.is_file()}
     assert files >= {
         *("metrics.csv", "summary.json", "train.log", "figures/erank.png"),
         *("checkpoints/last.ckpt", ".hydra/config.yaml"),
     }
     assert any("spectra" in name for name in files)
-    assert (one / "metrics.csv").read_bytes() == (two / "metrics.csv").read_bytes()
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        run(three, "experiment=debug", "trainer=cpu")
+    finally:
+        torch.set_num_threads(before)
+    assert (one / "metrics.csv").read_bytes() == (three / "metrics.csv").read_bytes()
     a, b = (
         torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
-        for folder in (one, two)
+        for folder in (one, three)
     )
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+def test_a_fast_dev_run_writes_no_checkpoint_and_promises_none(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "rdm_solo"):
+        run(tmp_path, *SMALL, "++trainer.fast_dev_run=true")
+    assert "checkpoints" not in caplog.text
+    assert not (tmp_path / "checkpoints").exists()
+
+
 @pytest.mark.process
-def test_a_short_run_shortens_the_recipes_warm_up_and_keeps_a_typed_one(tmp_path):
+def test_a_short_run_shortens_the_recipes_warm_up(tmp_path):
     sweep = ["-m", "max_epochs=1,2", *TINY, "++trainer.limit_train_batches=2"]
     out = command("rdm_solo.train", *sweep, "hydra.sweep.dir=s", cwd=tmp_path)
     assert out.returncode == 0, (out.stdout + out.stderr)[-3000:]
@@ -105,9 +143,14 @@ def test_a_short_run_shortens_the_recipes_warm_up_and_keeps_a_typed_one(tmp_path
     assert [s["config"]["scheduler"]["warmup_epochs"] for s in summaries] == [0.2, 0.4]
     for path in sorted(tmp_path.rglob("config.yaml")):
         assert re.search(r"warmup_epochs: 0\.[24]\n", path.read_text())
-    out = command("rdm_solo.train", "max_epochs=2", "scheduler.warmup_epochs=3", cwd=tmp_path)
-    assert out.returncode == 2
-    assert "scheduler.warmup_epochs=3 is longer than max_epochs=2" in out.stderr
+
+
+def test_a_typed_warm_up_is_kept():
+    cfg = configure("max_epochs=2", "scheduler.warmup_epochs=3")
+    assert shorten_warm_ups(cfg, 30, ["max_epochs", "scheduler.warmup_epochs"]) == []
+    assert cfg.scheduler.warmup_epochs == 3
+    with pytest.raises(ValueError, match="warmup_epochs=3 is longer than max_epochs=2"):
+        checks.check(cfg)
 
 
 def test_the_ranks_are_drawn_while_it_trains(tmp_path):
@@ -122,7 +165,7 @@ def test_the_ranks_are_drawn_while_it_trains(tmp_path):
 
 
 @pytest.mark.process
-def test_ctrl_c_keeps_what_there_is_and_the_command_it_names_goes_on(tmp_path):
+def test_ctrl_c_keeps_what_there_is_and_the_command_it_names_goes_on(tmp_path, monkeypatch, capsys):
     path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
     options = [*FIRST, *TINY, "max_epochs=400", "scheduler.warmup_epochs=0", "hydra.run.dir=run"]
     process = subprocess.Popen(
@@ -159,9 +202,11 @@ def test_ctrl_c_keeps_what_there_is_and_the_command_it_names_goes_on(tmp_path):
         (["batch_size=1", "max_epochs=400"], "batch_size must be"),
     ):
         kept = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
-        out = command(*arguments, *refused, cwd=tmp_path, PYTHONWARNINGS="")
-        assert out.returncode == 2
-        assert says in out.stderr
+        monkeypatch.setattr(sys, "argv", [*arguments, *refused])
+        with pytest.raises(SystemExit) as left:
+            entry.main()
+        assert left.value.code == 2
+        assert says in capsys.readouterr().err
         assert kept == {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
     out = command(*arguments, more, cwd=tmp_path, PYTHONWARNINGS="")
     assert (out.returncode, out.stderr) == (0, ""), out.stdout[-2000:]
@@ -181,29 +226,18 @@ def test_a_sweep_whose_every_run_fails_gives_each_reason_once_and_promises_no_pa
     assert "rdm_solo.report" not in out.stdout
 
 
-@pytest.mark.process
-def test_a_machine_with_slurm_and_a_callback_of_ones_own(tmp_path):
-    """Lightning would advise to use srun; and what a user adds runs behind what it reads."""
-    (tmp_path / "srun").write_text("#!/bin/sh\n")
-    (tmp_path / "srun").chmod(0o755)
-    (tmp_path / "mine.py").write_text(
-        "from rdm_solo.lightning import pl\n"
-        "class Mine(pl.Callback):\n"
-        "    after = ('EpochTable',)\n"
-        "    def __init__(self, word): self.word = word\n"
-        "    def on_train_epoch_end(self, trainer, pl_module): print(self.word, flush=True)\n"
-    )
-    own = ["+callbacks.mine._target_=mine.Mine", "+callbacks.mine.word=hello"]
-    out = command(
-        *("rdm_solo.train", "experiment=debug", "max_epochs=1", "trainer=cpu", *own),
-        *("++trainer.fast_dev_run=true", "hydra.run.dir=run"),
-        cwd=tmp_path,
-        PATH=f"{tmp_path}:{os.environ['PATH']}",
-        PYTHONWARNINGS="",
-    )
-    assert (out.returncode, out.stderr) == (0, ""), out.stdout[-2000:]
-    assert "\nhello\n" in out.stdout
-    assert "checkpoints" not in out.stdout  # a fast_dev_run writes none
+def test_a_config_from_before_callbacks_were_a_group_still_resumes(tmp_path):
+    """Such a config lists a user's own callbacks alone."""
+    cfg = configure(*SMALL)
+    cfg.callbacks = {"mine": {"_target_": "rdm_solo.callbacks.knn.WeightedKNN"}}
+    for name, kept in (("old", {}), ("new", cfg.callbacks)):
+        cfg.callbacks, folder = kept, tmp_path / name
+        (folder / ".hydra").mkdir(parents=True)
+        (folder / "checkpoints").mkdir()
+        OmegaConf.save(cfg, folder / ".hydra" / "config.yaml")
+        torch.save({"epoch": 0}, folder / "checkpoints" / "last.ckpt")
+        found, _ = resuming.own_config([f"resume={folder}"])
+        assert list(found.callbacks) == (list(configure().callbacks) if name == "old" else ["mine"])
 
 
 def test_a_folder_that_names_code_of_its_own_is_not_resumed(tmp_path, capsys):

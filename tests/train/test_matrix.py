@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import os
-import socket
 from pathlib import Path
 
 import pytest
@@ -23,6 +21,7 @@ TINY += ["dataset.image_size=8", "backbone.name=small_resnet", "+backbone.kwargs
 TINY += ["backbone.kwargs.zero_init_residual=null", "max_epochs=1", "scheduler.warmup_epochs=0"]
 TINY += ["method.kwargs.proj_hidden_dim=16", "method.kwargs.proj_output_dim=8", "knn.k=3"]
 TINY += ["trainer.accelerator=cpu", "trainer.enable_progress_bar=false", "knn.every_n_epochs=1"]
+TINY += ["~callbacks.ranks"]
 WITHOUT_FILTER = ["swav", "dino", "symsimsiam", "vanilla"]
 CONTESTANTS = [
     *(f"method={method} filter={name}" for method in ("simsiam", "byol") for name in FILTERS),
@@ -77,33 +76,30 @@ class _Weights(pl.Callback):
         self.total = sum(p.double().sum() for p in pl_module.parameters())
 
 
-def _two(rank: int, port: int, folder: str) -> None:
-    """Everything in turn, as the rank-th of two processes that somebody else started."""
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    os.environ |= {"LOCAL_RANK": str(rank), "NODE_RANK": "0", "WORLD_SIZE": "2"}
-    torch.set_num_threads(1)
-    for number, contestant in enumerate(CONTESTANTS):
-        for precision in PRECISIONS:
-            out = Path(folder) / f"{number}_{precision}"
+def _two(rank: int, world: int, folder: str) -> None:
+    """Every method and filter in turn, every other one in half precision."""
+    launched = {"LOCAL_RANK": str(rank), "NODE_RANK": "0", "WORLD_SIZE": str(world)}
+    ddp = ["trainer.strategy=ddp", f"trainer.devices={world}", "batch_size=4"]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in launched.items():
+            patch.setenv(name, value)
+        for number, contestant in enumerate(CONTESTANTS):
+            out = Path(folder) / str(number)
             if rank == 0:
                 out.mkdir()
             weights = _Weights()
-            ddp = ["trainer.strategy=ddp", "trainer.devices=2", "batch_size=4"]
-            train.run(tiny(contestant, precision, *ddp), out, [weights])
-            totals = [torch.zeros((), dtype=torch.float64) for _ in range(2)]
+            train.run(tiny(contestant, PRECISIONS[number % 2], *ddp), out, [weights])
+            totals = [torch.zeros((), dtype=torch.float64) for _ in range(world)]
             torch.distributed.all_gather(totals, weights.total.detach())
             assert totals[0] == totals[1], contestant
             if rank == 0:
                 check(last_row(out), contestant)
-    torch.distributed.destroy_process_group()
 
 
-def test_two_processes(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(_two, args=(port, str(tmp_path)), nprocs=2)
-    assert len(list(tmp_path.glob("*/metrics.csv"))) == len(CONTESTANTS) * len(PRECISIONS)
+def test_two_processes(worlds, tmp_path):
+    """Both precisions meet every method in one process; here they take turns."""
+    worlds(2).run(_two, str(tmp_path))
+    assert len(list(tmp_path.glob("*/metrics.csv"))) == len(CONTESTANTS)
 
 
 @pytest.mark.filterwarnings("ignore:You are trying to `self.log")
