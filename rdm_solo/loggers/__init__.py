@@ -4,8 +4,7 @@
 folder, so that a run that goes on from it continues them and :func:`append` finds them again.
 """
 
-from __future__ import annotations
-
+import importlib.util
 import json
 import logging
 from collections.abc import Iterable, Mapping
@@ -29,8 +28,6 @@ KINDS = {
 
 def check_packages(names: Iterable[str]) -> None:
     """Refuse a logger whose package is not installed."""
-    import importlib.util
-
     for name in names:
         if name in KINDS and importlib.util.find_spec(name) is None:
             raise ValueError(
@@ -72,7 +69,7 @@ def append(folder: Path, scalars: Mapping[str, float], step: int) -> list[str]:
     import hydra.utils
 
     took, records = [], _read_records(folder)
-    for name in KINDS.keys() & records.keys():
+    for name in sorted(KINDS.keys() & records.keys()):
         record = records[name]
         record["appended"] = {**record.get("appended", {}), **scalars}
         try:
@@ -83,7 +80,7 @@ def append(folder: Path, scalars: Mapping[str, float], step: int) -> list[str]:
             took.append(name)
     if took:
         _write_records(folder, records)
-    return sorted(took)
+    return took
 
 
 def _read_records(folder: Path) -> dict[str, Any]:

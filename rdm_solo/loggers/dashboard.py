@@ -1,82 +1,66 @@
 """A page of panels at Weights & Biases: ``python -m rdm_solo.dashboard --project rdm_solo``."""
 
-from __future__ import annotations
-
 import argparse
+import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rdm_solo import cli
-from rdm_solo.loggers.charts import CHARTS, PICTURE
+from rdm_solo.loggers import charts
 from rdm_solo.runs import columns
 from rdm_solo.runs.files import write_whole
 
-__all__ = ["build", "main", "specification"]
-
 NAME = "Rank differential"
-
-# Beside the runs' names, which have method and filter.
-PINNED = ["config:p", "config:seed", "summary:val/knn_acc1", "summary:erank/gap"]
 
 
 def build(project: str, entity: str, sweep: str | None = None) -> Any:
     """The workspace, not saved yet; ``sweep`` shows the runs of that sweep's folder alone."""
     import wandb_workspaces.expr as expr
+    import wandb_workspaces.reports.v2 as wr
     import wandb_workspaces.workspaces as ws
 
-    sections = {"Over epochs": _over_epochs(), "Against p": _against_p(), "Spectra": _charts()}
-    return ws.Workspace(
-        entity=entity,
-        project=project,
-        name=NAME if sweep is None else f"{NAME}, {sweep}",
-        sections=[
-            ws.Section(name=title, panels=panels, is_open=True)
-            for title, panels in sections.items()
-        ],
-        settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=30),
-        runset_settings=ws.RunsetSettings(
-            filters=expr.And(expr.Config("sweep_folder") == sweep) if sweep else "",
-            pinned_columns=PINNED,
-        ),
-    )
-
-
-def _over_epochs() -> list[Any]:
-    import wandb_workspaces.reports.v2 as wr
-
-    return [
+    over_epochs = [
         wr.LinePlot(title=title, x="epoch", y=[column.name for column in shown], title_x="epoch")
         for title, shown in columns.charts().items()
     ]
-
-
-def _against_p() -> list[Any]:
-    """A point for each run: its last value against p."""
-    import wandb_workspaces.reports.v2 as wr
-
-    return [
+    against_p = [  # a point for each run
         wr.ScatterPlot(
             title=f"{column.words} against p", x=wr.Config("p"), y=wr.SummaryMetric(column.name)
         )
         for column in columns.compared()
     ]
+    pictures = wr.MediaBrowser(title="Spectra of an epoch", media_keys=[charts.PICTURE])
+    spectra = [*(_chart(name, title) for name, title in charts.CHARTS.items()), pictures]
+    sections = {"Over epochs": over_epochs, "Against p": against_p, "Spectra": spectra}
+    return ws.Workspace(
+        entity=entity,
+        project=project,
+        name=NAME if sweep is None else f"{NAME}, {sweep}",
+        sections=[ws.Section(name=n, panels=p, is_open=True) for n, p in sections.items()],
+        settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=30),
+        runset_settings=ws.RunsetSettings(
+            filters=expr.And(expr.Config("sweep_folder") == sweep) if sweep else "",
+            # Beside the runs' names, which have method and filter.
+            pinned_columns=[
+                *("config:p", "config:seed", "summary:val/knn_acc1", "summary:erank/gap"),
+            ],
+        ),
+    )
 
 
-def _charts() -> list[Any]:
-    """Filter curves and eigenvalues over epochs, and the pictures."""
+def _chart(name: str, title: str) -> Any:
+    """A panel of what :func:`rdm_solo.loggers.charts.draw` logs."""
     import wandb_workspaces.reports.v2 as wr
 
-    fields = {"step": "step", "lineKey": "lineKey", "lineVal": "lineVal"}
-    charts = []
-    for _, key, title in CHARTS:
-        chart = wr.CustomChart.from_table(
-            f"{key}_table", chart_fields=fields, chart_strings={"title": title, "xname": "index i"}
-        )
-        chart.chart_name = "wandb/lineseries/v0"
-        charts.append(chart)
-    return [*charts, wr.MediaBrowser(title="Spectra of an epoch", media_keys=[PICTURE])]
+    chart = wr.CustomChart.from_table(
+        f"charts/{name}_table",
+        chart_fields={"step": "step", "lineKey": "lineKey", "lineVal": "lineVal"},
+        chart_strings={"title": title, "xname": "index i"},
+    )
+    chart.chart_name = "wandb/lineseries/v0"
+    return chart
 
 
 def specification(workspace: Any) -> dict[str, Any]:
@@ -98,16 +82,15 @@ def create(project: str, entity: str | None, sweep: str | None) -> str:
         )
     try:
         entity = entity or wandb.Api(timeout=20).default_entity
-        if not entity:
-            raise ValueError("--entity is missing: this login has no default user or team")
-        return str(build(project, entity, sweep).save().url)
-    except ValueError:
-        raise
+        url = str(build(project, entity, sweep).save().url) if entity else ""
     except Exception as error:  # whatever the service or its client raises
         raise ValueError(
             f"Weights & Biases refuses the dashboard ({error}); is there a project {project!r} of "
             f"{entity or 'this login'} yet? The first run with logger=wandb makes it."
         ) from error
+    if not url:
+        raise ValueError("--entity is missing: this login has no default user or team")
+    return url
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -126,7 +109,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     given = parser.parse_args(arguments)
     with cli.sentences():
-        _need_package()
+        if importlib.util.find_spec("wandb_workspaces") is None:
+            raise ValueError(
+                "the dashboard needs the package wandb-workspaces, which is not installed: "
+                "pip install 'rdm-solo[wandb]'"
+            )
         if given.json is None:
             print(create(given.project, given.entity, given.sweep))
             return
@@ -134,13 +121,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
         made = build(given.project, given.entity or "", given.sweep)
         write_whole(given.json, json.dumps(specification(made), indent=2) + "\n")
         print(f"{given.json}; without --json it is created at Weights & Biases")
-
-
-def _need_package() -> None:
-    import importlib.util
-
-    if importlib.util.find_spec("wandb_workspaces") is None:
-        raise ValueError(
-            "the dashboard needs the package wandb-workspaces, which is not installed: "
-            "pip install 'rdm-solo[wandb]'"
-        )

@@ -1,7 +1,5 @@
 """TensorBoard: event files in the run's folder, with pictures, histograms and hyperparameters."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Mapping
@@ -11,26 +9,10 @@ from typing import Any
 import numpy as np
 
 from rdm_solo.lightning import pl
+from rdm_solo.loggers import charts
 from rdm_solo.loggers.run_logger import RunInfo, RunLogger
-from rdm_solo.runs import columns
 
 FOLDER = "tensorboard"
-
-# The settings in the HPARAMS tab; one list for all runs, as TensorBoard shows a whole sweep by the
-# list of its first run.
-HYPERPARAMETERS: dict[str, type] = {
-    "method": str,
-    "filter": str,
-    "p": float,
-    "p_schedule": str,
-    "dataset": str,
-    "backbone": str,
-    "batch": int,
-    "lr": float,
-    "weight_decay": float,
-    "epochs": int,
-    "seed": int,
-}
 # Hyperparameters and how the run ended are in files of their own. TensorBoard shows the first of
 # each that it reads, so a run that goes on must not keep those of the run before.
 SUFFIX = ".hparams"
@@ -40,7 +22,7 @@ class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc
     """Lightning's logger, whose event files are in ``RUN_FOLDER/tensorboard``."""
 
     @classmethod
-    def open(cls, run: RunInfo, earlier: Mapping[str, Any]) -> TensorBoard:
+    def open(cls, run: RunInfo, earlier: Mapping[str, Any]) -> "TensorBoard":
         """Start the event files; those of a run that this one resumes come first.
 
         TensorBoard hides what they hold from ``run.step`` on, which this run logs again
@@ -49,19 +31,19 @@ class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc
         from torch.utils.tensorboard.summary import hparams
 
         folder = run.folder / FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        if run.goes_on_from not in (None, run.folder):
+            for path in (run.goes_on_from / FOLDER).glob("events.out.tfevents.*"):
+                shutil.copy(path, folder)
         for path in folder.glob(f"*{SUFFIX}"):
             path.unlink()
-        if run.goes_on_from not in (None, run.folder):
-            _copy_events(run.goes_on_from / FOLDER, folder)
         made = cls(
             run.folder, name=FOLDER, version="", default_hp_metric=False, purge_step=run.step
         )
         made.record = {"folder": FOLDER}
-        settings = {name: kind() for name, kind in HYPERPARAMETERS.items()}
-        experiment, _, _ = hparams(settings, {column.name: 0.0 for column in columns.compared()})
-        given = {n: run.hyperparameters[n] for n in settings if run.hyperparameters[n] is not None}
+        given = {name: value for name, value in run.hyperparameters.items() if value is not None}
         _, start, _ = hparams(given, {})
-        made._add_summaries(experiment, start)
+        made._add_summary(start)
         made.log_hyperparams(dict(run.config))  # to hparams.yaml
         return made
 
@@ -70,11 +52,8 @@ class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc
 
     def spectra(self, epochs: Mapping[int, Mapping[str, np.ndarray]], step: int) -> None:
         """Histograms of the last epoch's eigenvalues, as powers of ten."""
-        for name, values in epochs[max(epochs)].items():
-            powers = np.log10(values[values > 0]) if name.startswith("lam_") else ()
-            if len(powers):
-                key = f"spectra/log10_{name.removeprefix('lam_')}"
-                self.experiment.add_histogram(key, powers, step)
+        for key, powers in charts.histograms(epochs[max(epochs)]).items():
+            self.experiment.add_histogram(key, powers, step)
 
     def close(self, failed: bool) -> None:
         from tensorboard.plugins.hparams.api_pb2 import Status
@@ -89,14 +68,13 @@ class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc
         info = SessionEndInfo(status=status, end_time_secs=time.time())
         message = HParamsPluginData(session_end_info=info)
         end.value[0].metadata.plugin_data.content = message.SerializeToString()
-        self._add_summaries(end)
+        self._add_summary(end)
 
-    def _add_summaries(self, *summaries: Any) -> None:
+    def _add_summary(self, summary: Any) -> None:
         from torch.utils.tensorboard import FileWriter
 
         writer = FileWriter(self.log_dir, filename_suffix=SUFFIX)
-        for summary in summaries:
-            writer.add_summary(summary)
+        writer.add_summary(summary)
         writer.close()
 
     @classmethod
@@ -109,10 +87,3 @@ class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc
         with SummaryWriter(str(folder / record["folder"])) as writer:
             for name, value in scalars.items():
                 writer.add_scalar(name, value, step)
-
-
-def _copy_events(source: Path, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in source.glob("events.out.tfevents.*"):
-        if not path.name.endswith(SUFFIX):
-            shutil.copy(path, folder)

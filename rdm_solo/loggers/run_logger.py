@@ -1,7 +1,5 @@
 """What every logger of a run does; TensorBoard and Weights & Biases are its two kinds."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-__all__ = ["RunInfo", "RunLogger"]
 
 
 @dataclass(frozen=True)
@@ -39,12 +35,18 @@ class RunLogger(ABC):
 
     @classmethod
     @abstractmethod
-    def open(cls, run: RunInfo, earlier: Mapping[str, Any], **options: Any) -> RunLogger:
+    def open(cls, run: RunInfo, earlier: Mapping[str, Any], **options: Any) -> "RunLogger":
         """Start logging, with the hyperparameters and the config.
 
         ``earlier`` is the record of the run that this one goes on from, empty where there is none;
         ``options`` are those of the logger's YAML file.
         """
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Log scalars; their ``epoch``, which Lightning adds and counts from 0, becomes ours."""
+        if "epoch" in metrics:
+            metrics = {**metrics, "epoch": metrics["epoch"] + 1}
+        super().log_metrics(metrics, step)  # type: ignore[misc]
 
     @abstractmethod
     def picture(self, name: str, image: np.ndarray, step: int) -> None:

@@ -1,15 +1,11 @@
 """Opens a W&B run online where the server answers within seconds, and offline where not."""
 
-from __future__ import annotations
-
 import logging
 import ssl
 import threading
 import urllib.error
 import urllib.request
 from typing import Any
-
-__all__ = ["obstacle", "open_run", "silence"]
 
 log = logging.getLogger("rdm_solo")
 
@@ -31,17 +27,16 @@ def open_run(options: dict[str, Any], offline: bool, finish_timeout: float) -> A
     mode = _global_settings().mode  # of WANDB_MODE
     if not offline and mode not in OFFLINE_MODES:
         reason = obstacle()
-        if reason is None:
-            try:
-                run = wandb.init(**options, mode=mode)
-            except Exception as error:  # whatever the service or its client raises
-                reason = f"{error} ({type(error).__name__})"
-                wandb.teardown()  # its process would refuse the same id a second time
-            else:
+        try:
+            if reason is None:
+                run = wandb.init(**options)
                 log.info(f"Weights & Biases: {run.url}")
                 return run
+        except Exception as error:  # whatever the service or its client raises
+            reason = f"{error} ({type(error).__name__})"
+            wandb.teardown()  # its process would refuse the same id a second time
+            _global_settings()
         log.warning(f"warning: Weights & Biases: {reason}. The run is kept offline.")
-        _global_settings()
     try:
         return wandb.init(**options, mode="disabled" if mode == "disabled" else "offline")
     except Exception as error:  # its own process does not start

@@ -4,8 +4,6 @@ All data are in ``RUN_FOLDER/wandb``, whether they are sent or not. A run that g
 the id, by which ``wandb sync`` joins its parts to one page, in the order of time.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import secrets
@@ -20,8 +18,6 @@ from rdm_solo.lightning import pl
 from rdm_solo.loggers import charts, server
 from rdm_solo.loggers.run_logger import RunInfo, RunLogger
 from rdm_solo.runs.files import SUMMARY
-
-__all__ = ["WeightsAndBiases"]
 
 log = logging.getLogger("rdm_solo")
 
@@ -44,6 +40,7 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
         super().__init__(save_dir=folder, project=record["project"], experiment=run)
         self.record = record
         self.folders = [*map(Path, record.get("earlier", [])), folder]
+        self.online = not (run.offline or run.disabled)
         self.broken = False
 
     @classmethod
@@ -58,7 +55,7 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
         group: str | None = None,
         tags: list[str] | None = None,
         finish_timeout: float = 60,
-    ) -> WeightsAndBiases:
+    ) -> "WeightsAndBiases":
         """Open a run whose id we choose and keep, or go on with that of ``earlier``.
 
         A sweep's runs share a tag, by which they can be filtered and grouped.
@@ -98,11 +95,15 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
 
     def spectra(self, epochs: Mapping[int, Mapping[str, np.ndarray]], step: int) -> None:
         """Filter curves and eigenvalues over epochs as charts, and histograms."""
-        shown = charts.draw(epochs)
-        if self._online() and (reason := server.silence()):
+        import wandb
+
+        powers = charts.histograms(epochs[max(epochs)])
+        shown = {key: wandb.Histogram(values) for key, values in powers.items()}
+        if self.online and (reason := server.silence()):
             # wandb 0.31 waits 19 s for the server at each chart's table, of which there are five.
             log.warning(f"warning: Weights & Biases: {reason}. The next charts have this epoch.")
-            shown = {key: value for key, value in shown.items() if not key.startswith("charts/")}
+        else:
+            shown |= charts.draw(epochs)
         self.log_metrics(shown, step)
 
     def close(self, failed: bool) -> None:
@@ -110,31 +111,24 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
 
         What has not reached the server is on disk; a line gives the command that sends it.
         """
-        run, sent = self.experiment, self._online()
+        run, sent = self.experiment, self.online
         part = Path(run.dir).parent
         try:
             run.finish(exit_code=int(failed))
         except Exception as error:  # no network any more
             log.warning(f"warning: Weights & Biases: {error}")
             sent = False
-        unsent = self._unsent_parts(part)
+        unsent = [
+            other
+            for folder in self.folders
+            for other in sorted(folder.glob(f"wandb/offline-run-*-{self.record['id']}*"))
+            if other != part and not any(other.glob("*.wandb.synced"))
+        ]
         if not sent and not run.disabled:
             log.info(f"Weights & Biases, offline; to send it: {_sync_command([*unsent, part])}")
         elif sent and unsent:
             command = _sync_command(unsent)
             log.info(f"Weights & Biases lacks an earlier part of this run: {command}")
-
-    def _online(self) -> bool:
-        return not (self.experiment.offline or self.experiment.disabled)
-
-    def _unsent_parts(self, part: Path) -> list[Path]:
-        """Offline parts of this run other than ``part`` that were not sent yet, oldest first."""
-        found = []
-        for folder in self.folders:
-            for other in sorted(folder.glob(f"wandb/offline-run-*-{self.record['id']}*")):
-                if other != part and not any(other.glob("*.wandb.synced")):
-                    found.append(other)
-        return found
 
     @classmethod
     def append(
@@ -144,7 +138,10 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
         made = cls(folder, dict(record))
         made.log_metrics(scalars, step)
         # ``wandb sync`` replaces the summary of a run by that of its last part.
-        made.experiment.summary.update({**_final_values(folder), **record["appended"]})
+        path = folder / SUMMARY
+        last = json.loads(path.read_text())["last"] if path.is_file() else {}
+        final = {name: value for name, value in last.items() if value is not None}
+        made.experiment.summary.update({**final, **record["appended"]})
         made.close(failed=False)
 
 
@@ -152,10 +149,3 @@ def _sync_command(parts: list[Path]) -> str:
     # ``wandb sync`` skips parts of runs that were online unless told otherwise.
     online = not all(part.name.startswith("offline-") for part in parts)
     return shlex.join(["wandb", "sync", *["--include-online"] * online, *map(str, parts)])
-
-
-def _final_values(folder: Path) -> dict[str, float]:
-    """The last values of a run's columns."""
-    path = folder / SUMMARY
-    last = json.loads(path.read_text())["last"] if path.is_file() else {}
-    return {name: value for name, value in last.items() if value is not None}

@@ -38,7 +38,7 @@ class TestOnline:
         assert f"Weights & Biases: {server.url}/me/rdm_solo/runs/{name}" in caplog.text
         assert "wandb sync" not in caplog.text
         rows = [row for row in server.rows(name) if "erank/gap" in row]
-        assert [row["epoch"] for row in rows] == [0, 1]
+        assert [row["epoch"] for row in rows] == [1, 2]
         assert server.run(name)["states"] == [0, 0]
 
     def test_a_network_that_goes_costs_seconds_and_no_data(self, server, tmp_path, caplog):
@@ -131,7 +131,7 @@ class TestModes:
         log = started(tmp_path)
         log.log_metrics({"erank/gap": 1.0}, step=0)
         log.picture(charts.PICTURE, np.zeros((2, 2, 3), np.uint8), 0)
-        log.spectra({0: {"lam_online": np.ones(4)}}, 0)
+        log.spectra({1: {"lam_online": np.ones(4)}}, 0)
         log.close(failed=False)
         assert not server.runs
         assert not list(tmp_path.iterdir())
@@ -185,7 +185,7 @@ def test_charts_of_many_epochs_and_dimensions_stay_small():
     drawn = charts.draw(
         {epoch: {"lam_online": lam, "filter_curve": curve} for epoch in range(1, 101)}
     )
-    table = drawn["charts/eigenvalues_online"].table
+    table = drawn["charts/lam_online"].table
     assert len(table.data) <= charts.LINES * charts.POINTS
     names = list(dict.fromkeys(name for _, name, _ in table.data))
     assert (names[0], names[-1], len(names)) == ("epoch 1", "epoch 100", 8)
