@@ -1,7 +1,5 @@
 """A watch over a run's spectra that says once, in words, when and why they collapse."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable
@@ -11,16 +9,8 @@ from typing import Any
 from rdm_solo.callbacks.diagnostics import Diagnostics
 from rdm_solo.callbacks.last_epoch import ends
 from rdm_solo.lightning import pl
-from rdm_solo.spectra.collapse import (
-    COMPLETE,
-    DIMENSIONAL,
-    IN_A_ROW,
-    Bounds,
-    MeasuredEpoch,
-    kinds_of_collapse,
-)
-
-__all__ = ["CollapseWatch"]
+from rdm_solo.spectra import collapse
+from rdm_solo.spectra.collapse import Bounds, MeasuredEpoch
 
 log = logging.getLogger("rdm_solo")
 
@@ -69,10 +59,12 @@ class CollapseWatch(pl.Callback):  # type: ignore[misc,name-defined]
         reading = _read(trainer)
         if reading is None:
             return
-        self.readings = [*self.readings, reading][-max(IN_A_ROW, self.bounds.gap_epochs or 0) :]
+        self.readings = [*self.readings, reading][
+            -max(collapse.IN_A_ROW, self.bounds.gap_epochs or 0) :
+        ]
         warned = {warning["kind"] for warning in self.warnings}
-        new = [kind for kind in kinds_of_collapse(self.readings, self.bounds) if kind not in warned]
-        new = trainer.strategy.broadcast(new)
+        kinds = collapse.kinds_of_collapse(self.readings, self.bounds)
+        new = trainer.strategy.broadcast([kind for kind in kinds if kind not in warned])
         for kind in new:
             why = self.advise(kind, epoch=reading.epoch - 1)
             text = f"{_facts(kind, reading, self.bounds)} {why}"
@@ -88,12 +80,12 @@ class CollapseWatch(pl.Callback):  # type: ignore[misc,name-defined]
 
 def _facts(kind: str, reading: MeasuredEpoch, bounds: Bounds) -> str:
     epoch, k = f"epoch {reading.epoch}", reading.dimensions
-    if kind == COMPLETE:
+    if kind == collapse.COMPLETE:
         return (
             f"complete collapse in {epoch}: all images get nearly the same output (variance "
             f"{reading.variance:.2g} of at most 1; watch.variance={bounds.variance:g})."
         )
-    if kind == DIMENSIONAL:
+    if kind == collapse.DIMENSIONAL:
         return (
             f"dimensional collapse in {epoch}: the outputs span {reading.erank:.1f} of {k} "
             f"directions (bound {bounds.directions(k):.1f}; watch.erank={bounds.erank:g})."

@@ -1,7 +1,5 @@
 """Spectra of both branches, measured while a run trains."""
 
-from __future__ import annotations
-
 import logging
 import math
 from pathlib import Path
@@ -17,8 +15,6 @@ from rdm_solo.spectra.branch_spectra import BranchSpectra, Correlation
 from rdm_solo.spectra.epoch_summary import Spectra
 from rdm_solo.spectra.measures import effective_rank, low_rank_spectrum
 
-__all__ = ["Diagnostics"]
-
 log = logging.getLogger("rdm_solo")
 
 
@@ -30,8 +26,8 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
     outputs. Of a long epoch, evenly spaced steps are taken until about ``max_rows`` view rows are
     in.
 
-    ``latest`` has what the epoch that ends was found to be, on every process, for callbacks that
-    stand behind this one; None where it was not measured. Logits before a softmax are the outputs
+    ``latest`` holds the spectra of the epoch that just ended, on every process, for the callbacks
+    that run after this one; None where it was not measured. Logits before a softmax are the outputs
     of all those steps' last hidden rows under the weight that ends the epoch.
     """
 
@@ -56,8 +52,8 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
         self._warned: set[str] = set()
 
     @staticmethod
-    def of(trainer: Any) -> Diagnostics | None:
-        """The trainer's, for callbacks that stand behind it."""
+    def of(trainer: Any) -> "Diagnostics | None":
+        """The trainer's, for callbacks that run after it."""
         return next((c for c in trainer.callbacks if isinstance(c, Diagnostics)), None)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
@@ -92,7 +88,7 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
     def _wanted(self, batches: float, batch_idx: int) -> bool:
         if not self._rows:
             return True
-        if math.isinf(batches):  # who can tell where such an epoch ends? Its first steps, then
+        if math.isinf(batches):  # nobody knows where such an epoch ends: its first steps
             return self._rows * self._steps < self.max_rows
         return batch_idx % max(1, math.ceil(self._rows * batches / self.max_rows)) == 0
 
@@ -122,17 +118,11 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
         if self.hidden is not None and outputs.hidden is not None:
             self.hidden.update(outputs.hidden)
 
-    @staticmethod
-    def _counts(trainer: Any, metric: BranchSpectra) -> tuple[int, int]:
-        """Rows that entered the spectra and rows that were left out, over all processes."""
-        counts = torch.stack([metric.count, metric.broken])
-        seen, broken = trainer.strategy.reduce(counts, reduce_op="sum").tolist()
-        return seen, broken
-
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if self.metric is None or not self.metric.update_called:
             return
-        seen, broken = self._counts(trainer, self.metric)
+        counts = torch.stack([self.metric.count, self.metric.broken])
+        seen, broken = trainer.strategy.reduce(counts, reduce_op="sum").tolist()
         if broken and trainer.is_global_zero:
             self._warn(
                 f"{broken} of {seen + broken} outputs of epoch {trainer.current_epoch + 1} are NaN "
@@ -149,7 +139,15 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
         pl_module.log_dict(bar, prog_bar=True, sync_dist=True)
         pl_module.log_dict(rest, sync_dist=True)
         if trainer.is_global_zero:
-            self._say_how(self.metric.dim, self.latest)
+            if self.latest.sampled:
+                self._warn(
+                    f"spectra at k={self.metric.dim} are those of N={self.latest.rows} sampled "
+                    f"rows, since k is above diagnostics.max_dim={self.max_dim}. The effective "
+                    "rank of a flat spectrum comes out too low (1/i at k=8192, N=1024: 0.41 of the "
+                    "truth), that of a steep one does not (1/i^2: 0.996); diagnostics.sample "
+                    "raises N.",
+                    "sampled",
+                )
             arrays = {name: array.numpy() for name, array in self.latest.arrays().items()}
             spectra_files.write(self.folder, trainer.current_epoch + 1, arrays)
 
@@ -161,16 +159,6 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
             spectra.lam_logits = low_rank_spectrum(self.hidden.compute(), weight).cpu()
             spectra.scalars["erank/logits"] = float(effective_rank(spectra.lam_logits))
         return spectra
-
-    def _say_how(self, k: int, spectra: Spectra) -> None:
-        if spectra.sampled:
-            self._warn(
-                f"spectra at k={k} are those of N={spectra.rows} sampled rows, since k is above "
-                f"diagnostics.max_dim={self.max_dim}. The effective rank of a flat spectrum comes "
-                "out too low (1/i at k=8192, N=1024: 0.41 of the truth), that of a steep one does "
-                "not (1/i^2: 0.996); diagnostics.sample raises N.",
-                "sampled",
-            )
 
     def _warn(self, what: str, once: str) -> None:
         if once not in self._warned:

@@ -3,8 +3,6 @@
 ``BranchSpectra`` and ``Correlation`` need torchmetrics, which is imported when they are first used.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 from rdm_solo.spectra.epoch_summary import Spectra

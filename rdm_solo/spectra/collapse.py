@@ -1,11 +1,7 @@
 """When spectra have collapsed: the rules by which a run is watched, and judged afterwards."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-__all__ = ["COMPLETE", "DIMENSIONAL", "WRONG_WAY", "Bounds", "MeasuredEpoch", "kinds_of_collapse"]
 
 COMPLETE, DIMENSIONAL, WRONG_WAY = "complete collapse", "dimensional collapse", "negative gap"
 

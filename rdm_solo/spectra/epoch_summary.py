@@ -1,26 +1,12 @@
 """An epoch's spectra for a reader: eigenvalues, curves, and scalars by name."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from rdm_solo.spectra.measures import (
-    effective_rank,
-    filter_curve,
-    ideal_filter,
-    leading,
-    noise_floor,
-    rankme,
-    spearman,
-    weighted_cosine,
-)
-from rdm_solo.spectra.moments import Directions, Moments
-
-__all__ = ["Spectra", "summarize"]
+from rdm_solo.spectra import measures
+from rdm_solo.spectra.moments import Moments
 
 
 @dataclass
@@ -37,106 +23,85 @@ class Spectra:
     lam_target: Tensor
     lam_positive: Tensor
     lam_projection: Tensor
-    curve: Tensor
-    curve_directional: Tensor
-    scalars: dict[str, float]
-    rows: int
-    ideal: Tensor
+    filter_curve: Tensor
+    filter_curve_directional: Tensor
+    ideal_filter: Tensor
     leading: int
-    sampled: bool = False
+    rows: int
+    sampled: bool
+    scalars: dict[str, float]
     lam_logits: Tensor | None = None
 
     def arrays(self) -> dict[str, Tensor]:
         """Eigenvalues, curves and counts by the names that they have on disk."""
-        arrays = {
-            "lam_online": self.lam_online,
-            "lam_target": self.lam_target,
-            "lam_positive": self.lam_positive,
-            "lam_projection": self.lam_projection,
-            "filter_curve": self.curve,
-            "filter_curve_directional": self.curve_directional,
-            "ideal_filter": self.ideal,
-            "leading": torch.tensor(self.leading),
-            "rows": torch.tensor(self.rows),
-            "sampled": torch.tensor(self.sampled),
+        return {
+            name: torch.as_tensor(value)
+            for name, value in vars(self).items()
+            if name != "scalars" and value is not None
         }
-        return arrays if self.lam_logits is None else {**arrays, "lam_logits": self.lam_logits}
 
 
 def summarize(moments: Moments, variance: Tensor, rows: int, m: int, sampled: bool) -> Spectra:
     """The curves and scalars of an epoch's moments; arrays come to the CPU."""
-    moments = _on_cpu(moments)
+    moments = moments._replace(
+        **{k: x.cpu() for k, x in moments._asdict().items() if x is not None}
+    )
     lam_z = moments.lam_z
-    count = leading(lam_z)
-    curve = filter_curve(moments.lam_p, lam_z)
+    leading = measures.leading(lam_z)
+    curve = measures.filter_curve(moments.lam_p, lam_z)
     # The stricter curve: the online branch's second moment along the target's own directions.
-    directional = filter_curve(moments.online.energy, lam_z)
-    lam_plus = torch.full_like(lam_z, torch.nan)
-    if moments.lam_plus is not None:
-        lam_plus = moments.lam_plus
+    directional = measures.filter_curve(moments.energy_p, lam_z)
+    lam_plus = torch.full_like(lam_z, torch.nan) if moments.lam_plus is None else moments.lam_plus
     # Directions of rounding noise have no eigenvectors that would mean anything.
-    m = max(1, min(m, int((lam_z > noise_floor(lam_z)).sum())))
+    m = max(1, min(m, int((lam_z > measures.noise_floor(lam_z)).sum())))
     scalars = {
         **_ranks(moments),
-        **_alignments("alignment/online_target", moments.online, lam_z, count, m),
-        **_alignments("alignment/target_positive", moments.positive, lam_z, count, m),
-        "filter/monotonicity": _monotonicity(curve[:count], lam_z[:count]),
-        "filter/monotonicity_directional": _monotonicity(directional[:count], lam_z[:count]),
+        "filter/monotonicity": _monotonicity(curve[:leading], lam_z[:leading]),
+        "filter/monotonicity_directional": _monotonicity(directional[:leading], lam_z[:leading]),
         "feature/variance": variance,
     }
+    for name, energy, norm in (
+        ("alignment/online_target", moments.energy_p, moments.norm_p),
+        ("alignment/target_positive", moments.energy_plus, moments.norm_plus),
+    ):
+        if energy is None or norm is None:
+            continue
+        for rule, count in (("", leading), ("_paper_m", m)):
+            for weights in ("", "_weighted"):
+                scalars[f"{name}{weights}{rule}"] = measures.weighted_cosine(
+                    energy, norm, lam_z, count, weighted=bool(weights)
+                )
     return Spectra(
         lam_online=moments.lam_p,
         lam_target=lam_z,
         lam_positive=lam_plus,
         lam_projection=moments.lam_y,
-        curve=curve,
-        curve_directional=directional,
-        scalars={name: float(value) for name, value in scalars.items()},
+        filter_curve=curve,
+        filter_curve_directional=directional,
+        ideal_filter=measures.ideal_filter(lam_plus, lam_z),
+        leading=leading,
         rows=rows,
-        ideal=ideal_filter(lam_plus, lam_z),
-        leading=count,
         sampled=sampled,
+        scalars={name: float(value) for name, value in scalars.items()},
     )
 
 
-def _on_cpu(moments: Moments) -> Moments:
-    def moved(x: Any) -> Any:
-        if isinstance(x, Directions):
-            return Directions(*map(moved, x))
-        return None if x is None else x.cpu()
-
-    return Moments(*map(moved, moments))
-
-
 def _ranks(moments: Moments) -> dict[str, Tensor]:
-    online, target = effective_rank(moments.lam_p), effective_rank(moments.lam_z)
+    online = measures.effective_rank(moments.lam_p)
+    target = measures.effective_rank(moments.lam_z)
     ranks = {
         "erank/online": online,
         "erank/target": target,
         "erank/gap": target - online,
-        "erank/projection": effective_rank(moments.lam_y),
-        "rankme/online": rankme(moments.lam_p),
-        "rankme/target": rankme(moments.lam_z),
+        "erank/projection": measures.effective_rank(moments.lam_y),
+        "rankme/online": measures.rankme(moments.lam_p),
+        "rankme/target": measures.rankme(moments.lam_z),
     }
     if moments.lam_plus is not None:
-        ranks["erank/positive"] = effective_rank(moments.lam_plus)
+        ranks["erank/positive"] = measures.effective_rank(moments.lam_plus)
     return ranks
-
-
-def _alignments(
-    name: str, directions: Directions | None, lam: Tensor, count: int, m: int
-) -> dict[str, Tensor]:
-    """By the 99.99 % rule and with the paper's m, unweighted as printed and weighted."""
-    if directions is None:
-        return {}
-    energy, norm = directions
-    return {
-        f"{name}{weights}{rule}": weighted_cosine(energy, norm, lam, of, weighted)
-        for rule, of in (("", count), ("_paper_m", m))
-        for weights, weighted in (("", False), ("_weighted", True))
-    }
 
 
 def _monotonicity(curve: Tensor, lam: Tensor) -> Tensor:
     real = curve.isfinite()
-    return spearman(curve[real], lam[real])
+    return measures.spearman(curve[real], lam[real])

@@ -6,24 +6,8 @@ of Zhuo et al., "Towards a Unified Theoretical Understanding of Non-contrastive 
 Differential Mechanism", ICLR 2023.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
-
-__all__ = [
-    "alignment",
-    "correlation",
-    "effective_rank",
-    "filter_curve",
-    "ideal_filter",
-    "leading",
-    "low_rank_spectrum",
-    "noise_floor",
-    "rankme",
-    "spearman",
-    "weighted_cosine",
-]
 
 # The paper looks at the leading eigenvalues whose sum exceeds this share of the total.
 LEADING_SHARE = 0.9999

@@ -6,14 +6,10 @@ union are among the smallest of its parts, so several processes together keep wh
 A row of a DINO head is 256 KiB long: nothing here copies more than a few rows at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
-
-__all__ = ["LAST", "few_rows", "keep_smallest", "row_hashes"]
 
 # The hash of rows that are not to be taken: no other is as large.
 LAST = 2**63 - 1
@@ -34,7 +30,9 @@ def few_rows(rows: int, width: int) -> Iterator[slice]:
 def row_hashes(parts: Sequence[Tensor], whole: Tensor) -> Tensor:
     """A hash of each row of all parts together; rows that are not whole get the last one.
 
-    Integers alone, modulo 2^64, on the bits of the numbers: no rounding, whatever the order.
+    The sum modulo 2^64 of a row's 32-bit words, each times a random odd factor, and of a random
+    number: of the highest 32 bits each value is equally likely for each row, and for any two rows
+    independently (Lemire and Kaser, 2014). Integers alone: no rounding, whatever the order.
 
     Shapes: ``[(N, k), ...], (N,) -> (N,)``, int64.
 
@@ -43,37 +41,18 @@ def row_hashes(parts: Sequence[Tensor], whole: Tensor) -> Tensor:
     >>> a == c, a == b
     (True, False)
     """
-    total = torch.zeros(len(whole), dtype=torch.long, device=whole.device)
-    start = 0
+    draw = torch.Generator().manual_seed(0)
+
+    def random(count: int) -> Tensor:
+        return torch.randint(-(2**63), LAST, (count,), generator=draw).to(whole.device)
+
+    total = random(1).repeat(len(whole))
     for part in parts:
-        words = part.shape[1] * (2 if part.dtype == torch.double else 1)
-        odd = 2 * _mixed(torch.arange(start, start + words, device=whole.device)) + 1
+        factors = random(part.shape[1] * (2 if part.dtype == torch.double else 1)) | 1
         for rows in few_rows(*part.shape):
-            total[rows] += (_bits(part[rows]) * odd).sum(1)
-        start += words
-    return torch.where(whole, _mixed(total).clamp_max(LAST - 1), LAST)
-
-
-def _bits(x: Tensor) -> Tensor:
-    """int32 words: the sign of a float64 as one int64 would reach the hash's highest bit alone,
-    and any two changes of sign would cancel."""
-    bits = x.contiguous() if x.dtype == torch.double else x.float().contiguous()
-    return bits.view(torch.int)
-
-
-def _mixed(x: Tensor) -> Tensor:
-    """Steele et al.'s SplitMix64, a bijection that spreads every bit over all."""
-    x = x - 0x61C8864680B583EB
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x = (x ^ _shifted(x, shift)) * (factor - 2**64)
-    mixed: Tensor = x ^ _shifted(x, 31)
-    return mixed
-
-
-def _shifted(x: Tensor, by: int) -> Tensor:
-    """To the right, zeros coming in: int64's own shift repeats the sign."""
-    shifted: Tensor = (x >> by) & (2 ** (64 - by) - 1)
-    return shifted
+            block = part[rows] if part.dtype == torch.double else part[rows].float()
+            total[rows] += (block.contiguous().view(torch.int) * factors).sum(1)
+    return torch.where(whole, total.clamp_max(LAST - 1), LAST)
 
 
 def keep_smallest(kept: Tensor, key: Tensor, parts: Sequence[Tensor], new: Tensor) -> None:

@@ -16,7 +16,6 @@ from rdm_solo import train
 from rdm_solo.callbacks import CollapseWatch
 from rdm_solo.callbacks.advice import advice
 from rdm_solo.cli import config_folder
-from rdm_solo.lightning import pl
 from rdm_solo.spectra.collapse import (
     COMPLETE,
     DIMENSIONAL,
@@ -175,19 +174,11 @@ class TestRun:
         assert watch.state_dict() == state
 
     def test_a_sample_of_rows_has_the_outputs_dimension(self, tmp_path):
-        from rdm_solo.callbacks.collapse_watch import _read
-
         cfg = configure(*WRONG, "diagnostics.max_dim=8", "diagnostics.sample=4", "max_epochs=1")
         parts = train.build(cfg, tmp_path)
-        seen = []
-
-        class Look(pl.Callback):
-            def on_train_epoch_end(self, trainer, pl_module):
-                seen.append(_read(trainer).dimensions)
-
-        parts.trainer.callbacks.append(Look())
         parts.trainer.fit(parts.model, datamodule=parts.data)
-        assert seen == [16]
+        (watch,) = (c for c in parts.trainer.callbacks if isinstance(c, CollapseWatch))
+        assert [reading.dimensions for reading in watch.readings] == [16]
 
     def test_switched_off_it_says_nothing(self, tmp_path, caplog):
         off = ["watch.gap_epochs=null", "watch.variance=0", "watch.erank=null", "max_epochs=2"]
