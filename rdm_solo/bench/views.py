@@ -6,8 +6,6 @@ JPEG files with ImageNet-100's, decoding included. solo-learn's crops are bicubi
 run asks ours for bicubic ones too; in memory ours are bilinear.
 """
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
@@ -22,20 +20,14 @@ from torchvision.datasets import ImageFolder
 
 from rdm_solo import data
 from rdm_solo.bench.timing import interleaved, ratio
-from rdm_solo.data import folders
 from rdm_solo.data.decoding import Decoder
-from rdm_solo.data.draws import generator
-from rdm_solo.data.loaders import EpochLoader, FileLoader, Loader
-from rdm_solo.data.views import Pipeline, Views
 from rdm_solo.methods import solo_learn
-
-SIZES = {32: 0.0, 224: 0.5}  # pixels of a view, and the probability of a blur
 
 
 def write_jpegs(root: Path, n: int, height: int = 375, width: int = 500) -> None:
     """``n`` pictures with detail at every scale, as photographs have, in two class folders."""
     for i in range(n):
-        draw, x = generator("picture", i), torch.zeros(3, height, width)
+        draw, x = data.generator("picture", i), torch.zeros(3, height, width)
         for cells in (4, 8, 16, 32, 64, 128, 256, 512):
             noise = torch.randn(1, 3, cells, cells, generator=draw) / cells**0.3
             x += F.interpolate(noise, (height, width), mode="bilinear", align_corners=False)[0]
@@ -45,7 +37,7 @@ def write_jpegs(root: Path, n: int, height: int = 375, width: int = 500) -> None
         Image.fromarray(pixels).save(folder / f"{i:05}.jpg", quality=90)
 
 
-def solo_learns(dataset: str, pipeline: Pipeline) -> Callable[[Any], list[torch.Tensor]]:
+def solo_learns(dataset: str, pipeline: data.Pipeline) -> Callable[[Any], list[torch.Tensor]]:
     """solo-learn's own augmentation, two views of a PIL image, with the settings of ours."""
     theirs: Any = solo_learn.augmentations()
     names = ("brightness", "contrast", "saturation", "hue")
@@ -79,57 +71,44 @@ def solo_learns(dataset: str, pipeline: Pipeline) -> Callable[[Any], list[torch.
     return theirs.prepare_n_crop_transform([one], [2])  # type: ignore[no-any-return]
 
 
-def in_memory(pipeline: Pipeline, n: int, batch: int) -> list[Callable[[], int]]:
+def in_memory(pipeline: data.Pipeline, n: int, batch: int) -> list[Callable[[], int]]:
     """solo-learn's pipeline and ours on ``n`` images of CIFAR's shape."""
-    part = data.synthetic(num_train=n, num_val=1, size=pipeline.size).train
-    arrays = part.images.permute(0, 2, 3, 1).contiguous().numpy()
+    source = data.synthetic(num_train=n, num_val=1, size=pipeline.size)
+    images = source.train.images.permute(0, 2, 3, 1).contiguous().numpy()
     transform = solo_learns("cifar10", pipeline)
 
     def theirs() -> int:
-        samples = [transform(Image.fromarray(pixels)) for pixels in arrays]
+        samples = [transform(Image.fromarray(pixels)) for pixels in images]
         return _count([torch.stack(view) for view in zip(*samples)])
 
-    loader = EpochLoader(
-        part, batch, mean=(0.5,) * 3, std=(0.25,) * 3, views=Views([pipeline]), drop_last=False
-    )
-    return [theirs, _epoch(loader)]
+    return [theirs, _epoch(source, pipeline, batch)]
 
 
-def from_files(pipeline: Pipeline, root: Path, batch: int) -> list[Callable[[], int]]:
+def from_files(pipeline: data.Pipeline, root: Path, batch: int) -> list[Callable[[], int]]:
     """solo-learn's pipeline and ours on the JPEGs of ``root``; and our workers' part of it."""
     folder: Any = solo_learn.augmentations().dataset_with_index(ImageFolder)
-    dataset = folder(root, solo_learns("imagenet100", pipeline))  # (index, views, label)
+    samples = folder(root, solo_learns("imagenet100", pipeline))  # (index, views, label)
+    source = data.folder(root, labels=True, interpolation="bicubic", workers=0)
+    decoder = Decoder(source.train, data.Views([pipeline]), seed=0)
+    numbers = range(len(samples))
+    batches = [list(numbers[low : low + batch]) for low in numbers[::batch]]
 
     def theirs() -> int:
-        seen = 0
-        for low in range(0, len(dataset), batch):
-            rows = [dataset[i][1] for i in range(low, min(low + batch, len(dataset)))]
-            seen += _count([torch.stack(view) for view in zip(*rows)])
-        return seen
-
-    source = folders.folder(root, labels=True, interpolation="bicubic", workers=0)
-    loader = FileLoader(
-        source.train,  # type: ignore[arg-type]
-        batch,
-        mean=source.mean,
-        std=source.std,
-        views=Views([pipeline]),
-        drop_last=False,
-    )
-    decoder = Decoder(source.train, Views([pipeline]), seed=0)  # type: ignore[arg-type]
+        rows = ([samples[i][1] for i in batch] for batch in batches)
+        return sum(_count([torch.stack(view) for view in zip(*row)]) for row in rows)
 
     def crops_alone() -> int:
-        batches = range(0, len(dataset), batch)
-        parts = [decoder[0, list(range(low, min(low + batch, len(dataset))))] for low in batches]
-        return sum(_count(part.crops) for part in parts)
+        return sum(_count(decoder[0, batch].crops) for batch in batches)
 
-    return [theirs, _epoch(loader), crops_alone]
+    return [theirs, _epoch(source, pipeline, batch), crops_alone]
 
 
-def _epoch(loader: Loader) -> Callable[[], int]:
+def _epoch(source: data.Dataset, pipeline: data.Pipeline, batch: int) -> Callable[[], int]:
+    loader = data.loader(source, "train", batch, views=data.Views([pipeline]), drop_last=False)
+
     def run() -> int:
         loader.set_epoch(loader.epoch + 1)
-        return sum(_count(batch[1]) for batch in loader)
+        return sum(_count(views) for _, views, _ in loader)
 
     return run
 
@@ -142,20 +121,18 @@ def bench_views(runs: int, images: int = 64, batch: int = 32) -> None:
     """Print views per second of both, and the ratio round by round."""
     print(f"solo-learn {solo_learn.version()}; two views a sample, the same settings for both")
     print(f"{'views/s, one core':<32}{'solo-learn':>12}{'this':>10}{'ratio':>8}  min..max")
-    for size, blur in SIZES.items():
-        pipeline = Pipeline(size=size, blur=blur)
-        with tempfile.TemporaryDirectory() as folder:
-            if size == 32:
-                label, count = "32 px in memory", 16 * images
-                contestants = in_memory(pipeline, count, 256)
-            else:
-                label, count = "224 px from JPEG", images
-                write_jpegs(Path(folder), count)
-                contestants = from_files(pipeline, Path(folder), batch)
+    with tempfile.TemporaryDirectory() as folder:
+        write_jpegs(Path(folder), images)
+        small, large = data.Pipeline(size=32), data.Pipeline(size=224, blur=0.5)
+        for label, count, contestants in (
+            ("32 px in memory", 16 * images, in_memory(small, 16 * images, 256)),
+            ("224 px from JPEG", images, from_files(large, Path(folder), batch)),
+        ):
             seconds = interleaved(contestants, runs, "cpu")
-        for ours, what in zip(seconds[1:], (label, "  a worker's part, beside a GPU")):
-            middle, low, high = ratio(seconds[0], ours)
-            rates = [2 * count / statistics.median(s) for s in (seconds[0], ours)]
-            print(
-                f"{what:<32}{rates[0]:>12.0f}{rates[1]:>10.0f}{middle:>8.2f}  {low:.2f}..{high:.2f}"
-            )
+            for ours, what in zip(seconds[1:], (label, "  a worker's part, beside a GPU")):
+                middle, low, high = ratio(seconds[0], ours)
+                rates = [2 * count / statistics.median(s) for s in (seconds[0], ours)]
+                print(
+                    f"{what:<32}{rates[0]:>12.0f}{rates[1]:>10.0f}{middle:>8.2f}  "
+                    f"{low:.2f}..{high:.2f}"
+                )

@@ -1,22 +1,18 @@
 """Images, data sets, views and loaders."""
 
-from rdm_solo.data.draws import DRAWS, generator, random_rows
+from rdm_solo.data.draws import generator
 from rdm_solo.data.folders import folder, imagenet, imagenet100, imagenet100_classes
 from rdm_solo.data.images import DataError, Dataset, Files, Images, Reading
-from rdm_solo.data.loaders import EpochLoader, FileLoader, Loader, loader
+from rdm_solo.data.loaders import Loader, loader
 from rdm_solo.data.sources import cifar10, cifar100, digits, synthetic
-from rdm_solo.data.views import Parameters, Pipeline, Views
+from rdm_solo.data.views import Pipeline, Views
 
 __all__ = [
-    "DRAWS",
     "DataError",
     "Dataset",
-    "EpochLoader",
-    "FileLoader",
     "Files",
     "Images",
     "Loader",
-    "Parameters",
     "Pipeline",
     "Reading",
     "Views",
@@ -29,6 +25,5 @@ __all__ = [
     "imagenet100",
     "imagenet100_classes",
     "loader",
-    "random_rows",
     "synthetic",
 ]

@@ -1,7 +1,5 @@
 """Colour jitter, grey, blur and solarisation of a batch, each sample with its own parameters."""
 
-from __future__ import annotations
-
 import itertools
 
 import torch
@@ -9,8 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rdm_solo.data.geometry import match
-
-__all__ = ["blend", "blur", "color_jitter", "luma", "shift_hue", "solarize"]
 
 _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(4)
 

@@ -6,10 +6,9 @@ torchvision's default loader reads them: alpha is dropped, the orientation that 
 EXIF is ignored. Only 16-bit images are treated otherwise, scaled down instead of clipped to white.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -19,48 +18,50 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import Dataset as MapDataset
 
-from rdm_solo.data.images import Files, Reading
+from rdm_solo.data.images import DataError, Files, Reading
 from rdm_solo.data.views import Views
 
-__all__ = ["Decoded", "Decoder", "Task", "clean", "cut_views", "decode", "open_image", "resize_box"]
-
-TRIES = 100  # neighbours that are tried in the place of an unreadable image, one after the other
+TRIES = (
+    100  # an image and its neighbours that are tried, one after the other, until one is readable
+)
 
 # A large JPEG is decoded at half, a quarter or an eighth of its size where the sides of every crop
 # still have this many pixels for each pixel of its view.
 OVERSAMPLING = 2.0
-
-AT_ONCE = 16  # images whose crops are drawn together
 
 # An epoch, and the numbers of the images of one batch.
 Task = tuple[int, list[int]]
 
 
 class Decoded(NamedTuple):
-    """A decoded batch. ``slots`` are the places in the task that ``samples`` stand at.
+    """A decoded batch: numbers of the images, a tensor of crops for each view, and their draws.
 
-    ``crops`` has a tensor for each view, ``broken`` the path of each unreadable image and why.
+    ``broken`` says by path why an image was skipped.
     """
 
-    samples: list[int]
-    slots: list[int]
+    samples: Tensor
     crops: list[Tensor]
-    broken: list[tuple[str, str]]
+    uniforms: list[Tensor]
+    broken: dict[str, str]
 
 
 class Unreadable(Exception):
     """An image that cannot be decoded, and why."""
 
 
-def open_image(content: bytes) -> Image.Image:
-    """The image in a file's bytes, its header read and its pixels not yet.
+def open_image(path: Path) -> Image.Image:
+    """The image in a file, its header read and its pixels not yet.
 
     Whatever a decoder raises on garbage (OSError, SyntaxError, struct.error, ...) is Unreadable.
     """
+    content = b""
     try:
+        content = path.read_bytes()
         return Image.open(io.BytesIO(content))
     except UnidentifiedImageError as error:
         raise Unreadable("is no image" if content else "is empty") from error
+    except OSError as error:
+        raise Unreadable(f"cannot be read ({error.strerror or error})") from error
     except Exception as error:
         raise Unreadable(f"cannot be opened ({type(error).__name__}: {error})") from error
 
@@ -104,113 +105,85 @@ def clean(image: Image.Image, reading: Reading) -> Tensor:
     """The image as it is evaluated: shorter side resized, central square cut out."""
     x = decode(image, reading.channels)
     height, width = x.shape[1:]
-    short, side = min(height, width), reading.shorter_side
+    short, side = min(height, width), reading.resize or round(reading.image_size * 8 / 7)
     size = (int(side * height / short), int(side * width / short))
     x = resize_box(x, (0, 0, height, width), size, reading.interpolation)
-    top, left = (round((s - reading.size) / 2) for s in size)
-    return x[:, top : top + reading.size, left : left + reading.size]
+    top, left = (round((s - reading.image_size) / 2) for s in size)
+    return x[:, top : top + reading.image_size, left : left + reading.image_size]
 
 
 def cut_views(
-    image: Image.Image, boxes: Sequence[Sequence[int]], sizes: Sequence[int], reading: Reading
+    image: Image.Image, boxes: Tensor, sizes: Sequence[int], reading: Reading
 ) -> list[Tensor]:
-    """A crop for each view; ``boxes`` are in the image's own pixels."""
-    full_height, full_width = image.height, image.width
-    finest = min(min(box[2:]) / size for box, size in zip(boxes, sizes))
+    """A crop for each view; ``boxes`` (``(V, 4)``) are in the image's own pixels."""
+    height, width = image.height, image.width
+    finest = min(min(box[2:]) / size for box, size in zip(boxes.tolist(), sizes))
     fraction = next((r for r in (8, 4, 2) if finest >= r * OVERSAMPLING), 1)
     x = decode(image, reading.channels, fraction if image.format == "JPEG" else 1)
-    if x.shape[1:] != (full_height, full_width):
-        boxes = [_scaled(box, full_height, full_width, *x.shape[1:]) for box in boxes]
+    if x.shape[1:] != (height, width):
+        shrink = torch.tensor([x.shape[1] / height, x.shape[2] / width], dtype=torch.float64)
+        start = (boxes[:, :2] * shrink).round().long()
+        end = ((boxes[:, :2] + boxes[:, 2:]) * shrink).round().long()
+        boxes = torch.cat((start, end - start), 1)
     return [
-        resize_box(x, box, (size, size), reading.interpolation) for box, size in zip(boxes, sizes)
+        resize_box(x, box, (size, size), reading.interpolation)
+        for box, size in zip(boxes.tolist(), sizes)
     ]
 
 
-def _scaled(
-    box: Sequence[int], height: int, width: int, to_height: int, to_width: int
-) -> list[int]:
-    """A box of a large image in the pixels of its reduced version."""
-    ends = (
-        (box[0], box[0] + box[2], to_height / height),
-        (box[1], box[1] + box[3], to_width / width),
-    )
-    (top, bottom), (left, right) = ((round(a * s), round(b * s)) for a, b, s in ends)
-    return [top, left, bottom - top, right - left]
+class Decoder(MapDataset[Decoded | DataError]):
+    """The map-style data set of the workers: a task in, its decoded and cropped images out.
 
-
-class Decoder(MapDataset[Decoded]):
-    """The map-style data set of the workers: a task in, its decoded and cropped images out."""
+    An image that cannot be read makes the answer a DataError. It is returned and not raised, since
+    a DataLoader would put a worker's traceback into the sentence.
+    """
 
     def __init__(self, files: Files, views: Views | None, seed: int) -> None:
         self.files, self.views, self.seed = files, views, seed
 
-    def __getitem__(self, task: Task) -> Decoded:
-        epoch, samples = task
-        broken: dict[int, str] = {}
+    def __getitem__(self, task: Task) -> Decoded | DataError:
+        epoch, wanted = task
+        skip = self.files.reading.skip_broken
+        tries = min(TRIES, len(self.files)) if skip and self.views else 1
+        tables = self.views.uniforms(wanted, self.seed, epoch) if self.views else []
+        broken: dict[str, str] = {}
         shown: list[tuple[int, int, list[Tensor]]] = []
-        for low in range(0, len(samples), AT_ONCE):
-            wanted = samples[low : low + AT_ONCE]
-            opened = [self._open(sample, broken) for sample in wanted]
-            boxes = self._boxes(epoch, wanted, opened)
-            for slot, (sample, image) in enumerate(zip(wanted, opened)):
-                crops = self._cut(sample, image, boxes[slot], broken)
-                if crops is None and self.views and self.files.reading.skip_broken:
-                    sample, crops = self._neighbour(epoch, sample, broken)
-                if crops is not None:
-                    shown.append((sample, low + slot, crops))
-        views = [torch.stack(view) for view in zip(*(crops for _, _, crops in shown))]
-        found = [(str(self.files.path(sample)), why) for sample, why in broken.items()]
-        return Decoded([s for s, _, _ in shown], [s for _, s, _ in shown], views, found)
+        for slot, first in enumerate(wanted):
+            draws = [table[slot : slot + 1] for table in tables]
+            for sample in range(first, first + tries):
+                crops = self._cut(sample % len(self.files), draws, broken)
+                if crops:
+                    shown.append((slot, sample % len(self.files), crops))
+                    break
+            if broken and not skip:
+                path, why = next(iter(broken.items()))
+                return DataError(
+                    f"{path} {why}: repair or remove it, or set dataset.skip_broken=true to go on "
+                    "without such images"
+                )
+        if not shown or (self.views and len(shown) < len(wanted)):
+            path, why = next(iter(broken.items()))
+            return DataError(
+                f"{path} {why}, and {len(broken) - 1} images near it cannot be read either: too "
+                "many for dataset.skip_broken=true"
+            )
+        slots, samples, images = zip(*shown)
+        crops = [torch.stack(view) for view in zip(*images)]
+        return Decoded(torch.tensor(samples), crops, [u[list(slots)] for u in tables], broken)
 
-    def _neighbour(
-        self, epoch: int, sample: int, broken: dict[int, str]
-    ) -> tuple[int, list[Tensor] | None]:
-        """The next readable image after ``sample``, cut as the draws of ``sample`` say."""
-        for step in range(1, min(TRIES, len(self.files))):
-            other = (sample + step) % len(self.files)
-            image = self._open(other, broken)
-            crops = self._cut(other, image, self._boxes(epoch, [sample], [image])[0], broken)
-            if crops is not None:
-                return other, crops
-        return sample, None
-
-    def _open(self, sample: int, broken: dict[int, str]) -> Image.Image | None:
-        if sample in broken:
-            return None
+    def _cut(self, sample: int, draws: list[Tensor], broken: dict[str, str]) -> list[Tensor]:
+        """The crops of an image; none, and an entry in ``broken``, where it cannot be read."""
+        path = self.files.path(sample)
+        if str(path) in broken:
+            return []
         try:
-            return open_image(self.files.path(sample).read_bytes())
-        except Unreadable as error:
-            broken[sample] = str(error)
-        except OSError as error:
-            broken[sample] = f"cannot be read ({error.strerror or error})"
-        return None
-
-    def _boxes(
-        self, epoch: int, samples: list[int], images: Sequence[Image.Image | None]
-    ) -> list[list[list[int]]]:
-        """For each image a box for each view; one that could not be opened gets none that count."""
-        if self.views is None:
-            return [[] for _ in samples]
-        height = torch.tensor([image.height if image else 1 for image in images])
-        width = torch.tensor([image.width if image else 1 for image in images])
-        rows = self.views.uniforms(samples, self.seed, epoch)
-        boxes = [self.views.pipeline(v).boxes(u, height, width) for v, u in enumerate(rows)]
-        return torch.stack(boxes, 1).tolist()
-
-    def _cut(
-        self,
-        sample: int,
-        image: Image.Image | None,
-        boxes: list[list[int]],
-        broken: dict[int, str],
-    ) -> list[Tensor] | None:
-        if image is None:
-            return None
-        try:
+            image = open_image(path)
             if self.views is None:
                 return [clean(image, self.files.reading)]
-            sizes = [self.views.pipeline(v).size for v in range(self.views.num_crops)]
-            return cut_views(image, boxes, sizes, self.files.reading)
+            each, height, width = self.views.each, image.height, image.width
+            boxes = [view.boxes(u, height, width) for view, u in zip(each, draws)]
+            sizes = [view.size for view in each]
+            return cut_views(image, torch.cat(boxes), sizes, self.files.reading)
         except Unreadable as error:
-            broken[sample] = str(error)
-            return None
+            broken[str(path)] = str(error)
+            return []

@@ -1,15 +1,11 @@
 """Uniform random numbers that depend on seed, epoch, view and sample alone."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
-
-__all__ = ["DRAWS", "generator", "random_rows"]
 
 # Columns of a row. The first TRIES are areas of a crop, the next TRIES aspect ratios, and FACTORS
 # and the three after it the strengths of the jitter. Every pipeline reads the same columns, so

@@ -1,7 +1,5 @@
 """Crops, resizing, flips and rotations of a batch, each sample with its own parameters."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -10,8 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rdm_solo.data.draws import LEFT, TOP, TRIES
-
-__all__ = ["crop_boxes", "crop_resize", "match"]
 
 
 def crop_boxes(

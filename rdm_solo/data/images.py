@@ -1,7 +1,5 @@
 """Images in memory or in files, and data sets of them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,55 +12,13 @@ from torch import Tensor
 
 from rdm_solo.messages import check_choice, check_number, check_switch, check_whole
 
-__all__ = [
-    "DataError",
-    "Dataset",
-    "Files",
-    "Images",
-    "Reading",
-    "check_moments",
-    "check_side",
-    "path_of",
-]
+# Smallest and largest side of an image in pixels. Crops, rotations and blurs of fewer show nothing,
+# and a batch of more fits into no memory.
+SIDES = 4, 4096
 
 
 class DataError(ValueError):
     """A data set is not where the configuration says, or cannot be read."""
-
-
-# Sides of an image in pixels. Crops, rotations and blurs of fewer show nothing, and a batch of more
-# fits into no memory.
-SMALLEST, LARGEST = 4, 4096
-
-
-def check_side(name: str, value: object) -> None:
-    """Refuse a side of an image or view that is too small to be cropped, or far too large.
-
-    >>> check_side("dataset.image_size", 1)
-    Traceback (most recent call last):
-    ValueError: dataset.image_size must be a whole number from 4 to 4096, got 1.
-    """
-    check_whole(name, value, SMALLEST, LARGEST)
-
-
-def check_moments(
-    mean: Sequence[float], std: Sequence[float], channels: int
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation as tuples of a number for each channel.
-
-    >>> check_moments([0.5], [0.0], 1)
-    Traceback (most recent call last):
-    ValueError: dataset.std must be a number above 0, got 0.0.
-    """
-    for name, values in (("mean", mean), ("std", std)):
-        if not isinstance(values, (list, tuple)) or len(values) != channels:
-            raise ValueError(
-                f"dataset.{name} must be a list of {channels} numbers, one for each channel "
-                f"(dataset.channels), got {values!r}."
-            )
-        for value in values:
-            check_number(f"dataset.{name}", value, above=0 if name == "std" else None)
-    return tuple(mean), tuple(std)
 
 
 def path_of(name: str, value: object) -> Path:
@@ -88,24 +44,13 @@ class Images:
     labels: Tensor
 
     def __post_init__(self) -> None:
-        if self.images.ndim != 4 or self.images.dtype != torch.uint8:
+        x, y = self.images, self.labels
+        bytes_of_images = x.ndim == 4 and x.dtype == torch.uint8 and x.numel() > 0
+        if not bytes_of_images or y.dtype != torch.int64 or y.shape != x.shape[:1]:
             raise ValueError(
-                "images must be uint8 of shape (N, C, H, W), got "
-                f"{self.images.dtype} of shape {tuple(self.images.shape)}"
-            )
-        if self.labels.ndim != 1 or self.labels.dtype != torch.int64:
-            raise ValueError(
-                "labels must be int64 of shape (N,), got "
-                f"{self.labels.dtype} of shape {tuple(self.labels.shape)}"
-            )
-        if len(self.images) != len(self.labels):
-            raise ValueError(
-                f"a data set needs one label for each image, got {len(self.images)} images and "
-                f"{len(self.labels)} labels"
-            )
-        if self.images.numel() == 0:
-            raise ValueError(
-                f"a data set needs at least one image, got shape {tuple(self.images.shape)}"
+                "images must be uint8 of shape (N, C, H, W), at least one, and labels int64 of "
+                f"shape (N,), got {x.dtype} of shape {tuple(x.shape)} and {y.dtype} of shape "
+                f"{tuple(y.shape)}"
             )
 
     def __len__(self) -> int:
@@ -116,48 +61,13 @@ class Images:
         return self.images.shape[1]
 
 
-@dataclass(frozen=True, eq=False)
-class Dataset:
-    """A training and a validation set, in memory or as files.
-
-    Args:
-        name: what results are filed under.
-        train: images to pretrain on.
-        val: images to evaluate on; ``None`` where there are none.
-        num_classes: labels run from 0 to ``num_classes - 1``.
-        mean: of each channel, with values between 0 and 1.
-        std: likewise.
-        labelled: whether labels mean anything; without, they are 0, and accuracies are left out.
-    """
-
-    name: str
-    train: Images | Files
-    val: Images | Files | None
-    num_classes: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    labelled: bool = True
-
-    def __post_init__(self) -> None:
-        check_moments(self.mean, self.std, self.train.channels)
-        for part, split in (("train", self.train), ("val", self.val)):
-            if split is None:
-                continue
-            low, high = int(split.labels.min()), int(split.labels.max())
-            if low < 0 or high >= self.num_classes:
-                raise ValueError(
-                    f"num_classes={self.num_classes} allows labels from 0 to "
-                    f"{self.num_classes - 1}, got {low} to {high} in {self.name}'s {part} set"
-                )
-
-
 @dataclass(frozen=True)
 class Reading:
     """How files become pixels.
 
     Args:
-        size: side of a clean image (validation, kNN) in pixels.
-        resize: its shorter side before the central crop; by default 8/7 of ``size``.
+        image_size: side of a clean image (validation, kNN) in pixels.
+        resize: its shorter side before the central crop; by default 8/7 of ``image_size``.
         channels: 3 reads everything as RGB, 1 as grey.
         interpolation: ``bilinear`` or ``bicubic``, both antialiased.
         workers: processes that decode for one training process; 0 decodes in the process itself,
@@ -165,7 +75,7 @@ class Reading:
         skip_broken: put the next readable image in the place of one that cannot be read.
     """
 
-    size: int = 224
+    image_size: int = 224
     resize: int | None = None
     channels: int = 3
     interpolation: str = "bilinear"
@@ -174,24 +84,20 @@ class Reading:
 
     def __post_init__(self) -> None:
         check_switch("dataset.skip_broken", self.skip_broken)
-        check_side("dataset.image_size", self.size)
+        check_whole("dataset.image_size", self.image_size, *SIDES)
         if self.resize is not None:
-            check_whole("dataset.resize", self.resize, self.size, 2 * LARGEST, alternative="null")
+            most = 2 * SIDES[1]
+            check_whole("dataset.resize", self.resize, self.image_size, most, alternative="null")
         if self.workers is not None:
             check_whole("dataset.workers", self.workers, 0, 1024, alternative="null")
         if self.channels not in (1, 3):
             raise ValueError(f"dataset.channels must be 3 or 1, got {self.channels!r}.")
         check_choice("dataset.interpolation", self.interpolation, ("bilinear", "bicubic"))
 
-    @property
-    def shorter_side(self) -> int:
-        """Pixels of a clean image's shorter side before the crop."""
-        return round(self.size * 8 / 7) if self.resize is None else self.resize
-
 
 @dataclass(frozen=True, eq=False)
 class Files:
-    """Image files and their labels; the counterpart of :class:`rdm_solo.data.Images` on disk.
+    """Image files and their labels; the counterpart of `Images` on disk.
 
     Names are one array of bytes, which worker processes share; a list of a million strings would
     be copied into each of them page by page.
@@ -218,3 +124,43 @@ class Files:
     def path(self, index: int) -> Path:
         """Where image number ``index`` lies."""
         return self.root / os.fsdecode(bytes(self.names[index]))
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A training and a validation set, in memory or as files.
+
+    Args:
+        name: what results are filed under.
+        train: images to pretrain on.
+        val: images to evaluate on; ``None`` where there are none.
+        num_classes: labels run from 0 to ``num_classes - 1``.
+        mean: of each channel, with values between 0 and 1.
+        std: likewise.
+        labelled: whether labels mean anything; without, they are 0, and accuracies are left out.
+    """
+
+    name: str
+    train: Images | Files
+    val: Images | Files | None
+    num_classes: int
+    mean: Sequence[float]
+    std: Sequence[float]
+    labelled: bool = True
+
+    def __post_init__(self) -> None:
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if not isinstance(values, (list, tuple)) or len(values) != self.train.channels:
+                raise ValueError(
+                    f"dataset.{name} must be a list of {self.train.channels} numbers, one for each "
+                    f"channel (dataset.channels), got {values!r}."
+                )
+            for value in values:
+                check_number(f"dataset.{name}", value, above=0 if name == "std" else None)
+        for part in (self.train, self.val or self.train):
+            low, high = int(part.labels.min()), int(part.labels.max())
+            if low < 0 or high >= self.num_classes:
+                raise ValueError(
+                    f"num_classes={self.num_classes} allows labels from 0 to "
+                    f"{self.num_classes - 1}, got {low} to {high} in {self.name}"
+                )

@@ -1,7 +1,5 @@
 """Data sets that fit into memory: digits, CIFAR-10, CIFAR-100, generated images."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rdm_solo.data.draws import generator
-from rdm_solo.data.images import DataError, Dataset, Images, check_side, path_of
+from rdm_solo.data.images import SIDES, DataError, Dataset, Images, path_of
 from rdm_solo.messages import check_switch, check_whole
-
-__all__ = ["cifar10", "cifar100", "digits", "synthetic"]
 
 
 def digits() -> Dataset:
@@ -50,10 +46,7 @@ def cifar10(root: str | Path, download: bool = False) -> Dataset:
 
 
 def cifar100(root: str | Path, download: bool = False) -> Dataset:
-    """CIFAR-100 from the folder ``root`` that holds ``cifar-100-python``.
-
-    With ``download`` it is fetched into ``root`` first, unless it is there already.
-    """
+    """CIFAR-100 from the folder ``root`` that holds ``cifar-100-python``, as `cifar10`."""
     from torchvision.datasets import CIFAR100
 
     moments = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
@@ -69,40 +62,30 @@ def _cifar(source: Any, root: str | Path, download: bool) -> tuple[Images, Image
         try:
             part = source(str(root), train=train, download=download and train)
         except (OSError, RuntimeError, EOFError) as error:
-            raise DataError(_cifar_fault(source, root, download, error)) from error
+            fault, remedy = _first_fault(source, root), "set dataset.download=true to fetch them"
+            if download:
+                fault = f"{source.url} could not be fetched: {type(error).__name__}: {error}"
+                remedy = "fetch them elsewhere"
+            raise DataError(
+                f"dataset.root={root} holds no intact {source.base_folder} ({fault or error}): "
+                f"{remedy}, or point dataset.root at a folder that holds them"
+            ) from error
         # torchvision hands out height, width, channel.
         images = torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous()
         parts.append(Images(images, torch.tensor(part.targets, dtype=torch.int64)))
     return parts[0], parts[1]
 
 
-def _cifar_fault(source: Any, root: Path, download: bool, error: Exception) -> str:
-    """What is wrong with CIFAR's files, and what to do about it."""
+def _first_fault(source: Any, root: Path) -> str:
+    """The first of CIFAR's files that is not as its authors published it."""
     from torchvision.datasets.utils import check_integrity  # type: ignore[import-untyped, unused-ignore]
 
-    folder, reason = root / source.base_folder, str(error).rstrip(".")
-    if download:
-        return (
-            f"dataset.download=true failed to fetch {source.url} into dataset.root={root} "
-            f"({type(error).__name__}: {reason}): fetch it elsewhere, or point dataset.root "
-            f"at a folder that holds {source.base_folder}"
-        )
-    if not folder.is_dir():
-        return (
-            f"dataset.root={root} holds no {source.base_folder} (looked at {folder.absolute()}): "
-            "set dataset.download=true, or point dataset.root at the folder that holds "
-            f"{source.base_folder}"
-        )
     meta = [source.meta["filename"], source.meta["md5"]]
     for name, md5 in (*source.train_list, *source.test_list, meta):
-        if not check_integrity(folder / name, md5):
-            state = "does not match its checksum" if (folder / name).exists() else "is missing"
-            reason = f"{folder / name} {state}"
-            break
-    return (
-        f"{reason}: set dataset.download=true to fetch it again, or point dataset.root at an "
-        "intact copy"
-    )
+        path = root.absolute() / source.base_folder / name
+        if not check_integrity(path, md5):
+            return f"{path} {'does not match its checksum' if path.exists() else 'is missing'}"
+    return ""
 
 
 def synthetic(
@@ -120,11 +103,11 @@ def synthetic(
     >>> synthetic(num_train=8, num_val=4, size=16).train.images.shape
     torch.Size([8, 3, 16, 16])
     """
-    counts = {"num_train": num_train, "num_val": num_val, "num_classes": num_classes}
-    for name, value in counts.items():
-        check_whole(f"dataset.{name}", value, 1)
+    check_whole("dataset.num_train", num_train, 1)
+    check_whole("dataset.num_val", num_val, 1)
+    check_whole("dataset.num_classes", num_classes, 1)
     check_whole("dataset.channels", channels, 1, 1024)
-    check_side("dataset.image_size", size)
+    check_whole("dataset.image_size", size, *SIDES)
 
     def smooth(n: int, draw: torch.Generator) -> Tensor:
         coarse = torch.randn(n, channels, 4, 4, generator=draw)

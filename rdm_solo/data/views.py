@@ -1,17 +1,15 @@
 """Batched augmentation in which every sample has its own draw.
 
-A :class:`Pipeline` turns ``n`` images and an ``(n, DRAWS)`` table of uniform numbers into ``n``
-views. It is a deterministic function of both, row by row: what a sample becomes does not depend
-on its neighbours, so neither on the batch size nor on the number of processes. Operations and
-distributions are those of torchvision's ``RandomResizedCrop``, ``RandomHorizontalFlip``,
-``ColorJitter``, ``RandomGrayscale``, ``GaussianBlur`` and ``RandomSolarize``, in this order.
+A `Pipeline` turns ``n`` images and an ``(n, DRAWS)`` table of uniform numbers into ``n`` views, a
+deterministic function of both, row by row: what a sample becomes depends neither on its neighbours
+nor on the batch size or the number of processes. Operations and distributions are those of
+torchvision's ``RandomResizedCrop``, ``RandomHorizontalFlip``, ``ColorJitter``, ``RandomGrayscale``,
+``GaussianBlur`` and ``RandomSolarize``, in this order.
 
 The table stays on the CPU. Which samples an operation applies to is therefore known on the host,
 and a GPU is never asked (and never waited for). Images are processed by elementwise operations,
 gathers and one ``grid_sample``, no matrix product: neither TF32 nor autocast can blur them.
 """
-
-from __future__ import annotations
 
 import itertools
 import math
@@ -24,17 +22,14 @@ from torch import Tensor
 
 from rdm_solo.data import draws
 from rdm_solo.data.colour import blur, color_jitter, luma, solarize
-from rdm_solo.data.draws import DRAWS, random_rows
 from rdm_solo.data.geometry import crop_boxes, crop_resize
-from rdm_solo.data.images import check_side
+from rdm_solo.data.images import SIDES
 from rdm_solo.messages import check_number, check_whole
-
-__all__ = ["Parameters", "Pipeline", "Views"]
 
 ORDERS = torch.tensor(list(itertools.permutations(range(4))))  # of the jitter's operations
 
 # A CPU works through a batch in pieces whose images stay near its cache.
-_PIECE_VALUES = 128 * 3 * 32 * 32
+PIECE_VALUES = 128 * 3 * 32 * 32
 
 
 class Parameters(NamedTuple):
@@ -61,7 +56,7 @@ class Pipeline:
     ``i`` alone. Images that are not RGB skip saturation, hue and grey.
 
     >>> pipeline = Pipeline(size=16, crop_scale=(0.5, 1.0))
-    >>> pipeline(torch.rand(4, 3, 32, 32), torch.rand(4, DRAWS)).shape
+    >>> pipeline(torch.rand(4, 3, 32, 32), torch.rand(4, draws.DRAWS)).shape
     torch.Size([4, 3, 16, 16])
 
     Args:
@@ -101,7 +96,7 @@ class Pipeline:
     rotate: float = 0.0
 
     def __post_init__(self) -> None:
-        check_side("size (dataset.image_size)", self.size)
+        check_whole("size (dataset.image_size)", self.size, *SIDES)
         check_whole("num_crops", self.num_crops, 1)
         for name in ("flip", "jitter", "grey", "blur", "solarize", "solarize_threshold"):
             check_number(name, getattr(self, name), 0, 1)
@@ -109,25 +104,16 @@ class Pipeline:
             check_number(name, getattr(self, name), 0)
         check_number("hue", self.hue, 0, 0.5)
         for name, largest in (("crop_scale", 1.0), ("crop_ratio", None), ("blur_sigma", None)):
-            # A YAML list arrives as a list type of its own; a tuple keeps this object hashable.
-            object.__setattr__(self, name, _check_range(name, getattr(self, name), largest))
+            object.__setattr__(self, name, _two_numbers(name, getattr(self, name), largest))
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
-        if x.ndim != 4 or not x.is_floating_point():
+        if x.ndim != 4 or not x.is_floating_point() or u.shape != (len(x), draws.DRAWS):
             raise ValueError(
-                f"a pipeline takes floating-point images of shape (n, C, H, W), got {x.dtype} of "
-                f"shape {tuple(x.shape)}"
+                "a pipeline takes floating-point images of shape (n, C, H, W) and uniform numbers "
+                f"of shape (n, {draws.DRAWS}), got {x.dtype} of shape {tuple(x.shape)} and "
+                f"{tuple(u.shape)}"
             )
-        if u.shape != (len(x), DRAWS) or u.device.type != "cpu":
-            raise ValueError(
-                f"a pipeline takes a CPU table of {len(x)} x {DRAWS} uniform numbers for "
-                f"{len(x)} images, got {tuple(u.shape)} on {u.device}"
-            )
-        n, channels, height, width = x.shape
-        if n == 0:
-            return x.new_empty(0, channels, self.size, self.size)
-        with torch.no_grad():
-            return self._in_pieces(self._views, x, self.parameters(u, height, width))
+        return self._in_pieces(self._whole_view, x, u)
 
     def finish(self, crops: Tensor, u: Tensor) -> Tensor:
         """The rest of a view after its crop: bytes ``(n, C, size, size)`` to floats in [0, 1].
@@ -135,30 +121,11 @@ class Pipeline:
         For files, whose crops are cut where they are decoded: from the boxes of `boxes` and the
         same ``u``.
         """
-        if crops.dtype != torch.uint8 or crops.shape[2:] != (self.size, self.size):
-            raise ValueError(
-                f"a pipeline of size={self.size} finishes uint8 crops of that size, got "
-                f"{crops.dtype} of shape {tuple(crops.shape)}"
-            )
-        with torch.no_grad():
-            drawn = self.parameters(u, self.size, self.size)
-            return self._in_pieces(self._finish, crops, drawn)
+        return self._in_pieces(self._after_the_crop, crops, u)
 
-    def boxes(self, u: Tensor, height: int | Tensor, width: int | Tensor) -> Tensor:
+    def boxes(self, u: Tensor, height: int, width: int) -> Tensor:
         """The crops that the rows of ``u`` mean; see `crop_boxes`."""
         return crop_boxes(u, height, width, self.crop_scale, self.crop_ratio)
-
-    def _in_pieces(
-        self, apply: Callable[[Tensor, Parameters], Tensor], x: Tensor, drawn: Parameters
-    ) -> Tensor:
-        n, piece = len(x), len(x)
-        if x.device.type == "cpu":
-            piece = max(1, _PIECE_VALUES // (x.shape[1] * self.size**2))
-        views = [
-            apply(x[low : low + piece], Parameters(*(p[low : low + piece] for p in drawn)))
-            for low in range(0, n, piece)
-        ]
-        return torch.cat(views) if len(views) > 1 else views[0]
 
     def parameters(self, u: Tensor, height: int, width: int) -> Parameters:
         """What the rows of ``u`` mean for images of ``height`` by ``width`` pixels."""
@@ -180,12 +147,22 @@ class Pipeline:
             solarize=u[:, draws.SOLARIZE] < self.solarize,
         )
 
-    def _views(self, x: Tensor, drawn: Parameters) -> Tensor:
-        flip = drawn.flip if self.flip else None
-        angle = drawn.angle if self.rotate else None
-        return self._recolour(crop_resize(x, drawn.boxes, self.size, flip, angle), drawn)
+    @torch.no_grad()
+    def _in_pieces(self, make: Callable[[Tensor, Tensor], Tensor], x: Tensor, u: Tensor) -> Tensor:
+        piece = len(x)
+        if x.device.type == "cpu":
+            piece = max(1, PIECE_VALUES // (x.shape[1] * self.size**2))
+        return torch.cat(
+            [make(*rows) for rows in zip(torch.split(x, piece), torch.split(u, piece))]
+        )
 
-    def _finish(self, crops: Tensor, drawn: Parameters) -> Tensor:
+    def _whole_view(self, x: Tensor, u: Tensor) -> Tensor:
+        drawn = self.parameters(u, *x.shape[2:])
+        angle = drawn.angle if self.rotate else None
+        return self._recolour(crop_resize(x, drawn.boxes, self.size, drawn.flip, angle), drawn)
+
+    def _after_the_crop(self, crops: Tensor, u: Tensor) -> Tensor:
+        drawn = self.parameters(u, self.size, self.size)
         x = crops.float().div_(255)
         if self.rotate:
             whole = torch.tensor([[0, 0, self.size, self.size]]).expand(len(x), 4)
@@ -207,48 +184,34 @@ class Views:
     """The views of a sample: each pipeline's, one after the other.
 
     One pipeline with ``num_crops=2`` is a symmetric pair, two with ``num_crops=1`` an asymmetric
-    one, and further pipelines of a smaller ``size`` make multi-crop.
+    one, and further pipelines of a smaller ``size`` make multi-crop. ``each`` holds the pipeline of
+    each view.
 
     >>> views = Views([Pipeline(size=32), Pipeline(size=16, num_crops=6)])
-    >>> views.num_crops, views.num_large_crops, views.num_small_crops
+    >>> len(views.each), views.num_large_crops, views.num_small_crops
     (8, 2, 6)
     >>> u = views.uniforms(range(5), seed=0, epoch=3)
-    >>> views.view(torch.rand(5, 3, 32, 32), 7, u[7]).shape
+    >>> views.each[7](torch.rand(5, 3, 32, 32), u[7]).shape
     torch.Size([5, 3, 16, 16])
     """
 
     def __init__(self, pipelines: Sequence[Pipeline]) -> None:
-        self.pipelines = tuple(pipelines)
-        if not self.pipelines:
-            raise ValueError("views.pipelines is empty: give at least one Pipeline")
-        strangers = [type(p).__name__ for p in self.pipelines if not isinstance(p, Pipeline)]
-        if strangers:
+        listed = list(pipelines) if isinstance(pipelines, Sequence) else []
+        if not listed or not all(isinstance(p, Pipeline) for p in listed):
             raise ValueError(
-                f"views.pipelines holds {', '.join(strangers)}: give Pipeline objects (in YAML, "
-                "put `_convert_: all` beside the _target_ of the views)"
+                f"dataset.views.pipelines must be a list of Pipelines, got {pipelines!r:.80} (in "
+                "YAML, put `_convert_: all` beside the _target_ of the views)"
             )
-        sizes = [pipeline.size for pipeline in self.pipelines]
+        sizes = [pipeline.size for pipeline in listed]
         if sizes != sorted(sizes, reverse=True):
             raise ValueError(
-                f"views.pipelines has sizes {sizes}: list the largest first, since methods take "
-                "the first views for the large ones"
+                f"dataset.views.pipelines has sizes {sizes}: list the largest first, since methods "
+                "take the first views for the large ones"
             )
-        self._pipeline_of = [p for p in self.pipelines for _ in range(p.num_crops)]
-
-    @property
-    def num_crops(self) -> int:
-        """Views of a sample, all pipelines together."""
-        return len(self._pipeline_of)
-
-    @property
-    def num_large_crops(self) -> int:
-        """Views of the largest size."""
-        return sum(p.size == self.pipelines[0].size for p in self._pipeline_of)
-
-    @property
-    def num_small_crops(self) -> int:
-        """Views below the largest size."""
-        return self.num_crops - self.num_large_crops
+        self.pipelines = listed
+        self.each = [pipeline for pipeline in listed for _ in range(pipeline.num_crops)]
+        self.num_large_crops = sum(pipeline.size == sizes[0] for pipeline in self.each)
+        self.num_small_crops = len(self.each) - self.num_large_crops
 
     def uniforms(self, samples: Sequence[int] | Tensor, seed: int, epoch: int) -> list[Tensor]:
         """For each view an ``(n, DRAWS)`` table of uniform numbers, a row for each of ``samples``.
@@ -256,18 +219,8 @@ class Views:
         A row depends on the seed, the epoch, the view and the sample's number alone. Images in
         memory and in files use the same ones.
         """
-        return [
-            random_rows(samples, seed, epoch, view, "rows")
-            for view in range(len(self._pipeline_of))
-        ]
-
-    def pipeline(self, index: int) -> Pipeline:
-        """The pipeline that makes view number ``index``."""
-        return self._pipeline_of[index]
-
-    def view(self, x: Tensor, index: int, u: Tensor) -> Tensor:
-        """View number ``index`` of the images ``x``, made from the uniform numbers ``u``."""
-        return self._pipeline_of[index](x, u)
+        views = range(len(self.each))
+        return [draws.random_rows(samples, seed, epoch, view, "rows") for view in views]
 
 
 def _where(chosen: Tensor, transform: Callable[..., Tensor], x: Tensor, *columns: Tensor) -> Tensor:
@@ -282,7 +235,7 @@ def _where(chosen: Tensor, transform: Callable[..., Tensor], x: Tensor, *columns
     return x.index_copy_(0, place, transform(picked, *(column[rows] for column in columns)))
 
 
-def _check_range(name: str, value: Sequence[float], largest: float | None) -> tuple[float, float]:
+def _two_numbers(name: str, value: Sequence[float], largest: float | None) -> tuple[float, float]:
     try:
         low, high = (float(v) for v in value)
     except (TypeError, ValueError):

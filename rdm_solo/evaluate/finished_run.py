@@ -109,8 +109,6 @@ def load(run: Run, device: str = "cpu", batch_size: int | None = None) -> Finish
         seed=full.seed,
         device=home,
         expand_channels=solo_learn.input_channels(full),
-        rank=0,
-        world_size=1,
     )
     return FinishedRun(model, batches, epoch, None if queue is None else queue.to(home))
 

@@ -90,11 +90,7 @@ def untrained(seed: int | None) -> dict[str, float]:
         pl.seed_everything(seed, verbose=False)
         cfg, _ = derived_values.derive(cli.compose("config", SHARED), dataset, 2, 0)
         backbone = methods.build(cfg).backbone.eval()
-    loaders = (
-        data.EpochLoader(part, 512, mean=dataset.mean, std=dataset.std)
-        for part in (dataset.train, dataset.val)
-    )
-    return accuracies(backbone, *loaders)
+    return accuracies(backbone, *(data.loader(dataset, part, 512) for part in ("train", "val")))
 
 
 def folder_of(row: str, seed: int, root: Path) -> Path:

@@ -1,13 +1,9 @@
-"""The loaders of a run, on the device that trains."""
-
-from __future__ import annotations
+"""The data set, the views and the loaders of a run."""
 
 from rdm_solo.data.images import Dataset
 from rdm_solo.data.loaders import Loader, loader
 from rdm_solo.data.views import Views
 from rdm_solo.lightning import pl
-
-__all__ = ["DataModule", "check_parts"]
 
 
 def check_parts(dataset: object, views: object) -> None:
@@ -15,8 +11,8 @@ def check_parts(dataset: object, views: object) -> None:
     for name, made, kind in (("source", dataset, Dataset), ("views", views, Views)):
         if not isinstance(made, kind):
             raise ValueError(
-                f"dataset.{name} must name a function that returns a rdm_solo.data.{kind.__name__}"
-                f" (its _target_), got {made!r:.80}."
+                f"dataset.{name} must name a function that returns a rdm_solo.data.{kind.__name__} "
+                f"(its _target_), got {made!r:.80}."
             )
 
 
@@ -32,23 +28,15 @@ class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]
         expand_channels: int | None = None,
     ) -> None:
         super().__init__()
-        self.dataset, self.views = dataset, views
-        self.batch_size, self.seed = batch_size, seed
-        self.expand_channels = expand_channels
+        self.dataset, self.views, self.batch_size = dataset, views, batch_size
+        self.options = {"seed": seed, "expand_channels": expand_channels}
         self._memory: Loader | None = None
         # Refuses now, with a sentence, what could not be loaded when training starts.
-        loader(dataset, "train", batch_size, views=views, expand_channels=expand_channels)
+        loader(dataset, "train", batch_size, views=views, **self.options)
 
     def _loader(self, part: str, batch_size: int, views: Views | None = None) -> Loader:
-        return loader(
-            self.dataset,
-            part,
-            batch_size,
-            views=views,
-            seed=self.seed,
-            device=self.trainer.strategy.root_device,
-            expand_channels=self.expand_channels,
-        )
+        device = self.trainer.strategy.root_device
+        return loader(self.dataset, part, batch_size, views=views, device=device, **self.options)
 
     def train_dataloader(self) -> Loader:
         return self._loader("train", self.batch_size, self.views)
@@ -61,6 +49,5 @@ class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]
 
     def memory_dataloader(self) -> Loader:
         """Clean training images, in order; the same loader each time, so they are copied once."""
-        if self._memory is None:
-            self._memory = self._loader("train", 512)
+        self._memory = self._memory or self._loader("train", 512)
         return self._memory

@@ -87,7 +87,8 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     from rdm_solo.train import checks, datamodule, derived_values, resuming
 
     checks.check(cfg)
-    dataset, views = instantiate(cfg.dataset.source), instantiate(cfg.dataset.views)
+    parts = (cfg.dataset.source, cfg.dataset.views)
+    dataset, views = (instantiate(part) if OmegaConf.is_dict(part) else part for part in parts)
     datamodule.check_parts(dataset, views)
     full, derived = derived_values.derive(
         cfg, dataset, views.num_large_crops, views.num_small_crops
@@ -145,17 +146,18 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
 
 
 def instantiate(node: Any, **options: Any) -> Any:
-    """What the node's ``_target_`` makes; its own ValueError or ImportError where it refuses."""
+    """What the node's ``_target_`` makes; ValueError or ImportError, in a sentence, where not."""
     import hydra.utils
     from hydra.errors import InstantiationException
 
     try:
         return hydra.utils.instantiate(node, **options)
     except InstantiationException as error:
-        cause = error.__cause__
+        cause = error.__cause__ or error
         if isinstance(cause, (ValueError, ImportError)) and "\n" not in str(cause):
             raise cause from None
-        raise ValueError(next(filter(None, map(str.strip, str(error).splitlines())))) from error
+        reason = " ".join(str(cause).splitlines()[:2])
+        raise ValueError(f"{getattr(node, '_target_', node)} cannot be called: {reason}") from error
 
 
 def make_callbacks(nodes: Mapping[str, Any], **of_the_run: Any) -> list[Any]:

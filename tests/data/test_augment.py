@@ -348,8 +348,7 @@ def test_the_input_is_left_alone():
     assert torch.equal(x, before)
 
 
-def test_an_empty_batch_and_float64():
-    assert Pipeline(size=16)(images(3)[:0], uniforms(3)[:0]).shape == (0, 3, 16, 16)
+def test_views_in_float64():
     pipeline = Pipeline(size=32, **EVERYTHING)
     x, u = images(), uniforms(24)
     assert pipeline(x.double(), u).dtype == torch.float64
@@ -379,11 +378,12 @@ def test_uniform_numbers_belong_to_seed_epoch_view_and_sample():
 
 def test_views_count_large_and_small():
     pair = Views([Pipeline(size=32, num_crops=1), Pipeline(size=32, num_crops=1, solarize=0.2)])
-    assert (pair.num_crops, pair.num_large_crops, pair.num_small_crops) == (2, 2, 0)
+    assert (len(pair.each), pair.num_large_crops, pair.num_small_crops) == (2, 2, 0)
     multi = Views([Pipeline(size=32), Pipeline(size=16, num_crops=6)])
-    assert (multi.num_crops, multi.num_large_crops, multi.num_small_crops) == (8, 2, 6)
+    assert (len(multi.each), multi.num_large_crops, multi.num_small_crops) == (8, 2, 6)
     x, rows = images(4), multi.uniforms(range(4), 0, 0)
-    assert [multi.view(x, v, u).shape[-1] for v, u in enumerate(rows)] == [32] * 2 + [16] * 6
+    sizes = [view(x, u).shape[-1] for view, u in zip(multi.each, rows, strict=True)]
+    assert sizes == [32] * 2 + [16] * 6
 
 
 # --- what is refused --------------------------------------------------------------------------
@@ -421,10 +421,10 @@ def test_an_option_out_of_range_is_named(option, value):
 
 
 def test_views_refuse_nothing_and_the_small_ones_first():
-    with pytest.raises(ValueError, match=r"views\.pipelines is empty"):
-        Views([])
-    with pytest.raises(ValueError, match=r"views\.pipelines holds dict: .*_convert_: all"):
-        Views([{"size": 32}])
+    for wrong in ([], [{"size": 32}], 3):
+        says = r"views\.pipelines must be a list of Pipelines, got .*_convert_: all"
+        with pytest.raises(ValueError, match=says):
+            Views(wrong)
     with pytest.raises(ValueError, match=r"views\.pipelines has sizes \[16, 32\]"):
         Views([Pipeline(size=16), Pipeline(size=32)])
 
@@ -433,5 +433,5 @@ def test_a_call_with_the_wrong_tensors_says_so():
     pipeline = Pipeline(size=32)
     with pytest.raises(ValueError, match=r"floating-point images.*uint8"):
         pipeline(images().mul(255).byte(), uniforms(24))
-    with pytest.raises(ValueError, match=r"24 x 34 uniform numbers.*\(23, 34\)"):
+    with pytest.raises(ValueError, match=r"uniform numbers of shape \(n, 34\), got.*\(23, 34\)"):
         pipeline(images(), uniforms(23))

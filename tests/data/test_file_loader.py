@@ -22,7 +22,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as tv
 
 from rdm_solo import data
-from rdm_solo.data import DataError, decoding
+from rdm_solo.data import DataError, decoding, folders
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def tree(tmp_path_factory):
 
 def test_a_batch_is_what_its_draws_say(tree):
     views, mean, std = a_pair(), (0.1, 0.5, 0.7), (0.2, 0.3, 0.4)
-    batches = loader(tree, views=views, mean=mean, std=std, seed=3)
+    batches = loader(tree, views=views, source={"mean": mean, "std": std}, seed=3)
     files = batches.images
     shift, scale = (torch.tensor(v).view(3, 1, 1) for v in (mean, std))
     for indices, crops, labels in epoch_of(batches, 4):
@@ -43,12 +43,12 @@ def test_a_batch_is_what_its_draws_say(tree):
             image = default_loader(str(files.path(index)))
             for v, u in enumerate(views.uniforms([index], 3, 4)):
                 top, left, height, width = (
-                    views.pipeline(v).boxes(u, image.height, image.width)[0].tolist()
+                    views.each[v].boxes(u, image.height, image.width)[0].tolist()
                 )
                 cut = image.crop((left, top, left + width, top + height))
                 cut = cut.resize((SIZE, SIZE), Image.Resampling.BILINEAR)
                 cut = torch.from_numpy(np.array(cut)).permute(2, 0, 1)[None]
-                want = (views.pipeline(v).finish(cut, u)[0] - shift) / scale
+                want = (views.each[v].finish(cut, u)[0] - shift) / scale
                 # A level of the crop is 1/255; jitter may double it, solarisation turn a value.
                 apart = (crops[v][row] - want).abs() * scale
                 assert apart.median() < 1e-3
@@ -81,11 +81,10 @@ def test_neither_batch_size_nor_processes_change_a_samples_views(tree):
     want = by_sample(epoch_of(loader(tree, drop_last=False), 2))
     assert len(want) == 30
     for other in (
-        loader(tree, batch_size=11, drop_last=False),
-        loader(tree, shuffle=False),
-        *(loader(tree, batch_size=5, rank=r, world_size=3) for r in range(3)),
+        epoch_of(loader(tree, batch_size=11, drop_last=False), 2),
+        *(epoch_of(loader(tree, batch_size=5), 2, rank, world=3) for rank in range(3)),
     ):
-        got = by_sample(epoch_of(other, 2))
+        got = by_sample(other)
         assert got
         assert all(torch.equal(views, want[index]) for index, views in got.items())
     for other in (epoch_of(loader(tree, seed=1), 2), epoch_of(loader(tree), 3)):
@@ -95,19 +94,14 @@ def test_neither_batch_size_nor_processes_change_a_samples_views(tree):
 @pytest.mark.parametrize("world", [2, 3])
 def test_processes_together_see_what_one_sees(tree, world):
     one = epoch_of(loader(tree, batch_size=4 * world), 1)
-    ranks = [
-        epoch_of(loader(tree, batch_size=4, rank=r, world_size=world), 1) for r in range(world)
-    ]
+    ranks = [epoch_of(loader(tree, batch_size=4), 1, rank, world) for rank in range(world)]
     together = [
         (torch.cat(i), [torch.cat(view) for view in zip(*crops)], torch.cat(labels))
         for i, crops, labels in (zip(*step) for step in zip(*ranks, strict=True))
     ]
     same(together, one)
-    shares = [
-        torch.cat([y for _, y in loader(tree, "val", 2, rank=r, world_size=world)])
-        for r in range(world)
-    ]
-    assert sum(len(share) for share in shares) == 12
+    shares = [epoch_of(loader(tree, "val", 2), 0, rank, world) for rank in range(world)]
+    assert sum(len(labels) for share in shares for _, labels in share) == 12
 
 
 # A crop of a file is rounded to bytes before the rest of the view, one in memory is not. Measured
@@ -122,17 +116,21 @@ def test_processes_together_see_what_one_sees(tree, world):
     ],
 )
 def test_lossless_files_get_the_views_of_the_same_images_in_memory(tmp_path, options, median, most):
+    black = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
     part = data.synthetic(num_train=30, num_val=1, size=24).train
+    dataset = data.Dataset("in memory", part, None, 10, **black)
     for i, pixels in enumerate(part.images):
         Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / f"{i:02}.png")
     views = a_pair(solarize=0.0, **options)
-    common = {"views": views, "mean": (0.0,) * 3, "std": (1.0,) * 3, "seed": 3}
 
-    def in_memory(epoch, **loading):
-        return epoch_of(data.EpochLoader(part, **{"batch_size": 8} | common | loading), epoch)
+    def in_memory(epoch, seed=3, batch_size=8, **loading):
+        batches = data.loader(dataset, "train", batch_size, views=views, seed=seed, **loading)
+        return epoch_of(batches, epoch)
 
-    def in_files(epoch, **loading):
-        return epoch_of(loader(tmp_path, **common | loading), epoch)
+    def in_files(epoch, seed=3, workers=0, process=(), **loading):
+        source = black | {"workers": workers}
+        batches = loader(tmp_path, views=views, seed=seed, source=source, **loading)
+        return epoch_of(batches, epoch, *process)
 
     def apart(ours, theirs):
         assert ours.keys() <= theirs.keys()
@@ -146,8 +144,8 @@ def test_lossless_files_get_the_views_of_the_same_images_in_memory(tmp_path, opt
     for loading in (
         {"drop_last": False},
         {"batch_size": 11},
-        {"source": {"workers": 1}},
-        *({"batch_size": 5, "rank": rank, "world_size": 3} for rank in range(3)),
+        {"workers": 1},
+        *({"batch_size": 5, "process": (rank, 3)} for rank in range(3)),
     ):
         middle, far = apart(by_sample(in_files(5, **loading)), want)
         assert middle < median
@@ -166,9 +164,9 @@ def test_validation_is_every_image_once_in_order(tree):
         want = v2.Compose([v2.Resize(round(SIZE * 8 / 7)), v2.CenterCrop(SIZE), v2.ToImage()])(
             image
         )
-        want = tv.normalize(want.float() / 255, files_mean := batches.mean, batches.std)
-        assert len(files_mean) == 3
-        torch.testing.assert_close(x[i], want, atol=1.01 / 255 / min(batches.std), rtol=0)
+        mean, std = folders.IMAGENET
+        want = tv.normalize(want.float() / 255, mean, std)
+        torch.testing.assert_close(x[i], want, atol=1.01 / 255 / min(std), rtol=0)
 
 
 def test_loading_leaves_the_runs_random_numbers_alone(tree):
@@ -216,30 +214,33 @@ def test_a_worker_names_it_too(tmp_path):
 
 def test_skipped_images_are_replaced_counted_and_named(tmp_path, caplog):
     write_tree(tmp_path, train=8, val=4)
-    intact = by_sample(epoch_of(loader(tmp_path, drop_last=False)))
+    before = epoch_of(loader(tmp_path, drop_last=False))
+    order, intact = torch.cat([indices for indices, *_ in before]).tolist(), by_sample(before)
     spoil(tmp_path / "train" / "cat" / "07.jpg", "truncated")  # number 7; its neighbour is a dog
     spoil(tmp_path / "train" / "eel" / "06.jpg", "no image")  # numbers 22 and 23, at the very end
     spoil(tmp_path / "train" / "eel" / "07.jpg", "empty")
     spoil(tmp_path / "val" / "dog" / "01.jpg", "truncated")
     source = {"skip_broken": True}
-    batches = loader(tmp_path, source=source, drop_last=False, shuffle=False)
+    batches = loader(tmp_path, source=source, drop_last=False)
     with caplog.at_level(logging.WARNING, "rdm_solo"):
         got = epoch_of(batches)
     indices, labels = (torch.cat([batch[k] for batch in got]) for k in (0, 2))
-    assert indices.tolist() == [*range(7), 8, *range(8, 22), 0, 0]
+    instead = {7: 8, 22: 0, 23: 0}
+    assert indices.tolist() == [instead.get(wanted, wanted) for wanted in order]
     assert torch.equal(labels, batches.images.labels[indices])
     crops = torch.cat([torch.stack(batch[1], 1) for batch in got])
-    for slot, index in enumerate(indices.tolist()):
-        assert torch.equal(crops[slot], intact[index]) == (slot == index)
-    for slot, index in ((7, 8), (22, 0)):  # the neighbour's picture, the missing one's draws
-        image = decoding.open_image(batches.images.path(index).read_bytes())
-        rows = batches.views.uniforms([slot], 0, 0)
-        pipeline = batches.views.pipeline(0)
-        boxes = [pipeline.boxes(u, image.height, image.width)[0].tolist() for u in rows]
+    for slot, wanted in enumerate(order):
+        assert torch.equal(crops[slot], intact[indices[slot].item()]) == (wanted not in instead)
+    for wanted, index in ((7, 8), (22, 0)):  # the neighbour's picture, the missing one's draws
+        image = decoding.open_image(batches.images.path(index))
+        rows = batches.views.uniforms([wanted], 0, 0)
+        pipeline = batches.views.each[0]
+        boxes = torch.cat([pipeline.boxes(u, image.height, image.width) for u in rows])
         cut = decoding.cut_views(image, boxes, [SIZE] * 2, batches.images.reading)
         for v, u in enumerate(rows):
-            want = tv.normalize(pipeline.finish(cut[v][None], u), batches.mean, batches.std)
-            torch.testing.assert_close(crops[slot, v], want[0], atol=1e-5, rtol=0)
+            want = tv.normalize(pipeline.finish(cut[v][None], u), *folders.IMAGENET)
+            got_view = crops[order.index(wanted), v]
+            torch.testing.assert_close(got_view, want[0], atol=1e-5, rtol=0)
     (line,) = caplog.messages
     assert "3 unreadable image(s), replaced by a neighbour" in line
     assert all(name in line for name in ("cat/07.jpg", "eel/06.jpg", "eel/07.jpg"))
@@ -249,7 +250,7 @@ def test_skipped_images_are_replaced_counted_and_named(tmp_path, caplog):
         {"source": source | {"workers": 2}, "batch_size": 8},
         {"source": source, "batch_size": 5},
     ):
-        again = epoch_of(loader(tmp_path, drop_last=False, shuffle=False, **other))
+        again = epoch_of(loader(tmp_path, drop_last=False, **other))
         views = torch.cat([torch.stack(batch[1], 1) for batch in again])
         assert torch.equal(views, crops)
 

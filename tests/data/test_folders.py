@@ -3,7 +3,6 @@
 import hashlib
 import logging
 import re
-import tarfile
 
 import pytest
 from hydra.errors import InstantiationException
@@ -81,10 +80,10 @@ def test_imagenet100_is_taken_from_imagenet_or_from_a_copy(tmp_path):
     with pytest.raises(DataError, match=rf"{train} holds 100 class folders.*dataset=folder"):
         folders.imagenet(tmp_path / "copy")
     (train / names[7] / f"{names[7]}_1.JPEG").unlink()
-    with pytest.raises(DataError, match=f"{train / names[7]} is empty of images"):
+    with pytest.raises(DataError, match=f"the folder {train / names[7]} holds no images"):
         folders.imagenet100(tmp_path / "copy")
     (train / names[7]).rmdir()
-    with pytest.raises(DataError, match=rf"{train} lacks 1 of imagenet100's 100.*{names[7]}"):
+    with pytest.raises(DataError, match=rf"{train} lacks 1 of 100 class folders \({names[7]}\)"):
         folders.imagenet100(tmp_path / "copy")
 
 
@@ -127,11 +126,7 @@ def test_a_root_that_is_none_is_named(tmp_path):
     assert f"dataset.root={tmp_path / 'gone'} does not exist" in refusal(tmp_path / "gone")
     broken = tmp_path / "imagenet.tar"
     broken.write_bytes(b"half an archive")
-    assert f"{broken} is a file (neither a folder nor an intact tar or zip)" in refusal(broken)
-    whole = tmp_path / "whole.tar.gz"
-    with tarfile.open(whole, "w:gz") as archive:
-        archive.add(broken)
-    assert f"{whole} is an archive: unpack" in refusal(whole)
+    assert re.search(f"{broken} is a file: .*unpack it first", refusal(broken))
 
 
 def test_missing_parts_are_named(tmp_path, tree):
@@ -143,32 +138,33 @@ def test_missing_parts_are_named(tmp_path, tree):
     assert f"{tmp_path / 'train'} does not exist" in message
     assert "training" in message
     for load in (folders.imagenet, folders.imagenet100):
-        with pytest.raises(DataError, match=rf"root={tmp_path} holds no folder 'train'"):
+        with pytest.raises(DataError, match=rf"root={tmp_path} has no folder 'train'"):
             load(tmp_path)
     (tmp_path / "training").rename(tmp_path / "train")
     (tmp_path / "val").rename(tmp_path / "validation")
-    with pytest.raises(DataError, match=rf"holds no folder 'val' \({tmp_path / 'val'}\)"):
+    with pytest.raises(DataError, match=rf"has no folder 'val' \({tmp_path / 'val'} does"):
         folders.imagenet(tmp_path)
 
 
 def test_empty_folders_are_named(tmp_path):
-    assert f"{tmp_path} holds no images (no files)" in refusal(tmp_path)
     (tmp_path / "a.xcf").write_bytes(b"")
-    assert "it holds 1 .xcf; images end in .jpg" in refusal(tmp_path)
+    assert f"{tmp_path} holds no images (they end in .jpg .jpeg" in refusal(tmp_path)
     root = write_tree(tmp_path / "tree", train=1, val=1)
     (root / "train" / "ant").mkdir()
-    assert f"{root / 'train' / 'ant'} is empty of images (no files)" in refusal(root)
-    (root / "train" / "ant" / "list.csv").write_text("")
-    assert "1 .csv" in refusal(root)
+    (root / "val" / "ant").mkdir()
+    assert f"{root / 'train' / 'ant'} holds no images" in refusal(root)
 
 
 def test_classes_that_differ_are_named(tmp_path):
     write_tree(tmp_path, train=1, val=1)
     (tmp_path / "val" / "eel").rename(tmp_path / "val" / "elk")
-    message = refusal(tmp_path)
-    assert str(tmp_path / "train") in message
-    assert str(tmp_path / "val") in message
-    assert "eel, elk" in message
+    assert f"{tmp_path / 'train'} lacks 1 of 4 class folders (elk)" in refusal(tmp_path)
+    (tmp_path / "train" / "eel").rename(tmp_path / "train" / "elk")
+    (tmp_path / "train" / "emu").mkdir()
+    picture(0).save(tmp_path / "train" / "emu" / "00.jpg")
+    assert f"{tmp_path / 'val'} lacks 1 of 4 class folders (emu)" in refusal(tmp_path)
+    (tmp_path / "train" / "emu" / "00.jpg").unlink()
+    (tmp_path / "train" / "emu").rmdir()
     for name in ("cat", "dog", "elk"):
         (tmp_path / "val" / name / "00.jpg").rename(tmp_path / "val" / f"{name}.jpg")
         (tmp_path / "val" / name).rmdir()

@@ -4,33 +4,32 @@ import math
 
 import pytest
 import torch
+from support.image_files import by_sample, epoch_of, same
 
 from rdm_solo import data
-from rdm_solo.data import EpochLoader, Images, Pipeline, Views
+from rdm_solo.data import Dataset, Images, Pipeline, Views
+
+MEAN, STD = (0.1, 0.5, 0.7), (0.2, 0.3, 0.4)
+BLURRED = [Pipeline(size=8, blur=0.5)]
 
 
-def toy(n=50, channels=3, size=8):
+def toy(n=50, channels=3, mean=MEAN, std=STD):
     """Images that tell their index: its number is their label."""
-    images = data.synthetic(n, 1, size, channels, num_classes=2).train.images
-    return Images(images, torch.arange(n))
+    images = data.synthetic(n, 1, 8, channels, num_classes=2).train.images
+    return Dataset("toy", Images(images, torch.arange(n)), None, n, mean, std)
 
 
-def loader(images=None, batch_size=8, pipelines=None, **options):
-    images = toy() if images is None else images
-    channels = images.images.shape[1]
-    views = Views([Pipeline(size=8, blur=0.5)] if pipelines is None else pipelines)
-    options = {"mean": (0.4,) * channels, "std": (0.2,) * channels, "views": views} | options
-    return EpochLoader(images, batch_size, **options)
+def grey(n=50):
+    return toy(n, 1, (0.4,), (0.2,))
 
 
-def epoch_views(loader, epoch=0):
-    """Each sample's views in one epoch, by its index."""
-    loader.set_epoch(epoch)
-    return {
-        index: torch.stack(views)
-        for indices, crops, _ in loader
-        for index, *views in zip(indices.tolist(), *crops, strict=True)
-    }
+def loader(dataset=None, batch_size=8, pipelines=BLURRED, **options):
+    views = Views(pipelines) if pipelines else None
+    return data.loader(dataset or toy(), "train", batch_size, views=views, **options)
+
+
+def normalised(x):
+    return (x - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
 
 
 def test_a_batch_is_solo_learns():
@@ -48,76 +47,65 @@ def test_a_batch_is_solo_learns():
 
 
 def test_views_are_normalised_after_augmentation():
-    images, mean, std = toy(), (0.1, 0.5, 0.7), (0.2, 0.3, 0.4)
-    views = Views([Pipeline(size=8, blur=0.5)])
-    batches = loader(images, views=views, mean=mean, std=std, seed=3)
-    batches.set_epoch(4)
-    for indices, crops, _ in batches:
-        x = images.images[indices].float() / 255
-        uniforms = views.uniforms(indices, seed=3, epoch=4)
-        for v, crop in enumerate(crops):
-            want = views.view(x, v, uniforms[v])
-            want = (want - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
-            torch.testing.assert_close(crop, want, atol=2e-6, rtol=0)
+    batches = loader(seed=3)
+    for indices, crops, _ in epoch_of(batches, 4):
+        x = batches.images.images[indices].float() / 255
+        uniforms = batches.views.uniforms(indices, seed=3, epoch=4)
+        for view, u, crop in zip(batches.views.each, uniforms, crops, strict=True):
+            torch.testing.assert_close(crop, normalised(view(x, u)), atol=2e-6, rtol=0)
 
 
 def test_validation_is_every_image_once_in_order():
-    images, mean, std = toy(), (0.1, 0.5, 0.7), (0.2, 0.3, 0.4)
-    batches = EpochLoader(images, 8, mean=mean, std=std)
+    batches = loader(pipelines=())
     x, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
     assert len(batches) == 7
     assert labels.tolist() == list(range(50))
-    want = images.images.float() / 255
-    want = (want - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
-    torch.testing.assert_close(x, want, atol=2e-6, rtol=0)
+    torch.testing.assert_close(x, normalised(batches.images.images / 255), atol=2e-6, rtol=0)
 
 
 def test_a_sample_gets_the_same_views_however_it_is_loaded():
-    want = epoch_views(loader(drop_last=False), epoch=2)
+    want = by_sample(epoch_of(loader(drop_last=False), 2))
     assert len(want) == 50
-    shards = [epoch_views(loader(rank=r, world_size=3), epoch=2) for r in range(3)]
     for other in (
-        epoch_views(loader(batch_size=17, drop_last=False), epoch=2),
-        epoch_views(loader(shuffle=False), epoch=2),
-        *shards,
+        epoch_of(loader(batch_size=17, drop_last=False), 2),
+        *(epoch_of(loader(), 2, rank, world=3) for rank in range(3)),
     ):
-        assert other
-        assert all(torch.equal(views, want[index]) for index, views in other.items())
-    for other in (epoch_views(loader(drop_last=False, seed=1), 2), epoch_views(loader(), 3)):
-        assert not any(torch.equal(views, want[index]) for index, views in other.items())
+        got = by_sample(other)
+        assert got
+        assert all(torch.equal(views, want[index]) for index, views in got.items())
+    for other in (epoch_of(loader(drop_last=False, seed=1), 2), epoch_of(loader(), 3)):
+        got = by_sample(other)
+        assert not any(torch.equal(views, want[index]) for index, views in got.items())
     assert not any(torch.equal(first, second) for first, second in want.values())
 
 
 def test_the_order_is_the_seeds_and_the_epochs():
-    def order(epoch=0, **options):
-        batches = loader(**options)
-        batches.sampler.set_epoch(epoch)  # as Lightning does
-        return torch.cat([indices for indices, _, _ in batches]).tolist()
+    def order(epoch, seed=0):
+        batches = epoch_of(loader(pipelines=[Pipeline(size=4, num_crops=1)], seed=seed), epoch)
+        return tuple(torch.cat([indices for indices, _, _ in batches]).tolist())
 
     assert order(1) == order(1)
-    assert len({tuple(order(e, seed=s)) for e in (0, 1, 2) for s in (0, 1, 2)}) == 9
-    assert order(shuffle=False) == list(range(48))
+    assert len({order(epoch, seed) for epoch in (0, 1, 2) for seed in (0, 1, 2)}) == 9
 
 
 @pytest.mark.parametrize("world", [2, 3, 5])
 def test_processes_together_see_what_one_sees(world):
-    one = list(loader(batch_size=4 * world))
-    ranks = [list(loader(batch_size=4, rank=r, world_size=world)) for r in range(world)]
-    assert {len(batches) for batches in ranks} == {len(one)}
-    for step, (indices, crops, _) in enumerate(one):
-        assert torch.equal(torch.cat([batches[step][0] for batches in ranks]), indices)
-        for v, crop in enumerate(crops):
-            assert torch.equal(torch.cat([batches[step][1][v] for batches in ranks]), crop)
+    ranks = [epoch_of(loader(batch_size=4), 0, rank, world) for rank in range(world)]
+    together = [
+        (torch.cat(i), [torch.cat(view) for view in zip(*crops)], torch.cat(labels))
+        for i, crops, labels in (zip(*step) for step in zip(*ranks, strict=True))
+    ]
+    same(together, epoch_of(loader(batch_size=4 * world)))
 
 
 @pytest.mark.parametrize("n", [5, 8, 16, 17, 33, 50])
 @pytest.mark.parametrize("batch_size", [1, 2, 4, 64])
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 def test_validation_is_shared_out_in_equal_numbers_of_batches(n, batch_size, world):
-    options = {"mean": (0.4,), "std": (0.2,), "world_size": world}
-    ranks = [EpochLoader(toy(n, 1), batch_size, rank=r, **options) for r in range(world)]
-    batches = [[labels for _, labels in loader] for loader in ranks]
-    assert {len(b) for b in batches} == {len(loader) for loader in ranks}
+    plain = loader(grey(n), batch_size, pipelines=())
+    ranks = [epoch_of(plain, 0, rank, world) for rank in range(world)]
+    batches = [[labels for _, labels in seen] for seen in ranks]
+    assert len({len(b) for b in batches}) == 1
     assert len(batches[0]) in (n // (batch_size * world), -(-n // (batch_size * world)))
     sizes = [len(labels) for b in batches for labels in b]
     assert min(sizes) >= 1
@@ -131,8 +119,9 @@ def test_validation_is_shared_out_in_equal_numbers_of_batches(n, batch_size, wor
 @pytest.mark.parametrize("n", [8, 9, 15, 16, 17, 31])
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_training_without_dropping_leaves_no_batch_of_one(n, world):
-    ranks = [loader(toy(n), 2, rank=r, world_size=world, drop_last=False) for r in range(world)]
-    batches = [[indices for indices, _, _ in loader] for loader in ranks]
+    whole = loader(toy(n), 2, drop_last=False)
+    ranks = [epoch_of(whole, 0, rank, world) for rank in range(world)]
+    batches = [[indices for indices, _, _ in seen] for seen in ranks]
     assert len({len(b) for b in batches}) == 1
     assert min(len(indices) for b in batches for indices in b) >= 2
     assert torch.cat([indices for b in batches for indices in b]).sort().values.tolist() == list(
@@ -141,13 +130,12 @@ def test_training_without_dropping_leaves_no_batch_of_one(n, world):
 
 
 def test_grey_images_are_expanded_when_finished():
-    grey = list(loader(toy(channels=1)))
-    wide = list(loader(toy(channels=1), expand_channels=3))
-    for (_, crops, _), (_, expanded, _) in zip(grey, wide, strict=True):
+    narrow, wide = list(loader(grey())), list(loader(grey(), expand_channels=3))
+    for (_, crops, _), (_, expanded, _) in zip(narrow, wide, strict=True):
         for crop, three in zip(crops, expanded, strict=True):
             assert three.shape == (8, 3, 8, 8)
             assert torch.equal(three, crop.expand(8, 3, 8, 8))
-    x, _ = next(iter(loader(toy(channels=1), views=None, expand_channels=3)))
+    x, _ = next(iter(loader(grey(), pipelines=(), expand_channels=3)))
     assert x.shape == (8, 3, 8, 8)
     assert next(iter(loader(expand_channels=3)))[1][0].shape == (8, 3, 8, 8)
     with pytest.raises(ValueError, match=r"takes 4 channels .* of 1 or 4 channels .*, not 3"):
@@ -166,18 +154,20 @@ def test_multi_crop_has_its_own_sizes():
         (1, 1, r"batch_size must be a whole number of at least 2, got 1"),
         (2.0, 1, r"batch_size must be .*, got 2\.0"),
         (True, 1, r"batch_size must be .*, got True"),
-        (51, 1, r"batch_size=51 on 1 process takes 51 images.*has 50: give at most 50"),
-        (26, 2, r"batch_size=26 on 2 processes takes 52 images.*has 50: give at most 25"),
+        (51, 1, r"batch_size=51 on 1 process takes 51 images a step, but there are 50: lower it"),
+        (26, 2, r"batch_size=26 on 2 processes takes 52 images a step, but there are 50: lower it"),
     ],
 )
 def test_a_batch_size_that_cannot_be_is_refused(batch_size, world, match):
     with pytest.raises(ValueError, match=match):
-        len(loader(batch_size=batch_size, rank=0, world_size=world))
+        epoch_of(loader(batch_size=batch_size), world=world)
 
 
 def test_too_few_images_for_the_processes_are_refused():
-    with pytest.raises(ValueError, match=r"batch_size=4 on 8 processes needs more than 5 images"):
-        len(loader(toy(5), 4, views=None, rank=0, world_size=8))
+    with pytest.raises(
+        ValueError, match=r"batch_size=4 on 8 processes .* are 5: lower it, or use fewer"
+    ):
+        epoch_of(loader(toy(5), 4, pipelines=()), world=8)
 
 
 @pytest.mark.parametrize(
@@ -187,21 +177,19 @@ def test_too_few_images_for_the_processes_are_refused():
         ({"mean": 0.5}, r"mean must be a list of 3 numbers, one for each channel .* got 0\.5"),
         ({"std": (0.2, 0.0, 0.2)}, r"std must be a number above 0, got 0\.0"),
         ({"mean": (0.2, math.nan, 0.2)}, r"mean must be a finite number, got nan"),
-        ({"rank": 1}, "rank=1 and world_size=None come together"),
-        ({"rank": 2, "world_size": 2}, "rank=2 must be at least 0 and below world_size=2"),
     ],
 )
-def test_other_options_that_cannot_be_are_refused(options, match):
+def test_moments_that_cannot_be_are_refused(options, match):
     with pytest.raises(ValueError, match=match):
-        loader(**options)
+        toy(**options)
 
 
 def test_processes_are_read_when_iteration_starts(monkeypatch):
-    batches = loader(batch_size=8, shuffle=False)
-    assert len(batches) == 6
+    batches = loader(batch_size=8, pipelines=())
+    assert len(batches) == 7
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.get_rank", lambda *group: 1)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda *group: 2)
-    assert len(batches) == 3
-    seen = [indices.tolist() for indices, _, _ in batches]
-    assert seen == [[*range(low, low + 8)] for low in (8, 24, 40)]
+    assert len(batches) == 4
+    seen = [labels.tolist() for _, labels in batches]
+    assert seen == [[*range(low, low + 8)] for low in (8, 24, 40)] + [[49]]

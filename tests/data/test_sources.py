@@ -14,7 +14,7 @@ from support.small_runs import configure, run
 from torchvision import datasets
 
 from rdm_solo import data
-from rdm_solo.data import DataError, Dataset, EpochLoader, Images
+from rdm_solo.data import DataError, Dataset, Images
 
 CONF = Path(__file__).parents[2] / "conf" / "dataset"
 
@@ -23,11 +23,11 @@ def test_images_refuse_what_is_no_data_set():
     images = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
     labels = torch.zeros(3, dtype=torch.int64)
     for wrong, match in (
-        ((images.float(), labels), r"images must be uint8.*float32"),
-        ((images[0], labels), r"images must be uint8 of shape \(N, C, H, W\)"),
-        ((images, labels.int()), r"labels must be int64.*int32"),
-        ((images, labels[:2]), r"one label for each image, got 3 images and 2 labels"),
-        ((images[:0], labels[:0]), r"at least one image"),
+        ((images.float(), labels), r"images must be uint8.*got torch\.float32"),
+        ((images[0], labels), r"of shape \(N, C, H, W\).*got torch\.uint8 of shape \(1, 8, 8\)"),
+        ((images, labels.int()), r"labels int64 of shape \(N,\).*int32 of shape \(3,\)"),
+        ((images, labels[:2]), r"shape \(3, 1, 8, 8\) and torch\.int64 of shape \(2,\)"),
+        ((images[:0], labels[:0]), r"at least one,.*\(0, 1, 8, 8\)"),
     ):
         with pytest.raises(ValueError, match=match):
             Images(*wrong)
@@ -183,7 +183,7 @@ def test_an_archive_is_no_root_for_cifar(tmp_path):
     archive = tmp_path / datasets.CIFAR10.filename
     archive.write_bytes(b"half an archive")
     with pytest.raises(
-        DataError, match=f"dataset.root={archive} holds no {datasets.CIFAR10.base_folder}"
+        DataError, match=f"dataset.root={archive} holds no intact {datasets.CIFAR10.base_folder}"
     ):
         data.cifar10(archive)
 
@@ -203,19 +203,34 @@ def test_a_group_instantiates(name, tmp_path, monkeypatch):
         config.dataset.image_size,
         config.dataset.image_size,
     )
-    assert views.num_crops == 2
-    assert hash(views.pipelines[0])
-    batches = EpochLoader(source.train, 4, views=views, mean=source.mean, std=source.std)
-    _, crops, _ = next(iter(batches))
+    assert len(views.each) == 2
+    _, crops, _ = next(iter(data.loader(source, "train", 4, views=views)))
     assert [c.shape for c in crops] == [(4, *source.train.images.shape[1:])] * 2
 
 
 @pytest.mark.parametrize("part", ["source", "views"])
-@pytest.mark.parametrize("value", ["null", "{_target_: builtins.dict}"])
+@pytest.mark.parametrize("value", ["null", "3", "{_target_: builtins.dict}"])
 def test_a_part_that_is_something_else_is_named(tmp_path, part, value):
     says = f"dataset.{part} must name a function that returns a rdm_solo.data."
     with pytest.raises(ValueError, match=re.escape(says)):
         run(tmp_path, f"dataset.{part}=null", f"++dataset.{part}={value}")
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("++dataset.source.x=3", r"data\.digits cannot be called: digits\(\) got .* argument 'x'"),
+        ("++dataset.views.x=3", r"data\.Views cannot be called: .* argument 'x'"),
+        (
+            "dataset.source._target_=os.none",
+            r"os\.none cannot be called: .*No module named 'os\.none",
+        ),
+    ],
+)
+def test_a_part_that_cannot_be_made_is_named_in_one_line(tmp_path, option, says):
+    with pytest.raises(ValueError, match=says) as caught:
+        run(tmp_path, option)
+    assert "\n" not in str(caught.value)
 
 
 def test_cifar_presets_are_the_papers():

@@ -22,7 +22,7 @@ from support.backbones import load
 from support.small_runs import SMALL, run
 
 from rdm_solo import cli
-from rdm_solo.data import EpochLoader, synthetic
+from rdm_solo.data import loader, synthetic
 from rdm_solo.evaluate import features, linear, linear_config, probe
 from rdm_solo.methods import weight_files
 
@@ -203,8 +203,7 @@ class TestBackbone:
         first, second = torch.cat(crops[:4]).flatten(1), torch.cat(crops[4:]).flatten(1)
         assert (first[:, None] == second).all(2).any(1).float().mean() < 0.1
         data = synthetic(64, 32, 8)
-        bare = EpochLoader(data.val, 32, mean=data.mean, std=data.std)
-        assert torch.equal(plain, next(iter(bare))[0])
+        assert torch.equal(plain, next(iter(loader(data, "val", 32)))[0])
 
     def test_features_do_not_depend_on_the_piece(self, finished, monkeypatch):
         backbone = load(finished / "checkpoints" / "last.ckpt")

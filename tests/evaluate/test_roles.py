@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from support.small_runs import configure
 
 from rdm_solo import methods, runs, train
-from rdm_solo.data import EpochLoader
+from rdm_solo.data import loader
 from rdm_solo.evaluate import finished_run, role_curves, roles
 from rdm_solo.methods import solo_learn
 from rdm_solo.runs import roles_file
@@ -57,8 +57,8 @@ def views(rows: int = ROWS) -> list[list[torch.Tensor]]:
     """The batches that a run of seed 0 saw in its first epoch, from the loader of training."""
     cfg = configure("method=simsiam", *SMALL)
     data, pipelines = (hydra.utils.instantiate(cfg.dataset[part]) for part in ("source", "views"))
-    loader = EpochLoader(data.train, 16, mean=data.mean, std=data.std, views=pipelines, seed=0)
-    return [crops for _, crops, _ in loader][: rows // 32]
+    batches = loader(data, "train", 16, views=pipelines, seed=0)
+    return [crops for _, crops, _ in batches][: rows // 32]
 
 
 def model_of(folder: Path):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
-from rdm_solo.data import FileLoader, Pipeline, Views, folders
+from rdm_solo import data, distributed
+from rdm_solo.data import Pipeline, Views
 
 SIZE = 16
 
@@ -46,11 +48,8 @@ def a_pair(**options):
 def loader(root, part="train", batch_size=8, source=None, **options):
     """A loader of one part of a folder, without workers unless asked for."""
     reading = {"image_size": SIZE, "workers": 0} | (source or {})
-    dataset = folders.folder(root, **reading)
-    options = {"mean": dataset.mean, "std": dataset.std, "views": a_pair()} | options
-    if part == "val":
-        options["views"] = None
-    return FileLoader(getattr(dataset, part), batch_size, **options)
+    views = None if part == "val" else a_pair()
+    return data.loader(data.folder(root, **reading), part, batch_size, **{"views": views} | options)
 
 
 def spoil(path, how):
@@ -70,9 +69,15 @@ def spoil(path, how):
         path.unlink()
 
 
-def epoch_of(loader, epoch=0):
+def epoch_of(loader, epoch=0, rank=0, world=1):
+    """The batches of an epoch, as process number ``rank`` of ``world`` sees them."""
     loader.sampler.set_epoch(epoch)  # as Lightning does
-    return list(loader)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distributed, "rank", lambda: rank)
+        patch.setattr(distributed, "world_size", lambda: world)
+        batches = list(loader)
+        assert len(batches) == len(loader)
+    return batches
 
 
 def by_sample(batches):

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from conftest import ROOT, command
-from support.image_files import loader, spoil, write_tree
+from support.image_files import epoch_of, loader, spoil, write_tree
 from support.small_runs import QUICK, SMALL
 
 from rdm_solo.runs import failures
@@ -72,8 +72,8 @@ def test_a_failed_child_leaves_time_to_say_so(tmp_path):
 @pytest.mark.process
 def test_what_one_process_alone_has_met_is_said_once(tmp_path):
     write_tree(tmp_path / "data", train=12)
-    second = loader(tmp_path / "data", batch_size=8, rank=1, world_size=2)
-    path = second.images.path(int(next(iter(second))[0][0]))
+    batches = loader(tmp_path / "data", batch_size=8)
+    path = batches.images.path(int(epoch_of(batches, rank=1, world=2)[0][0][0]))
     spoil(path, "truncated")
     options = [*QUICK, *(option for option in SMALL if not option.startswith("dataset"))]
     options += ["dataset=folder", f"dataset.root={tmp_path / 'data'}", "dataset.image_size=8"]

@@ -432,4 +432,4 @@ def test_either_backbone_goes_with_either_kind_of_image(tmp_path):
         ["dataset=synthetic", "backbone.name=small_resnet"],
     ):
         parts = train.build(configure(*options), tmp_path)
-        assert parts.data.expand_channels == (3 if "resnet18" in options[0] else None)
+        assert parts.data.options["expand_channels"] == (3 if "resnet18" in options[0] else None)
