@@ -1,10 +1,8 @@
-"""How every picture looks: colours, sizes, axes, and strips of their own for title, key and note.
+"""How every picture looks: colours, sizes, axes, and the places of titles, key and note.
 
 Pictures are matplotlib ``Figure`` objects that no window and no ``pyplot`` knows of, so that they
 can be drawn in any process and are freed with their last name.
 """
-
-from __future__ import annotations
 
 import logging
 import re
@@ -19,32 +17,10 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
-from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from rdm_solo.runs.files import write_whole
-
-__all__ = [
-    "ONLINE",
-    "STYLE",
-    "TARGET",
-    "empty_panel",
-    "epoch_axis",
-    "figure",
-    "finish",
-    "keys",
-    "log_axis",
-    "marked",
-    "panel_title",
-    "save",
-    "series",
-    "styled",
-    "typeset",
-    "wrap",
-]
 
 # Okabe and Ito's colours: apart for the colour-blind. Dashes and markers tell them apart in grey.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
@@ -73,10 +49,14 @@ STYLE: Any = {  # matplotlib 3.11 types every key; 3.9 none
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
     "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "legend.handlelength": 2.8,
+    "legend.columnspacing": 1.4,
     "lines.linewidth": 1.6,
     "lines.markersize": 3.6,
     "axes.grid": True,
     "axes.axisbelow": True,
+    "axes.titlelocation": "left",
     "grid.alpha": 0.25,
     "grid.linewidth": 0.6,
     "axes.spines.top": False,
@@ -90,8 +70,6 @@ STYLE: Any = {  # matplotlib 3.11 types every key; 3.9 none
 # Wraps a function that draws: text takes its size when it is made, not when it is shown.
 styled = matplotlib.rc_context(STYLE)
 
-EDGE = 0.08  # inches around the whole and between strips
-LINE = 1.25 / 72  # inches that a line is high, for each point of the font's size
 _COLOURS = (BLACK, VERMILION, BLUE, GREEN, ORANGE, PURPLE, SKY)
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 _MARKERS = "osD^vP*X<>"
@@ -107,7 +85,7 @@ def series(index: int) -> dict[str, Any]:
 
 
 def figure(
-    panels: int = 1,
+    panels: int,
     columns: int = 4,
     panel: tuple[float, float] = (2.7, 2.35),
     stacked: int = 1,
@@ -120,14 +98,15 @@ def figure(
     lines = -(-panels // columns)
     across = -(-panels // lines)  # 4 panels of at most 3 in a row are 2 and 2
     down = lines * stacked
-    alone = across == 1
-    width = panel[0] * (2 if alone else across)
+    width = panel[0] * (2 if across == 1 else across)
     height = panel[1] * down * (1.3 if panels * stacked == 1 else 1)
-    made = Figure(figsize=(width, height))
+    made = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(made)  # the one that measures text
-    grid = made.add_gridspec(down, across)
+    # The key belongs to a figure inside: constrained layout gives a key and a note of the same
+    # figure one place (matplotlib 3.11).
+    grid = made.subfigures().add_gridspec(down, across)
     cells = [(i // across * stacked + s, i % across) for i in range(panels) for s in range(stacked)]
-    drawn = [made.add_subplot(grid[cell]) for cell in cells]
+    drawn = [made.subfigs[0].add_subplot(grid[cell]) for cell in cells]
     for axes in drawn:
         # Ticks are made when they are drawn, by whoever draws: the style must be the axes' own.
         axes.tick_params(labelsize=8, grid_alpha=0.25, grid_linewidth=0.6)
@@ -136,54 +115,32 @@ def figure(
 
 def panel_title(axes: Axes, text: str) -> None:
     """A panel's title, in lines that end before the neighbour's begin."""
-    place, made = axes.get_subplotspec(), axes.figure
-    assert place is not None
-    assert isinstance(made, Figure)
-    room = made.get_size_inches()[0] / place.get_gridspec().ncols - 0.75
-    axes.set_title(wrap(made, text, room, 9.5), loc="left")
+    axes.set_title(wrap(text, axes.bbox.width / axes.figure.dpi, 9.5), loc="left")
 
 
 def finish(made: Figure, key: Sequence[Line2D] = (), title: str = "", note: str = "") -> Figure:
-    """Add a title above, and a key and a note beneath; the figure grows by what they take.
-
-    Constrained layout has a strip for a title, but an "outside" legend and a second text beneath
-    it would get the same one: theirs is left free by ``rect``.
-    """
+    """Add a title above, and a key and a note beneath; the figure grows by what they take."""
     width, height = made.get_size_inches()
-    room = width - 2 * EDGE
-    height += _title_lines(made) * LINE * 9.5
     if title:
-        above = made.suptitle(wrap(made, title, room, 11), x=EDGE / width, ha="left", fontsize=11)
-        height += _height(above) + EDGE
-    below = EDGE
-    text = made.text(
-        EDGE / width, 0, wrap(made, note, room, 7.5), size=7.5, color="0.3", va="bottom"
-    )
-    note_at = below
-    below += _height(text) + EDGE if note else 0
-    legend = _key(made, key, room) if key else None
-    legend_at = below
-    below += _height(legend) if legend else 0
-    total = height + below
-    made.set_size_inches(width, total)
-    text.set_y(note_at / total)
-    if legend:
-        legend.set_bbox_to_anchor((0.5, legend_at / total))
-    rect = (0, below / total, 1, height / total)
-    made.set_layout_engine(ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, rect=rect))
+        made.suptitle(wrap(title, width, 11), x=0.08 / width, ha="left", fontsize=11)
+    if note:
+        words = wrap(note, width, 7.5)
+        made.supxlabel(words, x=0.08 / width, ha="left", fontsize=7.5, color="0.3")
+    if key:
+        names = [wrap(str(line.get_label()), width - 0.6, 8.5) for line in key]
+        longest = max(len(line) for name in names for line in name.split("\n"))
+        columns = int(width / (longest * _letter(8.5) + 0.6))
+        made.subfigs[0].legend(key, names, loc="outside lower center", ncols=max(1, columns))
+    # Laid out with room to spare, then cut to panels as high as they were without any words.
+    panel = made.axes[0]
+    before = panel.bbox.height
+    made.set_size_inches(width, height + 20)
+    made.draw_without_rendering()
+    rows = panel.get_subplotspec().get_gridspec().nrows
+    made.set_size_inches(width, height + 20 - rows * (panel.bbox.height - before) / made.dpi)
     made.draw_without_rendering()
     made.set_layout_engine("none")  # settled: nothing moves, and saving takes half as long
     return made
-
-
-def _title_lines(made: Figure) -> int:
-    """Lines of the panels' titles beyond the first, of the longest title in each row."""
-    more: dict[int, int] = {}
-    for axes in made.axes:
-        place = axes.get_subplotspec()
-        row = place.rowspan.start if place else 0
-        more[row] = max(more.get(row, 0), axes.get_title(loc="left").count("\n"))
-    return sum(more.values())
 
 
 def keys(*panels: Axes) -> list[Line2D]:
@@ -197,54 +154,17 @@ def keys(*panels: Axes) -> list[Line2D]:
     return [entry for name, entry in entries.items() if not name.startswith("_")]
 
 
-def _key(made: Figure, handles: Sequence[Line2D], room: float) -> Legend:
-    """The key, in as many columns as fit into that many inches."""
-    for columns in range(len(handles), 0, -1):
-        legend = made.legend(
-            handles=list(handles),
-            labels=[wrap(made, str(handle.get_label()), room - 0.5, 8.5) for handle in handles],
-            loc="lower center",
-            bbox_to_anchor=(0.5, 0),
-            ncols=columns,
-            frameon=False,
-            borderpad=0,
-            borderaxespad=0,
-            handlelength=2.8,
-            columnspacing=1.4,
-        )
-        if columns == 1 or legend.get_window_extent().width <= room * made.dpi:
-            break
-        legend.remove()
-    return legend
+def _letter(size: float) -> float:
+    """Inches that a letter of that size in points takes on average, with some to spare."""
+    return 0.56 * size / 72
 
 
-def _height(artist: Text | Legend) -> float:
-    """Inches from top to bottom."""
-    assert artist.figure is not None
-    return float(artist.get_window_extent().height / artist.figure.dpi)
-
-
-def wrap(made: Figure, text: str, room: float, size: float) -> str:
-    """Text in lines that fit into ``room`` inches, with exponents set high.
-
-    Lines end at blanks, or after an underscore or an equals sign.
-    """
+def wrap(text: str, room: float, size: float) -> str:
+    """Text in lines that fit into ``room`` inches, with exponents set high."""
     kept = re.sub(r"\^\([^)]*\)", lambda found: found[0].replace(" ", "\u00a0"), text)
-    lines = re.sub(r"(?<=[_=])", "\v", kept).split("\n")  # a blank that is taken out again
-    probe = made.text(0, 0, "", fontsize=size)
-    letters = max(map(len, lines))
-    while letters:
-        filled = "\n".join(
-            textwrap.fill(line, letters, replace_whitespace=False, break_on_hyphens=False)
-            for line in lines
-        )
-        probe.set_text(typeset(filled.replace("\v", "")))
-        wide = probe.get_window_extent().width / made.dpi
-        if wide <= room:
-            break
-        letters = min(letters - 1, int(1.1 * letters * room / wide))
-    probe.remove()
-    return probe.get_text()
+    letters = int(room / _letter(size))
+    lines = [textwrap.fill(line, letters, break_on_hyphens=False) for line in kept.split("\n")]
+    return typeset("\n".join(lines))
 
 
 def typeset(text: str) -> str:

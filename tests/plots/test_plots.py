@@ -10,6 +10,7 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.transforms import Bbox
 from omegaconf import OmegaConf
 
@@ -90,6 +91,10 @@ def words(figure: Figure) -> str:
     return " ".join(text.get_text() for text in figure.texts).replace("\n", " ")
 
 
+def legends(figure: Figure) -> list[Legend]:
+    return [legend for inner in figure.subfigs for legend in inner.legends]
+
+
 # What covers what: boxes of text, key and panels, in pixels.
 
 
@@ -103,7 +108,7 @@ def _ticks(axis, index: int):
 
 def texts(figure: Figure) -> list[tuple[str, Bbox]]:
     found = list(figure.texts)
-    for legend in figure.legends:
+    for legend in legends(figure):
         found += legend.get_texts()
     for axes in figure.axes:
         found += [axes.title, axes._left_title, axes.xaxis.label, axes.yaxis.label, *axes.texts]
@@ -139,7 +144,7 @@ def covered(figure: Figure) -> list[str]:
     for text, box in boxes:
         if text not in inside and any(meet(box, panel, 2.0) for panel in panels):
             found.append(f"{text!r} on a panel")
-    for legend in figure.legends:
+    for legend in legends(figure):
         if any(meet(legend.get_window_extent(), panel) for panel in panels):
             found.append("the key on a panel")
     if any(min(panel.width, panel.height) < 90 for panel in panels):
@@ -242,7 +247,7 @@ class TestEffectiveRank:
             "With fewer epochs than others of its setting, a thin line, not in the mean: SimSiam, "
             "seed 4 (1 of 3 epochs)."
         )
-        keyed = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+        keyed = [text.get_text() for legend in legends(figure) for text in legend.get_texts()]
         assert keyed == ["target", "online"]
 
     def test_seeds_that_ended_alike_are_whole_however_short(self):
