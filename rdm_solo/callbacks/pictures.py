@@ -16,7 +16,7 @@ from rdm_solo.callbacks.last_epoch import ends
 from rdm_solo.lightning import pl
 from rdm_solo.loggers import RunLogger
 from rdm_solo.loggers.charts import PICTURE
-from rdm_solo.runs import labels, spectra_files
+from rdm_solo.runs import spectra_files
 from rdm_solo.runs.files import FIGURES
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.metrics_file import read_metrics
@@ -135,7 +135,7 @@ def draw_ranks(folder: Path, cfg: DictConfig) -> None:
         return
     from rdm_solo import plots  # with matplotlib, which takes a second to load
 
-    drawn = plots.effective_rank([Run(folder, cfg, metrics)], labels.title(cfg))
+    drawn = plots.effective_rank([Run(folder, cfg, metrics)])
     plots.save(drawn, folder / FIGURES, "erank", formats=["png"])
 
 

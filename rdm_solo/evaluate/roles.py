@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise ValueError("none of these runs has curves to draw.")
         cli.make_folder(given.out.parent)
         try:
-            draw(found).savefig(given.out)
+            draw(found).savefig(given.out, dpi=150)
         except OSError as error:
             raise ValueError(f"--out={given.out} cannot be written ({error.strerror}).") from error
         print(f"the picture is {given.out}")

@@ -7,8 +7,6 @@
 [PosixPath('figures/erank.png'), PosixPath('figures/erank.pdf')]
 """
 
-from __future__ import annotations
-
 from rdm_solo.plots.eigenvalues import epoch_picture, spectra, symmetric, variants
 from rdm_solo.plots.epochs import alignment, effective_rank, losses
 from rdm_solo.plots.exponents import sweep

@@ -1,209 +1,149 @@
 """Pictures of spectra: one epoch's, every method's, the variants', and symmetric methods'."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from rdm_solo.methods.descriptions import METHODS
+from rdm_solo.plots import style
 from rdm_solo.plots.curves import draw_curve, note
-from rdm_solo.plots.epochs import ACCURACY, over_epochs
-from rdm_solo.plots.style import (
-    BLACK,
-    GREEN,
-    ONLINE,
-    TARGET,
-    empty_panel,
-    figure,
-    finish,
-    keys,
-    log_axis,
-    panel_title,
-    series,
-    styled,
-)
+from rdm_solo.plots.epochs import over_epochs
+from rdm_solo.plots.exponents import accuracy
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import Group, groups, over_seeds
-
-__all__ = [
-    "drawn_in_spectra",
-    "drawn_in_symmetric",
-    "drawn_in_variants",
-    "epoch_picture",
-    "spectra",
-    "symmetric",
-    "variants",
-]
+from rdm_solo.spectra.measures import leading, noise_floor
 
 CURVES: dict[str, dict[str, Any]] = {
     "filter_curve_directional": {
-        **{"color": GREEN, "linestyle": "none", "marker": "x", "markersize": 4.5},
+        **{"color": style.GREEN, "linestyle": "none", "marker": "x", "markevery": 1},
         "label": "filter along the target's eigenvectors",
     },
     "filter_curve": {
-        **{"color": BLACK, "linestyle": "-", "marker": "o", "markersize": 3},
+        **{"color": style.BLACK, "linestyle": "-", "marker": "o", "markersize": 3},
         "label": "filter by sorted eigenvalues",
     },
 }
 G = r"$g(\lambda^z_i)=\sqrt{\lambda^p_i/\lambda^z_i}$"
-EMPTY = "all eigenvalues are\nrounding noise"
 
 
-@styled
+@style.styled
 def epoch_picture(arrays: Mapping[str, np.ndarray], title: str = "") -> Figure:
     """One epoch's eigenvalues of both branches, and its filter curve (the paper's Figure 4).
 
     ``arrays`` has ``lam_online``, ``lam_target`` and, if measured, ``filter_curve`` and
     ``filter_curve_directional``, each of shape ``(k,)``.
     """
-    made, (left, right) = figure(2, panel=(3.5, 2.7))
+    made, (left, right) = style.figure(2, panel=(3.5, 2.7))
     one = {
         name: np.asarray(array, dtype=float)[None]
         for name, array in arrays.items()
         if name.startswith(("lam_", "filter_"))
     }
-    draw_eigenvalues(left, one)
-    draw_filter(right, one)
-    return finish(made, keys(left, right), title)
+    _draw_eigenvalues(left, one)
+    _draw_filter(right, one)
+    return style.finish(made, style.keys(left, right), title)
 
 
-@styled
-def spectra(runs: Sequence[Run], epoch: int | None = None, title: str = "") -> Figure:
+@style.styled
+def spectra(runs: Sequence[Run]) -> Figure:
     """Eigenvalues of both branches, and the filter curve beneath (the paper's Figures 4 and 8).
 
-    One column for each setting: its last measured epoch, or the given one.
+    One column for each setting: its last measured epoch.
     """
-    found = [(group, *group.spectrum(epoch)) for group in groups(runs)]
+    found = [(group, *group.spectrum()) for group in groups(runs)]
     shown = [(group, at, arrays) for group, at, arrays in found if arrays]
     if not shown:
         raise ValueError("No run has a spectrum; were diagnostics.every_n_epochs 0?")
-    epochs = {at for _, at, _ in shown}
     if len(shown) == 1:
-        made, panels = figure(2, panel=(3.5, 2.7))
+        made, panels = style.figure(2, panel=(3.5, 2.7))
     else:
-        made, panels = figure(len(shown), stacked=2)
+        made, panels = style.figure(len(shown), stacked=2)
     for (group, at, arrays), upper, lower in zip(shown, panels[::2], panels[1::2]):
-        draw_eigenvalues(upper, arrays)
-        draw_filter(lower, arrays)
-        panel_title(upper, group.label if len(epochs) == 1 else f"{group.label}, epoch {at}")
-    drawn = [group for group, _, _ in shown]
-    unlike = [run for group, at, _ in shown for run in group.runs if not _has(run, at)]
-    none = [run for group, _, arrays in found if not arrays for run in group.runs]
-    words = note(drawn, {"a spectrum of that epoch": none + unlike})
-    if len(epochs) == 1:
-        words = f"Epoch {epochs.pop()}. {words}"
-    return finish(made, keys(*panels), title, words.strip())
+        _draw_eigenvalues(upper, arrays)
+        _draw_filter(lower, arrays)
+        style.panel_title(upper, f"{group.label}, epoch {at}")
+    lacking = [
+        run
+        for group, at, _ in found
+        for run in group.runs
+        if at not in run.spectra.get("epoch", ())
+    ]
+    words = note([group for group, _, _ in shown], "a spectrum of that epoch", lacking)
+    return style.finish(made, style.keys(*panels), note=words)
 
 
-def drawn_in_spectra(everything: Sequence[Group]) -> list[Group]:
-    """Those that :func:`spectra` draws."""
-    return [group for group in everything if group.spectrum()[1]]
-
-
-def _has(run: Run, epoch: int) -> bool:
-    return "lam_target" in run.spectra and epoch in run.spectra["epoch"]
-
-
-@styled
-def variants(runs: Sequence[Run], title: str = "") -> Figure:
+@style.styled
+def variants(runs: Sequence[Run]) -> Figure:
     """Eigenvalues under each filter, online ones and target ones apart (the paper's Figure 6).
 
     They are those of the projector's outputs, before any filter, so that filters of either branch
     compare. A method's runs without a filter stand in both panels.
     """
-    panels_of = _families(groups(runs))
-    if not panels_of:
+    everything = groups(runs)
+    drawn = drawn_in_variants(everything)
+    if not drawn:
         raise ValueError(
             "No run has a filter; variants compares those of filter=online_... or target_...."
         )
-    several = len({dataset for _, dataset, _ in panels_of}) > 1
-    styles = _styles(group.variant for members in panels_of.values() for group in members)
-    made, panels = figure(len(panels_of), columns=2, panel=(4.0, 2.9))
-    none: list[Run] = []
-    for (names, members), axes in zip(panels_of.items(), panels):
-        for group in members:
-            _, arrays = group.spectrum()
-            if "lam_projection" in arrays:
-                draw_line(axes, arrays["lam_projection"], group.variant, styles[group.variant])
-            else:
-                none += group.runs
-        panel_title(axes, f"{names[0]}, {names[2]} filters" + (f", {names[1]}" if several else ""))
-        index_axes(axes)
-    drawn = list({id(g): g for members in panels_of.values() for g in members}.values())
-    absent = list({id(run): run for run in none}.values())
-    return finish(made, keys(*panels), title, note(drawn, {"a spectrum": absent}))
+    places = list(dict.fromkeys((*_kind(group), _side(group)) for group in drawn if _side(group)))
+    several = len({dataset for _, dataset, _ in places}) > 1
+    looks = style.looks(group.variant for group in drawn)
+    made, panels = style.figure(len(places), columns=2, panel=(4.0, 2.9))
+    for (method, dataset, side), axes in zip(places, panels):
+        for group in drawn:
+            if _kind(group) == (method, dataset) and _side(group) in ("", side):
+                _draw_line(axes, group.spectrum()[1]["lam_projection"], looks[group.variant])
+        style.panel_title(axes, f"{method}, {side} filters" + (f", {dataset}" if several else ""))
+        _index_axes(axes)
+    lacking = [run for run in runs if "lam_projection" not in run.spectra]
+    return style.finish(made, style.keys(*panels), note=note(drawn, "a spectrum", lacking))
 
 
 def drawn_in_variants(everything: Sequence[Group]) -> list[Group]:
     """Those that :func:`variants` draws: filters, and what their method does without one."""
-    members = (group for family in _families(everything).values() for group in family)
-    found = {id(group): group for group in members if "lam_projection" in group.spectrum()[1]}
-    return list(found.values())
+    measured = [group for group in everything if "lam_projection" in group.spectrum()[1]]
+    kinds = {_kind(group) for group in measured if _side(group)}
+    return [group for group in measured if _kind(group) in kinds]
 
 
-def _families(everything: Sequence[Group]) -> dict[tuple[str, str, str], list[Group]]:
-    """The groups of each panel: method, data set and the branch that is filtered."""
-    found = {}
-    kinds = dict.fromkeys((g.method, g.first.dataset) for g in everything if _family(g))
-    for method, dataset in kinds:
-        same = [g for g in everything if (g.method, g.first.dataset) == (method, dataset)]
-        for family in ("online", "target"):
-            if any(_family(group) == family for group in same):
-                members = [group for group in same if _family(group) in ("", family)]
-                found[method, dataset, family] = members
-    return found
+def _kind(group: Group) -> tuple[str, str]:
+    return group.method, group.first.dataset
 
 
-def _family(group: Group) -> str:
+def _side(group: Group) -> str:
     """The branch whose output a filter changes; "" where there is none."""
     branch = group.first.filter.partition("_")[0]
     return branch if branch in ("online", "target") else ""
 
 
-@styled
-def symmetric(runs: Sequence[Run], title: str = "") -> Figure:
+@style.styled
+def symmetric(runs: Sequence[Run]) -> Figure:
     """SimSiam beside its symmetric forms: accuracy, variance, eigenvalues, and a symmetric
     method's two branches (the paper's Figure 2)."""
     chosen = drawn_in_symmetric(groups(runs))
     if not chosen:
         names = [name for name, described in METHODS.items() if described.symmetric]
         raise ValueError(f"No run is symmetric; this needs one of method={' or '.join(names)}.")
-    styles = _styles(group.label for group in chosen)
-    made, panels = figure(4, panel=(2.8, 2.6))
-    accuracy, variance, eigenvalues, branches = panels
-    measured = [c for c in ACCURACY if any(len(g.over_epochs(c).x) for g in chosen)]
-    column = measured[0] if measured else "val/acc1"
-    over_epochs(accuracy, chosen, column, styles, ACCURACY[column])
-    over_epochs(variance, chosen, "feature/variance", styles, "variance of the outputs")
-    last = {group.label: group.spectrum()[1] for group in chosen}
-    for group in chosen:
-        if last[group.label]:
-            draw_line(
-                eigenvalues, last[group.label]["lam_target"], group.label, styles[group.label]
-            )
-    index_axes(eigenvalues)
-    two = [group for group in chosen if group.first.described.symmetric and last[group.label]]
+    looks = style.looks(group.label for group in chosen)
+    made, panels = style.figure(4, panel=(2.8, 2.6))
+    for axes, column in zip(panels, (accuracy(chosen), "feature/variance")):
+        over_epochs(axes, [(group, column, looks[group.label]) for group in chosen])
+    measured = {g.label: arrays for g in chosen if (arrays := g.spectrum()[1])}
+    for label, arrays in measured.items():
+        _draw_line(panels[2], arrays["lam_target"], looks[label])
+    two = [g for g in chosen if g.first.described.symmetric and g.label in measured]
     two.sort(key=lambda group: list(METHODS).index(group.first.method))
     if two:
-        draw_eigenvalues(branches, last[two[0].label], everything=True)
-    else:
-        empty_panel(branches, "no spectrum of a symmetric run")
-    named = f": {two[0].label}" if two else ""
-    words = ("accuracy", "feature variance", "eigenvalues", f"two branches{named}")
-    for axes, text in zip(panels, words):
-        panel_title(axes, text)
-    none = [run for g in chosen for run in g.runs if "lam_target" not in run.spectra]
-    return finish(
-        made,
-        keys(*panels),
-        title,
-        note(chosen, {"a spectrum": none}, thin=True),
-    )
+        _draw_eigenvalues(panels[3], measured[two[0].label], everything=True)
+        style.panel_title(panels[3], f"two branches: {two[0].label}")
+    for axes in panels[2:]:
+        _index_axes(axes, "no spectrum of a symmetric run")
+    lacking = [run for group in chosen for run in group.runs if "lam_target" not in run.spectra]
+    return style.finish(made, style.keys(*panels), note=note(chosen, "a spectrum", lacking))
 
 
 def drawn_in_symmetric(everything: Sequence[Group]) -> list[Group]:
@@ -217,88 +157,62 @@ def drawn_in_symmetric(everything: Sequence[Group]) -> list[Group]:
 def _own_predictor_alone(group: Group) -> bool:
     """Whether its own predictor is all that sets the branches apart."""
     described = group.first.described
-    own = group.first.chosen_filter.own
-    return own and described.predictor and not described.momentum
+    return group.first.chosen_filter.own and described.predictor and not described.momentum
 
 
-def _styles(names: Any) -> dict[str, dict[str, Any]]:
-    return {name: series(i) for i, name in enumerate(dict.fromkeys(names))}
-
-
-def draw_line(axes: Axes, stack: np.ndarray, label: str, style: dict[str, Any]) -> None:
+def _draw_line(axes: Axes, stack: np.ndarray, look: dict[str, Any]) -> None:
     """One group's eigenvalues ``(seeds, k)`` by their index."""
-    curve = over_seeds(np.arange(1, stack.shape[1] + 1), above_rounding(stack))
-    draw_curve(axes, curve, label, **style)
+    draw_curve(axes, over_seeds(np.arange(1, stack.shape[1] + 1), above_rounding(stack)), **look)
 
 
-def draw_eigenvalues(
+def _draw_eigenvalues(
     axes: Axes, arrays: Mapping[str, np.ndarray], everything: bool = False
 ) -> None:
     """Eigenvalues of both branches, as many as hold 99.99 % of the target's sum, or all."""
-    k = arrays["lam_target"].shape[1]
-    m = k if everything else leading(arrays["lam_target"].mean(0))
-    for name, style in (("target", TARGET), ("online", ONLINE)):
+    m = arrays["lam_target"].shape[1] if everything else _leading(arrays["lam_target"])
+    for name, look in (("target", style.TARGET), ("online", style.ONLINE)):
         if f"lam_{name}" in arrays:
-            draw_line(axes, arrays[f"lam_{name}"][:, :m], name, style)
-    index_axes(axes)
+            _draw_line(axes, arrays[f"lam_{name}"][:, :m], {**look, "label": name})
+    _index_axes(axes)
 
 
-def index_axes(axes: Axes) -> None:
+def _index_axes(axes: Axes, empty: str = "all eigenvalues are\nrounding noise") -> None:
     """Index below, eigenvalue on a log axis; words where no eigenvalue is left."""
     axes.set(xlabel="index $i$", ylabel=r"eigenvalue $\lambda_i$")
-    axes.xaxis.set_major_locator(_Indices(nbins=5, integer=True, min_n_ticks=1))
-    if _drawn(axes):
-        log_axis(axes.yaxis)
+    if axes.lines:
+        axes.set_xticks(np.unique(np.linspace(1, axes.dataLim.x1, 5).astype(int)))
+        style.log_axis(axes.yaxis)
     else:
-        empty_panel(axes, EMPTY)
+        style.empty_panel(axes, empty)
 
 
-class _Indices(MaxNLocator):
-    """Whole numbers from 1 on: no eigenvalue has the index 0."""
-
-    def tick_values(self, vmin: float, vmax: float) -> Any:
-        return np.unique(np.maximum(super().tick_values(vmin, vmax), 1))
-
-
-def draw_filter(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
+def _draw_filter(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
     """The filter curve against the target's eigenvalues, by rank and by direction."""
     target = arrays["lam_target"]
-    m = leading(target.mean(0))
+    m = _leading(target)
     lam = over_seeds(np.arange(m), above_rounding(target)[:, :m]).mean
-    for name, style in CURVES.items():
+    for name, look in CURVES.items():
         if name in arrays:
             curve = over_seeds(lam, arrays[name][:, :m])
-            draw_curve(axes, curve, band=name == "filter_curve", **style)
+            draw_curve(axes, curve, band=name == "filter_curve", **look)
     axes.set(xlabel=r"target's eigenvalue $\lambda^z_i$", ylabel=G)
-    if not _drawn(axes):
-        empty_panel(axes, EMPTY if not np.isfinite(lam).any() else "no filter curve")
+    if not axes.lines:
+        style.empty_panel(axes, "no filter curve")
         return
-    log_axis(axes.xaxis)
+    style.log_axis(axes.xaxis)
     axes.set_ylim(0, 1.06 * axes.get_ylim()[1])
 
 
-def _drawn(axes: Axes) -> bool:
-    return any(len(np.asarray(line.get_xdata())) for line in axes.lines)
+def _leading(lam: np.ndarray) -> int:
+    """How many eigenvalues of the mean spectrum hold 99.99 % of its sum."""
+    return leading(torch.from_numpy(np.nan_to_num(lam.mean(0))))
 
 
-def above_rounding(lam: np.ndarray) -> np.ndarray:
-    """Eigenvalues ``(..., k)``, NaN for rounding noise, which a log axis would magnify.
+def above_rounding(stack: np.ndarray) -> np.ndarray:
+    """Eigenvalues ``(seeds, k)``, NaN for rounding noise, which a log axis would magnify.
 
-    >>> above_rounding(np.array([0.5, 1e-18, 0.0]))
-    array([0.5, nan, nan])
+    >>> above_rounding(np.array([[0.5, 1e-18, 0.0]]))
+    array([[0.5, nan, nan]])
     """
-    largest = np.nan_to_num(lam).max(-1, keepdims=True, initial=0.0)
-    noise = largest * lam.shape[-1] * np.finfo(np.float64).eps
-    return np.where(lam > noise, lam, np.nan)
-
-
-def leading(lam: np.ndarray, share: float = 0.9999) -> int:
-    """How many of the leading eigenvalues hold more than that share of the sum, as in Figure 4.
-
-    >>> leading(np.array([0.9, 0.0999, 0.0001, 0.0]))
-    2
-    """
-    lam = np.nan_to_num(np.maximum(lam, 0.0))
-    # Rounding of the sum must not move the limit by one.
-    missing = np.cumsum(lam) < (share - 1e-9) * lam.sum()
-    return min(int(missing.sum()) + 1, len(lam))
+    floors = [float(noise_floor(torch.from_numpy(np.nan_to_num(lam)))) for lam in stack]
+    return np.where(stack > np.array(floors)[:, None], stack, np.nan)

@@ -7,7 +7,7 @@ can be drawn in any process and are freed with their last name.
 import logging
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,11 @@ def series(index: int) -> dict[str, Any]:
     }
 
 
+def looks(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """A look of its own for each name, with the name as its label in the key."""
+    return {name: {**series(i), "label": name} for i, name in enumerate(dict.fromkeys(names))}
+
+
 def figure(
     panels: int,
     columns: int = 4,
@@ -104,9 +109,12 @@ def figure(
     FigureCanvasAgg(made)  # the one that measures text
     # The key belongs to a figure inside: constrained layout gives a key and a note of the same
     # figure one place (matplotlib 3.11).
-    grid = made.subfigures().add_gridspec(down, across)
-    cells = [(i // across * stacked + s, i % across) for i in range(panels) for s in range(stacked)]
-    drawn = [made.subfigs[0].add_subplot(grid[cell]) for cell in cells]
+    inner = made.add_subfigure(made.add_gridspec(1, 1)[0])
+    drawn = [
+        inner.add_subplot(down, across, (i // across * stacked + s) * across + i % across + 1)
+        for i in range(panels)
+        for s in range(stacked)
+    ]
     for axes in drawn:
         # Ticks are made when they are drawn, by whoever draws: the style must be the axes' own.
         axes.tick_params(labelsize=8, grid_alpha=0.25, grid_linewidth=0.6)
@@ -136,7 +144,7 @@ def finish(made: Figure, key: Sequence[Line2D] = (), title: str = "", note: str 
     before = panel.bbox.height
     made.set_size_inches(width, height + 20)
     made.draw_without_rendering()
-    rows = panel.get_subplotspec().get_gridspec().nrows
+    rows = panel.get_gridspec().nrows  # type: ignore[union-attr]
     made.set_size_inches(width, height + 20 - rows * (panel.bbox.height - before) / made.dpi)
     made.draw_without_rendering()
     made.set_layout_engine("none")  # settled: nothing moves, and saving takes half as long
@@ -181,21 +189,15 @@ def typeset(text: str) -> str:
     return re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]+)", high, text.replace("$", r"\$"))
 
 
-def marked(points: int) -> tuple[int, int]:
-    """Which of a line's points get its marker: all of few, about ten of many.
-
-    >>> marked(15), marked(400)
-    ((0, 1), (0, 40))
-    """
-    return 0, max(1, round(points / 10)) if points > 20 else 1
+def marked(points: int) -> int:
+    """Every how many points a line has a marker, so that it has 20 at most."""
+    return 1 + points // 20
 
 
-def epoch_axis(axes: Axes, epochs: np.ndarray) -> None:
-    """Epochs from 1 on the x axis, whole numbers alone."""
+def epoch_axis(axes: Axes) -> None:
+    """Epochs on the x axis, whole numbers alone."""
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
-    if len(epochs) and min(epochs) == max(epochs):
-        axes.set_xlim(min(epochs) - 1, max(epochs) + 1)
 
 
 def log_axis(axis: Axis) -> None:

@@ -1,18 +1,12 @@
 """Which figures the report draws, and the words beneath each: what it shows, how to read it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rdm_solo.methods.descriptions import ASYMMETRIES
-from rdm_solo.plots.eigenvalues import drawn_in_spectra, drawn_in_symmetric, drawn_in_variants
+from rdm_solo.plots.eigenvalues import drawn_in_symmetric, drawn_in_variants
 from rdm_solo.plots.exponents import drawn_in_sweep
 from rdm_solo.runs.groups import Group
-
-__all__ = ["DRAWINGS", "PREDICTION", "ROLES", "Columns", "Drawing"]
-
-Columns = tuple[tuple[str, str, int], ...]  # of metrics.csv, their names in words, digits
 
 
 @dataclass(frozen=True)
@@ -23,7 +17,7 @@ class Drawing:
     name: str
     title: str
     caption: str
-    columns: Columns
+    columns: Sequence[str]
     drawn: Callable[[Sequence[Group]], Sequence[Group]] = list
 
 
@@ -37,7 +31,7 @@ DRAWINGS = (
         "there is a rank difference, which according to the paper prevents collapse. Ranks usually "
         "fall in the first epochs; Theorem 4 describes, under its conditions, why they rise again. "
         "Lines that fall to 1 are a collapse.",
-        (("erank/target", "target", 1), ("erank/online", "online", 1)),
+        ("erank/target", "erank/online"),
     ),
     Drawing(
         "symmetric",
@@ -46,7 +40,7 @@ DRAWINGS = (
         "eigenvalues coincide and nothing raises the rank. Centring (SymSimSiam) keeps the "
         "variance high, which the loss of a vanilla network does not. Where eigenvalues drop fast, "
         "the outputs use few directions, whether the variance is high or low.",
-        (("feature/variance", "variance", 3), ("erank/projection", "rank", 1)),
+        ("feature/variance", "erank/projection"),
         drawn_in_symmetric,
     ),
     Drawing(
@@ -59,9 +53,9 @@ DRAWINGS = (
         "99.99 % of the eigenvalues' sum, its code a fixed number of them. With C₊: the plain mean "
         "for C_z and C₊, which pairs the target's outputs of two views.",
         (
-            ("alignment/online_target", "plain", 2),
-            ("alignment/online_target_weighted", "weighted", 2),
-            ("alignment/target_positive", "with C₊", 2),
+            "alignment/online_target",
+            "alignment/online_target_weighted",
+            "alignment/target_positive",
         ),
     ),
     Drawing(
@@ -74,17 +68,16 @@ DRAWINGS = (
         "wherever the target's spectrum is flatter, whatever its directions; the crosses follow "
         "the target's own eigenvectors and are the stricter test.",
         (
-            ("filter/monotonicity", "monotonicity sorted", 2),
-            ("filter/monotonicity_directional", "directional", 2),
+            "filter/monotonicity",
+            "filter/monotonicity_directional",
         ),
-        drawn_in_spectra,
     ),
     Drawing(
         "variants",
         "6. Eigenvalues of the variants (the paper's Figure 6)",
         "Eigenvalues of the projector's outputs before any filter, so that online and target "
         "filters can be compared. The slower they fall, the more directions are used.",
-        (("erank/projection", "effective rank", 1),),
+        ("erank/projection",),
         drawn_in_variants,
     ),
     Drawing(
@@ -94,7 +87,7 @@ DRAWINGS = (
         "SimSiam, SymSimSiam and Vanilla (minus the cosine), and 0 for BYOL (2 - 2 cos). A loss at "
         "its minimum with a low rank is a collapse. The losses of SwAV and DINO are "
         "cross-entropies, each on its own scale.",
-        (("train/loss", "loss", 3),),
+        ("train/loss",),
     ),
     Drawing(
         "sweep",
@@ -104,9 +97,9 @@ DRAWINGS = (
         "rank; p = 0 is no filter. Settings without an exponent are horizontal lines. A wider gap "
         "is not always better: look at where accuracy peaks.",
         (
-            ("val/acc1", "online classifier", 1),
-            ("val/knn_acc1", "kNN", 1),
-            ("erank/gap", "gap", 2),
+            "val/acc1",
+            "val/knn_acc1",
+            "erank/gap",
         ),
         drawn_in_sweep,
     ),

@@ -1,13 +1,8 @@
 """The command ``python -m rdm_solo.report``: its arguments, and the files that it writes."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import math
-import os
-import sys
-import webbrowser
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,8 +14,6 @@ from rdm_solo.report.page import Report, page
 from rdm_solo.report.typesetting import relative, verbatim
 from rdm_solo.runs.files import write_whole
 from rdm_solo.runs.groups import Group, counted_runs, groups, not_counted, run_name
-
-__all__ = ["incomplete", "main", "open_in_browser", "text_table", "write"]
 
 log = logging.getLogger("rdm_solo")
 
@@ -99,22 +92,8 @@ def text_table(grouped: Sequence[Group]) -> str:
     return "\n".join([*lines, *not_counted(grouped)])
 
 
-def open_in_browser(path: Path) -> str:
-    """Open the page where there is a desktop; a sentence on what happened."""
-    here = path.resolve().as_uri()
-    desktop = sys.platform in ("darwin", "win32") or any(
-        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
-    )
-    if not desktop:
-        return f"--open: this machine shows no desktop; open {here} in a browser."
-    try:
-        done = webbrowser.open(here)
-    except webbrowser.Error:
-        done = False
-    return f"opened {here}" if done else f"--open: no browser could be started; open {here}."
-
-
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command."""
     parser = argparse.ArgumentParser(
         prog="python -m rdm_solo.report",
         description="Draw the paper's figures of runs or sweeps on one page that needs no network.",
@@ -130,26 +109,18 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="FOLDER",
         help="where page and figures are written (default: FOLDER/report, or ./report)",
     )
-    parser.add_argument("--open", action="store_true", help="open the page in the browser")
     parser.add_argument(
         "--no-checkpoints",
         action="store_true",
         help="leave out the paper's Figure 5, which loads models from checkpoints",
     )
-    return parser.parse_args(argv)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """The command."""
     logging.basicConfig(format="%(message)s")
     log.setLevel(logging.INFO)  # this logger alone: fontTools logs every glyph in a PDF
     cli.say_anything()
-    arguments = _arguments(argv)
+    arguments = parser.parse_args(argv)
     paths = [Path(given.removeprefix("run=")).expanduser() for given in arguments.folders]
     out = Path(arguments.out).expanduser() if arguments.out else None
     with cli.sentences():
         written = write(paths, out, not arguments.no_checkpoints)
     drawn = len(list(written.parent.glob("*.png")))
     print(f"\n{written} ({drawn} figures as PNG and PDF beside it)")
-    if arguments.open:
-        print(open_in_browser(written))

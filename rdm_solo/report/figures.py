@@ -1,38 +1,32 @@
 """The report's figures: drawn, saved beside the page, and embedded in it."""
 
-from __future__ import annotations
-
 import base64
-import io
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
 from rdm_solo import plots
+from rdm_solo.evaluate.roles import measure
 from rdm_solo.methods.descriptions import ASYMMETRIES, METHODS
-from rdm_solo.report.captions import DRAWINGS, PREDICTION, ROLES, Columns
+from rdm_solo.plots.preview import draw_prediction
+from rdm_solo.plots.roles import draw as draw_roles
+from rdm_solo.report.captions import DRAWINGS, PREDICTION, ROLES
 from rdm_solo.report.measured import spread
 from rdm_solo.report.page import Picture
+from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import Group, counted_runs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from rdm_solo.runs.roles_file import Roles
-
-__all__ = ["curves_in_words", "draw"]
+from rdm_solo.runs.prediction import predict
+from rdm_solo.runs.roles_file import Roles
 
 log = logging.getLogger("rdm_solo")
 
-# Below this a picture is embedded as vectors, sharp at every size; above, as the PNG.
-LARGEST_SVG = 700_000
 # Settings of which a figure's caption gives the numbers, and which are predicted.
 NAMED, PREDICTED = 6, 4
 FLAT = 1.1  # lines that stay within a tenth of 1
@@ -70,9 +64,9 @@ class Gallery:
     ) -> None:
         """Save a figure in its formats, and keep it for the page."""
         paths = plots.save(made, self.folder, name)
-        width = float(made.get_size_inches()[0])
+        image = f"data:image/png;base64,{base64.b64encode(paths[0].read_bytes()).decode()}"
         files = [path.name for path in paths]
-        image = _embedded(made, paths[0])
+        width = float(made.get_size_inches()[0])
         self.pictures.append(Picture(name, title, caption, numbers, image, width, files))
 
 
@@ -102,47 +96,30 @@ def draw(
     return gallery.pictures, gallery.absent
 
 
-def _in_numbers(drawn: Sequence[Group], columns: Columns) -> list[str]:
+def _in_numbers(drawn: Sequence[Group], columns: Sequence[str]) -> list[str]:
     """The last values of the first settings that are drawn."""
     found = []
     for group in drawn:
-        ends = [(group.last(column), name, digits) for column, name, digits in columns]
-        words = ", ".join(f"{name} {spread(v, digits)}" for v, name, digits in ends if v)
+        ends = [(COLUMNS[column], group.last(column)) for column in columns]
+        words = ", ".join(f"{c.words} {spread(values, c.digits)}" for c, values in ends if values)
         if words:
             found.append(f"{group.label}: {words}")
     more = len(found) - NAMED
     return found[:NAMED] + ([f"and {more} more in the tables below"] if more > 0 else [])
 
 
-def _embedded(made: Figure, png: Path) -> str:
-    """The image as a data URI: vectors, or the PNG where these are too many."""
-    buffer = io.BytesIO()
-    with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "rdm_solo"}):
-        made.savefig(buffer, format="svg", metadata={"Date": None})
-    kind, content = "svg+xml", buffer.getvalue()
-    if len(content) > LARGEST_SVG:
-        kind, content = "png", png.read_bytes()
-    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
-
-
 def _predictions(gallery: Gallery, groups: Sequence[Group]) -> None:
     """The ranks that Theorem 4 predicts beside the measured ones, of one run of each setting."""
-    from rdm_solo.plots.preview import draw_prediction
-    from rdm_solo.runs.prediction import predict
-
-    explained = False
+    caption = PREDICTION
     for number, group in enumerate(groups[:PREDICTED]):
         run = counted_runs(group)[0]
         found = gallery.attempt(f"Predicted rank of {group.label}", partial(predict, run))
         if found is None:
             continue
         title = f"Predicted and measured rank: {group.label}, seed {run.seed}"
-        caption = [
-            "As the first prediction, for another setting." if explained else PREDICTION,
-            found.direction,
-        ]
-        gallery.add(draw_prediction(found), f"prediction_{number}", title, caption)
-        explained = True
+        made = draw_prediction(found)
+        gallery.add(made, f"prediction_{number}", title, [caption, found.direction])
+        caption = "As the first prediction, for another setting."
     if len(groups) > PREDICTED:
         rest = "; ".join(group.label for group in groups[PREDICTED:])
         gallery.absent.append(
@@ -163,15 +140,13 @@ def _roles(gallery: Gallery, groups: Sequence[Group]) -> None:
         names = [name for name, described in METHODS.items() if described.asymmetry]
         gallery.absent.append(f"Figure {FIGURE_5}: no run of {', '.join(names)}.")
         return
-    from rdm_solo.evaluate.roles import measure
-    from rdm_solo.plots.roles import draw as draw_roles
-
-    found = []
-    for run in chosen.values():
-        measured = gallery.attempt(f"Figure {FIGURE_5}, {run.label}", partial(measure, run.folder))
-        if measured is not None:
-            found.append(measured)
-    made = gallery.attempt(f"Figure {FIGURE_5}", partial(draw_roles, found)) if found else None
+    what = f"Figure {FIGURE_5}"
+    attempts = [
+        gallery.attempt(f"{what}, {run.label}", partial(measure, run.folder))
+        for run in chosen.values()
+    ]
+    found = [roles for roles in attempts if roles is not None]
+    made = gallery.attempt(what, partial(draw_roles, found)) if found else None
     if made is not None:
         of = "; ".join(f"{run.label}, seed {run.seed}" for run in found)
         asymmetries = {METHODS[run.method].asymmetry for run in found}
@@ -183,9 +158,8 @@ def _roles(gallery: Gallery, groups: Sequence[Group]) -> None:
 def curves_in_words(run: Roles) -> str:
     """How steep a run's curves are, which of them are flat, and what a log axis leaves out."""
     named = {series.name: series for series in run.series}
-    shown = ("g", "omega") if run.branch == "online" else (run.own,)
-    letters = {"g": "g", "omega": "ω"}
-    said = [f"slope {named[n].slope:.2f} ({letters.get(n, n)})" for n in shown if n in named]
+    shown = {"g": "g", "omega": "ω"} if run.branch == "online" else {run.own: run.own}
+    said = [f"slope {named[n].slope:.2f} ({shown[n]})" for n in shown if n in named]
     own = named[run.own].group if run.own in named else ""
     for group in dict.fromkeys(series.group for series in run.series):
         if METHODS[run.method].asymmetry == "sinkhorn" and group != own:
@@ -199,12 +173,8 @@ def curves_in_words(run: Roles) -> str:
 
 def _level(group: str, curves: Sequence[np.ndarray]) -> str:
     """Between what the curves of a group lie, and whether that is flat."""
-    values = np.concatenate(curves)
-    low, high = np.nanmin(values), np.nanmax(values)
-    between = f"between {low:.2f} and {high:.2f}"
+    low, high = np.nanmin(np.concatenate(curves)), np.nanmax(np.concatenate(curves))
+    text = f"with {group}, the online temperature, the lines lie between {low:.2f} and {high:.2f}"
     if low >= 1 / FLAT and high <= FLAT:
-        return (
-            f"with {group}, the online temperature, the lines are flat ({between}): the iterations "
-            "alone hardly change the spectrum"
-        )
-    return f"with {group}, the online temperature, the lines lie {between}"
+        text += ", which is flat: the iterations alone hardly change the spectrum"
+    return text

@@ -1,7 +1,5 @@
 """Numbers of a setting's runs: first and last values, linear accuracies, and how they spread."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics
@@ -9,10 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rdm_solo.runs import columns
 from rdm_solo.runs.files import LINEAR
 from rdm_solo.runs.folder import Run
-
-__all__ = ["change", "last", "linear", "linear_accuracies", "measured", "spread"]
 
 
 def spread(values: Sequence[float], digits: int) -> str:
@@ -27,23 +24,30 @@ def spread(values: Sequence[float], digits: int) -> str:
     return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
 
-def measured(runs: Sequence[Run], column: str) -> list[np.ndarray]:
-    """The finite values of a column, of each run that has any."""
-    columns = (run.metrics.get(column, np.empty(0)) for run in runs)
-    finite = (values[np.isfinite(values)] for values in columns)
-    return [values for values in finite if len(values)]
-
-
 def last(runs: Sequence[Run], column: str) -> list[float]:
-    """The last measured value of each run that has any."""
+    """The last measured value of each run that has any; its linear accuracy has one alone."""
+    if column == columns.LINEAR.name:
+        return linear_accuracies(runs)
     return [value for value in (run.last(column) for run in runs) if math.isfinite(value)]
+
+
+def cells(runs: Sequence[Run], shown: Sequence[columns.Column]) -> list[str]:
+    """The last values of these columns."""
+    return [spread(last(runs, column.name), column.digits) for column in shown]
 
 
 def change(runs: Sequence[Run], column: str) -> str:
     """The first and the last measured values, or a dash."""
-    found = measured(runs, column)
+    found = finite(runs, column)
     ends = (spread([float(values[at]) for values in found], 1) for at in (0, -1))
     return " → ".join(ends) if found else "–"
+
+
+def finite(runs: Sequence[Run], column: str) -> list[np.ndarray]:
+    """The finite values of a column, of each run that has any."""
+    columns = (run.metrics.get(column, np.empty(0)) for run in runs)
+    measured = (values[np.isfinite(values)] for values in columns)
+    return [values for values in measured if len(values)]
 
 
 def linear(run: Run) -> tuple[str, dict[str, float]]:
@@ -62,7 +66,7 @@ def linear(run: Run) -> tuple[str, dict[str, float]]:
                 return kind, {
                     top: float(np.mean([entry[top] for entry in alike])) for top in ("top1", "top5")
                 }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or not of ours
         pass
     return "", {}
 

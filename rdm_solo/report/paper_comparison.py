@@ -1,25 +1,19 @@
 """The paper's numbers beside those of runs with the paper's setting."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from rdm_solo import paper
+from rdm_solo import cli, paper
 from rdm_solo.report.measured import last, linear, linear_accuracies, spread
 from rdm_solo.report.tables import Table, global_batch
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import Group, counted_runs
+from rdm_solo.runs.groups import Group, counted_runs, listed
 from rdm_solo.runs.labels import exponent
 from rdm_solo.runs.settings import settings
 
-__all__ = ["against_paper"]
-
 PRINTED = ("online_predictors", "target_predictors", "imagenet", "byol", "alignment_cz_cplus")
-DATASETS = {row.dataset for row in paper.rows()}
-# Parts of a config that are compared with the preset, beside the augmentation.
-COMPARED = ("method", "filter", "backbone", "optimizer", "scheduler", "batch_size")
+# Parts of a config that are compared with the preset.
+COMPARED = ("method", "filter", "dataset", "backbone", "optimizer", "scheduler", "batch_size")
 
 
 def against_paper(groups: Sequence[Group]) -> tuple[Table | None, list[str]]:
@@ -34,22 +28,18 @@ def against_paper(groups: Sequence[Group]) -> tuple[Table | None, list[str]]:
     why = [f"{'; '.join(labels)}: {reason}" for reason, labels in reasons.items()]
     head = ["setting", "data", "epochs", "what", "paper", "here", "n", "here differs in"]
     notes = ["The paper prints single numbers, without seeds or spread."]
-    return (
-        Table("The paper's numbers beside those of the runs.", head, rows, notes) if rows else None
-    ), why
-
-
-def _named(run: Run) -> str:
-    own = "" if run.chosen_filter.absent else f"_{run.filter}"
-    return f"experiment={run.dataset}/{run.method}{own}"
+    table = Table("The paper's numbers beside those of the runs.", head, rows, notes)
+    return table if rows else None, why
 
 
 def _same_setting(run: Run) -> list[paper.Row]:
     """The paper's rows of that data set, method, filter and p, of any number of epochs."""
+    own = "" if run.chosen_filter.absent else f"_{run.filter}"
+    preset = f"experiment={run.dataset}/{run.method}{own}"
     return [
         row
         for row in paper.rows()
-        if row.table in PRINTED and paper.preset(row)[0] == _named(run) and _same_p(row.p, run)
+        if row.table in PRINTED and paper.preset(row)[0] == preset and _same_p(row.p, run)
     ]
 
 
@@ -66,32 +56,29 @@ def _beside(group: Group) -> Iterator[list[str]]:
         aligned = row.metric == "alignment"
         if runs[0].epochs != asked or not (aligned or row.epochs in (asked, None)):
             continue
-        if aligned:
-            column = "alignment/target_positive_paper_m"
-            column = column if last(runs, column) else "alignment/target_positive"
-            here, what = last(runs, column), "alignment of C_z and C₊"
-        else:
-            top = {"acc1": "top1", "acc5": "top5"}[row.metric]
-            here, what = linear_accuracies(runs, top), f"linear {top.replace('top', 'top-')} %"
-        kinds = {kind for kind, _ in map(linear, runs)} - {""}
         differs = _differences(run, row)
-        if not aligned and kinds == {"cached"}:
-            differs.append("cached features, no augmentation")
+        if aligned:
+            column = "alignment/target_positive"
+            here, what = last(runs, f"{column}_paper_m") or last(runs, column), "alignment with C₊"
+        else:
+            top = row.metric.replace("acc", "top")
+            here, what = linear_accuracies(runs, top), f"linear {top.replace('top', 'top-')} %"
+            if {kind for kind, _ in map(linear, runs)} - {""} == {"cached"}:
+                differs.append("cached features, no augmentation")
         if row.epochs is None:
             differs.append("the paper prints no epochs")
         digits = 4 if aligned else 2
         missing = "not measured" if aligned else "run python -m rdm_solo.linear on it"
         yield [
             *(group.label, run.dataset, str(row.epochs or asked), what),
-            f"{row.value:.{digits}f}",
-            *(spread(here, digits) if here else missing, str(len(here))),
-            ", ".join(differs) or "nothing known",
+            *(f"{row.value:.{digits}f}", spread(here, digits) if here else missing),
+            *(str(len(here)), "; ".join(differs) or "nothing known"),
         ]
 
 
 def _why_not(group: Group) -> str:
     run = group.first
-    if run.dataset not in DATASETS:
+    if run.dataset not in {row.dataset for row in paper.rows()}:
         return f"the paper has no numbers on {run.dataset}"
     rows = _same_setting(run)
     if not rows:
@@ -103,40 +90,15 @@ def _why_not(group: Group) -> str:
 
 
 def _differences(run: Run, row: paper.Row) -> list[str]:
-    """The settings in which a run differs from the preset of that row, four of them by name."""
-    wanted = _preset(row)
-    if wanted is None:
-        return ["unknown (the preset cannot be read)"]
-    here = _leaves(run.config)
+    """The options in which a run differs from the preset of that row."""
+    here = settings(run.config, COMPARED)
+    wanted = settings(cli.compose("config", paper.preset(row)), COMPARED)
     apart = [
-        f"{name}={here.get(name)} (preset: {value})"
+        f"{name}={here[name]} (preset: {value})"
         for name, value in wanted.items()
-        if name in here and here[name] != value
+        if name in here and here[name] != value and not name.rpartition(".")[2].startswith("_")
     ]
-    batch, meant = global_batch(run), str(wanted.get("batch_size"))
-    if batch != meant and not any(word.startswith("batch_size=") for word in apart):
-        apart.append(f"global batch {batch} (preset: {meant})")
-    return apart[:4] + ([f"and {len(apart) - 4} more"] if len(apart) > 4 else [])
-
-
-def _preset(row: paper.Row) -> dict[str, Any] | None:
-    from hydra import compose, initialize_config_dir
-
-    from rdm_solo import cli
-
-    try:
-        with initialize_config_dir(str(cli.config_folder()), version_base="1.3"):
-            return _leaves(compose("config", overrides=paper.preset(row)))
-    except Exception:  # hydra's and OmegaConf's: the comparison goes without
-        return None
-
-
-def _leaves(config: Any) -> dict[str, Any]:
-    """The settings that make a run the paper's, under dotted names."""
-    views = "dataset.views.pipelines."
-    return {
-        name.replace(views, "view"): value
-        for name, value in settings(config, (*COMPARED, "dataset")).items()
-        if name.startswith(views) or not name.startswith("dataset.")
-        if not name.rpartition(".")[2].startswith("_")
-    }
+    meant = wanted["batch_size"]
+    if global_batch(run) != str(meant) and here.get("batch_size") == meant:
+        apart.append(f"global batch {global_batch(run)} (preset: {meant})")
+    return [listed(apart)] if apart else []

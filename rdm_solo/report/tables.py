@@ -1,80 +1,33 @@
 """The report's tables: what was run, last values over seeds, and last values against p."""
 
-from __future__ import annotations
-
-import re
 import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+from markupsafe import Markup
 from omegaconf import OmegaConf
 
-from rdm_solo.report.measured import change, last, linear_accuracies, spread
+from rdm_solo.report.measured import cells
 from rdm_solo.report.typesetting import relative
 from rdm_solo.report.verdicts import verdicts
+from rdm_solo.runs.columns import COLUMNS, Column, compared
 from rdm_solo.runs.files import OVERRIDES
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import Group, counted_runs, listed, run_name, runs_behind
 from rdm_solo.runs.labels import exponent
 
-__all__ = ["Table", "against_p", "commands", "each", "global_batch", "last_values", "ran"]
-
-# Columns that hold words even where every cell reads like a number.
-WORDS = ("filter", "folder", "network", "on", "here differs in", "what", "data", "seeds")
-NUMBER = re.compile(r"[-–\d.,± →%a-z]{0,24}$")
-
-# Columns of metrics.csv, with the digits that are shown.
-Columns = Mapping[str, int]
-RANKS: Columns = {
-    "erank/gap": 2,
-    "erank/projection": 1,
-    "feature/variance": 3,
-    "train/loss": 3,
-}
-OTHERS: Columns = {
-    "alignment/online_target": 2,
-    "alignment/online_target_weighted": 2,
-    "alignment/target_positive": 2,
-    "filter/monotonicity": 2,
-    "filter/monotonicity_directional": 2,
-    "val/acc1": 1,
-    "val/knn_acc1": 1,
-}
-OF_ONE_RUN: Columns = {
-    "erank/online": 1,
-    "erank/target": 1,
-    "val/acc1": 1,
-    "val/knn_acc1": 1,
-}
-ACCURACIES: Columns = {"val/acc1": 1, "val/knn_acc1": 1}
-BRANCHES: Columns = {"erank/online": 2, "erank/target": 2, "erank/gap": 2}
+OF_ONE_RUN = ("erank/online", "erank/target", "val/acc1", "val/knn_acc1")
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """A caption, the columns' heads, rows whose first cell is their head, and notes beneath."""
 
     caption: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
-    notes: Sequence[str] = field(default_factory=list)
-
-    @property
-    def words(self) -> list[bool]:
-        """Which columns hold words, which are set left and may break."""
-        return [
-            name in WORDS
-            or name.endswith("?")
-            or not all(NUMBER.match(row[i]) for row in self.rows)
-            for i, name in enumerate(self.head)
-        ]
-
-
-def _cells(runs: Sequence[Run], columns: Columns) -> list[str]:
-    return [spread(last(runs, column), digits) for column, digits in columns.items()]
+    notes: Sequence[str] = ()
 
 
 def ran(groups: Sequence[Group]) -> Table:
@@ -96,7 +49,7 @@ def ran(groups: Sequence[Group]) -> Table:
                 global_batch(run),
                 ", ".join(str(seed) for seed in sorted(r.seed for r in runs)),
                 str(asked) if done == [asked] else f"{'–'.join(map(str, done))} of {asked}",
-                _mean_time([r.summary.get("seconds") for r in runs]),
+                _mean_time(runs),
                 ", ".join(sorted({str(r.summary.get("device", "?")) for r in runs})),
             ]
         )
@@ -108,9 +61,8 @@ def ran(groups: Sequence[Group]) -> Table:
         f"{text}." if len(versions) == 1 else f"{text}: {listed(names)}."
         for text, names in versions.items()
     ]
-    return Table(
-        "The settings of the runs. Time is the mean wall time of a run.", head, rows, notes
-    )
+    caption = "The settings of the runs. Time is the mean wall time of a run."
+    return Table(caption, head, rows, notes)
 
 
 def global_batch(run: Run) -> str:
@@ -119,8 +71,9 @@ def global_batch(run: Run) -> str:
     return str(derived.get("global_batch", run.config.get("batch_size", "?")))
 
 
-def _mean_time(values: Sequence[Any]) -> str:
-    known = [float(value) for value in values if isinstance(value, (int, float))]
+def _mean_time(runs: Sequence[Run]) -> str:
+    measured = [run.summary.get("seconds") for run in runs]
+    known = [seconds for seconds in measured if isinstance(seconds, (int, float))]
     if not known:
         return "–"
     mean = sum(known) / len(known)
@@ -141,7 +94,7 @@ def commands(group: Group) -> list[str]:
     for rest, seeds in found.items():
         sweep = ["-m"] if len(seeds) > 1 else []
         words = [*sweep, *rest, f"seed={','.join(sorted(seeds, key=int))}"]
-        lines.append(" ".join(["python -m rdm_solo.train", *map(shlex.quote, words)]))
+        lines.append(shlex.join(["python", "-m", "rdm_solo.train", *words]))
     return lines
 
 
@@ -155,74 +108,71 @@ def _overrides(folder: Path) -> list[str] | None:
 
 def last_values(groups: Sequence[Group]) -> list[Table]:
     """Last values of each setting, mean and standard deviation over its seeds."""
-    ranks, others = [], []
-    for group in groups:
-        runs = counted_runs(group)
-        start = [group.label, str(len(runs))]
-        branches = (change(runs, f"erank/{branch}") for branch in ("online", "target"))
-        ranks.append([*start, *branches, *_cells(runs, RANKS)])
-        others.append([*start, *_cells(runs, OTHERS), spread(linear_accuracies(runs), 1)])
-    notes = ["Mean ± standard deviation over the n runs with the most epochs in each setting."]
+    notes = [
+        "Mean ± standard deviation over the n runs with the most epochs in each setting. Linear "
+        "accuracies are those of python -m rdm_solo.linear run=FOLDER."
+    ]
     left = [run_name(run) for group in groups for run in runs_behind(group)]
     if left:
         notes.append(f"With fewer epochs, and not in the means: {listed(left)}.")
+    members = {group.label: counted_runs(group) for group in groups}
+    others = [c for c in COLUMNS.values() if c.chart and not c.compared]
     return [
-        Table(
-            "Effective ranks (first → last epoch), gap, variance and loss at the end.",
-            [
-                *("setting", "n", "erank online", "erank target", "gap", "erank projection"),
-                *("variance", "loss"),
-            ],
-            ranks,
-            notes,
-        ),
-        Table(
-            "Alignment, monotonicity and accuracies (per cent) at the end.",
-            [
-                *("setting", "n", "alignment plain", "weighted", "with C₊"),
-                *("monotonicity sorted", "directional"),
-                *("online acc.", "kNN", "linear"),
-            ],
-            others,
-            ["Linear accuracies are those of python -m rdm_solo.linear run=FOLDER."],
-        ),
+        _values("Last values; accuracies in per cent.", "setting", members, compared(), notes),
+        _values("Last values of what else is charted.", "setting", members, others),
     ]
+
+
+def _values(
+    caption: str,
+    first: str,
+    members: Mapping[str, Sequence[Run]],
+    shown: Sequence[Column],
+    notes: Sequence[str] = (),
+) -> Table:
+    """A row for each name's runs: how many they are, and their last values of these columns."""
+    head = [first, "n", *(column.words for column in shown)]
+    rows = [[name, str(len(runs)), *cells(runs, shown)] for name, runs in members.items()]
+    return Table(caption, head, rows, notes)
 
 
 def each(groups: Sequence[Group]) -> Table:
     """Every run with its verdicts."""
     runs = [(group.label, run) for group in groups for run in group.runs]
-    folders = relative([run.folder for _, run in runs])
+    shown = [COLUMNS[name] for name in OF_ONE_RUN]
     rows = [
         [
-            *(f"{label}, seed {run.seed}", folder, str(run.epochs)),
-            *_cells([run], OF_ONE_RUN),
+            f"{label}, seed {run.seed}",
+            Markup("<code>{}</code>").format(folder),
+            str(run.epochs),
+            *cells([run], shown),
             *(verdict.answer for verdict in verdicts([run])),
         ]
-        for (label, run), folder in zip(runs, folders)
+        for (label, run), folder in zip(runs, relative([run.folder for _, run in runs]))
     ]
-    head = ["run", "folder", "epochs", "erank online", "erank target", "online acc.", "kNN"]
+    head = ["run", "folder", "epochs", *(column.words for column in shown)]
     head += ["target leads?", "low-pass?", "collapsed?"]
     return Table("Every run: its last values and the verdicts on it alone.", head, rows)
 
 
 def against_p(groups: Sequence[Group]) -> list[Table]:
-    """For filters that were run with several exponents: accuracy, rank and gap against p."""
-    families: dict[tuple[str, str, str], list[tuple[float, Group]]] = defaultdict(list)
+    """For filters that were run with several exponents: the last values against p."""
+    families: dict[str, list[Group]] = defaultdict(list)
     for group in groups:
-        run = group.first
-        if run.p is not None:
-            families[group.method, run.filter, run.dataset].append((run.p, group))
-    head = ["p", "n", "online acc.", "kNN", "linear", "erank online", "erank target", "gap"]
-    tables = []
-    for (method, name, dataset), members in families.items():
-        if len({p for p, _ in members}) < 2:
-            continue
-        rows = []
-        for p, group in sorted(members, key=lambda member: member[0]):
-            runs = counted_runs(group)
-            accuracies = [*_cells(runs, ACCURACIES), spread(linear_accuracies(runs), 1)]
-            rows.append([f"{p:g}", str(len(runs)), *accuracies, *_cells(runs, BRANCHES)])
-        caption = f"{method}, filter {name}, on {dataset}: last values against p."
-        tables.append(Table(caption, head, rows))
-    return tables
+        if group.first.p is not None:
+            name = f"{group.method}, filter {group.first.filter}, on {group.first.dataset}"
+            families[name].append(group)
+    return [
+        _values(
+            f"{name}: last values against p.",
+            "p",
+            {f"{g.first.p:g}{g.suffix}": counted_runs(g) for g in _by_p(members)},
+            compared(),
+        )
+        for name, members in families.items()
+        if len({group.first.p for group in members}) > 1
+    ]
+
+
+def _by_p(members: Sequence[Group]) -> list[Group]:
+    return sorted(members, key=lambda group: group.first.p or 0.0)

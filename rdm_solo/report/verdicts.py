@@ -1,17 +1,14 @@
 """What runs show, in words: does the target lead, is the filter low-pass, did anything collapse."""
 
-from __future__ import annotations
-
 import math
-import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from omegaconf import OmegaConf
 
-from rdm_solo.report.measured import change, last, measured, spread
+from rdm_solo.report.measured import change, finite, last, spread
 from rdm_solo.runs.folder import Run
 from rdm_solo.spectra.collapse import (
     COMPLETE,
@@ -22,14 +19,13 @@ from rdm_solo.spectra.collapse import (
     kinds_of_collapse,
 )
 
-__all__ = ["RULES", "Verdict", "collapsed", "leads", "low_pass", "verdicts"]
-
 # Equal branches differ by rounding, which is no gap.
 NO_GAP = 1e-6
 SORTED, DIRECTIONAL = 0.9, 0.5
 BOUNDS = Bounds()
 
 UNMEASURED = "not measured"
+CURVES = ("filter/monotonicity", "filter/monotonicity_directional")
 
 RULES = (
     "Answers, means, bands and n count the runs with the most epochs in each setting. A run with "
@@ -63,26 +59,42 @@ class Verdict:
     caveat: str = ""
 
 
+Judged = tuple[str, bool | None]  # an answer, and whether that is good
+
+
 def verdicts(runs: Sequence[Run]) -> tuple[Verdict, Verdict, Verdict]:
     """The three verdicts on the runs of one setting."""
     return leads(runs), low_pass(runs), collapsed(runs)
 
 
+def _verdict(
+    question: str, runs: Sequence[Run], judge: Callable[[Run], Judged], numbers: str, caveat: str
+) -> Verdict:
+    """One answer where all runs agree, else which answer how often."""
+    answers = [judge(run) for run in runs]
+    counts = Counter(answer for answer, _ in answers)
+    if set(counts) == {UNMEASURED}:
+        why = "diagnostics off, or stopped in the first epoch"
+        return Verdict(question, UNMEASURED, None, why)
+    goods = {good for _, good in answers}
+    good = goods.pop() if len(goods) == 1 else None
+    parts = [f"{answer} ({n} of {len(runs)} runs)" for answer, n in counts.most_common()]
+    said = "; ".join(parts) if len(parts) > 1 else answers[0][0]
+    return Verdict(question, said, good, numbers, caveat)
+
+
 def leads(runs: Sequence[Run]) -> Verdict:
     """Whether the target's effective rank is above the online branch's."""
-    answer, good = _together(runs, _leads)
-    shares = [share for share in map(_share, runs) if share is not None]
-    if not shares:
-        return Verdict("Does the target lead?", answer, good, _lacks("erank/gap"))
+    shares = [100 * share for share in map(_share, runs) if share is not None]
     ranks = [f"{branch} {change(runs, f'erank/{branch}')}" for branch in ("online", "target")]
     numbers = (
-        f"gap above zero in {100 * statistics.fmean(shares):.0f} % of the measured epochs; "
-        f"effective rank {', '.join(ranks)}"
+        f"gap above zero in {spread(shares, 0)} % of the measured epochs; effective rank "
+        f"{', '.join(ranks)}"
     )
     caveat = _gap_from_setting(runs[0])
     if any((_share(run) or 0) > 0 and _collapsed(run)[1] is False for run in runs):
         caveat += " The outputs collapsed, so a gap does not mean that the run is healthy."
-    return Verdict("Does the target lead?", answer, good, numbers, caveat)
+    return _verdict("Does the target lead?", runs, _leads, numbers, caveat)
 
 
 def _gaps(run: Run) -> np.ndarray:
@@ -95,15 +107,16 @@ def _share(run: Run) -> float | None:
     return float((gaps > NO_GAP).mean()) if len(gaps) else None
 
 
-def _leads(run: Run) -> tuple[str, bool | None]:
-    share, gaps = _share(run), _gaps(run)
+def _leads(run: Run) -> Judged:
+    share = _share(run)
     if share is None:
         return UNMEASURED, None
-    if np.abs(gaps).max() <= NO_GAP:
+    if np.abs(_gaps(run)).max() <= NO_GAP:
         return "no, both ranks are the same", None
     if share >= 0.95:
         answer = "yes, in every epoch" if share == 1 else "yes, in nearly every epoch"
-        if _is_forced(run):
+        # A fixed filter between outputs of one network makes the gap in each batch.
+        if not run.described.momentum and (_direction(run) or 0) > 0:
             answer += " (this filter guarantees it)"
         scored = not _unfiltered(run) and _collapsed(run)[1] is not False
         return answer, True if scored else None
@@ -114,27 +127,25 @@ def _leads(run: Run) -> tuple[str, bool | None]:
 
 def low_pass(runs: Sequence[Run]) -> Verdict:
     """Whether the filter between the branches passes large eigenvalues and damps small ones."""
-    answer, good = _together(runs, _low_pass)
-    curves = ("filter/monotonicity", "filter/monotonicity_directional")
-    values = [last(runs, name) for name in curves]
-    if not any(values):
-        return Verdict("Is the filter low-pass?", answer, good, _lacks(curves[0]))
-    numbers = f"monotonicity {spread(values[0], 2)} sorted, {spread(values[1], 2)} directional"
+    by_rank, by_direction = (spread(last(runs, name), 2) for name in CURVES)
     caveat = ""
-    if _direction(runs[0]) is not None and not _unfiltered(runs[0]):
-        caveat = FIXED_CURVE
     if _whitens(runs[0]):
         branch = runs[0].filter.partition("_")[0]
         caveat = (
             f"σ^-1 makes the {branch} eigenvalues of a batch equal: their directions are then "
             "arbitrary, so the directional test says nothing here."
         )
-    return Verdict("Is the filter low-pass?", answer, good, numbers, caveat)
+    elif _direction(runs[0]) is not None and not _unfiltered(runs[0]):
+        caveat = (
+            "The filter was chosen by hand, so this only checks that it works as intended. It is "
+            "applied batch by batch; the curve of a whole epoch may deviate from it."
+        )
+    numbers = f"monotonicity {by_rank} sorted, {by_direction} directional"
+    return _verdict("Is the filter low-pass?", runs, _low_pass, numbers, caveat)
 
 
-def _low_pass(run: Run) -> tuple[str, bool | None]:
-    by_rank = run.last("filter/monotonicity")
-    by_direction = run.last("filter/monotonicity_directional")
+def _low_pass(run: Run) -> Judged:
+    by_rank, by_direction = map(run.last, CURVES)
     if not math.isfinite(by_rank):
         return UNMEASURED, None
     if len(_gaps(run)) and abs(_gaps(run)[-1]) <= NO_GAP:
@@ -150,32 +161,30 @@ def _low_pass(run: Run) -> tuple[str, bool | None]:
 
 def collapsed(runs: Sequence[Run]) -> Verdict:
     """Whether the outputs fell together, all of them or into few directions."""
-    answer, good = _together(runs, _collapsed)
-    variance, rank = last(runs, "feature/variance"), last(runs, "erank/projection")
-    if not variance and not rank:
-        return Verdict("Did anything collapse?", answer, good, _lacks("feature/variance"))
     sizes = sorted({_dimensions(run) for run in runs} - {0})
     of = f" of {', '.join(map(str, sizes))}" if sizes else ""
+    highest = [float(values.max()) for values in finite(runs, "erank/projection")]
     numbers = (
-        f"variance {spread(variance, 3)}; effective rank of the projection {spread(rank, 1)}{of}, "
-        f"at its highest {spread([float(v.max()) for v in measured(runs, 'erank/projection')], 1)}"
+        f"variance {spread(last(runs, 'feature/variance'), 3)}; effective rank of the projection "
+        f"{spread(last(runs, 'erank/projection'), 1)}{of}, at its highest {spread(highest, 1)}"
     )
     caveat = ""
     if runs[0].described.softmax:
         caveat = (
             "Variance and rank are those of a softmax, on another scale than those of unit vectors."
         )
-    return Verdict("Did anything collapse?", answer, good, numbers, caveat)
+    return _verdict("Did anything collapse?", runs, _collapsed, numbers, caveat)
 
 
-def _collapsed(run: Run) -> tuple[str, bool | None]:
-    readings, warmup = _readings(run)
-    judged = [reading for reading in readings if reading.epoch >= warmup + 1]
+def _collapsed(run: Run) -> Judged:
+    warmup = float(OmegaConf.select(run.config, "scheduler.warmup_epochs", default=0))
+    measured = _measured_epochs(run)
+    judged = [epoch for epoch in measured if epoch.epoch >= warmup + 1]
     if not judged and not math.isfinite(run.last("feature/variance")):
         return UNMEASURED, None
     if len(judged) < IN_A_ROW:
         return "too early to say", None
-    found = kinds_of_collapse(readings, replace(BOUNDS, warmup=warmup, gap_epochs=None))
+    found = kinds_of_collapse(measured, Bounds(warmup=warmup, gap_epochs=None))
     if COMPLETE in found:
         return "yes, completely", False
     if DIMENSIONAL in found:
@@ -186,12 +195,11 @@ def _collapsed(run: Run) -> tuple[str, bool | None]:
     return ("no", True) if _dimensions(run) else ("not completely; no spectra to judge by", None)
 
 
-def _readings(run: Run) -> tuple[list[MeasuredEpoch], float]:
-    """The measured epochs as the watch reads them, and how many warm up.
+def _measured_epochs(run: Run) -> list[MeasuredEpoch]:
+    """The measured epochs as the watch reads them.
 
     The second moment of unit rows is 1; that of a softmax is in the spectra.
     """
-    warmup = float(OmegaConf.select(run.config, "scheduler.warmup_epochs", default=0))
     columns = ("epoch", "feature/variance", "erank/projection")
     k, softmax = _dimensions(run), run.described.softmax
     moments: dict[int, float] = {}
@@ -202,7 +210,7 @@ def _readings(run: Run) -> tuple[list[MeasuredEpoch], float]:
         share = variance / moments.get(int(epoch), math.nan if softmax else 1.0)
         if math.isfinite(share) and math.isfinite(rank):
             found.append(MeasuredEpoch(int(epoch), share, rank, k, 0.0, softmax))
-    return found, warmup
+    return found
 
 
 def _dimensions(run: Run) -> int:
@@ -210,26 +218,18 @@ def _dimensions(run: Run) -> int:
     return int(lam.shape[1]) if lam.ndim == 2 and len(lam) else 0
 
 
-FIXED_CURVE = (
-    "The filter was chosen by hand, so this only checks that it works as intended. It is applied "
-    "batch by batch; the curve of a whole epoch may deviate from it."
-)
-
-
 def _gap_from_setting(run: Run) -> str:
     """What of a gap follows from the setting itself."""
-    lags = run.described.momentum
+    lags, target = run.described.momentum, run.chosen_filter.on_target
+    direction = _direction(run)
     if run.described.symmetric:
         return "Both branches are the same output here, so their ranks are always equal."
-    if _unfiltered(run) and lags:
-        return "There is no filter: the gap comes only from the target network's lag."
     if _unfiltered(run):
-        return "There is no filter, so both ranks are always equal."
-    direction = _direction(run)
+        comes = ": the gap comes only from the target network's lag."
+        return "There is no filter" + (comes if lags else ", so both ranks are always equal.")
     if direction is None:
         learned = "Nothing in the setting forces a gap: it was learned."
         return run.described.gap_comes_from or learned
-    target = run.chosen_filter.on_target
     if _whitens(run):
         branch = "target" if target else "online branch"
         wrong = "" if target else ", which is the wrong way"
@@ -238,7 +238,7 @@ def _gap_from_setting(run: Run) -> str:
             f"effective rank of the {branch} is then about as high as the batch allows, whatever "
             "was learned."
         )
-    if direction == 0 and _reverses(run):
+    if _reverses(run):
         return (
             "The exponent is below -1, which reverses the order of the directions: Theorem 3 does "
             "not say which branch leads. The filter causes whatever gap there is."
@@ -248,21 +248,13 @@ def _gap_from_setting(run: Run) -> str:
     lag = " The target network's lag adds to the gap or reduces it." if lags else ""
     if direction < 0:
         return f"The filter is fixed and points the wrong way: it causes a negative gap.{lag}"
+    effect = "is low-pass, so that it guarantees a gap"
     if lags:  # the target's spectrum is another network's
         effect = "raises the target's rank" if target else "lowers the online rank"
-        return (
-            f"The filter is fixed and {effect} in each batch (Theorem 3), so this is not "
-            f"evidence.{lag}"
-        )
     return (
-        "The filter is fixed and low-pass: in each batch, before rows are scaled to unit length, "
-        "it guarantees a gap (Theorem 3), so this is not evidence."
+        f"The filter is fixed and {effect} in each batch, before rows are scaled to unit length "
+        f"(Theorem 3), so this is not evidence.{lag}"
     )
-
-
-def _is_forced(run: Run) -> bool:
-    """Whether a fixed filter between outputs of one network makes the gap in each batch."""
-    return not run.described.momentum and (_direction(run) or 0) > 0
 
 
 def _unfiltered(run: Run) -> bool:
@@ -283,30 +275,12 @@ def _reverses(run: Run) -> bool:
 def _direction(run: Run) -> int | None:
     """Of a fixed filter as the online branch sees it: 1 low-pass, -1 high-pass, 0 neither or
     unknown; None where nothing is fixed."""
-    if run.described.softmax or not run.chosen_filter.spectral:
-        return None
     chosen = run.chosen_filter
+    if run.described.softmax or not chosen.spectral:
+        return None
     side = -1 if chosen.on_target else 1
     if chosen.increasing:
         return side
     if not chosen.power or run.p is None or _reverses(run):
         return 0
     return int(np.sign(side * run.p))
-
-
-def _together(
-    runs: Sequence[Run], judge: Callable[[Run], tuple[str, bool | None]]
-) -> tuple[str, bool | None]:
-    """One answer where all runs agree, else which answer how often."""
-    answers = [judge(run) for run in runs]
-    counts = Counter(answer for answer, _ in answers)
-    goods = {good for _, good in answers}
-    good = goods.pop() if len(goods) == 1 else None
-    if len(counts) == 1:
-        return answers[0][0], good
-    parts = (f"{answer} ({n} of {len(runs)} runs)" for answer, n in counts.most_common())
-    return "; ".join(parts), good
-
-
-def _lacks(column: str) -> str:
-    return f"{column} was not measured (diagnostics off, or stopped in the first epoch)"
