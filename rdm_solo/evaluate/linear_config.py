@@ -72,7 +72,7 @@ def find_weights(cfg: DictConfig) -> tuple[Weights, Spec]:
             )
         return checkpoints.of_run(cfg.run, cfg.checkpoint)
     weights = weight_files.read(cfg.checkpoint)
-    about = weights.spec or weight_files.guess(weights.state)
+    about = weights.spec
     if "name" not in given:
         about = weight_files.known(weights)
     elif about is None or about.name != given["name"]:

@@ -3,19 +3,12 @@
 Importing this needs neither torch nor solo-learn. ``docs/add-a-method.md`` shows how to add one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo.messages import suggest
-
-__all__ = [
-    *("ASYMMETRIES", "FUNCTIONS", "METHODS", "ChosenFilter", "FilterFunction", "Method", "method"),
-    "shipped_filters",
-]
+from rdm_solo.messages import check_choice
 
 ASYMMETRIES = ("predictor", "sinkhorn", "centring")
 LEGACY, CURRENT = "legacy", "current"  # the two generations of solo-learn
@@ -152,26 +145,12 @@ def method(name: str) -> Method:
     >>> method("byol").momentum, method("vanilla").symmetric
     (True, True)
     """
-    if name not in METHODS:
-        hint = suggest(name, list(METHODS)) or "."
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {name!r}{hint}")
-    return METHODS[name]
+    return METHODS[check_choice("method", name, METHODS)]
 
 
-@dataclass(frozen=True)
-class FilterFunction:
-    """A registered function of singular values: its formula, and whether it always grows."""
-
-    formula: str
-    increasing: bool = False
-
-
-FUNCTIONS = {
-    "pow": FilterFunction("σ^{p}"),
-    "log": FilterFunction("log σ"),  # its size falls with sigma below 1
-    "log1p": FilterFunction("log(1 + σ)", increasing=True),
-    "log1p_sq": FilterFunction("log(1 + σ²)", increasing=True),
-}
+# The registered functions of singular values.
+FORMULAS = {"pow": "σ^{p}", "log": "log σ", "log1p": "log(1 + σ)", "log1p_sq": "log(1 + σ²)"}
+INCREASING = ("log1p", "log1p_sq")  # whatever else is chosen; the size of log falls below 1
 
 
 @dataclass(frozen=True)
@@ -192,10 +171,9 @@ class ChosenFilter:
     p: Any = None
 
     @classmethod
-    def of(cls, cfg: Any) -> ChosenFilter:
+    def of(cls, cfg: Any) -> "ChosenFilter":
         """The choice of a run's config; a config without branch and function has them by name."""
-        chosen, p = cfg.filter, cfg.get("p")
-        name = str(chosen.name)
+        chosen, p, name = cfg.filter, cfg.get("p"), str(cfg.filter.name)
         branch, function = _named_by(name) or (None, None)
         return cls(
             name,
@@ -240,17 +218,12 @@ class ChosenFilter:
 
     @property
     def logarithmic(self) -> bool:
-        return self.function in FUNCTIONS and not self.power
+        return self.function in FORMULAS and not self.power
 
     @property
     def increasing(self) -> bool:
         """Whether its function grows with sigma, whatever else is chosen."""
-        return self.function in FUNCTIONS and FUNCTIONS[self.function].increasing
-
-    @property
-    def exponent(self) -> float | None:
-        """The exponent as a number; None where there is none, or a schedule instead."""
-        return None if self.p is None or isinstance(self.p, dict) else float(self.p)
+        return self.function in INCREASING
 
     @property
     def label(self) -> str:
@@ -263,7 +236,7 @@ class ChosenFilter:
         """A shipped filter's, with ``{p}`` in the exponent's place; empty for any other."""
         if _named_by(self.label) is None or self.function is None:
             return ""
-        return f"{'h' if self.on_target else 'g'}(σ) = {FUNCTIONS[self.function].formula}"
+        return f"{'h' if self.on_target else 'g'}(σ) = {FORMULAS[self.function]}"
 
 
 def shipped_filters() -> dict[str, ChosenFilter]:
@@ -285,4 +258,4 @@ def shipped_filters() -> dict[str, ChosenFilter]:
 def _named_by(name: str) -> tuple[str, str] | None:
     """Branch and function in the name of a shipped filter; None in any other."""
     branch, _, function = name.partition("_")
-    return (branch, function) if branch in ("online", "target") and function in FUNCTIONS else None
+    return (branch, function) if branch in ("online", "target") and function in FORMULAS else None

@@ -46,7 +46,8 @@ class Spec:
 class Weights:
     """A file's backbone: its weights, and what the file says about them.
 
-    ``from_solo_learn``: its names begin as in a checkpoint of solo-learn's.
+    ``spec`` is what an export says it is, or what its shapes show. ``certain``: an export or
+    solo-learn wrote it, and nothing about its stem is assumed.
     """
 
     path: Path
@@ -54,7 +55,7 @@ class Weights:
     epoch: int | None = None
     step: int | None = None
     spec: Spec | None = None
-    from_solo_learn: bool = False
+    certain: bool = False
 
 
 def load(weights: Weights, spec: Spec, image_size: int = 224) -> nn.Module:
@@ -74,7 +75,7 @@ def load(weights: Weights, spec: Spec, image_size: int = 224) -> nn.Module:
         ],
     }
     if any(faults.values()):
-        found = guess(given)
+        found = weights.spec
         hint = "give the backbone.name and backbone.stem that it was trained with"
         if found is not None and (found.name, found.stem) != (spec.name, spec.stem):
             hint = f"it looks like {found}: backbone.name={found.name} backbone.stem={found.stem}"
@@ -93,18 +94,14 @@ def build(spec: Spec, image_size: int = 224) -> nn.Module:
 
 
 def known(weights: Weights) -> Spec:
-    """The backbone that a file holds, by its export's description or by the shapes of its weights.
-
-    ValueError where neither tells.
-    """
-    spec = weights.spec or guess(weights.state)
-    if spec is None:
+    """The backbone that a file holds; ValueError where it does not show."""
+    if weights.spec is None:
         raise ValueError(
             f"{weights.path} does not show which backbone it holds "
             f"({_some(sorted(weights.state))}): give backbone.name=..., and backbone.stem=... of a "
             "resnet"
         )
-    return spec
+    return weights.spec
 
 
 def guess(state: Mapping[str, Tensor]) -> Spec | None:
@@ -131,10 +128,9 @@ def guess(state: Mapping[str, Tensor]) -> Spec | None:
 def assumed(weights: Weights, spec: Spec) -> str | None:
     """What no shape of a weight tells about a small stem, and a warning that it is assumed.
 
-    None where the file is an export or has solo-learn's names, or where nothing is assumed.
+    None where nothing is assumed.
     """
-    certain = weights.spec is not None or weights.from_solo_learn
-    if certain or spec.stem != "small" or "conv1.weight" not in weights.state:
+    if weights.certain or spec.stem != "small" or "conv1.weight" not in weights.state:
         return None
     stem = "conv1 with padding 2, no max-pooling"
     log.warning(
@@ -156,14 +152,16 @@ def read(path: str | Path) -> Weights:
         beside = path.with_suffix(".json")
         about = json.loads(beside.read_text()) if beside.is_file() else {}
         saved = _read_pickle(path)
-    state, from_solo_learn = _backbone_of(_state_dict(saved, path))
-    spec = Spec(**about["backbone"]) if isinstance(about.get("backbone"), dict) else None
+    state, certain = _backbone_of(_state_dict(saved, path))
+    spec = guess(state)
+    if isinstance(about.get("backbone"), dict):
+        spec, certain = Spec(**about["backbone"]), True
     epoch, step = (saved.get(name, about.get(name)) for name in ("epoch", "global_step"))
     epoch = epoch if isinstance(epoch, int) else None
     if epoch is not None and ("epoch" in saved or "format" not in about):
         epoch += 1  # Lightning counts from 0, as our exports did before they had a format
     step = step if isinstance(step, int) else None
-    return Weights(path, state, epoch, step, spec, from_solo_learn)
+    return Weights(path, state, epoch, step, spec, certain)
 
 
 def _backbone_of(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:

@@ -98,7 +98,7 @@ class TestWords:
         ("kind", "overrides", "says"),
         [
             (WRONG_WAY, ["filter=target_pow", "p=0.5"], "A target filter needs p < 0"),
-            (COMPLETE, ["filter=online_pow", "p=-0.5"], "must increase with sigma: p > 0"),
+            (COMPLETE, ["filter=online_pow", "p=-0.5"], "An online filter needs p > 0"),
             (WRONG_WAY, ["filter=online_log"], "filter=online_log1p does"),
             (WRONG_WAY, ["filter=learnable"], "The predictor raises the online rank"),
             (WRONG_WAY, ["filter=online_log1p", "filter.function=torch.cos"], "must increase on"),
