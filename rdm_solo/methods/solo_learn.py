@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import Any
 
-import timm
 import torch
 from omegaconf import DictConfig, OmegaConf
 
@@ -46,6 +45,20 @@ SCALARS = {
 OF_LABELS = {name for name in SCALARS.values() if "acc" in name or "classifier" in name}
 
 
+# Of no other use than to be charted.
+FOR_LOGGERS = set(SCALARS.values()) - {"train/loss", "val/acc1"}
+
+
+def _import_timm() -> Any:
+    """timm, without wandb, which takes a second and serves a function that nothing here calls."""
+    loaded = sys.modules.setdefault("wandb", None)  # type: ignore[arg-type]
+    try:
+        return importlib.import_module("timm")
+    finally:
+        if loaded is None:
+            del sys.modules["wandb"]
+
+
 def _import_solo() -> types.ModuleType:
     if importlib.util.find_spec("solo") is None:
         raise ImportError(INSTALL)
@@ -69,6 +82,7 @@ def _import_solo() -> types.ModuleType:
             ) from error
 
 
+timm = _import_timm()
 _methods = _import_solo()
 _base = sys.modules["solo.methods.base"]
 
@@ -103,6 +117,7 @@ class _OurScalars(pl.LightningModule):
     """Logs solo-learn's scalars under our names, once an epoch."""
 
     labelled = True
+    charted = True  # whether anybody reads what is logged for charts; it takes a tenth of a step
 
     def log_dict(self, dictionary: Any, *args: Any, **kwargs: Any) -> None:
         for name, value in dictionary.items():
@@ -111,6 +126,8 @@ class _OurScalars(pl.LightningModule):
     def log(self, name: str, *args: Any, **kwargs: Any) -> None:
         name = SCALARS.get(name, name)
         if name in OF_LABELS and not self.labelled:  # all labels are 0, which is easily learned
+            return
+        if name in FOR_LOGGERS and not self.charted:
             return
         if kwargs.get("on_epoch"):  # or Lightning would name it twice, and wait for it every step
             kwargs["on_step"] = False

@@ -126,6 +126,8 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
         title=labels.title(cfg),
         advise=functools.partial(advice, cfg=cfg, derived=derived),
     )
+    foreign = [c for c in [*listed, *extra] if not type(c).__module__.startswith("rdm_solo.")]
+    model.charted = bool(chosen_loggers or foreign)
     children = Children()
     trainer = _trainer(cfg, derived["processes"], folder, [children, *listed, *extra])
     if trainer.is_global_zero and not trainer.fast_dev_run:
