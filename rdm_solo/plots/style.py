@@ -4,6 +4,7 @@ Pictures are matplotlib ``Figure`` objects that no window and no ``pyplot`` know
 can be drawn in any process and are freed with their last name.
 """
 
+import functools
 import logging
 import re
 import textwrap
@@ -228,6 +229,7 @@ def empty_panel(axes: Axes, text: str) -> None:
     axes.set(xticks=[], yticks=[])
 
 
+@styled
 def save(
     made: Figure, folder: Path, name: str, formats: Sequence[str] = ("png", "pdf")
 ) -> list[Path]:
@@ -236,10 +238,18 @@ def save(
     # fontTools tells of every glyph that it puts into a PDF.
     logging.getLogger("fontTools").setLevel(logging.WARNING)
     paths = [folder / f"{name}.{kind}" for kind in formats]
-    with matplotlib.rc_context(STYLE):
-        for path in paths:
-            # Without a date the same run gives the same bytes.
-            dateless = {"CreationDate": None} if path.suffix == ".pdf" else None
-            options = {"dpi": 150, "metadata": dateless, "format": path.suffix[1:]}
-            write_whole(path, lambda file, options=options: made.savefig(file, **options))  # type: ignore[misc]
+    for path in paths:
+        # Without a date the same run gives the same bytes.
+        dateless = {"CreationDate": None} if path.suffix == ".pdf" else None
+        options: Any = {"dpi": 150, "metadata": dateless, "format": path.suffix[1:]}
+        write_whole(path, functools.partial(made.savefig, **options))
     return paths
+
+
+@styled
+def pixels(made: Figure) -> np.ndarray:
+    """The figure as bytes of shape ``(height, width, 3)``."""
+    canvas: Any = FigureCanvasAgg(made)
+    canvas.draw()
+    image: np.ndarray = np.asarray(canvas.buffer_rgba())[..., :3].copy()
+    return image

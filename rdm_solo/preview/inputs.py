@@ -1,7 +1,5 @@
 """Inputs of a preview: the filter that was asked for, and an assumed or a measured spectrum."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +9,11 @@ from torch import Tensor
 
 from rdm_solo import filters
 from rdm_solo.filters.schedules import as_schedule
+from rdm_solo.messages import check_choice
 from rdm_solo.runs.folder import Run
 from rdm_solo.spectra.measures import ideal_filter
 from rdm_solo.theory import rank_path
 from rdm_solo.theory.filter_effect import Gain, Preview, look, relation
-
-__all__ = ["SPECTRA", "Filter", "assumed", "choose", "follow", "singular_values"]
 
 SPECTRA = {"1/i": 1.0, "1/i^2": 2.0, "flat": 0.0}
 
@@ -59,9 +56,8 @@ def choose(chosen: DictConfig, p: Any, epochs: int, epoch: int) -> Filter:
     """
     if chosen.get("function") is None:
         return Filter("identity", "online", filters.get("identity"))
-    function, branch = chosen.function, chosen.branch
-    if branch not in ("online", "target"):
-        raise ValueError(f"filter.branch must be online or target, got {branch!r}.")
+    function = chosen.function
+    branch = check_choice("filter.branch", chosen.branch, ["online", "target"])
     shown = function if "." in function else f"{branch}_{function}"
     p = OmegaConf.to_container(p) if OmegaConf.is_config(p) else p
     if p is not None and not filters.takes_p(function):
@@ -107,14 +103,13 @@ def follow(
     if run is not None:
         lam_plus, lam_z = _first(run, "lam_positive"), _first(run, "lam_target")
         omega = ideal_filter(lam_plus, lam_z).nan_to_num(0.0).clamp(0, 1)[: len(omega)]
-    steps = range(cfg.steps)
-    relations = [relation(seen)] * cfg.steps
+    n = cfg.steps
+    relations = [relation(seen)] * n
     if OmegaConf.is_config(p):
-        now = (choose(chosen, p, cfg.steps, step).on(seen.sigma) for step in steps)
+        now = (choose(chosen, p, n, step).on(seen.sigma) for step in range(n))
         relations = [relation(each) for each in now]
-    return rank_path.follow(
-        seen.lam_p, relations, [omega for _ in steps], [cfg.alpha for _ in steps], step=cfg.alpha
-    )
+    alphas = [cfg.alpha] * n
+    return rank_path.follow(seen.lam_p, relations, [omega] * n, alphas, step=cfg.alpha)
 
 
 def assumed(cfg: DictConfig, run: Run | None) -> str:

@@ -73,6 +73,7 @@ class Trained:
             each.on_train_start(trainer, None)
         for epoch in range(start, trainer.max_epochs):
             trainer.current_epoch, trainer.global_step = epoch, epoch + 1
+            self.diagnostics.on_train_epoch_start(trainer, None)
             if epoch in measured:
                 self.diagnostics.latest = measure(epoch)
             callback.on_train_epoch_end(trainer, None)
@@ -131,11 +132,3 @@ def test_a_resumed_runs_charts_begin_with_the_epochs_before(requeued, tmp_path):
     trained = Trained(folder, 21, resume=resume)
     assert trained.run(pictures.Pictures(10), range(12, 21), start=12) == [20]
     assert trained.logger.charts == [[1, 11, 21]]
-
-
-def test_a_figure_becomes_bytes():
-    figure = Figure((2, 1), dpi=50, facecolor=(1, 0, 0.2))
-    image = pictures.rasterise(figure)
-    assert image.shape == (50, 100, 3)
-    assert image.dtype == np.uint8
-    assert image[0, 0].tolist() == [255, 0, 51]

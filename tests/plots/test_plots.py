@@ -629,3 +629,11 @@ def test_files_are_sharp_searchable_and_the_same_each_time(tmp_path):
     assert b"/Type3" not in pdf
     again = plots.save(figure, tmp_path / "again", "erank")
     assert [path.read_bytes() for path in again] == [png, pdf]
+
+
+def test_a_figure_becomes_bytes():
+    figure = Figure((2, 1), dpi=50, facecolor=(1, 0, 0.2))
+    image = style.pixels(figure)
+    assert image.shape == (50, 100, 3)
+    assert image.dtype == np.uint8
+    assert image[0, 0].tolist() == [255, 0, 51]

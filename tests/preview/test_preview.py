@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from support.written_runs import by_the_theorem, write, write_run
 
 from rdm_solo import cli, runs
-from rdm_solo.preview import entry, inputs, without_filter
+from rdm_solo.preview import inputs, show
 from rdm_solo.report import verdicts
 
 
@@ -29,7 +29,7 @@ def names(folder) -> set[str]:
 
 def test_pictures_of_a_run(known, tmp_path, caplog):
     caplog.set_level("INFO", logger="rdm_solo")
-    entry.preview(configure(f"run={known}", f"out={tmp_path}"))
+    show.preview(configure(f"run={known}", f"out={tmp_path}"))
     expected = ("filter_target_pow_p=-0.5", "prediction")
     assert names(tmp_path) == {f"{name}.{kind}" for name in expected for kind in ("png", "pdf")}
     assert "high-pass on the target branch, as an online filter low-pass" in caplog.text
@@ -60,7 +60,7 @@ def test_pictures_of_a_run(known, tmp_path, caplog):
 )
 def test_a_picture_is_named_by_the_filter_that_it_shows(argv, shown, stem, tmp_path, caplog):
     caplog.set_level("INFO", logger="rdm_solo")
-    entry.preview(configure(*argv, f"out={tmp_path}", "k=8", "steps=3"))
+    show.preview(configure(*argv, f"out={tmp_path}", "k=8", "steps=3"))
     assert shown in caplog.text
     assert names(tmp_path) == {f"filter_{stem}.png", f"filter_{stem}.pdf"}
 
@@ -87,7 +87,7 @@ def test_the_filter_that_the_pages_show_off_changes_over_the_range_looked_at():
 def test_a_learned_filter_is_judged_as_in_the_report(name, tmp_path, caplog):
     caplog.set_level("INFO", logger="rdm_solo")
     folder = write_run(tmp_path / "run", pull=0.5, epochs=3, name=name)
-    entry.preview(configure(f"run={folder}", f"out={tmp_path / 'out'}"))
+    show.preview(configure(f"run={folder}", f"out={tmp_path / 'out'}"))
     linear = "linear " if name == "linear" else ""
     assert f"the filter is what the {linear}predictor learned" in caplog.text
     assert "Is the filter low-pass? yes, by both tests" in caplog.text
@@ -113,7 +113,7 @@ def test_a_learned_filter_is_judged_as_in_the_report(name, tmp_path, caplog):
 def test_swav_and_dino_have_an_implied_filter(method, words, directional, tmp_path):
     folder = write(tmp_path / "run", by_the_theorem(0.4, 3), method, directional=directional)
     run = runs.load(folder)
-    said = without_filter.described(run)
+    said = show.without_filter(run)
     assert said.startswith(words)
     assert "learned" not in said
     expected = "yes, by both tests" if directional == 1 else "by sorted eigenvalues only"
@@ -127,7 +127,7 @@ def test_no_clear_slope_is_no_low_pass(tmp_path):
     folder = write(tmp_path / "run", epochs, "dino", directional=0.05)
     run = runs.load(folder)
     assert abs(run.last("filter/monotonicity")) < 0.9
-    assert "Is the filter low-pass? no clear slope (" in without_filter.described(run)
+    assert "Is the filter low-pass? no clear slope (" in show.without_filter(run)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_dinos_softmax_in_words(changes, words, tmp_path):
     run = runs.load(write(tmp_path / "run", by_the_theorem(0.4, 3), "dino"))
     for key, value in changes.items():
         OmegaConf.update(run.config, f"method.{key}", value)
-    assert words in without_filter.described(run)
+    assert words in show.without_filter(run)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_symmetric_methods_have_no_filter(method, label, tmp_path, caplog):
     caplog.set_level("INFO", logger="rdm_solo")
     epochs = [(p, p, 0.9 * p) for p, _, _ in by_the_theorem(0.4, 3)]
     folder = write(tmp_path / "run", epochs, method)
-    entry.preview(configure(f"run={folder}", f"out={tmp_path / 'out'}"))
+    show.preview(configure(f"run={folder}", f"out={tmp_path / 'out'}"))
     assert f"{label}: no filter of any kind, since both branches are one output." in caplog.text
     assert "learned" not in caplog.text
     assert names(tmp_path / "out") == {"prediction.png", "prediction.pdf"}
@@ -177,16 +177,16 @@ def test_refusals_are_sentences(known, tmp_path, capsys):
         (["filter=online_pow", "p=null"], "needs an exponent"),
         (["filter=online_log", "filter.function=torch.tahn"], "cannot be imported"),
         (["filter=online_log", "filter.function=lgo"], "did you mean 'log'"),
-        (["filter=online_log", "filter.branch=both"], "online or target, got 'both'"),
-        (["filter=online_log", "alpha=1"], "alpha must be a number between 0 and 1"),
-        (["filter=online_log", "alpha=true"], "alpha must be a number between 0 and 1"),
+        (["filter=online_log", "filter.branch=both"], "one of online, target, got 'both'"),
+        (["filter=online_log", "alpha=1"], "alpha must be a number above 0 and below 1"),
+        (["filter=online_log", "alpha=true"], "alpha must be a number above 0 and below 1"),
         (["filter=online_log", "omega=2"], "omega must be a number from 0 to 1"),
         (["filter=online_log", "steps=0"], "steps must be a whole number"),
         (["filter=online_log", "spectrum=1/j"], "spectrum must be one of 1/i, 1/i^2, flat"),
         ([f"run={tmp_path}"], "is not a run folder"),
     ):
         with pytest.raises(SystemExit), cli.sentences():
-            entry.preview(configure(*argv, f"out={tmp_path}"))
+            show.preview(configure(*argv, f"out={tmp_path}"))
         assert says in capsys.readouterr().err, argv
     with pytest.raises(ValueError, match=r"did you mean 'target_pow'\?"):
         configure("filter=target_pwo")
@@ -217,10 +217,10 @@ def test_the_help_does_not_wait_for_torch(tmp_path):
     assert done.stdout == "set()\n", done.stderr
     (tmp_path / "imports.py").write_text(
         "import atexit, sys\n"
-        "from rdm_solo import preview\n"
+        "from rdm_solo.preview import entry\n"
         "sys.argv[1:] = ['--help']\n"
         "atexit.register(lambda: print('loaded', 'torch' in sys.modules))\n"
-        "preview.main()\n"
+        "entry.main()\n"
     )
     done = command("imports", cwd=tmp_path)
     assert done.stdout.rstrip().endswith("loaded False"), done.stderr
