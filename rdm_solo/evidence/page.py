@@ -19,14 +19,14 @@ HEADS = [
 ]
 TEXT = """\
 Digits show the mechanism, not that pretraining beats pixels: the table also has raw pixels and a \
-network that was never trained. kNN is weighted, k = 20; linear is the paper's probe (SGD, lr 30, \
-100 epochs) on frozen features without augmentation; both in per cent. Spectra are uncentred, as \
-in the paper, and of the outputs of an epoch's training steps. In identity, vanilla and SymSimSiam \
-both branches have the same output, so their gap is always zero; BYOL's target lags behind its \
-online branch, which makes a gap even without a predictor. Variances of SwAV's and DINO's \
-softmaxes are on another scale than those of unit vectors. The sorted curve pairs sorted \
-eigenvalues and rises wherever the target's spectrum is flatter; the directional one follows the \
-target's own eigenvectors."""
+network that was never trained. kNN is weighted, k = 20, on standardised pixels or on features; \
+linear is the paper's probe (SGD, lr 30, 100 epochs) on frozen features without augmentation; both \
+in per cent. Spectra are uncentred, as in the paper, and of the outputs of an epoch's training \
+steps. In identity, vanilla and SymSimSiam both branches have the same output, so their gap is \
+always zero; BYOL's target lags behind its online branch, which makes a gap even without a \
+predictor. Variances of SwAV's and DINO's softmaxes are on another scale than those of unit \
+vectors. The sorted curve pairs sorted eigenvalues and rises wherever the target's spectrum is \
+flatter; the directional one follows the target's own eigenvectors."""
 
 
 def page(

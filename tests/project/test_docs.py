@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import pkgutil
 import re
 import shlex
 from collections.abc import Iterator
@@ -10,10 +11,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import torch
+import yaml
 from conftest import ROOT
 
 from rdm_solo import cli
 from rdm_solo.paper import markdown
+from rdm_solo.runs.columns import COLUMNS
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 HOSTS = {"docs.astral.sh", "github.com", "openreview.net"}
@@ -119,6 +123,71 @@ def test_its_commands_are_accepted(page, tmp_path, monkeypatch):
             seen.add(head)
             config, open_sections = CONFIGS[name]
             cli.compose(config, arguments, open_sections)
+
+
+def written(page: Path) -> str:
+    """A page without what a command wrote into it."""
+    return page.read_text().replace(markdown(), "")
+
+
+@pages
+def test_files_that_it_names_exist(page):
+    for name in re.findall(r"\b(?:rdm_solo|conf|docs|tests)/[\w./-]*\w", written(page)):
+        if not re.search(r"[A-Z]{4}|barlow_twins", name):  # a reader's, and an example's
+            assert (ROOT / name).exists(), name
+
+
+@pages
+def test_names_of_the_package_that_it_uses_exist(page):
+    for name in re.findall(r"\brdm_solo(?:\.\w+)+", written(page)):
+        if not (ROOT / name).exists():  # rdm_solo.train is a command and a module
+            pkgutil.resolve_name(name)
+
+
+DEFINED = {
+    name
+    for source in (ROOT / "rdm_solo").rglob("*.py")
+    for name in re.findall(r"^ *(?:class|def) (\w+)|^([A-Z]\w+)\b.* = ", source.read_text(), re.M)
+    for name in name
+}
+
+
+@pages
+def test_classes_and_functions_that_it_names_exist(page):
+    for name in re.findall(r"`([A-Z]\w*[a-z]\w*|[a-z]\w+(?=\(\)))(?:\(\))?`", written(page)):
+        assert name in DEFINED or hasattr(torch.nn.Module, name), name
+
+
+@pages
+def test_columns_that_it_names_exist(page):
+    kinds = "|".join({name.partition("/")[0] for name in COLUMNS if "/" in name})
+    for name in re.findall(rf"`((?:{kinds})/\w+)`", written(page)):
+        assert name in COLUMNS, name
+
+
+def options() -> set[str]:
+    """The dotted name of every option in conf/."""
+
+    def walk(prefix: str, node: object) -> Iterator[str]:
+        yield prefix
+        for key, value in node.items() if isinstance(node, dict) else ():
+            yield from walk(f"{prefix}.{key}".lstrip("."), value)
+
+    found: set[str] = set()
+    for path in cli.config_folder().rglob("*.yaml"):
+        group = path.relative_to(cli.config_folder()).parts[0]
+        own = group.endswith(".yaml") or "@package _global_" in path.read_text()
+        found |= set(walk("" if own else group, yaml.safe_load(path.read_text())))
+    return found
+
+
+@pages
+def test_options_that_it_names_exist(page):
+    known = options()
+    sections = {name.partition(".")[0] for name in known if "." in name}
+    for name in re.findall(r"`(\w+\.\w[\w.]*)(?:=[^`]*)?`", written(page)):
+        if name.partition(".")[0] in sections:
+            assert name in known, name
 
 
 @pytest.mark.skipif(
