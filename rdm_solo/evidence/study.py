@@ -30,6 +30,7 @@ from rdm_solo.evaluate.features import extract
 from rdm_solo.evaluate.probe import fit_linear
 from rdm_solo.evidence.page import page
 from rdm_solo.lightning import pl
+from rdm_solo.report.verdicts import NO_GAP
 from rdm_solo.runs.files import SUMMARY, write_whole
 from rdm_solo.runs.settings import SETTING, differences
 from rdm_solo.train import derived_values
@@ -127,7 +128,7 @@ def _silence() -> None:
 
 
 def read(folder: Path) -> dict[str, float]:
-    """The columns of one run, from its metrics, its summary and its probe."""
+    """The columns of one run, from its metrics and its probe."""
     metrics = runs.read_metrics(folder)
     found = {name: metrics[column][-1] for name, column in LAST.items()}
     probes = json.loads((folder / PROBE).read_text())
@@ -137,8 +138,7 @@ def read(folder: Path) -> dict[str, float]:
         erank = metrics[f"erank/{branch}"]
         found[f"erank {branch} first"], found[f"erank {branch} last"] = erank[0], erank[-1]
         found[f"erank {branch} rise"] = math.log(erank[-1] / erank[WARMUP])
-    summary = json.loads((folder / SUMMARY).read_text())
-    found["gap share"] = summary["epochs_with_target_above_online"]
+    found["gap share"] = float((metrics["erank/gap"] > NO_GAP).mean())
     for name, value in found.items():
         if not math.isfinite(value):
             raise ValueError(f"{folder}: {name} is {value}, but a mean needs finite numbers.")
