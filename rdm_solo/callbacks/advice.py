@@ -1,7 +1,5 @@
 """What a collapse probably comes from and what helps, in words, from a run's own settings."""
 
-from typing import Any
-
 from omegaconf import DictConfig
 
 from rdm_solo.filters.schedules import as_schedule
@@ -11,7 +9,7 @@ from rdm_solo.spectra.collapse import COMPLETE, WRONG_WAY
 GENERAL = "A lower optimizer.lr and a longer scheduler.warmup_epochs are what to try first."
 
 
-def advice(kind: str, cfg: DictConfig, derived: dict[str, Any], epoch: int = 0) -> str:
+def advice(kind: str, cfg: DictConfig, filter_batch: int, epoch: int = 0) -> str:
     """The likeliest cause of that kind of collapse in that run, and what to change."""
     described, chosen = METHODS[cfg.method.name], ChosenFilter.of(cfg)
     p = None if chosen.p is None else as_schedule(chosen.p, epochs=cfg.max_epochs)(epoch)
@@ -40,7 +38,7 @@ def advice(kind: str, cfg: DictConfig, derived: dict[str, Any], epoch: int = 0) 
             f"{cfg.max_epochs} epochs): halve the one and double the other, or take "
             "filter=online_pow p=1, the same filter computed instead of learned."
         )
-    reasons = _weak_filter(chosen, p, cfg, derived["filter_batch"]) if chosen.spectral else []
+    reasons = _weak_filter(chosen, p, cfg, filter_batch) if chosen.spectral else []
     if described.momentum:
         reasons.append(
             f"The target may follow too fast: raise method.momentum.base_tau "

@@ -1,12 +1,11 @@
 """What follows from the config and the data set: class counts, scaled learning rates, warnings."""
 
-from typing import Any
-
 import torch
 from omegaconf import DictConfig, open_dict
 
 from rdm_solo.data.images import Dataset
 from rdm_solo.methods.descriptions import ChosenFilter
+from rdm_solo.train.parts import Derived
 
 
 def on_cpu(trainer: DictConfig) -> bool:
@@ -30,7 +29,7 @@ def world_size(trainer: DictConfig) -> int:
 
 def derive(
     cfg: DictConfig, dataset: Dataset, num_large_crops: int, num_small_crops: int
-) -> tuple[DictConfig, dict[str, Any]]:
+) -> tuple[DictConfig, Derived]:
     """The config with class counts and scaled learning rates, and those values on their own.
 
     The linear scaling rule is applied here and nowhere else:
@@ -57,33 +56,33 @@ def derive(
             f"dataset={dataset.name}; lower it, or switch kNN off with knn.every_n_epochs=0."
         )
     global_batch = filter_batch * cfg.trainer.accumulate_grad_batches
-    derived = {
-        "processes": processes,
-        "filter_batch": filter_batch,
-        "global_batch": global_batch,
-        "steps_per_epoch": images // filter_batch,
-        "base_lr": float(cfg.optimizer.lr),
-        "lr": cfg.optimizer.lr * global_batch / 256,
-        "base_classifier_lr": float(cfg.optimizer.classifier_lr),
-        "classifier_lr": cfg.optimizer.classifier_lr * global_batch / 256,
-    }
+    derived = Derived(
+        processes=processes,
+        filter_batch=filter_batch,
+        global_batch=global_batch,
+        steps_per_epoch=images // filter_batch,
+        base_lr=float(cfg.optimizer.lr),
+        lr=cfg.optimizer.lr * global_batch / 256,
+        base_classifier_lr=float(cfg.optimizer.classifier_lr),
+        classifier_lr=cfg.optimizer.classifier_lr * global_batch / 256,
+    )
     cfg = cfg.copy()
     with open_dict(cfg):
-        cfg.optimizer.lr, cfg.optimizer.classifier_lr = derived["lr"], derived["classifier_lr"]
+        cfg.optimizer.lr, cfg.optimizer.classifier_lr = derived.lr, derived.classifier_lr
         cfg.dataset.num_classes = dataset.num_classes
         cfg.dataset.num_large_crops = num_large_crops
         cfg.dataset.num_small_crops = num_small_crops
     return cfg, derived
 
 
-def warnings(cfg: DictConfig, derived: dict[str, Any], smallest_crop: float) -> list[str]:
+def warnings(cfg: DictConfig, derived: Derived, smallest_crop: float) -> list[str]:
     """One sentence for each setting that is known to go wrong. Figures: 8x8 digits, docs of the
     embedded run; they are a warning, not a law."""
     found = []
     chosen, k = ChosenFilter.of(cfg), cfg.method.kwargs.proj_output_dim
-    if chosen.spectral and derived["filter_batch"] < 2 * k:
+    if chosen.spectral and derived.filter_batch < 2 * k:
         found.append(
-            f"a batch of {derived['filter_batch']} rows is less than twice the {k} output "
+            f"a batch of {derived.filter_batch} rows is less than twice the {k} output "
             "dimensions: some directions are empty and the filter curve need not be monotone."
         )
     if chosen.logarithmic and not chosen.on_target and smallest_crop < 0.5:
@@ -102,9 +101,9 @@ def warnings(cfg: DictConfig, derived: dict[str, Any], smallest_crop: float) -> 
             f"a linear predictor with {cfg.scheduler.warmup_epochs} warm-up epochs of "
             f"{cfg.max_epochs} may collapse: warm up for at least a tenth of them."
         )
-    if chosen.linear and derived["base_lr"] > 0.5 and cfg.optimizer.name == "sgd":
+    if chosen.linear and derived.base_lr > 0.5 and cfg.optimizer.name == "sgd":
         found.append(
-            f"a linear predictor at optimizer.lr={derived['base_lr']:g} may collapse: 0.5 or "
+            f"a linear predictor at optimizer.lr={derived.base_lr:g} may collapse: 0.5 or "
             "less is safer."
         )
     return found

@@ -1,6 +1,5 @@
 """What a run's loggers are told about it."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,10 @@ from omegaconf import DictConfig, OmegaConf
 from rdm_solo.loggers import RunInfo
 from rdm_solo.methods.descriptions import ChosenFilter
 from rdm_solo.runs import labels
+from rdm_solo.train.parts import Derived
 
 
-def run_info(
-    cfg: DictConfig, folder: Path, derived: Mapping[str, Any], checkpoint: Path | None
-) -> RunInfo:
+def run_info(cfg: DictConfig, folder: Path, derived: Derived, checkpoint: Path | None) -> RunInfo:
     """The description of the run in ``folder``; ``checkpoint`` is that of the run it resumes."""
     goes_on_from = Path(cfg.resume) if cfg.resume else None
     if goes_on_from and goes_on_from.resolve() == folder.resolve():
@@ -44,8 +42,8 @@ def run_info(
             "p_schedule": labels.exponent(cfg.p) if scheduled else None,
             "dataset": cfg.dataset.name,
             "backbone": cfg.backbone.name,
-            "batch": derived["global_batch"],
-            "lr": derived["lr"],
+            "batch": derived.global_batch,
+            "lr": derived.lr,
             "weight_decay": cfg.optimizer.weight_decay,
             "epochs": cfg.max_epochs,
             "seed": cfg.seed,

@@ -18,7 +18,21 @@ def is_first_process() -> bool:
     return next(given, "0") == "0"
 
 
-@dataclass
+@dataclass(frozen=True)
+class Derived:
+    """What follows from the config and the data set."""
+
+    processes: int
+    filter_batch: int  # rows that a filter sees: those of all processes together
+    global_batch: int  # rows of an optimiser step, accumulated ones included
+    steps_per_epoch: int
+    base_lr: float
+    lr: float  # scaled by the global batch
+    base_classifier_lr: float
+    classifier_lr: float
+
+
+@dataclass(frozen=True)
 class Parts:
     """Everything that a run is made of."""
 
@@ -26,8 +40,7 @@ class Parts:
     trainer: Any
     model: Any
     data: Any
-    derived: dict[str, Any]
-    recorded: dict[str, Any]  # what summary.json says of the settings
+    recorded: dict[str, Any]  # of the settings, in summary.json
     checkpoint: Path | None  # where a resumed run goes on
     children: "Children"
     threads: int | None  # of the CPU; None: as many as torch takes

@@ -6,6 +6,7 @@ import logging
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.runs import failures
 from rdm_solo.runs.files import CHECKPOINT, FAILED, METRICS
-from rdm_solo.train.parts import Parts, is_first_process
+from rdm_solo.train.parts import Derived, Parts, is_first_process
 
 log = logging.getLogger("rdm_solo")
 
@@ -106,7 +107,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     model = methods.build(full)
     channels = solo_learn.input_channels(full)
-    number = threads.chosen(cfg, model.backbone, channels, views, derived["processes"])
+    number = threads.chosen(cfg, model.backbone, channels, views, derived.processes)
     model = methods.prepare(model, cfg)
     model.labelled = dataset.labelled
     resume = Path(cfg.resume) if cfg.resume else None
@@ -124,12 +125,12 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
         resume=resume,
         cfg=cfg,
         title=labels.title(cfg),
-        advise=functools.partial(advice, cfg=cfg, derived=derived),
+        advise=functools.partial(advice, cfg=cfg, filter_batch=derived.filter_batch),
     )
     foreign = [c for c in [*listed, *extra] if not type(c).__module__.startswith("rdm_solo.")]
     model.charted = bool(chosen_loggers or foreign)
     children = Children()
-    trainer = _trainer(cfg, derived["processes"], folder, [children, *listed, *extra])
+    trainer = _trainer(cfg, derived.processes, folder, [children, *listed, *extra])
     if trainer.is_global_zero and not trainer.fast_dev_run:
         run_info = logged_run.run_info(cfg, folder, derived, checkpoint)
         trainer.loggers = loggers.open_all(chosen_loggers, run_info)
@@ -139,8 +140,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
         trainer=trainer,
         model=model,
         data=data,
-        derived=derived,
-        recorded={"derived": derived, "seed": cfg.seed, "config": config},
+        recorded={"derived": asdict(derived), "seed": cfg.seed, "config": config},
         checkpoint=checkpoint,
         children=children,
         threads=number,
@@ -240,16 +240,16 @@ def _say_that_it_stops(trainer: Any, pl_module: Any, exception: BaseException) -
         log.info(f"Ctrl-C: the run stops in epoch {trainer.current_epoch + 1}")
 
 
-def _announce(cfg: DictConfig, derived: dict[str, Any], views: Any, threads: int | None) -> None:
+def _announce(cfg: DictConfig, derived: Derived, views: Any, threads: int | None) -> None:
     from rdm_solo.methods import solo_learn
     from rdm_solo.train import derived_values
 
     on_cpu = "" if threads is None else f", {threads} CPU thread{'s' * (threads > 1)}"
     log.info(f"solo-learn {solo_learn.version()}{on_cpu}")
     log.info(
-        f"global batch {derived['global_batch']} = {cfg.batch_size} x {derived['processes']} "
+        f"global batch {derived.global_batch} = {cfg.batch_size} x {derived.processes} "
         f"process(es) x {cfg.trainer.accumulate_grad_batches} accumulated; learning rate "
-        f"{derived['base_lr']:g} x {derived['global_batch']}/256 = {derived['lr']:g}"
+        f"{derived.base_lr:g} x {derived.global_batch}/256 = {derived.lr:g}"
     )
     smallest = min(pipeline.crop_scale[0] for pipeline in views.pipelines)
     for sentence in derived_values.warnings(cfg, derived, smallest):

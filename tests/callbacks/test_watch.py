@@ -117,12 +117,12 @@ class TestWords:
     def test_the_cause_is_the_runs_own(self, kind, overrides, says):
         with initialize_config_dir(str(config_folder()), version_base="1.3"):
             cfg = compose("config", overrides=overrides)
-        assert says in advice(kind, cfg, {"filter_batch": cfg.batch_size})
+        assert says in advice(kind, cfg, cfg.batch_size)
 
     def test_a_schedule_of_p_is_judged_where_it_is(self):
         cfg = configure("filter=target_pow", "p={schedule: linear, start: -1, end: 1}")
-        assert "sigma^1" in advice(WRONG_WAY, cfg, {"filter_batch": 64}, epoch=1)
-        assert "sigma^" not in advice(WRONG_WAY, cfg, {"filter_batch": 64}, epoch=0)
+        assert "sigma^1" in advice(WRONG_WAY, cfg, 64, epoch=1)
+        assert "sigma^" not in advice(WRONG_WAY, cfg, 64, epoch=0)
 
 
 WRONG = [*SMALL, "filter=target_pow", "p=0.5", "max_epochs=4", "watch.gap_epochs=2"]

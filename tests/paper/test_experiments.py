@@ -236,7 +236,7 @@ class TestPreset:
         lars = method in LARS
         lr, decay = LARS[method] if lars else SGD[dataset]
         scaled = lr * PAPER[dataset]["batch"] / 256
-        assert made.cfg.batch_size == made.derived["global_batch"] == PAPER[dataset]["batch"]
+        assert made.cfg.batch_size == made.derived.global_batch == PAPER[dataset]["batch"]
         chosen = optimizers.configure(made.model.learnable_params, made.full, steps=1000)
         optimizer = chosen["optimizer"]
         assert type(optimizer).__name__ == ("Lars" if lars else "SGD")
@@ -265,7 +265,7 @@ class TestPreset:
             schedule.load_state_dict({"last_epoch": step})
             return schedule.get_last_lr()[0]
 
-        peak = made.derived["lr"]
+        peak = made.derived.lr
         assert rate(0) == 0
         assert rate(15) == pytest.approx(peak * 15 / 29)
         assert rate(29) == rate(30) == pytest.approx(peak)
@@ -303,14 +303,14 @@ def test_the_rate_follows_the_batch_of_all_processes_and_steps(dataset):
     cfg = configure(name, *several)
     _, derived = derived_values.derive(cfg, images(dataset), 2, 0)
     batch, (lr, _) = PAPER[dataset]["batch"], SGD[dataset]
-    assert derived["processes"] == 8
-    assert derived["filter_batch"] == 8 * batch
-    assert derived["global_batch"] == 24 * batch
-    assert derived["lr"] == pytest.approx(lr * 24 * batch / 256)
+    assert derived.processes == 8
+    assert derived.filter_batch == 8 * batch
+    assert derived.global_batch == 24 * batch
+    assert derived.lr == pytest.approx(lr * 24 * batch / 256)
     # The paper's batch on eight devices, as the presets' comments have it.
     cfg = configure(name, "trainer.devices=8", f"batch_size={batch // 8}")
     _, derived = derived_values.derive(cfg, images(dataset), 2, 0)
-    assert derived["lr"] == pytest.approx(lr * batch / 256)
+    assert derived.lr == pytest.approx(lr * batch / 256)
 
 
 ROWS: dict[str, list[paper.Row]] = {}

@@ -384,7 +384,7 @@ class TestResume:
         parts.trainer.callbacks.append(Watch())
         checkpoint = parts.checkpoint
         parts.trainer.fit(parts.model, datamodule=parts.data, ckpt_path=checkpoint)
-        lr, steps = parts.derived["lr"], range(8, 16)
+        lr, steps = parts.recorded["derived"]["lr"], range(8, 16)
         want = [lr * (1 + math.cos(math.pi * (step - 4) / 12)) / 2 for step in steps]
         assert rates == pytest.approx(want)
         assert [row["epoch"] for row in rows(tmp_path)] == [1, 2, 3, 4]
