@@ -76,21 +76,13 @@ def crop_resize(
     pos = torch.arange(size, device=x.device, dtype=x.dtype) - (size - 1) / 2
     dx, dy = pos.view(1, 1, -1), pos.view(1, -1, 1)
     if angle is not None:
-        angle = angle.double()
-        cos, sin = (
-            match(x, angle.cos()).view(-1, 1, 1),
-            match(x, angle.sin()).view(-1, 1, 1),
-        )
+        cos, sin = (match(x, part).view(-1, 1, 1) for part in (angle.cos(), angle.sin()))
         dx, dy = dx * cos - dy * sin, dx * sin + dy * cos
     if flip is not None:
         dx = dx * match(x, 1 - 2 * flip.long()).view(-1, 1, 1)
-    grid = torch.stack(
-        (
-            _grid_coordinate(dx, left, width, size, x.shape[-1]).expand(-1, size, size),
-            _grid_coordinate(dy, top, height, size, x.shape[-2]).expand(-1, size, size),
-        ),
-        -1,
-    )
+    across = _grid_coordinate(dx, left, width, size, x.shape[-1])
+    down = _grid_coordinate(dy, top, height, size, x.shape[-2])
+    grid = torch.stack((across.expand(-1, size, size), down.expand(-1, size, size)), -1)
     return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
 
 

@@ -34,14 +34,10 @@ class Images:
 
     >>> len(Images(torch.zeros(5, 1, 8, 8, dtype=torch.uint8), torch.zeros(5, dtype=torch.int64)))
     5
-
-    Args:
-        images: bytes of shape ``(N, C, H, W)``.
-        labels: ``int64`` class numbers of shape ``(N,)``.
     """
 
-    images: Tensor
-    labels: Tensor
+    images: Tensor  #: bytes of shape ``(N, C, H, W)``
+    labels: Tensor  #: ``int64`` class numbers of shape ``(N,)``
 
     def __post_init__(self) -> None:
         x, y = self.images, self.labels
@@ -65,22 +61,16 @@ class Images:
 class Reading:
     """How files become pixels.
 
-    Args:
-        image_size: side of a clean image (validation, kNN) in pixels.
-        resize: its shorter side before the central crop; by default 8/7 of ``image_size``.
-        channels: 3 reads everything as RGB, 1 as grey.
-        interpolation: ``bilinear`` or ``bicubic``, both antialiased.
-        workers: processes that decode for one training process; 0 decodes in the process itself,
-            ``None`` takes one for each CPU core that this process may call its own, at most 16.
-        skip_broken: put the next readable image in the place of one that cannot be read.
+    ``workers=0`` decodes in the training process itself; ``None`` takes a worker for each CPU core
+    that this process may call its own, at most 16.
     """
 
-    image_size: int = 224
-    resize: int | None = None
-    channels: int = 3
-    interpolation: str = "bilinear"
-    workers: int | None = None
-    skip_broken: bool = False
+    image_size: int = 224  #: side of a clean image (validation, kNN) in pixels
+    resize: int | None = None  #: its shorter side before the central crop; None: 8/7 of image_size
+    channels: int = 3  #: 3 reads everything as RGB, 1 as grey
+    interpolation: str = "bilinear"  #: or ``bicubic``, both antialiased
+    workers: int | None = None  #: processes that decode for one training process
+    skip_broken: bool = False  #: put the next readable image in the place of an unreadable one
 
     def __post_init__(self) -> None:
         check_switch("dataset.skip_broken", self.skip_broken)
@@ -101,18 +91,12 @@ class Files:
 
     Names are one array of bytes, which worker processes share; a list of a million strings would
     be copied into each of them page by page.
-
-    Args:
-        root: the folder that ``names`` are relative to.
-        names: paths as ``os.fsencode`` gives them, shape ``(N,)``.
-        labels: ``int64`` class numbers, ``(N,)``.
-        reading: how they become pixels.
     """
 
-    root: Path
-    names: np.ndarray[Any, np.dtype[np.bytes_]]
-    labels: Tensor
-    reading: Reading
+    root: Path  #: the folder that ``names`` are relative to
+    names: np.ndarray[Any, np.dtype[np.bytes_]]  #: as ``os.fsencode`` gives them, ``(N,)``
+    labels: Tensor  #: ``int64`` class numbers, ``(N,)``
+    reading: Reading  #: how they become pixels
 
     def __len__(self) -> int:
         return len(self.names)
@@ -128,25 +112,15 @@ class Files:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A training and a validation set, in memory or as files.
+    """A training and a validation set, in memory or as files."""
 
-    Args:
-        name: what results are filed under.
-        train: images to pretrain on.
-        val: images to evaluate on; ``None`` where there are none.
-        num_classes: labels run from 0 to ``num_classes - 1``.
-        mean: of each channel, with values between 0 and 1.
-        std: likewise.
-        labelled: whether labels mean anything; without, they are 0, and accuracies are left out.
-    """
-
-    name: str
-    train: Images | Files
-    val: Images | Files | None
-    num_classes: int
-    mean: Sequence[float]
-    std: Sequence[float]
-    labelled: bool = True
+    name: str  #: what results are filed under
+    train: Images | Files  #: images to pretrain on
+    val: Images | Files | None  #: images to evaluate on, where there are any
+    num_classes: int  #: labels run from 0 to ``num_classes - 1``
+    mean: Sequence[float]  #: of each channel, with values between 0 and 1
+    std: Sequence[float]  #: likewise
+    labelled: bool = True  #: without, labels are 0 and mean nothing, and accuracies are left out
 
     def __post_init__(self) -> None:
         for name, values in (("mean", self.mean), ("std", self.std)):

@@ -15,7 +15,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -32,21 +32,6 @@ ORDERS = torch.tensor(list(itertools.permutations(range(4))))  # of the jitter's
 PIECE_VALUES = 128 * 3 * 32 * 32
 
 
-class Parameters(NamedTuple):
-    """What a pipeline does to each of ``n`` samples; every field's first dimension is ``n``."""
-
-    boxes: Tensor
-    flip: Tensor
-    angle: Tensor
-    jitter: Tensor
-    factors: Tensor
-    order: Tensor
-    grey: Tensor
-    blur: Tensor
-    sigma: Tensor
-    solarize: Tensor
-
-
 @dataclass(frozen=True)
 class Pipeline:
     """One distribution of views, and how many of them a sample gets.
@@ -58,42 +43,24 @@ class Pipeline:
     >>> pipeline = Pipeline(size=16, crop_scale=(0.5, 1.0))
     >>> pipeline(torch.rand(4, 3, 32, 32), torch.rand(4, draws.DRAWS)).shape
     torch.Size([4, 3, 16, 16])
-
-    Args:
-        size: side of the (square) views in pixels.
-        num_crops: views of this distribution per sample.
-        crop_scale: smallest and largest share of the image's area in a crop.
-        crop_ratio: smallest and largest aspect ratio (width / height) of a crop.
-        flip: probability of a horizontal flip.
-        jitter: probability of the colour jitter, whose four operations come in random order.
-        brightness: factors are uniform in [max(0, 1 - brightness), 1 + brightness].
-        contrast: likewise.
-        saturation: likewise.
-        hue: the shift is uniform in [-hue, hue], in turns; at most 0.5.
-        grey: probability of a grey view.
-        blur: probability of a Gaussian blur.
-        blur_sigma: smallest and largest standard deviation of the blur, in pixels.
-        solarize: probability of solarisation.
-        solarize_threshold: values from here on are inverted.
-        rotate: largest rotation either way, in radians; uniform.
     """
 
-    size: int
-    num_crops: int = 2
-    crop_scale: Sequence[float] = (0.2, 1.0)
-    crop_ratio: Sequence[float] = (3 / 4, 4 / 3)
-    flip: float = 0.5
-    jitter: float = 0.8
-    brightness: float = 0.4
-    contrast: float = 0.4
-    saturation: float = 0.4
-    hue: float = 0.1
-    grey: float = 0.2
-    blur: float = 0.0
-    blur_sigma: Sequence[float] = (0.1, 2.0)
-    solarize: float = 0.0
-    solarize_threshold: float = 0.5
-    rotate: float = 0.0
+    size: int  #: side of the (square) views in pixels
+    num_crops: int = 2  #: views of this distribution per sample
+    crop_scale: Sequence[float] = (0.2, 1.0)  #: smallest and largest share of the area in a crop
+    crop_ratio: Sequence[float] = (3 / 4, 4 / 3)  #: smallest and largest width / height of a crop
+    flip: float = 0.5  #: probability of a horizontal flip
+    jitter: float = 0.8  #: probability of the colour jitter, its four operations in random order
+    brightness: float = 0.4  #: factors are uniform in [max(0, 1 - brightness), 1 + brightness]
+    contrast: float = 0.4  #: likewise
+    saturation: float = 0.4  #: likewise
+    hue: float = 0.1  #: the shift is uniform in [-hue, hue], in turns; at most 0.5
+    grey: float = 0.2  #: probability of a grey view
+    blur: float = 0.0  #: probability of a Gaussian blur
+    blur_sigma: Sequence[float] = (0.1, 2.0)  #: smallest and largest standard deviation, in pixels
+    solarize: float = 0.0  #: probability of solarisation
+    solarize_threshold: float = 0.5  #: values from here on are inverted
+    rotate: float = 0.0  #: largest rotation either way, in radians; uniform
 
     def __post_init__(self) -> None:
         check_whole("size (dataset.image_size)", self.size, *SIDES)
@@ -127,14 +94,14 @@ class Pipeline:
         """The crops that the rows of ``u`` mean; see `crop_boxes`."""
         return crop_boxes(u, height, width, self.crop_scale, self.crop_ratio)
 
-    def parameters(self, u: Tensor, height: int, width: int) -> Parameters:
-        """What the rows of ``u`` mean for images of ``height`` by ``width`` pixels."""
+    def parameters(self, u: Tensor, height: int, width: int) -> SimpleNamespace:
+        """What the rows of ``u`` mean for images of ``height`` by ``width`` pixels, by name."""
         u = u.double()
         blends = (self.brightness, self.contrast, self.saturation)
         limits = [(max(0.0, 1 - strength), 1 + strength) for strength in blends]
         least, most = self.blur_sigma
         low, high = torch.tensor([*limits, (-self.hue, self.hue)], dtype=torch.float64).T
-        return Parameters(
+        return SimpleNamespace(
             boxes=self.boxes(u, height, width),
             flip=u[:, draws.FLIP] < self.flip,
             angle=self.rotate * (2 * u[:, draws.ROTATE] - 1),
@@ -171,7 +138,7 @@ class Pipeline:
             x = _where(drawn.flip, lambda rows: rows.flip(-1), x)
         return self._recolour(x, drawn)
 
-    def _recolour(self, x: Tensor, drawn: Parameters) -> Tensor:
+    def _recolour(self, x: Tensor, drawn: SimpleNamespace) -> Tensor:
         x = _where(drawn.jitter, color_jitter, x, drawn.factors, drawn.order)
         if x.shape[1] == 3:
             x = _where(drawn.grey, lambda rows: luma(rows).repeat(1, 3, 1, 1), x)
