@@ -201,7 +201,7 @@ def torchvision_crops(n, height, width, scale, ratio):
     ],
 )
 def test_boxes_are_distributed_as_torchvisions(height, width, scale, ratio):
-    n = 2000
+    n = 4000
     got = geometry.crop_boxes(uniforms(n), height, width, scale, ratio).double()
     want = torchvision_crops(n, height, width, scale, ratio).double()
     assert (got[:, :2] >= 0).all()

@@ -188,7 +188,12 @@ def test_an_archive_is_no_root_for_cifar(tmp_path):
         data.cifar10(archive)
 
 
-@pytest.mark.parametrize("name", ["digits", "cifar10", "cifar100", "synthetic"])
+IN_FOLDERS = ("folder", "imagenet", "imagenet100")  # tests/data/test_folder_runs.py has these
+
+
+@pytest.mark.parametrize(
+    "name", sorted({file.stem for file in CONF.glob("*.yaml")} - {*IN_FOLDERS})
+)
 def test_a_group_instantiates(name, tmp_path, monkeypatch):
     monkeypatch.setenv("RDM_DATA", str(tmp_path))
     for source in (datasets.CIFAR10, datasets.CIFAR100):
