@@ -1,24 +1,13 @@
 """Checks of values that a user gave, and the sentence that refuses one.
 
-Each check raises a ``ValueError`` that names the option, what is allowed, and what it got.
+Each check returns the value, or raises a ``ValueError`` that names the option, what is allowed, and
+what it got. ``alternative`` says what else is allowed; the caller tests for it.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from numbers import Integral, Real
-from typing import NoReturn
-
-__all__ = [
-    "check_choice",
-    "check_number",
-    "check_switch",
-    "check_whole",
-    "finite",
-    "shown",
-    "suggest",
-]
+from typing import Any, NoReturn
 
 # Counts and sizes reach C code as 32-bit numbers; nothing that a run can use is larger.
 LARGEST = 2**31 - 1
@@ -37,12 +26,9 @@ def suggest(word: object, allowed: Iterable[str]) -> str:
 
 
 def check_whole(
-    name: str, value: object, least: int = 0, most: int | None = None, alternative: str = ""
+    name: str, value: Any, least: int = 0, most: int = LARGEST, alternative: str = ""
 ) -> int:
-    """The value, a whole number from ``least`` to ``most`` (2147483647 where none is given).
-
-    Booleans and floats such as 2.0 are refused. ``alternative`` says what else is allowed; the
-    caller tests for it.
+    """The value, a whole number from ``least`` to ``most``; booleans and 2.0 are refused.
 
     >>> check_whole("batch_size", 2.0, 2)
     Traceback (most recent call last):
@@ -56,17 +42,16 @@ def check_whole(
 got -1.
     """
     whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if whole and least <= int(value) <= (LARGEST if most is None else most):  # type: ignore[call-overload]
-        return int(value)  # type: ignore[call-overload, no-any-return]
-    too_large = whole and int(value) > LARGEST  # type: ignore[call-overload]
-    if most is None and too_large:
-        most = LARGEST
-    _refuse(name, value, "a whole number" + _interval(least, most), alternative)
+    if whole and least <= value <= most:
+        return int(value)
+    named = most != LARGEST or (whole and value > most)
+    interval = f"from {least} to {most}" if named else f"of at least {least}"
+    _refuse(name, value, f"a whole number {interval}", alternative)
 
 
 def check_number(
     name: str,
-    value: object,
+    value: Any,
     least: float | None = None,
     most: float | None = None,
     *,
@@ -88,16 +73,18 @@ def check_number(
     ValueError: momentum must be a number from 0 to 1, got nan.
     """
     number = finite(value)
-    inside = number is not None and (
+    if number is not None and (
         (least is None or number >= least)
         and (most is None or number <= most)
         and (above is None or number > above)
         and (below is None or number < below)
-    )
-    if number is not None and inside:
+    ):
         return number
-    interval = _interval(least, most, above, below)
-    _refuse(name, value, f"a {'' if interval else 'finite '}number{interval}", alternative)
+    limits = {"of at least": least, "above": above, "of at most": most, "below": below}
+    interval = " and ".join(f"{words} {x}" for words, x in limits.items() if x is not None)
+    if least is not None and most is not None:
+        interval = f"from {least} to {most}"
+    _refuse(name, value, f"a number {interval}" if interval else "a finite number", alternative)
 
 
 def check_switch(name: str, value: object, alternative: str = "") -> bool:
@@ -122,10 +109,7 @@ def check_choice(name: str, value: object, allowed: Iterable[str]) -> str:
     words = list(allowed)
     if isinstance(value, str) and value in words:
         return value
-    raise ValueError(
-        f"{name} must be one of {', '.join(words)}, got {shown(value)}"
-        f"{suggest(value, words) or '.'}"
-    )
+    _refuse(name, value, f"one of {', '.join(words)}", hint=suggest(value, words))
 
 
 def finite(value: object) -> float | None:
@@ -143,26 +127,11 @@ def finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _interval(
-    least: float | None,
-    most: float | None,
-    above: float | None = None,
-    below: float | None = None,
-) -> str:
-    if least is not None and most is not None:
-        return f" from {least} to {most}"
-    bounds = (
-        (" of at least", least),
-        (" above", above),
-        (" of at most", most),
-        (" below", below),
-    )
-    return " and".join(f"{words} {bound}" for words, bound in bounds if bound is not None)
-
-
-def _refuse(name: str, value: object, allowed: str, alternative: str) -> NoReturn:
-    other = f", or {alternative}," if alternative else ","
-    raise ValueError(f"{name} must be {allowed}{other} got {shown(value)}.")
+def _refuse(
+    name: str, value: object, allowed: str, alternative: str = "", hint: str = ""
+) -> NoReturn:
+    other = f", or {alternative}" if alternative else ""
+    raise ValueError(f"{name} must be {allowed}{other}, got {shown(value)}{hint or '.'}")
 
 
 def shown(value: object) -> str:

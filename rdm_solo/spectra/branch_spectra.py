@@ -46,8 +46,6 @@ class BranchSpectra(Metric):
     """
 
     full_state_update = False
-    higher_is_better = None
-    is_differentiable = False
 
     sum_online: Tensor
     sum_target: Tensor
@@ -231,8 +229,6 @@ class Correlation(Metric):
     """
 
     full_state_update = False
-    higher_is_better = None
-    is_differentiable = False
 
     total: Tensor
     count: Tensor

@@ -8,9 +8,7 @@ gets wrong is said where it matters: see :func:`linear_setting`, :func:`filtered
 
 from rdm_solo.spectra.measures import ideal_filter
 from rdm_solo.theory.theorems import (
-    Conditions,
     conditional_covariance,
-    conditions,
     equivalent_filter,
     filtered_eigenvalues,
     kind,
@@ -23,9 +21,7 @@ from rdm_solo.theory.theorems import (
 )
 
 __all__ = [
-    "Conditions",
     "conditional_covariance",
-    "conditions",
     "equivalent_filter",
     "filtered_eigenvalues",
     "ideal_filter",

@@ -6,13 +6,12 @@ target filter that does the same. Eigenvalues descend, curves run along them, re
 """
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from rdm_solo.messages import check_number
-from rdm_solo.spectra.measures import effective_rank, filter_curve, ideal_filter
+from rdm_solo.spectra.measures import effective_rank, filter_curve
 
 
 def linear_setting(
@@ -212,7 +211,14 @@ def updated_eigenvalues(lam_p: Tensor, lam_z: Tensor, lam_plus: Tensor, alpha: f
     :math:`\lambda^p_i` is high-pass and the order of the eigenvalues stays, the online effective
     rank rises by Theorem 3. The theorem has :math:`0 < \alpha < 1`. Larger steps are computed, too:
     they can turn the order round, and then the rank may fall under either condition. What
-    :math:`\lambda^z` and :math:`\lambda^+` become is left open. Shapes: ``(k,)`` each ``-> (k,)``.
+    :math:`\lambda^z` and :math:`\lambda^+` become is left open.
+
+    Condition 1, :math:`g = \omega`, and condition 2, :math:`\omega = 1`, are cases of an
+    :math:`h\omega` that nowhere grows with :math:`\lambda`; any such makes the factor high-pass
+    where g is low-pass and not constant. Condition 1 is an edge: for :math:`g = \omega^s` that
+    factor is high-pass on all of :math:`0 < \omega \le 1` exactly if :math:`s \ge 1 - \alpha`.
+    Below it the rank can fall: early in training, when positives are far apart.
+    Shapes: ``(k,)`` each ``-> (k,)``.
 
     >>> lam = torch.tensor([1.0, 0.25])
     >>> updated_eigenvalues(lam, lam.sqrt(), lam.sqrt(), alpha=0.5)
@@ -223,47 +229,6 @@ def updated_eigenvalues(lam_p: Tensor, lam_z: Tensor, lam_plus: Tensor, alpha: f
     gain = filter_curve(lam_p, lam_z).nan_to_num(0.0)
     cross = 2 * alpha * (1 - alpha) * gain * lam_plus.double()
     return (1 - alpha) ** 2 * lam_p.double() + alpha**2 * lam_z.double() + cross
-
-
-class Conditions(NamedTuple):
-    """Whether Theorem 4's conditions hold; any one of them is enough."""
-
-    optimal: bool
-    aligned: bool
-    steep: bool
-
-
-def conditions(lam_p: Tensor, lam_z: Tensor, lam_plus: Tensor) -> Conditions:
-    r"""Which of the conditions hold under which the online rank rises (Theorem 4).
-
-    ``optimal``: :math:`g \approx \omega`, the predictor is W* (condition 1). ``aligned``:
-    :math:`\lambda^+ \approx \lambda^z` (condition 2). Both are cases of ``steep``: :math:`h\omega`
-    nowhere grows with :math:`\lambda`, that is, the filter is at least as steep as :math:`\omega`.
-    With a low-pass g that is not constant, ``steep`` makes the update high-pass for every
-    :math:`0 < \alpha < 1`.
-
-    Condition 1 is an edge, not a region. For :math:`g = \omega^s` with s < 1, a filter flatter than
-    W*, the update is high-pass on all of :math:`0 < \omega \le 1` exactly if :math:`s \ge
-    1 - \alpha`. Below that the rank can fall, and for small steps it does wherever :math:`h\omega`
-    grows with :math:`\lambda`: early in training, when positives are far apart.
-
-    >>> lam_z = torch.tensor([0.8, 0.2])
-    >>> omega = torch.tensor([0.9, 0.1])
-    >>> conditions(omega**2 * lam_z, lam_z, omega * lam_z)
-    Conditions(optimal=True, aligned=False, steep=True)
-    >>> conditions(omega * lam_z, lam_z, omega * lam_z)  # flatter than W*
-    Conditions(optimal=False, aligned=False, steep=False)
-    """
-    _check_shapes(1, lam_p=lam_p, lam_z=lam_z, lam_plus=lam_plus)
-    gain, omega = filter_curve(lam_p, lam_z), ideal_filter(lam_plus, lam_z)
-    real = gain > 0  # NaN is not
-    gain, omega = gain[real], omega[real]
-    steep = kind(omega / gain) in ("high-pass", "none")
-    return Conditions(
-        optimal=torch.allclose(gain, omega, rtol=1e-6, atol=0),
-        aligned=torch.allclose(omega, torch.ones_like(omega), rtol=1e-6, atol=0),
-        steep=steep,
-    )
 
 
 def _views(z: Tensor, least: int) -> Tensor:

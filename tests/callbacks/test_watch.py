@@ -72,6 +72,7 @@ class TestRules:
         crash = readings([0.01] * 4, [1.0] * 4)
         assert warned(crash, Bounds(warmup=3)) == set()
         assert warned(crash, Bounds(warmup=2)) == {COMPLETE}
+        assert warned(readings([0.05, 0.02], [9.0] * 2), Bounds()) == set()  # one is above 0.03
 
     def test_what_is_on_its_way_up_is_not_judged(self):
         rising = readings([0.01 * 1.2**n for n in range(5)], [1.0] * 5)

@@ -402,6 +402,15 @@ def test_exponents_that_nothing_could_use_are_refused(p):
             make()
 
 
+@pytest.mark.parametrize(
+    ("kind", "ends", "missing"),
+    [("linear", {"start": 0}, "end"), ("cosine", {"end": 0}, "start"), ("constant", {}, "start")],
+)
+def test_a_schedule_without_one_of_its_ends_is_refused(kind, ends, missing):
+    with pytest.raises(ValueError, match=f"a {kind} schedule needs a number for '{missing}'"):
+        as_schedule({"schedule": kind, **ends}, epochs=3)
+
+
 @pytest.mark.parametrize("p", [-10, 10])
 def test_the_largest_exponents_are_used(p):
     assert float(get("pow", p)(torch.tensor([2.0]).double())) == 2.0**p
