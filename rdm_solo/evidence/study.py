@@ -202,6 +202,8 @@ def main() -> None:
     options = parser.parse_args()
     if len(options.seeds) < 2:
         parser.error("--seeds needs at least two seeds, to compute a spread")
+    if options.jobs < 1:
+        parser.error(f"--jobs must be at least 1, got {options.jobs}")
     run_all(options.seeds, options.runs, options.jobs)
     torch.set_num_threads(1)
     text = page(

@@ -6,7 +6,7 @@ import torch
 from omegaconf import DictConfig
 
 from rdm_solo.messages import check_number, check_whole
-from rdm_solo.methods import solo_learn
+from rdm_solo.methods import optimizers, solo_learn
 from rdm_solo.methods.descriptions import METHODS, ChosenFilter, method
 from rdm_solo.methods.models import BYOL, DINO, SimSiam, SwAV, make_filter
 from rdm_solo.methods.symmetric import SymSimSiam
@@ -23,6 +23,7 @@ def build(cfg: DictConfig) -> Any:
     described, chosen = method(cfg.method.name), ChosenFilter.of(cfg)
     solo_learn.check_backbone(cfg.backbone.name)
     _check_sizes(cfg.method.kwargs)
+    optimizers.check_kwargs(cfg.optimizer)
     if chosen.absent and described.takes_filter:
         raise ValueError(
             f"filter=none: method={described.name} needs one; filter=identity puts nothing in its "
@@ -36,7 +37,13 @@ def build(cfg: DictConfig) -> Any:
         )
     if chosen.absent:
         make_filter(chosen, cfg.max_epochs)  # refuses a p that nothing would use
-    return CLASSES[described.class_name](cfg)
+    try:
+        return CLASSES[described.class_name](cfg)
+    except TypeError as error:
+        raise ValueError(
+            f"method={described.name} with backbone.name={cfg.backbone.name} cannot be built: "
+            f"{error}; look at backbone.kwargs and method.kwargs."
+        ) from error
 
 
 def _check_sizes(kwargs: DictConfig) -> None:

@@ -92,6 +92,18 @@ def configure(groups: Iterable[dict[str, Any]], cfg: DictConfig, steps: int) -> 
     }
 
 
+def check_kwargs(settings: DictConfig) -> None:
+    """Refuse ``optimizer.kwargs`` that the optimiser does not take, by making one."""
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    try:
+        _optimizer([{"params": [parameter], "always_adapt": True}], settings)
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"optimizer.kwargs={settings.kwargs} is refused by optimizer.name={settings.name}: "
+            f"{error}; leave it out, or give what torch.optim documents."
+        ) from error
+
+
 def _optimizer(groups: list[dict[str, Any]], settings: DictConfig) -> Optimizer:
     options = OmegaConf.to_container(settings.kwargs)
     options |= {"lr": settings.lr, "weight_decay": settings.weight_decay}

@@ -31,11 +31,18 @@ NUMBERS = {
     "optimizer.classifier_lr": 0,
     "optimizer.weight_decay": 0,
     "optimizer.momentum": 0,
+    "optimizer.trust_coeff": 0,
     "scheduler.warmup_epochs": 0,
     "scheduler.warmup_start_lr": 0,
     "scheduler.min_lr": 0,
     "knn.temperature": 1e-6,
 }
+SWITCHES = (
+    "backbone.channels_last",
+    "optimizer.exclude_bias_n_norm",
+    "optimizer.trust_clip",
+    "trainer.enable_progress_bar",
+)
 # Arguments of Lightning's Trainer that are not for trainer=, and what gives them.
 SET_ELSEWHERE = {
     "max_epochs": "max_epochs=...",
@@ -53,10 +60,13 @@ def check(cfg: DictConfig) -> None:
         check_whole("threads", cfg.threads, 1, alternative="null to let the run decide")
     for name, smallest in NUMBERS.items():
         check_number(name, OmegaConf.select(cfg, name), smallest)
+    for name in SWITCHES:
+        check_switch(name, OmegaConf.select(cfg, name))
     for name in WARM_UPS:
-        if (epochs := OmegaConf.select(cfg, name) or 0) > cfg.max_epochs:
+        epochs = check_number(name, OmegaConf.select(cfg, name) or 0, 0)
+        if epochs > cfg.max_epochs:
             raise ValueError(
-                f"{name}={epochs} is longer than max_epochs={cfg.max_epochs}; shorten it."
+                f"{name}={epochs:g} is longer than max_epochs={cfg.max_epochs}; shorten it."
             )
     for name in ("base_tau", "final_tau") if "momentum" in cfg.method else ():
         check_number(f"method.momentum.{name}", cfg.method.momentum[name], 0, 1)

@@ -21,7 +21,12 @@ def world_size(trainer: DictConfig) -> int:
     if devices in ("auto", -1, "-1"):
         devices = 1 if on_cpu(trainer) else max(torch.cuda.device_count(), 1)
     elif isinstance(devices, str):
-        devices = len([d for d in devices.split(",") if d]) if "," in devices else int(devices)
+        numbers = [d for d in devices.split(",") if d]
+        if not all(d.strip().isdecimal() for d in numbers) or not numbers:
+            raise ValueError(
+                f"trainer.devices must be a number, a list of numbers or auto, got {devices!r}."
+            )
+        devices = len(numbers) if "," in devices else int(devices)
     elif not isinstance(devices, int):
         devices = len(devices)
     return int(devices) * int(trainer.num_nodes)

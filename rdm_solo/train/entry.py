@@ -1,8 +1,10 @@
 """The command python -m rdm_solo.train: one run, or the runs of a sweep."""
 
+import contextlib
 import logging
 import os
 import sys
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import cli
 from rdm_solo.runs import failures
-from rdm_solo.runs.files import CONFIG, FAILED
+from rdm_solo.runs.files import CONFIG, FAILED, write_whole
+from rdm_solo.train import warm_ups
+from rdm_solo.train.parts import is_first_process
 from rdm_solo.train.training import AnotherProcessFailed, build, fit
 
 log = logging.getLogger("rdm_solo")
@@ -53,20 +57,21 @@ def _job(cfg: DictConfig) -> None:
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
-    from rdm_solo.train import warm_ups
-
-    folder = Path(HydraConfig.get().runtime.output_dir)
+    hydra = HydraConfig.get()
+    folder = Path(hydra.runtime.output_dir)
     before = dict(os.environ)
     os.environ[CONFIG_VARIABLE] = str(folder / CONFIG)
     os.environ[FOLDER_VARIABLE] = str(folder)
     try:
-        warm_ups.fit(cfg, folder)
-        _run(cfg, folder, one_of_many=HydraConfig.get().mode is RunMode.MULTIRUN)
+        _run(cfg, folder, one_of_many=hydra.mode is RunMode.MULTIRUN)
     finally:
         # Lightning leaves its rank and port behind, by which the next job of a sweep would take
         # itself for a process that somebody else started.
         for name in set(os.environ) - set(before):
             del os.environ[name]
+        if not any("run.dir" in typed for typed in hydra.overrides.hydra):
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # which Hydra has made; it is empty where the run was refused
         import torch.distributed as dist
 
         if dist.is_available() and dist.is_initialized():
@@ -74,10 +79,22 @@ def _job(cfg: DictConfig) -> None:
 
 
 def _run(cfg: DictConfig, folder: Path, one_of_many: bool = False) -> None:
-    """One run. Where it fails with an answer to the user, the status is 2; a sweep goes on."""
+    """One run. Where it fails with an answer to the user, the status is 2; a sweep goes on.
+
+    The folder gets its config and log once the run is built: a refused command leaves an earlier
+    run's as they are. The folders of a sweep are new, and name the runs that were refused.
+    """
     answers: tuple[type[Exception], ...] = (ValueError, ImportError)
+    early = MemoryHandler(1000, flushOnClose=False)  # of train.log
+    logging.getLogger().addHandler(early)
     try:
+        warm_ups.fit(cfg)
+        if one_of_many:
+            _write_config(cfg, folder)
         parts = build(cfg, folder)
+        if is_first_process():
+            _write_config(cfg, folder)
+            _open_log(folder, early)
         from rdm_solo.data.images import DataError
 
         answers = (DataError, FloatingPointError, AnotherProcessFailed)
@@ -91,6 +108,28 @@ def _run(cfg: DictConfig, folder: Path, one_of_many: bool = False) -> None:
             cli.fail(str(error))
         else:
             raise
+
+
+def _write_config(cfg: DictConfig, folder: Path) -> None:
+    """What Hydra would write, of the config as it is now."""
+    from hydra.core.hydra_config import HydraConfig
+
+    saved = {"config": OmegaConf.merge(cfg, {"resume": None}) if cfg.resume == str(folder) else cfg}
+    if HydraConfig.initialized():
+        saved["hydra"] = HydraConfig.instance().cfg
+        saved["overrides"] = HydraConfig.get().overrides.task
+    (folder / CONFIG).parent.mkdir(exist_ok=True)
+    for name, node in saved.items():
+        write_whole((folder / CONFIG).with_stem(name), OmegaConf.to_yaml(node))
+
+
+def _open_log(folder: Path, early: MemoryHandler) -> None:
+    """Log to the run's folder from here on, after what has been said already."""
+    file = logging.FileHandler(folder / "train.log")
+    early.setTarget(file)
+    early.flush()
+    logging.getLogger().removeHandler(early)
+    logging.getLogger().addHandler(file)
 
 
 def _leave_reason(folder: Path, error: Exception, answer: bool) -> None:

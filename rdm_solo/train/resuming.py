@@ -9,11 +9,10 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import cli
-from rdm_solo.runs.files import CHECKPOINT, CONFIG, write_whole
+from rdm_solo.runs.files import CHECKPOINT, CONFIG
 from rdm_solo.runs.saved_config import asks_resolver, read_config
 from rdm_solo.runs.settings import MODEL, differences
 from rdm_solo.train import checks
-from rdm_solo.train.parts import is_first_process
 
 # Where the parts of a saved config may come from.
 OWN = ("rdm_solo.data.", "rdm_solo.callbacks.", "rdm_solo.loggers.")
@@ -23,7 +22,7 @@ FREE_GROUPS = ("trainer", "logger")
 
 
 def own_config(argv: list[str]) -> tuple[DictConfig, Path]:
-    """Config and folder of the run that ``resume=FOLDER`` goes on with, checked; the folder gets
+    """Config and folder of the run that ``resume=FOLDER`` goes on with, checked, with
     the options that were typed beside it.
     """
     cli.say_anything()
@@ -34,9 +33,6 @@ def own_config(argv: list[str]) -> tuple[DictConfig, Path]:
         print(f"going on in {folder}", flush=True)
         checks.check(cfg)
         check_resume(cfg, folder)
-    if is_first_process():
-        logging.getLogger().addHandler(logging.FileHandler(folder / "train.log"))
-        write_whole(folder / CONFIG, OmegaConf.to_yaml(cfg))
     cfg.resume = str(folder)
     return cfg, folder
 

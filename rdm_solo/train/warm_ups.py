@@ -2,12 +2,8 @@
 
 import logging
 from collections.abc import Collection
-from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
-
-from rdm_solo.runs.files import CONFIG, write_whole
-from rdm_solo.train.parts import is_first_process
 
 log = logging.getLogger("rdm_solo")
 
@@ -15,11 +11,13 @@ log = logging.getLogger("rdm_solo")
 WARM_UPS = ("scheduler.warmup_epochs", "method.kwargs.warmup_teacher_temperature_epochs")
 
 
-def fit(cfg: DictConfig, folder: Path) -> None:
-    """Where max_epochs was typed, shorten the recipe's warm-ups, in the saved config as well."""
+def fit(cfg: DictConfig) -> None:
+    """Where max_epochs was typed to Hydra, shorten the recipe's warm-ups."""
     from hydra import compose
     from hydra.core.hydra_config import HydraConfig
 
+    if not HydraConfig.initialized():
+        return
     hydra = HydraConfig.get()
     typed = {option.partition("=")[0].lstrip("+~"): option for option in hydra.overrides.task}
     if "max_epochs" not in typed:
@@ -28,9 +26,6 @@ def fit(cfg: DictConfig, folder: Path) -> None:
     recipe = compose(hydra.job.config_name, overrides=others)
     for sentence in shorten_warm_ups(cfg, recipe.max_epochs, typed):
         log.info(sentence)
-    saved = folder / CONFIG
-    if saved.is_file() and is_first_process():
-        write_whole(saved, OmegaConf.to_yaml(cfg))
 
 
 def shorten_warm_ups(cfg: DictConfig, recipe_epochs: int, typed: Collection[str]) -> list[str]:

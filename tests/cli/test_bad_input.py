@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import sys
+from pathlib import Path
 
 import pytest
+import torch
 from conftest import command
+from omegaconf import OmegaConf
 from support.small_runs import SMALL
 
+import rdm_solo.__main__
 from rdm_solo import cli, train
+from rdm_solo.bench import step
+from rdm_solo.evidence import study
 
-PLAIN = {
-    "config": ["method=byol", "filter=target_pow", "p=-0.5", "seed=1", "optimizer.lr=0.1"],
-    "linear": ["run=a", "dataset=digits", "lr=3", "features=cached", "augmentation.flip=null"],
-    "export": ["run=a", "checkpoint=b", "out=c"],
-    "preview": ["filter=online_pow", "p=1", "spectrum=1/i^2", "k=8", "omega=0.5"],
+# What each command takes, and how many mutations of it are tried.
+COMPOSED = {
+    "config": (["method=byol", "filter=target_pow", "p=-0.5", "seed=1", "optimizer.lr=0.1"], 50),
+    "linear": (
+        ["run=a", "dataset=digits", "lr=3", "features=cached", "augmentation.flip=null"],
+        35,
+    ),
+    "export": (["run=a", "checkpoint=b", "out=c"], 25),
+    "preview": (["filter=online_pow", "p=1", "spectrum=1/i^2", "k=8", "omega=0.5"], 35),
+}
+PARSED = {
+    "report": ["nowhere", "--out", "pages", "--no-checkpoints"],
+    "roles": ["nowhere", "--rows", "64", "--device", "cpu", "--out", "roles.png"],
+    "bench": ["step", "--runs", "3", "--threads", "1", "batch_size=8"],
+    "evidence": ["--seeds", "1", "2", "--runs", "runs", "--out", "page.md", "--jobs", "2"],
 }
 SIGNS = "=.,:[]{}()'\"\\/+~@#$%*?! -_0aZ\u00e9"
 
@@ -38,12 +56,13 @@ def mutated(argument: str, rng: random.Random) -> str:
     return argument
 
 
-@pytest.mark.parametrize("config", PLAIN)
+@pytest.mark.parametrize("config", COMPOSED)
 def test_a_mutated_command_line_gives_a_config_or_a_sentence(config):
+    plain, number = COMPOSED[config]
     rng = random.Random(config)
     sentences = []
-    for _ in range(30):
-        argv = list(PLAIN[config])
+    for _ in range(number):
+        argv = list(plain)
         at = rng.randrange(len(argv))
         argv[at] = mutated(argv[at], rng)
         if argv[at].startswith("-"):
@@ -54,6 +73,73 @@ def test_a_mutated_command_line_gives_a_config_or_a_sentence(config):
             sentences.append(str(error))
     assert len(sentences) > 3
     assert all(sentence.strip() and "\n" not in sentence for sentence in sentences)
+
+
+@pytest.mark.parametrize("name", PARSED)
+def test_mutated_arguments_start_the_command_or_end_with_a_sentence(
+    name, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(step, "bench_step", lambda **given: sys.exit(0))  # not for a minute
+    monkeypatch.setattr(study, "run_all", lambda *given: sys.exit(0))
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
+    rng, refused = random.Random(name), 0
+    for _ in range(30):
+        argv = list(PARSED[name])
+        at = rng.randrange(len(argv))
+        argv[at] = mutated(argv[at], rng)
+        monkeypatch.setattr(sys, "argv", ["rdm-solo", name, *argv])
+        with pytest.raises(SystemExit) as left:
+            rdm_solo.__main__.main()
+        said = capsys.readouterr().err.strip().splitlines()
+        assert left.value.code in (0, 2), argv
+        if left.value.code == 2:
+            refused += 1
+            assert "error: " in said[-1], argv
+    assert refused > 3
+
+
+def leaves(node, prefix=""):
+    """The dotted keys of a config's values."""
+    for key, value in node.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{key}.")
+        elif not key.startswith("_"):
+            yield f"{prefix}{key}"
+
+
+VALUES = [
+    "0",
+    "-1",
+    "1e30",
+    ".nan",
+    "x",
+    "null",
+    "[]",
+    "{}",
+    "true",
+    "''",
+    "2.5",
+    "[1,x]",
+    "9" * 11,
+]
+
+
+@pytest.mark.parametrize("method", ["simsiam", "swav", "dino"])
+def test_any_value_of_any_option_builds_a_run_or_is_refused_in_a_sentence(method, tmp_path):
+    small = [o for o in SMALL if method == "simsiam" or "pred_hidden" not in o]
+    plain = [*small, f"method={method}", "scheduler.warmup_epochs=0"]
+    known = OmegaConf.to_container(cli.compose("config", plain))
+    keys = [key for key in leaves(known) if key.split(".")[0] != "callbacks"]
+    rng, refused = random.Random(method), []
+    for _ in range(15):
+        try:
+            typed = f"{rng.choice(keys)}={rng.choice(VALUES)}"
+            train.build(cli.compose("config", [*plain, typed]), tmp_path)
+        except (ValueError, ImportError) as error:
+            refused.append(str(error))
+    assert len(refused) > 3
+    assert all(len(said) > 20 and "\n" not in said for said in refused)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +172,12 @@ def test_a_mutated_command_line_gives_a_config_or_a_sentence(config):
         ["batch_size=null"],
         ["trainer.precision=null"],
         ["++trainer.limit_train_batches=x"],
+        ["++optimizer.kwargs.foo=3"],
+        ["++backbone.kwargs.foo=3"],
+        ["trainer.devices=x"],
+        ["dataset.views.pipelines=3"],
+        ["optimizer.trust_clip=x"],
+        ["method=dino", "method.kwargs.warmup_teacher_temperature_epochs=[]"],
     ],
     ids=" ".join,
 )
@@ -97,24 +189,94 @@ def test_a_value_that_no_run_can_use_is_refused_before_training(overrides, tmp_p
     assert len(str(refused.value)) > 20
 
 
-@pytest.mark.process
+@pytest.mark.parametrize("refused", ["knn.k=100000", "trainer.devices=x", "++backbone.kwargs.a=1"])
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_refused_value_leaves_an_earlier_runs_folder_as_it_is(
+    resumes, refused, an_earlier_run, monkeypatch, capsys
+):
+    files = {path: path.read_bytes() for path in an_earlier_run.rglob("*") if path.is_file()}
+    monkeypatch.chdir(an_earlier_run.parent)
+    options = ["resume=run", "max_epochs=2"] if resumes else ["hydra.run.dir=run", *SMALL]
+    monkeypatch.setattr(sys, "argv", ["rdm-solo", "train", *options, refused])
+    with pytest.raises(SystemExit) as left:
+        rdm_solo.__main__.main()
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith("error: ")
+    assert {
+        path: path.read_bytes() for path in an_earlier_run.rglob("*") if path.is_file()
+    } == files
+
+
+@pytest.fixture(scope="module")
+def an_earlier_run(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("earlier") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logging.getLogger(), "handlers", [])
+        patch.chdir(folder.parent)
+        argv = ["rdm-solo", "train", *SMALL, "max_epochs=1", "hydra.run.dir=run"]
+        patch.setattr(sys, "argv", argv)
+        rdm_solo.__main__.main()
+    assert sorted(path.name for path in (folder / ".hydra").iterdir()) == [
+        "config.yaml",
+        "hydra.yaml",
+        "overrides.yaml",
+    ]
+    said = (folder / "train.log").read_text().splitlines()
+    assert said[0].startswith("max_epochs=1 in place of")
+    assert "simsiam, learnable, synthetic: 1 epochs" in said[1]
+    return folder
+
+
+def test_a_refused_run_of_its_own_name_leaves_no_folder(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["rdm-solo", "train", *SMALL, "knn.k=100000"])
+    with pytest.raises(SystemExit):
+        rdm_solo.__main__.main()
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_a_sweep_trains_each_of_its_runs_and_prints_a_table(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    options = [*SMALL, "filter=target_pow", "p=-0.5,-0.3", "max_epochs=1", "hydra.sweep.dir=sweep"]
+    monkeypatch.setattr(sys, "argv", ["rdm-solo", "train", "-m", *options])
+    rdm_solo.__main__.main()
+    names = sorted(path.parent.name for path in tmp_path.glob("sweep/*/summary.json"))
+    assert names == ["0_simsiam_target_pow_p=-0.5", "1_simsiam_target_pow_p=-0.3"]
+    for name in names:
+        folder = tmp_path / "sweep" / name
+        assert OmegaConf.load(folder / ".hydra" / "config.yaml").p == float(name[-4:])
+        assert f"in {folder}" in (folder / "train.log").read_text().splitlines()[1]
+    assert "python -m rdm_solo.report sweep" in capsys.readouterr().out
+
+
+@pytest.fixture(autouse=True)
+def _handlers_as_before():
+    """Commands in this process log to files of their runs."""
+    root = logging.getLogger()
+    before = root.handlers[:]
+    yield
+    root.handlers[:] = before
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["rdm_solo.train", "backbone.name=small_resnet", "++backbone.kwargs.width=0"],
-        ["rdm_solo.train", "hydra.run.dir=/proc/foo"],
-        ["rdm_solo.linear", "run=nowhere", "lr=1e30"],
-        ["rdm_solo.export", "run=it's,a=b"],
-        ["rdm_solo.report", "nowhere"],
-        ["rdm_solo.preview", "filter=target_pow", "p=1e30"],
+        ["train", "backbone.name=small_resnet", "++backbone.kwargs.width=0"],
+        ["train", "hydra.run.dir=/proc/foo"],
+        ["linear", "run=nowhere", "lr=1e30"],
+        ["export", "run=it's,a=b"],
+        ["report", "nowhere"],
+        ["preview", "filter=target_pow", "p=1e30"],
     ],
     ids=" ".join,
 )
-def test_a_command_ends_with_one_sentence(arguments, tmp_path):
-    done = command(*arguments, cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    assert "error: " in done.stderr.strip().splitlines()[-1]
+def test_a_command_ends_with_one_sentence(arguments, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["rdm-solo", *arguments])
+    with pytest.raises(SystemExit) as left:
+        rdm_solo.__main__.main()
+    assert left.value.code == 2
+    assert "error: " in capsys.readouterr().err.strip().splitlines()[-1]
 
 
 @pytest.mark.process

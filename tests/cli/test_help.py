@@ -8,6 +8,7 @@ import sys
 import pytest
 from conftest import command
 
+import rdm_solo.__main__
 from rdm_solo import cli
 from rdm_solo.__main__ import COMMANDS
 from rdm_solo.cli import option_help
@@ -91,16 +92,16 @@ def test_comments_above_and_behind_a_key(tmp_path):
     }
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_of_each_command_is_plain(name, tmp_path):
-    done = command(f"rdm_solo.{name}", "--help", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    text = done.stdout
-    assert "Traceback" not in done.stderr
+def test_help_of_each_command_is_plain(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["rdm-solo", name, "--help"])
+    with pytest.raises(SystemExit) as left:
+        rdm_solo.__main__.main()
+    text, errors = capsys.readouterr()
+    assert (left.value.code, errors) == (0, "")
     assert not re.search(r":\w+:`|``", text)
-    assert "| --- |" not in text
-    assert "|---|" not in text
+    assert "---|" not in text.replace(" ", "")
     assert f"rdm_solo.{name}" in text
     assert not list(tmp_path.iterdir())
     bare = re.findall(
@@ -109,12 +110,22 @@ def test_help_of_each_command_is_plain(name, tmp_path):
     assert not bare  # every flag has its explanation
 
 
-@pytest.mark.process
-def test_the_package_itself_lists_the_commands(tmp_path):
-    done = command("rdm_solo", cwd=tmp_path)
-    assert done.returncode == 0
+def test_the_package_itself_lists_the_commands(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["rdm-solo"])
+    rdm_solo.__main__.main()
+    shown = capsys.readouterr().out
     for name, what in COMMANDS.items():
-        assert re.search(rf"^  {name} +{what}$", done.stdout, flags=re.M)
-    wrong = command("rdm_solo", "trian", cwd=tmp_path)
-    assert wrong.returncode == 2
-    assert "did you mean 'train'?" in wrong.stderr
+        assert re.search(rf"^  {name} +{what}$", shown, flags=re.M)
+    monkeypatch.setattr(sys, "argv", ["rdm-solo", "trian"])
+    with pytest.raises(SystemExit) as left:
+        rdm_solo.__main__.main()
+    assert left.value.code == 2
+    assert "did you mean 'train'?" in capsys.readouterr().err
+
+
+@pytest.mark.process
+def test_the_commands_as_modules_that_python_starts(tmp_path):
+    assert "rdm-solo COMMAND --help" in command("rdm_solo", cwd=tmp_path).stdout
+    done = command("rdm_solo.export", "--help", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "python -m rdm_solo.export run=RUN_FOLDER" in done.stdout
