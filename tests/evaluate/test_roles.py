@@ -378,10 +378,6 @@ class TestPicture:
         assert len(styles) == len(set(styles)) == 8
         figure.savefig(tmp_path / "roles.png")
 
-    def test_nothing_to_draw(self):
-        with pytest.raises(ValueError, match="at least one run"):
-            roles.draw([])
-
 
 def test_the_command(trained, measured, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(roles, "measure", lambda folder, rows, device: measured[folder.name])
@@ -395,3 +391,7 @@ def test_the_command(trained, measured, tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit):
         roles.main([str(tmp_path / "nowhere")])
     assert "is not a folder" in capsys.readouterr().err
+    monkeypatch.undo()
+    with pytest.raises(SystemExit):
+        roles.main([str(trained / "dino"), "--rows", "1"])
+    assert "none of these runs has curves to draw" in capsys.readouterr().err

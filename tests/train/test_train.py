@@ -340,7 +340,7 @@ class TestCommand:
         ("optimizer.lrr=3", "did you mean 'optimizer.lr'"),
         ("trainer.fast_dev_run=true", "++trainer.fast_dev_run"),
         ("+nonsense=1", "no option 'nonsense'"),
-        ("p=[", "cannot read the arguments"),
+        ("p=[", "cannot read the argument"),
         ("filter.name=target_pow", "write filter=... instead"),
         ("hydra.run.dir=blocked/run", "cannot be written"),
         ("callbacks=defualt", "did you mean 'default'"),
