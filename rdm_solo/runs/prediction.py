@@ -1,19 +1,13 @@
 """Theorem 4's effective ranks from a run's first spectra, beside the measured ones."""
 
-from __future__ import annotations
-
-import operator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from rdm_solo import theory
 from rdm_solo.runs.folder import Run
 from rdm_solo.theory.rank_path import STEP, Path, follow, rank_of, relation, unit_sum
-
-__all__ = ["Prediction", "predict"]
 
 MOST_EPOCHS = 40  # that are followed; of more, evenly spaced ones
 STEP_SIZES = np.geomspace(0.05, 6, 13)  # that are tried, alpha summed over one interval
@@ -33,11 +27,9 @@ class Prediction:
     omega, ``first_epoch`` only the first epoch's, and ``perfect_positives`` the first epoch's
     filter with omega = 1 (the theorem's second condition). ``alpha``, summed over an epoch, is the
     only number that is fitted, for ``every_epoch`` over the whole run; the others use it as well.
-    Errors are root mean squares of log erank/online.
 
-    ``right`` counts the ``intervals`` in which the online rank goes in the direction that the
-    theorem predicts, without any fit; ``right_by_guess`` those that a guess of always the more
-    common direction gets right.
+    ``right`` counts the intervals between measured epochs in which the online rank goes in the
+    direction that the theorem predicts, without any fit.
     """
 
     label: str
@@ -47,13 +39,22 @@ class Prediction:
     first_epoch: Path
     perfect_positives: Path
     alpha: float
-    error: float  # of every_epoch
-    error_first_epoch: float
-    error_no_change: float
     right: int
-    intervals: int
-    right_by_guess: int
     at_end: str  # "smallest" or "largest" where no smaller or larger step size was tried, or ""
+
+    @property
+    def intervals(self) -> int:
+        return len(self.epochs) - 1
+
+    @property
+    def right_by_guess(self) -> int:
+        """The intervals that a guess of always the more common direction gets right."""
+        rose = int((np.diff(self.measured.online) > 0).sum())
+        return max(rose, self.intervals - rose)
+
+    def error(self, online: np.ndarray) -> float:
+        """The root mean square of the logarithms' distance from the measured online ranks."""
+        return float(np.sqrt(np.mean(np.log(online / self.measured.online) ** 2)))
 
     @property
     def direction(self) -> str:
@@ -74,8 +75,9 @@ class Prediction:
             "of the whole run, for the path with every epoch's filter and ω = λ⁺/λᶻ, and used for "
             "all paths. So that path is a fit, not a forecast; the path with the first epoch's "
             "predicts direction and shape, not the pace. Error of log erank: every epoch's "
-            f"{self.error:.2f}, first epoch's {self.error_first_epoch:.2f}, no change "
-            f"{self.error_no_change:.2f}. {self.direction}"
+            f"{self.error(self.every_epoch.online):.2f}, first epoch's "
+            f"{self.error(self.first_epoch.online):.2f}, no change "
+            f"{self.error(self.measured.online[:1]):.2f}. {self.direction}"
         )
 
 
@@ -97,51 +99,34 @@ def predict(run: Run) -> Prediction:
     )
     if not all(bool(lam.isfinite().all() and (lam.sum(1) > 0).all()) for lam in (lam_p, lam_z)):
         raise ValueError(f"{run.folder} has spectra without a finite value: training diverged.")
-    epochs, gaps = epochs[knots], np.diff(epochs[knots])
-    online, target = (np.array([rank_of(lam) for lam in rows]) for rows in (lam_p, lam_z))
-    measured = Path(online, target)
+    measured = Path(*(np.array([rank_of(lam) for lam in rows]) for rows in (lam_p, lam_z)))
     filters = [relation(unit_sum(p), unit_sum(z)) for p, z in zip(lam_p, lam_z)]
     omegas = [
         theory.ideal_filter(plus, z).nan_to_num(0.0).clamp(0, 1) for plus, z in zip(lam_plus, lam_z)
     ]
-    n = len(gaps)
-
-    def with_every_epoch(alpha: float) -> Path:
-        return follow(lam_p[0], filters, omegas[:n], list(alpha * gaps))
-
+    gaps = np.diff(epochs[knots])
     alphas = STEP_SIZES / gaps.mean()
-    paths = [with_every_epoch(alpha) for alpha in alphas]
-    best = int(np.argmin([_error(path, measured) for path in paths]))
-    steps = list(alphas[best] * gaps)
-    first_epoch = follow(lam_p[0], [filters[0]] * n, [omegas[0]] * n, steps)
-    ones = [torch.ones_like(omegas[0])] * n
-    perfect_positives = follow(lam_p[0], [filters[0]] * n, ones, steps)
-    unmoved = Path(np.full(n + 1, measured.online[0]), measured.target)
-    rose = [bool(change > 0) for change in np.diff(measured.online)]
-    predicted = [_rises(*lams) for lams in zip(lam_p, lam_z, lam_plus)]
+    paths = [follow(lam_p[0], filters, omegas[:-1], list(alpha * gaps)) for alpha in alphas]
+    distances = [np.mean(np.log(path.online / measured.online) ** 2) for path in paths]
+    best = int(np.argmin(distances))
+
+    def with_first_filter(omega: torch.Tensor) -> Path:
+        n = len(gaps)
+        return follow(lam_p[0], filters[:1] * n, [omega] * n, list(alphas[best] * gaps))
+
+    # Whether a small step raises the online rank, as the next measured one does.
+    rises = [
+        rank_of(theory.updated_eigenvalues(p, z, plus, STEP / 2)) > rank_of(p)
+        for p, z, plus in zip(lam_p[:-1], lam_z, lam_plus)
+    ]
     return Prediction(
         label=run.label,
-        epochs=epochs,
+        epochs=epochs[knots],
         measured=measured,
         every_epoch=paths[best],
-        first_epoch=first_epoch,
-        perfect_positives=perfect_positives,
+        first_epoch=with_first_filter(omegas[0]),
+        perfect_positives=with_first_filter(torch.ones_like(omegas[0])),
         alpha=float(alphas[best]),
-        error=_error(paths[best], measured),
-        error_first_epoch=_error(first_epoch, measured),
-        error_no_change=_error(unmoved, measured),
-        right=sum(map(operator.eq, predicted, rose)),
-        intervals=n,
-        right_by_guess=max(sum(rose), n - sum(rose)),
+        right=int((np.array(rises) == (np.diff(measured.online) > 0)).sum()),
         at_end={0: "smallest", len(alphas) - 1: "largest"}.get(best, ""),
     )
-
-
-def _rises(lam_p: Tensor, lam_z: Tensor, lam_plus: Tensor) -> bool:
-    """Whether a small step raises the online rank."""
-    new = theory.updated_eigenvalues(lam_p, lam_z, lam_plus, STEP / 2)
-    return rank_of(new) > rank_of(lam_p)
-
-
-def _error(path: Path, measured: Path) -> float:
-    return float(np.sqrt(np.mean(np.log(path.online / measured.online) ** 2)))

@@ -42,9 +42,9 @@ def test_one_step_is_theorem_4():
 def test_a_run_that_follows_the_theorem_is_found_out(followed):
     found = followed
     assert found.alpha == pytest.approx(prediction.STEP_SIZES[5])
-    assert found.error < 1e-3  # interpolation of the filter
-    assert found.error_first_epoch < 1e-3  # its filter and omega stay
-    assert found.error_no_change > 0.05
+    assert found.error(found.every_epoch.online) < 1e-3  # interpolation of the filter
+    assert found.error(found.first_epoch.online) < 1e-3  # its filter and omega stay
+    assert found.error(found.measured.online[:1]) > 0.05
     assert (found.right, found.intervals, found.right_by_guess) == (7, 7, 7)
     np.testing.assert_allclose(found.every_epoch.target, found.measured.target, rtol=1e-2)
     # Perfect positives promise more than the run holds.
