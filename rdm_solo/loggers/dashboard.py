@@ -2,17 +2,16 @@
 
 import argparse
 import importlib.util
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rdm_solo import cli
 from rdm_solo.loggers import charts
 from rdm_solo.runs import columns
-from rdm_solo.runs.files import write_whole
 
 NAME = "Rank differential"
+# Beside the runs' names, which have method and filter.
+PINNED = ["config:p", "config:seed", "summary:val/knn_acc1", "summary:erank/gap"]
 
 
 def build(project: str, entity: str, sweep: str | None = None) -> Any:
@@ -42,10 +41,7 @@ def build(project: str, entity: str, sweep: str | None = None) -> Any:
         settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=30),
         runset_settings=ws.RunsetSettings(
             filters=expr.And(expr.Config("sweep_folder") == sweep) if sweep else "",
-            # Beside the runs' names, which have method and filter.
-            pinned_columns=[
-                *("config:p", "config:seed", "summary:val/knn_acc1", "summary:erank/gap"),
-            ],
+            pinned_columns=PINNED,
         ),
     )
 
@@ -63,13 +59,6 @@ def _chart(name: str, title: str) -> Any:
     return chart
 
 
-def specification(workspace: Any) -> dict[str, Any]:
-    """What ``save()`` would send to the server."""
-    view = workspace._to_model()  # wandb-workspaces 0.4.13 has no public function for it
-    spec = view.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return {"entity": view.entity, "project": view.project, "name": view.display_name, **spec}
-
-
 def create(project: str, entity: str | None, sweep: str | None) -> str:
     """Save the dashboard at the server; its address."""
     import wandb
@@ -77,9 +66,7 @@ def create(project: str, entity: str | None, sweep: str | None) -> str:
     from rdm_solo.loggers.server import obstacle
 
     if reason := obstacle():
-        raise ValueError(
-            f"the dashboard lives at Weights & Biases: {reason}; --json FILE writes it to a file"
-        )
+        raise ValueError(f"the dashboard lives at Weights & Biases: {reason}")
     try:
         entity = entity or wandb.Api(timeout=20).default_entity
         url = str(build(project, entity, sweep).save().url) if entity else ""
@@ -104,9 +91,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--entity", help="a user or team; your own by default")
     parser.add_argument("--sweep", metavar="NAME", help="the runs of that sweep's folder alone")
-    parser.add_argument(
-        "--json", metavar="FILE", type=Path, help="write the page there instead, without a network"
-    )
     given = parser.parse_args(arguments)
     with cli.sentences():
         if importlib.util.find_spec("wandb_workspaces") is None:
@@ -114,10 +98,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "the dashboard needs the package wandb-workspaces, which is not installed: "
                 "pip install 'rdm-solo[wandb]'"
             )
-        if given.json is None:
-            print(create(given.project, given.entity, given.sweep))
-            return
-        cli.make_folder(given.json.parent)
-        made = build(given.project, given.entity or "", given.sweep)
-        write_whole(given.json, json.dumps(specification(made), indent=2) + "\n")
-        print(f"{given.json}; without --json it is created at Weights & Biases")
+        print(create(given.project, given.entity, given.sweep))

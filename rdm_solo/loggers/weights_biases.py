@@ -29,47 +29,34 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
     """Lightning's logger over a run that may be offline, and that may break without harm."""
 
     def __init__(self, folder: Path, record: dict[str, Any]) -> None:
-        options = {name: record[name] for name in INIT_OPTIONS if name in record}
+        options = {name: record[name] for name in INIT_OPTIONS}
         run = server.open_run(
             {**options, "dir": str(folder), "resume": "allow"},
-            record.get("offline", False),
-            record.get("finish_timeout", 60),
+            record["offline"],
+            record["finish_timeout"],
         )
         run.define_metric("trainer/global_step")
         run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
         super().__init__(save_dir=folder, project=record["project"], experiment=run)
         self.record = record
-        self.folders = [*map(Path, record.get("earlier", [])), folder]
+        self.folders = [*map(Path, record["earlier"]), folder]
         self.online = not (run.offline or run.disabled)
         self.broken = False
 
     @classmethod
-    def open(
-        cls,
-        run: RunInfo,
-        earlier: Mapping[str, Any],
-        project: str = "rdm_solo",
-        entity: str | None = None,
-        offline: bool = False,
-        name: str | None = None,
-        group: str | None = None,
-        tags: list[str] | None = None,
-        finish_timeout: float = 60,
-    ) -> "WeightsAndBiases":
+    def open(cls, run: RunInfo, earlier: Mapping[str, Any], **options: Any) -> "WeightsAndBiases":
         """Open a run whose id we choose and keep, or go on with that of ``earlier``.
 
         A sweep's runs share a tag, by which they can be filtered and grouped.
         """
         resumed = [str(run.goes_on_from)] if earlier and run.goes_on_from != run.folder else []
+        sweep = [f"sweep:{run.sweep}"[:64]] if run.sweep else []
         record = {
+            **options,
             "id": earlier.get("id") or secrets.token_hex(4),
-            "project": project,
-            "entity": entity,
-            "offline": bool(offline),
-            "name": name or run.name,
-            "group": group or run.group,
-            "tags": [*(tags or []), *([f"sweep:{run.sweep}"[:64]] if run.sweep else [])],
-            "finish_timeout": finish_timeout,
+            "name": options["name"] or run.name,
+            "group": options["group"] or run.group,
+            "tags": [*options["tags"], *sweep],
             "earlier": [*earlier.get("earlier", []), *resumed],
         }
         made = cls(run.folder, record)

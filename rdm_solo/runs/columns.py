@@ -11,22 +11,15 @@ ACCURACY = "accuracy (%)"  # the chart of what the paper measures by linear prob
 
 @dataclass(frozen=True)
 class Column:
-    """A scalar, what people read in place of its name, and which pages show it.
+    """A scalar, what people read in place of its name, and which pages show it."""
 
-    Args:
-        name: in ``metrics.csv`` and in every logger.
-        words: head in a table, key of a line, and subject of a sentence.
-        digits: behind the point of a last value.
-        chart: title and vertical axis of the chart over epochs that has it with others of its
-            kind; without one it is in the file alone.
-        compared: whether pages that compare runs have its last value.
-    """
-
-    name: str
-    words: str
-    digits: int
+    name: str  # in metrics.csv and in every logger
+    words: str  # head in a table, key of a line, and subject of a sentence
+    digits: int  # behind the point of a last value
+    # Title and vertical axis of the chart over epochs that has it with others of its kind; without
+    # one it is in the file alone.
     chart: str = ""
-    compared: bool = False
+    compared: bool = False  # whether pages that compare runs have its last value
 
 
 # Of each run that was evaluated with python -m rdm_solo.linear: it has one value, not one an epoch.

@@ -1,11 +1,13 @@
-"""The dashboard against what is really logged, in a file and at a server."""
+"""The dashboard, as a server is sent it, against what is really logged."""
 
 from __future__ import annotations
 
-import json
+import contextlib
+import io
 
 import numpy as np
 import pytest
+from support.fake_wandb import Server
 
 from rdm_solo.loggers import charts, dashboard
 from rdm_solo.runs.columns import COLUMNS
@@ -16,10 +18,25 @@ LOGGED = {*COLUMNS, "linear/top1"}
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    file = tmp_path_factory.mktemp("dashboard") / "new" / "spec.json"
-    dashboard.main(["--project", "mine", "--entity", "us", "--sweep", "ps", "--json", str(file)])
-    return json.loads(file.read_text())
+def saved():
+    """What a server is sent, and the address that is printed."""
+    import wandb
+
+    server, printed = Server(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        for name, value in server.environment().items():
+            patch.setenv(name, value)
+        wandb.teardown()  # W&B reads its environment once
+        dashboard.main(["--project", "mine", "--entity", "us", "--sweep", "ps"])
+        wandb.teardown()
+    server.close()
+    (view,) = server.views
+    return view, printed.getvalue(), server.url
+
+
+@pytest.fixture(scope="module")
+def written(saved):
+    return saved[0]["spec"]
 
 
 def panels(spec, kind):
@@ -28,7 +45,6 @@ def panels(spec, kind):
 
 
 def test_its_curves_are_columns_over_epochs(written):
-    assert (written["project"], written["entity"]) == ("mine", "us")
     curves = panels(written, "Run History Line Plot")
     assert {curve["xAxis"] for curve in curves} == {"epoch"}
     drawn = {name for curve in curves for name in curve["metrics"]}
@@ -65,13 +81,11 @@ def test_a_sweep_is_filtered_by_the_key_that_its_runs_have(written):
     assert kept["value"] == "ps"
 
 
-def test_it_is_created_at_the_server(server, capsys):
-    dashboard.main(["--project", "mine", "--entity", "us"])
-    (view,) = server.views
+def test_it_is_created_at_the_server(saved):
+    view, printed, url = saved
     assert (view["entityName"], view["projectName"]) == ("us", "mine")
-    assert view["displayName"] == dashboard.NAME
-    assert panels(view["spec"], "Scatter Plot")
-    assert f"{server.url}/us/mine?nw=" in capsys.readouterr().out
+    assert view["displayName"] == f"{dashboard.NAME}, ps"
+    assert f"{url}/us/mine?nw=" in printed
 
 
 def test_what_is_missing_is_said(server, monkeypatch, tmp_path, capsys):

@@ -119,9 +119,9 @@ def fresh_obstacle() -> str | None:
 
 
 def started(folder: Path) -> loggers.RunLogger:
-    from rdm_solo.loggers.weights_biases import WeightsAndBiases
-
-    return WeightsAndBiases.open(loggers.RunInfo(folder, "a", "b", {"p": 1.0}, {"seed": 0}), {})
+    run = loggers.RunInfo(folder, "a", "b", {"p": 1.0}, {"seed": 0})
+    (opened,) = loggers.open_all(configure("logger=wandb").logger, run)
+    return opened
 
 
 class TestModes:
@@ -134,7 +134,7 @@ class TestModes:
         log.spectra({1: {"lam_online": np.ones(4)}}, 0)
         log.close(failed=False)
         assert not server.runs
-        assert not list(tmp_path.iterdir())
+        assert [path.name for path in tmp_path.iterdir()] == ["loggers.json"]
 
     def test_who_is_offline_keeps_the_run(self, server, monkeypatch, tmp_path, caplog):
         caplog.set_level("INFO")
@@ -143,6 +143,7 @@ class TestModes:
         log = started(tmp_path)
         log.log_metrics({"erank/gap": 1.0}, step=0)
         log.close(failed=False)
+        wandb.teardown()  # W&B's own process has written everything when it ends
         assert not server.runs
         (kept,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
         assert b"erank/gap" in kept.read_bytes()
