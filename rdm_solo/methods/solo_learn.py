@@ -119,10 +119,6 @@ class _OurScalars(pl.LightningModule):
     labelled = True
     charted = True  # whether anybody reads what is logged for charts; it takes a tenth of a step
 
-    def log_dict(self, dictionary: Any, *args: Any, **kwargs: Any) -> None:
-        for name, value in dictionary.items():
-            self.log(name, value, *args, **kwargs)
-
     def log(self, name: str, *args: Any, **kwargs: Any) -> None:
         name = SCALARS.get(name, name)
         if name in OF_LABELS and not self.labelled:  # all labels are 0, which is easily learned

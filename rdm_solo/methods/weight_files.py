@@ -2,7 +2,8 @@
 
 Nothing in a file is executed. What torch refuses under ``weights_only`` (a checkpoint may hold
 configs, schedulers, argparse results beside its weights) is read by an unpickler that makes
-tensors, and puts an object without effect in place of everything else.
+tensors, and puts an object without effect in place of everything else. torch's own way around a
+refusal, ``safe_globals``, takes no subclass of dict, as Lightning's hyper-parameters are.
 """
 
 import json

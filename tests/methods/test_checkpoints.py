@@ -73,6 +73,7 @@ def test_a_checkpoint_of_solo_learns_own_class(method, tmp_path):
     saved = trainer._checkpoint_connector.dump_checkpoint(weights_only=True)
     saved["epoch"], saved["global_step"] = 7, 56
     saved["hyper_parameters"] = OmegaConf.create({"backbone": {"name": "resnet18"}})
+    saved["datamodule_hyper_parameters"] = pl.utilities.parsing.AttributeDict(batch_size=2)
     saved["lr_schedulers"] = [{"lr_lambdas": functools.partial(print, 1)}]
     saved["args"] = argparse.Namespace(encoder="resnet18", tags={1, 2})
     torch.save(saved, tmp_path / "solo.ckpt")
