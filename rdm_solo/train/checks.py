@@ -122,6 +122,7 @@ def _check_backbone(backbone: DictConfig) -> None:
 
 
 def _check_trainer(trainer: DictConfig) -> None:
+    check_switch("trainer.enable_progress_bar", trainer.enable_progress_bar)
     for name, instead in SET_ELSEWHERE.items():
         if name in trainer:
             raise ValueError(f"trainer.{name} is set by the run itself; use {instead}.")

@@ -65,10 +65,8 @@ def derive(
         processes=processes,
         filter_batch=filter_batch,
         global_batch=global_batch,
-        steps_per_epoch=images // filter_batch,
         base_lr=float(cfg.optimizer.lr),
         lr=cfg.optimizer.lr * global_batch / 256,
-        base_classifier_lr=float(cfg.optimizer.classifier_lr),
         classifier_lr=cfg.optimizer.classifier_lr * global_batch / 256,
     )
     cfg = cfg.copy()

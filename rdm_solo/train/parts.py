@@ -25,10 +25,8 @@ class Derived:
     processes: int
     filter_batch: int  # rows that a filter sees: those of all processes together
     global_batch: int  # rows of an optimiser step, accumulated ones included
-    steps_per_epoch: int
     base_lr: float
     lr: float  # scaled by the global batch
-    base_classifier_lr: float
     classifier_lr: float
 
 

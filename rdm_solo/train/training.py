@@ -176,11 +176,12 @@ def make_callbacks(nodes: Mapping[str, Any], **of_the_run: Any) -> list[Any]:
         if node is None:
             continue
         start = instantiate(node, _partial_=True)
-        kind = hydra.utils.get_object(node._target_) if "_target_" in node else None
+        target = node.get("_target_") if OmegaConf.is_dict(node) else None
+        kind = hydra.utils.get_object(target) if target else None
         if not (inspect.isclass(kind) and issubclass(kind, pl.Callback)):
             raise ValueError(
                 f"callbacks.{name} must name a class derived from rdm_solo.lightning.pl.Callback "
-                f"as its _target_, got {node.get('_target_')!r}."
+                f"as its _target_, got {target!r}."
             )
         wanted = inspect.signature(kind).parameters
         try:
