@@ -66,7 +66,7 @@ def test_callbacks_can_be_left_out(overrides, absent, tmp_path):
         (["+callbacks.mine._target_=nowhere.Mine"], "nowhere"),
         (["+callbacks.mine._target_=os.getcwd"], "callbacks.mine must name a class"),
         (["+callbacks.mine.every=3"], "callbacks.mine"),
-        (["+callbacks.mine=[1]"], "callbacks.mine must name a class"),
+        (["+callbacks.mine=[1]"], "cannot be called"),
         (["callbacks.knn=5"], "int"),
         (["trainer.enable_progress_bar=no"], "enable_progress_bar must be true or false"),
         (["+callbacks.knn.every=3"], "callbacks.knn cannot be made: .* 'every'"),
