@@ -133,3 +133,11 @@ def test_the_relation_holds_over_spectra_of_three_decades():
     found = seen("online", "log1p", sigma=torch.logspace(3, 0, 32, dtype=torch.float64))
     lam_z = filter_effect.relation(found)(found.lam_p)
     torch.testing.assert_close(lam_z, found.lam_z, rtol=1e-3, atol=0)
+
+
+def test_the_relation_holds_off_the_spectrum_that_it_was_made_from():
+    """The filter itself is inverted: eigenvalues paired by rank would be interpolated."""
+    found, apart = seen("online", "log1p"), SIGMA / 7
+    total, energy = (SIGMA * SIGMA.log1p()).square().sum(), SIGMA.square().sum()
+    lam_z = filter_effect.relation(found)((apart * apart.log1p()).square() / total)
+    torch.testing.assert_close(lam_z, apart.square() / energy, rtol=1e-3, atol=0)
