@@ -12,7 +12,7 @@ from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.plots import style
 from rdm_solo.plots.curves import draw_curve, note
 from rdm_solo.plots.epochs import over_epochs
-from rdm_solo.plots.exponents import accuracy
+from rdm_solo.plots.exponents import accuracy, row_of
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import Group, groups, over_seeds
 from rdm_solo.spectra.measures import leading, noise_floor
@@ -45,7 +45,7 @@ def epoch_picture(arrays: Mapping[str, np.ndarray], title: str = "") -> Figure:
     }
     _draw_eigenvalues(left, one)
     _draw_filter(right, one)
-    return style.finish(made, style.keys(left, right), title)
+    return style.finish(made, title)
 
 
 @style.styled
@@ -73,7 +73,7 @@ def spectra(runs: Sequence[Run]) -> Figure:
         if at not in run.spectra.get("epoch", ())
     ]
     words = note([group for group, _, _ in shown], "a spectrum of that epoch", lacking)
-    return style.finish(made, style.keys(*panels), note=words)
+    return style.finish(made, note=words)
 
 
 @style.styled
@@ -89,29 +89,25 @@ def variants(runs: Sequence[Run]) -> Figure:
         raise ValueError(
             "No run has a filter; variants compares those of filter=online_... or target_...."
         )
-    places = list(dict.fromkeys((*_kind(group), _side(group)) for group in drawn if _side(group)))
+    places = list(dict.fromkeys((*row_of(group), _side(group)) for group in drawn if _side(group)))
     several = len({dataset for _, dataset, _ in places}) > 1
     looks = style.looks(group.variant for group in drawn)
     made, panels = style.figure(len(places), columns=2, panel=(4.0, 2.9))
     for (method, dataset, side), axes in zip(places, panels):
         for group in drawn:
-            if _kind(group) == (method, dataset) and _side(group) in ("", side):
+            if row_of(group) == (method, dataset) and _side(group) in ("", side):
                 _draw_line(axes, group.spectrum()[1]["lam_projection"], looks[group.variant])
         style.panel_title(axes, f"{method}, {side} filters" + (f", {dataset}" if several else ""))
         _index_axes(axes)
     lacking = [run for run in runs if "lam_projection" not in run.spectra]
-    return style.finish(made, style.keys(*panels), note=note(drawn, "a spectrum", lacking))
+    return style.finish(made, note=note(drawn, "a spectrum", lacking))
 
 
 def drawn_in_variants(everything: Sequence[Group]) -> list[Group]:
     """Those that :func:`variants` draws: filters, and what their method does without one."""
     measured = [group for group in everything if "lam_projection" in group.spectrum()[1]]
-    kinds = {_kind(group) for group in measured if _side(group)}
-    return [group for group in measured if _kind(group) in kinds]
-
-
-def _kind(group: Group) -> tuple[str, str]:
-    return group.method, group.first.dataset
+    kinds = {row_of(group) for group in measured if _side(group)}
+    return [group for group in measured if row_of(group) in kinds]
 
 
 def _side(group: Group) -> str:
@@ -143,7 +139,7 @@ def symmetric(runs: Sequence[Run]) -> Figure:
     for axes in panels[2:]:
         _index_axes(axes, "no spectrum of a symmetric run")
     lacking = [run for group in chosen for run in group.runs if "lam_target" not in run.spectra]
-    return style.finish(made, style.keys(*panels), note=note(chosen, "a spectrum", lacking))
+    return style.finish(made, note=note(chosen, "a spectrum", lacking))
 
 
 def drawn_in_symmetric(everything: Sequence[Group]) -> list[Group]:
@@ -151,13 +147,14 @@ def drawn_in_symmetric(everything: Sequence[Group]) -> list[Group]:
     chosen = [group for group in everything if group.first.described.symmetric]
     if not chosen:
         return []
-    return [group for group in everything if _own_predictor_alone(group)] + chosen
-
-
-def _own_predictor_alone(group: Group) -> bool:
-    """Whether its own predictor is all that sets the branches apart."""
-    described = group.first.described
-    return group.first.chosen_filter.own and described.predictor and not described.momentum
+    own = [
+        group
+        for group in everything
+        if group.first.chosen_filter.own
+        and group.first.described.predictor
+        and not group.first.described.momentum
+    ]
+    return own + chosen
 
 
 def _draw_line(axes: Axes, stack: np.ndarray, look: dict[str, Any]) -> None:

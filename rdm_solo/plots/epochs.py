@@ -64,7 +64,7 @@ def _panels(
         over_epochs(axes, [(group, *column) for column in columns.items()])
         axes.set_ylim(0, limit)
         style.panel_title(axes, group.label)
-    return style.finish(made, style.keys(*panels), note=words)
+    return style.finish(made, note=words)
 
 
 def _with_any(runs: Sequence[Run], columns: Mapping[str, Any]) -> tuple[list[Group], str]:
@@ -99,7 +99,7 @@ def losses(runs: Sequence[Run]) -> Figure:
         over_epochs(axes, [(g, "train/loss", looks[g.label]) for g in members])
         methods = ", ".join(dict.fromkeys(group.method for group in members))
         style.panel_title(axes, f"{methods}, {dataset}" if several else methods)
-    return style.finish(made, style.keys(*panels), note=words)
+    return style.finish(made, note=words)
 
 
 def over_epochs(axes: Axes, curves: Sequence[tuple[Group, str, dict[str, Any]]]) -> None:

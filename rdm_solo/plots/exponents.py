@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from rdm_solo.plots import style
 from rdm_solo.plots.curves import axis_label, note
@@ -30,29 +29,27 @@ def sweep(runs: Sequence[Run]) -> Figure:
         raise ValueError("No run has an exponent; sweep needs runs of filter=..._pow with some p.")
     first = sorted(used, key=lambda group: group.first.p is None)
     looks = style.looks(_name(group) for group in first)
-    rows = list(dict.fromkeys(map(_row, used)))
+    rows = list(dict.fromkeys(map(row_of, used)))
     several = len({dataset for _, dataset in rows}) > 1
     made, panels = style.figure(3 * len(rows), columns=3, panel=(3.3, 2.6))
     columns = [[accuracy(used)], [*BRANCHES], ["erank/gap"]]
     for i, row in enumerate(rows):
-        members = [group for group in used if _row(group) == row]
+        members = [group for group in used if row_of(group) == row]
         of_row = panels[3 * i : 3 * i + 3]
         for axes, names in zip(of_row, columns):
             _draw(axes, members, names, looks)
         style.panel_title(of_row[0], ", ".join(row) if several else row[0])
     lacking = [run for run in runs if run.p is not None and np.isnan(run.last("erank/gap"))]
-    branches = [
-        Line2D([], [], color="0.4", linestyle=dash, label=f"branch: {name.partition('/')[2]}")
-        for name, dash in BRANCHES.items()
-    ]
-    key = [*style.keys(*panels), *branches]
-    return style.finish(made, key, note=note(used, "erank/gap", lacking))
+    for name, dash in BRANCHES.items():
+        label = f"branch: {name.partition('/')[2]}"
+        panels[-1].plot([], [], color="0.4", linestyle=dash, label=label)
+    return style.finish(made, note=note(used, "erank/gap", lacking))
 
 
 def drawn_in_sweep(everything: Sequence[Group]) -> list[Group]:
     """Those that :func:`sweep` draws: all of the methods that were run with an exponent."""
-    rows = dict.fromkeys(_row(group) for group in everything if group.first.p is not None)
-    return [group for row in rows for group in everything if _row(group) == row]
+    rows = dict.fromkeys(row_of(group) for group in everything if group.first.p is not None)
+    return [group for row in rows for group in everything if row_of(group) == row]
 
 
 def accuracy(members: Sequence[Group]) -> str:
@@ -62,7 +59,7 @@ def accuracy(members: Sequence[Group]) -> str:
     return (measured or names)[-1]
 
 
-def _row(group: Group) -> tuple[str, str]:
+def row_of(group: Group) -> tuple[str, str]:
     return group.method, group.first.dataset
 
 

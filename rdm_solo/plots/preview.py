@@ -48,7 +48,7 @@ def draw_filter(seen: Preview, path: Path, note: str = "") -> Figure:
     rank.set(xlabel="step", ylabel="effective rank")
     rank.set_ylim(bottom=0)
     style.panel_title(rank, "predicted by Theorem 4")
-    return style.finish(made, style.keys(rank), seen.name, note)
+    return style.finish(made, seen.name, note)
 
 
 def _line(axes: Axes, x: Tensor, y: Tensor, color: str) -> None:
@@ -76,4 +76,4 @@ def draw_prediction(prediction: Prediction) -> Figure:
         axes.set_ylim(bottom=0)
         style.epoch_axis(axes)
     title = f"{prediction.label}: rank predicted by Theorem 4, and measured"
-    return style.finish(made, style.keys(panels[0]), title, prediction.note)
+    return style.finish(made, title, prediction.note)

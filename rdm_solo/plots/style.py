@@ -18,7 +18,6 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from rdm_solo.runs.files import write_whole
@@ -127,19 +126,22 @@ def panel_title(axes: Axes, text: str) -> None:
     axes.set_title(wrap(text, axes.bbox.width / axes.figure.dpi, 9.5), loc="left")
 
 
-def finish(made: Figure, key: Sequence[Line2D] = (), title: str = "", note: str = "") -> Figure:
-    """Add a title above, and a key and a note beneath; the figure grows by what they take."""
+def finish(made: Figure, title: str = "", note: str = "") -> Figure:
+    """Add a title above, and beneath a key of the panels' labels that have no key of their own, and
+    a note; the figure grows by what they take."""
     width, height = made.get_size_inches()
     if title:
         made.suptitle(wrap(title, width, 11), x=0.08 / width, ha="left", fontsize=11)
     if note:
         words = wrap(note, width, 7.5)
         made.supxlabel(words, x=0.08 / width, ha="left", fontsize=7.5, color="0.3")
+    labelled = (a.get_legend_handles_labels() for a in made.axes if a.get_legend() is None)
+    key = {label: line for lines, labels in labelled for line, label in zip(lines, labels)}
     if key:
-        names = [wrap(str(line.get_label()), width - 0.6, 8.5) for line in key]
+        names = [wrap(label, width - 0.6, 8.5) for label in key]
         longest = max(len(line) for name in names for line in name.split("\n"))
-        columns = int(width / (longest * _letter(8.5) + 0.6))
-        made.subfigs[0].legend(key, names, loc="outside lower center", ncols=max(1, columns))
+        columns = max(1, int(width / (longest * _letter(8.5) + 0.6)))
+        made.subfigs[0].legend(key.values(), names, loc="outside lower center", ncols=columns)
     # Laid out with room to spare, then cut to panels as high as they were without any words.
     panel = made.axes[0]
     before = panel.bbox.height
@@ -150,17 +152,6 @@ def finish(made: Figure, key: Sequence[Line2D] = (), title: str = "", note: str 
     made.draw_without_rendering()
     made.set_layout_engine("none")  # settled: nothing moves, and saving takes half as long
     return made
-
-
-def keys(*panels: Axes) -> list[Line2D]:
-    """An entry of the key for each name in the panels."""
-    entries: dict[str, Line2D] = {}
-    for line in (line for axes in panels for line in axes.lines):
-        entry = Line2D([], [])
-        entry.update_from(line)
-        entry.set(markersize=max(line.get_markersize(), 4), markevery=None, label=line.get_label())
-        entries.setdefault(str(line.get_label()), entry)
-    return [entry for name, entry in entries.items() if not name.startswith("_")]
 
 
 def _letter(size: float) -> float:

@@ -108,12 +108,7 @@ DRAWINGS = (
 PREDICTION = (
     "Theorem 4 alone, iterated from the first measured spectrum, beside the measured ranks: it "
     "moves each eigenvalue by the filter between the branches and by ω, and uses nothing of data, "
-    "network or optimiser. One path keeps the first epoch's filter and ω, one uses every epoch's, "
-    "one keeps the first epoch's filter and sets ω = 1 (perfect positives). Their step size is one "
-    "number, fitted to the measured rank of the whole run for the path with every epoch's filter. "
-    "A close line is therefore a fit, not a forecast; the path with the first epoch's filter "
-    "predicts direction and shape, but not the pace. Only the direction is predicted without any "
-    "fit."
+    "network or optimiser."
 )
 
 ROLES = (

@@ -2,16 +2,16 @@
 
 import argparse
 import logging
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
 from rdm_solo import cli, runs
 from rdm_solo.report import figures, verdicts
-from rdm_solo.report.measured import spread
-from rdm_solo.report.page import Report, page
+from rdm_solo.report.measured import last, spread
+from rdm_solo.report.page import page
 from rdm_solo.report.typesetting import relative, verbatim
+from rdm_solo.runs.columns import ACCURACY, charts
 from rdm_solo.runs.files import write_whole
 from rdm_solo.runs.groups import Group, counted_runs, groups, not_counted, run_name
 
@@ -36,15 +36,15 @@ def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = Tr
     folders = [*(run.folder for run in found), *broken]
     alone = len(found) == 1
     names = [] if alone else list(dict.fromkeys(relative(paths)))
-    made = Report(
-        title=run_name(found[0]) if alone else ", ".join(names),
-        names=names,
-        groups=grouped,
-        pictures=pictures,
+    html = page(
+        run_name(found[0]) if alone else ", ".join(names),
+        grouped,
+        names,
+        pictures,
         problems=[verbatim(line, folders) for line in [*broken.values(), *incomplete(found)]],
         absent=[verbatim(line, folders) for line in absent],
     )
-    write_whole(folder / NAME, page(made))
+    write_whole(folder / NAME, html)
     if grouped:
         print(text_table(grouped))
     for sentence in [*broken.values(), *incomplete([run for run in found if not run.epochs])]:
@@ -58,10 +58,9 @@ def incomplete(found: Sequence[runs.Run]) -> list[str]:
     for run in found:
         lacks = list(run.missing)
         if run.epochs:
-            for column in ("erank/gap", "feature/variance", "train/loss"):
-                if not math.isfinite(run.last(column)):
-                    lacks.append(f"{column} was never measured")
-            if not any(math.isfinite(run.last(c)) for c in ("val/acc1", "val/knn_acc1")):
+            needed = ("erank/gap", "feature/variance", "train/loss")
+            lacks += [f"{c} was never measured" for c in needed if not last([run], c)]
+            if not any(last([run], column.name) for column in charts()[ACCURACY]):
                 lacks.append("no accuracy (no labels, no validation images, or switched off)")
         if lacks:
             lines.append(f"{run_name(run)} ({run.folder}): {'; '.join(lacks)}.")

@@ -1,12 +1,11 @@
 """The report's figures: drawn, saved beside the page, and embedded in it."""
 
 import base64
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -32,8 +31,6 @@ NAMED, PREDICTED = 6, 4
 FLAT = 1.1  # lines that stay within a tenth of 1
 FIGURE_5 = "5. The role of asymmetric designs (the paper's Figure 5)"
 
-Made = TypeVar("Made")
-
 
 @dataclass
 class Gallery:
@@ -43,16 +40,16 @@ class Gallery:
     pictures: list[Picture] = field(default_factory=list)
     absent: list[str] = field(default_factory=list)
 
-    def attempt(self, what: str, make: Callable[[], Made]) -> Made | None:
-        """What is made; else why not is noted: one figure that fails must not cost the page."""
+    @contextlib.contextmanager
+    def attempt(self, what: str) -> Iterator[None]:
+        """Note why the block failed, if it does: one figure that fails must not cost the page."""
         try:
-            return make()
+            yield
         except ValueError as error:
             self.absent.append(f"{what}: {error}")
         except Exception as error:
             log.debug("a figure failed", exc_info=True)
             self.absent.append(f"{what}: it failed with {type(error).__name__}: {error}")
-        return None
 
     def add(
         self,
@@ -86,10 +83,8 @@ def draw(
             reason = "the runs have fewer than two exponents p."
             gallery.absent.append(f"Figure {drawing.title}: {reason}")
             continue
-        made = gallery.attempt(
-            f"Figure {drawing.title}", partial(getattr(plots, drawing.name), runs)
-        )
-        if made is not None:
+        with gallery.attempt(f"Figure {drawing.title}"):
+            made = getattr(plots, drawing.name)(runs)
             numbers = _in_numbers(drawing.drawn(groups), drawing.columns)
             gallery.add(made, drawing.name, drawing.title, [drawing.caption], numbers)
     _predictions(gallery, groups)
@@ -113,13 +108,12 @@ def _predictions(gallery: Gallery, groups: Sequence[Group]) -> None:
     caption = PREDICTION
     for number, group in enumerate(groups[:PREDICTED]):
         run = counted_runs(group)[0]
-        found = gallery.attempt(f"Predicted rank of {group.label}", partial(predict, run))
-        if found is None:
-            continue
         title = f"Predicted and measured rank: {group.label}, seed {run.seed}"
-        made = draw_prediction(found)
-        gallery.add(made, f"prediction_{number}", title, [caption, found.direction])
-        caption = "As the first prediction, for another setting."
+        with gallery.attempt(title):
+            found = predict(run)
+            made = draw_prediction(found)
+            gallery.add(made, f"prediction_{number}", title, [caption, found.direction])
+            caption = "As the first prediction, for another setting."
     if len(groups) > PREDICTED:
         rest = "; ".join(group.label for group in groups[PREDICTED:])
         gallery.absent.append(
@@ -140,19 +134,18 @@ def _roles(gallery: Gallery, groups: Sequence[Group]) -> None:
         names = [name for name, described in METHODS.items() if described.asymmetry]
         gallery.absent.append(f"Figure {FIGURE_5}: no run of {', '.join(names)}.")
         return
-    what = f"Figure {FIGURE_5}"
-    attempts = [
-        gallery.attempt(f"{what}, {run.label}", partial(measure, run.folder))
-        for run in chosen.values()
-    ]
-    found = [roles for roles in attempts if roles is not None]
-    made = gallery.attempt(what, partial(draw_roles, found)) if found else None
-    if made is not None:
-        of = "; ".join(f"{run.label}, seed {run.seed}" for run in found)
-        asymmetries = {METHODS[run.method].asymmetry for run in found}
+    found = []
+    for run in chosen.values():
+        with gallery.attempt(f"Figure {FIGURE_5}, {run.label}"):
+            found.append(measure(run.folder))
+    if found:
+        of = "; ".join(f"{roles.label}, seed {roles.seed}" for roles in found)
+        asymmetries = {METHODS[roles.method].asymmetry for roles in found}
         notes = [text for kinds, text in ROLES if asymmetries.intersection(kinds)]
         captions = [f"Recomputed without training from the checkpoints of {of}.", *notes]
-        gallery.add(made, "roles", FIGURE_5, captions, [curves_in_words(run) for run in found])
+        with gallery.attempt(f"Figure {FIGURE_5}"):
+            numbers = [curves_in_words(roles) for roles in found]
+            gallery.add(draw_roles(found), "roles", FIGURE_5, captions, numbers)
 
 
 def curves_in_words(run: Roles) -> str:

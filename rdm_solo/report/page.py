@@ -2,7 +2,7 @@
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -15,8 +15,7 @@ from rdm_solo.report.verdicts import RULES, verdicts
 from rdm_solo.runs.groups import Group, counted_runs, runs_behind
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     """A drawn figure: what it shows and its numbers, its image as a data URI, its width in inches,
     and its files' names."""
 
@@ -29,21 +28,18 @@ class Picture:
     files: Sequence[str]
 
 
-@dataclass(frozen=True)
-class Report:
-    """What the page shows: its title, from the folders' names unless it is of a single run;
-    ``problems`` say what runs lack, ``absent`` which figures are not drawn and why."""
+def page(
+    title: str,
+    groups: Sequence[Group],
+    names: Sequence[str] = (),
+    pictures: Sequence[Picture] = (),
+    problems: Sequence[Markup] = (),
+    absent: Sequence[Markup] = (),
+) -> str:
+    """The whole page; its title is of the folders' ``names`` unless it is of a single run.
 
-    title: str
-    groups: Sequence[Group]
-    names: Sequence[str] = ()
-    pictures: Sequence[Picture] = ()
-    problems: Sequence[Markup] = ()
-    absent: Sequence[Markup] = ()
-
-
-def page(report: Report) -> str:
-    """The whole page."""
+    ``problems`` say what runs lack, ``absent`` which figures are not drawn and why.
+    """
     environment = Environment(
         loader=PackageLoader("rdm_solo.report"),
         autoescape=True,
@@ -52,13 +48,16 @@ def page(report: Report) -> str:
         lstrip_blocks=True,
     )
     environment.filters["typeset"] = typeset
-    groups = report.groups
     paper_table, not_in_paper = against_paper(groups)
     return environment.get_template("page.html").render(
-        report=report,
-        version=__version__,
+        title=title,
+        groups=groups,
+        names=names,
+        pictures=pictures,
+        problems=problems,
+        absent=absent,
         today=datetime.date.today().isoformat(),
-        runs=[run for group in groups for run in group.runs],
+        version=__version__,
         counted_runs=counted_runs,
         runs_behind=runs_behind,
         verdicts=verdicts,

@@ -1,6 +1,7 @@
 """The report's tables: what was run, last values over seeds, and last values against p."""
 
 import shlex
+import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 from omegaconf import OmegaConf
 
+from rdm_solo.messages import finite
 from rdm_solo.report.measured import cells
 from rdm_solo.report.typesetting import relative
 from rdm_solo.report.verdicts import verdicts
@@ -72,14 +74,8 @@ def global_batch(run: Run) -> str:
 
 
 def _mean_time(runs: Sequence[Run]) -> str:
-    measured = [run.summary.get("seconds") for run in runs]
-    known = [seconds for seconds in measured if isinstance(seconds, (int, float))]
-    if not known:
-        return "–"
-    mean = sum(known) / len(known)
-    if mean < 120:
-        return f"{mean:.0f} s"
-    return f"{mean / 60:.0f} min" if mean < 7200 else f"{mean / 3600:.1f} h"
+    known = [seconds for run in runs if (seconds := finite(run.summary.get("seconds"))) is not None]
+    return f"{statistics.fmean(known) / 60:.1f} min" if known else "–"
 
 
 def commands(group: Group) -> list[str]:
