@@ -103,6 +103,10 @@ def write_cifar(root, monkeypatch, source):
     return folder, written
 
 
+MOMENTS = {  # solo-learn's
+    10: ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    100: ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+}
 SOURCES = [(data.cifar10, datasets.CIFAR10, 10), (data.cifar100, datasets.CIFAR100, 100)]
 
 
@@ -112,6 +116,7 @@ def test_cifar_from_its_own_files(tmp_path, monkeypatch, load, source, num_class
     _, written = write_cifar(tmp_path, monkeypatch, source)
     got = load(str(tmp_path), download=download)
     assert got.num_classes == num_classes
+    assert (got.mean, got.std) == MOMENTS[num_classes]
     for part, table in ((got.train, "train_list"), (got.val, "test_list")):
         rows = np.concatenate([rows for rows, _ in written[table]]).reshape(-1, 3, 32, 32)
         assert torch.equal(part.images, torch.from_numpy(rows))
