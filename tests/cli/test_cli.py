@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import re
 import sys
+from pathlib import Path
 
 import pytest
+from hydra.core.hydra_config import HydraConfig
 
 from rdm_solo import cli
 
@@ -60,8 +62,12 @@ class Typed:
     def __call__(self, *argv: str) -> list:
         self.monkeypatch.setattr(sys, "argv", ["train", *argv])
         self.jobs.clear()
-        cli.command(lambda cfg: self.jobs.append(cfg), "config")
+        cli.command(self.job, "config")
         return self.jobs
+
+    def job(self, cfg) -> None:
+        self.jobs.append(cfg)
+        self.folder = Path(HydraConfig.get().runtime.output_dir)
 
 
 @pytest.fixture
@@ -135,7 +141,7 @@ class TestCommand:
 def test_paths_with_signs_arrive_as_they_were_typed(path, name, typed, tmp_path):
     (cfg,) = typed(f"{name}={path}", "dataset=cifar10")
     if name == "hydra.run.dir":
-        assert (tmp_path / path / ".hydra" / "config.yaml").is_file()
+        assert typed.folder == tmp_path / path
     else:
         assert {"dataset.root": cfg.dataset.root, "resume": cfg.resume}[name] == path
 
