@@ -1,13 +1,16 @@
 """The options of a command for its --help: key, value and the comment in the config files."""
 
+import itertools
 import json
 import re
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml  # type: ignore[import-untyped]
+
 from rdm_solo.cli.config_files import config_folder, groups
+from rdm_solo.cli.unknown_names import dotted
 
 WIDTH, COLUMN, GROUP_COLUMN = 98, 38, 26
 # Keys that say how a choice is built; a user changes the options that they refer to.
@@ -20,32 +23,26 @@ def comments(path: Path, prefix: str = "") -> dict[str, str]:
     A file that says ``@package _global_`` begins at the top; any other below ``prefix``.
     """
     text = path.read_text(encoding="utf-8")
-    top = "@package _global_" in text or not prefix
     lines = text.splitlines()
-    while lines and lines[0].startswith("#"):  # about the whole file
-        lines.pop(0)
-    parents: list[tuple[int, str]] = [] if top else [(-1, prefix)]
+    about_the_file = len(_header(path))
     found: dict[str, str] = {}
-    above: list[str] = []
-    for line in lines:
-        if line.strip().startswith("#"):
-            above.append(line.strip(" #"))
-            continue
-        key = re.match(r"( *)(- )?(\w+):(.*)", line)
-        if key is not None:
-            indent = len(key[1])
-            if key[2]:
-                parents = [*_outside(parents, indent + 1), (indent + 1, "0")]
-                indent += 2
-            parents = [*_outside(parents, indent), (indent, key[3])]
-            behind = key[4].partition(" # ")[2]
-            found[".".join(name for _, name in parents)] = " ".join([*above, behind]).strip()
-        above = []
+
+    def visit(node: Any, prefix: str) -> None:
+        if isinstance(node, yaml.SequenceNode):
+            for number, item in enumerate(node.value):
+                visit(item, f"{prefix}{number}.")
+        elif isinstance(node, yaml.MappingNode) and not node.flow_style:
+            for name, value in node.value:
+                first = last = name.start_mark.line
+                while first > about_the_file and lines[first - 1].lstrip().startswith("#"):
+                    first -= 1
+                above = [line.strip(" #") for line in lines[first:last]]
+                behind = lines[last].partition(" # ")[2]
+                found[f"{prefix}{name.value}"] = " ".join([*above, behind]).strip()
+                visit(value, f"{prefix}{name.value}.")
+
+    visit(yaml.compose(text), "" if "@package _global_" in text or not prefix else f"{prefix}.")
     return found
-
-
-def _outside(parents: list[tuple[int, str]], indent: int) -> list[tuple[int, str]]:
-    return [parent for parent in parents if parent[0] < indent]
 
 
 def describe_options(config: str, *, _root_: Any) -> str:
@@ -64,8 +61,12 @@ def describe_options(config: str, *, _root_: Any) -> str:
         found = comments(path, "dataset.views" if group == "views" else group)
         known |= {key: text for key, text in found.items() if text}
     lines: list[str] = []
-    for key, value in _walk(plain):
-        if re.match(r"\$\{(?!oc\.)", str(value)):  # follows another option
+    for key, value in dotted(plain):
+        # A list of values is one option; one of mappings is told by their keys.
+        listed = isinstance(value, list) and any(isinstance(item, dict) for item in value)
+        follows_another = re.match(r"\$\{(?!oc\.)", str(value))
+        in_list = key.rpartition(".")[2].isdigit()
+        if BUILT.search(key) or listed or follows_another or in_list:
             continue
         text = known.get(key, "")
         if not isinstance(value, dict) or (not value and key not in choices):
@@ -74,19 +75,6 @@ def describe_options(config: str, *, _root_: Any) -> str:
         elif text and "." not in key and key not in choices:
             lines += ["", *textwrap.wrap(f"{key}: {text}", WIDTH)]
     return _printed(lines)
-
-
-def _walk(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    items = node.items() if isinstance(node, dict) else enumerate(node)
-    for name, value in items:
-        key = f"{prefix}{name}"
-        if BUILT.search(key):
-            continue
-        listed = isinstance(value, list) and any(isinstance(item, dict) for item in value)
-        if not listed:
-            yield key, value
-        if listed or isinstance(value, dict):
-            yield from _walk(value, f"{key}.")
 
 
 def _entry(head: str, text: str, column: int) -> list[str]:
@@ -122,11 +110,11 @@ def describe_groups(config: str) -> str:
 
 
 def _first_sentence(path: Path) -> str:
-    text = path.read_text(encoding="utf-8")
-    above: list[str] = []
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            break
-        if "@package" not in line:
-            above.append(line.strip("# "))
-    return re.split(r"(?<=\.)\s", " ".join(above))[0]
+    words = " ".join(line.strip("# ") for line in _header(path) if "@package" not in line)
+    return re.split(r"(?<=\.)\s", words)[0]
+
+
+def _header(path: Path) -> list[str]:
+    """The comment lines at the top of a file, which are about all of it."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return list(itertools.takewhile(lambda line: line.startswith("#"), lines))
