@@ -112,15 +112,7 @@ def moving_line(
     """
     full = round(BAR * step / max(steps, 1))
     parts = [f"epoch {epoch}/{epochs} [{'#' * full}{'.' * (BAR - full)}]"]
-    shown = {name: value for name, value in values.items() if math.isfinite(value)}
-    if "train/loss" in shown:
-        parts.append(f"loss {shown['train/loss']:.3f}")
-    if {"erank/online", "erank/target"} <= shown.keys():
-        online, target = (f"{shown[f'erank/{branch}']:.1f}" for branch in ("online", "target"))
-        sign = "<" if float(online) < float(target) else ">" if online != target else "="
-        parts.append(f"erank {online} {sign} {target}")
-    accuracy = [f"{ACCURACIES[name]} {shown[name]:.1f}" for name in ACCURACIES if name in shown]
-    parts += accuracy[:1]
+    parts += _measured(values, "erank {online:.1f} {sign} {target:.1f}", accuracies=1)
     if math.isfinite(left):
         parts.append(f"{tqdm.format_interval(left)} left")
     while len(parts) > 1 and len("  ".join(parts)) > columns - 1:
@@ -135,12 +127,20 @@ def epoch_line(epoch: int, epochs: int, values: Mapping[str, float], seconds: fl
     >>> epoch_line(3, 30, shown, 1.4)
     'epoch 3/30: loss -0.800, erank online 4.1 target 6.2 gap 2.1, acc 91.0, 1.4 s'
     """
-    parts = []
+    parts = _measured(values, "erank online {online:.1f} target {target:.1f} gap {gap:.1f}")
+    return f"epoch {epoch}/{epochs}: {', '.join([*parts, f'{seconds:.1f} s'])}"
+
+
+def _measured(values: Mapping[str, float], eranks: str, accuracies: int = 2) -> list[str]:
+    """Loss, effective ranks and accuracies, of those that are finite."""
     shown = {name: value for name, value in values.items() if math.isfinite(value)}
+    parts = []
     if "train/loss" in shown:
         parts.append(f"loss {shown['train/loss']:.3f}")
     if {"erank/online", "erank/target"} <= shown.keys():
         online, target = shown["erank/online"], shown["erank/target"]
-        parts.append(f"erank online {online:.1f} target {target:.1f} gap {target - online:.1f}")
-    parts += [f"{ACCURACIES[name]} {shown[name]:.1f}" for name in ACCURACIES if name in shown]
-    return f"epoch {epoch}/{epochs}: {', '.join([*parts, f'{seconds:.1f} s'])}"
+        gap = round(target, 1) - round(online, 1)
+        sign = "<" if gap > 0 else ">" if gap < 0 else "="
+        parts.append(eranks.format(online=online, target=target, gap=target - online, sign=sign))
+    known = [f"{word} {shown[name]:.1f}" for name, word in ACCURACIES.items() if name in shown]
+    return parts + known[:accuracies]
