@@ -1,4 +1,4 @@
-"""What a collapse probably comes from and what helps, in words, from a run's own settings."""
+"""What is known to go wrong with a run's settings: said before it starts, and at a collapse."""
 
 from omegaconf import DictConfig
 
@@ -7,6 +7,29 @@ from rdm_solo.methods.descriptions import METHODS, ChosenFilter
 from rdm_solo.spectra.collapse import COMPLETE, WRONG_WAY
 
 GENERAL = "A lower optimizer.lr and a longer scheduler.warmup_epochs are what to try first."
+LOG = (
+    "log(sigma) is negative below sigma = 1: it flips such directions, and its size grows again; "
+    "with many of them the filter no longer increases. filter=online_log1p does. sigma grows with "
+    "the root of the global batch, so the filter changes with the batch size."
+)
+
+
+def warnings_before(cfg: DictConfig, filter_batch: int, smallest_crop: float) -> list[str]:
+    """A sentence for each setting that is known to go wrong; it is a warning, not a law."""
+    found, chosen = [], ChosenFilter.of(cfg)
+    if chosen.spectral and filter_batch < 2 * cfg.method.kwargs.proj_output_dim:
+        found.append(_small_batch(cfg, filter_batch))
+    if chosen.logarithmic and not chosen.on_target and smallest_crop < 0.5:
+        found.append(
+            f"{_weak_online(chosen)} Crops are from {smallest_crop:g} of the area here; on digits "
+            "the effective rank fell to 1."
+        )
+    if chosen.function == "log" and not chosen.on_target:
+        found.append(LOG)
+    short = cfg.scheduler.warmup_epochs < 0.1 * cfg.max_epochs
+    if chosen.linear and (short or (cfg.optimizer.lr > 0.5 and cfg.optimizer.name == "sgd")):
+        found.append(_linear(cfg))
+    return found
 
 
 def advice(kind: str, cfg: DictConfig, filter_batch: int, epoch: int = 0) -> str:
@@ -32,12 +55,7 @@ def advice(kind: str, cfg: DictConfig, filter_batch: int, epoch: int = 0) -> str
             "filter=target_pow p=-0.5, or filter=learnable, lifts the target's."
         )
     if chosen.linear:
-        return (
-            "A linear predictor collapses where the learning rate is high or the warm-up short "
-            f"(here optimizer.lr={cfg.optimizer.lr:g} and {cfg.scheduler.warmup_epochs:g} of "
-            f"{cfg.max_epochs} epochs): halve the one and double the other, or take "
-            "filter=online_pow p=1, the same filter computed instead of learned."
-        )
+        return _linear(cfg)
     reasons = _weak_filter(chosen, p, cfg, filter_batch) if chosen.spectral else []
     if described.momentum:
         reasons.append(
@@ -49,11 +67,7 @@ def advice(kind: str, cfg: DictConfig, filter_batch: int, epoch: int = 0) -> str
 
 def _negative_gap(chosen: ChosenFilter) -> str:
     if chosen.function == "log" and not chosen.on_target:
-        return (
-            "log(sigma) changes its sign at sigma = 1, and its size grows again below: with many "
-            "singular values under 1 the filter no longer increases. filter=online_log1p does; a "
-            "larger global batch makes sigma larger."
-        )
+        return LOG
     if chosen.spectral:
         what = "decrease on the target" if chosen.on_target else "increase on the online side"
         return (
@@ -82,17 +96,36 @@ def _symmetric(kind: str, cfg: DictConfig) -> str:
 
 def _weak_filter(chosen: ChosenFilter, p: float | None, cfg: DictConfig, batch: int) -> list[str]:
     """Why a spectral filter may be too weak."""
-    reasons, k = [], cfg.method.kwargs.proj_output_dim
-    if batch < 2 * k:
-        reasons.append(
-            f"A global batch of {batch} is less than twice the {k} output dimensions: raise "
-            "batch_size, or lower method.kwargs.proj_output_dim."
-        )
+    reasons = []
+    if batch < 2 * cfg.method.kwargs.proj_output_dim:
+        reasons.append(_small_batch(cfg, batch))
     if not chosen.on_target:
-        reasons.append(
-            f"filter={chosen.label} is weak under strong augmentation: larger crops "
-            "(crop_scale of dataset.views) or filter=target_pow p=-0.5 hold the rank better."
-        )
+        reasons.append(_weak_online(chosen))
     elif chosen.power and p > -0.5:
         reasons.append(f"p={p:g} is a weak filter: p=-0.5 to -1 holds the rank better.")
     return reasons
+
+
+def _small_batch(cfg: DictConfig, batch: int) -> str:
+    return (
+        f"A batch of {batch} rows, over all processes, is less than twice the "
+        f"{cfg.method.kwargs.proj_output_dim} output dimensions: some directions are empty and the "
+        "filter curve need not be monotone. Raise batch_size, or lower "
+        "method.kwargs.proj_output_dim."
+    )
+
+
+def _weak_online(chosen: ChosenFilter) -> str:
+    return (
+        f"filter={chosen.label} is weak under strong augmentation: larger crops (crop_scale of "
+        "dataset.views) or filter=target_pow p=-0.5 hold the rank better."
+    )
+
+
+def _linear(cfg: DictConfig) -> str:
+    return (
+        "A linear predictor may collapse where optimizer.lr is above 0.5 or the warm-up is under "
+        f"a tenth of the epochs (here optimizer.lr={cfg.optimizer.lr:g} and "
+        f"{cfg.scheduler.warmup_epochs:g} of {cfg.max_epochs} epochs): halve the one and double "
+        "the other, or take filter=online_pow p=1, the same filter computed instead of learned."
+    )

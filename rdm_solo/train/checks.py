@@ -1,5 +1,7 @@
 """Refuses, in one sentence, values that no run could use."""
 
+from typing import Any
+
 import torch
 from omegaconf import DictConfig, OmegaConf
 
@@ -11,57 +13,59 @@ from rdm_solo.train.warm_ups import WARM_UPS
 # Half- and double-precision weights are refused: batch norms and spectra want float32 ones.
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
 
-# Whole numbers, and the least of each.
-WHOLE = {
-    "batch_size": 2,
-    "max_epochs": 1,
-    "knn.k": 1,
-    "diagnostics.max_rows": 1,
-    "diagnostics.max_dim": 1,
-    "diagnostics.sample": 1,
-    "diagnostics.every_n_epochs": 0,
-    "knn.every_n_epochs": 0,
-    "pictures.every_n_epochs": 0,
-    "trainer.accumulate_grad_batches": 1,
-    "trainer.num_nodes": 1,
+# Each option with what checks it, and the limits.
+CHECKS: dict[str, tuple[Any, ...]] = {
+    "batch_size": (check_whole, 2),
+    "max_epochs": (check_whole, 1),
+    "threads": (check_whole, 1),
+    "seed": (check_whole, 0, 2**32 - 1),
+    "knn.k": (check_whole, 1),
+    "knn.every_n_epochs": (check_whole, 0),
+    "knn.temperature": (check_number, 1e-6),
+    "diagnostics.max_rows": (check_whole, 1),
+    "diagnostics.max_dim": (check_whole, 1),
+    "diagnostics.sample": (check_whole, 1),
+    "diagnostics.every_n_epochs": (check_whole, 0),
+    "pictures.every_n_epochs": (check_whole, 0),
+    "optimizer.name": (check_choice, OPTIMIZERS),
+    "optimizer.lr": (check_number, 0),
+    "optimizer.classifier_lr": (check_number, 0),
+    "optimizer.weight_decay": (check_number, 0),
+    "optimizer.momentum": (check_number, 0),
+    "optimizer.trust_coeff": (check_number, 0),
+    "optimizer.trust_clip": (check_switch,),
+    "optimizer.exclude_bias_n_norm": (check_switch,),
+    "scheduler.warmup_epochs": (check_number, 0),
+    "scheduler.warmup_start_lr": (check_number, 0),
+    "scheduler.min_lr": (check_number, 0),
+    "backbone.stem": (check_choice, ("small", "imagenet")),
+    "backbone.channels_last": (check_switch,),
+    "trainer.precision": (check_choice, PRECISIONS),
+    "trainer.accumulate_grad_batches": (check_whole, 1),
+    "trainer.num_nodes": (check_whole, 1),
+    "trainer.enable_progress_bar": (check_switch,),
+    "watch.variance": (check_number, 0, 1),
+    "watch.erank": (check_number, 0, 1),
+    "watch.gap_epochs": (check_whole, 0),
+    "watch.stop": (check_switch,),
 }
-# Numbers, and the least of each.
-NUMBERS = {
-    "optimizer.lr": 0,
-    "optimizer.classifier_lr": 0,
-    "optimizer.weight_decay": 0,
-    "optimizer.momentum": 0,
-    "optimizer.trust_coeff": 0,
-    "scheduler.warmup_epochs": 0,
-    "scheduler.warmup_start_lr": 0,
-    "scheduler.min_lr": 0,
-    "knn.temperature": 1e-6,
+# Options that may be null (older configs lack threads), and what that does.
+OR_NULL = {"threads": "null to let the run decide"}
+OR_NULL |= {
+    f"watch.{name}": "null to switch it off" for name in ("variance", "erank", "gap_epochs")
 }
-SWITCHES = (
-    "backbone.channels_last",
-    "optimizer.exclude_bias_n_norm",
-    "optimizer.trust_clip",
-    "trainer.enable_progress_bar",
-)
-# Arguments of Lightning's Trainer that are not for trainer=, and what gives them.
-SET_ELSEWHERE = {
-    "max_epochs": "max_epochs=...",
-    "callbacks": "callbacks=...",
-    "logger": "logger=...",
-}
+# Arguments of Lightning's Trainer that options of the same name give.
+SET_ELSEWHERE = ("max_epochs", "callbacks", "logger")
 
 
 def check(cfg: DictConfig) -> None:
     """Refuse, in one sentence, what no run could use."""
-    for name, least in WHOLE.items():
-        check_whole(name, OmegaConf.select(cfg, name), least)
-    check_whole("seed", cfg.seed, 0, 2**32 - 1)
-    if cfg.get("threads") is not None:  # which older configs lack
-        check_whole("threads", cfg.threads, 1, alternative="null to let the run decide")
-    for name, smallest in NUMBERS.items():
-        check_number(name, OmegaConf.select(cfg, name), smallest)
-    for name in SWITCHES:
-        check_switch(name, OmegaConf.select(cfg, name))
+    for name, (check_value, *limits) in CHECKS.items():
+        value = OmegaConf.select(cfg, name)
+        if name not in OR_NULL:
+            check_value(name, value, *limits)
+        elif value is not None:
+            check_value(name, value, *limits, alternative=OR_NULL[name])
     for name in WARM_UPS:
         epochs = check_number(name, OmegaConf.select(cfg, name) or 0, 0)
         if epochs > cfg.max_epochs:
@@ -70,29 +74,17 @@ def check(cfg: DictConfig) -> None:
             )
     for name in ("base_tau", "final_tau") if "momentum" in cfg.method else ():
         check_number(f"method.momentum.{name}", cfg.method.momentum[name], 0, 1)
-    check_choice("optimizer.name", cfg.optimizer.name, OPTIMIZERS)
-    check_choice("trainer.precision", cfg.trainer.precision, PRECISIONS)
+    if cfg.watch.stop and not cfg.diagnostics.every_n_epochs:
+        raise ValueError(
+            "watch.stop=true would be ignored: diagnostics.every_n_epochs=0 measures nothing that "
+            "could be watched; leave one of them out."
+        )
     _check_backbone(cfg.backbone)
-    _check_watch(cfg)
     _check_clipping(cfg)
     _check_trainer(cfg.trainer)
     if cfg.p is not None:
         p = OmegaConf.to_container(cfg.p) if OmegaConf.is_config(cfg.p) else cfg.p
         as_schedule(p, epochs=cfg.max_epochs)
-
-
-def _check_watch(cfg: DictConfig) -> None:
-    watch, off = cfg.watch, "null to switch it off"
-    for name in ("variance", "erank"):
-        if watch[name] is not None:
-            check_number(f"watch.{name}", watch[name], 0, 1, alternative=off)
-    if watch.gap_epochs is not None:
-        check_whole("watch.gap_epochs", watch.gap_epochs, 0, alternative=off)
-    if check_switch("watch.stop", watch.stop) and not cfg.diagnostics.every_n_epochs:
-        raise ValueError(
-            "watch.stop=true would be ignored: diagnostics.every_n_epochs=0 measures nothing that "
-            "could be watched; leave one of them out."
-        )
 
 
 def _check_clipping(cfg: DictConfig) -> None:
@@ -109,7 +101,6 @@ def _check_clipping(cfg: DictConfig) -> None:
 def _check_backbone(backbone: DictConfig) -> None:
     if not isinstance(backbone.name, str):
         raise ValueError(f"backbone.name must be a name such as resnet18, got {backbone.name!r}.")
-    check_choice("backbone.stem", backbone.stem, ("small", "imagenet"))
     if isinstance(backbone.compile, str):
         from torch._dynamo import list_backends
 
@@ -122,10 +113,9 @@ def _check_backbone(backbone: DictConfig) -> None:
 
 
 def _check_trainer(trainer: DictConfig) -> None:
-    check_switch("trainer.enable_progress_bar", trainer.enable_progress_bar)
-    for name, instead in SET_ELSEWHERE.items():
+    for name in SET_ELSEWHERE:
         if name in trainer:
-            raise ValueError(f"trainer.{name} is set by the run itself; use {instead}.")
+            raise ValueError(f"trainer.{name} is set by the run itself; use {name}=...")
     accelerator, devices = trainer.accelerator, trainer.devices
     if accelerator not in ("auto", "cpu", "gpu", "cuda"):
         raise ValueError(

@@ -1,11 +1,23 @@
-"""What follows from the config and the data set: class counts, scaled learning rates, warnings."""
+"""What follows from the config and the data set: class counts and scaled learning rates."""
+
+from dataclasses import dataclass
 
 import torch
 from omegaconf import DictConfig, open_dict
 
 from rdm_solo.data.images import Dataset
-from rdm_solo.methods.descriptions import ChosenFilter
-from rdm_solo.train.parts import Derived
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What follows from the config and the data set."""
+
+    processes: int
+    filter_batch: int  # rows that a filter sees: those of all processes together
+    global_batch: int  # rows of an optimiser step, accumulated ones included
+    base_lr: float
+    lr: float  # scaled by the global batch
+    classifier_lr: float
 
 
 def on_cpu(trainer: DictConfig) -> bool:
@@ -76,37 +88,3 @@ def derive(
         cfg.dataset.num_large_crops = num_large_crops
         cfg.dataset.num_small_crops = num_small_crops
     return cfg, derived
-
-
-def warnings(cfg: DictConfig, derived: Derived, smallest_crop: float) -> list[str]:
-    """One sentence for each setting that is known to go wrong. Figures: 8x8 digits, docs of the
-    embedded run; they are a warning, not a law."""
-    found = []
-    chosen, k = ChosenFilter.of(cfg), cfg.method.kwargs.proj_output_dim
-    if chosen.spectral and derived.filter_batch < 2 * k:
-        found.append(
-            f"a batch of {derived.filter_batch} rows is less than twice the {k} output "
-            "dimensions: some directions are empty and the filter curve need not be monotone."
-        )
-    if chosen.logarithmic and not chosen.on_target and smallest_crop < 0.5:
-        found.append(
-            f"filter={chosen.label} is weak under strong augmentation: with crops from "
-            f"{smallest_crop:g} of the area the effective rank can fall to 1 (it did on digits, "
-            "where target_pow with p=-0.5 survived)."
-        )
-    if chosen.function == "log" and not chosen.on_target:
-        found.append(
-            "log(sigma) is negative below sigma = 1 and flips such directions; sigma grows with "
-            "the root of the global batch, so the filter changes with the batch size."
-        )
-    if chosen.linear and cfg.scheduler.warmup_epochs < 0.1 * cfg.max_epochs:
-        found.append(
-            f"a linear predictor with {cfg.scheduler.warmup_epochs} warm-up epochs of "
-            f"{cfg.max_epochs} may collapse: warm up for at least a tenth of them."
-        )
-    if chosen.linear and derived.base_lr > 0.5 and cfg.optimizer.name == "sgd":
-        found.append(
-            f"a linear predictor at optimizer.lr={derived.base_lr:g} may collapse: 0.5 or "
-            "less is safer."
-        )
-    return found

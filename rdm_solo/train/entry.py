@@ -14,8 +14,7 @@ from rdm_solo import cli
 from rdm_solo.runs import failures
 from rdm_solo.runs.files import CONFIG, FAILED, write_whole
 from rdm_solo.train import warm_ups
-from rdm_solo.train.parts import is_first_process
-from rdm_solo.train.training import AnotherProcessFailed, build, fit
+from rdm_solo.train.training import AnotherProcessFailed, build, fit, is_first_process
 
 log = logging.getLogger("rdm_solo")
 

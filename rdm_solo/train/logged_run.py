@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from rdm_solo.loggers import RunInfo
 from rdm_solo.methods.descriptions import ChosenFilter
 from rdm_solo.runs import labels
-from rdm_solo.train.parts import Derived
+from rdm_solo.train.derived_values import Derived
 
 
 def run_info(cfg: DictConfig, folder: Path, derived: Derived, checkpoint: Path | None) -> RunInfo:

@@ -3,20 +3,47 @@
 import functools
 import inspect
 import logging
+import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.runs import failures
 from rdm_solo.runs.files import CHECKPOINT, FAILED, METRICS
-from rdm_solo.train.parts import Derived, Parts, is_first_process
+
+if TYPE_CHECKING:
+    from rdm_solo.train.child_processes import Children
+    from rdm_solo.train.derived_values import Derived
 
 log = logging.getLogger("rdm_solo")
+
+# Of torchrun, Lightning and srun, in the order in which Lightning asks.
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
+
+
+def is_first_process() -> bool:
+    """Whether this is the first process; before the Trainer is built, its launcher has said so."""
+    given = (os.environ[name] for name in RANK_VARIABLES if name in os.environ)
+    return next(given, "0") == "0"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything that a run is made of."""
+
+    folder: Path
+    trainer: Any
+    model: Any
+    data: Any
+    recorded: dict[str, Any]  # of the settings, in summary.json
+    checkpoint: Path | None  # where a resumed run goes on
+    children: "Children"
+    threads: int | None  # of the CPU; None: as many as torch takes
 
 
 class AnotherProcessFailed(RuntimeError):
@@ -96,7 +123,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     )
 
     from rdm_solo import loggers, methods
-    from rdm_solo.callbacks.advice import advice
+    from rdm_solo.callbacks.advice import advice, warnings_before
     from rdm_solo.cli import third_party
     from rdm_solo.lightning import pl
     from rdm_solo.methods import solo_learn
@@ -113,7 +140,10 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     resume = Path(cfg.resume) if cfg.resume else None
     checkpoint = resuming.check_resume(cfg, resume) if resume else None
     if is_first_process():
-        _announce(full, derived, views, number)
+        _announce(cfg, derived, number)
+        smallest_crop = min(pipeline.crop_scale[0] for pipeline in views.pipelines)
+        for sentence in warnings_before(cfg, derived.filter_batch, smallest_crop):
+            log.warning(f"warning: {sentence}")
 
     expand = None if channels == dataset.train.channels else channels
     data = datamodule.DataModule(dataset, views, cfg.batch_size, cfg.seed, expand)
@@ -241,9 +271,8 @@ def _say_that_it_stops(trainer: Any, pl_module: Any, exception: BaseException) -
         log.info(f"Ctrl-C: the run stops in epoch {trainer.current_epoch + 1}")
 
 
-def _announce(cfg: DictConfig, derived: Derived, views: Any, threads: int | None) -> None:
+def _announce(cfg: DictConfig, derived: "Derived", threads: int | None) -> None:
     from rdm_solo.methods import solo_learn
-    from rdm_solo.train import derived_values
 
     on_cpu = "" if threads is None else f", {threads} CPU thread{'s' * (threads > 1)}"
     log.info(f"solo-learn {solo_learn.version()}{on_cpu}")
@@ -252,6 +281,3 @@ def _announce(cfg: DictConfig, derived: Derived, views: Any, threads: int | None
         f"process(es) x {cfg.trainer.accumulate_grad_batches} accumulated; learning rate "
         f"{derived.base_lr:g} x {derived.global_batch}/256 = {derived.lr:g}"
     )
-    smallest = min(pipeline.crop_scale[0] for pipeline in views.pipelines)
-    for sentence in derived_values.warnings(cfg, derived, smallest):
-        log.warning(f"warning: {sentence}")

@@ -14,7 +14,7 @@ from support.small_runs import QUICK, SMALL
 
 from rdm_solo.runs import failures
 from rdm_solo.runs.files import FAILED
-from rdm_solo.train import parts
+from rdm_solo.train import training
 
 FATHERS = """
 import os, subprocess, sys, time
@@ -87,12 +87,12 @@ def test_what_one_process_alone_has_met_is_said_once(tmp_path):
 
 @pytest.mark.parametrize("launcher", ["RANK", "LOCAL_RANK", "SLURM_PROCID"])
 def test_one_process_alone_announces_the_run(launcher, monkeypatch):
-    for name in parts.RANK_VARIABLES:
+    for name in training.RANK_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    assert parts.is_first_process()
+    assert training.is_first_process()
     for rank, speaks in (("0", True), ("1", False)):
         monkeypatch.setenv(launcher, rank)
-        assert parts.is_first_process() == speaks
+        assert training.is_first_process() == speaks
 
 
 def test_the_first_reason_is_kept(tmp_path):

@@ -289,8 +289,8 @@ class TestWarnings:
             (["filter=online_log1p", "method.kwargs.proj_output_dim=48"], "less than twice the 48"),
             (["filter=online_log1p"], "weak under strong augmentation"),
             (["filter=online_log"], "negative below sigma = 1"),
-            (["filter=linear", "scheduler.warmup_epochs=0"], "may collapse: warm up"),
-            (["filter=linear", "optimizer.lr=0.8"], "may collapse: 0.5 or less"),
+            (["filter=linear", "scheduler.warmup_epochs=0"], "(here optimizer.lr=0.5 and 0 of"),
+            (["filter=linear", "optimizer.lr=0.8"], "(here optimizer.lr=0.8"),
         ],
     )
     def test_risky_settings_get_a_sentence(self, overrides, says, tmp_path, caplog):
