@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rdm_solo.evidence.claims import Runs, judge
-from rdm_solo.report.measured import spread
+from rdm_solo.runs.groups import spread
 
 # Heading, columns, digits and what stands between two columns.
 HEADS = [

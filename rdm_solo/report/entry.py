@@ -8,12 +8,12 @@ from pathlib import Path
 
 from rdm_solo import cli, runs
 from rdm_solo.report import figures, verdicts
-from rdm_solo.report.measured import last, spread
+from rdm_solo.report.measured import last
 from rdm_solo.report.page import page
 from rdm_solo.report.typesetting import relative, verbatim
 from rdm_solo.runs.columns import ACCURACY, charts
 from rdm_solo.runs.files import write_whole
-from rdm_solo.runs.groups import Group, counted_runs, groups, not_counted, run_name
+from rdm_solo.runs.groups import Group, counted_runs, groups, run_name, spread, text_table
 
 log = logging.getLogger("rdm_solo")
 
@@ -46,7 +46,7 @@ def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = Tr
     )
     write_whole(folder / NAME, html)
     if grouped:
-        print(text_table(grouped))
+        print(verdict_table(grouped))
     for sentence in [*broken.values(), *incomplete([run for run in found if not run.epochs])]:
         print(f"left out: {sentence}")
     return folder / NAME
@@ -78,17 +78,17 @@ def incomplete(found: Sequence[runs.Run]) -> list[str]:
     return lines
 
 
-def text_table(grouped: Sequence[Group]) -> str:
-    """The settings, their last ranks and the verdicts; runs behind are named beneath."""
-    rows = [["setting", "n", "online", "target", "leads?", "low-pass?", "collapsed?"]]
-    for group in grouped:
-        counted = counted_runs(group)
-        ranks = (spread(group.last(f"erank/{branch}"), 1) for branch in ("online", "target"))
-        answers = (verdict.answer for verdict in verdicts.verdicts(counted))
-        rows.append([group.label, str(len(counted)), *ranks, *answers])
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-    return "\n".join([*lines, *not_counted(grouped)])
+def verdict_table(grouped: Sequence[Group]) -> str:
+    """The settings, their last ranks and the verdicts."""
+    head = ["online", "target", "leads?", "low-pass?", "collapsed?"]
+    return text_table(
+        grouped,
+        head,
+        lambda group: [
+            *(spread(group.last(f"erank/{branch}"), 1) for branch in ("online", "target")),
+            *(verdict.answer for verdict in verdicts.verdicts(counted_runs(group))),
+        ],
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:

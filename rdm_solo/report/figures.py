@@ -16,11 +16,10 @@ from rdm_solo.methods.descriptions import ASYMMETRIES, METHODS
 from rdm_solo.plots.preview import draw_prediction
 from rdm_solo.plots.roles import draw as draw_roles
 from rdm_solo.report.captions import DRAWINGS, PREDICTION, ROLES
-from rdm_solo.report.measured import spread
 from rdm_solo.report.page import Picture
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import Group, counted_runs
+from rdm_solo.runs.groups import Group, counted_runs, spread
 from rdm_solo.runs.prediction import predict
 from rdm_solo.runs.roles_file import Roles
 

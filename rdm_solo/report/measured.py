@@ -1,8 +1,7 @@
-"""Numbers of a setting's runs: first and last values, linear accuracies, and how they spread."""
+"""Numbers of a setting's runs: first and last values, linear accuracies."""
 
 import json
 import math
-import statistics
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,18 +9,7 @@ import numpy as np
 from rdm_solo.runs import columns
 from rdm_solo.runs.files import LINEAR
 from rdm_solo.runs.folder import Run
-
-
-def spread(values: Sequence[float], digits: int) -> str:
-    """Mean ± standard deviation; the value alone of one, a dash of none.
-
-    >>> spread([1.0, 2.0, 3.0], 1), spread([2.0], 2), spread([], 1)
-    ('2.0 ± 1.0', '2.00', '–')
-    """
-    if not values:
-        return "–"
-    mean = f"{statistics.fmean(values):.{digits}f}"
-    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
+from rdm_solo.runs.groups import spread
 
 
 def last(runs: Sequence[Run], column: str) -> list[float]:

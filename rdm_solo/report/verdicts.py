@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from omegaconf import OmegaConf
 
-from rdm_solo.report.measured import change, finite, last, spread
+from rdm_solo.report.measured import change, finite, last
 from rdm_solo.runs.folder import Run
+from rdm_solo.runs.groups import spread
 from rdm_solo.spectra.collapse import (
     COMPLETE,
     DIMENSIONAL,

@@ -1,6 +1,7 @@
 """Runs grouped by setting: a group's runs differ in their seeds; means and ranges over these."""
 
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,21 +55,19 @@ class Group:
         values = (run.last(column) for run in counted_runs(self))
         return [value for value in values if np.isfinite(value)]
 
-    def spectrum(self, epoch: int | None = None) -> tuple[int, dict[str, np.ndarray]]:
-        """Arrays ``(seeds, k)`` of an epoch, by default the last, with its number.
+    def spectrum(self) -> tuple[int, dict[str, np.ndarray]]:
+        """The last measured epoch, and its arrays ``(seeds, k)``; without any 0 and nothing.
 
-        They are those of the whole runs, if measured in that epoch. Without any: 0 and nothing.
+        They are those of the whole runs that were measured in that epoch.
         """
-        rows = {run: _row(run, epoch) for run in counted_runs(self)}
-        reached = {run: run.spectra["epoch"][row] for run, row in rows.items() if row >= 0}
-        if not reached:
+        measured = [run.spectra for run in counted_runs(self) if "lam_target" in run.spectra]
+        measured = [spectra for spectra in measured if len(spectra["epoch"])]
+        if not measured:
             return 0, {}
-        at = max(reached.values())
-        there = [run for run in reached if reached[run] == at]
-        names = set.intersection(*(set(run.spectra) for run in there))
-        return int(at), {
-            name: np.stack([run.spectra[name][rows[run]] for run in there]) for name in names
-        }
+        at = max(spectra["epoch"][-1] for spectra in measured)
+        there = [spectra for spectra in measured if spectra["epoch"][-1] == at]
+        names = set.intersection(*map(set, there))
+        return int(at), {name: np.stack([each[name][-1] for each in there]) for name in names}
 
 
 def counted_runs(group: Group) -> list[Run]:
@@ -86,14 +85,33 @@ def runs_behind(group: Group) -> list[Run]:
     return [run for run in group.runs if run.epochs < most]
 
 
-def not_counted(groups: Sequence[Group]) -> list[str]:
-    """A line for each run behind the others of its setting."""
-    return [
+def spread(values: Sequence[float], digits: int) -> str:
+    """Mean ± standard deviation; the value alone of one, a dash of none.
+
+    >>> spread([1.0, 2.0, 3.0], 1), spread([2.0], 2), spread([], 1)
+    ('2.0 ± 1.0', '2.00', '–')
+    """
+    if not values:
+        return "–"
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
+
+
+def text_table(
+    groups: Sequence[Group], head: Sequence[str], cells: Callable[[Group], Sequence[str]]
+) -> str:
+    """A row for each setting, as text; runs behind the others of theirs are named beneath."""
+    rows = [["setting", "n", *head]]
+    rows += [[group.label, str(len(counted_runs(group))), *cells(group)] for group in groups]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    lines += [
         f"not counted: {group.label}, seed {run.seed}, which has {run.epochs} of "
         f"{counted_runs(group)[0].epochs} epochs"
         for group in groups
         for run in runs_behind(group)
     ]
+    return "\n".join(lines)
 
 
 def curve_of(runs: Sequence[Run], column: str) -> Curve:
@@ -102,12 +120,6 @@ def curve_of(runs: Sequence[Run], column: str) -> Curve:
     measured = sorted({e for table in tables for e, value in table.items() if np.isfinite(value)})
     stack = [[table.get(epoch, np.nan) for epoch in measured] for table in tables]
     return over_seeds(np.array(measured, dtype=int), np.array(stack))
-
-
-def _row(run: Run, epoch: int | None) -> int:
-    """The row of that epoch's spectra, or of the last before it; -1 where there is none."""
-    measured = run.spectra.get("epoch", ()) if "lam_target" in run.spectra else ()
-    return int(np.searchsorted(measured, np.inf if epoch is None else epoch, "right")) - 1
 
 
 def over_seeds(x: np.ndarray, stack: np.ndarray) -> Curve:

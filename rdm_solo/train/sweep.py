@@ -2,7 +2,6 @@
 
 import math
 import shlex
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,41 +55,19 @@ class SweepTable(Callback):
 
 
 def table(found: Sequence["Run"]) -> str:
-    """A row for each setting: mean and standard deviation of the last values over its seeds.
+    """A row for each setting: mean and standard deviation of the last values over its seeds."""
+    from rdm_solo.runs.groups import Group, counted_runs, groups, spread, text_table
 
-    Runs behind the others of their setting are in no mean, and named beneath.
-    """
-    from rdm_solo.runs.groups import counted_runs, groups, not_counted
-
-    by_setting = groups(found)
     columns = [name for name in COLUMNS if any(math.isfinite(run.last(name)) for run in found)]
     if "val/knn_acc1" in columns and "val/acc1" in columns:  # one accuracy is enough
         columns.remove("val/acc1")
-    rows = [["", "n", *(COLUMNS[name] for name in columns), "seconds"]]
-    for group in by_setting:
-        counted = counted_runs(group)
-        seconds = [float(run.summary.get("seconds", "nan")) for run in counted]
-        values = [_spread(group.last(name)) for name in columns]
-        rows.append([group.label, str(len(counted)), *values, _spread(seconds, digits=0)])
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
-    ]
-    notes = ["", *(_warned(group.runs) for group in by_setting)]
-    return "\n".join([line + note for line, note in zip(lines, notes)] + not_counted(by_setting))
 
+    def cells(group: Group) -> list[str]:
+        known = [run.summary["seconds"] for run in counted_runs(group) if "seconds" in run.summary]
+        values = [spread(group.last(name), 2) for name in columns]
+        return [*values, spread(known, 0), _warned(group.runs)]
 
-def _spread(values: Sequence[float], digits: int = 2) -> str:
-    """Mean and standard deviation of what was measured.
-
-    >>> _spread([4.0, 5.0, math.nan]), _spread([4.0]), _spread([])
-    ('4.50±0.71', '4.00', '-')
-    """
-    values = [value for value in values if math.isfinite(value)]
-    if not values:
-        return "-"
-    mean = f"{statistics.fmean(values):.{digits}f}"
-    return mean if len(values) == 1 else f"{mean}±{statistics.stdev(values):.{digits}f}"
+    return text_table(groups(found), [*(COLUMNS[name] for name in columns), "seconds", ""], cells)
 
 
 def _warned(alike: Sequence["Run"]) -> str:
@@ -100,4 +77,4 @@ def _warned(alike: Sequence["Run"]) -> str:
         f"{kind} ({kinds.count(kind)} of {len(alike)})" if len(alike) > 1 else kind
         for kind in dict.fromkeys(kinds)
     ]
-    return f"  ! {', '.join(told)}" if told else ""
+    return f"! {', '.join(told)}" if told else ""

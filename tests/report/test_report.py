@@ -404,8 +404,8 @@ def card(*members: runs.Run) -> str:
 def test_a_run_behind_the_others_is_named_and_counts_nowhere():
     members = [run(seed=0), run(seed=1), run(seed=2, epochs=1, erank__gap=[-1.0])]
     alone = [run(seed=0), run(seed=1)]
-    printed = entry.text_table(groups(members)).splitlines()
-    assert printed[:-1] == entry.text_table(groups(alone)).splitlines()
+    printed = entry.verdict_table(groups(members)).splitlines()
+    assert printed[:-1] == entry.verdict_table(groups(alone)).splitlines()
     assert "seed 2, which has 1 of 3 epochs" in printed[-1]
     printed = sweep.table(members).splitlines()
     assert printed[:-1] == sweep.table(alone).splitlines()
