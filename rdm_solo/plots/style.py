@@ -75,18 +75,17 @@ _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2,
 _MARKERS = "osD^vP*X<>"
 
 
-def series(index: int) -> dict[str, Any]:
-    """Colour, dashes and marker of the i-th of several labels; no two of the first 140 agree."""
-    return {
-        "color": _COLOURS[index % len(_COLOURS)],
-        "linestyle": _DASHES[index % len(_DASHES)],
-        "marker": _MARKERS[index % len(_MARKERS)],
-    }
-
-
 def looks(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """A look of its own for each name, with the name as its label in the key."""
-    return {name: {**series(i), "label": name} for i, name in enumerate(dict.fromkeys(names))}
+    """A look for each name, with the name as its label; no two of the first 140 agree."""
+    return {
+        name: {
+            "color": _COLOURS[i % len(_COLOURS)],
+            "linestyle": _DASHES[i % len(_DASHES)],
+            "marker": _MARKERS[i % len(_MARKERS)],
+            "label": name,
+        }
+        for i, name in enumerate(dict.fromkeys(names))
+    }
 
 
 def figure(

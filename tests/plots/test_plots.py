@@ -21,7 +21,7 @@ from rdm_solo import plots
 from rdm_solo.plots import roles, style
 from rdm_solo.plots.eigenvalues import drawn_in_symmetric, drawn_in_variants
 from rdm_solo.plots.exponents import drawn_in_sweep
-from rdm_solo.plots.style import BLUE, VERMILION, series, styled, typeset
+from rdm_solo.plots.style import BLUE, VERMILION, styled, typeset
 from rdm_solo.runs import Run
 from rdm_solo.runs.groups import groups
 from rdm_solo.runs.roles_file import Roles, Series
@@ -577,9 +577,12 @@ class TestWhichAreDrawn:
 
 class TestStyle:
     def test_twenty_labels_are_apart_without_colour(self):
-        looks = {(str(s["linestyle"]), s["marker"]) for s in map(series, range(20))}
-        assert len(looks) == 20
-        assert len({str(series(i)) for i in range(140)}) == 140
+        looks = [
+            (str(look["linestyle"]), look["marker"], look["color"])
+            for look in style.looks(map(str, range(140))).values()
+        ]
+        assert len({look[:2] for look in looks[:20]}) == 20
+        assert len(set(looks)) == 140
 
     def test_branches_are_apart_for_the_colour_blind_and_in_grey(self):
         assert (style.TARGET["color"], style.ONLINE["color"]) == (VERMILION, BLUE)
