@@ -162,13 +162,12 @@ def against_p(groups: Sequence[Group]) -> list[Table]:
         _values(
             f"{name}: last values against p.",
             "p",
-            {f"{g.first.p:g}{g.suffix}": counted_runs(g) for g in _by_p(members)},
+            {
+                f"{group.first.p:g}{group.suffix}": counted_runs(group)
+                for group in sorted(members, key=lambda group: group.first.p or 0.0)
+            },
             compared(),
         )
         for name, members in families.items()
         if len({group.first.p for group in members}) > 1
     ]
-
-
-def _by_p(members: Sequence[Group]) -> list[Group]:
-    return sorted(members, key=lambda group: group.first.p or 0.0)

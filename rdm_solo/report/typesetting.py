@@ -1,15 +1,11 @@
 """Text on the page: exponents and indices set in their places, and paths left as they are."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from markupsafe import Markup, escape
-
-__all__ = ["relative", "typeset", "verbatim"]
 
 
 def typeset(text: str) -> Markup:
