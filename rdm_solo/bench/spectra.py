@@ -7,27 +7,15 @@ far below the noise of two steps' difference.
 
 import math
 import statistics
-import time
 from collections.abc import Sequence
 
-import torch
-
 from rdm_solo.bench.cost import Step
-from rdm_solo.bench.timing import interleaved
+from rdm_solo.bench.timing import interleaved, now
 from rdm_solo.callbacks.branches import observer
 from rdm_solo.spectra.branch_spectra import BranchSpectra
 
 IMAGES = 50_000
 VIEWS = 2
-
-
-def recorded_steps(steps: int, batch: int, max_rows: int) -> int:
-    """How many of an epoch's steps are recorded.
-
-    >>> recorded_steps(195, 256, 10_000)
-    20
-    """
-    return math.ceil(steps / max(1, math.ceil(steps * VIEWS * batch / max_rows)))
 
 
 class Recorded:
@@ -44,19 +32,14 @@ class Recorded:
     def __call__(self) -> None:
         self.observer.record_next_step()
         self.step()
-        start = self._now()
+        start = now(self.device)
         outputs = self.observer.take(VIEWS)
         self.metric.update(outputs.online, outputs.target, outputs.positive, outputs.projection)
-        self.seconds.append(self._now() - start)
-
-    def _now(self) -> float:
-        if self.device.startswith("cuda"):
-            torch.cuda.synchronize()
-        return time.perf_counter()
+        self.seconds.append(now(self.device) - start)
 
 
-def bench_spectra(runs: int, device: str, overrides: Sequence[str]) -> float:
-    """SimSiam with ``target_pow``, ResNet-18, k = 2048; the share of an epoch is returned."""
+def bench_spectra(runs: int, device: str, overrides: Sequence[str]) -> None:
+    """SimSiam with ``target_pow``, ResNet-18, k = 2048: the share of an epoch."""
     step = Step(device, "method=simsiam", "filter=target_pow", "batch_size=256", *overrides)
     recorded = Recorded(step, device)
     plain, watched, reading = interleaved([step, recorded, recorded.metric.compute], runs, device)
@@ -64,12 +47,11 @@ def bench_spectra(runs: int, device: str, overrides: Sequence[str]) -> float:
     batch, size = step.cfg.batch_size, step.cfg.dataset.image_size
     max_rows = step.cfg.diagnostics.max_rows
     steps = IMAGES // batch
-    count = recorded_steps(steps, batch, max_rows)
+    count = math.ceil(steps / max(1, math.ceil(steps * VIEWS * batch / max_rows)))
     recording = recorded.seconds[1:]  # without the round that warms up
     work, read = statistics.median(recording), statistics.median(reading)
     epoch = steps * statistics.median(plain)
     difference = statistics.median(b - a for a, b in zip(plain, watched))
-    share = (count * work + read) / epoch
     shares = [(count * w + r) / (steps * s) for s, w, r in zip(plain, recording, reading)]
     print(f"k = {recorded.metric.dim}, batch {batch}, {size} px; medians of {runs} rounds")
     print(f"step                    {statistics.median(plain):>10.3f} s")
@@ -77,7 +59,6 @@ def bench_spectra(runs: int, device: str, overrides: Sequence[str]) -> float:
     print(f"eigenvalues and curves  {read:>10.3f} s, once an epoch")
     print(
         f"an epoch of {IMAGES} images: {steps} steps, {count} recorded (max_rows={max_rows}): "
-        f"{count * work + read:.1f} s of {epoch:.0f} s, {share:.2%}"
+        f"{count * work + read:.1f} s of {epoch:.0f} s, {(count * work + read) / epoch:.2%}"
     )
     print(f"round by round {min(shares):.2%}..{max(shares):.2%}")
-    return share

@@ -20,22 +20,24 @@ def processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+def now(device: str) -> float:
+    """The time in seconds at which the device has done what it was given."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 def interleaved(
     contestants: Sequence[Callable[[], object]], runs: int, device: str
 ) -> list[list[float]]:
     """Seconds of each contestant in ``runs`` rounds, all of them once a round."""
-    cuda = device.startswith("cuda")
     seconds: list[list[float]] = [[] for _ in contestants]
     for round_ in range(runs + 1):
         for times, contestant in zip(seconds, contestants):
-            if cuda:
-                torch.cuda.synchronize()
-            start = time.perf_counter()
+            start = now(device)
             contestant()
-            if cuda:
-                torch.cuda.synchronize()
             if round_:  # the first round warms up
-                times.append(time.perf_counter() - start)
+                times.append(now(device) - start)
     return seconds
 
 

@@ -51,12 +51,23 @@ def test_residents_are_weights_buffers_and_momentum():
 
 def test_the_share_of_the_spectra_is_of_whole_epochs(capsys):
     """Its terms are on the page: steps, recorded steps, seconds of each."""
-    share = bench_spectra.bench_spectra(2, "cpu", [*SMALL, "diagnostics.max_rows=1000"])
+    bench_spectra.bench_spectra(2, "cpu", [*SMALL, "diagnostics.max_rows=1000"])
     out = capsys.readouterr().out
     assert "k = 8, batch 8" in out
     assert "6250 steps, 63 recorded (max_rows=1000)" in out  # each hundredth: 16 rows a step
-    assert f"{share:.2%}" in out
-    assert 0 < share < 1
+    recording, read, spent, epoch, share = (
+        float(re.search(pattern, out)[1])
+        for pattern in (
+            r"recording it takes +([\d.]+) s",
+            r"eigenvalues and curves +([\d.]+) s",
+            r": ([\d.]+) s of \d+ s",
+            r" s of (\d+) s",
+            r" s, ([\d.]+)%\n",
+        )
+    )
+    assert abs(63 * recording + read - spent) < 63 * 0.0005 + 0.0005 + 0.05  # as printed
+    assert 0 < share < 100
+    assert abs(share / 100 * epoch - spent) < 0.05 + share / 100 * 0.5 + 5e-5 * epoch
 
 
 def test_each_head_is_put_beside_a_step_without_one(capsys, monkeypatch):
