@@ -68,7 +68,7 @@ def solo_learns(dataset: str, pipeline: data.Pipeline) -> Callable[[Any], list[t
             solarization_prob=pipeline.solarize,
             horizontal_flip_prob=pipeline.flip,
         )
-    return theirs.prepare_n_crop_transform([one], [2])  # type: ignore[no-any-return]
+    return theirs.prepare_n_crop_transform([one], [2])
 
 
 def in_memory(pipeline: data.Pipeline, n: int, batch: int) -> list[Callable[[], int]]:

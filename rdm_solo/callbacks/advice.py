@@ -16,9 +16,8 @@ LOG = (
 
 def warnings_before(cfg: DictConfig, filter_batch: int, smallest_crop: float) -> list[str]:
     """A sentence for each setting that is known to go wrong; it is a warning, not a law."""
-    found, chosen = [], ChosenFilter.of(cfg)
-    if chosen.spectral and filter_batch < 2 * cfg.method.kwargs.proj_output_dim:
-        found.append(_small_batch(cfg, filter_batch))
+    chosen = ChosenFilter.of(cfg)
+    found = _small_batch(cfg, filter_batch) if chosen.spectral else []
     if chosen.logarithmic and not chosen.on_target and smallest_crop < 0.5:
         found.append(
             f"{_weak_online(chosen)} Crops are from {smallest_crop:g} of the area here; on digits "
@@ -96,9 +95,7 @@ def _symmetric(kind: str, cfg: DictConfig) -> str:
 
 def _weak_filter(chosen: ChosenFilter, p: float | None, cfg: DictConfig, batch: int) -> list[str]:
     """Why a spectral filter may be too weak."""
-    reasons = []
-    if batch < 2 * cfg.method.kwargs.proj_output_dim:
-        reasons.append(_small_batch(cfg, batch))
+    reasons = _small_batch(cfg, batch)
     if not chosen.on_target:
         reasons.append(_weak_online(chosen))
     elif chosen.power and p > -0.5:
@@ -106,13 +103,15 @@ def _weak_filter(chosen: ChosenFilter, p: float | None, cfg: DictConfig, batch: 
     return reasons
 
 
-def _small_batch(cfg: DictConfig, batch: int) -> str:
-    return (
-        f"A batch of {batch} rows, over all processes, is less than twice the "
-        f"{cfg.method.kwargs.proj_output_dim} output dimensions: some directions are empty and the "
-        "filter curve need not be monotone. Raise batch_size, or lower "
-        "method.kwargs.proj_output_dim."
-    )
+def _small_batch(cfg: DictConfig, batch: int) -> list[str]:
+    k = cfg.method.kwargs.proj_output_dim
+    if batch >= 2 * k:
+        return []
+    return [
+        f"A batch of {batch} rows, over all processes, is less than twice the {k} output "
+        "dimensions: some directions are empty and the filter curve need not be monotone. Raise "
+        "batch_size, or lower method.kwargs.proj_output_dim."
+    ]
 
 
 def _weak_online(chosen: ChosenFilter) -> str:

@@ -15,7 +15,7 @@ from rdm_solo.spectra.collapse import Bounds, MeasuredEpoch
 log = logging.getLogger("rdm_solo")
 
 
-class CollapseWatch(pl.Callback):  # type: ignore[misc,name-defined]
+class CollapseWatch(pl.Callback):
     """Warns once for each kind of collapse, and ends the run at the first if ``stop`` is set.
 
     It reads the spectra of :class:`~rdm_solo.callbacks.Diagnostics`, which are the same on all
@@ -104,7 +104,6 @@ def _read(trainer: Any) -> MeasuredEpoch | None:
     names = ("feature/variance", "erank/projection", "erank/online", "erank/target")
     if diagnostics is None or diagnostics.latest is None or any(n not in metrics for n in names):
         return None
-    assert diagnostics.metric is not None
     variance, projection, online, target = (float(metrics[name]) for name in names)
     moment = float(diagnostics.latest.lam_projection.sum())
     if not (moment > 0 and math.isfinite(variance) and min(online, target, projection) > 0):

@@ -18,7 +18,7 @@ from rdm_solo.spectra.measures import effective_rank, low_rank_spectrum
 log = logging.getLogger("rdm_solo")
 
 
-class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
+class Diagnostics(pl.Callback):
     """Accumulate both branches' spectra over an epoch's training outputs.
 
     Forward hooks record the outputs (:mod:`rdm_solo.callbacks.branches`); no training step changes,
@@ -103,7 +103,6 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
         self._add(recorded)
 
     def _add(self, outputs: Outputs) -> None:
-        assert self.observer is not None
         if self.metric is None:
             self.metric = BranchSpectra(
                 outputs.online.shape[1],
@@ -115,7 +114,7 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
             if outputs.hidden is not None:
                 self.hidden = Correlation(outputs.hidden.shape[1]).to(outputs.online.device)
         self.metric.update(outputs.online, outputs.target, outputs.positive, outputs.projection)
-        if self.hidden is not None and outputs.hidden is not None:
+        if self.hidden is not None:
             self.hidden.update(outputs.hidden)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -153,9 +152,8 @@ class Diagnostics(pl.Callback):  # type: ignore[misc,name-defined]
 
     def _spectra(self, metric: BranchSpectra) -> Spectra:
         spectra = metric.compute()
-        if self.hidden is not None and self.observer is not None:
+        if self.hidden is not None:
             weight = self.observer.weight()
-            assert weight is not None
             spectra.lam_logits = low_rank_spectrum(self.hidden.compute(), weight).cpu()
             spectra.scalars["erank/logits"] = float(effective_rank(spectra.lam_logits))
         return spectra

@@ -8,7 +8,7 @@ from rdm_solo.runs import metrics_file
 from rdm_solo.runs.columns import COLUMNS
 
 
-class EpochTable(pl.Callback):  # type: ignore[misc,name-defined]
+class EpochTable(pl.Callback):
     """``metrics.csv``: one row an epoch; what was not measured stays empty."""
 
     after = ("Diagnostics", "WeightedKNN")

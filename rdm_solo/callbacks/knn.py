@@ -10,7 +10,7 @@ from rdm_solo.distributed import gather, rank
 from rdm_solo.lightning import pl
 
 
-class WeightedKNN(pl.Callback):  # type: ignore[misc,name-defined]
+class WeightedKNN(pl.Callback):
     """Accuracy of the weighted k nearest neighbours on clean images, exact, over all processes."""
 
     def __init__(self, every_n_epochs: int = 1, k: int = 20, temperature: float = 0.07) -> None:

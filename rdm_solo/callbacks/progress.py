@@ -21,7 +21,7 @@ SHOWN = ("train/loss", "erank/online", "erank/target", "val/knn_acc1", "val/acc1
 ACCURACIES = {"val/knn_acc1": "kNN", "val/acc1": "acc"}
 
 
-class Progress(pl.callbacks.TQDMProgressBar):  # type: ignore[misc,name-defined]
+class Progress(pl.callbacks.TQDMProgressBar):
     """Lightning's bar with a text of ours: loss, both effective ranks and accuracy of the last
     epoch, beside how far this one is. Lightning's own names would take several lines.
 

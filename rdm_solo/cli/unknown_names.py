@@ -77,16 +77,13 @@ def check_overrides(
         elif key not in known and not (added and key.startswith(OPEN)):
             if section in known or section not in open_sections:
                 raise ValueError(_unknown(key, [*known, *choosable]))
-        elif _is_section(known.get(key)) and not isinstance(override.value(), dict):
+        elif isinstance(known.get(key), dict) and not isinstance(override.value(), dict):
+            if "schedule" in known[key]:
+                continue  # of p: a value
             raise ValueError(
                 f"{key} holds several options, so {line} is no value of it; --help lists them "
                 f"as {key}.NAME"
             )
-
-
-def _is_section(value: Any) -> bool:
-    """Whether options are below; a schedule of p is a value."""
-    return isinstance(value, dict) and "schedule" not in value
 
 
 def explain(error: Exception, config: str, own: str | None) -> str:

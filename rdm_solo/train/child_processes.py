@@ -10,7 +10,7 @@ from typing import Any
 from rdm_solo.lightning import pl
 
 
-class Children(pl.Callback):  # type: ignore[misc]
+class Children(pl.Callback):
     """Watches this process's children in Lightning's place, which kills all within five seconds.
 
     That could be before this process has noticed and said why, and in a sweep it would take along

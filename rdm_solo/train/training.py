@@ -197,8 +197,6 @@ def make_callbacks(nodes: Mapping[str, Any], **of_the_run: Any) -> list[Any]:
 
     A constructor also gets those values of the run that it has a parameter for.
     """
-    import hydra.utils
-
     from rdm_solo.lightning import pl
 
     made = []
@@ -206,12 +204,11 @@ def make_callbacks(nodes: Mapping[str, Any], **of_the_run: Any) -> list[Any]:
         if node is None:
             continue
         start = instantiate(node, _partial_=True)
-        target = node.get("_target_") if OmegaConf.is_dict(node) else None
-        kind = hydra.utils.get_object(target) if target else None
+        kind = getattr(start, "func", None)
         if not (inspect.isclass(kind) and issubclass(kind, pl.Callback)):
             raise ValueError(
                 f"callbacks.{name} must name a class derived from rdm_solo.lightning.pl.Callback "
-                f"as its _target_, got {target!r}."
+                f"as its _target_, got {node.get('_target_')!r}."
             )
         wanted = inspect.signature(kind).parameters
         try:
@@ -226,7 +223,7 @@ def _trainer(cfg: DictConfig, processes: int, folder: Path, callbacks: Sequence[
     from rdm_solo.lightning import pl
     from rdm_solo.train import derived_values
 
-    options: dict[str, Any] = OmegaConf.to_container(cfg.trainer, resolve=True)  # type: ignore[assignment]
+    options: dict[str, Any] = OmegaConf.to_container(cfg.trainer, resolve=True)
     if options["accelerator"] == "auto":  # Lightning would take Apple's, which has no float64
         options["accelerator"] = "cpu" if derived_values.on_cpu(cfg.trainer) else "gpu"
     if options["sync_batchnorm"] is None:
