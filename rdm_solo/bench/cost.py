@@ -20,7 +20,7 @@ from rdm_solo.methods.solo_learn import complete
 CONTESTANTS = [
     (described.name, name)
     for described in METHODS.values()
-    for name in (shipped_filters() if described.takes_filter else [""])
+    for name in ([""] if described.no_filter else shipped_filters())
 ]
 REFERENCE = CONTESTANTS[0]  # SimSiam with its own predictor
 

@@ -120,7 +120,7 @@ class _WithPredictor(Observer):
     def __init__(self, module: Any) -> None:
         super().__init__(module)
         momentum = hasattr(module, "momentum_projector")
-        alike = (known for known in METHODS.values() if known.predictor)
+        alike = (known for known in METHODS.values() if known.asymmetry == "predictor")
         self.m = next(known.paper_m for known in alike if known.momentum == momentum)
 
     def _register(self) -> None:

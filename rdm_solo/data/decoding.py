@@ -21,9 +21,8 @@ from torch.utils.data import Dataset as MapDataset
 from rdm_solo.data.images import DataError, Files, Reading
 from rdm_solo.data.views import Views
 
-TRIES = (
-    100  # an image and its neighbours that are tried, one after the other, until one is readable
-)
+# An image and its neighbours that are tried, one after the other, until one is readable.
+TRIES = 100
 
 # A large JPEG is decoded at half, a quarter or an eighth of its size where the sides of every crop
 # still have this many pixels for each pixel of its view.

@@ -24,13 +24,13 @@ def build(cfg: DictConfig) -> Any:
     solo_learn.check_backbone(cfg.backbone.name)
     _check_sizes(cfg.method.kwargs)
     optimizers.check_kwargs(cfg.optimizer)
-    if chosen.absent and described.takes_filter:
+    if chosen.absent and not described.no_filter:
         raise ValueError(
             f"filter=none: method={described.name} needs one; filter=identity puts nothing in its "
             "place, filter=learnable its own predictor."
         )
-    if not chosen.absent and not described.takes_filter:
-        others = " or ".join(f"method={m.name}" for m in METHODS.values() if m.takes_filter)
+    if not chosen.absent and described.no_filter:
+        others = " or ".join(f"method={m.name}" for m in METHODS.values() if not m.no_filter)
         raise ValueError(
             f"filter={chosen.name}: method={described.name} has no place for one, since "
             f"{described.no_filter}; leave filter out, or choose {others}."

@@ -56,15 +56,6 @@ class Method:
         """Whether both branches are one output."""
         return not self.asymmetry and not self.momentum
 
-    @property
-    def predictor(self) -> bool:
-        """Whether it has a predictor, whose place a filter can take."""
-        return self.asymmetry == "predictor"
-
-    @property
-    def takes_filter(self) -> bool:
-        return not self.no_filter
-
 
 _TWO_EQUAL_BRANCHES = "its two branches are alike, which is its point"
 
@@ -219,11 +210,6 @@ class ChosenFilter:
     @property
     def logarithmic(self) -> bool:
         return self.function in FORMULAS and not self.power
-
-    @property
-    def increasing(self) -> bool:
-        """Whether its function grows with sigma, whatever else is chosen."""
-        return self.function in INCREASING
 
     @property
     def label(self) -> str:

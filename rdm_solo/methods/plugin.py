@@ -70,4 +70,10 @@ METHODS = {"rdm_simsiam": RDMSimSiam, "rdm_byol": RDMBYOL, "symsimsiam": SymSimS
 
 def register() -> None:
     """Add ``rdm_simsiam``, ``rdm_byol`` and ``symsimsiam`` to solo-learn's own methods."""
-    solo_learn.register(METHODS)
+    if not solo_learn.CURRENT:
+        raise ImportError(
+            f"solo-learn {solo_learn.version()} builds methods from command-line arguments, which "
+            "know no filters; register_methods() needs its current main: put a checkout on "
+            "PYTHONPATH, or use python -m rdm_solo.train, which runs on both."
+        )
+    solo_learn.TABLE.update(METHODS)

@@ -43,8 +43,6 @@ SCALARS = {
 }
 # Of the online classifier: meaningless without labels.
 OF_LABELS = {name for name in SCALARS.values() if "acc" in name or "classifier" in name}
-
-
 # Of no other use than to be charted.
 FOR_LOGGERS = set(SCALARS.values()) - {"train/loss", "val/acc1"}
 
@@ -83,7 +81,7 @@ def _import_solo() -> types.ModuleType:
 
 
 timm = _import_timm()
-_methods = _import_solo()
+TABLE = _import_solo().METHODS  # from which its entry points choose a method by name
 _base = sys.modules["solo.methods.base"]
 
 GENERATION = "current" if CURRENT else "legacy"
@@ -93,7 +91,6 @@ MULTI_CROP = [name for name, described in METHODS.items() if GENERATION in descr
 
 # Backbones that solo-learn lacks.
 OWN_BACKBONES: dict[str, Callable[..., Any]] = {"small_resnet": SmallResNet}
-OWN_ARGUMENTS = ("in_channels", "width")
 _KNOWN = "_BACKBONES" if CURRENT else "_SUPPORTED_ENCODERS"
 SOLO_BACKBONES = tuple(getattr(_base.BaseMethod, _KNOWN))
 BACKBONES = (*OWN_BACKBONES, *SOLO_BACKBONES)
@@ -202,7 +199,7 @@ def adapted(name: str) -> Any:
 
 def original(name: str) -> Any:
     """solo-learn's own class of a method, as it is."""
-    return _methods.METHODS[name]
+    return TABLE[name]
 
 
 def complete(model: Any) -> Any:
@@ -216,17 +213,6 @@ def complete(model: Any) -> Any:
 def augmentations() -> types.ModuleType:
     """The module in which solo-learn makes its own views and data sets."""
     return importlib.import_module(f"solo.{'data' if CURRENT else 'utils'}.pretrain_dataloader")
-
-
-def register(classes: dict[str, Any]) -> None:
-    """Add methods to solo-learn's own table, from which its entry points choose by name."""
-    if not CURRENT:
-        raise ImportError(
-            f"solo-learn {version()} builds methods from command-line arguments, which know no "
-            "filters; register_methods() needs its current main: put a checkout on PYTHONPATH, or "
-            "use python -m rdm_solo.train, which runs on both."
-        )
-    _methods.METHODS.update(classes)
 
 
 def check_backbone(name: str) -> None:
@@ -273,7 +259,7 @@ def _backbone_kwargs(
     name: str, stem: str, given: Mapping[str, Any], image_size: int
 ) -> dict[str, Any]:
     """The arguments of the backbone that is named; a recipe's may be those of another."""
-    foreign = () if name in OWN_BACKBONES else OWN_ARGUMENTS
+    foreign = () if name in OWN_BACKBONES else ("in_channels", "width")
     if not name.startswith("resnet"):
         foreign = (*foreign, "zero_init_residual")
     kwargs = {k: value for k, value in given.items() if value is not None and k not in foreign}

@@ -23,6 +23,9 @@ log = logging.getLogger("rdm_solo")
 # Classifiers behind a backbone; a backbone has none.
 HEADS = ("fc.", "head.", "classifier.")
 
+# By the number of blocks in each stage, and whether these are bottlenecks.
+RESNETS = {(2, 2, 2, 2, False): "resnet18", (3, 4, 6, 3, True): "resnet50"}
+
 # What pickles call to make a tensor. Storages are torch.load's own concern.
 TENSOR_PARTS = (
     ("collections", "OrderedDict"),
@@ -114,12 +117,7 @@ def guess(state: Mapping[str, Tensor]) -> Spec | None:
         len({name.split(".")[1] for name in state if name.startswith(f"layer{i}.")})
         for i in range(1, 5)
     ]
-    bottlenecks = "layer1.0.conv3.weight" in state
-    name = None
-    if depth == [2, 2, 2, 2] and not bottlenecks:
-        name = "resnet18"
-    elif depth == [3, 4, 6, 3] and bottlenecks:
-        name = "resnet50"
+    name = RESNETS.get((*depth, "layer1.0.conv3.weight" in state))
     if name is None or "conv1.weight" not in state:
         return None
     stem = {3: "small", 7: "imagenet"}.get(state["conv1.weight"].shape[-1])

@@ -151,7 +151,7 @@ def drawn_in_symmetric(everything: Sequence[Group]) -> list[Group]:
         group
         for group in everything
         if group.first.chosen_filter.own
-        and group.first.described.predictor
+        and group.first.described.asymmetry == "predictor"
         and not group.first.described.momentum
     ]
     return own + chosen

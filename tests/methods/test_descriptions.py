@@ -37,7 +37,7 @@ def test_the_config_group_and_the_descriptions_have_the_same_methods():
         assert ("momentum" in cfg.method) is described.momentum
         no_filter = [{"override /filter": "none"}] if "defaults" in cfg else None
         assert (cfg.get("defaults") == no_filter) or no_filter is None
-        assert ("defaults" in cfg) is not described.takes_filter
+        assert ("defaults" in cfg) is bool(described.no_filter)
 
 
 def test_described_functions_are_the_registered_ones():
@@ -51,7 +51,7 @@ def test_described_functions_are_the_registered_ones():
 def test_what_follows_from_a_description():
     symmetric = {name for name, described in METHODS.items() if described.symmetric}
     assert symmetric >= {"symsimsiam", "vanilla"}
-    assert {name for name, m in METHODS.items() if m.takes_filter} >= {"simsiam", "byol"}
+    assert {name for name, m in METHODS.items() if not m.no_filter} >= {"simsiam", "byol"}
     assert {name for name, m in METHODS.items() if m.softmax} >= {"swav", "dino"}
     with pytest.raises(ValueError, match="did you mean 'byol'"):
         method("boyl")
