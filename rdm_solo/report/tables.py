@@ -4,7 +4,6 @@ import shlex
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -82,24 +81,20 @@ def commands(group: Group) -> list[str]:
     """The commands that repeat the group's runs; seeds that differ alone are one multirun."""
     found: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for run in group.runs:
-        overrides = _overrides(run.folder)
-        if overrides is not None:
-            seedless = (o for o in overrides if not o.startswith(("seed=", "+seed=", "++seed=")))
-            found[tuple(seedless)].append(str(run.seed))
+        try:
+            overrides = OmegaConf.to_container(OmegaConf.load(run.folder / OVERRIDES))
+        except Exception:  # none kept, or not readable: the command is not known
+            continue
+        if isinstance(overrides, list):  # an empty file is a mapping
+            typed = map(str, overrides)
+            rest = (word for word in typed if not word.startswith(("seed=", "+seed=", "++seed=")))
+            found[tuple(rest)].append(str(run.seed))
     lines = []
-    for rest, seeds in found.items():
+    for seedless, seeds in found.items():
         sweep = ["-m"] if len(seeds) > 1 else []
-        words = [*sweep, *rest, f"seed={','.join(sorted(seeds, key=int))}"]
+        words = [*sweep, *seedless, f"seed={','.join(sorted(seeds, key=int))}"]
         lines.append(shlex.join(["python", "-m", "rdm_solo.train", *words]))
     return lines
-
-
-def _overrides(folder: Path) -> list[str] | None:
-    try:
-        found = OmegaConf.to_container(OmegaConf.load(folder / OVERRIDES))
-    except Exception:  # none kept, or not readable: the command is not known
-        return None
-    return [str(word) for word in found] if isinstance(found, list) else None
 
 
 def last_values(groups: Sequence[Group]) -> list[Table]:
