@@ -34,8 +34,7 @@ class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
     def __init__(self, every_n_epochs: int = 10, title: str = "") -> None:
         self.every_n_epochs, self.title = every_n_epochs, title
         self._diagnostics: Diagnostics | None = None
-        self._last_drawn = 0  # epoch, counted from 1
-        self._drawn_epochs: dict[int, Mapping[str, np.ndarray]] = {}
+        self._drawn_epochs: dict[int, Mapping[str, np.ndarray]] = {}  # counted from 1
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The charts of a run that goes on begin with the epochs before."""
@@ -44,16 +43,15 @@ class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
         if self._diagnostics is not None:
             past, _ = spectra_files.read_epochs(self._diagnostics.folder)
             self._drawn_epochs = {e: past[e] for e in past if (e - 1) % self.every_n_epochs == 0}
-            self._last_drawn = max(self._drawn_epochs, default=0)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if self._diagnostics is None or self._diagnostics.latest is None:
             return
         epoch = trainer.current_epoch + 1
-        due = (epoch - 1) // self.every_n_epochs > (self._last_drawn - 1) // self.every_n_epochs
+        last_drawn = max(self._drawn_epochs, default=0)
+        due = (epoch - 1) // self.every_n_epochs > (last_drawn - 1) // self.every_n_epochs
         if not (due or ends(trainer)):
             return
-        self._last_drawn = epoch
         try:
             self._draw(trainer, self._diagnostics.latest, epoch)
         except Exception as error:  # a run does not end for a picture

@@ -57,14 +57,10 @@ STYLE: Any = {  # matplotlib 3.11 types every key; 3.9 none
     "axes.grid": True,
     "axes.axisbelow": True,
     "axes.titlelocation": "left",
-    "grid.alpha": 0.25,
-    "grid.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "figure.dpi": 100,
-    "savefig.dpi": 150,
     "pdf.fonttype": 42,  # TrueType, as journals ask; Type 3 cannot be searched
-    "ps.fonttype": 42,
 }
 
 # Wraps a function that draws: text takes its size when it is made, not when it is shown.
