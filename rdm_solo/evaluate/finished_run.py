@@ -68,12 +68,8 @@ def checkpoint_of(folder: Path) -> Path:
     return path
 
 
-def load(run: Run, device: str = "cpu", batch_size: int | None = None) -> FinishedRun:
-    """The run's model and views on that device; ValueError, in one sentence, where that fails.
-
-    ``batch_size`` is the run's own by default. Another one changes batch norm, spectral filters
-    and Sinkhorn with it.
-    """
+def load(run: Run, device: str = "cpu") -> FinishedRun:
+    """The run's model and views on that device; ValueError, in one sentence, where that fails."""
     home = choose_device(device)
     path = checkpoint_of(run.folder)
     dataset = instantiate(run.config.dataset.source)
@@ -100,7 +96,7 @@ def load(run: Run, device: str = "cpu", batch_size: int | None = None) -> Finish
         spectral.set_epoch(epoch)
     model.to(home).train().requires_grad_(False)
 
-    wanted = batch_size or run.summary.get("derived", {}).get("filter_batch", full.batch_size)
+    wanted = run.summary.get("derived", {}).get("filter_batch", full.batch_size)
     batches = loader(
         dataset,
         "train",

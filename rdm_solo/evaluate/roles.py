@@ -41,9 +41,7 @@ from rdm_solo.runs import roles_file
 from rdm_solo.runs.roles_file import Roles
 
 
-def measure(
-    folder: Path, rows: int = 4096, device: str = "cpu", batch_size: int | None = None
-) -> Roles:
+def measure(folder: Path, rows: int = 4096, device: str = "cpu") -> Roles:
     """The curves of the run in that folder, from ``roles.json`` where that is of its checkpoint.
 
     ``rows`` view rows go through the model, rounded up to whole batches of the run's size. Take
@@ -63,13 +61,12 @@ def measure(
     key = {
         "checkpoint": [state.st_mtime_ns, state.st_size],
         "rows": rows,
-        "batch_size": batch_size,
         "seed": run.seed,
     }
     known = roles_file.read(folder, key)
     if known is not None:
         return known
-    finished = finished_run.load(run, device, batch_size)
+    finished = finished_run.load(run, device)
     with torch.no_grad():
         curves = MEASURES[run.described.asymmetry](finished, rows)
     found = Roles(
