@@ -97,7 +97,7 @@ class TestCommand:
         after = seen.rpartition("all pictures on one page")[2]
         (row,) = [line for line in after.splitlines() if line.startswith("SimSiam, h(σ) = σ^-0.5")]
         assert row.split()[4] == "2"  # seeds
-        assert len(re.findall(r"\d±\d", row)) == 6
+        assert len(re.findall(r"\d ± \d", row)) == 6
         (failed,) = [line for line in after.splitlines() if line.startswith("failed: ")]
         names, _, reason = failed.removeprefix("failed: ").partition(": ")
         assert [name[0] for name in names.split(", ")] == ["0", "1"]
@@ -162,14 +162,15 @@ class TestSweep:
             sweep.SweepTable().on_multirun_end(config)
         assert left.value.code == 1
         _, head, first, second, fails, *_ = capsys.readouterr().out.splitlines()
-        assert head.split() == ["n", "kNN", "online", "target", "gap", "variance", "seconds"]
+        assert head.split()[:6] == ["setting", "n", "kNN", "online", "target", "gap"]
+        assert head.split()[6:] == ["variance", "seconds"]
         accuracies = [
             json.loads((tmp_path / f"{n}_x" / "summary.json").read_text())["last"]["val/knn_acc1"]
             for n in (0, 1)
         ]
         mean, deviation = sum(accuracies) / 2, abs(accuracies[0] - accuracies[1]) / math.sqrt(2)
         assert "(lr=0.5)" in first
-        assert f" 2  {mean:.2f}±{deviation:.2f} " in first
+        assert f" 2  {mean:.2f} ± {deviation:.2f} " in first
         assert "±" not in second
         assert second.endswith("! complete collapse")
         assert fails == "failed: 3_x: RuntimeError: no room"
