@@ -25,18 +25,21 @@ DRAWINGS = (
     Drawing(
         "effective_rank",
         "1. Effective rank of both branches over training (the paper's Figures 1 and 7)",
-        "The effective rank counts the directions that the outputs use: 1 if all outputs lie on "
-        "one line (a collapse), k if they use all dimensions equally. Where the target lies above "
-        "the online branch there is a rank difference, which according to the paper prevents "
-        "collapse. Ranks usually fall in the first epochs; Theorem 4 says why they rise.",
+        "The effective rank counts the directions that the outputs use: the exponential of the "
+        "entropy of the correlation matrix's normalised eigenvalues, 1 if all outputs lie on one "
+        "line, k if they use all dimensions equally. Where the target lies above the online branch "
+        "there is a rank difference, which according to the paper prevents collapse. Ranks usually "
+        "fall in the first epochs; Theorem 4 describes, under its conditions, why they rise again. "
+        "Lines that fall to 1 are a collapse.",
         ("erank/target", "erank/online"),
     ),
     Drawing(
         "symmetric",
         "2. Symmetric against asymmetric (the paper's Figure 2)",
-        "Without a predictor, a filter or a stop-gradient both branches are the same, and nothing "
-        "raises the rank. Centring (SymSimSiam) keeps the variance high. Where eigenvalues drop "
-        "fast, the outputs use few directions, whether the variance is high or low.",
+        "Without a predictor, a filter or a stop-gradient both branches are the same: their "
+        "eigenvalues coincide and nothing raises the rank. Centring (SymSimSiam) keeps the "
+        "variance high, which the loss of a vanilla network does not. Where eigenvalues drop fast, "
+        "the outputs use few directions, whether the variance is high or low.",
         ("feature/variance", "erank/projection"),
         drawn_in_symmetric,
     ),
@@ -58,11 +61,12 @@ DRAWINGS = (
     Drawing(
         "spectra",
         "4. Eigenvalues of both branches and the filter curve (the paper's Figures 4 and 8)",
-        "Against the index i: the eigenvalues; the branch with the higher tail uses more "
-        "directions. Against the target's eigenvalue: the filter between the branches, "
-        "g = √(λ_p/λ_z). A curve that rises to the right is low-pass: large eigenvalues pass, "
-        "small ones are damped. The line pairs sorted eigenvalues; the crosses follow the target's "
-        "own eigenvectors.",
+        "Against the index i: the eigenvalues in descending order on a log axis; the branch with "
+        "the higher tail uses more directions. Against the target's eigenvalue: the filter between "
+        "the branches, g = √(λ_p/λ_z). A curve that rises to the right is low-pass: large "
+        "eigenvalues pass, small ones are damped. The line pairs sorted eigenvalues and rises "
+        "wherever the target's spectrum is flatter, whatever its directions; the crosses follow "
+        "the target's own eigenvectors and are the stricter test.",
         ("filter/monotonicity", "filter/monotonicity_directional"),
     ),
     Drawing(
@@ -96,7 +100,8 @@ DRAWINGS = (
 
 PREDICTION = (
     "Theorem 4 alone, iterated from the first measured spectrum, beside the measured ranks: it "
-    "uses the filter between the branches and ω, and nothing of data, network or optimiser."
+    "moves each eigenvalue by the filter between the branches and by ω, and uses nothing of data, "
+    "network or optimiser."
 )
 
 ROLES = (
