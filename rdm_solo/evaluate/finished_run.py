@@ -20,7 +20,6 @@ from rdm_solo import methods
 from rdm_solo.cli.third_party import silence_notices
 from rdm_solo.data.loaders import Loader, loader
 from rdm_solo.evaluate.features import choose_device
-from rdm_solo.methods import solo_learn
 from rdm_solo.runs.files import CHECKPOINT
 from rdm_solo.runs.folder import Run
 from rdm_solo.train import derived_values
@@ -70,6 +69,9 @@ def checkpoint_of(folder: Path) -> Path:
 
 def load(run: Run, device: str = "cpu") -> FinishedRun:
     """The run's model and views on that device; ValueError, in one sentence, where that fails."""
+    # Takes seconds to import, and a page without this figure does without solo-learn.
+    from rdm_solo.methods import solo_learn
+
     home = choose_device(device)
     path = checkpoint_of(run.folder)
     dataset = instantiate(run.config.dataset.source)
