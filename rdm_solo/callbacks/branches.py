@@ -25,7 +25,7 @@ class Outputs(NamedTuple):
 
 
 class Observer:
-    """Records the outputs of a module's branches in the steps that it is told to.
+    """Records the outputs of a module's branches in a step that `record_next_step` announced.
 
     This one records what ``training_step`` returns; those below register hooks as well.
 

@@ -36,7 +36,7 @@ class CollapseWatch(pl.Callback):
     ) -> None:
         self.advise, self.stop = advise, stop
         self.bounds = Bounds(variance, erank, gap_epochs, warmup_epochs)
-        self.readings: list[MeasuredEpoch] = []
+        self.measured: list[MeasuredEpoch] = []
         self.warnings: list[dict[str, Any]] = []
         self.stopped: str | None = None
 
@@ -44,61 +44,60 @@ class CollapseWatch(pl.Callback):
         return {
             "format": 2,
             "warnings": self.warnings,
-            "readings": [asdict(r) for r in self.readings],
+            "readings": [asdict(epoch) for epoch in self.measured],
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         shift = "format" not in state_dict  # epochs counted from 0
-        self.warnings, self.readings = (
+        self.warnings, measured = (
             [{**entry, "epoch": entry["epoch"] + shift} for entry in state_dict.get(name, [])]
             for name in ("warnings", "readings")
         )
-        self.readings = [MeasuredEpoch(**reading) for reading in self.readings]
+        self.measured = [MeasuredEpoch(**epoch) for epoch in measured]
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        reading = _read(trainer)
-        if reading is None:
+        latest = _read(trainer)
+        if latest is None:
             return
-        self.readings = [*self.readings, reading][
-            -max(collapse.IN_A_ROW, self.bounds.gap_epochs or 0) :
-        ]
+        judged = max(collapse.IN_A_ROW, self.bounds.gap_epochs or 0)
+        self.measured = [*self.measured, latest][-judged:]
         warned = {warning["kind"] for warning in self.warnings}
-        kinds = collapse.kinds_of_collapse(self.readings, self.bounds)
+        kinds = collapse.kinds_of_collapse(self.measured, self.bounds)
         new = trainer.strategy.broadcast([kind for kind in kinds if kind not in warned])
         for kind in new:
-            why = self.advise(kind, epoch=reading.epoch - 1)
-            text = f"{_facts(kind, reading, self.bounds)} {why}"
-            self.warnings.append({"kind": kind, "epoch": reading.epoch, "text": text})
+            why = self.advise(kind, epoch=latest.epoch - 1)
+            text = f"{_facts(kind, latest, self.bounds)} {why}"
+            self.warnings.append({"kind": kind, "epoch": latest.epoch, "text": text})
             if trainer.is_global_zero:
                 log.warning(f"warning: {text}")
         if new and self.stop and not ends(trainer):
-            self.stopped = f"watch.stop: {new[0]} in epoch {reading.epoch}"
+            self.stopped = f"watch.stop: {new[0]} in epoch {latest.epoch}"
             trainer.should_stop = True
             if trainer.is_global_zero:
                 log.warning(f"the run ends here, since watch.stop=true ({new[0]})")
 
 
-def _facts(kind: str, reading: MeasuredEpoch, bounds: Bounds) -> str:
-    epoch, k = f"epoch {reading.epoch}", reading.dimensions
+def _facts(kind: str, latest: MeasuredEpoch, bounds: Bounds) -> str:
+    epoch, k = f"epoch {latest.epoch}", latest.dimensions
     if kind == collapse.COMPLETE:
         return (
             f"complete collapse in {epoch}: all images get nearly the same output (variance "
-            f"{reading.variance:.2g} of at most 1; watch.variance={bounds.variance:g})."
+            f"{latest.variance:.2g} of at most 1; watch.variance={bounds.variance:g})."
         )
     if kind == collapse.DIMENSIONAL:
         return (
-            f"dimensional collapse in {epoch}: the outputs span {reading.erank:.1f} of {k} "
+            f"dimensional collapse in {epoch}: the outputs span {latest.erank:.1f} of {k} "
             f"directions (bound {bounds.directions(k):.1f}; watch.erank={bounds.erank:g})."
         )
     return (
         f"negative gap in {epoch}: for {bounds.gap_epochs} measured epochs in a row the target's "
-        f"effective rank has been below the online one's, by {-math.expm1(reading.gap):.1%} now, "
+        f"effective rank has been below the online one's, by {-math.expm1(latest.gap):.1%} now, "
         "where it should lead."
     )
 
 
 def _read(trainer: Any) -> MeasuredEpoch | None:
-    """This epoch's reading; None where nothing, or nothing finite, was measured."""
+    """What this epoch measured; None where nothing, or nothing finite, was measured."""
     metrics = trainer.callback_metrics
     diagnostics = Diagnostics.of(trainer)
     names = ("feature/variance", "erank/projection", "erank/online", "erank/target")

@@ -1,4 +1,4 @@
-"""What a run's loggers are told about it."""
+"""Describes a run for its loggers: name, group, hyperparameters, config."""
 
 from pathlib import Path
 from typing import Any

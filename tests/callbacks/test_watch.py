@@ -179,7 +179,7 @@ class TestRun:
         parts = train.build(cfg, tmp_path)
         parts.trainer.fit(parts.model, datamodule=parts.data)
         (watch,) = (c for c in parts.trainer.callbacks if isinstance(c, CollapseWatch))
-        assert [reading.dimensions for reading in watch.readings] == [16]
+        assert [epoch.dimensions for epoch in watch.measured] == [16]
 
     def test_switched_off_it_says_nothing(self, tmp_path, caplog):
         off = ["watch.gap_epochs=null", "watch.variance=0", "watch.erank=null", "max_epochs=2"]
