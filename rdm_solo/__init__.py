@@ -8,6 +8,6 @@ def register_methods() -> None:
 
     Its entry points then run them from its own YAML files. Needs solo-learn's current main.
     """
-    from rdm_solo.methods.plugin import register
+    from rdm_solo.methods import plugin, solo_learn
 
-    register()
+    solo_learn.register(plugin.METHODS)

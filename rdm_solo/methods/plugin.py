@@ -66,14 +66,3 @@ class SymSimSiam(_FromSoloConfig, symmetric.Symmetric, solo_learn.original("base
 
 
 METHODS = {"rdm_simsiam": RDMSimSiam, "rdm_byol": RDMBYOL, "symsimsiam": SymSimSiam}
-
-
-def register() -> None:
-    """Add ``rdm_simsiam``, ``rdm_byol`` and ``symsimsiam`` to solo-learn's own methods."""
-    if not solo_learn.CURRENT:
-        raise ImportError(
-            f"solo-learn {solo_learn.version()} builds methods from command-line arguments, which "
-            "know no filters; register_methods() needs its current main: put a checkout on "
-            "PYTHONPATH, or use python -m rdm_solo.train, which runs on both."
-        )
-    solo_learn.TABLE.update(METHODS)

@@ -202,6 +202,17 @@ def original(name: str) -> Any:
     return TABLE[name]
 
 
+def register(methods: Mapping[str, Any]) -> None:
+    """Add methods to those that solo-learn's own entry points choose from."""
+    if not CURRENT:
+        raise ImportError(
+            f"solo-learn {version()} builds methods from command-line arguments, which know no "
+            "filters; register_methods() needs its current main: put a checkout on PYTHONPATH, or "
+            "use python -m rdm_solo.train, which runs on both."
+        )
+    TABLE.update(methods)
+
+
 def complete(model: Any) -> Any:
     """The model with what solo-learn adds when training starts: SwAV's Sinkhorn (``model.sk``)."""
     if hasattr(model, "sk_iters"):

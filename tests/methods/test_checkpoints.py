@@ -70,7 +70,8 @@ def test_a_checkpoint_of_solo_learns_own_class(method, tmp_path):
     # As Lightning writes it, and with what solo-learn's schedulers and entry points leave in it.
     trainer = pl.Trainer(logger=False, accelerator="cpu", barebones=True)
     trainer.strategy.connect(model)
-    saved = trainer._checkpoint_connector.dump_checkpoint(weights_only=True)
+    trainer.save_checkpoint(tmp_path / "solo.ckpt", weights_only=True)
+    saved = torch.load(tmp_path / "solo.ckpt", weights_only=True)
     saved["epoch"], saved["global_step"] = 7, 56
     saved["hyper_parameters"] = OmegaConf.create({"backbone": {"name": "resnet18"}})
     saved["datamodule_hyper_parameters"] = pl.utilities.parsing.AttributeDict(batch_size=2)
