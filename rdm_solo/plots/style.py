@@ -182,9 +182,14 @@ def marked(points: int) -> int:
 
 
 def epoch_axis(axes: Axes) -> None:
-    """Epochs on the x axis, whole numbers alone."""
+    """Epochs on the x axis: whole numbers, from 1."""
     axes.set_xlabel("epoch")
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
+    axes.xaxis.set_major_locator(_FromOne(nbins=5, integer=True, min_n_ticks=1))
+
+
+class _FromOne(MaxNLocator):
+    def tick_values(self, vmin: float, vmax: float) -> Any:
+        return np.unique(np.maximum(super().tick_values(vmin, vmax), 1))
 
 
 def log_axis(axis: Axis) -> None:

@@ -600,6 +600,15 @@ class TestStyle:
         markers = line.findall(".//{http://www.w3.org/2000/svg}use")
         assert least <= len(markers) <= most
 
+    @pytest.mark.parametrize("epochs", [1, 2, 5, 12, 30, 400, 1000])
+    def test_epochs_are_counted_from_1(self, epochs):
+        (axes,) = plots.effective_rank([run(epochs=epochs)]).axes
+        left, right = axes.get_xlim()
+        shown = [tick for tick in axes.get_xticks() if left <= tick <= right]
+        assert shown[0] == 1
+        assert all(tick == int(tick) for tick in shown)
+        assert min(epochs, 4) <= len(shown) <= 6
+
     def test_panels_keep_their_size_under_long_titles(self):
         short, long = run("simsiam", "identity"), run("simsiam", LONG)
         heights = [
