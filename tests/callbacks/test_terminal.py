@@ -110,8 +110,9 @@ class TestCommand:
 
     def test_runs_of_two_processes_in_a_log_end_together(self, tmp_path):
         """No terminal: a line an epoch, from one process; nothing that anybody else has to say. The
-        first and the third run are stopped by their watch, the second diverges on both processes;
-        no job of the sweep takes itself for a process of the one before.
+        first run diverges on both processes, the second is stopped by its watch and does not take
+        itself for a process of the first. Lightning starts the second process by the name of the
+        module that runs, which is not rdm_solo.train here.
 
         That gradients equal one process's is in test_distributed; batch norm, which sees a
         process's rows alone on a CPU, keeps whole runs from being compared.
@@ -120,25 +121,23 @@ class TestCommand:
         options += [*SMALL, "filter=target_pow", "p=0.5", "max_epochs=3"]
         options += ["trainer=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "batch_size=8"]
         options += ["watch.gap_epochs=1", "watch.stop=true"]
-        options += ["optimizer.name=adam", "optimizer.lr=0.001,1e30,0.002"]
-        out = command("rdm_solo.train", "-m", *options, cwd=tmp_path, PYTHONWARNINGS="")
+        options += ["optimizer.name=adam", "optimizer.lr=1e30,0.001"]
+        out = command("rdm_solo", "train", "-m", *options, cwd=tmp_path, PYTHONWARNINGS="")
         assert out.returncode == 1, (out.stdout + out.stderr)[-3000:]
-        assert out.stdout.count("failed: 1_simsiam_target_pow_p=0.5: ") == 1
-        assert out.stdout.count("global batch 16 = 8 x 2 process(es)") == 3
-        summaries = sorted(tmp_path.rglob("summary.json"))
-        assert [path.parent.name[0] for path in summaries] == ["0", "2"]
-        for path in summaries:
-            found = json.loads(path.read_text())
-            assert found["processes"] == 2
-            assert found["stopped"] == "watch.stop: negative gap in epoch 1"
-            assert found["derived"]["global_batch"] == 16
-            assert spectra_files.read(path.parent)[0]["rows"][0] == 128
-            assert found["last"].pop("erank/logits") is None  # no softmax
-            assert all(math.isfinite(value) for value in found["last"].values())
-        lines = [line for line in out.stdout.splitlines() if line.startswith("epoch 1/3: ")]
+        assert out.stdout.count("failed: 0_simsiam_target_pow_p=0.5: ") == 1
+        assert out.stdout.count("global batch 16 = 8 x 2 process(es)") == 2
+        (path,) = tmp_path.rglob("summary.json")
+        assert path.parent.name[0] == "1"
+        found = json.loads(path.read_text())
+        assert found["processes"] == 2
+        assert found["stopped"] == "watch.stop: negative gap in epoch 1"
+        assert found["derived"]["global_batch"] == 16
+        assert spectra_files.read(path.parent)[0]["rows"][0] == 128
+        assert found["last"].pop("erank/logits") is None  # no softmax
+        assert all(math.isfinite(value) for value in found["last"].values())
+        (line,) = [line for line in out.stdout.splitlines() if line.startswith("epoch 1/3: ")]
         values = r"loss -?\d\.\d+, erank online \d+\.\d target \d+\.\d gap -\d+\.\d, kNN \d+\.\d, "
-        assert len(lines) == 2
-        assert all(re.fullmatch(rf"epoch 1/3: {values}acc \d+\.\d, \d+\.\d s", ln) for ln in lines)
+        assert re.fullmatch(rf"epoch 1/3: {values}acc \d+\.\d, \d+\.\d s", line)
         assert "\r" not in out.stdout + out.stderr
         assert re.fullmatch("error: all .*training has diverged[^\n]*\n", out.stderr)
         assert "Initializing distributed" not in out.stdout

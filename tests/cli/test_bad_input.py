@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import command
 from omegaconf import OmegaConf
 from support.small_runs import SMALL
 
@@ -277,14 +276,3 @@ def test_a_command_ends_with_one_sentence(arguments, monkeypatch, tmp_path, caps
         rdm_solo.__main__.main()
     assert left.value.code == 2
     assert "error: " in capsys.readouterr().err.strip().splitlines()[-1]
-
-
-@pytest.mark.process
-def test_the_console_scripts_way_trains_on_two_processes(tmp_path):
-    """Lightning starts the second process by the name of the module that runs."""
-    two = ["trainer=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "batch_size=8"]
-    small = [option for option in SMALL if not option.startswith("batch_size")]
-    done = command("rdm_solo", "train", *small, *two, "max_epochs=1", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-2000:]
-    (summary,) = tmp_path.rglob("summary.json")
-    assert '"processes": 2' in summary.read_text()

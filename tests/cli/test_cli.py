@@ -137,13 +137,10 @@ class TestCommand:
 @pytest.mark.parametrize(
     "path", ["a=b", "a,b", "it's", 'a "b"', "p=-0.5,q='1'", "a\\", "a\\'b", "a b", "[a]", "{a: b}"]
 )
-@pytest.mark.parametrize("name", ["dataset.root", "resume", "hydra.run.dir"])
-def test_paths_with_signs_arrive_as_they_were_typed(path, name, typed, tmp_path):
-    (cfg,) = typed(f"{name}={path}", "dataset=cifar10")
-    if name == "hydra.run.dir":
-        assert typed.folder == tmp_path / path
-    else:
-        assert {"dataset.root": cfg.dataset.root, "resume": cfg.resume}[name] == path
+def test_paths_with_signs_arrive_as_they_were_typed(path, typed, tmp_path):
+    names = ("dataset.root", "resume", "hydra.run.dir")
+    (cfg,) = typed(*(f"{name}={path}" for name in names), "dataset=cifar10")
+    assert (cfg.dataset.root, cfg.resume, typed.folder) == (path, path, tmp_path / path)
 
 
 def test_a_sweep_over_paths_is_parted_by_commas(typed, tmp_path):

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 import torchvision
-from conftest import command
 from safetensors import safe_open
 from safetensors.torch import load_file
 from support.backbones import load
@@ -135,10 +134,9 @@ def test_refusals_are_sentences(small, tmp_path, capsys):
         configure("export", "runs=x")
 
 
-@pytest.mark.process
-def test_the_command_as_typed(small, tmp_path):
+def test_the_command_as_typed(typed, small, tmp_path):
     folder, _ = small
-    done = command("rdm_solo.export", f"run={folder}", "out=here", cwd=tmp_path)
+    done = typed("rdm_solo.export", f"run={folder}", "out=here", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in tmp_path.rglob("*")) == [
         "backbone.json",

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import command
 from omegaconf import OmegaConf
 from support import small_runs
 from support.backbones import load
@@ -374,10 +373,9 @@ class TestRefusals:
             features.choose_device("tpu")
 
 
-@pytest.mark.process
-def test_the_command_as_typed(finished):
-    typed = [f"run={finished.name}", "features=cached", "epochs=2"]
-    done = command("rdm_solo.linear", *typed, cwd=finished.parent)
+def test_the_command_as_typed(typed, finished):
+    arguments = [f"run={finished.name}", "features=cached", "epochs=2"]
+    done = typed("rdm_solo.linear", *arguments, cwd=finished.parent)
     assert done.returncode == 0, done.stderr
     (record,) = json.loads((finished / "linear.json").read_text())["cached"]
     assert f"top-1 {record['top1']:.2f} %" in done.stdout

@@ -192,9 +192,8 @@ def test_refusals_are_sentences(known, tmp_path, capsys):
         configure("filter=target_pwo")
 
 
-@pytest.mark.process
-def test_the_help_explains_each_option_and_its_default(tmp_path):
-    done = command("rdm_solo.preview", "--help", cwd=tmp_path)
+def test_the_help_explains_each_option_and_its_default(typed, tmp_path):
+    done = typed("rdm_solo.preview", "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     options = OmegaConf.load(cli.config_folder() / "preview.yaml")
     for name, value in options.items():
@@ -226,10 +225,9 @@ def test_the_help_does_not_wait_for_torch(tmp_path):
     assert done.stdout.rstrip().endswith("loaded False"), done.stderr
 
 
-@pytest.mark.process
-def test_the_command_as_typed(tmp_path):
+def test_the_command_as_typed(typed, tmp_path):
     arguments = ["filter=target_pow", "p=-0.5", "spectrum=1/i^2", "k=16", "steps=3"]
-    done = command("rdm_solo.preview", *arguments, cwd=tmp_path)
+    done = typed("rdm_solo.preview", *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("target_pow, p=-0.5: high-pass on the target branch")
     assert "glyph" not in done.stdout

@@ -20,7 +20,7 @@ from rdm_solo import train
 from rdm_solo.data import Pipeline, Views
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.backbones import SmallResNet
-from rdm_solo.train import checks, entry, resuming, threads
+from rdm_solo.train import checks, resuming, threads
 from rdm_solo.train.warm_ups import shorten_warm_ups
 
 TINY = ["backbone.kwargs.width=4", "trainer=cpu"]
@@ -131,10 +131,9 @@ def test_a_fast_dev_run_writes_no_checkpoint_and_promises_none(tmp_path, caplog)
     assert not (tmp_path / "checkpoints").exists()
 
 
-@pytest.mark.process
-def test_a_short_run_shortens_the_recipes_warm_up(tmp_path):
+def test_a_short_run_shortens_the_recipes_warm_up(typed, tmp_path):
     sweep = ["-m", "max_epochs=1,2", *TINY, "++trainer.limit_train_batches=2"]
-    out = command("rdm_solo.train", *sweep, "hydra.sweep.dir=s", cwd=tmp_path)
+    out = typed("rdm_solo.train", *sweep, "hydra.sweep.dir=s", cwd=tmp_path)
     assert out.returncode == 0, (out.stdout + out.stderr)[-3000:]
     for epochs, warm_up in ((1, 0.2), (2, 0.4)):
         line = f"max_epochs={epochs} in place of the recipe's 30: scheduler.warmup_epochs becomes"
@@ -165,7 +164,7 @@ def test_the_ranks_are_drawn_while_it_trains(tmp_path):
 
 
 @pytest.mark.process
-def test_ctrl_c_keeps_what_there_is_and_the_command_it_names_goes_on(tmp_path, monkeypatch, capsys):
+def test_ctrl_c_keeps_what_there_is_and_the_command_it_names_goes_on(typed, tmp_path):
     path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
     options = [*FIRST, *TINY, "max_epochs=400", "scheduler.warmup_epochs=0", "hydra.run.dir=run"]
     process = subprocess.Popen(
@@ -202,21 +201,18 @@ def test_ctrl_c_keeps_what_there_is_and_the_command_it_names_goes_on(tmp_path, m
         (["batch_size=1", "max_epochs=400"], "batch_size must be"),
     ):
         kept = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
-        monkeypatch.setattr(sys, "argv", [*arguments, *refused])
-        with pytest.raises(SystemExit) as left:
-            entry.main()
-        assert left.value.code == 2
-        assert says in capsys.readouterr().err
+        out = typed(*arguments, *refused, cwd=tmp_path)
+        assert out.returncode == 2
+        assert says in out.stderr
         assert kept == {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
-    out = command(*arguments, more, cwd=tmp_path, PYTHONWARNINGS="")
+    out = typed(*arguments, more, cwd=tmp_path)
     assert (out.returncode, out.stderr) == (0, ""), out.stdout[-2000:]
     assert rows(tmp_path / "run")[:-1] == before
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.process
-def test_a_sweep_whose_every_run_fails_gives_each_reason_once_and_promises_no_page(tmp_path):
-    out = command(
+def test_a_sweep_whose_every_run_fails_gives_each_reason_once_and_promises_no_page(typed, tmp_path):
+    out = typed(
         "rdm_solo.train", "-m", "filter=target_pow", "p=soft,hard", "seed=0,1", cwd=tmp_path
     )
     assert out.returncode == 1
