@@ -24,10 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MODULES = ("rdm_solo/filters", "rdm_solo/spectra", "rdm_solo/theory", "rdm_solo/data")
+WATCH = "rdm_solo/callbacks/collapse_watch.py"
+MODULES = ("rdm_solo/filters", "rdm_solo/spectra", "rdm_solo/theory", "rdm_solo/data", WATCH)
 COPIED = ("rdm_solo", "tests", "conf", "pyproject.toml", "setup.cfg", "paper", "README.md", "docs")
-# Modules whose tests stand in another room.
-TESTS = {"rdm_solo/spectra/collapse.py": ["tests/callbacks/test_watch.py"]}
+# Modules with tests in another room, or with one file of tests that is to run first.
+RULES_TESTS = ["tests/callbacks/test_watch.py"]
+TESTS = {"rdm_solo/spectra/collapse.py": RULES_TESTS, WATCH: RULES_TESTS}
 
 SWAPPED: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
     ast.Lt: (ast.LtE, ast.GtE),
