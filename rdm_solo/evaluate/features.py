@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from rdm_solo.data.loaders import Loader
 from rdm_solo.data.views import Pipeline, Views
+from rdm_solo.messages import check_choice
 
 PIECE = 512  # images in one pass through the backbone
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of ``device=auto``, ``cpu`` or ``cuda``."""
-    if name not in ("auto", "cpu", "cuda", "gpu"):
-        raise ValueError(f"device must be auto, cpu or cuda, got {name!r}.")
+    """The device of that name; ``gpu`` is ``cuda``."""
+    check_choice("device", name, ("auto", "cpu", "cuda", "gpu"))
     found = torch.cuda.is_available()
     if name in ("cuda", "gpu") and not found:
         raise ValueError(
@@ -32,7 +32,7 @@ def evaluation_views(cfg: DictConfig) -> Views:
     if crop_scale is None:
         crop_scale = own.crop_scale if own.crop_scale[0] > 0.5 else (0.08, 1.0)
     options: dict[str, Any] = {"jitter": 0.0, "grey": 0.0, "blur": 0.0, "solarize": 0.0}
-    options |= {"crop_scale": list(crop_scale), "flip": own.flip if flip is None else flip}
+    options |= {"crop_scale": crop_scale, "flip": own.flip if flip is None else flip}
     return Views([Pipeline(size=own.size, num_crops=1, **options)])
 
 

@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--rows", type=int, default=4096, help="views that go through each model (default: 4096)"
     )
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    parser.add_argument("--device", default="cpu", help="auto, cpu, cuda or gpu (default: cpu)")
     parser.add_argument(
         "--out",
         type=Path,

@@ -44,7 +44,7 @@ BAD = {
 }
 
 
-def readings(variance, erank, gap=0.3, **more):
+def epochs(variance, erank, gap=0.3, **more):
     pairs = enumerate(zip(variance, erank), start=1)
     return [MeasuredEpoch(epoch, v, e, 32, gap, **more) for epoch, (v, e) in pairs]
 
@@ -59,38 +59,38 @@ def warned(history, bounds) -> set[str]:
 class TestRules:
     @pytest.mark.parametrize("name", GOOD)
     def test_what_learns_is_left_alone(self, name):
-        assert warned(readings(*GOOD[name]), Bounds(warmup=3)) == set()
+        assert warned(epochs(*GOOD[name]), Bounds(warmup=3)) == set()
 
     @pytest.mark.parametrize(("name", "kind"), list(zip(BAD, [COMPLETE, DIMENSIONAL])))
     def test_what_collapses_is_named(self, name, kind):
-        history = readings(*BAD[name])
+        history = epochs(*BAD[name])
         assert warned(history, Bounds(warmup=3)) == {kind}
         off = {"variance": None} if kind == COMPLETE else {"erank": 0}
         assert warned(history, Bounds(warmup=3, **off)) == set()
 
     def test_the_warm_up_and_a_single_epoch_are_not_judged(self):
-        crash = readings([0.01] * 4, [1.0] * 4)
+        crash = epochs([0.01] * 4, [1.0] * 4)
         assert warned(crash, Bounds(warmup=3)) == set()
         assert warned(crash, Bounds(warmup=2)) == {COMPLETE}
-        assert warned(readings([0.05, 0.02], [9.0] * 2), Bounds()) == set()  # one is above 0.03
+        assert warned(epochs([0.05, 0.02], [9.0] * 2), Bounds()) == set()  # one is above 0.03
 
     def test_what_is_on_its_way_up_is_not_judged(self):
-        rising = readings([0.01 * 1.2**n for n in range(5)], [1.0] * 5)
+        rising = epochs([0.01 * 1.2**n for n in range(5)], [1.0] * 5)
         assert warned(rising, Bounds()) == set()
-        assert warned(readings([0.01 * 1.05**n for n in range(5)], [1.0] * 5), Bounds())
+        assert warned(epochs([0.01 * 1.05**n for n in range(5)], [1.0] * 5), Bounds())
 
     def test_the_rank_of_a_softmax_is_that_of_its_mean(self):
         flat = [0.5] * 4, [1.5] * 4
-        assert warned(readings(*flat), Bounds()) == {DIMENSIONAL}
-        assert warned(readings(*flat, softmax=True), Bounds()) == set()
+        assert warned(epochs(*flat), Bounds()) == {DIMENSIONAL}
+        assert warned(epochs(*flat, softmax=True), Bounds()) == set()
 
     def test_the_gap_must_be_negative_in_a_row(self):
         flat = [0.9] * 6, [9.0] * 6
-        assert warned(readings(*flat, gap=-0.01), Bounds(gap_epochs=6)) == {WRONG_WAY}
-        assert warned(readings(*flat, gap=-0.01), Bounds(gap_epochs=7)) == set()
-        assert warned(readings(*flat, gap=-0.01), Bounds(gap_epochs=0)) == set()
-        assert warned(readings(*flat, gap=-1e-6), Bounds()) == set()  # symmetric, to rounding
-        broken = [*readings(*flat, gap=-0.1)[:2], MeasuredEpoch(2, 0.9, 9, 32, 0.1)]
+        assert warned(epochs(*flat, gap=-0.01), Bounds(gap_epochs=6)) == {WRONG_WAY}
+        assert warned(epochs(*flat, gap=-0.01), Bounds(gap_epochs=7)) == set()
+        assert warned(epochs(*flat, gap=-0.01), Bounds(gap_epochs=0)) == set()
+        assert warned(epochs(*flat, gap=-1e-6), Bounds()) == set()  # symmetric, to rounding
+        broken = [*epochs(*flat, gap=-0.1)[:2], MeasuredEpoch(2, 0.9, 9, 32, 0.1)]
         assert warned([*broken, *broken[:2]], Bounds()) == set()
 
 

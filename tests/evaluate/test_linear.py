@@ -343,6 +343,7 @@ class TestRefusals:
             (["run={run}", "lr=fast"], "lr must be a number from 0 to 100000, got 'fast'"),
             (["run={run}", "lr=1e30"], "lr must be a number from 0 to 100000, got 1e+30"),
             (["run={run}", "milestones=3"], "milestones must be a list of shares of the epochs"),
+            (["run={run}", "augmentation.crop_scale=3"], "crop_scale must be two numbers"),
             (["run={run}", "protocol=adam"], "protocol must be one of sgd, lars, got 'adam'"),
             (["checkpoint=a.pt", "dataset.num_train=3"], "does not record its data set"),
             (["run={run}", "features=cached", "weight_decay=1", "lr=100000"], "lower lr=100000"),
@@ -369,7 +370,7 @@ class TestRefusals:
             pytest.skip("there is a GPU")
         with pytest.raises(ValueError, match="shows no GPU"):
             features.choose_device("cuda")
-        with pytest.raises(ValueError, match="device must be auto, cpu or cuda"):
+        with pytest.raises(ValueError, match="device must be one of auto, cpu, cuda, gpu, got"):
             features.choose_device("tpu")
 
 
