@@ -16,6 +16,7 @@ from rdm_solo.bench.timing import interleaved, ratio
 from rdm_solo.methods import optimizers
 from rdm_solo.methods.descriptions import METHODS, shipped_filters
 from rdm_solo.methods.solo_learn import complete
+from rdm_solo.train import checks
 
 CONTESTANTS = [
     (described.name, name)
@@ -30,6 +31,7 @@ class Step:
 
     def __init__(self, device: str, *overrides: str) -> None:
         self.cfg = cli.compose("config", ["dataset=synthetic", "batch_size=64", *overrides])
+        checks.check(self.cfg)
         OmegaConf.set_struct(self.cfg, False)
         self.cfg.dataset.num_large_crops, self.cfg.dataset.num_small_crops = 2, 0
         torch.manual_seed(0)

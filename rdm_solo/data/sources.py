@@ -108,6 +108,7 @@ def synthetic(
     check_whole("dataset.num_classes", num_classes, 1)
     check_whole("dataset.channels", channels, 1, 1024)
     check_whole("dataset.image_size", size, *SIDES)
+    check_whole("dataset.seed", seed)
 
     def smooth(n: int, draw: torch.Generator) -> Tensor:
         coarse = torch.randn(n, channels, 4, 4, generator=draw)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from rdm_solo.messages import check_number, check_whole
+from rdm_solo.messages import check_number, check_switch, check_whole
 from rdm_solo.methods import optimizers, solo_learn
 from rdm_solo.methods.descriptions import METHODS, ChosenFilter, method
 from rdm_solo.methods.models import BYOL, DINO, SimSiam, SwAV, make_filter
@@ -16,13 +16,19 @@ CLASSES = {known.__name__: known for known in (SimSiam, BYOL, SwAV, DINO, SymSim
 
 # The largest number of units of a layer: two such layers in a row are 4 GB of weights.
 MOST_UNITS = 2**15
+# Of solo-learn's own arguments.
+WHOLE = (
+    *("sk_iters", "queue_size", "epoch_queue_starts"),
+    *("freeze_prototypes_epochs", "freeze_last_layer"),
+)
+SWITCHES = ("norm_last_layer", "use_bn_in_head")
 
 
 def build(cfg: DictConfig) -> Any:
     """The method that a config names."""
     described, chosen = method(cfg.method.name), ChosenFilter.of(cfg)
     solo_learn.check_backbone(cfg.backbone.name)
-    _check_sizes(cfg.method.kwargs)
+    _check_kwargs(cfg.method.kwargs)
     optimizers.check_kwargs(cfg.optimizer)
     if chosen.absent and not described.no_filter:
         raise ValueError(
@@ -46,16 +52,20 @@ def build(cfg: DictConfig) -> Any:
         ) from error
 
 
-def _check_sizes(kwargs: DictConfig) -> None:
-    """Refuse sizes of heads that no model can have."""
+def _check_kwargs(kwargs: DictConfig) -> None:
+    """Refuse values that no model can have."""
     for key, value in kwargs.items():
         name = f"method.kwargs.{key}"
         if key.endswith("_dim"):
             check_whole(name, value, 1, MOST_UNITS)
         elif key == "num_prototypes":
             check_whole(name, value, 1, 2**20)
-        elif key in ("sk_iters", "queue_size"):
+        elif key in WHOLE:
             check_whole(name, value)
+        elif key in SWITCHES:
+            check_switch(name, value)
+        elif key == "clip_grad":
+            check_number(name, value, 0)
         elif key.endswith("temperature") or key == "sk_epsilon":
             check_number(name, value, above=0)
 

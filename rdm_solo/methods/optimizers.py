@@ -93,10 +93,13 @@ def configure(groups: Iterable[dict[str, Any]], cfg: DictConfig, steps: int) -> 
 
 
 def check_kwargs(settings: DictConfig) -> None:
-    """Refuse ``optimizer.kwargs`` that the optimiser does not take, by making one."""
+    """Refuse ``optimizer.kwargs`` that the optimiser does not take, by two steps of one."""
     parameter = torch.nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.zeros(1)
     try:
-        _optimizer([{"params": [parameter], "always_adapt": True}], settings)
+        made = _optimizer([{"params": [parameter], "always_adapt": True}], settings)
+        made.step()
+        made.step()  # some values count from the second step on
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
             f"optimizer.kwargs={settings.kwargs} is refused by optimizer.name={settings.name}: "

@@ -93,8 +93,13 @@ def build(spec: Spec, image_size: int = 224) -> nn.Module:
     """The backbone as solo-learn builds it, with fresh weights."""
     from rdm_solo.methods import solo_learn  # takes seconds
 
-    with torch.random.fork_rng(devices=[]):
-        return solo_learn.backbone(spec.name, spec.stem, spec.kwargs, image_size)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return solo_learn.backbone(spec.name, spec.stem, spec.kwargs, image_size)
+    except TypeError as error:
+        raise ValueError(
+            f"backbone.name={spec.name} cannot be built: {error}; look at backbone.kwargs."
+        ) from error
 
 
 def known(weights: Weights) -> Spec:

@@ -5,15 +5,23 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from rdm_solo.data.images import SIDES
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.messages import check_choice, check_number, check_switch, check_whole, suggest
 from rdm_solo.methods.optimizers import OPTIMIZERS
+from rdm_solo.train import derived_values
 from rdm_solo.train.warm_ups import WARM_UPS
 
 # Half- and double-precision weights are refused: batch norms and spectra want float32 ones.
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
 
-# Each option with what checks it, and the limits.
+
+def _check_words(name: str, value: object) -> None:
+    if not OmegaConf.is_list(value):
+        raise ValueError(f"{name} must be a list of words such as [a,b], got {value!r}.")
+
+
+# Each option that a config may have with what checks it, and the limits.
 CHECKS: dict[str, tuple[Any, ...]] = {
     "batch_size": (check_whole, 2),
     "max_epochs": (check_whole, 1),
@@ -31,7 +39,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "optimizer.lr": (check_number, 0),
     "optimizer.classifier_lr": (check_number, 0),
     "optimizer.weight_decay": (check_number, 0),
-    "optimizer.momentum": (check_number, 0),
+    "optimizer.momentum": (check_number, 0, 1),
     "optimizer.trust_coeff": (check_number, 0),
     "optimizer.trust_clip": (check_switch,),
     "optimizer.exclude_bias_n_norm": (check_switch,),
@@ -40,20 +48,43 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "scheduler.min_lr": (check_number, 0),
     "backbone.stem": (check_choice, ("small", "imagenet")),
     "backbone.channels_last": (check_switch,),
+    "backbone.kwargs.zero_init_residual": (check_switch,),
+    "method.centring": (check_switch,),
+    "method.sharpening": (check_switch,),
+    "method.center_momentum": (check_number, 0, 1),
+    "method.last_bn": (check_switch,),
+    "method.momentum.base_tau": (check_number, 0, 1),
+    "method.momentum.final_tau": (check_number, 0, 1),
+    "method.momentum.classifier": (check_switch,),
+    "dataset.image_size": (check_whole, *SIDES),
     "trainer.precision": (check_choice, PRECISIONS),
     "trainer.accumulate_grad_batches": (check_whole, 1),
     "trainer.num_nodes": (check_whole, 1),
+    "trainer.strategy": (check_choice, ("auto", "ddp")),
+    "trainer.sync_batchnorm": (check_switch,),
+    "trainer.gradient_clip_val": (check_number, 0),
+    "trainer.check_val_every_n_epoch": (check_whole, 1),
+    "trainer.log_every_n_steps": (check_whole, 0),
     "trainer.enable_progress_bar": (check_switch,),
     "watch.variance": (check_number, 0, 1),
     "watch.erank": (check_number, 0, 1),
     "watch.gap_epochs": (check_whole, 0),
     "watch.stop": (check_switch,),
+    "logger.wandb.offline": (check_switch,),
+    "logger.wandb.tags": (_check_words,),
+    "logger.wandb.finish_timeout": (check_number, 0),
 }
-# Options that may be null (older configs lack threads), and what that does.
-OR_NULL = {"threads": "null to let the run decide"}
+# Options that may be null, and what that does.
+OR_NULL = {
+    "threads": "null to let the run decide",
+    "trainer.sync_batchnorm": "null to let the run decide",
+    "trainer.gradient_clip_val": "null for no limit",
+    "backbone.kwargs.zero_init_residual": "null to leave it out",
+}
 OR_NULL |= {
     f"watch.{name}": "null to switch it off" for name in ("variance", "erank", "gap_epochs")
 }
+ABSENT = object()
 # Arguments of Lightning's Trainer that options of the same name give.
 SET_ELSEWHERE = ("max_epochs", "callbacks", "logger")
 
@@ -61,19 +92,26 @@ SET_ELSEWHERE = ("max_epochs", "callbacks", "logger")
 def check(cfg: DictConfig) -> None:
     """Refuse, in one sentence, what no run could use."""
     for name, (check_value, *limits) in CHECKS.items():
-        value = OmegaConf.select(cfg, name)
-        if name not in OR_NULL:
-            check_value(name, value, *limits)
-        elif value is not None:
-            check_value(name, value, *limits, alternative=OR_NULL[name])
+        for option in (name, f"callbacks.{name}"):
+            value = OmegaConf.select(cfg, option, default=ABSENT)
+            if value is ABSENT:
+                continue
+            if name not in OR_NULL:
+                check_value(option, value, *limits)
+            elif value is not None:
+                check_value(option, value, *limits, alternative=OR_NULL[name])
     for name in WARM_UPS:
         epochs = check_number(name, OmegaConf.select(cfg, name) or 0, 0)
         if epochs > cfg.max_epochs:
             raise ValueError(
                 f"{name}={epochs:g} is longer than max_epochs={cfg.max_epochs}; shorten it."
             )
-    for name in ("base_tau", "final_tau") if "momentum" in cfg.method else ():
-        check_number(f"method.momentum.{name}", cfg.method.momentum[name], 0, 1)
+    momentum = cfg.method.get("momentum")
+    if momentum and momentum.final_tau < momentum.base_tau:
+        raise ValueError(
+            f"method.momentum.final_tau={momentum.final_tau} is below method.momentum.base_tau="
+            f"{momentum.base_tau}, from which the momentum rises; raise it."
+        )
     if cfg.watch.stop and not cfg.diagnostics.every_n_epochs:
         raise ValueError(
             "watch.stop=true would be ignored: diagnostics.every_n_epochs=0 measures nothing that "
@@ -101,7 +139,7 @@ def _check_clipping(cfg: DictConfig) -> None:
 def _check_backbone(backbone: DictConfig) -> None:
     if not isinstance(backbone.name, str):
         raise ValueError(f"backbone.name must be a name such as resnet18, got {backbone.name!r}.")
-    if isinstance(backbone.compile, str):
+    if not isinstance(backbone.compile, bool):
         from torch._dynamo import list_backends
 
         known = list_backends(exclude_tags=("experimental",))
@@ -119,19 +157,23 @@ def _check_trainer(trainer: DictConfig) -> None:
     accelerator, devices = trainer.accelerator, trainer.devices
     if accelerator not in ("auto", "cpu", "gpu", "cuda"):
         raise ValueError(
-            f"trainer.accelerator must be auto, cpu or gpu, got {accelerator!r}; spectra need "
-            "float64, which other accelerators lack."
+            f"trainer.accelerator must be auto, cpu, gpu or cuda, got {accelerator!r}; spectra "
+            "need float64, which other accelerators lack."
         )
-    if devices is None or devices == 0:
-        raise ValueError(f"trainer.devices must be a number, a list or 'auto', got {devices}.")
-    if accelerator in ("gpu", "cuda"):
-        found = torch.cuda.device_count()
-        if not found:
-            raise ValueError(
-                f"trainer.accelerator={accelerator}, but this machine shows no GPU to torch "
-                f"{torch.__version__}; use trainer=cpu or trainer=auto."
-            )
-        if isinstance(devices, int) and devices > found:
-            raise ValueError(
-                f"trainer.devices={devices}, but this machine has {found}; ask for fewer."
-            )
+    found = torch.cuda.device_count()
+    if accelerator in ("gpu", "cuda") and not found:
+        raise ValueError(
+            f"trainer.accelerator={accelerator}, but this machine shows no GPU to torch "
+            f"{torch.__version__}; use trainer=cpu or trainer=auto."
+        )
+    if devices == "auto":
+        return
+    if derived_values.on_cpu(trainer):
+        check_whole("trainer.devices", devices, 1, alternative="auto (a list names GPUs)")
+    elif not OmegaConf.is_list(devices):
+        check_whole("trainer.devices", devices, 1, found, alternative="a list of GPUs, or auto")
+    elif not devices or len(set(devices)) < len(devices) or not set(devices) <= set(range(found)):
+        raise ValueError(
+            f"trainer.devices must list each GPU once, by a number from 0 to {found - 1}, "
+            f"got {devices}."
+        )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rdm_solo.data.images import Dataset
 
@@ -30,16 +30,9 @@ def on_cpu(trainer: DictConfig) -> bool:
 def world_size(trainer: DictConfig) -> int:
     """Processes of the run, as Lightning will count them."""
     devices = trainer.devices
-    if devices in ("auto", -1, "-1"):
-        devices = 1 if on_cpu(trainer) else max(torch.cuda.device_count(), 1)
-    elif isinstance(devices, str):
-        numbers = [d for d in devices.split(",") if d]
-        if not all(d.strip().isdecimal() for d in numbers) or not numbers:
-            raise ValueError(
-                f"trainer.devices must be a number, a list of numbers or auto, got {devices!r}."
-            )
-        devices = len(numbers) if "," in devices else int(devices)
-    elif not isinstance(devices, int):
+    if devices == "auto":
+        devices = 1 if on_cpu(trainer) else torch.cuda.device_count()
+    elif OmegaConf.is_list(devices):
         devices = len(devices)
     return int(devices) * int(trainer.num_nodes)
 
@@ -66,6 +59,18 @@ def derive(
         raise ValueError(
             f"batch_size={cfg.batch_size} on {processes} process(es) is more than the "
             f"{images} training images of dataset={dataset.name}; lower it."
+        )
+    channels = cfg.dataset.get("channels")
+    if channels not in (None, dataset.train.channels):
+        raise ValueError(
+            f"dataset.channels={channels} would be ignored: the images of dataset={dataset.name} "
+            f"have {dataset.train.channels}; leave it out."
+        )
+    queue = cfg.method.kwargs.get("queue_size")
+    if isinstance(queue, int) and 0 < queue < filter_batch:
+        raise ValueError(
+            f"method.kwargs.queue_size={queue} is less than the {filter_batch} rows of a batch "
+            "that enter it; raise it, or give 0 for no queue."
         )
     if cfg.knn.every_n_epochs and cfg.knn.k > images:
         raise ValueError(

@@ -203,12 +203,12 @@ def make_callbacks(nodes: Mapping[str, Any], **of_the_run: Any) -> list[Any]:
     for name, node in nodes.items():
         if node is None:
             continue
-        start = instantiate(node, _partial_=True)
+        start = instantiate(node, _partial_=True) if OmegaConf.is_dict(node) else node
         kind = getattr(start, "func", None)
         if not (inspect.isclass(kind) and issubclass(kind, pl.Callback)):
             raise ValueError(
                 f"callbacks.{name} must name a class derived from rdm_solo.lightning.pl.Callback "
-                f"as its _target_, got {node.get('_target_')!r}."
+                f"as its _target_, got {getattr(node, '_target_', node)!r}."
             )
         wanted = inspect.signature(kind).parameters
         try:
@@ -247,7 +247,12 @@ def _trainer(cfg: DictConfig, processes: int, folder: Path, callbacks: Sequence[
         "enable_model_summary": False,
         "log_every_n_steps": 1,
     }
-    refusals = (TypeError, ValueError, pl.utilities.exceptions.MisconfigurationException)
+    refusals = (
+        TypeError,
+        ValueError,
+        RuntimeError,
+        pl.utilities.exceptions.MisconfigurationException,
+    )
     try:
         return pl.Trainer(**{**defaults, **options})
     except refusals as error:

@@ -30,6 +30,11 @@ def test_a_step_is_a_whole_step(method):
         assert not torch.equal(before[name], after[name])
 
 
+def test_a_step_of_no_rows_is_refused():
+    with pytest.raises(ValueError, match="batch_size must be a whole number of at least 2"):
+        bench_cost.Step("cpu", *SMALL, "batch_size=x")
+
+
 def test_the_peak_counts_what_is_held_at_once():
     def run() -> None:
         kept = torch.zeros(250, 1000)  # a megabyte

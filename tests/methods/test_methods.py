@@ -187,6 +187,12 @@ class TestStructure:
             (["backbone.kwargs.width=0"], "backbone.kwargs.width must be a whole number from 1"),
             (["backbone.kwargs.width=100000"], "from 1 to 1024, got 100000."),
             (["method.kwargs.proj_output_dim=0"], "method.kwargs.proj_output_dim must be a whole"),
+            (
+                ["method=dino", "method.kwargs.clip_grad=-1"],
+                "clip_grad must be a number of at least",
+            ),
+            (["method=dino", "method.kwargs.freeze_last_layer=x"], "must be a whole number of at"),
+            (["method=dino", "method.kwargs.norm_last_layer=x"], "must be true or false, got 'x'"),
             (["method.kwargs.proj_hidden_dim=-1"], "from 1 to 32768, got -1."),
             (["method=dino", "method.kwargs.teacher_temperature=0"], "must be a number above 0"),
             (["method=swav", "method.kwargs.sk_iters=-1"], "sk_iters must be a whole number"),

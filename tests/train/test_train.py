@@ -227,7 +227,7 @@ class TestRefusals:
             (["+trainer.max_epoch=3"], "max_epoch"),
             (["+trainer.max_epochs=3"], "trainer.max_epochs is set by the run itself"),
             (["trainer.precision=64-true"], "trainer.precision must be one of"),
-            (["trainer.accelerator=mps"], "trainer.accelerator must be auto, cpu or gpu"),
+            (["trainer.accelerator=mps"], "trainer.accelerator must be auto, cpu, gpu or cuda"),
             (["filter=target_pow", "p=1e30"], "p must be a number from -10 to 10"),
             (["seed=99999999999999"], "seed must be a whole number from 0 to 4294967295"),
             (["trainer.accumulate_grad_batches=0"], "accumulate_grad_batches must be a whole"),
@@ -242,6 +242,28 @@ class TestRefusals:
             (["backbone.name=resnet26"], "timm has one: backbone.name=timm/resnet26"),
             (["backbone.name=timm/resnet19"], "timm has no such model"),
             (["++trainer.logger=false"], "trainer.logger is set by the run itself"),
+            (["++trainer.benchmark=x"], "Trainer refuses trainer=...: set_benchmark_cudnn expects"),
+            (["++trainer.check_val_every_n_epoch=0"], "check_val_every_n_epoch must be a whole"),
+            (["++trainer.log_every_n_steps=x"], "trainer.log_every_n_steps must be a whole number"),
+            (["trainer.gradient_clip_val=-1"], "at least 0, or null for no limit, got -1"),
+            (["trainer.sync_batchnorm=x"], "true or false, or null to let the run decide, got 'x'"),
+            (["trainer.strategy=x"], "trainer.strategy must be one of auto, ddp, got 'x'."),
+            (["trainer.devices=[0,a]"], "trainer.devices must be a whole number of at least 1, or"),
+            (["trainer.devices=-5"], "trainer.devices must be a whole number of at least 1, or"),
+            (["trainer.devices=1.5"], "trainer.devices must be a whole number of at least 1, or"),
+            (["trainer.devices=true"], "trainer.devices must be a whole number of at least 1, or"),
+            (["backbone.compile=3"], "backbone.compile must be true, false, or one of"),
+            (
+                ["++backbone.kwargs.zero_init_residual=x"],
+                "zero_init_residual must be true or false",
+            ),
+            (["optimizer.momentum=5"], "optimizer.momentum must be a number from 0 to 1, got 5"),
+            (["++optimizer.kwargs.dampening=x"], "is refused by optimizer.name=sgd: unsupported"),
+            (["dataset.seed=x"], "dataset.seed must be a whole number of at least 0, got 'x'."),
+            (["callbacks.watch.variance=x"], "callbacks.watch.variance must be a number from 0 to"),
+            (["+callbacks.mine=3"], "callbacks.mine must name a class derived from"),
+            (["logger=wandb", "logger.wandb.offline=x"], "logger.wandb.offline must be true or"),
+            (["logger=wandb", "logger.wandb.tags=x"], "logger.wandb.tags must be a list of words"),
         ],
     )
     def test_one_sentence_before_anything_is_written(self, overrides, says, tmp_path):
@@ -262,6 +284,15 @@ class TestRefusals:
                 "base_tau must be a number from 0 to 1",
             ),
             (["method=dino", "method.kwargs.clip_grad=1", ACCUMULATE], "clips before float16"),
+            (["method=byol", "method.momentum.final_tau=0.5"], "is below method.momentum.base_tau"),
+            (["method=byol", "method.momentum.classifier=x"], "classifier must be true or false"),
+            (["method=dino", "method.centring=x"], "method.centring must be true or false"),
+            (["method=dino", "method.center_momentum=2"], "center_momentum must be a number from"),
+            (["method=vanilla", "method.last_bn=x"], "method.last_bn must be true or false"),
+            (
+                ["method=swav", "method.kwargs.queue_size=7"],
+                "queue_size=7 is less than the 16 rows",
+            ),
             (
                 ["method=symsimsiam", "method.center=mean"],
                 "method.center must be one of ema",
@@ -276,6 +307,10 @@ class TestRefusals:
     def test_a_gpu_that_is_absent(self, tmp_path):
         with pytest.raises(ValueError, match="shows no GPU"):
             run(tmp_path, *SMALL, "trainer.accelerator=gpu")
+
+    def test_channels_that_the_images_do_not_have(self, tmp_path):
+        with pytest.raises(ValueError, match=r"dataset\.channels=3 would be ignored"):
+            run(tmp_path, "dataset=digits", "dataset.channels=3")
 
     def test_missing_cifar_before_a_model_is_built(self, tmp_path):
         with pytest.raises(DataError, match=r"dataset\.root.*dataset\.download=true"):
