@@ -20,8 +20,9 @@ OPEN = (
 )
 # Other names for options.
 SYNONYMS = {"arch": "backbone.name", "model": "backbone.name", "gpus": "trainer.devices"}
-# Groups that a command can do without.
+# Groups that a command can do without, and those of which several can be chosen.
 OPTIONAL = ("recipe", "experiment", "logger", "callbacks")
+SEVERAL = ("logger", "callbacks")
 
 
 def composed(config: str, lines: Sequence[str], own: str | None, hydra_too: bool = False) -> Any:
@@ -57,6 +58,16 @@ def check_overrides(
     def chooses(key: str) -> bool:
         return key in choosable or key.startswith("hydra/")
 
+    for override, _ in typed:
+        key, line = override.key_or_group, override.input_line
+        if override.package is not None:
+            raise ValueError(f"{line}: a choice has one place; write {key}=... without @.")
+        if key in choosable and not override.is_delete() and not override.is_sweep_override():
+            allowed = (str, list) if key in SEVERAL else str
+            if not isinstance(override.value(), allowed):
+                raise ValueError(
+                    f"{line} is no choice; leave {key} out, or give a name that --help lists."
+                )
     choices = [lines[0] for override, lines in typed if lines and chooses(override.key_or_group)]
     known = _known(config, tuple(choices), own)
     for override, _ in typed:

@@ -38,6 +38,10 @@ from rdm_solo import cli
         (["p=["], "cannot read the argument"),
         (["p=1,2"], "p=1,2 gives several values: add -m to sweep over them"),
         (["~seed"], "~seed takes away what the command needs"),
+        (["dataset@x=cifar10"], "dataset@x=cifar10: a choice has one place; write dataset=..."),
+        (["+dataset@x=cifar10"], "+dataset@x=cifar10: a choice has one place; write dataset=..."),
+        (["logger=null"], "logger=null is no choice; leave logger out, or give a name"),
+        (["method=[simsiam]"], "method=[simsiam] is no choice; leave method out"),
     ],
 )
 def test_an_unknown_name_gets_one_sentence_with_the_nearest_known_one(overrides, says):
