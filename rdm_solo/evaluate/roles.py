@@ -34,7 +34,7 @@ import torch
 from rdm_solo import cli, runs
 from rdm_solo.evaluate import finished_run
 from rdm_solo.evaluate.role_curves import MEASURES
-from rdm_solo.messages import check_whole
+from rdm_solo.messages import check_choice, check_whole
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.plots.roles import draw
 from rdm_solo.runs import roles_file
@@ -113,12 +113,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--out",
         type=Path,
         default=Path("roles.png"),
-        help="file for the picture, a .png or .pdf (default: roles.png)",
+        help="file for the picture, a .png, .pdf or .svg (default: roles.png)",
     )
     cli.say_anything()
     given = parser.parse_args(argv)
     found = []
     with cli.sentences():
+        check_choice("the ending of --out", given.out.suffix, (".png", ".pdf", ".svg"))
         for run in runs.find(given.folders):
             try:
                 found.append(measure(run.folder, given.rows, given.device))
@@ -127,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 print(f"left out: {error}")
         if not found:
             raise ValueError("none of these runs has curves to draw.")
-        cli.make_folder(given.out.parent)
+        cli.make_folder(given.out.parent, "--out FILE")
         try:
             draw(found).savefig(given.out, dpi=150)
         except OSError as error:
