@@ -15,18 +15,18 @@ import torch
 # A collective that one process never reaches fails on the others after this time.
 PATIENCE = datetime.timedelta(seconds=120)
 # What a process would take seconds to import. A server imports it once, and all are forked from it.
-torch.multiprocessing.set_forkserver_preload(["rdm_solo.train.training", "rdm_solo.methods.models"])
+processes = torch.multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(["rdm_solo.train.training", "rdm_solo.methods.models"])
 
 
 class World:
     """``size`` processes; each runs the functions that it is given, one after another."""
 
     def __init__(self, size: int, folder: Path) -> None:
-        context = torch.multiprocessing.get_context("forkserver")
-        pairs = [context.Pipe() for _ in range(size)]
+        pairs = [processes.Pipe() for _ in range(size)]
         self.connections = [ours for ours, _ in pairs]
         self.processes = [
-            context.Process(
+            processes.Process(
                 target=_serve, args=(rank, size, str(folder / "meet"), theirs), daemon=True
             )
             for rank, (_, theirs) in enumerate(pairs)

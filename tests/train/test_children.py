@@ -6,26 +6,27 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT, command
+from conftest import command
 from support.image_files import epoch_of, loader, spoil, write_tree
 from support.small_runs import QUICK, SMALL
+from support.world import processes
 
+from rdm_solo.lightning import pl
 from rdm_solo.runs import failures
 from rdm_solo.runs.files import FAILED
 from rdm_solo.train import training
-
-FATHERS = """
-import os, subprocess, sys, time
-from types import SimpleNamespace
 from rdm_solo.train.child_processes import Children
-from rdm_solo.lightning import pl
 
-launchers = sys.modules[pl.strategies.launchers.subprocess_script.__name__]
 
-def watch(how, grace, out):
+def watch(how: str, grace: float, out: Path) -> None:
+    """The first process of a run, whose child fails; its status is 12 where it stays alive."""
     os.dup2(os.open(out, os.O_WRONLY | os.O_CREAT), 2)
+    launchers = sys.modules[pl.strategies.launchers.subprocess_script.__name__]
     child = subprocess.Popen([sys.executable, "-S", "-c", "raise SystemExit(2)"])
     child.wait()
     launcher = SimpleNamespace(procs=[child])
@@ -41,29 +42,21 @@ def watch(how, grace, out):
     watched.let_go(trainer, failed=True)
     os._exit(10 + child.returncode)
 
-settings = [("lightning's", 60), ("ours", 60), ("ours", 2), ("failed before it was set up", 60)]
-fathers = []
-for number, (how, grace) in enumerate(settings):
-    fathers.append(os.fork())
-    if not fathers[-1]:
-        watch(how, grace, str(number))
-print(*(os.waitstatus_to_exitcode(os.waitpid(father, 0)[1]) for father in fathers))
-"""
-
 
 @pytest.mark.process
 def test_a_failed_child_leaves_time_to_say_so(tmp_path):
     """Lightning's own thread would end the first process, and a sweep with it."""
-    out = subprocess.run(
-        [sys.executable, "-c", FATHERS],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=300,
-    )
-    killed, alive = str(-signal.SIGKILL), "12"
-    assert out.stdout.split() == [killed, alive, killed, alive]
+    cases = [("lightning's", 60), ("ours", 60), ("ours", 2), ("failed before it was set up", 60)]
+    fathers = [
+        processes.Process(target=watch, args=(how, grace, tmp_path / str(number)))
+        for number, (how, grace) in enumerate(cases)
+    ]
+    for father in fathers:
+        father.start()
+    for father in fathers:
+        father.join(300)
+    killed, alive = -signal.SIGKILL, 12
+    assert [father.exitcode for father in fathers] == [killed, alive, killed, alive]
     said = [(tmp_path / number).read_text() for number in "0123"]
     assert said[2].endswith("another process of this run has failed, and this one hangs.\n")
     assert not any("hangs" in said[number] for number in (0, 1, 3))
