@@ -81,7 +81,7 @@ def _negative_gap(chosen: ChosenFilter) -> str:
 
 def _symmetric(kind: str, cfg: DictConfig) -> str:
     design = f"That is what method={cfg.method.name} shows by design"
-    if kind == COMPLETE:
+    if kind == COMPLETE and "last_bn" in cfg.method:
         return (
             f"{design} with method.last_bn={str(cfg.method.last_bn).lower()}: method.last_bn=true, "
             "or method=symsimsiam, keeps the variance, though not the rank; method=simsiam with a "

@@ -89,11 +89,13 @@ def _facts(kind: str, latest: MeasuredEpoch, bounds: Bounds) -> str:
             f"dimensional collapse in {epoch}: the outputs span {latest.erank:.1f} of {k} "
             f"directions (bound {bounds.directions(k):.1f}; watch.erank={bounds.erank:g})."
         )
-    return (
-        f"negative gap in {epoch}: for {bounds.gap_epochs} measured epochs in a row the target's "
-        f"effective rank has been below the online one's, by {-math.expm1(latest.gap):.1%} now, "
-        "where it should lead."
-    )
+    if kind == collapse.WRONG_WAY:
+        return (
+            f"negative gap in {epoch}: for {bounds.gap_epochs} measured epochs in a row the "
+            "target's effective rank has been below the online one's, by "
+            f"{-math.expm1(latest.gap):.1%} now, where it should lead."
+        )
+    raise NotImplementedError(f"no sentence for {kind!r}")
 
 
 def _read(trainer: Any) -> MeasuredEpoch | None:

@@ -18,18 +18,19 @@ __all__ = ["KINDS", "RunInfo", "RunLogger", "append", "check_packages", "close_a
 
 log = logging.getLogger("rdm_solo")
 
-# Names in conf/logger/, which are also the names of the packages that they need. The classes are
-# imported where they are used: both packages are optional.
+# By their names in conf/logger/. The classes are imported where they are used, since each needs an
+# optional package of the same name; a logger that needs none is left out of PACKAGES.
 KINDS = {
     "tensorboard": "rdm_solo.loggers.event_files.TensorBoard",
     "wandb": "rdm_solo.loggers.weights_biases.WeightsAndBiases",
 }
+PACKAGES = ("tensorboard", "wandb")
 
 
 def check_packages(names: Iterable[str]) -> None:
     """Refuse a logger whose package is not installed."""
     for name in names:
-        if name in KINDS and importlib.util.find_spec(name) is None:
+        if name in PACKAGES and importlib.util.find_spec(name) is None:
             raise ValueError(
                 f"logger={name} needs the package {name}, which is not installed: "
                 f"pip install {name}, or leave logger={name} out"

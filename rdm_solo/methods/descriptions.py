@@ -139,9 +139,27 @@ def method(name: str) -> Method:
     return METHODS[check_choice("method", name, METHODS)]
 
 
-# The registered functions of singular values.
-FORMULAS = {"pow": "σ^{p}", "log": "log σ", "log1p": "log(1 + σ)", "log1p_sq": "log(1 + σ²)"}
-INCREASING = ("log1p", "log1p_sq")  # whatever else is chosen; the size of log falls below 1
+@dataclass(frozen=True)
+class Function:
+    """A function of singular values that a shipped filter names.
+
+    Args:
+        formula: for people, with ``{p}`` in the exponent's place.
+        increasing: whether its size rises with σ, whatever the exponent; that of log falls below 1.
+        logarithmic: whether it was seen to be weak on the online branch under small crops.
+    """
+
+    formula: str
+    increasing: bool = False
+    logarithmic: bool = False
+
+
+FUNCTIONS = {
+    "pow": Function("σ^{p}"),
+    "log": Function("log σ", logarithmic=True),
+    "log1p": Function("log(1 + σ)", increasing=True, logarithmic=True),
+    "log1p_sq": Function("log(1 + σ²)", increasing=True, logarithmic=True),
+}
 
 
 @dataclass(frozen=True)
@@ -208,8 +226,13 @@ class ChosenFilter:
         return self.function == "pow"
 
     @property
+    def increasing(self) -> bool:
+        """A function whose size is known to rise with σ."""
+        return self.function in FUNCTIONS and FUNCTIONS[self.function].increasing
+
+    @property
     def logarithmic(self) -> bool:
-        return self.function in FORMULAS and not self.power
+        return self.function in FUNCTIONS and FUNCTIONS[self.function].logarithmic
 
     @property
     def label(self) -> str:
@@ -222,7 +245,7 @@ class ChosenFilter:
         """A shipped filter's, with ``{p}`` in the exponent's place; empty for any other."""
         if _named_by(self.label) is None or self.function is None:
             return ""
-        return f"{'h' if self.on_target else 'g'}(σ) = {FORMULAS[self.function]}"
+        return f"{'h' if self.on_target else 'g'}(σ) = {FUNCTIONS[self.function].formula}"
 
 
 def shipped_filters() -> dict[str, ChosenFilter]:
@@ -244,4 +267,4 @@ def shipped_filters() -> dict[str, ChosenFilter]:
 def _named_by(name: str) -> tuple[str, str] | None:
     """Branch and function in the name of a shipped filter; None in any other."""
     branch, _, function = name.partition("_")
-    return (branch, function) if branch in ("online", "target") and function in FORMULAS else None
+    return (branch, function) if branch in ("online", "target") and function in FUNCTIONS else None

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from omegaconf import OmegaConf
 
-from rdm_solo.methods.descriptions import INCREASING
 from rdm_solo.report.measured import change, finite, last
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import spread
@@ -281,7 +280,7 @@ def _direction(run: Run) -> int | None:
     if run.described.softmax or not chosen.spectral:
         return None
     side = -1 if chosen.on_target else 1
-    if chosen.function in INCREASING:
+    if chosen.increasing:
         return side
     if not chosen.power or run.p is None or _reverses(run):
         return 0

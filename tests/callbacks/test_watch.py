@@ -10,6 +10,7 @@ from dataclasses import asdict
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from omegaconf import open_dict
 from support.small_runs import SMALL, configure, rows, run
 
 from rdm_solo import train
@@ -119,6 +120,12 @@ class TestWords:
         with initialize_config_dir(str(config_folder()), version_base="1.3"):
             cfg = compose("config", overrides=overrides)
         assert says in advice(kind, cfg, cfg.batch_size)
+
+    def test_a_symmetric_method_need_not_have_our_options(self):
+        cfg = configure("method=symsimsiam")
+        with open_dict(cfg):
+            del cfg.method.last_bn
+        assert "by design: both branches are alike" in advice(COMPLETE, cfg, 64)
 
     def test_a_schedule_of_p_is_judged_where_it_is(self):
         cfg = configure("filter=target_pow", "p={schedule: linear, start: -1, end: 1}")

@@ -13,7 +13,7 @@ from conftest import ROOT
 from omegaconf import OmegaConf
 
 from rdm_solo.filters import takes_p
-from rdm_solo.methods.descriptions import FORMULAS, METHODS, ChosenFilter, method, shipped_filters
+from rdm_solo.methods.descriptions import FUNCTIONS, METHODS, ChosenFilter, method, shipped_filters
 
 # What describes and builds them, and the paper's rows as data.
 ALLOWED = ("methods/", "paper/", "evidence/study.py")
@@ -44,7 +44,7 @@ def test_described_functions_are_the_registered_ones():
     for name, chosen in shipped_filters().items():
         assert not chosen.spectral or name == f"{chosen.branch}_{chosen.function}"
         if chosen.spectral:
-            assert ("{p}" in FORMULAS[chosen.function]) is takes_p(chosen.function)
+            assert ("{p}" in FUNCTIONS[chosen.function].formula) is takes_p(chosen.function)
             assert (chosen.p is not None) is takes_p(chosen.function)
 
 

@@ -42,3 +42,9 @@ def test_contributing_has_every_room_and_no_other():
 
 def test_few_files_stand_directly_in_the_package():
     assert len(list((ROOT / "rdm_solo").glob("*.py"))) <= 10
+
+
+def test_every_room_is_installed():
+    listed = re.findall(r"^    rdm_solo\.(\w+)$", (ROOT / "setup.cfg").read_text(), flags=re.M)
+    rooms = {path.parent.name for path in (ROOT / "rdm_solo").glob("*/__init__.py")}
+    assert set(listed) == rooms | {"conf"}
