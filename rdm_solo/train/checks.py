@@ -14,6 +14,8 @@ from rdm_solo.train.warm_ups import WARM_UPS
 
 # Half- and double-precision weights are refused: batch norms and spectra want float32 ones.
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
+# Every process holds the whole model: spectra and momentum encoders want it so.
+STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
 
 
 def _check_words(name: str, value: object) -> None:
@@ -60,7 +62,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "trainer.precision": (check_choice, PRECISIONS),
     "trainer.accumulate_grad_batches": (check_whole, 1),
     "trainer.num_nodes": (check_whole, 1),
-    "trainer.strategy": (check_choice, ("auto", "ddp")),
+    "trainer.strategy": (check_choice, STRATEGIES),
     "trainer.sync_batchnorm": (check_switch,),
     "trainer.gradient_clip_val": (check_number, 0),
     "trainer.check_val_every_n_epoch": (check_whole, 1),
