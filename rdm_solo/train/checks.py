@@ -17,10 +17,19 @@ PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
 # Every process holds the whole model: spectra and momentum encoders want it so.
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
 
+WANDB_NAMES = ("project", "entity", "name", "group")
+
 
 def _check_words(name: str, value: object) -> None:
     if not OmegaConf.is_list(value):
         raise ValueError(f"{name} must be a list of words such as [a,b], got {value!r}.")
+
+
+def _check_text(name: str, value: object, alternative: str) -> None:
+    if not isinstance(value, str):
+        raise ValueError(
+            f"{name} must be text, or {alternative}, got {value!r}; a number goes into quotes."
+        )
 
 
 # Each option that a config may have with what checks it, and the limits.
@@ -73,6 +82,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "watch.gap_epochs": (check_whole, 0),
     "watch.stop": (check_switch,),
     "logger.wandb.offline": (check_switch,),
+    **{f"logger.wandb.{name}": (_check_text,) for name in WANDB_NAMES},
     "logger.wandb.tags": (_check_words,),
     "logger.wandb.finish_timeout": (check_number, 0),
 }
@@ -86,6 +96,7 @@ OR_NULL = {
 OR_NULL |= {
     f"watch.{name}": "null to switch it off" for name in ("variance", "erank", "gap_epochs")
 }
+OR_NULL |= {f"logger.wandb.{name}": "null for the default" for name in WANDB_NAMES}
 ABSENT = object()
 # Arguments of Lightning's Trainer that options of the same name give.
 SET_ELSEWHERE = ("max_epochs", "callbacks", "logger")

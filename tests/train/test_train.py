@@ -263,6 +263,10 @@ class TestRefusals:
             (["callbacks.watch.variance=x"], "callbacks.watch.variance must be a number from 0 to"),
             (["+callbacks.mine=3"], "callbacks.mine must name a class derived from"),
             (["logger=wandb", "logger.wandb.offline=x"], "logger.wandb.offline must be true or"),
+            (
+                ["logger=wandb", "logger.wandb.name=3"],
+                "logger.wandb.name must be text, or null for",
+            ),
             (["logger=wandb", "logger.wandb.tags=x"], "logger.wandb.tags must be a list of words"),
         ],
     )
