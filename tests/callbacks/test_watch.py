@@ -165,11 +165,15 @@ class TestRun:
         assert after["stopped"] is None
 
     def test_a_resumed_run_counts_the_epochs_before(self, tmp_path):
-        """Three epochs in a row are found where the run was cut after two of them."""
-        options = [*WRONG, "watch.gap_epochs=3"]
+        """Three epochs in a row are found where the run was cut after two of them, and the text
+        gives p as it is in the third."""
+        scheduled = "p={schedule: linear, start: 0.1, end: 0.9, epochs: 5}"
+        options = [*WRONG, scheduled, "watch.gap_epochs=3"]
         run(tmp_path / "cut", *options, "max_epochs=2")
         after = run(tmp_path / "on", *options, "max_epochs=3", f"resume={tmp_path / 'cut'}")
-        assert [(w["kind"], w["epoch"]) for w in after["warnings"]] == [(WRONG_WAY, 3)]
+        (warning,) = after["warnings"]
+        assert (warning["kind"], warning["epoch"]) == (WRONG_WAY, 3)
+        assert "sigma^0.5 " in warning["text"]  # 0.1, 0.3, 0.5
 
     def test_a_checkpoint_of_an_earlier_version_counts_from_0(self):
         watch = CollapseWatch(configure(*WRONG), {})
