@@ -56,7 +56,7 @@ def choose(chosen: DictConfig, p: Any, epochs: int, epoch: int) -> Filter:
     """
     if chosen.get("function") is None:
         return Filter("identity", "online", filters.get("identity"))
-    function = chosen.function
+    function = str(chosen.function)
     branch = check_choice("filter.branch", chosen.branch, ["online", "target"])
     shown = function if "." in function else f"{branch}_{function}"
     p = OmegaConf.to_container(p) if OmegaConf.is_config(p) else p

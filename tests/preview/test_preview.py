@@ -177,6 +177,7 @@ def test_refusals_are_sentences(known, tmp_path, capsys):
         (["filter=online_pow", "p=null"], "needs an exponent"),
         (["filter=online_log", "filter.function=torch.tahn"], "cannot be imported"),
         (["filter=online_log", "filter.function=lgo"], "did you mean 'log'"),
+        (["filter=online_log", "filter.function=3"], "there is no filter function '3'"),
         (["filter=online_log", "filter.branch=both"], "one of online, target, got 'both'"),
         (["filter=online_log", "alpha=1"], "alpha must be a number above 0 and below 1"),
         (["filter=online_log", "alpha=true"], "alpha must be a number above 0 and below 1"),
