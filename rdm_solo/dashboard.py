@@ -1,4 +1,4 @@
-"""Starts ``python -m rdm_solo.dashboard`` from its room, :mod:`rdm_solo.loggers.dashboard`."""
+"""Starts ``python -m rdm_solo.dashboard`` from :mod:`rdm_solo.loggers.dashboard`."""
 
 from rdm_solo.loggers.dashboard import main
 

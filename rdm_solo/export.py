@@ -1,4 +1,4 @@
-"""Starts ``python -m rdm_solo.export`` from its room, :mod:`rdm_solo.evaluate.export`."""
+"""Starts ``python -m rdm_solo.export`` from :mod:`rdm_solo.evaluate.export`."""
 
 from rdm_solo.evaluate.export import main
 

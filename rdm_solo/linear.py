@@ -1,4 +1,4 @@
-"""Starts ``python -m rdm_solo.linear`` from its room, :mod:`rdm_solo.evaluate.linear`."""
+"""Starts ``python -m rdm_solo.linear`` from :mod:`rdm_solo.evaluate.linear`."""
 
 from rdm_solo.evaluate.linear import main
 

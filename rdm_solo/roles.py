@@ -1,4 +1,4 @@
-"""Starts ``python -m rdm_solo.roles`` from its room, :mod:`rdm_solo.evaluate.roles`."""
+"""Starts ``python -m rdm_solo.roles`` from :mod:`rdm_solo.evaluate.roles`."""
 
 from rdm_solo.evaluate.roles import main
 

@@ -33,16 +33,23 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+LEVELS = {name: logging.getLogger(name).level for name in (None, "rdm_solo")}
+
+
 @pytest.fixture(autouse=True)
-def _logging_as_before() -> Iterator[None]:
+def _logging_as_it_was() -> Iterator[None]:
     """Commands run in this process leave handlers, whose captured stream is closed, and levels."""
-    loggers = logging.getLogger(), logging.getLogger("rdm_solo")
-    before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
+    _reset_logging()  # a fixture of a wider scope may have run one
     yield
-    for logger, level, handlers in before:
+    _reset_logging()
+
+
+def _reset_logging() -> None:
+    for name, level in LEVELS.items():
+        logger = logging.getLogger(name)
         logger.setLevel(level)
         for handler in list(logger.handlers):
-            if handler not in handlers and not type(handler).__module__.startswith("_pytest"):
+            if not type(handler).__module__.startswith("_pytest"):
                 logger.removeHandler(handler)
 
 

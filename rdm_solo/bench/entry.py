@@ -35,16 +35,16 @@ def main() -> None:
 def _parse() -> dict[str, Any]:
     parser = argparse.ArgumentParser(
         "python -m rdm_solo.bench",
-        description="Measure what something costs. Contestants run in turn in one process; medians "
+        description="Measure time or memory. All variants run in turn in one process; medians "
         "are printed with the number of runs and the spread of the ratio.",
     )
     kinds = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
     for what, help_ in WHAT.items():
         kind = kinds.add_parser(what, help=help_, description=f"Measure {help_}.")
-        kind.add_argument("--runs", type=int, default=11, help="rounds that count; 11")
-        kind.add_argument("--threads", type=int, default=1, help="CPU threads; 1")
+        kind.add_argument("--runs", type=int, default=11, help="timed rounds (default: 11)")
+        kind.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
         if what != "views":
-            kind.add_argument("--device", default="cpu", help="cpu or cuda; cpu")
+            kind.add_argument("--device", default="cpu", help="cpu (default) or cuda")
         if what == "filters":
             kind.add_argument(
                 "--shape",

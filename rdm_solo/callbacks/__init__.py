@@ -1,4 +1,4 @@
-"""What watches a run while it trains, each a callback of Lightning's Trainer."""
+"""Lightning callbacks that measure and report while a run trains."""
 
 from rdm_solo.callbacks.collapse_watch import CollapseWatch
 from rdm_solo.callbacks.diagnostics import Diagnostics

@@ -1,4 +1,4 @@
-"""What is known to go wrong with a run's settings: said before it starts, and at a collapse."""
+"""Warnings about settings before a run starts, and advice after a collapse."""
 
 from omegaconf import DictConfig
 
@@ -8,14 +8,14 @@ from rdm_solo.spectra.collapse import COMPLETE, WRONG_WAY
 
 GENERAL = "A lower optimizer.lr and a longer scheduler.warmup_epochs are what to try first."
 LOG = (
-    "log(sigma) is negative below sigma = 1: it flips such directions, and its size grows again; "
-    "with many of them the filter no longer increases. filter=online_log1p does. sigma grows with "
-    "the root of the global batch, so the filter changes with the batch size."
+    "log(sigma) is negative below sigma = 1: it flips such directions, and grows in size as sigma "
+    "falls; with many of them the filter does not increase. filter=online_log1p does. sigma grows "
+    "with the root of the global batch, so the filter changes with the batch size."
 )
 
 
 def warnings_before(cfg: DictConfig, filter_batch: int, smallest_crop: float) -> list[str]:
-    """A sentence for each setting that is known to go wrong; it is a warning, not a law."""
+    """A warning for each setting that is known to go wrong."""
     chosen = ChosenFilter.of(cfg)
     found = _small_batch(cfg, filter_batch) if chosen.spectral else []
     if chosen.logarithmic and not chosen.on_target and smallest_crop < 0.5:
@@ -50,7 +50,7 @@ def advice(kind: str, cfg: DictConfig, filter_batch: int, epoch: int = 0) -> str
         return _symmetric(kind, cfg)
     if chosen.identity:
         return (
-            "That is what filter=identity shows by design: neither branch leads the other in rank. "
+            "filter=identity does this by design: neither branch leads the other in rank. "
             "filter=target_pow p=-0.5, or filter=learnable, lifts the target's."
         )
     if chosen.linear:
@@ -80,7 +80,7 @@ def _negative_gap(chosen: ChosenFilter) -> str:
 
 
 def _symmetric(kind: str, cfg: DictConfig) -> str:
-    design = f"That is what method={cfg.method.name} shows by design"
+    design = f"method={cfg.method.name} does this by design"
     if kind == COMPLETE and "last_bn" in cfg.method:
         return (
             f"{design} with method.last_bn={str(cfg.method.last_bn).lower()}: method.last_bn=true, "
@@ -116,8 +116,8 @@ def _small_batch(cfg: DictConfig, batch: int) -> list[str]:
 
 def _weak_online(chosen: ChosenFilter) -> str:
     return (
-        f"filter={chosen.label} is weak under strong augmentation: larger crops (crop_scale of "
-        "dataset.views) or filter=target_pow p=-0.5 hold the rank better."
+        f"filter={chosen.label} is weak under strong augmentation: larger "
+        "dataset.views.pipelines.0.crop_scale or filter=target_pow p=-0.5 holds the rank better."
     )
 
 
@@ -125,6 +125,6 @@ def _linear(cfg: DictConfig) -> str:
     return (
         "A linear predictor may collapse where optimizer.lr is above 0.5 or the warm-up is under "
         f"a tenth of the epochs (here optimizer.lr={cfg.optimizer.lr:g} and "
-        f"{cfg.scheduler.warmup_epochs:g} of {cfg.max_epochs} epochs): halve the one and double "
-        "the other, or take filter=online_pow p=1, the same filter computed instead of learned."
+        f"{cfg.scheduler.warmup_epochs:g} of {cfg.max_epochs} epochs): halve the rate and double "
+        "the warm-up, or take filter=online_pow p=1, the same filter computed instead of learned."
     )

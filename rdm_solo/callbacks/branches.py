@@ -73,10 +73,10 @@ class Observer:
                 whole[name] = whole[other]
         if "online" not in whole or "target" not in whole:
             raise RuntimeError(
-                f"{type(self.module).__name__} ran a step that showed no outputs of its branches: "
-                "nothing passed the parts that diagnostics know, and training_step returned no "
-                "dict with 'online' and 'target'. Return them beside 'loss', or switch diagnostics "
-                "off."
+                f"no outputs of the branches of {type(self.module).__name__} were recorded: no "
+                "module that diagnostics know was called, and training_step returned no dict with "
+                "'online' and 'target'. Return them beside 'loss', or set "
+                "diagnostics.every_n_epochs=0."
             )
         # With one call for all views, positives cannot be identified.
         apart = recorded["target"]

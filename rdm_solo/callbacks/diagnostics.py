@@ -27,8 +27,8 @@ class Diagnostics(pl.Callback):
     in.
 
     ``latest`` holds the spectra of the epoch that just ended, on every process, for the callbacks
-    that run after this one; None where it was not measured. Logits before a softmax are the outputs
-    of all those steps' last hidden rows under the weight that ends the epoch.
+    that run after this one; None where it was not measured. Logits before a softmax come from
+    the recorded inputs of the last layer, with its weight at the end of the epoch.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
             return
         try:
             self._draw(trainer, self._diagnostics.latest, epoch)
-        except Exception as error:  # a run does not end for a picture
+        except Exception as error:  # a picture must not end a run
             self._diagnostics = None
             log.warning(
                 f"warning: the pictures of epoch {epoch} could not be made or stored "
@@ -111,7 +111,7 @@ class RankFigure(pl.Callback):  # type: ignore[misc,name-defined]
 
                 drawn = plots.effective_rank([run])
                 plots.save(drawn, self.folder / FIGURES, "erank", formats=["png"])
-        except Exception as error:  # no picture is worth a run
+        except Exception as error:  # a picture must not end a run
             self._next = float("inf")
             log.warning(f"warning: erank.png cannot be drawn ({type(error).__name__}: {error})")
             return

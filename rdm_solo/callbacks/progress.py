@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a line that moves, or in a log one line an epoch."""
+"""Progress of a run: a bar in a terminal, or one line per epoch in a log."""
 
 import contextlib
 import logging

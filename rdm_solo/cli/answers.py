@@ -10,7 +10,7 @@ from typing import NoReturn
 
 
 def say_anything() -> None:
-    """Let a terminal that has no sigma show ``?`` in its place, where Python would end the run."""
+    """Print ``?`` for characters that the terminal cannot show, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

@@ -61,7 +61,7 @@ def check_overrides(
     for override, _ in typed:
         key, line = override.key_or_group, override.input_line
         if override.package is not None:
-            raise ValueError(f"{line}: a choice has one place; write {key}=... without @.")
+            raise ValueError(f"{line}: write {key}=... without @.")
         if key in choosable and not override.is_delete() and not override.is_sweep_override():
             allowed = (str, list) if key in SEVERAL else str
             if not isinstance(override.value(), allowed):
@@ -76,9 +76,7 @@ def check_overrides(
         added = override.is_add() or override.is_force_add()
         if override.is_delete():
             if section not in OPTIONAL and not key.startswith((*OPEN, "hydra/")):
-                raise ValueError(
-                    f"{line} takes away what the command needs; give {key} another value."
-                )
+                raise ValueError(f"{line}: the command needs {key}; give {key} another value.")
         elif chooses(key):
             continue
         elif leaf == "name" and section in choosable:

@@ -78,7 +78,7 @@ def decode(image: Image.Image, channels: int = 3, reduce: int = 1) -> Tensor:
         if reduce > 1:
             image.draft(image.mode, (image.width // reduce, image.height // reduce))
         if image.mode == "F":
-            raise ValueError("floating-point pixels have no agreed white")
+            raise ValueError("floating-point pixels are not supported")
         if image.mode.startswith("I"):  # 16 bits; Pillow would clip what is above 255
             wide = np.asarray(image).astype(np.int64)
             image = Image.fromarray(np.clip(wide // 257, 0, 255).astype(np.uint8))

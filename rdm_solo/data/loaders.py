@@ -67,8 +67,8 @@ class Loader(ABC):
         self.channels = expand_channels or self.images.channels
         if self.images.channels not in (1, self.channels):
             raise ValueError(
-                f"the backbone takes {self.channels} channels (expand_channels): give images of 1 "
-                f"or {self.channels} channels (dataset.channels), not {self.images.channels}"
+                f"the backbone takes {self.channels} channels: give images of 1 or "
+                f"{self.channels} channels (dataset.channels), not {self.images.channels}"
             )
         self.batch_size = batch_size
         self.views = views

@@ -2,8 +2,8 @@ r"""The role of asymmetric designs (the paper's Figure 5), from a run's checkpoi
 
 ``python -m rdm_solo.roles RUN_FOLDER...``
 
-A run's last weights see its training views again, and what the design does to one branch is taken
-apart:
+A run's last model gets its training views again, and the effect of the design on one branch is
+measured:
 
 * **BYOL, SimSiam**: the filter of the ideal predictor, :math:`\omega_i = \lambda^+_i/\lambda^z_i`
   (Theorem 2), by sorted eigenvalues as the paper has it and along the target's eigenvectors; beside
@@ -54,7 +54,7 @@ def measure(folder: Path, rows: int = 4096, device: str = "cpu") -> Roles:
     run = runs.load(folder)
     if run.described.asymmetry not in MEASURES:
         raise ValueError(
-            f"{folder} has no design to take apart: {run.label} is none of "
+            f"{folder} has no asymmetric design: {run.label} is none of "
             f"{', '.join(m.label for m in METHODS.values() if m.asymmetry in MEASURES)}."
         )
     state = finished_run.checkpoint_of(folder).stat()

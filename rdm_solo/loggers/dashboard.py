@@ -66,7 +66,7 @@ def create(project: str, entity: str | None, sweep: str | None) -> str:
     from rdm_solo.loggers.server import obstacle
 
     if reason := obstacle():
-        raise ValueError(f"the dashboard lives at Weights & Biases: {reason}")
+        raise ValueError(f"the dashboard needs Weights & Biases: {reason}")
     try:
         entity = entity or wandb.Api(timeout=20).default_entity
         url = str(build(project, entity, sweep).save().url) if entity else ""
@@ -96,6 +96,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if importlib.util.find_spec("wandb_workspaces") is None:
             raise ValueError(
                 "the dashboard needs the package wandb-workspaces, which is not installed: "
-                "pip install 'rdm-solo[wandb]'"
+                "pip install wandb-workspaces"
             )
         print(create(given.project, given.entity, given.sweep))

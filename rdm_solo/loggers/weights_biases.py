@@ -115,7 +115,7 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
             log.info(f"Weights & Biases, offline; to send it: {_sync_command([*unsent, part])}")
         elif sent and unsent:
             command = _sync_command(unsent)
-            log.info(f"Weights & Biases lacks an earlier part of this run: {command}")
+            log.info(f"to send an earlier part of this run to W&B: {command}")
 
     @classmethod
     def append(

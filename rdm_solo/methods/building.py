@@ -32,8 +32,8 @@ def build(cfg: DictConfig) -> Any:
     optimizers.check_kwargs(cfg.optimizer)
     if chosen.absent and not described.no_filter:
         raise ValueError(
-            f"filter=none: method={described.name} needs one; filter=identity puts nothing in its "
-            "place, filter=learnable its own predictor."
+            f"filter=none is not for method={described.name}: take filter=identity for no "
+            "predictor, or filter=learnable for its own predictor."
         )
     if not chosen.absent and described.no_filter:
         others = " or ".join(f"method={m.name}" for m in METHODS.values() if not m.no_filter)

@@ -57,7 +57,7 @@ class Method:
         return not self.asymmetry and not self.momentum
 
 
-_TWO_EQUAL_BRANCHES = "its two branches are alike, which is its point"
+_TWO_EQUAL_BRANCHES = "its two branches are alike by design"
 
 METHODS = {
     described.name: described
@@ -80,8 +80,7 @@ METHODS = {
             loss_name="train_neg_cos_sim",
             multi_crop=(LEGACY, CURRENT),
             paper_m=128,
-            gap_comes_from="The target network's lag alone makes a gap; the rest of it was "
-            "learned.",
+            gap_comes_from="The target network's lag causes some of the gap; the rest was learned.",
         ),
         Method(
             name="swav",
@@ -92,8 +91,8 @@ METHODS = {
             no_filter="its Sinkhorn assignment is the target's filter",
             loss_name="train_swav_loss",
             multi_crop=(CURRENT,),
-            gap_comes_from="Temperatures that are set beside Sinkhorn's ε have a share in the gap; "
-            "see the roles of asymmetric designs below.",
+            gap_comes_from="The temperature and Sinkhorn's ε, both fixed, cause a part of the gap; "
+            "see the role of asymmetric designs below.",
             on_collapse="Lower optimizer.lr, or give the assignment more weight: more "
             "method.kwargs.sk_iters, a smaller method.kwargs.sk_epsilon.",
         ),
@@ -106,11 +105,11 @@ METHODS = {
             softmax=True,
             no_filter="centring and sharpening are the target's filter",
             loss_name="dino_loss",
-            gap_comes_from="Temperatures that are set have a share in the gap; see the roles of "
+            gap_comes_from="Fixed temperatures cause a part of the gap; see the role of "
             "asymmetric designs below.",
-            on_collapse="Keep method.centring and method.sharpening on, and try a lower "
-            "optimizer.lr, a lower method.kwargs.teacher_temperature, or "
-            "method.kwargs.norm_last_layer=true.",
+            on_collapse="Keep method.centring, method.sharpening and "
+            "method.kwargs.norm_last_layer on, and try a lower optimizer.lr or a lower "
+            "method.kwargs.teacher_temperature.",
         ),
         Method(
             name="symsimsiam",

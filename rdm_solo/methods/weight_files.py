@@ -138,9 +138,9 @@ def assumed(weights: Weights, spec: Spec) -> str | None:
         return None
     stem = "conv1 with padding 2, no max-pooling"
     log.warning(
-        f"warning: {weights.path} does not tell its stem beyond a 3x3 conv1: assumed is {stem}, as "
-        "in solo-learn. Weights trained with padding 1, as in many a ResNet for CIFAR, would have "
-        "other features here; backbone.stem=small says that it is right"
+        f"warning: {weights.path} shows a 3x3 conv1, but not its padding: {stem} is assumed, as in "
+        "solo-learn. With padding 1 in training, as in many CIFAR ResNets, the features here are "
+        "wrong; if the stem is right, backbone.stem=small ends this warning"
     )
     return stem
 

@@ -115,7 +115,7 @@ def follow(
 def assumed(cfg: DictConfig, run: Run | None) -> str:
     """Where spectrum and omega come from, and what the theorem takes for granted."""
     theorem = (
-        "Right: Theorem 4, where features move freely and both branches share their eigenvectors; "
+        "Right panel: Theorem 4, if features move freely and branches share their eigenvectors; "
         "a step is not an epoch."
     )
     if run is not None:

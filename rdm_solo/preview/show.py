@@ -81,13 +81,10 @@ def _why_not(name: str) -> str:
     """Why a choice has no function to draw."""
     if name == "none":
         return (
-            "stands for methods without a place for a filter: SwAV's and DINO's target is their "
-            "filter, symmetric methods have none; run=FOLDER of such a run says more."
+            "has no function to draw: it is for methods that cannot take a filter. For the filter "
+            "in SwAV's or DINO's target, give run=FOLDER of such a run."
         )
-    return (
-        "is learned, no function to draw: what it became is seen with run=FOLDER of a run that "
-        "used it."
-    )
+    return "is learned, so there is no function to draw: give run=FOLDER of a run that used it."
 
 
 def without_filter(run: runs.Run) -> str:

@@ -71,7 +71,7 @@ class Group:
 
 
 def counted_runs(group: Group) -> list[Run]:
-    """The runs that results are made of: those that went as far as the furthest of the group.
+    """The runs that results are made of: those with the most epochs of the group.
 
     This rule holds for every mean, band, verdict and n; :func:`runs_behind` has the others.
     """
@@ -80,7 +80,7 @@ def counted_runs(group: Group) -> list[Run]:
 
 
 def runs_behind(group: Group) -> list[Run]:
-    """The runs that broke off, or are, before the furthest of the group."""
+    """The runs with fewer epochs than others of the group."""
     most = max(run.epochs for run in group.runs)
     return [run for run in group.runs if run.epochs < most]
 

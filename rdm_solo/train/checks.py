@@ -143,9 +143,9 @@ def _check_clipping(cfg: DictConfig) -> None:
     scaled = cfg.trainer.precision == "16-mixed" or cfg.trainer.accumulate_grad_batches > 1
     if scaled and cfg.method.kwargs.get("clip_grad"):
         raise ValueError(
-            f"method.kwargs.clip_grad={cfg.method.kwargs.clip_grad} clips before float16's scale "
-            "is taken off and before gradients are summed up; use trainer.gradient_clip_val, or "
-            "leave 16-mixed and accumulation."
+            f"method.kwargs.clip_grad={cfg.method.kwargs.clip_grad} would clip gradients that are "
+            "still scaled (16-mixed) or not yet summed up; use trainer.gradient_clip_val, or "
+            "leave 16-mixed and accumulation out."
         )
 
 

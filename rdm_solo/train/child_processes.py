@@ -11,10 +11,10 @@ from rdm_solo.lightning import pl
 
 
 class Children(pl.Callback):
-    """Watches this process's children in Lightning's place, which kills all within five seconds.
+    """Watches this process's children in Lightning's place.
 
-    That could be before this process has noticed and said why, and in a sweep it would take along
-    the runs that are still to come. Here it has ``grace`` seconds to end by itself.
+    When one fails, Lightning kills all within five seconds: perhaps before this process has said
+    why, and with it the rest of a sweep. Here it has ``grace`` seconds to end by itself.
     """
 
     def __init__(self, grace: float = 60) -> None:

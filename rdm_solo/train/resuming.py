@@ -80,9 +80,9 @@ def _check_harmless(node: Any, folder: Path, key: str = "") -> None:
         foreign |= key == "function" and "." in node and not node.startswith("torch.")
         if foreign or asks_resolver(node):
             raise ValueError(
-                f"the config in resume={folder} names {node!r}, which is not this package's: a "
-                "folder's own code is not run. If you trust it, give hydra.run.dir=NEW and all of "
-                "the run's options beside resume=..."
+                f"the config in resume={folder} names {node!r}, which is not in this package and "
+                "is not run. If you trust it, give hydra.run.dir=NEW and all of the run's options "
+                "beside resume=..."
             )
 
 
@@ -96,7 +96,7 @@ def check_resume(cfg: DictConfig, folder: Path) -> Path:
     if apart:
         raise ValueError(
             f"resume={folder} was run with another {apart[0]!r} than this command: leave that "
-            "option out, since resume=... alone goes on by the run's own config."
+            "option out; resume=... alone takes the run's own config."
         )
     done = torch.load(checkpoint, map_location="cpu", weights_only=True)["epoch"] + 1
     if done >= cfg.max_epochs:

@@ -146,7 +146,7 @@ def test_a_step_in_which_nothing_was_recorded_is_an_error():
     model = make("method=simsiam")
     recorder = observer(model)
     loss_of(model, batch())
-    with pytest.raises(RuntimeError, match="nothing passed"):
+    with pytest.raises(RuntimeError, match="no module that diagnostics know was called"):
         recorder.take(2)
 
 
@@ -272,7 +272,7 @@ class TestReturned:
             fit(model, tmp_path, epochs=2, callbacks=[diagnostics, Interrupt()])
         diagnostics.observer.recording = True
         model.projector(torch.zeros(1, 6))  # has no hook any more
-        with pytest.raises(RuntimeError, match="nothing passed"):
+        with pytest.raises(RuntimeError, match="no module that diagnostics know was called"):
             diagnostics.observer.take()
         fit(model, tmp_path, callbacks=[diagnostics])
         assert diagnostics.latest.rows == 80
@@ -303,7 +303,7 @@ class TestReturned:
         assert saved["lam_online"].shape == (2, 16)
 
     def test_a_step_that_returns_neither_is_refused_with_what_to_do(self, tmp_path):
-        with pytest.raises(RuntimeError, match=r"Pairs ran a step .* Return them beside 'loss'"):
+        with pytest.raises(RuntimeError, match=r"branches of Pairs .* Return them beside 'loss'"):
             fit(Pairs("online"), tmp_path)
         fit(Pairs("online"), tmp_path, every_n_epochs=0)
         assert not (tmp_path / "spectra").exists()

@@ -106,7 +106,7 @@ class TestWords:
             (WRONG_WAY, ["filter=online_log1p", "filter.function=torch.cos"], "must increase on"),
             (DIMENSIONAL, ["method=symsimsiam"], "by design: both branches are alike"),
             (COMPLETE, ["method=vanilla", "method.last_bn=false"], "method.last_bn=true"),
-            (DIMENSIONAL, ["filter=identity"], "filter=identity shows by design"),
+            (DIMENSIONAL, ["filter=identity"], "filter=identity does this by design"),
             (COMPLETE, ["filter=linear"], "optimizer.lr=0.5 and 6 of 30 epochs"),
             (DIMENSIONAL, ["filter=online_log1p"], "weak under strong augmentation"),
             (DIMENSIONAL, ["filter=target_pow", "p=-0.3"], "p=-0.3 is a weak filter"),

@@ -138,7 +138,9 @@ def test_grey_images_are_expanded_when_finished():
     x, _ = next(iter(loader(grey(), pipelines=(), expand_channels=3)))
     assert x.shape == (8, 3, 8, 8)
     assert next(iter(loader(expand_channels=3)))[1][0].shape == (8, 3, 8, 8)
-    with pytest.raises(ValueError, match=r"takes 4 channels .* of 1 or 4 channels .*, not 3"):
+    with pytest.raises(
+        ValueError, match=r"takes 4 channels: give images of 1 or 4 channels .*, not 3"
+    ):
         loader(expand_channels=4)
 
 

@@ -302,7 +302,7 @@ class TestRefusals:
     def test_a_symmetric_method(self, trained, tmp_path):
         folder = Path(shutil.copytree(trained / "simsiam", tmp_path / "run"))
         change(folder, lambda config: config["method"].update(name="symsimsiam"))
-        with pytest.raises(ValueError, match=r"no design to take apart: SymSimSiam is none of"):
+        with pytest.raises(ValueError, match=r"no asymmetric design: SymSimSiam is none of"):
             roles.measure(folder)
 
     def test_no_checkpoint(self, trained, tmp_path):

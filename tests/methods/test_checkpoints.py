@@ -137,7 +137,7 @@ def test_a_stem_that_is_assumed_is_named(prefix, stem, tmp_path, caplog):
         assert not caplog.records
         return
     (warning,) = caplog.messages
-    assert warning.startswith(f"warning: {tmp_path / 'a.pt'} does not tell its stem")
+    assert warning.startswith(f"warning: {tmp_path / 'a.pt'} shows a 3x3 conv1")
     assert assumed == f"conv1 with padding {backbone.conv1.padding[0]}, no max-pooling"
     assert assumed in warning
     assert isinstance(backbone.maxpool, torch.nn.Identity)

@@ -170,9 +170,9 @@ def test_refusals_are_sentences(known, tmp_path, capsys):
     for argv, says in (
         ([], "give filter=..., run=RUN_FOLDER, or both"),
         (["p=-1"], "belongs to a filter"),
-        (["filter=learnable"], "is learned, no function to draw"),
-        (["filter=none"], "SwAV's and DINO's target is their filter"),
-        (["filter=none", f"run={known}"], "stands for methods without a place for a filter"),
+        (["filter=learnable"], "is learned, so there is no function to draw"),
+        (["filter=none"], "it is for methods that cannot take a filter"),
+        (["filter=none", f"run={known}"], "has no function to draw"),
         (["filter=online_log", "p=2"], "has no exponent"),
         (["filter=online_pow", "p=null"], "needs an exponent"),
         (["filter=online_log", "filter.function=torch.tahn"], "cannot be imported"),

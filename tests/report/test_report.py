@@ -302,7 +302,7 @@ def test_what_a_setting_forces_is_called_that():
     assert "wrong way" in caveat(p=0.5)
     assert caveat(p=None) == "Nothing in the setting forces a gap: it was learned."
     assert "lag" in caveat(p=None, method="byol")
-    assert "Temperatures that are set" in caveat(p=None, method="dino")
+    assert "Fixed temperatures" in caveat(p=None, method="dino")
     assert "ranks are always equal" in caveat(p=None, method="vanilla")
     assert "lag" in caveat(p=None, method="byol", filter="identity")
     assert "ranks are always equal" in caveat(p=0.0)

@@ -254,7 +254,7 @@ def test_a_folder_that_names_code_of_its_own_is_not_resumed(tmp_path, capsys):
         before = (folder / ".hydra" / "config.yaml").read_bytes()
         with pytest.raises(SystemExit):
             resuming.own_config([f"resume={folder}"])
-        assert "a folder's own code is not run" in capsys.readouterr().err
+        assert "is not in this package and is not run" in capsys.readouterr().err
         assert [p.name for p in folder.rglob("*") if p.is_file()] == ["config.yaml"]
         assert (folder / ".hydra" / "config.yaml").read_bytes() == before
 
