@@ -192,6 +192,20 @@ class TestRun:
         (watch,) = (c for c in parts.trainer.callbacks if isinstance(c, CollapseWatch))
         assert [epoch.dimensions for epoch in watch.measured] == [16]
 
+    @pytest.mark.parametrize(
+        ("name", "value"), [("feature/variance", math.nan), ("erank/target", 0.0)]
+    )
+    def test_an_epoch_of_zeros_or_nan_is_left_out(self, tmp_path, name, value):
+        parts = train.build(configure(*WRONG, "max_epochs=1"), tmp_path)
+        parts.trainer.fit(parts.model, datamodule=parts.data)
+        (watch,) = (c for c in parts.trainer.callbacks if isinstance(c, CollapseWatch))
+        watch.on_train_epoch_end(parts.trainer, parts.model)
+        assert len(watch.measured) == 2
+        parts.trainer.callback_metrics[name] = torch.tensor(value)
+        watch.measured = []
+        watch.on_train_epoch_end(parts.trainer, parts.model)
+        assert watch.measured == []
+
     def test_switched_off_it_says_nothing(self, tmp_path, caplog):
         off = ["watch.gap_epochs=null", "watch.variance=0", "watch.erank=null", "max_epochs=2"]
         with caplog.at_level(logging.WARNING, "rdm_solo"):
