@@ -19,6 +19,11 @@ from support.world import Worlds
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests first: at the end, one would run alone while the other cores wait."""
+    items.sort(key=lambda item: item.get_closest_marker("process") is None)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _without_wandb_variables():
     """Tests say themselves whether W&B is online, offline or disabled."""

@@ -23,7 +23,7 @@ from rdm_solo.train import training
 from rdm_solo.train.child_processes import Children
 
 
-def watch(how: str, grace: float, out: Path) -> None:
+def watch(how: str, grace: float, seconds: float, out: Path) -> None:
     """The first process of a run, whose child fails; its status is 12 where it stays alive."""
     os.dup2(os.open(out, os.O_WRONLY | os.O_CREAT), 2)
     launchers = sys.modules[pl.strategies.launchers.subprocess_script.__name__]
@@ -38,7 +38,7 @@ def watch(how: str, grace: float, out: Path) -> None:
         assert launcher.procs == [child]
     elif how == "failed before it was set up":
         watched.let_go(trainer, failed=True)
-    time.sleep(8)
+    time.sleep(seconds)
     watched.let_go(trainer, failed=True)
     os._exit(10 + child.returncode)
 
@@ -46,10 +46,17 @@ def watch(how: str, grace: float, out: Path) -> None:
 @pytest.mark.process
 def test_a_failed_child_leaves_time_to_say_so(tmp_path):
     """Lightning's own thread would end the first process, and a sweep with it."""
-    cases = [("lightning's", 60), ("ours", 60), ("ours", 2), ("failed before it was set up", 60)]
+    # With the seconds of grace, and those in which it should be killed, or stay alive: Lightning
+    # looks at the children every five seconds.
+    cases = [
+        ("lightning's", 60, 60),
+        ("ours", 60, 6),
+        ("ours", 2, 60),
+        ("failed before it was set up", 60, 6),
+    ]
     fathers = [
-        processes.Process(target=watch, args=(how, grace, tmp_path / str(number)))
-        for number, (how, grace) in enumerate(cases)
+        processes.Process(target=watch, args=(*case, tmp_path / str(number)))
+        for number, case in enumerate(cases)
     ]
     for father in fathers:
         father.start()
