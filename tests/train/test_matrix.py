@@ -109,7 +109,7 @@ def test_two_processes(worlds, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:You are trying to `self.log")
-@pytest.mark.parametrize("contestant", CONTESTANTS)
+@pytest.mark.parametrize("contestant", SOME)
 def test_half_precision_that_lightning_gives_to_gpus_alone(contestant):
     """float16 autocast, with the scaled loss that AMP hands to backward."""
     model = make(*contestant.split())
