@@ -282,7 +282,7 @@ def test_both_generations_side_by_side_where_both_are_here():
     out = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )
