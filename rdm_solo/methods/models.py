@@ -121,11 +121,11 @@ class FilteredSimSiam(_Filtered):
 
     def forward(self, X: Tensor) -> dict[str, Tensor]:
         """Features alone: solo-learn's would run both heads, and the training step runs them."""
-        return solo_learn.original("base").forward(self, X)
+        return solo_learn.TABLE["base"].forward(self, X)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """solo-learn's, whose own step takes the projection for the target as it is."""
-        out = solo_learn.original("base").training_step(self, batch, batch_idx)
+        out = solo_learn.TABLE["base"].training_step(self, batch, batch_idx)
         (p1, target1), (p2, target2) = (self.branches(feats) for feats in out["feats"])
         loss = _minus_cosine(p1, target2) / 2 + _minus_cosine(p2, target1) / 2
         with torch.no_grad():

@@ -43,19 +43,19 @@ class _FromSoloConfig:
         return chosen if p is None else replace(chosen, p=p)
 
 
-class RDMSimSiam(_FromSoloConfig, models.FilteredSimSiam, solo_learn.original("simsiam")):
+class RDMSimSiam(_FromSoloConfig, models.FilteredSimSiam, solo_learn.TABLE["simsiam"]):
     """``method: rdm_simsiam``, with ``method_kwargs.filter`` and ``method_kwargs.p``."""
 
     defaults = {"filter": "learnable", "p": None, "pred_hidden_dim": 512}
 
 
-class RDMBYOL(_FromSoloConfig, models.FilteredBYOL, solo_learn.original("byol")):
+class RDMBYOL(_FromSoloConfig, models.FilteredBYOL, solo_learn.TABLE["byol"]):
     """``method: rdm_byol``, with ``method_kwargs.filter`` and ``method_kwargs.p``."""
 
     defaults = {"filter": "learnable", "p": None, "pred_hidden_dim": 4096}
 
 
-class SymSimSiam(_FromSoloConfig, symmetric.Symmetric, solo_learn.original("base")):
+class SymSimSiam(_FromSoloConfig, symmetric.Symmetric, solo_learn.TABLE["base"]):
     """``method: symsimsiam``; ``center: null`` makes it the symmetric baseline."""
 
     defaults = {"center": "ema", "center_momentum": 0.9, "last_bn": True}

@@ -81,7 +81,7 @@ def _import_solo() -> types.ModuleType:
 
 
 timm = _import_timm()
-TABLE = _import_solo().METHODS  # from which its entry points choose a method by name
+TABLE = _import_solo().METHODS  # its own classes, from which its entry points choose by name
 _base = sys.modules["solo.methods.base"]
 
 GENERATION = "current" if CURRENT else "legacy"
@@ -118,9 +118,8 @@ class _OurScalars(pl.LightningModule):
 
     def log(self, name: str, *args: Any, **kwargs: Any) -> None:
         name = SCALARS.get(name, name)
-        if name in OF_LABELS and not self.labelled:  # all labels are 0, which is easily learned
-            return
-        if name in FOR_LOGGERS and not self.charted:
+        unread = name in FOR_LOGGERS and not self.charted
+        if unread or (name in OF_LABELS and not self.labelled):  # without labels, all are 0
             return
         if kwargs.get("on_epoch"):  # or Lightning would name it twice, and wait for it every step
             kwargs["on_step"] = False
@@ -189,17 +188,12 @@ class _LegacyMomentum(_Legacy):
 
 def adapted(name: str) -> Any:
     """solo-learn's class of that method, built from our config on either generation."""
-    base = original(name)
+    base = TABLE[name]
     adapter: type = _Current
     if not CURRENT:
         adapter = _LegacyMomentum if issubclass(base, _base.BaseMomentumMethod) else _Legacy
     doc = f"solo-learn's {base.__name__}, built from our config."
     return type(base.__name__, (adapter, base), {"__doc__": doc, "__module__": __name__})
-
-
-def original(name: str) -> Any:
-    """solo-learn's own class of a method, as it is."""
-    return TABLE[name]
 
 
 def register(methods: Mapping[str, Any]) -> None:
@@ -347,8 +341,7 @@ def legacy_arguments(cfg: DictConfig) -> dict[str, Any]:
         "warmup_start_lr": 0.0,
         "warmup_epochs": 0,
     }
-    momentum = current["momentum"]
-    if momentum:
+    if momentum := current["momentum"]:
         arguments |= {
             "base_tau_momentum": momentum["base_tau"],
             "final_tau_momentum": momentum["final_tau"],

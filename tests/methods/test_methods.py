@@ -215,7 +215,7 @@ def test_one_module_alone_knows_solo_learn():
 
 
 def test_lightning_is_the_one_that_solo_learns_classes_are_built_on():
-    assert issubclass(solo_learn.original("base"), pl.LightningModule)
+    assert issubclass(solo_learn.TABLE["base"], pl.LightningModule)
 
 
 def test_without_solo_learn_callbacks_and_pages_work_and_methods_say_how_to_get_it():

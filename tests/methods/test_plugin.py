@@ -59,7 +59,7 @@ class TestOwnEntryPoint:
             pixels = rng.integers(0, 255, (32, 32, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(folder / f"{number}.png")
         (tmp_path / "rdm.yaml").write_text(docs_yaml())
-        checkout = Path(inspect.getfile(solo_learn.original("base"))).parents[2]
+        checkout = Path(inspect.getfile(solo_learn.TABLE["base"])).parents[2]
         main = checkout / "main_pretrain.py"
         out = command(
             "rdm_solo.plugin",

@@ -30,7 +30,7 @@ FOREIGN = {
 
 def as_it_is(name: str, cfg):
     """solo-learn's own class of that method with the sizes of our config, and nothing of ours."""
-    solo = solo_learn.original(name)
+    solo = solo_learn.TABLE[name]
     if solo_learn.CURRENT:
         return solo(solo_learn.current_config(cfg))
     return solo(**solo_learn.legacy_arguments(cfg))
