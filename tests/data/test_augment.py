@@ -1,5 +1,6 @@
 """Views against torchvision: the same parameters give the same images, and the same statistics."""
 
+import hashlib
 import itertools
 import math
 
@@ -293,6 +294,21 @@ def test_views_are_distributed_as_torchvisions():
         lambda v: v[:, 1, :, :16].mean((1, 2)) - v[:, 1, :, 16:].mean((1, 2)),
     ):
         assert stats.ks_2samp(describe(got), describe(want)).pvalue > SIGNIFICANCE
+
+
+def split_mix(state: int) -> int:
+    """The finaliser of SplitMix64 (Steele, Lea and Flood, 2014), in Python's whole numbers."""
+    state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    state = (state ^ (state >> 27)) * 0x94D049BB133111EB % 2**64
+    return state ^ (state >> 31)
+
+
+def test_random_rows_are_split_mix():
+    digest = hashlib.blake2b(repr((3, "a")).encode(), digest_size=8).digest()
+    start, step = int.from_bytes(digest, "little"), 0x9E3779B97F4A7C15
+    for row, numbers in zip((0, 5, 10**6), random_rows([0, 5, 10**6], 3, "a").tolist()):
+        states = [start + (row * DRAWS + column + 1) * step for column in range(DRAWS)]
+        assert numbers == [(split_mix(state % 2**64) >> 40) / 2**24 for state in states]
 
 
 def test_random_rows_are_uniform_and_independent():

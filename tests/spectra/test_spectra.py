@@ -63,6 +63,12 @@ def test_effective_rank_at_the_ends():
         effective_rank(torch.zeros(2, 3))
 
 
+@pytest.mark.parametrize("shape", [(3,), (0, 3), (2, 2, 2)])
+def test_a_correlation_is_of_rows(shape):
+    with pytest.raises(ValueError, match="non-empty batch"):
+        correlation(torch.zeros(shape))
+
+
 @settings(max_examples=50, deadline=None)
 @given(
     seed=st.integers(0, 2**16),

@@ -499,6 +499,7 @@ def test_refusals_name_the_argument():
         (lambda: theory.linear_setting(C, -1.0), "noise must be a number of at least 0"),
         (lambda: theory.positive_correlation(torch.ones(3, 1, 2)), "m >= 2 views"),
         (lambda: theory.mean_correlation(C), r"\(n, m, k\)"),
+        (lambda: theory.mean_correlation(torch.ones(3, 0, 2)), "m >= 1 views"),
     ):
         with pytest.raises(ValueError, match=says):
             call()
