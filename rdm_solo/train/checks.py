@@ -14,8 +14,6 @@ from rdm_solo.train.warm_ups import WARM_UPS
 
 # Half- and double-precision weights are refused: batch norms and spectra want float32 ones.
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
-# Every process holds the whole model: spectra and momentum encoders want it so.
-STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
 
 WANDB_NAMES = ("project", "entity", "name", "group")
 
@@ -71,7 +69,6 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "trainer.precision": (check_choice, PRECISIONS),
     "trainer.accumulate_grad_batches": (check_whole, 1),
     "trainer.num_nodes": (check_whole, 1),
-    "trainer.strategy": (check_choice, STRATEGIES),
     "trainer.sync_batchnorm": (check_switch,),
     "trainer.gradient_clip_val": (check_number, 0),
     "trainer.check_val_every_n_epoch": (check_whole, 1),
@@ -179,7 +176,7 @@ def _check_trainer(trainer: DictConfig) -> None:
             f"trainer.accelerator={accelerator}, but this machine shows no GPU to torch "
             f"{torch.__version__}; use trainer=cpu or trainer=auto."
         )
-    if devices == "auto":
+    if devices in ("auto", -1):  # -1 is Lightning's word for all GPUs
         return
     if derived_values.on_cpu(trainer):
         check_whole("trainer.devices", devices, 1, alternative="auto (a list names GPUs)")

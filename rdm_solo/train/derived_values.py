@@ -30,7 +30,7 @@ def on_cpu(trainer: DictConfig) -> bool:
 def world_size(trainer: DictConfig) -> int:
     """Processes of the run, as Lightning will count them."""
     devices = trainer.devices
-    if devices == "auto":
+    if devices in ("auto", -1):
         devices = 1 if on_cpu(trainer) else torch.cuda.device_count()
     elif OmegaConf.is_list(devices):
         devices = len(devices)

@@ -30,7 +30,7 @@ def test_a_step_is_a_whole_step(method):
         assert not torch.equal(before[name], after[name])
 
 
-def test_a_step_of_no_rows_is_refused():
+def test_options_that_no_run_could_use_are_refused():
     with pytest.raises(ValueError, match="batch_size must be a whole number of at least 2"):
         bench_cost.Step("cpu", *SMALL, "batch_size=x")
 

@@ -247,8 +247,12 @@ class TestRefusals:
             (["++trainer.log_every_n_steps=x"], "trainer.log_every_n_steps must be a whole number"),
             (["trainer.gradient_clip_val=-1"], "at least 0, or null for no limit, got -1"),
             (["trainer.sync_batchnorm=x"], "true or false, or null to let the run decide, got 'x'"),
-            (["trainer.strategy=x"], "trainer.strategy must be one of auto, ddp, "),
+            (
+                ["trainer.strategy=x"],
+                "Trainer refuses trainer=...: You selected an invalid strategy",
+            ),
             (["trainer.devices=[0,a]"], "trainer.devices must be a whole number of at least 1, or"),
+            (["trainer.devices=-1"], "Trainer refuses trainer=...: "),  # on a CPU
             (["trainer.devices=-5"], "trainer.devices must be a whole number of at least 1, or"),
             (["trainer.devices=1.5"], "trainer.devices must be a whole number of at least 1, or"),
             (["trainer.devices=true"], "trainer.devices must be a whole number of at least 1, or"),
@@ -346,6 +350,13 @@ class TestWarnings:
 def test_several_processes_are_counted_in_the_global_batch():
     trainer = OmegaConf.create({"devices": 4, "num_nodes": 2, "accelerator": "cpu"})
     assert derived_values.world_size(trainer) == 8
+
+
+@pytest.mark.parametrize(("devices", "processes"), [("auto", 3), (-1, 3), ([0, 2], 2), (2, 2)])
+def test_each_way_of_naming_gpus_is_counted(devices, processes, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    trainer = OmegaConf.create({"devices": devices, "num_nodes": 1, "accelerator": "gpu"})
+    assert derived_values.world_size(trainer) == processes
 
 
 @pytest.mark.process
