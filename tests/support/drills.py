@@ -1,0 +1,27 @@
+"""Drills: the same test with a few seeded tries in the suite, and with many in `.ci/run drills`.
+
+A test marked ``drill`` asks :func:`tries` how often to try and tells :func:`record` what came of
+it; ``docs/reliability.md`` has the table. ``DRILL_SEED`` draws other tries.
+"""
+
+import os
+import random
+
+MANY = os.environ.get("DRILLS") == "many"
+SEED = int(os.environ.get("DRILL_SEED", "0"))
+
+
+def tries(few: int, many: int) -> int:
+    """How often to try: ``few`` in the suite, ``many`` in the drills."""
+    return many if MANY else few
+
+
+def draws(name: str) -> random.Random:
+    """Random numbers of that drill, the same in every run with one ``DRILL_SEED``."""
+    return random.Random(f"{name} {SEED}")
+
+
+def record(name: str, tried: int, survived: int) -> None:
+    """Print the drill's row, and fail where not every try survived."""
+    print(f"\ndrill: {name}: {survived} of {tried} tries survived (DRILL_SEED={SEED})")
+    assert survived == tried, f"{name}: {tried - survived} of {tried} tries did not survive"
