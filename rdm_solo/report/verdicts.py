@@ -72,7 +72,7 @@ def _verdict(
     question: str, runs: Sequence[Run], judge: Callable[[Run], Judged], numbers: str, caveat: str
 ) -> Verdict:
     """One answer where all runs agree, else which answer how often."""
-    answers = [judge(run) for run in runs]
+    answers = [diverged(run) or judge(run) for run in runs]
     counts = Counter(answer for answer, _ in answers)
     if set(counts) == {UNMEASURED}:
         why = "diagnostics off, or stopped in the first epoch"
@@ -82,6 +82,11 @@ def _verdict(
     parts = [f"{answer} ({n} of {len(runs)} runs)" for answer, n in counts.most_common()]
     said = "; ".join(parts) if len(parts) > 1 else answers[0][0]
     return Verdict(question, said, good, numbers, caveat)
+
+
+def diverged(run: Run) -> Judged | None:
+    """The answer to every question about a run that diverged."""
+    return None if run.diverged is None else (f"diverged in epoch {run.diverged}", False)
 
 
 def leads(runs: Sequence[Run]) -> Verdict:

@@ -25,6 +25,9 @@ class Run:
     ``metrics`` has the columns of ``metrics.csv`` (NaN: not measured), ``spectra`` the arrays of
     its spectra, whose first axis are the epochs in ``spectra["epoch"]``. Epochs count from 1,
     whichever version wrote the folder.
+
+    ``diverged`` is the epoch in which training diverged. Neither it nor a later one is in
+    ``metrics`` or ``spectra``: earlier versions went on, and wrote rows of NaN.
     """
 
     folder: Path
@@ -33,6 +36,7 @@ class Run:
     spectra: dict[str, np.ndarray] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    diverged: int | None = None
 
     @property
     def method(self) -> str:
@@ -106,29 +110,51 @@ def load(folder: Path) -> Run:
             return nothing
 
     summary = found(SUMMARY, _summary, {})
-    metrics, cut = found(METRICS, metrics_file.read, ({}, False))
+    metrics, cut, diverged = found(METRICS, metrics_file.read, metrics_file.Table({}))
+    diverged = diverged or _diverged(summary, metrics)
+    metrics = _before(diverged, metrics)
     done, asked = len(metrics.get("epoch", ())), config.get("max_epochs", 0)
     left = [name for name in (SUMMARY, SPECTRA) if (folder / name).exists()]
     if cut:
         missing.append(f"the last row of {METRICS} is cut off and left out")
-    if not (folder / METRICS).exists():
+    failed = failures.of(folder)
+    if diverged and f"diverged in epoch {diverged}" not in (failed or ""):
+        missing.append(f"it diverged in epoch {diverged} (values from there on are left out)")
+    if not (folder / METRICS).exists() and not diverged:
         why = f", although {left[0]} is there (was it removed, or not copied?)" if left else ""
         missing.append(f"no {METRICS}{why or ': no epoch has ended'}")
     elif metrics and "epoch" not in metrics:
         missing.append(f"{METRICS} has no column epoch")
-    elif not done and not any(said.startswith(METRICS) for said in missing):
+    elif not done and not diverged and not any(said.startswith(METRICS) for said in missing):
         missing.append(f"{METRICS} has no whole row: no epoch has ended")
     if 0 < done < asked:
         missing.append(f"{done} of {asked} epochs")
-    if failed := failures.of(folder):
+    if failed:
         missing.append(f"it failed: {failed.removesuffix('.')}")
     elif done and SUMMARY not in left:
         missing.append(f"no {SUMMARY} (the run goes on, or broke off)")
     spectra, broken = found(SPECTRA, spectra_files.read, ({}, []))
+    spectra = _before(diverged, spectra)
     missing += [f"{name} cannot be read and is left out" for name in broken]
     if done and not spectra:
         missing.append("no spectra (diagnostics were off?)")
-    return Run(folder, config, metrics, spectra, summary, tuple(missing))
+    return Run(folder, config, metrics, spectra, summary, tuple(missing), diverged)
+
+
+def _diverged(summary: dict[str, Any], metrics: dict[str, np.ndarray]) -> int | None:
+    """The epoch that the summary names, unless the run has gone on since."""
+    said = summary.get("diverged")
+    epoch = said.get("epoch") if isinstance(said, dict) else None
+    if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
+        return None
+    return None if (metrics.get("epoch", np.empty(0)) >= epoch).any() else epoch
+
+
+def _before(diverged: int | None, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The epochs before that one, of arrays whose first axis are epochs."""
+    if diverged is None or "epoch" not in arrays:
+        return arrays
+    return {name: array[arrays["epoch"] < diverged] for name, array in arrays.items()}
 
 
 def _summary(folder: Path) -> dict[str, Any]:

@@ -7,8 +7,10 @@ were written by earlier versions, which counted from 0.
 import csv
 import io
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,8 +37,16 @@ def folder_format(folder: Path) -> int:
     return 1
 
 
-def read(folder: Path) -> tuple[dict[str, np.ndarray], bool]:
-    """The table's columns, and whether its last row was cut off; a missing value is NaN.
+class Table(NamedTuple):
+    """A run's table. What was not measured is NaN; a last row that was cut off is left out."""
+
+    columns: dict[str, np.ndarray]
+    cut: bool = False
+    diverged: int | None = None  # the first epoch whose loss was written, and is not finite
+
+
+def read(folder: Path) -> Table:
+    """The table of the run in that folder.
 
     A truncated number still parses, so a last row without a line end is left out.
     """
@@ -50,12 +60,16 @@ def read(folder: Path) -> tuple[dict[str, np.ndarray], bool]:
     columns = {name: np.array([float(row[name] or "nan") for row in rows]) for name in names}
     if "epoch" in columns and folder_format(folder) == 1:
         columns["epoch"] += 1
-    return columns, cut
+    losses = (row.get("train/loss") for row in rows)
+    broken = [i for i, loss in enumerate(losses) if loss and not math.isfinite(float(loss))]
+    epochs = columns.get("epoch", np.empty(0))
+    known = [epochs[i] for i in broken[:1] if len(epochs) and np.isfinite(epochs[i])]
+    return Table(columns, cut, int(known[0]) if known else None)
 
 
 def read_metrics(folder: Path) -> dict[str, np.ndarray]:
     """The columns of a run's ``metrics.csv``; a value that was not measured is NaN."""
-    return read(folder)[0]
+    return read(folder).columns
 
 
 def begin(folder: Path, done: int, earlier: Path | None = None) -> list[dict[str, float]]:

@@ -387,6 +387,18 @@ def test_seeds_that_disagree_are_counted():
     )
 
 
+def test_of_a_run_that_diverged_nothing_else_is_said():
+    diverged = replace(run(p=None, epochs=2), diverged=3)
+    assert [(v.answer, v.good) for v in verdicts.verdicts([diverged])] == [
+        ("diverged in epoch 3", False)
+    ] * 3
+    found = verdicts.leads([run(p=None, seed=1), diverged])
+    assert (found.answer, found.good) == (
+        "yes, in every epoch (1 of 2 runs); diverged in epoch 3 (1 of 2 runs)",
+        None,
+    )
+
+
 def test_means_leave_out_what_broke_off():
     runs_ = [run(seed=0), run(seed=1), run(seed=2, epochs=1)]
     ranks, _ = tables.last_values(groups(runs_))

@@ -103,6 +103,47 @@ def test_a_run_that_failed_says_why(tmp_path):
     )
 
 
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_rows_of_nan_of_an_earlier_version_are_a_divergence(number, tmp_path):
+    write(tmp_path / "run", max_epochs=4, epochs=4)
+    lines = ["epoch,train/loss,erank/online", "1,-0.5,3", f"2,{number},2", "3,nan,2", "4,,2"]
+    (tmp_path / "run" / "metrics.csv").write_text("\n".join([*lines, ""]))
+    found = runs.load(tmp_path / "run")
+    assert (found.diverged, found.epochs, found.spectra["epoch"].tolist()) == (2, 1, [1])
+    assert found.last("train/loss") == -0.5
+    assert found.missing == (
+        "it diverged in epoch 2 (values from there on are left out)",
+        "1 of 4 epochs",
+    )
+    # Before format 2, epochs were counted from 0.
+    for name in ("format.json", "summary.json"):
+        (tmp_path / "run" / name).unlink()
+    (tmp_path / "run" / "metrics.csv").write_text("epoch,train/loss\n0,nan\n1,nan\n")
+    found = runs.load(tmp_path / "run")
+    assert (found.diverged, found.epochs) == (1, 0)
+
+
+def test_a_loss_that_was_not_measured_is_no_divergence(tmp_path):
+    write(tmp_path / "run", epochs=2)
+    (tmp_path / "run" / "metrics.csv").write_text("epoch,train/loss,val/acc1\n1,,3\n2,-1,nan\n")
+    found = runs.load(tmp_path / "run")
+    assert (found.diverged, found.epochs) == (None, 2)
+
+
+def test_the_summary_says_when_a_run_diverged_until_it_has_gone_on(tmp_path):
+    write(tmp_path / "run", epochs=2)
+    path = tmp_path / "run" / "summary.json"
+    told = json.loads(path.read_text())
+    for said, diverged in [(3, 3), (2, None), ("3", None), (0, None), (True, None), (2.5, None)]:
+        path.write_text(json.dumps({**told, "diverged": {"epoch": said}}))
+        assert runs.load(tmp_path / "run").diverged == diverged, said
+    path.write_text(json.dumps({**told, "diverged": {"epoch": 1}}))
+    (tmp_path / "run" / "metrics.csv").unlink()
+    found = runs.load(tmp_path / "run")
+    assert (found.diverged, found.epochs) == (1, 0)
+    assert found.missing == ("it diverged in epoch 1 (values from there on are left out)",)
+
+
 def test_a_run_without_an_epoch_or_without_diagnostics(tmp_path):
     write(tmp_path / "none", epochs=0, spectra=False, summary=False)
     assert runs.load(tmp_path / "none").missing == ("no metrics.csv: no epoch has ended",)
