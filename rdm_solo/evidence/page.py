@@ -1,16 +1,21 @@
-"""The page that :mod:`rdm_solo.evidence` writes: a table of means and spreads, and the verdicts."""
+"""The page that :mod:`rdm_solo.evidence` writes: the plan, a table of the rows, the verdicts."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rdm_solo.evidence.claims import Runs, judge
+from rdm_solo.evidence.claims import Judge
+from rdm_solo.evidence.table import Runs
 from rdm_solo.runs.groups import spread
+
+TEST_IMAGES = 360
 
 # Heading, columns, digits and what stands between two columns.
 HEADS = [
-    ("kNN, 1/3 → end", ["knn third", "knn end"], 1, " → "),
-    ("linear, 1/3 → end", ["linear third", "linear end"], 1, " → "),
-    ("variance", ["variance"], 2, ""),
+    ("kNN %, 1/3 → end", ["knn third", "knn end"], 1, " → "),
+    ("linear %, 1/3 → end", ["linear third", "linear end"], 1, " → "),
+    ("projection's variance, first → last", ["variance first", "variance"], 2, " → "),
+    ("projection's erank, last", ["erank projection last"], 1, ""),
     ("erank online, first → last", ["erank online first", "erank online last"], 1, " → "),
     ("erank target, first → last", ["erank target first", "erank target last"], 1, " → "),
     ("gap > 0, share of epochs", ["gap share"], 2, ""),
@@ -19,50 +24,119 @@ HEADS = [
 ]
 TEXT = """\
 Digits show the mechanism, not that pretraining beats pixels: the table also has raw pixels and a \
-network that was never trained. kNN is weighted, k = 20, on standardised pixels or on features; \
-linear is the paper's probe (SGD, lr 30, 100 epochs) on frozen features without augmentation; both \
-in per cent. Spectra are uncentred, as in the paper, and of the outputs of an epoch's training \
-steps. In identity, vanilla and SymSimSiam both branches have the same output, so their gap is \
-always zero; BYOL's target lags behind its online branch, which makes a gap even without a \
-predictor. Variances of SwAV's and DINO's softmaxes are on another scale than those of unit \
-vectors. The sorted curve pairs sorted eigenvalues and rises wherever the target's spectrum is \
-flatter; the directional one follows the target's own eigenvectors."""
+network that was never trained. kNN is weighted by similarity (cosine, k = 20, temperature 0.07), \
+of features or of pixels as a network gets them, standardised by one mean and one deviation; \
+linear is the paper's probe (SGD, lr 30, 100 epochs) on frozen features without augmentation.
+
+Every accuracy is of the same {images} test images; {seeds}. An interval over \
+seeds therefore says nothing about other images: by counting alone, an accuracy of 90 % on \
+{images} images is uncertain by ±{at90:.1f} points at 95 %, one of 97.5 % by ±{at97:.1f}.
+
+Variance is that of the projection, the input of the filter or predictor, not of the backbone's \
+features. Spectra are uncentred, as in the paper, and of the outputs of an epoch's training steps. \
+In identity, vanilla and SymSimSiam both branches have the same output, so their gap is always \
+zero; BYOL's target lags behind its online branch, which makes a gap even without a predictor. \
+Variances of SwAV's and DINO's softmaxes are on another scale than those of unit vectors. The \
+sorted curve pairs sorted eigenvalues and rises wherever the target's spectrum is flatter; the \
+directional one follows the target's own eigenvectors."""
+PLAN = """\
+Rows, claims, rules and seeds were written down before the first of these runs \
+(`rdm_solo/evidence/study.yaml`); the bounds were chosen with other seeds in view, which are not \
+counted here. No claim is judged before every row has all of its seeds.
+
+- **Comparisons** are paired differences on the same seeds, with Student's 95 % interval. A \
+verdict needs p below {alpha:g} after Holm's correction over all {family} comparisons of this \
+page, those of the controls included; otherwise the claim is undecided. The intervals are not \
+corrected. "Reach" and "come close" mean less than one point below: there the difference is \
+tested against −1, and the interval's lower end must be above −1.
+- **Bounds** must be passed by every seed; the table has the worst one. {n} of {n} seeds say, at \
+95 % confidence, that at least {share:.0f} % of all seeds pass.
+- **Controls** go through the same rule. A claim that a control passes too (by any one seed, where \
+the rule is a bound) is undecided, because then the rule does not tell the claim from its absence.
+- **Collapsed** is a run whose projection ends with a variance below {variance:g} or an effective \
+rank below {rank:g} of 32. A collapsed control or baseline is named as such; where a claim says \
+that a filter keeps the rank up, a row that collapsed itself does not reproduce it. SwAV's and \
+DINO's softmaxes are on another scale and are not judged."""
 
 
 def page(
-    runs: Runs, untrained: Runs, claims: Sequence[Mapping[str, Any]], facts: Mapping[str, str]
+    study: Mapping[str, Any],
+    runs: Runs,
+    failed: Mapping[str, Mapping[int, str]],
+    facts: Mapping[str, str],
+    seeds: Sequence[int],
 ) -> str:
     """The whole page; ``facts`` are the lines on how the numbers came about."""
+    judge = Judge(study, runs, seeds, failed)
+    rows = [name for name in ("raw pixels", "untrained network", *study["rows"]) if name in runs]
+    counts = [len(runs.get(name, {})) for name in study["rows"]]
+    has = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    so_far = f"Each row has {has} of {len(seeds)} seeds."
+    if judge.missing:
+        so_far += (
+            f" **{judge.missing} of {len(seeds) * len(counts)} runs are still to come, so there is "
+            "no verdict yet.**"
+        )
+    lost = [f"{row}, seed {s}: {why}" for row, of in failed.items() for s, why in of.items()]
     parts = [
         "# The paper's claims on the embedded digits",
-        "Written by one command from runs; do not edit.",
+        "Written by one command from a table of runs ([evidence.csv](evidence.csv)); do not edit.",
         "\n".join(f"- {name}: {value}" for name, value in facts.items()),
-        TEXT,
+        text(len(seeds)),
+        "## Plan",
+        plan(judge),
         "## Table",
-        f"Mean ± standard deviation over seeds {facts['seeds']}.",
-        "\n".join(_table({**untrained, **runs})),
+        f"{so_far} Mean ± standard deviation over seeds; n is their number.",
+        "\n".join(_table(judge, rows)),
+        *(["Runs that failed: " + "; ".join(lost) + "."] if lost else []),
         "## Verdicts",
-        "\n".join(_verdicts(runs, claims)),
+        "\n".join(_verdicts(judge)),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _table(runs: Runs) -> list[str]:
-    lines = [_line(["", *(head[0] for head in HEADS)]), "|" + "---|" * (1 + len(HEADS))]
-    for name, columns in runs.items():
-        cells = [name]
+def text(seeds: int) -> str:
+    """What the numbers are, and what they leave open."""
+    at90, at97 = (196 * math.sqrt(p * (1 - p) / TEST_IMAGES) for p in (0.9, 0.975))
+    share = f"all {seeds} seeds share them"
+    return TEXT.format(images=TEST_IMAGES, seeds=share, at90=at90, at97=at97)
+
+
+def plan(judge: Judge) -> str:
+    """How the claims are judged."""
+    collapsed = judge.study["collapsed"]
+    return PLAN.format(
+        alpha=judge.study["wrong_calls"],
+        family=len(judge.comparisons),
+        n=len(judge.seeds),
+        share=100 * 0.05 ** (1 / len(judge.seeds)),
+        variance=collapsed["variance"],
+        rank=collapsed["erank projection last"],
+    )
+
+
+def _table(judge: Judge, rows: Sequence[str]) -> list[str]:
+    heads = ["", "n", *(head[0] for head in HEADS), "collapsed"]
+    lines = [_line(heads), "|" + "---|" * len(heads)]
+    for name in rows:
+        seeds = list(judge.runs[name].values())
+        cells = [name, str(len(seeds))]
         for _, wanted, digits, between in HEADS:
-            known = [spread(columns[column], digits) for column in wanted if column in columns]
-            cells.append(between.join(known) or "–")
+            known = [c for c in wanted if all(c in values for values in seeds)]
+            values = (spread([values[c] for values in seeds], digits) for c in known)
+            cells.append(between.join(values) or "–")
+        collapsed = judge.collapsed(name)
+        cells.append("{} of {}".format(*collapsed) if collapsed else "–")
         lines.append(_line(cells))
     return lines
 
 
-def _verdicts(runs: Runs, claims: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = [_line(["claim", "rule", "verdict", "numbers"]), "|" + "---|" * 4]
-    for claim in claims:
-        verdict, numbers = judge(claim, runs)
-        lines.append(_line([claim["says"], claim["rule"], f"**{verdict}**", numbers]))
+def _verdicts(judge: Judge) -> list[str]:
+    heads = ["claim", "rule", "verdict", "numbers", "controls"]
+    lines = [_line(heads), "|" + "---|" * len(heads)]
+    for claim, found in zip(judge.study["claims"], judge.verdicts()):
+        cells = [claim["says"], claim["rule"], f"**{found.verdict}**", found.numbers or "–"]
+        lines.append(_line([*cells, found.controls or "–"]))
     return lines
 
 

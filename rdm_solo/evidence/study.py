@@ -1,17 +1,19 @@
 """The paper's claims on data that everybody has: ``python -m rdm_solo.evidence``.
 
-Every row of ``study.yaml`` is trained over several seeds on the embedded digits, probed at a third
-of training and at its end, and written with its spread into one page.
+Every row of ``study.yaml`` is trained over its seeds on the embedded digits and probed at a third
+of training and at its end. Each run adds a line to a table, and the page is made of the table.
 """
 
 import argparse
+import hashlib
 import json
 import logging
 import math
+import shutil
 import statistics
-import sys
+import subprocess
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib.resources import files
 from multiprocessing import get_context
@@ -23,17 +25,17 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from rdm_solo import cli, data, methods, runs, train
+from rdm_solo import cli, data, methods, runs
 from rdm_solo.bench.timing import processor
 from rdm_solo.callbacks.knn import Neighbours, unit
+from rdm_solo.cli.answers import first_line
 from rdm_solo.evaluate.features import extract
 from rdm_solo.evaluate.probe import fit_linear
+from rdm_solo.evidence import table
 from rdm_solo.evidence.page import page
 from rdm_solo.lightning import pl
-from rdm_solo.report.verdicts import NO_GAP
-from rdm_solo.runs.files import SUMMARY, write_whole
-from rdm_solo.runs.settings import SETTING, differences
-from rdm_solo.train import derived_values
+from rdm_solo.runs.files import write_whole
+from rdm_solo.train import closing, derived_values, training
 
 STUDY: Any = OmegaConf.to_container(
     OmegaConf.create((files("rdm_solo.evidence") / "study.yaml").read_text(encoding="utf-8")),
@@ -41,9 +43,11 @@ STUDY: Any = OmegaConf.to_container(
 )
 SHARED: list[str] = STUDY["shared"]
 ROWS: dict[str, list[str]] = STUDY["rows"]
+PIXELS, UNTRAINED = "raw pixels", "untrained network"
 WARMUP = 3
 PROBED = (5, 15)  # epochs after which kNN and linear accuracy are measured
 PROBE = "probe.json"
+GAP = 1e-3  # directions; equal branches differ by rounding
 
 # Columns of the table that are the last value of a column of metrics.csv.
 LAST = {
@@ -55,6 +59,7 @@ LAST = {
     "monotonicity": "filter/monotonicity",
     "monotonicity directional": "filter/monotonicity_directional",
 }
+FIRST = {"variance first": "feature/variance", "erank projection first": "erank/projection"}
 
 
 class Probe(pl.Callback):  # type: ignore[misc,name-defined]
@@ -99,38 +104,87 @@ def folder_of(row: str, seed: int, root: Path) -> Path:
     return root / "_".join(option.split("=")[-1] for option in ROWS[row]) / str(seed)
 
 
-def measure(row: str, seed: int, root: Path) -> None:
-    """Train and probe one row with one seed, unless its folder holds the result already."""
+def settings(row: str) -> str:
+    """A hash of the row's options and the shared ones, to notice that they have changed."""
+    options = json.dumps([SHARED, ROWS.get(row, [])])
+    return hashlib.sha256(options.encode()).hexdigest()[:8]
+
+
+def measure(row: str, seed: int, root: Path) -> table.Line:
+    """The line of one row and one seed: trained, probed and read."""
+    about = {"settings": settings(row), "code": commit(), "processor": processor()}
+    if row not in ROWS:
+        found = untrained(None if row == PIXELS else seed)
+        about["versions"] = _listed(closing.versions())
+        values = {f"{kind} end": value for kind, value in found.items()}
+        return table.line(row, seed, table.OK, values, about)
     folder = folder_of(row, seed, root)
-    cfg = cli.compose("config", [*SHARED, *ROWS[row], f"seed={seed}"])
-    if (folder / PROBE).exists():
-        before = json.loads((folder / SUMMARY).read_text())["config"]
-        if differences(before, cfg, (*SETTING, "seed", "diagnostics", "knn")):
-            raise ValueError(f"{folder} was run with other settings; remove it, or give --runs.")
-        return
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)  # of a run that was broken off
+    folder.mkdir(parents=True)
     probe = Probe()
-    train.run(cfg, folder, [probe])
-    write_whole(folder / PROBE, json.dumps(probe.found, indent=2) + "\n")
+    cfg = cli.compose("config", [*SHARED, *ROWS[row], f"seed={seed}"])
+    parts = training.build(cfg, folder, [probe])
+    try:
+        summary = training.fit(parts)
+        write_whole(folder / PROBE, json.dumps(probe.found, indent=2) + "\n")
+        about |= {
+            "seconds": f"{summary['seconds']:.0f}",
+            "versions": _listed(summary["versions"]),
+        }
+        return table.line(row, seed, table.OK, read(folder), about)
+    except (FloatingPointError, ValueError) as error:  # training, or the linear probe, diverged
+        about["versions"] = _listed(closing.versions())
+        return table.line(row, seed, f"failed: {first_line(error)}", {}, about)
 
 
-def run_all(seeds: Sequence[int], root: Path, jobs: int) -> None:
-    """Every row with every seed, seed after seed, ``jobs`` at a time."""
+def _listed(versions: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def commit() -> str:
+    """The commit that this package is of, where it lies in a checkout with git; else nothing."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists() or not shutil.which("git"):
+        return ""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True).stdout.strip()
+
+
+def run_all(seeds: Sequence[int], root: Path, csv: Path, jobs: int) -> None:
+    """Every row with every seed that the table does not have, seed after seed."""
+    there = {(line["row"], int(line["seed"])) for line in lines_of(csv)}
+    wanted = [(PIXELS, seeds[0]), *((row, s) for s in seeds for row in (UNTRAINED, *ROWS))]
+    missing = [each for each in wanted if each not in there]
     with ProcessPoolExecutor(jobs, get_context("spawn"), _silence) as pool:
-        futures = [pool.submit(measure, row, seed, root) for seed in seeds for row in ROWS]
+        futures = [pool.submit(measure, row, seed, root) for row, seed in missing]
         for future in tqdm(as_completed(futures), total=len(futures), unit="run"):
-            future.result()
+            table.add(csv, future.result())
 
 
 def _silence() -> None:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+
+
+def lines_of(csv: Path) -> list[table.Line]:
+    """The table's lines; ValueError where one is of other settings than the study's of today."""
+    lines = table.read(csv)
+    for line in lines:
+        row = line["row"]
+        if row not in (PIXELS, UNTRAINED, *ROWS) or line["settings"] != settings(row):
+            raise ValueError(
+                f"{csv}: {row!r}, seed {line['seed']}, is not of the study's settings of today: "
+                "remove such lines, or give another --csv"
+            )
+    return lines
 
 
 def read(folder: Path) -> dict[str, float]:
     """The columns of one run, from its metrics and its probe."""
     metrics = runs.read_metrics(folder)
     found = {name: metrics[column][-1] for name, column in LAST.items()}
+    found |= {name: metrics[column][0] for name, column in FIRST.items()}
     probes = json.loads((folder / PROBE).read_text())
     for when, probe in zip(("third", "end"), probes.values()):
         found |= {f"{kind} {when}": accuracy for kind, accuracy in probe.items()}
@@ -138,50 +192,27 @@ def read(folder: Path) -> dict[str, float]:
         erank = metrics[f"erank/{branch}"]
         found[f"erank {branch} first"], found[f"erank {branch} last"] = erank[0], erank[-1]
         found[f"erank {branch} rise"] = math.log(erank[-1] / erank[WARMUP])
-    found["gap share"] = float((metrics["erank/gap"] > NO_GAP).mean())
-    for name, value in found.items():
-        if not math.isfinite(value):
-            raise ValueError(f"{folder}: {name} is {value}, but a mean needs finite numbers.")
-    return found
+    gap = metrics["erank/gap"] > GAP
+    found |= {"gap epochs": gap.sum(), "gap share": gap.mean(), "epochs": len(gap)}
+    return {name: float(value) for name, value in found.items()}
 
 
-def _by_column(found: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
-    return {name: [columns[name] for columns in found] for name in found[0]}
-
-
-def collect(seeds: Sequence[int], root: Path) -> dict[str, dict[str, list[float]]]:
-    """Row -> column -> one number for each seed."""
-    return {row: _by_column([read(folder_of(row, seed, root)) for seed in seeds]) for row in ROWS}
-
-
-def baselines(seeds: Sequence[int]) -> dict[str, dict[str, list[float]]]:
-    """Raw pixels, and as many untrained networks as there are seeds."""
-    found = {
-        "raw pixels": _by_column([untrained(None)]),
-        "untrained network": _by_column([untrained(seed) for seed in seeds]),
-    }
-    return {
-        row: {f"{kind} end": values for kind, values in columns.items()}
-        for row, columns in found.items()
-    }
-
-
-def facts(seeds: Sequence[int], root: Path, arguments: Sequence[str]) -> dict[str, str]:
+def facts(lines: Sequence[table.Line], seeds: Sequence[int]) -> dict[str, str]:
     """How the numbers came about."""
-    folders = [folder_of(row, seed, root) for row in ROWS for seed in seeds]
-    summaries = [json.loads((folder / SUMMARY).read_text()) for folder in folders]
-    seconds = statistics.median(summary["seconds"] for summary in summaries)
-    versions = {
-        ", ".join(f"{name} {version}" for name, version in summary["versions"].items())
-        for summary in summaries
-    }
+    trained = [line for line in lines if line["row"] in ROWS and int(line["seed"]) in seeds]
+    seconds = [float(line["seconds"]) for line in trained if line["seconds"]]
+    pace = f", {statistics.median(seconds):.0f} s each at the median" if seconds else ""
+    of = {name: sorted({line[name] for line in trained} - {""}) for name in table.ABOUT}
+    planned = "" if list(seeds) == STUDY["seeds"] else ", which are not those of the plan"
     return {
-        "command": f"`{' '.join(['python -m rdm_solo.evidence', *arguments])}`",
+        "command": "`python -m rdm_solo.evidence` trains what is missing and writes this page; "
+        "`python -m rdm_solo.evidence --from docs/evidence.csv` only writes it",
         "every run": f"`{' '.join(SHARED)}` and the row's own; the rest is the digits' recipe",
-        "seeds": ", ".join(map(str, seeds)),
-        "runs": f"{len(summaries)}, {seconds:.0f} s each at the median",
-        "hardware": f"{processor()}, one thread a run",
-        "versions": "; ".join(sorted(versions)),
+        "seeds": f"{', '.join(map(str, seeds))}{planned}",
+        "runs": f"{len(trained)} of {len(seeds) * len(ROWS)}{pace}",
+        "hardware": f"{'; '.join(of['processor'])}, one thread a run",
+        "versions": "; ".join(of["versions"]),
+        "code": ", ".join(of["code"]) or "commit unknown",
     }
 
 
@@ -189,29 +220,43 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m rdm_solo.evidence",
         description="Train every row of the table over several seeds on the embedded digits, judge "
-        "the paper's claims by them, and write one page. Finished runs are not repeated, so that "
-        "an interrupted command continues where it stopped.",
+        "the paper's claims by them, and write one page. Each finished run adds a line to a table, "
+        "and runs that have a line are not repeated: an interrupted command continues where it "
+        "stopped. To repeat a run, remove its line.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    seeds, root, out = [30, 31, 32, 33, 34], Path("runs/evidence"), Path("docs/evidence.md")
-    parser.add_argument("--seeds", type=int, nargs="+", default=seeds, help="seeds of every row")
+    root, csv, out = Path("runs/evidence"), Path("docs/evidence.csv"), Path("docs/evidence.md")
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", default=STUDY["seeds"], help="seeds of every row"
+    )
     parser.add_argument("--runs", type=Path, default=root, help="folder for the runs")
+    parser.add_argument("--csv", type=Path, default=csv, help="table of runs; new ones are added")
     parser.add_argument("--out", type=Path, default=out, help="file for the page")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
+    parser.add_argument(
+        "--from", type=Path, dest="table", help="train nothing, write the page from this table"
+    )
     cli.say_anything()
     options = parser.parse_args()
-    if len(options.seeds) < 2:
+    if len(set(options.seeds)) < 2:
         parser.error("--seeds needs at least two seeds, to compute a spread")
     if options.jobs < 1:
         parser.error(f"--jobs must be at least 1, got {options.jobs}")
-    run_all(options.seeds, options.runs, options.jobs)
-    torch.set_num_threads(1)
-    text = page(
-        collect(options.seeds, options.runs),
-        baselines(options.seeds),
-        STUDY["claims"],
-        facts(options.seeds, options.runs, sys.argv[1:]),
-    )
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(options.out, text)
-    print(f"{options.out} is written from {len(ROWS) * len(options.seeds)} runs in {options.runs}")
+    if options.table and not options.table.is_file():
+        parser.error(f"--from: there is no file {options.table}")
+    try:
+        if not options.table:
+            run_all(options.seeds, options.runs, options.csv, options.jobs)
+        write_page(options.table or options.csv, options.out, options.seeds)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def write_page(csv: Path, out: Path, seeds: Sequence[int]) -> None:
+    """The page of the table's runs with these seeds."""
+    lines = lines_of(csv)
+    runs, failed = table.runs_of(lines, seeds), table.failures(lines, seeds)
+    text = page(STUDY, runs, failed, facts(lines, seeds), seeds)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(out, text)
+    print(f"{out} is written from {len(lines)} lines of {csv}")

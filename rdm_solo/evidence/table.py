@@ -1,0 +1,98 @@
+"""The table of runs: a CSV with one line a run, from which the page is made without training."""
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rdm_solo.runs.files import write_whole
+
+# What is measured in a run; an accuracy is in per cent, a rank in directions. Columns of an
+# untrained network's line stay empty where nothing was measured.
+MEASURED = (
+    "knn third",
+    "knn end",
+    "linear third",
+    "linear end",
+    "variance first",  # of the projection, here and below
+    "variance",
+    "erank projection first",
+    "erank projection last",
+    "erank online first",
+    "erank online last",
+    "erank online rise",
+    "erank target first",
+    "erank target last",
+    "erank target rise",
+    "gap epochs",
+    "gap share",
+    "epochs",
+    "alignment",
+    "alignment weighted",
+    "alignment positive",
+    "monotonicity",
+    "monotonicity directional",
+)
+# Behind them: `settings` is a hash of the run's options, `code` the commit where one is known.
+ABOUT = ("seconds", "settings", "code", "versions", "processor")
+HEAD = ("row", "seed", "status", *MEASURED, *ABOUT)
+OK = "ok"  # else the status says why the run failed
+
+Line = Mapping[str, str]
+# Row -> seed -> column -> value, of the runs that did not fail.
+Runs = Mapping[str, Mapping[int, Mapping[str, float]]]
+
+
+def line(
+    row: str, seed: int, status: str, values: Mapping[str, float], about: Mapping[str, str]
+) -> Line:
+    """One run as a line; ValueError where a value is not finite."""
+    for name, value in values.items():
+        if not math.isfinite(value):
+            raise ValueError(f"{name} is {value}, but a mean needs finite numbers")
+    numbers = {name: f"{value:.7g}" for name, value in values.items()}
+    return {"row": row, "seed": str(seed), "status": status, **numbers, **about}
+
+
+def read(path: Path) -> list[Line]:
+    """The lines of the file, none where there is no file."""
+    if not path.exists():
+        return []
+    lines: list[Line] = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+    for number, found in enumerate(lines, start=2):
+        if tuple(found) != HEAD or None in found.values():
+            raise ValueError(
+                f"{path}, line {number}, does not have the {len(HEAD)} columns of a table of runs: "
+                "mend or remove the line, or give another file"
+            )
+    return lines
+
+
+def add(path: Path, new: Line) -> None:
+    """Add a line; the file is whole at any moment. One process at a time may add."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, HEAD, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows([*read(path), new])
+    write_whole(path, text.getvalue())
+
+
+def runs_of(lines: Sequence[Line], seeds: Sequence[int]) -> Runs:
+    """The runs with these seeds that did not fail."""
+    found: dict[str, dict[int, dict[str, float]]] = {}
+    for each in lines:
+        if each["status"] == OK and int(each["seed"]) in seeds:
+            values = {name: float(each[name]) for name in MEASURED if each[name]}
+            found.setdefault(each["row"], {})[int(each["seed"])] = values
+    return found
+
+
+def failures(lines: Sequence[Line], seeds: Sequence[int]) -> dict[str, dict[int, str]]:
+    """Row -> seed -> why that run failed."""
+    found: dict[str, dict[int, str]] = {}
+    for each in lines:
+        if each["status"] != OK and int(each["seed"]) in seeds:
+            found.setdefault(each["row"], {})[int(each["seed"])] = each["status"]
+    return found
