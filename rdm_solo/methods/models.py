@@ -46,7 +46,22 @@ class Configured:
 
 
 class Momentum:
-    """A momentum encoder whose momentum goes on where a resumed run left it."""
+    """A momentum encoder that a resumed run goes on with, to the bit."""
+
+    def __init__(self, cfg: DictConfig) -> None:
+        super().__init__(cfg)
+        self.momentum_updater.update = self._update_in_place
+
+    @torch.no_grad()
+    def _update_in_place(self, online: nn.Module, momentum: nn.Module) -> None:
+        """solo-learn's average, written into the weights themselves.
+
+        Its own makes new tensors. Those of a convolution of one channel or 1x1 come out with other
+        strides than a checkpoint's weights are loaded into, and oneDNN then sums in another order.
+        """
+        tau = self.momentum_updater.cur_tau
+        for p, average in zip(online.parameters(), momentum.parameters()):
+            average.copy_(tau * average + (1 - tau) * p)
 
     def on_train_start(self) -> None:
         super().on_train_start()

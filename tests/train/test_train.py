@@ -106,34 +106,6 @@ class TestRepetition:
         run(tmp_path / "other", *SMALL, "filter=target_pow", "seed=1")
         assert rows(tmp_path / "other") != rows(folder)
 
-    @pytest.mark.parametrize("method", ["simsiam", "byol"])
-    def test_a_resumed_run_equals_one_that_was_not_interrupted(self, method, tmp_path):
-        options = [*SMALL, f"method={method}", "max_epochs=4", "optimizer.name=sgd"]
-        run(tmp_path / "whole", *options)
-        full = configure(*options)
-        cut = tmp_path / "cut"
-        cut.mkdir()
-        parts = train.build(full, cut)
-
-        class Interrupt(pl.Callback):
-            def on_train_epoch_start(self, trainer, pl_module):
-                if trainer.current_epoch == 2:
-                    raise RuntimeError("power cut")
-
-        parts.trainer.callbacks.append(Interrupt())
-        with pytest.raises(RuntimeError, match="power cut"):
-            parts.trainer.fit(parts.model, datamodule=parts.data)
-        assert len(rows(cut)) == 2
-        run(tmp_path / "resumed", *options, f"resume={cut}")
-        assert rows(tmp_path / "resumed") == rows(tmp_path / "whole")
-        whole, resumed = (spectra_files.read(tmp_path / f)[0] for f in ("whole", "resumed"))
-        assert all(np.array_equal(whole[name], resumed[name]) for name in whole)
-        a, b = (
-            torch.load(tmp_path / f / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
-            for f in ("whole", "resumed")
-        )
-        assert all(torch.equal(a[key], b[key]) for key in a)
-
     def test_a_requeued_job_keeps_its_history(self, tmp_path, monkeypatch):
         """SLURM starts the same command again; Lightning finds its own checkpoint in the folder."""
         options = [*SMALL, "optimizer.name=sgd"]
@@ -456,24 +428,6 @@ class TestResume:
             train.build(configure(*options, "filter=identity"), new)
         with pytest.raises(ValueError, match="another 'p'"):
             train.build(configure(*options, "filter=target_pow", "p=-1"), new)
-
-    def test_swavs_queue_is_resumed(self, tmp_path):
-        """A run broken off after one of two epochs ends as the uninterrupted one."""
-        options = [o for o in SMALL if "pred_hidden" not in o]
-        options += ["method=swav", "method.kwargs.num_prototypes=8", "scheduler.warmup_epochs=0"]
-        options += ["method.kwargs.queue_size=32", "method.kwargs.epoch_queue_starts=0"]
-        whole = run(tmp_path / "whole", *options)
-
-        class BreakOff(pl.Callback):
-            def on_train_epoch_start(self, trainer, pl_module):
-                if trainer.current_epoch == 1:
-                    raise KeyboardInterrupt
-
-        (tmp_path / "half").mkdir()
-        with pytest.raises(KeyboardInterrupt):
-            train.run(configure(*options), tmp_path / "half", [BreakOff()])
-        resumed = run(tmp_path / "rest", *options, f"resume={tmp_path / 'half'}")
-        assert resumed["last"]["train/loss"] == whole["last"]["train/loss"]
 
 
 def test_either_backbone_goes_with_either_kind_of_image(tmp_path):
