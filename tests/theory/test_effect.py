@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rdm_solo import filters, theory
+from rdm_solo import filters, spectra, theory
 from rdm_solo.theory import filter_effect, rank_path
 
 SIGMA = torch.arange(1, 17, dtype=torch.float64) ** -0.5 * 20
@@ -141,3 +141,31 @@ def test_the_relation_holds_off_the_spectrum_that_it_was_made_from():
     total, energy = (SIGMA * SIGMA.log1p()).square().sum(), SIGMA.square().sum()
     lam_z = filter_effect.relation(found)((apart * apart.log1p()).square() / total)
     torch.testing.assert_close(lam_z, apart.square() / energy, rtol=1e-3, atol=0)
+
+
+def gap(online: torch.Tensor, target: torch.Tensor) -> float:
+    """The target's effective rank less the online branch's."""
+    ranks = [spectra.effective_rank(spectra.correlation(z)) for z in (target, online)]
+    return float(ranks[0] - ranks[1])
+
+
+@pytest.mark.parametrize(
+    ("branch", "name", "p"),
+    [
+        ("target", "pow", -0.5),
+        ("target", "pow", -1.0),
+        ("online", "pow", 1.0),
+        ("online", "log1p", None),
+    ],
+)
+def test_a_filter_makes_the_gap_before_rows_are_scaled_and_scaling_can_undo_it(branch, name, p):
+    heavy = np.random.default_rng(0).standard_t(1, size=(60, 16, 2))
+    spectral = filters.SpectralFilter(branch, name, p=p)
+    before, after = [], []
+    for x in torch.from_numpy(heavy):
+        y = spectral(x).detach()
+        online, target = (x, y) if branch == "target" else (y, x)
+        before.append(gap(online, target))
+        after.append(gap(*(torch.nn.functional.normalize(z) for z in (online, target))))
+    assert min(before) > -1e-9
+    assert min(after) < -0.01
