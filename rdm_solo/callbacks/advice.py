@@ -64,6 +64,26 @@ def advice(kind: str, cfg: DictConfig, filter_batch: int, epoch: int = 0) -> str
     return " ".join([*reasons, GENERAL][:2])
 
 
+def divergence_advice(epoch: int, step: int | None, cfg: DictConfig, lr: float) -> str:
+    """The likeliest cause of NaN or infinity at that step, and what to try; ``lr`` is scaled."""
+    rate, warmup = cfg.optimizer.lr, cfg.scheduler.warmup_epochs
+    said = (
+        "No weight had changed yet, so the learning rate is not the cause: look at the images and "
+        "their views."
+        if (epoch, step) == (1, 1)
+        else f"The learning rate is the likeliest cause (optimizer.lr={rate:g}, which the batch "
+        f"scales to {lr:.3g}; scheduler.warmup_epochs={warmup:g}): try a tenth of it, or a longer "
+        "warm-up."
+    )
+    if cfg.trainer.precision == "16-mixed":
+        said += (
+            " float16 ends at 65504, too: trainer.precision=bf16-mixed has the range of float32."
+        )
+    if ChosenFilter.of(cfg).spectral:
+        said += " filter=learnable shows whether the filter has a part in it."
+    return said
+
+
 def _negative_gap(chosen: ChosenFilter) -> str:
     if chosen.function == "log" and not chosen.on_target:
         return LOG

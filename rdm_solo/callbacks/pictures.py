@@ -99,7 +99,8 @@ class RankFigure(pl.Callback):  # type: ignore[misc,name-defined]
             self._draw()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        if trainer.is_global_zero and isinstance(exception, KeyboardInterrupt):
+        ends_early = isinstance(exception, (KeyboardInterrupt, FloatingPointError))
+        if trainer.is_global_zero and ends_early:
             self._draw()
 
     def _draw(self) -> None:

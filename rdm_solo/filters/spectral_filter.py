@@ -86,8 +86,7 @@ class SpectralFilter(nn.Module):
         if spectrum.broken_rows == spectrum.n:
             raise FloatingPointError(
                 f"all {spectrum.n} rows of the batch that reached the {self.branch} filter "
-                "hold NaN or infinity: training has diverged; lower the learning rate, or use "
-                "bf16 in place of fp16."
+                "hold NaN or infinity; lower the learning rate, or use bf16 in place of fp16."
             )
         if spectrum.broken_rows:
             self._log_once(

@@ -168,6 +168,19 @@ def read(path: str | Path) -> Weights:
     return Weights(path, state, epoch, step, spec, certain)
 
 
+def not_finite(state: Mapping[str, Any]) -> list[str]:
+    """The names of tensors that hold NaN or infinity.
+
+    >>> not_finite({"whole": torch.ones(2), "broken": torch.tensor([1.0, torch.nan]), "steps": 3})
+    ['broken']
+    """
+    floats = {n: x for n, x in state.items() if isinstance(x, Tensor) and x.is_floating_point()}
+    if not floats:
+        return []
+    finite = torch.stack([x.isfinite().all() for x in floats.values()])  # one wait for a device
+    return [name for name, fine in zip(floats, finite.tolist()) if not fine]
+
+
 def _backbone_of(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
     """The backbone's entries of a state dict, under its own names; whether solo-learn wrote it.
 

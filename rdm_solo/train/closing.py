@@ -14,6 +14,7 @@ import torch
 
 from rdm_solo import __version__, runs
 from rdm_solo.callbacks import CollapseWatch
+from rdm_solo.callbacks.divergence import Diverged
 from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn
 from rdm_solo.runs import metrics_file
@@ -24,47 +25,80 @@ log = logging.getLogger("rdm_solo")
 
 
 def write(
-    folder: Path, trainer: Any, recorded: Mapping[str, Any], seconds: float, stopped: str
+    folder: Path,
+    trainer: Any,
+    recorded: Mapping[str, Any],
+    seconds: float,
+    stopped: str,
+    diverged: Diverged | None = None,
 ) -> dict[str, Any]:
     """``summary.json`` in the run's folder, a table in the terminal; the summary is returned.
 
     ``recorded`` are the settings; ``stopped`` says why the run ended before its last epoch.
     """
-    columns = {name: values.tolist() for name, values in runs.read_metrics(folder).items()}
-    measured = {name: list(filter(math.isfinite, values)) for name, values in columns.items()}
+    found = runs.read_metrics(folder) if (folder / METRICS).exists() else {}
+    columns = {name: values.tolist() for name, values in found.items()}
     watch = next((c for c in trainer.callbacks if isinstance(c, CollapseWatch)), None)
     warnings = watch.warnings if watch else []
     device = trainer.strategy.root_device
     summary = {
         "format": metrics_file.NUMBER,
-        "last": {name: values[-1] if values else None for name, values in measured.items()},
+        **last_values(columns),
         "seconds": round(seconds, 2),
         "warnings": warnings,
         "stopped": stopped or (watch.stopped if watch else None),
+        "diverged": diverged.as_dict() if diverged else None,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "processes": trainer.world_size,
         "versions": versions(),
         **recorded,
     }
     write_whole(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
-    log.info(closing_table(columns))
+    if columns:
+        log.info(closing_table(columns))
     for warning in warnings:
         log.info(f"! {warning['kind']} in epoch {warning['epoch']}, as said above")
     figures = folder / FIGURES
     pictures = sorted(path.name for path in figures.glob("*.png"))
     kept = " and checkpoints" * (folder / CHECKPOINT).exists()  # fast_dev_run keeps none
-    log.info(f"{seconds:.0f} s; {METRICS}, {SUMMARY}{kept} are in {folder}")
+    written = f"{METRICS}, {SUMMARY}{kept} are" if columns else f"{SUMMARY} is"
+    log.info(f"{seconds:.0f} s; {written} in {folder}")
     if pictures:
         log.info(f"pictures: {', '.join(pictures)} in {figures}")
-    log.info(f"all pictures on one page: python -m rdm_solo.report {shlex.quote(str(folder))}")
+    if columns:
+        page = shlex.quote(str(folder))
+        log.info(f"all pictures on one page: python -m rdm_solo.report {page}")
     return summary
 
 
-def how_to_go_on(folder: Path) -> str:
-    """The command that goes on with a run that was stopped."""
+def last_values(columns: Mapping[str, list[float]]) -> dict[str, dict[str, Any]]:
+    """``last``: the values of the last epoch, None where it did not measure one.
+    ``last_measured``: epoch and value of those that an earlier epoch measured last.
+
+    >>> found = last_values({"epoch": [1.0, 2.0], "val/knn_acc1": [90.0, math.nan]})
+    >>> found["last"]
+    {'epoch': 2.0, 'val/knn_acc1': None}
+    >>> found["last_measured"]
+    {'val/knn_acc1': {'epoch': 1, 'value': 90.0}}
+    """
+    last: dict[str, Any] = {}
+    earlier: dict[str, Any] = {}
+    for name, values in columns.items():
+        finite = [i for i, value in enumerate(values) if math.isfinite(value)]
+        there = finite[-1:] == [len(values) - 1]
+        last[name] = values[-1] if there else None
+        if finite and not there:
+            epoch = int(columns["epoch"][finite[-1]])
+            earlier[name] = {"epoch": epoch, "value": values[finite[-1]]}
+    return {"last": last, "last_measured": earlier}
+
+
+def how_to_go_on(folder: Path, option: str | None = None) -> str:
+    """The command that goes on with a run that was stopped, with an option changed."""
     if not (folder / CHECKPOINT).is_file():
         return "no epoch has ended: there is no checkpoint to go on from"
-    return f"to go on: python -m rdm_solo.train {shlex.quote(f'resume={folder}')}"
+    words = [f"resume={folder}"] if option is None else [f"resume={folder}", option]
+    return f"to go on: python -m rdm_solo.train {shlex.join(words)}"
 
 
 def versions() -> dict[str, str]:

@@ -17,6 +17,7 @@ from rdm_solo.runs import failures
 from rdm_solo.runs.files import CHECKPOINT, FAILED, METRICS
 
 if TYPE_CHECKING:
+    from rdm_solo.callbacks.divergence import DivergenceGuard
     from rdm_solo.train.child_processes import Children
     from rdm_solo.train.derived_values import Derived
 
@@ -43,6 +44,7 @@ class Parts:
     recorded: dict[str, Any]  # of the settings, in summary.json
     checkpoint: Path | None  # where a resumed run goes on
     children: "Children"
+    guard: "DivergenceGuard"
     threads: int | None  # of the CPU; None: as many as torch takes
 
 
@@ -54,8 +56,8 @@ def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, A
     """One run: config in, dataset, method, trainer built, fit, results written to the folder.
 
     ``extra`` callbacks come after those of the config. Raises ``ValueError`` or ``ImportError``
-    where the config cannot be run, ``DataError`` where an image cannot be read,
-    ``FloatingPointError`` where training diverges, and ``KeyboardInterrupt`` after Ctrl-C.
+    where the config cannot be run, ``DataError`` where an image cannot be read, ``Diverged`` where
+    training diverges, and ``KeyboardInterrupt`` after Ctrl-C.
     """
     return fit(build(cfg, folder, extra))
 
@@ -69,7 +71,7 @@ def fit(parts: Parts) -> dict[str, Any]:
     folder, trainer = parts.folder, parts.trainer
     (folder / FAILED).unlink(missing_ok=True)  # of an earlier run in the same folder
     started = time.perf_counter()
-    failed, interrupted = True, False
+    failed, interrupted, diverged = True, False, None
     at_interrupt = signal.getsignal(signal.SIGINT)
     try:
         with threads.limited(parts.threads):
@@ -84,9 +86,11 @@ def fit(parts: Parts) -> dict[str, Any]:
         if not trainer.interrupted:
             raise
         interrupted = True
+    except FloatingPointError as error:
+        diverged = parts.guard.error(trainer, error)
+        noted = failures.note(folder, str(diverged))
     except Exception as error:
-        answer = isinstance(error, (DataError, FloatingPointError))  # bad image; divergence
-        why = str(error) if answer else failures.reason(error)
+        why = str(error) if isinstance(error, DataError) else failures.reason(error)
         if cause := failures.note(folder, why):
             raise AnotherProcessFailed(cause) from error
         raise
@@ -96,12 +100,15 @@ def fit(parts: Parts) -> dict[str, Any]:
             loggers.close_all(trainer.loggers, failed)
     seconds = time.perf_counter() - started
     summary: dict[str, Any] = {}
-    if trainer.is_global_zero and (folder / METRICS).exists():
+    if trainer.is_global_zero and (diverged or (folder / METRICS).exists()):
         stopped = "Ctrl-C" if interrupted else ""
-        summary = closing.write(folder, trainer, parts.recorded, seconds, stopped)
+        summary = closing.write(folder, trainer, parts.recorded, seconds, stopped, diverged)
+    if trainer.is_global_zero and (interrupted or diverged):
+        tenth = parts.recorded["derived"]["base_lr"] / 10
+        log.info(closing.how_to_go_on(folder, f"optimizer.lr={tenth:g}" if diverged else None))
+    if diverged:
+        raise AnotherProcessFailed(noted) if noted else diverged
     if interrupted:
-        if trainer.is_global_zero:
-            log.info(closing.how_to_go_on(folder))
         signal.signal(signal.SIGINT, at_interrupt)
         raise KeyboardInterrupt
     return summary
@@ -123,7 +130,8 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     )
 
     from rdm_solo import loggers, methods
-    from rdm_solo.callbacks.advice import advice, warnings_before
+    from rdm_solo.callbacks.advice import advice, divergence_advice, warnings_before
+    from rdm_solo.callbacks.divergence import DivergenceGuard
     from rdm_solo.cli import third_party
     from rdm_solo.lightning import pl
     from rdm_solo.methods import solo_learn
@@ -160,7 +168,8 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     foreign = [c for c in [*listed, *extra] if not type(c).__module__.startswith("rdm_solo.")]
     model.charted = bool(chosen_loggers or foreign)
     children = Children()
-    trainer = _trainer(cfg, derived.processes, folder, [children, *listed, *extra])
+    guard = DivergenceGuard(functools.partial(divergence_advice, cfg=cfg, lr=derived.lr))
+    trainer = _trainer(cfg, derived.processes, folder, [guard, children, *listed, *extra])
     if trainer.is_global_zero and not trainer.fast_dev_run:
         run_info = logged_run.run_info(cfg, folder, derived, checkpoint)
         trainer.loggers = loggers.open_all(chosen_loggers, run_info)
@@ -173,6 +182,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
         recorded={"derived": asdict(derived), "seed": cfg.seed, "config": config},
         checkpoint=checkpoint,
         children=children,
+        guard=guard,
         threads=number,
     )
 

@@ -16,7 +16,6 @@ from support.read_loggers import accumulator, events, hparams_tab, shown_steps, 
 from support.small_runs import SMALL, configure, run
 
 from rdm_solo import cli, loggers, train
-from rdm_solo.data import DataError
 from rdm_solo.lightning import pl
 from rdm_solo.loggers import event_files
 from rdm_solo.runs import spectra_files
@@ -256,13 +255,13 @@ def test_a_run_that_crashes_failed_in_both_too(logged, tmp_path):
             raise self.error
 
     assert logged.page["states"] == [0, 0, 0]  # two parts of a run, and the scalars appended
-    errors = [(RuntimeError("a crash"), RuntimeError), (DataError("an image"), DataError)]
-    for i, (error, seen) in enumerate(errors):
+    errors = {RuntimeError: "optimizer.lr=0.1", FloatingPointError: "optimizer.lr=1e30"}
+    for i, (error, option) in enumerate(errors.items()):
         folder = tmp_path / str(i)
         folder.mkdir()
-        options = ["logger=[tensorboard,wandb]", "logger.wandb.offline=true", *BARE]
-        with pytest.raises(seen):
-            train.run(configure(*SMALL, *options), folder, [Crash(error)])
+        options = ["logger=[tensorboard,wandb]", "logger.wandb.offline=true", *BARE, option]
+        with pytest.raises(error):
+            train.run(configure(*SMALL, *options), folder, [Crash(RuntimeError("a crash"))])
         (group,) = hparams_tab(folder)
         assert group.sessions[0].status == 2  # failure
     server = Server()

@@ -1,0 +1,93 @@
+"""When the guard looks, and at what; whole runs are in tests/train."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from rdm_solo.callbacks import Diagnostics
+from rdm_solo.callbacks.divergence import Diverged, DivergenceGuard
+from rdm_solo.lightning import pl
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*num_workers", "ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*litlogger", "ignore:.*LeafSpec"),
+]
+
+
+class Regression(pl.LightningModule):
+    """``loss(step)`` is multiplied to the loss; outputs are returned as branches."""
+
+    def __init__(self, factor=lambda step: 1.0, output: float = 0.0) -> None:
+        super().__init__()
+        self.net = nn.Linear(3, 2)
+        self.factor, self.output, self.steps = factor, output, 0
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int):
+        self.steps += 1
+        out = self.net(batch)
+        online = out.detach() + self.output
+        loss = out.square().mean() * self.factor(self.steps)
+        return {"loss": loss, "online": online, "target": out.detach()}
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+def trainer_of(folder, *callbacks, steps: int = 4, **options):
+    guard = DivergenceGuard(lambda epoch, step: f"Look at {epoch} and {step}.")
+    made = pl.Trainer(
+        **{"max_epochs": 2, "accelerator": "cpu", "logger": False, "enable_checkpointing": False},
+        **{"enable_progress_bar": False, "enable_model_summary": False, **options},
+        default_root_dir=folder,
+        callbacks=[guard, *callbacks],
+    )
+    return made, DataLoader(list(torch.randn(steps, 5, 3).unbind()), batch_size=None)
+
+
+def test_a_long_epoch_ends_soon_after_its_first_bad_loss(tmp_path):
+    model = Regression(lambda step: torch.inf if step == 7 else 1.0)
+    trainer, batches = trainer_of(tmp_path, steps=3 * DivergenceGuard.EVERY)
+    with pytest.raises(Diverged) as found:
+        trainer.fit(model, batches)
+    assert str(found.value) == (
+        "training diverged in epoch 1, step 7: the loss is NaN or infinite. Look at 1 and 7."
+    )
+    assert model.steps == DivergenceGuard.EVERY
+
+
+def test_outputs_count_where_the_loss_is_finite(tmp_path):
+    trainer, batches = trainer_of(tmp_path, Diagnostics(tmp_path))
+    with pytest.raises(Diverged, match="epoch 1: outputs of the branches are NaN or infinite"):
+        trainer.fit(Regression(output=torch.nan), batches)
+    assert not list(tmp_path.iterdir()), "no spectra of it"
+
+
+def test_no_checkpoint_within_an_epoch_holds_a_broken_weight(tmp_path):
+    class Save(pl.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            if batch_idx == 1:
+                with torch.no_grad():
+                    pl_module.net.bias[0] = torch.nan
+                trainer.save_checkpoint(tmp_path / "within.ckpt")
+
+    trainer, batches = trainer_of(tmp_path, Save(), steps=100)
+    with pytest.raises(Diverged, match=r"epoch 1: the weight net\.bias holds NaN or infinity"):
+        trainer.fit(Regression(), batches)
+    assert not list(tmp_path.iterdir())
+
+
+def test_steps_that_float16s_scaler_skips_are_no_divergence(tmp_path):
+    """The scale begins so high that gradients are infinite, and is halved until they are not."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40, growth_interval=1000)
+    half = pl.plugins.MixedPrecision("16-mixed", "cpu", scaler)
+    trainer, batches = trainer_of(tmp_path, steps=30, plugins=[half])
+    model = Regression()
+    before = model.net.weight.detach().clone()
+    trainer.fit(model, batches)
+    assert model.steps == 60
+    assert 1 < scaler.get_scale() < 2.0**39, "steps were skipped, and steps were made"
+    assert not torch.equal(model.net.weight, before)
+    assert all(p.isfinite().all() for p in model.parameters())
