@@ -3,8 +3,12 @@
 Each function also works without ``torch.distributed``: one process is then all there are.
 """
 
+from typing import Any, TypeVar
+
 import torch
 import torch.distributed as dist
+
+T = TypeVar("T")
 
 
 def world_size() -> int:
@@ -49,6 +53,19 @@ def gather_equal(x: torch.Tensor) -> torch.Tensor:
     rows = x.new_empty(world_size() * len(x), *x.shape[1:])
     dist.all_gather_into_tensor(rows, x.contiguous())
     return rows
+
+
+def gather_objects(value: T) -> list[T]:
+    """Each process's value in rank order; any that can be pickled.
+
+    >>> gather_objects({"a": 1})
+    [{'a': 1}]
+    """
+    if world_size() == 1:
+        return [value]
+    values: list[Any] = [None] * world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def gather(x: torch.Tensor) -> list[torch.Tensor]:

@@ -143,3 +143,12 @@ def shown(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > 256:
         return f"a whole number of {value.bit_length()} bits"
     return repr(value)
+
+
+def printable(text: object) -> str:
+    r"""The text on one line: line breaks, and bytes of file names that are no UTF-8, as escapes.
+
+    >>> printable("a cat.jpg"), printable("two\nlines\udcff.jpg")
+    ('a cat.jpg', 'two\\nlines\\udcff.jpg')
+    """
+    return str(text) if str(text).isprintable() else repr(str(text))[1:-1]

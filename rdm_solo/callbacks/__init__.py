@@ -6,6 +6,7 @@ from rdm_solo.callbacks.epoch_table import EpochTable
 from rdm_solo.callbacks.knn import WeightedKNN
 from rdm_solo.callbacks.pictures import Pictures, RankFigure
 from rdm_solo.callbacks.progress import Progress
+from rdm_solo.callbacks.skipped_images import SkippedImages
 
 __all__ = [
     "CollapseWatch",
@@ -14,5 +15,6 @@ __all__ = [
     "Pictures",
     "Progress",
     "RankFigure",
+    "SkippedImages",
     "WeightedKNN",
 ]

@@ -26,7 +26,9 @@ class WeightedKNN(pl.Callback):
         queries = torch.cat(gather(torch.cat([features for features, _ in validation])))
         labels = torch.cat(gather(torch.cat([y for _, y in validation])))
         found = Neighbours(queries, self.k)
-        for x, y in trainer.datamodule.memory_dataloader():
+        memory = trainer.datamodule.memory_dataloader()
+        memory.set_epoch(trainer.current_epoch)  # which a sentence about a broken image names
+        for x, y in memory:
             found.add(unit(pl_module.backbone(x)), y)
         found.merge_processes()
         guesses = found.scores(pl_module.num_classes, self.temperature).argmax(1)

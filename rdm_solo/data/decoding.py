@@ -6,20 +6,21 @@ torchvision's default loader reads them: alpha is dropped, the orientation that 
 EXIF is ignored. Only 16-bit images are treated otherwise, scaled down instead of clipped to white.
 """
 
-import io
+import warnings
 from collections.abc import Sequence
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset as MapDataset
 
-from rdm_solo.data.images import DataError, Files, Reading
+from rdm_solo.data.image_files import Unreadable, open_image
+from rdm_solo.data.images import Files, Reading
 from rdm_solo.data.views import Views
+from rdm_solo.messages import printable
 
 # An image and its neighbours that are tried, one after the other, until one is readable.
 TRIES = 100
@@ -27,6 +28,9 @@ TRIES = 100
 # A large JPEG is decoded at half, a quarter or an eighth of its size where the sides of every crop
 # still have this many pixels for each pixel of its view.
 OVERSAMPLING = 2.0
+
+# An image whose sides differ by more than this factor is evaluated by its middle.
+LONGEST = 8
 
 # An epoch, and the numbers of the images of one batch.
 Task = tuple[int, list[int]]
@@ -44,27 +48,6 @@ class Decoded(NamedTuple):
     broken: dict[str, str]
 
 
-class Unreadable(Exception):
-    """An image that cannot be decoded, and why."""
-
-
-def open_image(path: Path) -> Image.Image:
-    """The image in a file, its header read and its pixels not yet.
-
-    Whatever a decoder raises on garbage (OSError, SyntaxError, struct.error, ...) is Unreadable.
-    """
-    content = b""
-    try:
-        content = path.read_bytes()
-        return Image.open(io.BytesIO(content))
-    except UnidentifiedImageError as error:
-        raise Unreadable("is no image" if content else "is empty") from error
-    except OSError as error:
-        raise Unreadable(f"cannot be read ({error.strerror or error})") from error
-    except Exception as error:
-        raise Unreadable(f"cannot be opened ({type(error).__name__}: {error})") from error
-
-
 def decode(image: Image.Image, channels: int = 3, reduce: int = 1) -> Tensor:
     """The pixels of an opened image, uint8 of shape ``(channels, H, W)``.
 
@@ -73,22 +56,28 @@ def decode(image: Image.Image, channels: int = 3, reduce: int = 1) -> Tensor:
     >>> decode(Image.new("RGBA", (5, 4), (255, 0, 0, 0)))[:, 0, 0]
     tensor([255,   0,   0], dtype=torch.uint8)
     """
-    mode = "RGB" if channels == 3 else "L"
     try:
-        if reduce > 1:
-            image.draft(image.mode, (image.width // reduce, image.height // reduce))
-        if image.mode == "F":
-            raise ValueError("floating-point pixels are not supported")
-        if image.mode.startswith("I"):  # 16 bits; Pillow would clip what is above 255
-            wide = np.asarray(image).astype(np.int64)
-            image = Image.fromarray(np.clip(wide // 257, 0, 255).astype(np.uint8))
-        elif image.mode == "P" and "transparency" in image.info:
-            image = image.convert("RGBA")
-        pixels = np.array(image if image.mode == mode else image.convert(mode))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of metadata
+            pixels = _pixels(image, "RGB" if channels == 3 else "L", reduce)
     except Exception as error:
-        raise Unreadable(f"cannot be decoded ({type(error).__name__}: {error})") from error
+        raise Unreadable(
+            f"cannot be decoded ({type(error).__name__}: {printable(error)})"
+        ) from error
     # Rows of RGB triples: torch resizes this layout several times faster than separate planes.
     return torch.from_numpy(pixels.reshape(*pixels.shape[:2], -1)).permute(2, 0, 1)
+
+
+def _pixels(image: Image.Image, mode: str, reduce: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    if reduce > 1:
+        image.draft(image.mode, (image.width // reduce, image.height // reduce))
+    if image.mode == "F":
+        raise ValueError("floating-point pixels are not supported")
+    if image.mode.startswith("I"):  # 16 bits; Pillow would clip what is above 255
+        image = Image.fromarray(np.clip(np.asarray(image) // 257, 0, 255).astype(np.uint8))
+    elif image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    return np.array(image if image.mode == mode else image.convert(mode))
 
 
 def resize_box(x: Tensor, box: Sequence[int], size: tuple[int, int], mode: str) -> Tensor:
@@ -102,13 +91,22 @@ def resize_box(x: Tensor, box: Sequence[int], size: tuple[int, int], mode: str) 
 
 def clean(image: Image.Image, reading: Reading) -> Tensor:
     """The image as it is evaluated: shorter side resized, central square cut out."""
-    x = decode(image, reading.channels)
+    x = _middle(decode(image, reading.channels))
     height, width = x.shape[1:]
     short, side = min(height, width), reading.resize or round(reading.image_size * 8 / 7)
     size = (int(side * height / short), int(side * width / short))
     x = resize_box(x, (0, 0, height, width), size, reading.interpolation)
     top, left = (round((s - reading.image_size) / 2) for s in size)
     return x[:, top : top + reading.image_size, left : left + reading.image_size]
+
+
+def _middle(x: Tensor) -> Tensor:
+    """What a central square is cut out of: a line of 1 x 10,000 pixels resized is gigabytes."""
+    for dim in (1, 2):
+        most = LONGEST * min(x.shape[1:])
+        if x.shape[dim] > most:
+            x = x.narrow(dim, (x.shape[dim] - most) // 2, most)
+    return x
 
 
 def cut_views(
@@ -130,17 +128,17 @@ def cut_views(
     ]
 
 
-class Decoder(MapDataset[Decoded | DataError]):
+class Decoder(MapDataset[Decoded]):
     """The map-style data set of the workers: a task in, its decoded and cropped images out.
 
-    An image that cannot be read makes the answer a DataError. It is returned and not raised, since
-    a DataLoader would put a worker's traceback into the sentence.
+    What cannot be read is returned as ``broken`` and not raised, since a DataLoader would put a
+    worker's traceback into the sentence.
     """
 
     def __init__(self, files: Files, views: Views | None, seed: int) -> None:
         self.files, self.views, self.seed = files, views, seed
 
-    def __getitem__(self, task: Task) -> Decoded | DataError:
+    def __getitem__(self, task: Task) -> Decoded:
         epoch, wanted = task
         skip = self.files.reading.skip_broken
         tries = min(TRIES, len(self.files)) if skip and self.views else 1
@@ -155,17 +153,9 @@ class Decoder(MapDataset[Decoded | DataError]):
                     shown.append((slot, sample % len(self.files), crops))
                     break
             if broken and not skip:
-                path, why = next(iter(broken.items()))
-                return DataError(
-                    f"{path} {why}: repair or remove it, or set dataset.skip_broken=true to go on "
-                    "without such images"
-                )
-        if not shown or (self.views and len(shown) < len(wanted)):
-            path, why = next(iter(broken.items()))
-            return DataError(
-                f"{path} {why}, and {len(broken) - 1} images near it cannot be read either: too "
-                "many for dataset.skip_broken=true"
-            )
+                break
+        if not shown:
+            return Decoded(torch.tensor([], dtype=torch.int64), [], [], broken)
         slots, samples, images = zip(*shown)
         crops = [torch.stack(view) for view in zip(*images)]
         return Decoded(torch.tensor(samples), crops, [u[list(slots)] for u in tables], broken)

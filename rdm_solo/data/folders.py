@@ -7,7 +7,6 @@ decoded.
 """
 
 import logging
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,14 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from rdm_solo.data import listing
 from rdm_solo.data.images import DataError, Dataset, Files, Reading, path_of
 from rdm_solo.messages import check_switch
 
 log = logging.getLogger("rdm_solo")
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and standard deviation
-
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 
 
 def folder(
@@ -62,11 +60,11 @@ def folder(
     if val is not None:
         _check_part(val_root, root, "set dataset.val to its name")
     if labels is None:
-        labels = bool(_folders(train_root)) and not _loose(train_root)
+        labels = bool(listing.folders(train_root)) and not listing.loose_image(train_root)
     if labels:
         validation = val_root if val_root.is_dir() else None
         return _labelled("folder", train_root, validation, None, (mean, std), how)
-    files = _files(train_root, ["."], how)
+    files = _files(train_root, ["."], how, {})
     log.info(f"{len(files)} images below {train_root} without labels: no validation, no accuracies")
     return Dataset("folder", files, None, 1, mean, std, labelled=False)
 
@@ -100,7 +98,7 @@ def _imagenet(
         layout = f"{name} is read from train/nXXXXXXXX/*.JPEG and val/nXXXXXXXX/*.JPEG"
         _check_part(root / part, root, layout)
     if classes is None:
-        classes = [c for c in _folders(root / "train") if re.fullmatch(r"n\d{8}", c)]
+        classes = [c for c in listing.folders(root / "train") if re.fullmatch(r"n\d{8}", c)]
         if len(classes) != 1000:
             raise DataError(
                 f"{root / 'train'} holds {len(classes)} class folders nXXXXXXXX, ImageNet has "
@@ -122,7 +120,7 @@ def _existing(root: str | Path) -> Path:
 
 def _check_part(part: Path, root: Path, remedy: str) -> None:
     if not part.is_dir():
-        there = ", ".join(_folders(root)[:5]) or "no folders"
+        there = ", ".join(listing.folders(root)[:5]) or "no folders"
         raise DataError(
             f"dataset.root={root} has no folder {part.name!r} ({part} does not exist; there are "
             f"{there}): {remedy}"
@@ -139,68 +137,41 @@ def _labelled(
 ) -> Dataset:
     """A data set of those classes, or of all that either part has; both must have each."""
     parts = [part for part in (train, val) if part]
-    found = [_folders(part) for part in parts]
+    found = [listing.folders(part) for part in parts]
     classes = classes or sorted(set().union(*found))
-    files = []
+    files, links = [], dict[Path, list[str]]()
     for part, names in zip(parts, found):
         absent = sorted(set(classes) - set(names))
         if absent or not classes:
             first = ", ".join(absent[:3]) + (", ..." if len(absent) > 3 else "")
             lacks = f"lacks {len(absent)} of {len(classes)} class folders ({first})"
-            loose = _loose(part)
+            loose = listing.loose_image(part)
             hint = f": images such as {loose} lie in it, sort them into class folders"
             raise DataError(
                 f"{part} {lacks if classes else 'holds no class folders'}{hint if loose else ''}"
             )
-        files.append(_files(part, classes, reading))
+        files.append(_files(part, classes, reading, links))
+    listing.warn_of_links(links)
     seen = f"{len(files[1])} to validate below {val}" if val else "no validation, no accuracies"
     log.info(f"{len(files[0])} training images of {len(classes)} classes below {train}; {seen}")
     return Dataset(name, files[0], files[1] if val else None, len(classes), *moments)
 
 
-def _files(root: Path, classes: Sequence[str], reading: Reading) -> Files:
+def _files(
+    root: Path, classes: Sequence[str], reading: Reading, links: dict[Path, list[str]]
+) -> Files:
     names: list[bytes] = []
     counts = []
     for name in classes:
-        found = _images(root / name, root)
+        links[root / name] = [str(root / name)] if (root / name).is_symlink() else []
+        found = listing.images(root / name, root, reading.skip_broken, links[root / name])
         if not found:
+            endings = " ".join(listing.EXTENSIONS)
             raise DataError(
-                f"the folder {root / name} holds no images (they end in {' '.join(EXTENSIONS)}): "
-                "fill it or remove it"
+                f"the folder {root / name} holds no images (they end in {endings}): fill it or "
+                "remove it"
             )
         names += found
         counts.append(len(found))
     labels = torch.arange(len(classes)).repeat_interleave(torch.tensor(counts))
     return Files(root, np.array(names), labels, reading)
-
-
-def _folders(root: Path) -> list[str]:
-    with os.scandir(root) as entries:
-        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
-
-
-def _loose(root: Path) -> str:
-    """The name of an image that lies in the folder itself, where there is one."""
-    with os.scandir(root) as entries:
-        return next((e.name for e in entries if _is_image(e.name) and e.is_file()), "")
-
-
-def _is_image(name: str) -> bool:
-    return not name.startswith(".") and name.lower().endswith(EXTENSIONS)
-
-
-def _images(top: Path, root: Path) -> list[bytes]:
-    """Every image below ``top``, sorted by path, relative to ``root``; links are followed."""
-    found: list[bytes] = []
-    seen: set[str] = set()
-    for here, folders, files in os.walk(top, followlinks=True):
-        real = os.path.realpath(here)
-        if real in seen:  # a link to a folder above it
-            folders.clear()
-            continue
-        seen.add(real)
-        folders.sort()
-        within = os.path.relpath(here, root)
-        names = (os.path.join(within, name) for name in sorted(files) if _is_image(name))
-        found += map(os.fsencode, names)
-    return found

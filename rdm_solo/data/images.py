@@ -16,6 +16,9 @@ from rdm_solo.messages import check_choice, check_number, check_switch, check_wh
 # and a batch of more fits into no memory.
 SIDES = 4, 4096
 
+# What to do about an image that cannot be read.
+REMEDY = "repair or remove it, or set dataset.skip_broken=true to go on without such images"
+
 
 class DataError(ValueError):
     """A data set is not where the configuration says, or cannot be read."""

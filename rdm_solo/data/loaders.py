@@ -3,7 +3,7 @@
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Literal
 
@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader
 from rdm_solo import distributed
 from rdm_solo.data.decoding import Decoded, Decoder, Task
 from rdm_solo.data.draws import generator
-from rdm_solo.data.images import DataError, Dataset, Files, Images
+from rdm_solo.data.images import REMEDY, DataError, Dataset, Files, Images
 from rdm_solo.data.views import Views
-from rdm_solo.messages import check_whole
+from rdm_solo.messages import check_whole, printable
 
 log = logging.getLogger("rdm_solo")
 
@@ -75,7 +75,9 @@ class Loader(ABC):
         self.seed = seed
         self.drop_last = drop_last and views is not None
         self.device = torch.device(device)
-        self.epoch = 0
+        self.epoch: int | None = None
+        self.skipped: dict[str, str] = {}  #: of images that were left out, by path, and why
+        self._reported = 0
         moments = torch.tensor([dataset.mean, dataset.std], dtype=torch.float32)
         self._mean, self._std = moments.view(2, -1, 1, 1).to(self.device)
 
@@ -88,13 +90,20 @@ class Loader(ABC):
         """Choose the epoch whose order and augmentation the next iteration uses."""
         self.epoch = epoch
 
+    def report_skipped(self) -> None:
+        """Log the images that were left out since the last report."""
+        new = dict(list(self.skipped.items())[self._reported :])
+        self._reported = len(self.skipped)
+        if new:
+            log.warning(f"warning: {skipped_images(new)}")
+
     def __len__(self) -> int:
         return len(self._slices())
 
     def __iter__(self) -> Iterator[Any]:
         order = torch.arange(len(self.images))
         if self.views:
-            drawn = generator(self.seed, self.epoch, "order")
+            drawn = generator(self.seed, self.epoch or 0, "order")
             order = torch.randperm(len(self.images), generator=drawn)
         for samples, views in self._batches([order[piece] for piece in self._slices()]):
             views = [x.sub_(self._mean).div_(self._std) for x in views]
@@ -147,7 +156,7 @@ class MemoryLoader(Loader):
             if self.views is None:
                 yield samples, [x]
             else:
-                uniforms = self.views.uniforms(samples, self.seed, self.epoch)
+                uniforms = self.views.uniforms(samples, self.seed, self.epoch or 0)
                 yield samples, [view(x, u) for view, u in zip(self.views.each, uniforms)]
 
 
@@ -158,8 +167,8 @@ class FileLoader(Loader):
 
     An image that cannot be read raises a DataError with its path. With ``skip_broken`` the next
     readable image takes its place in training, under its own index and label but by the draws of
-    the one that it stands in for: batches keep their size, and a repeated run its views. Broken
-    validation images are left out. The log names either at the end of the epoch.
+    the one that it stands in for: batches keep their size, and a repeated run its views. Of plain
+    images they are left out. Either way they are in `skipped`.
     """
 
     images: Files
@@ -167,15 +176,18 @@ class FileLoader(Loader):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._tasks: list[Task] = []  # of the epoch; the DataLoader's sampler, which outlives it
-        self._skipped: set[str] = set()
 
     def _batches(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        self._tasks[:] = [(self.epoch, samples.tolist()) for samples in batches]
-        broken: dict[str, str] = {}
-        for decoded in self._decoded:
-            if isinstance(decoded, DataError):
-                raise decoded
-            broken |= decoded.broken
+        self._tasks[:] = [(self.epoch or 0, samples.tolist()) for samples in batches]
+        shown = 0
+        for number, decoded in enumerate(self._decoded):
+            self.skipped |= decoded.broken
+            lacking = len(decoded.samples) < len(batches[number])
+            if lacking and (self.views or not self.images.reading.skip_broken):
+                raise self._refusal(decoded.broken)
+            if not decoded.crops:
+                continue
+            shown += 1
             crops = [crop.to(self.device, non_blocking=True) for crop in decoded.crops]
             if self.views is None:
                 views = [crops[0].float().div_(255)]
@@ -183,7 +195,18 @@ class FileLoader(Loader):
                 each = zip(self.views.each, crops, decoded.uniforms)
                 views = [view.finish(crop, u) for view, crop, u in each]
             yield decoded.samples, views
-        self._report(broken)
+        if not shown:
+            raise self._refusal(self.skipped)
+
+    def _refusal(self, broken: dict[str, str]) -> DataError:
+        """The sentence about the first of the images that cannot be read."""
+        path, why = next(iter(broken.items()))
+        when = "" if self.epoch is None else f" in epoch {self.epoch + 1}"
+        others, remedy = "", REMEDY
+        if self.images.reading.skip_broken:
+            others = f", and {len(broken) - 1} images near it cannot be read either"
+            remedy = "too many for dataset.skip_broken=true"
+        return DataError(f"{printable(path)} {why}{when}{others}: {remedy}")
 
     @cached_property
     def _decoded(self) -> DataLoader[Decoded | DataError]:
@@ -209,15 +232,17 @@ class FileLoader(Loader):
             processes = min(processes, torch.cuda.device_count())
         return max(1, min(16, (cores or 1) // processes))
 
-    def _report(self, broken: dict[str, str]) -> None:
-        """Log the images that were skipped for the first time."""
-        new = sorted(set(broken) - self._skipped)
-        self._skipped.update(new)
-        if new:
-            first = "; ".join(f"{path} {broken[path]}" for path in new[:3])
-            more = f"; and {len(new) - 3} more" if len(new) > 3 else ""
-            instead = "replaced by a neighbour" if self.views else "left out"
-            log.warning(f"warning: {len(new)} unreadable image(s), {instead}: {first}{more}")
+
+def skipped_images(broken: Mapping[str, str]) -> str:
+    """How many images were skipped, and the first of them with the reason.
+
+    >>> skipped_images({"a.jpg": "is empty", "b.jpg": "is no image"})
+    '2 unreadable images were skipped: a.jpg is empty; b.jpg is no image'
+    """
+    first = "; ".join(f"{printable(path)} {why}" for path, why in list(broken.items())[:3])
+    more = f"; and {len(broken) - 3} more" if len(broken) > 3 else ""
+    were = "images were" if len(broken) > 1 else "image was"
+    return f"{len(broken)} unreadable {were} skipped: {first}{more}"
 
 
 def loader(

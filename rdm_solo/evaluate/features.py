@@ -37,7 +37,7 @@ def evaluation_views(cfg: DictConfig) -> Views:
 
 
 def extract(backbone: nn.Module, loader: Loader) -> tuple[Tensor, Tensor]:
-    """Features ``(N, d)`` and labels of plain images, in order.
+    """Features ``(N, d)`` and labels of plain images, in order; of those that can be read.
 
     They stay on the device where they fit into half of its free memory.
     """
@@ -52,7 +52,8 @@ def extract(backbone: nn.Module, loader: Loader) -> tuple[Tensor, Tensor]:
             labels = torch.empty(n, dtype=torch.int64, device=home)
         features[row : row + len(out)], labels[row : row + len(out)] = out, y
         row += len(out)
-    return features, labels
+    loader.report_skipped()
+    return features[:row], labels[:row]
 
 
 @torch.no_grad()

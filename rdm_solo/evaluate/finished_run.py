@@ -56,6 +56,7 @@ class FinishedRun:
                 yield crops
                 seen += self.views * len(crops[0])
                 if seen >= rows:
+                    self.loader.report_skipped()
                     return
 
 

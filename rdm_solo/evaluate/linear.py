@@ -49,9 +49,11 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     load = partial(loader, dataset, seed=cfg.seed, device=device, expand_channels=channels)
     # A frozen backbone gives an image the same features every time: the validation set's, once.
     val = features.extract(backbone, load("val", features.PIECE))
+    read = {"train": len(dataset.train), "val": len(val[1])}
     if cached:
         augmentation = None
         train = features.extract(backbone, load("train", features.PIECE))
+        read["train"] = len(train[1])
         _, curve = fit_linear(*train, *val, dataset.num_classes, protocol, cfg.seed)
     else:
         views = features.evaluation_views(cfg)
@@ -63,6 +65,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
             augmented.set_epoch(epoch)
             for _, (x,), labels in augmented:
                 yield features.represent(backbone, x), labels
+            augmented.report_skipped()
 
         _, curve = fit(batches, *val, dataset.num_classes, protocol, cfg.seed)
     if device.type == "cuda":
@@ -80,7 +83,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         "seconds": round(time.perf_counter() - started, 2),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "dataset": dataset.name,
-        "images": {"train": len(dataset.train), "val": len(dataset.val)},
+        "images": read,
         "backbone": asdict(spec),
         "assumed": assumed,
         "checkpoint": _place(weights.path, out),

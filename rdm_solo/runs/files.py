@@ -14,6 +14,7 @@ OLD_SPECTRA = "spectra.npz"  # of format 1: those of all epochs in one file
 FORMAT = "format.json"  # number of the folder's format, written when training starts
 CHECKPOINT = "checkpoints/last.ckpt"
 SUMMARY = "summary.json"  # written when the run ends
+SKIPPED = "skipped.txt"  # images that dataset.skip_broken=true left out
 FAILED = "failed.txt"  # why the run failed, in one line
 LOGGERS = "loggers.json"  # how to find the run's loggers again
 FIGURES = "figures"

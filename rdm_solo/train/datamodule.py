@@ -31,12 +31,19 @@ class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]
         self.dataset, self.views, self.batch_size = dataset, views, batch_size
         self.options = {"seed": seed, "expand_channels": expand_channels}
         self._memory: Loader | None = None
+        self._loaders: list[Loader] = []
         # Refuses now, with a sentence, what could not be loaded when training starts.
         loader(dataset, "train", batch_size, views=views, **self.options)
 
     def _loader(self, part: str, batch_size: int, views: Views | None = None) -> Loader:
         device = self.trainer.strategy.root_device
-        return loader(self.dataset, part, batch_size, views=views, device=device, **self.options)
+        made = loader(self.dataset, part, batch_size, views=views, device=device, **self.options)
+        self._loaders.append(made)
+        return made
+
+    def skipped(self) -> dict[str, str]:
+        """The images that this process's loaders have left out so far, by path, and why."""
+        return {path: why for made in self._loaders for path, why in made.skipped.items()}
 
     def train_dataloader(self) -> Loader:
         return self._loader("train", self.batch_size, self.views)

@@ -130,9 +130,11 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     )
 
     from rdm_solo import loggers, methods
+    from rdm_solo.callbacks import SkippedImages
     from rdm_solo.callbacks.advice import advice, divergence_advice, warnings_before
     from rdm_solo.callbacks.divergence import DivergenceGuard
     from rdm_solo.cli import third_party
+    from rdm_solo.data.images import Files
     from rdm_solo.lightning import pl
     from rdm_solo.methods import solo_learn
     from rdm_solo.train import logged_run, threads
@@ -169,7 +171,10 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     model.charted = bool(chosen_loggers or foreign)
     children = Children()
     guard = DivergenceGuard(functools.partial(divergence_advice, cfg=cfg, lr=derived.lr))
-    trainer = _trainer(cfg, derived.processes, folder, [guard, children, *listed, *extra])
+    own: list[Any] = [guard, children]
+    if any(isinstance(p, Files) and p.reading.skip_broken for p in (dataset.train, dataset.val)):
+        own.append(SkippedImages(folder))
+    trainer = _trainer(cfg, derived.processes, folder, [*own, *listed, *extra])
     if trainer.is_global_zero and not trainer.fast_dev_run:
         run_info = logged_run.run_info(cfg, folder, derived, checkpoint)
         trainer.loggers = loggers.open_all(chosen_loggers, run_info)

@@ -224,6 +224,7 @@ def test_skipped_images_are_replaced_counted_and_named(tmp_path, caplog):
     batches = loader(tmp_path, source=source, drop_last=False)
     with caplog.at_level(logging.WARNING, "rdm_solo"):
         got = epoch_of(batches)
+        batches.report_skipped()
     indices, labels = (torch.cat([batch[k] for batch in got]) for k in (0, 2))
     instead = {7: 8, 22: 0, 23: 0}
     assert indices.tolist() == [instead.get(wanted, wanted) for wanted in order]
@@ -242,22 +243,27 @@ def test_skipped_images_are_replaced_counted_and_named(tmp_path, caplog):
             got_view = crops[order.index(wanted), v]
             torch.testing.assert_close(got_view, want[0], atol=1e-5, rtol=0)
     (line,) = caplog.messages
-    assert "3 unreadable image(s), replaced by a neighbour" in line
+    assert "3 unreadable images were skipped: " in line
     assert all(name in line for name in ("cat/07.jpg", "eel/06.jpg", "eel/07.jpg"))
     same(epoch_of(batches), got)
+    batches.report_skipped()
     assert len(caplog.messages) == 1  # once is enough
     for other in (
         {"source": source | {"workers": 2}, "batch_size": 8},
         {"source": source, "batch_size": 5},
     ):
-        again = epoch_of(loader(tmp_path, drop_last=False, **other))
+        others = loader(tmp_path, drop_last=False, **other)
+        again = epoch_of(others)
+        assert others.skipped == batches.skipped
         views = torch.cat([torch.stack(batch[1], 1) for batch in again])
         assert torch.equal(views, crops)
 
     caplog.clear()
-    _, labels = (torch.cat(parts) for parts in zip(*loader(tmp_path, "val", source=source)))
+    plain = loader(tmp_path, "val", batch_size=1, source=source)
+    _, labels = (torch.cat(parts) for parts in zip(*plain))
     assert labels.tolist() == [0] * 4 + [1] * 3 + [2] * 4
-    assert "1 unreadable image(s), left out" in caplog.text
+    plain.report_skipped()
+    assert "1 unreadable image was skipped: " in caplog.text
     assert "val/dog/01.jpg" in caplog.text
 
 
@@ -270,5 +276,5 @@ def test_too_many_broken_images_are_refused_even_so(tmp_path):
         list(loader(tmp_path, batch_size=4, source=source))
     for path in (tmp_path / "val").rglob("*.*"):
         spoil(path, "empty")
-    with pytest.raises(DataError, match=r"val/cat/00\.jpg is empty, and 2 images"):
+    with pytest.raises(DataError, match=r"val/cat/00\.(jpg|png) is empty, and 2 images"):
         list(loader(tmp_path, "val", source=source))

@@ -1,6 +1,7 @@
 """Data sets in memory, from small files in the real formats, and their configs."""
 
 import hashlib
+import os
 import pickle
 import re
 import urllib.error
@@ -170,6 +171,36 @@ def test_a_corrupt_or_missing_file_is_named(tmp_path, monkeypatch, load, source,
         with pytest.raises(DataError, match=f"{name} is missing"):
             load(tmp_path)
         (folder / name).write_bytes(intact)
+    load(tmp_path)
+
+
+class _Payload:
+    """A pickle that makes a folder where it is read."""
+
+    def __init__(self, made):
+        self.made = str(made)
+
+    def __reduce__(self):
+        return os.mkdir, (self.made,)
+
+
+@pytest.mark.parametrize(("load", "source", "num_classes"), SOURCES)
+def test_what_is_not_cifars_own_file_is_neither_unpickled_nor_waited_for(
+    tmp_path, monkeypatch, load, source, num_classes
+):
+    folder, _ = write_cifar(tmp_path, monkeypatch, source)
+    payload = pickle.dumps(_Payload(tmp_path / "executed"))
+    for name, _ in [*source.train_list, *source.test_list, [source.meta["filename"], ""]]:
+        intact = (folder / name).read_bytes()
+        for make in (lambda path: path.write_bytes(payload), os.mkfifo, os.mkdir):
+            (folder / name).unlink()
+            make(folder / name)
+            with pytest.raises(DataError, match=f"{name} does not match its checksum"):
+                load(tmp_path)
+            (folder / name).rmdir() if make is os.mkdir else (folder / name).unlink()
+            (folder / name).touch()
+        (folder / name).write_bytes(intact)
+    assert not (tmp_path / "executed").exists()
     load(tmp_path)
 
 
