@@ -74,8 +74,8 @@ def page(
     so_far = f"Each row has {has} of {len(seeds)} seeds."
     if judge.missing:
         so_far += (
-            f" **{judge.missing} of {len(seeds) * len(counts)} runs are still to come, so there is "
-            "no verdict yet.**"
+            f" **{judge.missing} of {len(seeds) * len(counts)} runs are missing, so there is no "
+            "verdict yet.**"
         )
     lost = [f"{row}, seed {s}: {why}" for row, of in failed.items() for s, why in of.items()]
     parts = [

@@ -15,6 +15,7 @@ import subprocess
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from importlib.resources import files
 from multiprocessing import get_context
 from pathlib import Path
@@ -177,6 +178,9 @@ def lines_of(csv: Path) -> list[table.Line]:
                 f"{csv}: {row!r}, seed {line['seed']}, is not of the study's settings of today: "
                 "remove such lines, or give another --csv"
             )
+        gaps = [name for name in table.MEASURED if not line[name]]
+        if row in ROWS and line["status"] == table.OK and gaps:
+            raise ValueError(f"{csv}: {row!r}, seed {line['seed']}, lacks {gaps[0]}; remove it")
     return lines
 
 
@@ -248,6 +252,10 @@ def main() -> None:
         if not options.table:
             run_all(options.seeds, options.runs, options.csv, options.jobs)
         write_page(options.table or options.csv, options.out, options.seeds)
+    except BrokenProcessPool:
+        parser.error("a process of a run was killed, perhaps for memory: repeat with fewer --jobs")
+    except OSError as error:
+        parser.error(f"{error.filename or options.runs}: {error.strerror or error}")
     except ValueError as error:
         parser.error(str(error))
 

@@ -60,13 +60,32 @@ def read(path: Path) -> list[Line]:
     if not path.exists():
         return []
     lines: list[Line] = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+    runs: set[tuple[str, str]] = set()
     for number, found in enumerate(lines, start=2):
-        if tuple(found) != HEAD or None in found.values():
-            raise ValueError(
-                f"{path}, line {number}, does not have the {len(HEAD)} columns of a table of runs: "
-                "mend or remove the line, or give another file"
-            )
+        if fault := _fault(found) or ("repeats a run" if _run(found) in runs else ""):
+            raise ValueError(f"{path}, line {number}, {fault}: remove it, or give another file")
+        runs.add(_run(found))
     return lines
+
+
+def _run(line: Line) -> tuple[str, str]:
+    return line["row"], line["seed"]
+
+
+def _fault(line: Line) -> str:
+    """What is wrong with a line, if anything."""
+    if tuple(line) != HEAD or None in line.values():
+        return f"does not have the {len(HEAD)} columns of a table of runs"
+    if not line["seed"].isdecimal():
+        return f"has seed {line['seed']!r}, which is not a whole number"
+    for name in (*MEASURED, "seconds"):
+        try:
+            finite = math.isfinite(float(line[name] or 0))
+        except ValueError:
+            finite = False
+        if not finite:
+            return f"has {name} {line[name]!r}, which is not a finite number"
+    return ""
 
 
 def add(path: Path, new: Line) -> None:

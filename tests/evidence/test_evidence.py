@@ -12,7 +12,6 @@ from conftest import ROOT
 from scipy import stats
 from support.drills import draws
 
-from rdm_solo.cli import compose
 from rdm_solo.evidence import page, study, table
 from rdm_solo.evidence.claims import BUILT, FAILED, OPEN, REPRODUCED, UNTESTED, WAITS, Judge
 from rdm_solo.evidence.intervals import difference, holm
@@ -161,6 +160,9 @@ def test_no_verdict_before_all_runs_and_none_without_the_failed():
     del runs["clustering: DINO"][SEEDS[3]]
     results = Judge(study.STUDY, runs, SEEDS).verdicts()
     assert {result.verdict for result in results} == {WAITS, BUILT, UNTESTED}
+    text = page.page(study.STUDY, runs, {}, {}, SEEDS)
+    assert "Each row has 9 to 10 of 10 seeds. **1 of 340 runs are missing, so there is no" in text
+    assert "\n| clustering: DINO | 9 | " in text
     results = Judge(study.STUDY, runs, SEEDS, ["clustering: DINO"]).verdicts()
     assert WAITS not in {result.verdict for result in results}
     assert f"{FAILED}: clustering: DINO" in found("weighted by", runs, ["clustering: DINO"]).verdict
@@ -172,13 +174,12 @@ def test_no_verdict_before_all_runs_and_none_without_the_failed():
 def test_only_increasing_filters_of_one_network_hold_by_construction():
     (claim,) = [claim for claim in CLAIMS if claim.get("by_construction")]
     for row, options in study.ROWS.items():
-        cfg = compose("config", [*study.SHARED, *options])
-        method = METHODS[cfg.method.name]
-        branch, _, name = str(cfg.filter.get("name", "")).partition("_")
+        given = dict(option.split("=") for option in options)
+        branch, _, name = given.get("filter", "").partition("_")
         low_pass = branch == "online" and name in FUNCTIONS and FUNCTIONS[name].increasing
         if name == "pow":
-            low_pass = cfg.p > 0 if branch == "online" else -1 <= cfg.p < 0
-        built = bool(low_pass) and not method.momentum
+            low_pass = float(given["p"]) > 0 if branch == "online" else -1 <= float(given["p"]) < 0
+        built = bool(low_pass) and not METHODS[given["method"]].momentum
         assert built == any(fnmatch.fnmatchcase(row, rows) for rows in claim["rows"]), row
     result = found(claim["says"], invented(gap_epochs={"SimSiam: online σ": [14] * 10}))
     assert "SimSiam: online σ: measured in 140 of " in result.numbers
@@ -207,11 +208,22 @@ def test_the_command_trains_nothing_that_the_table_has(tmp_path, monkeypatch, ca
     assert (tmp_path / "a.md").read_text() == (tmp_path / "b.md").read_text()
     assert "Each row has 10 of 10 seeds. Mean" in (tmp_path / "a.md").read_text()
 
-    with (tmp_path / "runs.csv").open("a") as file:
-        file.write("symmetric: vanilla,41,o")  # a torn line
-    with pytest.raises(SystemExit):
-        study.main()
-    assert "runs.csv, line 353, does not have the" in capsys.readouterr().err
+    capsys.readouterr()
+    intact = (tmp_path / "runs.csv").read_text()
+    last = next(line for line in intact.splitlines() if line.startswith("SimSiam: linear,40,"))
+    cells = last.split(",")
+    for line, fault in (
+        (last[:40], ", line 353, does not have the 30 columns"),
+        (last, ", line 353, repeats a run"),
+        (",".join([*cells[:25], "nan", *cells[26:]]), ", line 353, has seconds 'nan'"),
+        (",".join([cells[0], "-1", *cells[2:]]), ", line 353, has seed '-1'"),
+        (",".join([cells[0], "50", "ok", "", *cells[4:]]), ": 'SimSiam: linear', seed 50, lacks"),
+    ):
+        (tmp_path / "runs.csv").write_text(f"{intact}{line}\n")
+        with pytest.raises(SystemExit):
+            study.main()
+        (said,) = capsys.readouterr().err.splitlines()[-1:]
+        assert f"error: runs.csv{fault}" in said
 
 
 def test_a_run_is_measured_and_goes_through_the_table(tmp_path, monkeypatch):
@@ -222,10 +234,9 @@ def test_a_run_is_measured_and_goes_through_the_table(tmp_path, monkeypatch):
     monkeypatch.setattr(study, "WARMUP", 0)
     monkeypatch.setattr(study, "ROWS", {"symmetric: v": ["method=vanilla"]})
     path = tmp_path / "docs" / "runs.csv"
-    for seed in (0, 1):
-        table.add(path, study.measure("symmetric: v", seed, tmp_path))
+    table.add(path, study.measure("symmetric: v", 1, tmp_path))
     runs = table.runs_of(study.lines_of(path), [0, 1])["symmetric: v"]
-    assert list(runs) == [0, 1]
+    assert list(runs) == [1]
     for seed, values in runs.items():
         probe = json.loads((tmp_path / "vanilla" / str(seed) / "probe.json").read_text())
         assert values["knn end"] == pytest.approx(probe["2"]["knn"], rel=1e-6)
