@@ -20,6 +20,7 @@ from rdm_solo import methods
 from rdm_solo.cli.third_party import silence_notices
 from rdm_solo.data.loaders import Loader, loader
 from rdm_solo.evaluate.features import choose_device
+from rdm_solo.runs import checkpoints
 from rdm_solo.runs.files import CHECKPOINT
 from rdm_solo.runs.folder import Run
 from rdm_solo.train import derived_values
@@ -62,10 +63,10 @@ class FinishedRun:
 
 def checkpoint_of(folder: Path) -> Path:
     """The run's last checkpoint; ValueError where it has none."""
-    path = folder / CHECKPOINT
-    if not path.is_file():
+    found = checkpoints.present(folder)
+    if not found:
         raise ValueError(f"{folder} has no {CHECKPOINT}: let the run finish an epoch.")
-    return path
+    return found[0]
 
 
 def load(run: Run, device: str = "cpu") -> FinishedRun:
@@ -74,7 +75,7 @@ def load(run: Run, device: str = "cpu") -> FinishedRun:
     from rdm_solo.methods import solo_learn
 
     home = choose_device(device)
-    path = checkpoint_of(run.folder)
+    path, saved = checkpoints.latest(run.folder)
     dataset = instantiate(run.config.dataset.source)
     views = instantiate(run.config.dataset.views)
     cfg = run.config.copy()  # as training had it, on this machine's one process
@@ -85,7 +86,6 @@ def load(run: Run, device: str = "cpu") -> FinishedRun:
     silence_notices()
     with torch.random.fork_rng():
         model = methods.build(full)
-    saved = _read(path)
     state, epoch = saved["state_dict"], int(saved["epoch"])
     queue = state.pop("queue", None)
     try:
@@ -110,13 +110,3 @@ def load(run: Run, device: str = "cpu") -> FinishedRun:
         expand_channels=solo_learn.input_channels(full),
     )
     return FinishedRun(model, batches, epoch, None if queue is None else queue.to(home))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        saved["state_dict"], saved["epoch"]
-    except Exception as error:  # what a torn file raises depends on where it is torn
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ValueError(f"{path} cannot be read as a checkpoint of a run: {reason}") from error
-    return saved

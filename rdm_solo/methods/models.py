@@ -12,6 +12,7 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
+from rdm_solo.distributed import gather_equal, rank
 from rdm_solo.filters.functions import takes_p
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.filters.spectral_filter import SpectralFilter
@@ -211,6 +212,12 @@ class SwAV(Configured, solo_learn.adapted("swav")):
         self.prototypes.weight_g.data.fill_(1)
         self.prototypes.weight_g.requires_grad = False
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """The queues of all processes, one behind the other."""
+        if "queue" in checkpoint["state_dict"]:
+            whole = gather_equal(self.queue.transpose(0, 1)).transpose(0, 1)
+            checkpoint["state_dict"]["queue"] = whole.contiguous()
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """The queue is made when training starts, which is after a checkpoint is loaded."""
         self._saved_queue = checkpoint["state_dict"].pop("queue", None)
@@ -219,7 +226,10 @@ class SwAV(Configured, solo_learn.adapted("swav")):
         super().on_train_start()
         saved = getattr(self, "_saved_queue", None)
         if saved is not None and self.queue_size > 0:
-            self.queue.copy_(saved)
+            rows = self.queue.shape[1]  # of this process
+            if saved.shape[1] > rows:
+                saved = saved[:, rank() * rows : (rank() + 1) * rows]
+            self.queue[:, : saved.shape[1]] = saved[:, :rows].to(self.queue)
 
     def get_assignments(self, preds: list[Tensor]) -> list[Tensor]:
         """In full precision: Sinkhorn's exponential overflows float16 and bf16 blurs its sums."""

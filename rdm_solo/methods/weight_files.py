@@ -1,22 +1,20 @@
 """Backbones out of files: our runs, solo-learn's checkpoints, plain state dicts, safetensors.
 
-Nothing in a file is executed. What torch refuses under ``weights_only`` (a checkpoint may hold
-configs, schedulers, argparse results beside its weights) is read by an unpickler that makes
-tensors, and puts an object without effect in place of everything else. torch's own way around a
-refusal, ``safe_globals``, takes no subclass of dict, as Lightning's hyper-parameters are.
+Nothing in a file is executed (:mod:`rdm_solo.methods.torch_files`).
 """
 
 import json
 import logging
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from rdm_solo.methods import torch_files
+from rdm_solo.methods.torch_files import some
 
 log = logging.getLogger("rdm_solo")
 
@@ -25,13 +23,6 @@ HEADS = ("fc.", "head.", "classifier.")
 
 # By the number of blocks in each stage, and whether these are bottlenecks.
 RESNETS = {(2, 2, 2, 2, False): "resnet18", (3, 4, 6, 3, True): "resnet50"}
-
-# What pickles call to make a tensor. Storages are torch.load's own concern.
-TENSOR_PARTS = (
-    ("collections", "OrderedDict"),
-    ("torch._utils", "_rebuild_parameter"),
-    ("torch._utils", "_rebuild_tensor_v2"),
-)
 
 
 @dataclass(frozen=True)
@@ -83,7 +74,7 @@ def load(weights: Weights, spec: Spec, image_size: int = 224) -> nn.Module:
         hint = "give the backbone.name and backbone.stem that it was trained with"
         if found is not None and (found.name, found.stem) != (spec.name, spec.stem):
             hint = f"it looks like {found}: backbone.name={found.name} backbone.stem={found.stem}"
-        said = ", ".join(f"{what} {_some(names)}" for what, names in faults.items() if names)
+        said = ", ".join(f"{what} {some(names)}" for what, names in faults.items() if names)
         raise ValueError(f"{weights.path} does not fit {spec}: it {said}; {hint}")
     backbone.load_state_dict(given, strict=False)
     return backbone.eval().requires_grad_(False)
@@ -107,7 +98,7 @@ def known(weights: Weights) -> Spec:
     if weights.spec is None:
         raise ValueError(
             f"{weights.path} does not show which backbone it holds "
-            f"({_some(sorted(weights.state))}): give backbone.name=..., and backbone.stem=... of a "
+            f"({some(sorted(weights.state))}): give backbone.name=..., and backbone.stem=... of a "
             "resnet"
         )
     return weights.spec
@@ -145,8 +136,9 @@ def assumed(weights: Weights, spec: Spec) -> str | None:
     return stem
 
 
-def read(path: str | Path) -> Weights:
-    """The backbone's weights in a file, whatever program wrote it."""
+def read(path: str | Path, saved: Any = None) -> Weights:
+    """The backbone's weights in a file, whatever program wrote it; ``saved`` is its content, where
+    it has been read."""
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"there is no checkpoint {path}: give a .ckpt, .pt, .pth or .safetensors")
@@ -155,7 +147,7 @@ def read(path: str | Path) -> Weights:
     else:
         beside = path.with_suffix(".json")
         about = json.loads(beside.read_text()) if beside.is_file() else {}
-        saved = _read_pickle(path)
+        saved = saved or torch_files.read(path, other_objects=True)
     state, certain = _backbone_of(_state_dict(saved, path))
     spec = guess(state)
     if isinstance(about.get("backbone"), dict):
@@ -224,55 +216,3 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     except SafetensorError as error:
         raise ValueError(f"{path} is no intact safetensors file: {error}") from error
     return saved, json.loads(about.get("rdm_solo", "{}"))
-
-
-def _read_pickle(path: Path) -> Any:
-    try:
-        try:
-            return torch.load(path, map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError:
-            return _read_tensors_alone(path)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(f"{path} cannot be read as a checkpoint of torch: {reason}") from error
-
-
-def _read_tensors_alone(path: Path) -> Any:
-    left: set[str] = set()
-
-    class Unpickler(pickle.Unpickler):
-        def find_class(self, module: str, name: str) -> Any:
-            if (module, name) in TENSOR_PARTS:
-                return super().find_class(module, name)
-            left.add(f"{module}.{name}")
-            return _Inert
-
-    def load(file: Any, **options: Any) -> Any:
-        return Unpickler(file, **options).load()
-
-    like_pickle = SimpleNamespace(__name__="inert", Unpickler=Unpickler, load=load)
-    saved = torch.load(path, map_location="cpu", weights_only=False, pickle_module=like_pickle)
-    log.info(f"{path}: left unread, being no weights: {_some(sorted(left))}")
-    return saved
-
-
-class _Inert:
-    """Stands where a file asks for an object that is no tensor, and does nothing."""
-
-    def __new__(cls, *args: object, **kwargs: object) -> "_Inert":
-        return super().__new__(cls)
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        pass
-
-    def __call__(self, *args: object, **kwargs: object) -> "_Inert":
-        return self
-
-    # What unpickling calls on the objects that it has made.
-    __setstate__ = __setitem__ = append = extend = add = __init__
-
-
-def _some(names: list[str]) -> str:
-    """The first three."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more

@@ -1,23 +1,124 @@
-"""A run's weights, and the backbone that they belong to."""
+"""A run's checkpoints: ``checkpoints/last.ckpt``, and ``previous.ckpt`` for when it is broken."""
 
+import errno
+import logging
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import torch
 from omegaconf import OmegaConf
 
-from rdm_solo.methods.weight_files import Spec, Weights, read
-from rdm_solo.runs.files import CHECKPOINT
+from rdm_solo.methods import torch_files, weight_files
+from rdm_solo.methods.weight_files import Spec, Weights
+from rdm_solo.runs.files import BEST, CHECKPOINT, PREVIOUS, CannotWrite, write_whole
 from rdm_solo.runs.saved_config import run_config
+
+log = logging.getLogger("rdm_solo")
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def of_run(run: str | Path, checkpoint: str | Path | None = None) -> tuple[Weights, Spec]:
     """A run's last weights, or those of another of its checkpoints, and its backbone."""
     backbone = run_config(Path(run)).backbone
-    path = Path(checkpoint or Path(run) / CHECKPOINT)
+    kwargs: Any = OmegaConf.to_container(backbone.kwargs)
+    kwargs = {name: value for name, value in kwargs.items() if value is not None}
+    spec = Spec(backbone.name, backbone.stem, kwargs)
+    path, saved = Path(checkpoint or Path(run) / CHECKPOINT), None
+    if checkpoint is None and present(Path(run)):
+        path, saved = latest(Path(run))
     if not path.is_file():
         raise ValueError(
             f"run={run} has no checkpoint {path}: let it finish an epoch, or give checkpoint=FILE"
         )
-    kwargs: Any = OmegaConf.to_container(backbone.kwargs)
-    kwargs = {name: value for name, value in kwargs.items() if value is not None}
-    return read(path), Spec(backbone.name, backbone.stem, kwargs)
+    return weight_files.read(path, saved), spec
+
+
+def present(folder: Path) -> list[Path]:
+    """The run's last checkpoint and the one before it, as far as they are there."""
+    return [path for path in (folder / CHECKPOINT, folder / PREVIOUS) if path.is_file()]
+
+
+def latest(folder: Path, quiet: bool = False) -> tuple[Path, dict[str, Any]]:
+    """The last checkpoint that can be read, and its content; ValueError where none can.
+
+    The log says where it is not the last one, unless ``quiet``.
+    """
+    broken: list[str] = []
+    for path in present(folder):
+        try:
+            saved = read(path)
+        except ValueError as error:
+            broken.append(str(error))
+            continue
+        if path != folder / CHECKPOINT and not quiet:
+            why = broken[0] if broken else f"{folder / CHECKPOINT} is not there"
+            log.warning(f"warning: {why}; {path.name}, of epoch {saved['epoch'] + 1}, is taken")
+        return path, saved
+    raise ValueError("; ".join(broken) or f"{folder} has no {CHECKPOINT}")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A checkpoint of Lightning's; ValueError where it is none, is torn, or bytes have changed."""
+    saved = torch_files.read(path)
+    if not (isinstance(saved, dict) and isinstance(saved.get("epoch"), int)):
+        raise ValueError(f"{path} cannot be read as a checkpoint of a run: it names no epoch")
+    if not isinstance(saved.get("state_dict"), Mapping):
+        raise ValueError(f"{path} cannot be read as a checkpoint of a run: it holds no weights")
+    return saved
+
+
+def write(path: Path, content: Mapping[str, Any], earlier: Path | None = None) -> None:
+    """Write a checkpoint in one step; the one that had the name so far becomes ``earlier``.
+
+    Where the disk has no space for three, the older two make room one after the other, as long as
+    the newer one is whole.
+    """
+
+    def save(file: IO[bytes]) -> None:
+        try:
+            torch.save(content, file)
+        except RuntimeError as error:  # torch 2.15 says "unexpected pos" where the disk is full
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from error
+            raise
+
+    try:
+        write_whole(path, save, earlier)
+    except CannotWrite as error:
+        if error.errno not in NO_SPACE or earlier is None or not earlier.is_file():
+            raise
+        try:
+            read(path)
+        except ValueError:  # the earlier one is all that there is
+            raise error from None
+        earlier.unlink()
+        write_whole(path, save, earlier)
+
+
+def of_epoch(folder: Path, epoch: int) -> Path:
+    """Where a kept checkpoint of that epoch, counted from 1, is."""
+    return folder / "checkpoints" / f"epoch_{epoch:04d}.ckpt"
+
+
+def kept(folder: Path) -> dict[int, Path]:
+    """The kept checkpoints by their epochs, the first one first."""
+    found = {}
+    for path in (folder / "checkpoints").glob("epoch_*.ckpt"):
+        if number := re.fullmatch(r"epoch_(\d+)", path.stem):
+            found[int(number[1])] = path
+    return dict(sorted(found.items()))
+
+
+def begin(folder: Path, done: int) -> None:
+    """Prepare a folder for a run of which ``done`` epochs are over: later checkpoints go.
+
+    The last one stays until the next is written.
+    """
+    later = [path for epoch, path in kept(folder).items() if epoch > done]
+    if not done:
+        later += [folder / PREVIOUS, folder / BEST]
+    for path in later:
+        path.unlink(missing_ok=True)

@@ -2,7 +2,8 @@
 
 import contextlib
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -13,6 +14,8 @@ SPECTRA = "spectra"  # a folder: eigenvalues and curves, a file for each measure
 OLD_SPECTRA = "spectra.npz"  # of format 1: those of all epochs in one file
 FORMAT = "format.json"  # number of the folder's format, written when training starts
 CHECKPOINT = "checkpoints/last.ckpt"
+PREVIOUS = "checkpoints/previous.ckpt"  # the one before it, for when that cannot be read
+BEST = "checkpoints/best.ckpt"  # of the epoch with the highest kNN accuracy, where asked for
 SUMMARY = "summary.json"  # written when the run ends
 SKIPPED = "skipped.txt"  # images that dataset.skip_broken=true left out
 FAILED = "failed.txt"  # why the run failed, in one line
@@ -24,23 +27,103 @@ ROLES = "roles.json"
 EXPORT = "export"
 
 
-def write_whole(path: Path, content: str | bytes | Callable[[IO[bytes]], object]) -> None:
+class CannotWrite(OSError):
+    """A file that cannot be written, and why, in one sentence."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(error.errno, f"{path} cannot be written: {error.strerror or error}")
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Name the file in the error where the system lets nothing be written."""
+    try:
+        yield
+    except CannotWrite:
+        raise
+    except OSError as error:
+        raise CannotWrite(path, error) from error
+
+
+def write_whole(
+    path: Path,
+    content: str | bytes | Callable[[IO[bytes]], object],
+    earlier: Path | None = None,
+) -> None:
     """Write a file beside its name, flush it to the disk and rename it.
 
     Whoever reads meanwhile, or after a power cut, finds the old file or the new one. A function
-    as ``content`` writes into the open file itself.
+    as ``content`` writes into the open file itself. The file that had the name so far gets the
+    name ``earlier``, if one is given. Raises :class:`CannotWrite`.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(part, "wb") as file:
-            if callable(content):
-                content(file)
-            else:
-                file.write(content.encode("utf-8") if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
+    part = _part(path)
+    with writing(path):
+        try:
+            with open(part, "wb") as file:
+                if callable(content):
+                    content(file)
+                else:
+                    file.write(content.encode("utf-8") if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            if earlier is not None and path.exists():
+                try:
+                    _link(path, earlier)
+                except OSError:  # a file system without hard links
+                    os.replace(path, earlier)
+            os.replace(part, path)
+            _flush_folder(path.parent)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise
+
+
+def add_name(path: Path, name: Path) -> None:
+    """Give a file a second name; on a file system without hard links, copy it."""
+    with writing(name):
+        try:
+            _link(path, name)
+        except OSError:
+            with open(path, "rb") as file:
+                write_whole(name, lambda copy: shutil.copyfileobj(file, copy))
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove what a run that was killed has left half written in its folder.
+
+    Commands that read the folder may be writing there now: their files are left alone.
+    """
+    own = [folder.glob(f".{name}.*.part") for name in (METRICS, SUMMARY, FORMAT)]
+    parts = ("checkpoints", SPECTRA, FIGURES)
+    for path in [p for found in own for p in found] + [
+        p for part in parts for p in (folder / part).glob(".*.part")
+    ]:
         with contextlib.suppress(OSError):
-            part.unlink()
-        raise
+            path.unlink()
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.part")
+
+
+def _link(path: Path, name: Path) -> None:
+    part = _part(name)
+    part.unlink(missing_ok=True)
+    try:
+        os.link(path, part)
+        os.replace(part, name)
+    finally:
+        part.unlink(missing_ok=True)  # it stays where both are names of one file
+
+
+def _flush_folder(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # Windows opens no folders, and some disks flush none
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

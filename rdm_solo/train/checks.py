@@ -30,6 +30,11 @@ def _check_text(name: str, value: object, alternative: str) -> None:
         )
 
 
+def _check_keep(name: str, value: object) -> None:
+    if value != "all":
+        check_whole(name, value, alternative="all")
+
+
 # Each option that a config may have with what checks it, and the limits.
 CHECKS: dict[str, tuple[Any, ...]] = {
     "batch_size": (check_whole, 2),
@@ -39,6 +44,9 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "knn.k": (check_whole, 1),
     "knn.every_n_epochs": (check_whole, 0),
     "knn.temperature": (check_number, 1e-6),
+    "checkpoint.every_n_epochs": (check_whole, 1),
+    "checkpoint.keep": (_check_keep,),
+    "checkpoint.best": (check_switch,),
     "diagnostics.max_rows": (check_whole, 1),
     "diagnostics.max_dim": (check_whole, 1),
     "diagnostics.sample": (check_whole, 1),
@@ -126,6 +134,11 @@ def check(cfg: DictConfig) -> None:
         raise ValueError(
             "watch.stop=true would be ignored: diagnostics.every_n_epochs=0 measures nothing that "
             "could be watched; leave one of them out."
+        )
+    if OmegaConf.select(cfg, "checkpoint.best") and not cfg.knn.every_n_epochs:
+        raise ValueError(
+            "checkpoint.best=true would be ignored: knn.every_n_epochs=0 measures no accuracy by "
+            "which one could be the best; leave one of them out."
         )
     _check_backbone(cfg.backbone)
     _check_clipping(cfg)

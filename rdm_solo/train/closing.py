@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from rdm_solo import __version__, runs
-from rdm_solo.callbacks import CollapseWatch
+from rdm_solo.callbacks import Checkpoints, CollapseWatch
 from rdm_solo.callbacks.divergence import Diverged
 from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn
@@ -53,6 +53,9 @@ def write(
         "versions": versions(),
         **recorded,
     }
+    written = next((c for c in trainer.callbacks if isinstance(c, Checkpoints)), None)
+    if written and written.watch_best:
+        summary["best"] = written.best  # epoch and kNN accuracy of best.ckpt
     write_whole(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
     if columns:
         log.info(closing_table(columns))

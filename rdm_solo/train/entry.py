@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import cli
 from rdm_solo.runs import failures
-from rdm_solo.runs.files import CONFIG, FAILED, write_whole
+from rdm_solo.runs.files import CONFIG, FAILED, CannotWrite, write_whole
 from rdm_solo.train import warm_ups
 from rdm_solo.train.training import AnotherProcessFailed, build, fit, is_first_process
 
@@ -96,7 +96,7 @@ def _run(cfg: DictConfig, folder: Path, one_of_many: bool = False) -> None:
             _open_log(folder, early)
         from rdm_solo.data.images import DataError
 
-        answers = (DataError, FloatingPointError, AnotherProcessFailed)
+        answers = (DataError, FloatingPointError, CannotWrite, AnotherProcessFailed)
         fit(parts)
     except Exception as error:
         if one_of_many:

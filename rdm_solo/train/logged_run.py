@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.loggers import RunInfo
 from rdm_solo.methods.descriptions import ChosenFilter
-from rdm_solo.runs import labels
+from rdm_solo.runs import checkpoints, labels
 from rdm_solo.train.derived_values import Derived
 
 
@@ -23,7 +22,7 @@ def run_info(cfg: DictConfig, folder: Path, derived: Derived, checkpoint: Path |
         checkpoint = max(requeued, key=lambda path: int(path.stem.rpartition("_")[2]))
     saved: dict[str, Any] = {}
     if checkpoint:
-        saved = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+        saved = checkpoints.read(checkpoint)
     chosen, scheduled = ChosenFilter.of(cfg), OmegaConf.is_config(cfg.p)
     words = cfg.method.name if chosen.absent else f"{cfg.method.name}-{chosen.label}"
     if cfg.p is not None:

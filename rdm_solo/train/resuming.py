@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import cli
+from rdm_solo.runs import checkpoints
 from rdm_solo.runs.files import CHECKPOINT, CONFIG
 from rdm_solo.runs.saved_config import asks_resolver, read_config
 from rdm_solo.runs.settings import MODEL, differences
@@ -32,7 +32,7 @@ def own_config(argv: list[str]) -> tuple[DictConfig, Path]:
         cfg, folder = _changed_config(argv)
         print(f"going on in {folder}", flush=True)
         checks.check(cfg)
-        check_resume(cfg, folder)
+        check_resume(cfg, folder, quiet=True)  # the run itself says what it takes
     cfg.resume = str(folder)
     return cfg, folder
 
@@ -86,10 +86,13 @@ def _check_harmless(node: Any, folder: Path, key: str = "") -> None:
             )
 
 
-def check_resume(cfg: DictConfig, folder: Path) -> Path:
-    """The checkpoint to go on from; refuses one of another experiment or of a finished run."""
-    checkpoint, config = folder / CHECKPOINT, folder / CONFIG
-    if not checkpoint.is_file():
+def check_resume(cfg: DictConfig, folder: Path, quiet: bool = False) -> Path:
+    """The checkpoint to go on from; refuses one of another experiment or of a finished run.
+
+    The log says where it is not the last one, unless ``quiet``.
+    """
+    config = folder / CONFIG
+    if not checkpoints.present(folder):
         raise ValueError(f"resume={folder} holds no {CHECKPOINT}; give a run's folder.")
     # max_epochs may grow, and the trainer may be another machine's
     apart = differences(read_config(config), cfg, (*MODEL, "seed")) if config.is_file() else []
@@ -98,7 +101,8 @@ def check_resume(cfg: DictConfig, folder: Path) -> Path:
             f"resume={folder} was run with another {apart[0]!r} than this command: leave that "
             "option out; resume=... alone takes the run's own config."
         )
-    done = torch.load(checkpoint, map_location="cpu", weights_only=True)["epoch"] + 1
+    checkpoint, saved = checkpoints.latest(folder, quiet)
+    done = saved["epoch"] + 1
     if done >= cfg.max_epochs:
         raise ValueError(
             f"resume={folder} has finished {done} epochs and max_epochs={cfg.max_epochs}; raise "

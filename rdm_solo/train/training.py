@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.runs import failures
-from rdm_solo.runs.files import CHECKPOINT, FAILED, METRICS
+from rdm_solo.runs.files import FAILED, METRICS, CannotWrite
 
 if TYPE_CHECKING:
     from rdm_solo.callbacks.divergence import DivergenceGuard
@@ -90,7 +90,8 @@ def fit(parts: Parts) -> dict[str, Any]:
         diverged = parts.guard.error(trainer, error)
         noted = failures.note(folder, str(diverged))
     except Exception as error:
-        why = str(error) if isinstance(error, DataError) else failures.reason(error)
+        answer = isinstance(error, (DataError, CannotWrite))
+        why = str(error) if answer else failures.reason(error)
         if cause := failures.note(folder, why):
             raise AnotherProcessFailed(cause) from error
         raise
@@ -148,7 +149,9 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     model = methods.prepare(model, cfg)
     model.labelled = dataset.labelled
     resume = Path(cfg.resume) if cfg.resume else None
-    checkpoint = resuming.check_resume(cfg, resume) if resume else None
+    checkpoint = None
+    if resume:
+        checkpoint = resuming.check_resume(cfg, resume, quiet=not is_first_process())
     if is_first_process():
         _announce(cfg, derived, number)
         smallest_crop = min(pipeline.crop_scale[0] for pipeline in views.pipelines)
@@ -234,6 +237,7 @@ def make_callbacks(nodes: Mapping[str, Any], **of_the_run: Any) -> list[Any]:
 
 
 def _trainer(cfg: DictConfig, processes: int, folder: Path, callbacks: Sequence[Any]) -> Any:
+    from rdm_solo.callbacks.checkpoints import CheckpointFiles, Checkpoints
     from rdm_solo.callbacks.order import in_order
     from rdm_solo.lightning import pl
     from rdm_solo.train import derived_values
@@ -247,12 +251,10 @@ def _trainer(cfg: DictConfig, processes: int, folder: Path, callbacks: Sequence[
     if not options["enable_progress_bar"]:
         callbacks = [c for c in callbacks if c not in bars]
     options["enable_progress_bar"] &= bool(bars)  # without one, Lightning would add its own
-    kept = folder / CHECKPOINT
-    checkpoint = pl.callbacks.ModelCheckpoint(
-        kept.parent, kept.stem, save_top_k=1, enable_version_counter=False
-    )
+    checkpoint = Checkpoints(folder, **cfg.get("checkpoint", {}))
     answer = pl.callbacks.LambdaCallback(on_exception=_say_that_it_stops)
     defaults = {
+        "plugins": [CheckpointFiles(folder)],
         "max_epochs": cfg.max_epochs,
         "default_root_dir": folder,
         "logger": False,  # ours are opened once Lightning has accepted everything

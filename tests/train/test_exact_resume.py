@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from support.same_values import same
 from support.small_runs import configure, rows, run
 
 from rdm_solo import train
@@ -56,14 +57,3 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(method, tmp_path):
     )
     assert same(a["state_dict"], b["state_dict"])
     assert same(a["optimizer_states"], b["optimizer_states"])
-
-
-def same(a: object, b: object) -> bool:
-    """Whether two nested values have the same tensors, to the bit."""
-    if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
-    if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, (list, tuple)):
-        return isinstance(b, (list, tuple)) and len(a) == len(b) and all(map(same, a, b))
-    return bool(a == b)

@@ -231,7 +231,7 @@ def test_a_config_from_before_callbacks_were_a_group_still_resumes(tmp_path):
         (folder / ".hydra").mkdir(parents=True)
         (folder / "checkpoints").mkdir()
         OmegaConf.save(cfg, folder / ".hydra" / "config.yaml")
-        torch.save({"epoch": 0}, folder / "checkpoints" / "last.ckpt")
+        torch.save({"epoch": 0, "state_dict": {}}, folder / "checkpoints" / "last.ckpt")
         found, _ = resuming.own_config([f"resume={folder}"])
         assert list(found.callbacks) == (list(configure().callbacks) if name == "old" else ["mine"])
 

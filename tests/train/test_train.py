@@ -95,6 +95,7 @@ class TestFolder:
             "summary.json",
             "figures/erank.png",
             "checkpoints/last.ckpt",
+            "checkpoints/previous.ckpt",
         }
 
 
