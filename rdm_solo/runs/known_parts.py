@@ -1,0 +1,247 @@
+"""What the config in a run's folder may ask for: this package's own parts, by a literal list.
+
+A folder may come from a stranger, so a command that builds something from it takes nothing else:
+no function by another name, no text for an option that is none of the package's, no number that
+only serves to exhaust the machine. A name of the user's own counts when it is typed again.
+"""
+
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+_READING = ("image_size", "resize", "channels", "interpolation", "workers", "skip_broken")
+_PIPELINE = (
+    *("size", "num_crops", "crop_scale", "crop_ratio", "flip", "jitter", "brightness", "contrast"),
+    *("saturation", "hue", "grey", "blur", "blur_sigma", "solarize", "solarize_threshold"),
+    "rotate",
+)
+_WANDB = ("project", "entity", "offline", "name", "group", "tags", "finish_timeout")
+
+# Where a `_target_` may stand, what it may name there, and the parameters that it may get.
+PARTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "dataset.source": {
+        "rdm_solo.data.digits": (),
+        "rdm_solo.data.cifar10": ("root", "download"),
+        "rdm_solo.data.cifar100": ("root", "download"),
+        "rdm_solo.data.synthetic": (
+            *("num_train", "num_val", "size", "channels", "num_classes", "seed"),
+        ),
+        "rdm_solo.data.folder": ("root", "train", "val", "labels", "mean", "std", *_READING),
+        "rdm_solo.data.imagenet": ("root", *_READING),
+        "rdm_solo.data.imagenet100": ("root", *_READING),
+    },
+    "dataset.views": {"rdm_solo.data.Views": ("pipelines",)},
+    "dataset.views.pipelines.*": {"rdm_solo.data.Pipeline": _PIPELINE},
+    "callbacks.*": {
+        "rdm_solo.callbacks.Diagnostics": ("every_n_epochs", "max_rows", "max_dim", "sample"),
+        "rdm_solo.callbacks.WeightedKNN": ("every_n_epochs", "k", "temperature"),
+        "rdm_solo.callbacks.CollapseWatch": (
+            *("warmup_epochs", "variance", "erank", "gap_epochs", "stop"),
+        ),
+        "rdm_solo.callbacks.Pictures": ("every_n_epochs",),
+        "rdm_solo.callbacks.EpochTable": (),
+        "rdm_solo.callbacks.RankFigure": (),
+        "rdm_solo.callbacks.Progress": (),
+    },
+    "logger.*": {
+        "rdm_solo.loggers.event_files.TensorBoard.open": (),
+        "rdm_solo.loggers.weights_biases.WeightsAndBiases.open": _WANDB,
+    },
+}
+CONVERTED = ("dataset.source", "dataset.views")  # may say `_convert_: all`
+
+# Functions of singular values: the registered ones, and those of torch that only compute.
+FILTER_FUNCTIONS = (
+    *("identity", "pow", "log", "log1p", "log1p_sq"),
+    *(f"torch.{name}" for name in ("asinh", "atan", "erf", "expm1", "log", "log10", "log1p")),
+    *(f"torch.{name}" for name in ("log2", "rsqrt", "sigmoid", "sqrt", "square", "tanh")),
+)
+
+# Options whose values are words; those of all others are numbers, true, false or null.
+WORDS = (
+    *("method.name", "method.center", "filter.name", "filter.branch", "filter.function"),
+    *("p.schedule", "backbone.name", "backbone.stem", "backbone.compile", "optimizer.name"),
+    *("dataset.name", "dataset.root", "dataset.train", "dataset.val", "dataset.interpolation"),
+    *(f"dataset.source.{name}" for name in ("root", "train", "val", "interpolation")),
+    *(f"logger.*.{name}" for name in ("project", "entity", "name", "group", "tags.*")),
+    *(f"trainer.{name}" for name in ("accelerator", "devices", "strategy", "precision")),
+    *("trainer.gradient_clip_algorithm", "trainer.max_time"),
+)
+# Arguments of Lightning's Trainer that neither write elsewhere nor make an object by its name.
+TRAINER = (
+    *("accelerator", "devices", "strategy", "num_nodes", "precision", "accumulate_grad_batches"),
+    *("sync_batchnorm", "gradient_clip_val", "gradient_clip_algorithm", "enable_progress_bar"),
+    *("limit_train_batches", "limit_val_batches", "log_every_n_steps", "check_val_every_n_epoch"),
+    *("val_check_interval", "min_epochs", "min_steps", "max_steps", "max_time", "deterministic"),
+    *("benchmark", "detect_anomaly", "num_sanity_val_steps", "enable_model_summary"),
+)
+STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
+# Of a backbone: they fetch or read files.
+FETCHING = ("pretrained", "checkpoint_path", "cache_dir", "weights")
+
+# The largest numbers, by option; of all others MOST.
+MOST = 2**32
+LARGEST = {
+    "max_epochs": 10**6,
+    "threads": 1024,
+    "dataset.workers": 64,
+    "dataset.source.workers": 64,
+    "dataset.views.pipelines.*.num_crops": 64,
+    "backbone.kwargs.*": 2**16,
+    "method.kwargs.*": 2**20,
+    "method.kwargs.sk_iters": 1000,
+    "trainer.devices": 1024,
+    "trainer.devices.*": 1024,
+    "trainer.num_nodes": 1024,
+}
+# Bytes of generated images, and values of a batch of views.
+MOST_GENERATED, MOST_VALUES = 2**28, 2**30
+DEEPEST = 10  # levels of a section
+
+Key = tuple[str, ...]
+
+
+def check(
+    config: Mapping[str, Any], parts: Sequence[str], source: str, typed: Collection[str] = ()
+) -> None:
+    """Refuse what these parts of a config ask for and a folder may not ask for by itself.
+
+    ``config`` has plain values whose references are followed; ``source`` names its file in the
+    message; ``typed`` are the dotted names of options that the user has typed again.
+    """
+    for part in parts:
+        if part in config and config[part] is not None:
+            for key, value in _leaves(config[part], (part,), source):
+                name = ".".join(key)
+                again = any(name == own or name.startswith(f"{own}.") for own in typed)
+                reason = None if again else _fault(key, value, config, typed)
+                if reason:
+                    raise _refusal(source, name, value, reason)
+    _check_sizes(config, parts, source, typed)
+
+
+def _refusal(source: str, name: str, value: Any, reason: str) -> ValueError:
+    text = _shown(value)
+    return ValueError(
+        f"{source} gives {name}={text}, {reason}, so it is not taken from a folder. If you trust "
+        f"it, type {name}={text if len(text) < 60 else '...'} again on the command line."
+    )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"a whole number of {value.bit_length()} bits"
+    text = value if isinstance(value, str) and value.isprintable() else ascii(value)
+    return text if len(text) < 100 else f"{text[:97]}..."
+
+
+def _leaves(node: Any, key: Key, source: str) -> Iterator[tuple[Key, Any]]:
+    """Every value that is no mapping and no list, with the parts of its name."""
+    if len(key) > DEEPEST:
+        raise ValueError(f"{source}: {'.'.join(key[:3])} has more than {DEEPEST} levels.")
+    if isinstance(node, Mapping):
+        for name, value in node.items():
+            if not isinstance(name, str) or not re.fullmatch(r"\w[\w-]*", name, re.ASCII):
+                raise ValueError(f"{source}: {'.'.join(key)} has the key {_shown(name)}.")
+            yield from _leaves(value, (*key, name), source)
+    elif isinstance(node, (list, tuple)):
+        for number, value in enumerate(node):
+            yield from _leaves(value, (*key, str(number)), source)
+    else:
+        yield key, node
+
+
+def _matches(key: Key, pattern: str) -> bool:
+    parts = pattern.split(".")
+    return len(parts) == len(key) and all(p in ("*", k) for p, k in zip(parts, key))
+
+
+def _fault(key: Key, value: Any, config: Mapping[str, Any], typed: Collection[str]) -> str | None:
+    """Why a value may not come from a folder; None where it may."""
+    place, leaf = key[:-1], key[-1]
+    if leaf == "_convert_" and ".".join(place) in CONVERTED and value == "all":
+        return None
+    known = next((PARTS[pattern] for pattern in PARTS if _matches(place, pattern)), None)
+    if leaf == "_target_" and known is not None:
+        return None if value in known else "which is not in this package and is not run"
+    if any(name.startswith("_") for name in key):
+        return "which says how to build something"
+    own = f"{'.'.join(place)}._target_" in typed  # whose parameters the user knows
+    for pattern, targets in PARTS.items():
+        depth = pattern.count(".") + 1
+        if not own and len(key) > depth and _matches(key[:depth], pattern):
+            target = _at(config, (*key[:depth], "_target_"))
+            if target in targets and key[depth] not in targets[target]:
+                return f"which {target} does not get"
+    if key[0] == "trainer" and key[1] not in TRAINER:
+        return "an argument of Lightning's Trainer that may read or write elsewhere"
+    if key[:2] == ("backbone", "kwargs") and key[2].startswith(FETCHING):
+        return "which may fetch or read files" if value else None
+    if isinstance(value, str):
+        return _fault_of_word(key, value, own)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        limit = next((LARGEST[p] for p in reversed(LARGEST) if _matches(key, p)), MOST)
+        if not (isinstance(value, float) and math.isfinite(value)) and not isinstance(value, int):
+            return "which is not a finite number"
+        return f"which is more than {limit:,}" if abs(value) > limit else None
+    if value is None or isinstance(value, bool):
+        return None
+    return "which is neither a number nor a word"
+
+
+def _fault_of_word(key: Key, value: str, own: bool) -> str | None:
+    if "${" in value or "$ {" in value:
+        return "which asks for something that is not in the config, such as an environment variable"
+    if key == ("filter", "function"):
+        known = value in FILTER_FUNCTIONS
+        return None if known else "which is not in this package and is not run"
+    if key == ("trainer", "strategy") and value not in STRATEGIES:
+        return f"which is none of {', '.join(STRATEGIES)}"
+    if key[-1] in ("train", "val") and (value.startswith(("/", "\\", "~")) or ".." in value):
+        return "which leads out of the data set's folder"
+    if key[-1] == "root" and value.startswith(("//", "\\\\")):
+        return "which leads to another machine"
+    if not own and not any(_matches(key, pattern) for pattern in WORDS):
+        return "a word where a number, true, false or null belongs"
+    return None
+
+
+def _at(node: Any, key: Key) -> Any:
+    for name in key:
+        if isinstance(node, Mapping):
+            node = node.get(name)
+        elif isinstance(node, list) and name.isdigit() and int(name) < len(node):
+            node = node[int(name)]
+        else:
+            return None
+    return node
+
+
+def _check_sizes(
+    config: Mapping[str, Any], parts: Sequence[str], source: str, typed: Collection[str]
+) -> None:
+    """Refuse generated images and batches of views that fit into no memory."""
+    if "dataset" not in parts or any(name.startswith("dataset.") for name in typed):
+        return
+
+    def number(*key: str) -> int:
+        value = _at(config, key)
+        return value if isinstance(value, int) else 1
+
+    source_of_images = "dataset", "source"
+    if _at(config, (*source_of_images, "_target_")) == "rdm_solo.data.synthetic":
+        images = sum(number(*source_of_images, name) for name in ("num_train", "num_val"))
+        side, channels = number(*source_of_images, "size"), number(*source_of_images, "channels")
+        if images * channels * side**2 > MOST_GENERATED:
+            what = "with so many pixels that they fill the memory"
+            raise _refusal(source, "dataset.num_train", images, what)
+    pipelines = _at(config, ("dataset", "views", "pipelines")) or []
+    sides = [
+        number("dataset", "views", "pipelines", str(i), "size") ** 2
+        * number("dataset", "views", "pipelines", str(i), "num_crops")
+        for i in range(len(pipelines) if isinstance(pipelines, list) else 0)
+    ]
+    if number("batch_size") * 3 * sum(sides) > MOST_VALUES:
+        what = "whose views of a batch fill the memory"
+        raise _refusal(source, "dataset.image_size", number("dataset", "image_size"), what)

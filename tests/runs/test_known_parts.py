@@ -1,0 +1,134 @@
+"""What a folder's config may ask for: the package's own parts, and nothing else."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from pathlib import Path
+
+import pytest
+from hydra.utils import get_method
+from omegaconf import OmegaConf
+from support.small_runs import configure
+
+from rdm_solo.cli import config_folder
+from rdm_solo.runs import known_parts, saved_config
+
+DATASETS = sorted(p.stem for p in (config_folder() / "dataset").glob("*.yaml"))
+METHODS = sorted(p.stem for p in (config_folder() / "method").glob("*.yaml"))
+
+
+composed = functools.cache(configure)
+
+
+def folder_of(tmp_path: Path, *options: str, **changed: object) -> Path:
+    cfg = composed(*options).copy()
+    for key, value in changed.items():
+        OmegaConf.update(cfg, key.replace("__", "."), value, force_add=True)
+    (tmp_path / ".hydra").mkdir()
+    OmegaConf.save(cfg, tmp_path / ".hydra" / "config.yaml")
+    return tmp_path
+
+
+def build(folder: Path, *typed: str):
+    """All parts of it, with what was typed in its place."""
+    config = saved_config.with_references(folder)
+    given = dict(option.split("=") for option in typed)
+    for key, value in given.items():
+        OmegaConf.update(config, key, value, force_add=True)
+    return saved_config.to_build(config, folder, list(config), list(given))
+
+
+@pytest.mark.parametrize(("dataset", "method"), list(zip(DATASETS, [*METHODS, "simsiam"])))
+def test_all_that_this_package_ships_is_known(dataset, method, tmp_path):
+    options = [f"dataset={dataset}", f"method={method}", "logger=[tensorboard,wandb]"]
+    cfg = configure(*options)
+    assert OmegaConf.to_container(build(folder_of(tmp_path, *options))) == OmegaConf.to_container(
+        cfg
+    )
+
+
+def test_the_list_is_that_of_the_functions():
+    for targets in known_parts.PARTS.values():
+        for name, parameters in targets.items():
+            signature = inspect.signature(get_method(name)).parameters.values()
+            taken = {p.name for p in signature}
+            assert set(parameters) <= taken or any(p.kind is p.VAR_KEYWORD for p in signature), name
+
+
+PART = "which is not in this package and is not run"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("dataset.source._target_", "sympy.sympify", PART),
+        ("dataset.source._target_", "rdm_solo.data.folders.os.system", PART),
+        ("dataset.source._target_", "rdm_solo.callbacks.Progress", PART),
+        ("dataset.source._args_", ["1"], "which says how to build something"),
+        ("dataset.source._partial_", True, "which says how to build something"),
+        ("dataset.source.strings", "import os", "which rdm_solo.data.digits does not get"),
+        ("dataset.views._target_", "torch.load", PART),
+        ("dataset.views.pipelines", [{"_target_": "os.system"}], PART),
+        ("dataset.image_size", 10**9, "whose views of a batch fill the memory"),
+        ("dataset.root", "${oc.env:HOME}", "such as an environment variable"),
+        ("dataset.root", "//server/share", "which leads to another machine"),
+        ("callbacks.mine", {"_target_": "os.getcwd"}, PART),
+        ("callbacks.diagnostics.folder", "/etc", "which rdm_solo.callbacks.Diagnostics does not"),
+        ("filter.function", "evilmod.f", PART),
+        ("filter.function", "torch.load", PART),
+        ("backbone.kwargs._target_", "os.system", "which says how to build something"),
+        ("backbone.kwargs.norm", {"_target_": "os.system"}, "which says how to build something"),
+        ("backbone.kwargs.checkpoint_path", "/etc/passwd", "which may fetch or read files"),
+        ("backbone.kwargs.pretrained", True, "which may fetch or read files"),
+        ("backbone.kwargs.pretrained_cfg", {"file": "x"}, "which may fetch or read files"),
+        ("optimizer.kwargs.hook", "os.system", "a word where"),
+        ("method.kwargs.proj_output_dim", 10**12, "which is more than 1,048,576"),
+        ("method.kwargs.sk_iters", 10**9, "which is more than 1,000"),
+        ("trainer.plugins", ["x"], "an argument of Lightning's Trainer"),
+        ("trainer.default_root_dir", "/etc", "an argument of Lightning's Trainer"),
+        ("trainer.profiler", "simple", "an argument of Lightning's Trainer"),
+        ("trainer.strategy", "deepspeed", "which is none of"),
+        ("max_epochs", 10**30, "which is more than 1,000,000"),
+        ("knn.k", 10**12, "which is more than"),
+        ("optimizer.lr", float("inf"), "which is not a finite number"),
+        ("seed", "a", "a word where"),
+    ],
+)
+def test_anything_else_is_refused_by_file_name_and_value(name, value, said, tmp_path):
+    folder = folder_of(tmp_path, **{name.replace(".", "__"): value})
+    with pytest.raises(ValueError, match="is not taken from a folder") as refused:
+        build(folder)
+    assert said in str(refused.value)
+    assert str(folder / ".hydra" / "config.yaml") in str(refused.value)
+    assert name in str(refused.value)
+    assert len(str(refused.value)) < 500
+
+
+def test_a_name_that_is_typed_again_counts(tmp_path):
+    folder = folder_of(tmp_path, filter__function="evilmod.f", dataset__source__mine="a word")
+    typed = "filter.function=evilmod.f", "dataset.source._target_=own.data"
+    built = build(folder, *typed)
+    assert (built.filter.function, built.dataset.source.mine) == ("evilmod.f", "a word")
+    with pytest.raises(ValueError, match="evilmod"):
+        build(folder, typed[1])
+    with pytest.raises(ValueError, match=r"dataset\.source\.mine"):
+        build(folder, typed[0])
+
+
+def test_nothing_is_downloaded_because_a_folder_says_so(tmp_path):
+    folder = folder_of(tmp_path, "dataset=cifar10", "dataset.download=true")
+    assert build(folder).dataset.source.download is False
+    source = {"_target_": "rdm_solo.data.cifar10", "root": "data", "download": True}
+    OmegaConf.save({"dataset": {"source": source}}, folder / ".hydra" / "config.yaml")
+    assert build(folder).dataset.source.download is False
+
+
+def test_a_root_of_the_folders_own_is_read_with_a_word(tmp_path, caplog):
+    folder = folder_of(tmp_path, "dataset=folder", "dataset.root=/some/where")
+    caplog.set_level("INFO")
+    assert build(folder).dataset.source.root == "/some/where"
+    assert f"data are read from /some/where, as {folder / '.hydra/config.yaml'} says" in caplog.text
+    caplog.clear()
+    build(folder, "dataset.root=/another")
+    assert not caplog.text
