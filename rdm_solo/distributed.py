@@ -40,6 +40,17 @@ def sum_over_processes(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def largest_over_processes(x: torch.Tensor) -> torch.Tensor:
+    """The largest of the processes' tensors of one shape, written into ``x``.
+
+    >>> largest_over_processes(torch.tensor([1, 2]))
+    tensor([1, 2])
+    """
+    if world_size() > 1:
+        dist.all_reduce(x, dist.ReduceOp.MAX)
+    return x
+
+
 def gather_equal(x: torch.Tensor) -> torch.Tensor:
     """The rows of all processes in rank order, equally many from each.
 

@@ -13,8 +13,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rdm_solo.distributed import gather_equal, rank, sum_over_processes, world_size
-from rdm_solo.filters.functions import label
+from rdm_solo.distributed import (
+    gather_equal,
+    largest_over_processes,
+    rank,
+    sum_over_processes,
+    world_size,
+)
+from rdm_solo.filters.functions import label, real_values
+
+# float64 numbers beyond this count as infinite, and those below its inverse as zero.
+LARGEST = 2.0**960
+# The largest gain, so that W and the gradients that it multiplies stay in range.
+STEEPEST = {torch.float64: 2.0**960, torch.float32: 1e32}
 
 
 def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
@@ -25,6 +36,8 @@ def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
     rounded themselves, which lifts the null direction to at most 0.29 eps (of the half type), so
     the cut lies at ``eps / 2``. float64 rows that several processes do not gather (more rows than
     columns) are cut as float32 is.
+
+    Rows are another matter: see :func:`decompose`.
 
     >>> f"{relative_cut(torch.float32, 256, 2048):.1e}"
     '5.4e-06'
@@ -52,6 +65,7 @@ class Spectrum:
     rows: Tensor
     own: slice  # this process's part of rows
     negligible: Tensor | None  # (N, 1): this process's rows that have no direction; None if none
+    negligible_rows: int  # how many of the global batch, broken ones among them
     broken_rows: int  # rows of the global batch with NaN or infinity, which count as zero
 
 
@@ -66,11 +80,17 @@ class Operator(NamedTuple):
 def decompose(x: Tensor) -> Spectrum:
     r"""The singular values and vectors of the global batch, :math:`X = U \Sigma V^\top`.
 
-    Directions with ``sigma <= relative_cut(...) * max(sigma)`` are left out. Every process calls
-    this with an equal share of the rows. The smaller of the n x n and k x k Gram matrices is
-    decomposed in float64, because a Gram matrix squares the condition number; float64 input keeps
-    its digits through an SVD. The host reads a few numbers off the device, around a decomposition
-    that waits for the device itself.
+    Directions with ``sigma <= relative_cut(...) * max(sigma)`` are left out. A row without a
+    direction is one shorter than ``relative_cut(float32, n, k)`` times the rows' root mean square
+    (float64: its own cut), since normalising it would multiply a gradient by the inverse. That
+    bound has nothing to do with half precision: a row of any length is rounded to the same share of
+    itself, and loses as much (measured on bfloat16 and float16 rows down to 1e-6 of the largest
+    singular value). Nor does it grow with the batch, as the largest singular value does.
+
+    Every process calls this with an equal share of the rows. The smaller of the n x n and k x k
+    Gram matrices is decomposed in float64, because a Gram matrix squares the condition number;
+    float64 input is scaled before it is squared, and keeps its digits through an SVD. The host
+    reads a few numbers off the device, around a decomposition that waits for the device itself.
 
     Shapes: ``(N, k)`` of this process.
 
@@ -80,20 +100,28 @@ def decompose(x: Tensor) -> Spectrum:
     n, k = len(x) * world_size(), x.shape[1]
     dual = n < k
     # 2-byte features cross the wire as they are: everything is widened on arrival.
-    rows = (gather_equal(x) if dual else x).double()
+    rows = (gather_equal(x) if dual else x).detach().double()
     start = rank() * len(x) if dual else 0
     own = slice(start, start + len(x))
 
-    broken_rows, gram = 0, _gram(rows, dual)
-    if not math.isfinite(float(gram.diagonal().sum())):  # on all processes alike
+    scale = 1.0
+    if x.dtype == torch.float64:
+        size = rows.abs()
+        rows = torch.where(size < 1 / LARGEST, 0.0, torch.where(size <= LARGEST, rows, torch.nan))
+        scale = _power_of_two(rows)
+    scaled = rows / scale if scale != 1 else rows
+    broken_rows, gram = 0, _gram(scaled, dual)
+    total = float(gram.diagonal().sum())
+    if not math.isfinite(total):  # on all processes alike
         finite = rows.isfinite().all(dim=1, keepdim=True)
         broken = (~finite).sum()
         broken_rows = int(broken if dual else sum_over_processes(broken))
-        rows = torch.where(finite, rows, 0.0)
-        gram = _gram(rows, dual)
+        rows, scaled = torch.where(finite, rows, 0.0), torch.where(finite, scaled, 0.0)
+        gram = _gram(scaled, dual)
+        total = float(gram.diagonal().sum())
     digits = x.dtype
     if digits == torch.float64 and (dual or world_size() == 1):
-        u, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
+        u, sigma, vh = torch.linalg.svd(scaled, full_matrices=False)
         vectors, sigma = (u if dual else vh.mT).flip(1), sigma.flip(0)
     else:
         lam, vectors = torch.linalg.eigh(gram)
@@ -103,19 +131,22 @@ def decompose(x: Tensor) -> Spectrum:
     cut = float(sigma[-1]) * relative_cut(digits, n, k)
     dropped = int(torch.searchsorted(sigma, cut, right=True))
 
-    # A row of negligible norm has no direction: normalising it would invent one.
-    squares = gram.diagonal()[own] if dual else rows.square().sum(dim=1)
-    negligible = (squares <= cut**2).unsqueeze(1) if float(squares.min()) <= cut**2 else None
+    squares = gram.diagonal() if dual else scaled.square().sum(dim=1)
+    wide = torch.float64 if digits == torch.float64 else torch.float32
+    short = squares <= relative_cut(wide, n, k) ** 2 * total / n
+    count = short.sum()
+    negligible_rows = int(count if dual else sum_over_processes(count))
     return Spectrum(
         n=n,
         k=k,
         dual=dual,
         dtype=x.dtype,
-        sigma=sigma[dropped:],
+        sigma=sigma[dropped:] * scale,
         vectors=vectors[:, dropped:],
         rows=rows,
         own=own,
-        negligible=negligible,
+        negligible=short[own, None] if negligible_rows else None,
+        negligible_rows=negligible_rows,
         broken_rows=broken_rows,
     )
 
@@ -124,7 +155,9 @@ def gains(spectrum: Spectrum, function: Callable[[Tensor], Tensor]) -> Tensor:
     r"""``g(sigma)``, finite; times one constant where :math:`\max |\sigma g|` is out of range.
 
     Losses normalise the rows and divide the constant out again. In range is 1e-4 to 1e15, of
-    float16 1e-3 to 1e3. Shapes: ``-> (r,)``.
+    float16 1e-3 to 1e3, with gains up to 1e32 (float64: 2^960). The function gets a copy of sigma
+    and returns as many real numbers (:func:`rdm_solo.filters.get` says which); no gradient reaches
+    what it was computed from. Shapes: ``-> (r,)``.
 
     >>> gains(decompose(torch.diag(torch.tensor([4.0, 1.0]))), torch.sqrt)
     tensor([1., 2.], dtype=torch.float64)
@@ -132,15 +165,21 @@ def gains(spectrum: Spectrum, function: Callable[[Tensor], Tensor]) -> Tensor:
     sigma = spectrum.sigma
     if not len(sigma):
         return sigma
-    gain = function(sigma).to(sigma)
-    peak = float((gain * sigma).abs().max())
-    if not math.isfinite(peak):
+    gain = real_values(function(sigma.clone()), sigma, label(function)).detach()
+    peak, steepest = _largest(sigma * gain), _largest(gain)
+    if not math.isfinite(steepest):
         raise ValueError(
             f"the filter function {label(function)!r} returned NaN or infinity for a positive "
             "singular value; it must be finite on the whole spectrum."
         )
+    most = STEEPEST.get(spectrum.dtype, STEEPEST[torch.float32])
     low, high = (1e-3, 1e3) if spectrum.dtype == torch.float16 else (1e-4, 1e15)
-    return gain if peak == 0 or low <= peak <= high else gain / peak
+    if steepest == 0 or (low <= peak <= high and steepest <= most):
+        return gain
+    # sigma * gain may leave the range of float64, where sigma / largest * gain does not.
+    gain, largest = gain / steepest, float(sigma[-1])
+    peak = _largest(sigma / largest * gain)
+    return gain * min(1 / peak / largest, most)
 
 
 def filter_target(spectrum: Spectrum, gain: Tensor) -> Tensor:
@@ -168,20 +207,23 @@ def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
     tensor([[2., 0.],
             [0., 2.]])
     """
-    work = torch.float64 if spectrum.dtype == torch.float64 else torch.float32
+    kept = torch.float64 if spectrum.dtype == torch.float64 else torch.float32
     if spectrum.dual:
+        work = _product_dtype(kept)
         right = ((spectrum.vectors / spectrum.sigma).mT @ spectrum.rows).to(work)
         left = (spectrum.vectors * (spectrum.sigma * gain))[spectrum.own]
-        out = _finished(spectrum, left.to(work) @ right)
-        return out, Operator(right, gain.to(work), spectrum.negligible)
+        with torch.autocast(right.device.type, enabled=False):
+            out = _finished(spectrum, left.to(work) @ right)
+        return out, Operator(right.to(kept), gain.to(kept), spectrum.negligible)
     W = _operator(spectrum, gain)
     out = _finished(spectrum, spectrum.rows @ W)
-    return out, Operator(W.to(work), None, spectrum.negligible)
+    return out, Operator(W.to(kept), None, spectrum.negligible)
 
 
 def filter_gradient(grad: Tensor, operator: Operator) -> Tensor:
     r"""The gradient ``G W`` of ``x W`` with ``W = V g(Sigma) V^T`` held constant (Algorithm 2).
 
+    W is symmetric, so this is the forward-mode derivative, too.
     Shapes: ``(N, k) -> (N, k)``, in the gradient's dtype.
 
     >>> _, operator = filter_online(decompose(torch.eye(2)), torch.tensor([2.0, 2.0]))
@@ -189,10 +231,36 @@ def filter_gradient(grad: Tensor, operator: Operator) -> Tensor:
     tensor([[2., 2.]])
     """
     matrix, gain, negligible = operator
+    work = _product_dtype(matrix.dtype)
+    matrix = matrix.to(work)
     wide = grad if negligible is None else grad.masked_fill(negligible, 0.0)
-    wide = wide.to(matrix.dtype)
-    back = wide @ matrix if gain is None else (wide @ matrix.mT).mul_(gain) @ matrix
+    with torch.autocast(grad.device.type, enabled=False):
+        wide = wide.to(work)
+        back = wide @ matrix if gain is None else ((wide @ matrix.mT) * gain.to(work)) @ matrix
     return back.to(grad.dtype)
+
+
+def _largest(values: Tensor) -> float:
+    return float(torch.linalg.vector_norm(values, math.inf))
+
+
+def _product_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float64 where torch multiplies float32 matrices with fewer digits (TF32, bfloat16).
+
+    ``torch.set_float32_matmul_precision`` and torch.backends can say so at any time, and for all
+    threads: changing that for a product would change it for theirs.
+    """
+    multiply = (getattr(torch.backends, name) for name in ("mkldnn", "cuda"))
+    told = [getattr(getattr(m, "matmul", None), "fp32_precision", None) for m in multiply]
+    if None in told:  # torch 2.8
+        told = [{"highest": "ieee"}.get(torch.get_float32_matmul_precision(), "tf32")]
+    return dtype if set(told) <= {"ieee", "none"} else torch.float64
+
+
+def _power_of_two(rows: Tensor) -> float:
+    """The size of the largest finite number of all processes, as a power of two."""
+    size = float(largest_over_processes(rows.nan_to_num(nan=0.0).abs().max()))
+    return math.ldexp(1.0, math.frexp(size)[1] - 1) if size else 1.0
 
 
 def _operator(spectrum: Spectrum, gain: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import math
 import pkgutil
 import sys
 from collections.abc import Callable
@@ -20,7 +21,8 @@ _FUNCTIONS: dict[str, Function] = {}
 def register(name: str) -> Callable[[Function], Function]:
     """Register ``g(sigma)`` or ``g(sigma, p)`` under a name that YAML and Python can use.
 
-    ``sigma`` is a float64 tensor of positive singular values; the result has its shape.
+    ``sigma`` is a float64 tensor of positive singular values; the result has its shape and holds
+    real numbers: float64 or float32, or whole numbers or booleans, which are exact.
 
     >>> @register("root")
     ... def root(sigma):
@@ -101,13 +103,24 @@ def _checked(function: Function, name: str, sigma: Tensor) -> Tensor:
         raise ValueError(
             f"the filter function {name!r} fails on a tensor of {len(sigma)} ({error})."
         ) from error
-    if isinstance(gain, Tensor) and gain.shape == sigma.shape:
-        return gain
-    got = f"shape {tuple(gain.shape)}" if isinstance(gain, Tensor) else type(gain).__name__
-    raise ValueError(
-        f"the filter function {name!r} must return one number for each singular value, got {got} "
-        f"for {len(sigma)} of them."
-    )
+    return real_values(gain, sigma, name)
+
+
+def real_values(gain: object, sigma: Tensor, name: str) -> Tensor:
+    """What a function returned for sigma, in its dtype; or a sentence that refuses it.
+
+    >>> real_values(torch.tensor([True]), torch.tensor([2.0]), "step")
+    tensor([1.])
+    """
+    must = f"the filter function {name!r} must return one number for each singular value"
+    if not isinstance(gain, Tensor) or gain.shape != sigma.shape:
+        got = f"shape {tuple(gain.shape)}" if isinstance(gain, Tensor) else type(gain).__name__
+        raise ValueError(f"{must}, got {got} for {len(sigma)} of them.")
+    if gain.is_complex() or (gain.is_floating_point() and torch.finfo(gain.dtype).bits < 32):
+        raise ValueError(
+            f"{must}, real and with the digits of float32 or float64, got {gain.dtype}."
+        )
+    return gain.to(sigma)
 
 
 def _lookup(name: str | Function) -> Function:
@@ -159,8 +172,17 @@ def identity(sigma: Tensor) -> Tensor:
 
 @register("pow")
 def power(sigma: Tensor, p: float) -> Tensor:
-    """g(sigma) = sigma^p: low-pass for p > 0 (DirectPred at p = 1), high-pass for p < 0."""
-    return sigma.pow(p)
+    """g(sigma) = sigma^p: low-pass for p > 0 (DirectPred at p = 1), high-pass for p < 0.
+
+    Powers that would leave the range of float64 are those of sigma / max(sigma): normalised rows
+    are the same.
+    """
+    powers = sigma.pow(p)
+    if len(sigma):
+        least, most = (float(end) for end in powers.aminmax())
+        if not 1e-290 < least <= most < math.inf:
+            return (sigma / sigma.max()).pow(p)
+    return powers
 
 
 @register("log")

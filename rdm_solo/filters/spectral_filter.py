@@ -4,6 +4,7 @@ import logging
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from rdm_solo.distributed import rank
 from rdm_solo.filters import decomposition
@@ -23,10 +24,12 @@ class SpectralFilter(nn.Module):
     The batch is the *global* one: on several processes each holds an equal share of its rows, and
     outputs and gradients equal those of one process. Directions whose singular value is rounding
     noise, ``sigma <= relative_cut(...) * sigma_max``, carry no signal and are mapped to zero, as
-    are rows that hold NaN or infinity; the log says either once. Work is done in float64
-    outside autocast and returned in the input's dtype. Where the result would leave the range in
-    which losses can normalise its rows, it is multiplied by one constant that they divide out
-    again. In ``eval()`` the input is returned as it is: nothing is decomposed.
+    are rows that hold NaN or infinity, or are zero to rounding; the log says each once. Work is
+    done in float64 outside autocast and returned in the input's dtype, whatever
+    ``torch.set_float32_matmul_precision`` says. Where the result would leave the range in which
+    losses can normalise its rows, it is multiplied by one constant that they divide out again. In
+    ``eval()`` the input is returned as it is: nothing is decomposed. ``dropped_rows`` counts the
+    rows of the last global batch that were mapped to zero.
 
     Args:
         branch: ``"online"`` or ``"target"``.
@@ -55,6 +58,7 @@ class SpectralFilter(nn.Module):
         self.function = function
         self.schedule = None if p is None else as_schedule(p)
         self.set_epoch(0)
+        self.dropped_rows = 0
         self._logged: set[str] = set()
 
     def set_epoch(self, epoch: int) -> None:
@@ -74,15 +78,42 @@ class SpectralFilter(nn.Module):
             )
         if not self.training:
             return x
-        if self.branch == "online" and x.requires_grad and torch.is_grad_enabled():
-            result: Tensor = _OnlineFilter.apply(x, self)
-            return result
-        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-            return decomposition.filter_target(*self._decomposed(x))
+        traced = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        if traced or torch.compiler.is_exporting():
+            raise ValueError(
+                "a spectral filter in train() cannot be exported or traced: it depends on the "
+                "singular values of each batch. Call eval() first; it then returns its input."
+            )
+        if not torch.compiler.is_compiling():
+            return self._filtered(x)
+        plain: Function = torch.compiler.disable(  # type: ignore[no-untyped-call]
+            SpectralFilter._filtered, reason="a filter is not compiled"
+        )
+        return plain(self, x)
+
+    def _filtered(self, x: Tensor) -> Tensor:
+        learns = self.branch == "online" and _has_derivative(x)
+        # detach() drops forward-mode tangents, which no_grad() would let pass.
+        with torch.no_grad():
+            spectrum, gain = self._decomposed(x.detach())
+            if not learns:
+                return decomposition.filter_target(spectrum, gain)
+            value, operator = decomposition.filter_online(spectrum, gain)
+        result: Tensor = _TimesConstant.apply(x, [value], *operator)
+        return result
 
     def _decomposed(self, x: Tensor) -> tuple[decomposition.Spectrum, Tensor]:
-        spectrum = decomposition.decompose(x)
+        try:
+            spectrum = decomposition.decompose(x)
+        except RuntimeError as error:
+            if "vmap" not in str(error):
+                raise
+            raise ValueError(
+                "a spectral filter takes one batch at a time, and its singular values decide what "
+                "is done: torch.func.vmap over batches is not possible; call it for each of them."
+            ) from error
         gain = decomposition.gains(spectrum, self._gain)
+        self.dropped_rows = spectrum.negligible_rows
         if spectrum.broken_rows == spectrum.n:
             raise FloatingPointError(
                 f"all {spectrum.n} rows of the batch that reached the {self.branch} filter "
@@ -93,6 +124,13 @@ class SpectralFilter(nn.Module):
                 "nonfinite",
                 f"{spectrum.broken_rows} of {spectrum.n} rows reached the {self.branch} filter "
                 "with NaN or infinity; such rows are mapped to zero and get no gradient.",
+            )
+        short = spectrum.negligible_rows - spectrum.broken_rows
+        if short > 0 and spectrum.negligible_rows < spectrum.n:
+            self._log_once(
+                "short",
+                f"{short} of {spectrum.n} rows that reached the {self.branch} filter are zero to "
+                "rounding beside the others; such rows are mapped to zero and get no gradient.",
             )
         most, kept = min(spectrum.n, spectrum.k), len(spectrum.sigma)
         # A batch that was centred by batch normalisation has one empty direction by construction.
@@ -112,18 +150,30 @@ class SpectralFilter(nn.Module):
                 log.warning(message)
 
 
-class _OnlineFilter(torch.autograd.Function):
-    """``x -> x W`` with ``W = V g V^T`` constant: the gradient is ``G W``."""
+def _has_derivative(x: Tensor) -> bool:
+    return bool(
+        (x.requires_grad and torch.is_grad_enabled())
+        or forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call]
+    )
+
+
+class _TimesConstant(torch.autograd.Function):
+    """A value that is ``x W``, with ``W = V g V^T`` constant: gradients are ``G W``."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, module: SpectralFilter) -> Tensor:  # type: ignore[no-untyped-def]
-        with torch.autocast(x.device.type, enabled=False):
-            out, operator = decomposition.filter_online(*module._decomposed(x))
-        ctx.save_for_backward(*operator)
-        return out
+    def forward(x: Tensor, value: list[Tensor], *operator: Tensor | None) -> Tensor:
+        return value[0]  # in a list: autograd takes an output that is an input for a view
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
-        with torch.autocast(grad.device.type, enabled=False):
-            operator = decomposition.Operator(*ctx.saved_tensors)
-            return decomposition.filter_gradient(grad, operator), None
+    def setup_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(*inputs[2:])
+        ctx.save_for_forward(*inputs[2:])
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
+        operator = decomposition.Operator(*ctx.saved_tensors)
+        return decomposition.filter_gradient(grad, operator), None, None, None, None
+
+    @staticmethod
+    def jvp(ctx, tangent: Tensor, *_: None) -> Tensor:  # type: ignore[no-untyped-def]
+        return decomposition.filter_gradient(tangent, decomposition.Operator(*ctx.saved_tensors))
