@@ -134,6 +134,21 @@ def test_a_bound_is_for_the_worst_seed_and_controls_must_not_pass():
     assert f"{REPRODUCED}: SimSiam: learnable, clustering: SwAV, clustering: DINO" in verdict
 
 
+def test_centring_is_judged_where_the_last_bn_does_not_do_its_work():
+    kept = {"symmetric: SymSimSiam, no last BN": [0.99] * 9 + [0.96]}
+    lost = {"symmetric: vanilla, no last BN": [0.01] * 9 + [0.04]}
+    runs = invented(variance=kept | lost)
+    for says, worst, best in (
+        ("Centring", "min 0.96", "max 0.04"),
+        ("Without", "max 0.04", "min 0.96"),
+    ):
+        result = found(says, runs)
+        assert result.verdict == REPRODUCED
+        assert result.numbers.endswith(worst)
+        assert result.controls.endswith(best)
+    assert found("Without", invented(variance=kept)).verdict == FAILED
+
+
 def test_both_branches_have_to_rise():
     rise = {"BYOL: learnable": [0.2] * 9 + [-0.1]}
     verdict = found("Both outputs' ranks rise", invented(erank_online_rise=rise)).verdict
@@ -207,6 +222,7 @@ def test_the_command_trains_nothing_that_the_table_has(tmp_path, monkeypatch, ca
         study.main()
     assert (tmp_path / "a.md").read_text() == (tmp_path / "b.md").read_text()
     assert "Each row has 10 of 10 seeds. Mean" in (tmp_path / "a.md").read_text()
+    assert "\n- runs: 340 of 340, 3 s each" in (tmp_path / "a.md").read_text()
 
     capsys.readouterr()
     intact = (tmp_path / "runs.csv").read_text()
@@ -253,6 +269,7 @@ def test_a_run_is_measured_and_goes_through_the_table(tmp_path, monkeypatch):
     assert failed["status"].startswith("failed: ")
     assert not failed.keys() & set(table.MEASURED)
     assert list(table.failures([failed], [1])["symmetric: v"]) == [1]
+    assert not table.runs_of([failed], [1])
 
 
 def test_the_recorded_page_is_that_of_the_recorded_table(tmp_path, monkeypatch):
