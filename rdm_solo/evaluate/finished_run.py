@@ -22,7 +22,7 @@ from rdm_solo.data.loaders import Loader, loader
 from rdm_solo.evaluate.features import choose_device
 from rdm_solo.runs import checkpoints
 from rdm_solo.runs.files import CHECKPOINT
-from rdm_solo.runs.folder import Run
+from rdm_solo.runs.folder import Run, diverged_in
 from rdm_solo.train import derived_values
 from rdm_solo.train.training import instantiate
 
@@ -65,7 +65,9 @@ def checkpoint_of(folder: Path) -> Path:
     """The run's last checkpoint; ValueError where it has none."""
     found = checkpoints.present(folder)
     if not found:
-        raise ValueError(f"{folder} has no {CHECKPOINT}: let the run finish an epoch.")
+        diverged = diverged_in(folder)
+        why = f"it diverged in epoch {diverged}" if diverged else "let the run finish an epoch"
+        raise ValueError(f"{folder} has no {CHECKPOINT}: {why}.")
     return found[0]
 
 

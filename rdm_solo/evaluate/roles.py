@@ -123,7 +123,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         for run in runs.find(given.folders):
             try:
                 found.append(measure(run.folder, given.rows, given.device))
-                print(f"{table(found[-1])}\n")
+                print(table(found[-1]))
+                if run.diverged:
+                    print(f"the run diverged in epoch {run.diverged}, after this checkpoint")
+                print()
             except ValueError as error:
                 print(f"left out: {error}")
         if not found:

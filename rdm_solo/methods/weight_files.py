@@ -149,6 +149,7 @@ def read(path: str | Path, saved: Any = None) -> Weights:
         about = json.loads(beside.read_text()) if beside.is_file() else {}
         saved = saved or torch_files.read(path, other_objects=True)
     state, certain = _backbone_of(_state_dict(saved, path))
+    check_finite(state, path)
     spec = guess(state)
     if isinstance(about.get("backbone"), dict):
         spec, certain = Spec(**about["backbone"]), True
@@ -171,6 +172,15 @@ def not_finite(state: Mapping[str, Any]) -> list[str]:
         return []
     finite = torch.stack([x.isfinite().all() for x in floats.values()])  # one wait for a device
     return [name for name, fine in zip(floats, finite.tolist()) if not fine]
+
+
+def check_finite(state: Mapping[str, Any], path: Path) -> None:
+    """Refuse a file's weights where they hold NaN or infinity."""
+    if broken := not_finite(state):
+        raise ValueError(
+            f"{path} holds NaN or infinity ({some(broken)}): training had diverged when it was "
+            "written, and nothing can be made of it."
+        )
 
 
 def _backbone_of(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:

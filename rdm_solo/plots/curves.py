@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from rdm_solo.plots.style import marked
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import Curve, Group, counted_runs, listed, run_name, runs_behind
+from rdm_solo.runs.groups import Curve, Group, counted_runs, listed, run_name, runs_behind, so_far
 
 
 def draw_curve(axes: Axes, curve: Curve, band: bool = True, **style: Any) -> None:
@@ -45,10 +45,7 @@ def note(drawn: Sequence[Group], what: str = "", lacking: Sequence[Run] = ()) ->
     if short:
         said.append(f"Unfinished: {listed(map(_so_far, short))}.")
     if behind:
-        said.append(
-            "With fewer epochs than others of its setting, and not in the mean: "
-            f"{listed(map(_so_far, behind))}."
-        )
+        said.append(f"Not in the mean: {listed(map(_so_far, behind))}.")
     missing = [run_name(run) for run in lacking if not any(run is other for other in behind)]
     if missing:
         said.append(f"Without {what}: {listed(missing)}.")
@@ -60,4 +57,4 @@ def _asked(run: Run) -> int:
 
 
 def _so_far(run: Run) -> str:
-    return f"{run_name(run)} ({run.epochs} of {_asked(run) or '?'} epochs)"
+    return f"{run_name(run)} ({so_far(run)})"

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 from rdm_solo.plots import style
 from rdm_solo.plots.curves import axis_label, note
-from rdm_solo.runs.columns import ACCURACY, charts
+from rdm_solo.runs.columns import ACCURACY, COLUMNS, charts
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import Group, groups
+from rdm_solo.runs.groups import Group, counted_runs, groups, latest
 
 BRANCHES: dict[str, Any] = {"erank/target": "-", "erank/online": style.ONLINE["linestyle"]}
 
@@ -43,7 +43,19 @@ def sweep(runs: Sequence[Run]) -> Figure:
     for name, dash in BRANCHES.items():
         label = f"branch: {name.partition('/')[2]}"
         panels[-1].plot([], [], color="0.4", linestyle=dash, label=label)
-    return style.finish(made, note=note(used, "erank/gap", lacking))
+    words = [note(used, "erank/gap", lacking), *_of_earlier_epochs(used, accuracy(used))]
+    return style.finish(made, note=" ".join(filter(None, words)))
+
+
+def _of_earlier_epochs(groups: Sequence[Group], column: str) -> list[str]:
+    """A sentence for each setting whose last epoch did not measure the column."""
+    found = []
+    for group in groups:
+        counted = counted_runs(group)
+        epoch, values = latest(counted, column)
+        if values and epoch < max(run.last_epoch for run in counted):
+            found.append(f"{COLUMNS[column].words} of {group.label}: epoch {epoch}.")
+    return found
 
 
 def drawn_in_sweep(everything: Sequence[Group]) -> list[Group]:

@@ -91,7 +91,8 @@ def _batch(run: Run) -> int:
 
 def _first(run: Run, name: str) -> Tensor:
     if name not in run.spectra or not len(run.spectra[name]):
-        raise ValueError(f"{run.folder} has no measured spectra; leave run= out.")
+        why = f" (it diverged in epoch {run.diverged})" if run.diverged else ""
+        raise ValueError(f"{run.folder} has no measured spectra{why}; leave run= out.")
     return torch.from_numpy(run.spectra[name][0]).double()
 
 

@@ -2,18 +2,26 @@
 
 import argparse
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
 from rdm_solo import cli, runs
 from rdm_solo.report import figures, verdicts
-from rdm_solo.report.measured import last
 from rdm_solo.report.page import page
 from rdm_solo.report.typesetting import relative, verbatim
 from rdm_solo.runs.columns import ACCURACY, charts
 from rdm_solo.runs.files import write_whole
-from rdm_solo.runs.groups import Group, counted_runs, groups, run_name, spread, text_table
+from rdm_solo.runs.groups import (
+    Group,
+    counted_runs,
+    groups,
+    judged_runs,
+    latest_in_words,
+    run_name,
+    text_table,
+)
 
 log = logging.getLogger("rdm_solo")
 
@@ -30,9 +38,9 @@ def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = Tr
         raise ValueError(next(iter(broken.values())))
     folder = out or (paths[0] / "report" if len(paths) == 1 else Path("report"))
     cli.make_folder(folder, "--out FOLDER")
-    begun = [run for run in found if run.epochs]
-    grouped = groups(begun) if begun else []
-    pictures, absent = figures.draw(grouped, folder, checkpoints) if begun else ([], [])
+    begun = [run for run in found if run.epochs or run.diverged]  # for some in the first epoch
+    grouped = [group for group in groups(begun) if counted_runs(group)[0].epochs] if begun else []
+    pictures, absent = figures.draw(grouped, folder, checkpoints) if grouped else ([], [])
     folders = [*(run.folder for run in found), *broken]
     alone = len(found) == 1
     names = [] if alone else list(dict.fromkeys(relative(paths)))
@@ -59,8 +67,8 @@ def incomplete(found: Sequence[runs.Run]) -> list[str]:
         lacks = list(run.missing)
         if run.epochs:
             needed = ("erank/gap", "feature/variance", "train/loss")
-            lacks += [f"{c} was never measured" for c in needed if not last([run], c)]
-            if not any(last([run], column.name) for column in charts()[ACCURACY]):
+            lacks += [said for column in needed if (said := _lacks(run, column))]
+            if not any(run.last_measured(column.name) for column in charts()[ACCURACY]):
                 lacks.append("no accuracy (no labels, no validation images, or switched off)")
         if lacks:
             lines.append(f"{run_name(run)} ({run.folder}): {'; '.join(lacks)}.")
@@ -78,6 +86,15 @@ def incomplete(found: Sequence[runs.Run]) -> list[str]:
     return lines
 
 
+def _lacks(run: runs.Run, column: str) -> str:
+    epoch = run.last_measured(column)
+    if epoch == 0:
+        return f"{column} was never measured"
+    if math.isnan(run.last(column)):
+        return f"{column} is not finite in epoch {epoch}"
+    return "" if epoch == run.last_epoch else f"{column} was last measured in epoch {epoch}"
+
+
 def verdict_table(grouped: Sequence[Group]) -> str:
     """The settings, their last ranks and the verdicts."""
     head = ["online", "target", "leads?", "low-pass?", "collapsed?"]
@@ -85,8 +102,8 @@ def verdict_table(grouped: Sequence[Group]) -> str:
         grouped,
         head,
         lambda group: [
-            *(spread(group.last(f"erank/{branch}"), 1) for branch in ("online", "target")),
-            *(verdict.answer for verdict in verdicts.verdicts(counted_runs(group))),
+            *(latest_in_words(counted_runs(group), f"erank/{b}", 1) for b in ("online", "target")),
+            *(verdict.answer for verdict in verdicts.verdicts(judged_runs(group))),
         ],
     )
 

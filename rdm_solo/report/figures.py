@@ -19,7 +19,7 @@ from rdm_solo.report.captions import DRAWINGS, PREDICTION, ROLES
 from rdm_solo.report.page import Picture
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import Group, counted_runs, spread
+from rdm_solo.runs.groups import Group, counted_runs, latest_in_words, so_far
 from rdm_solo.runs.prediction import predict
 from rdm_solo.runs.roles_file import Roles
 
@@ -94,8 +94,9 @@ def _in_numbers(drawn: Sequence[Group], columns: Sequence[str]) -> list[str]:
     """The last values of the first settings that are drawn."""
     found = []
     for group in drawn:
-        ends = [(COLUMNS[column], group.last(column)) for column in columns]
-        words = ", ".join(f"{c.words} {spread(values, c.digits)}" for c, values in ends if values)
+        shown = [COLUMNS[column] for column in columns if group.last(column)]
+        counted = counted_runs(group)
+        words = ", ".join(f"{c.words} {latest_in_words(counted, c.name, c.digits)}" for c in shown)
         if words:
             found.append(f"{group.label}: {words}")
     more = len(found) - NAMED
@@ -138,7 +139,10 @@ def _roles(gallery: Gallery, groups: Sequence[Group]) -> None:
         with gallery.attempt(f"Figure {FIGURE_5}, {run.label}"):
             found.append(measure(run.folder))
     if found:
-        of = "; ".join(f"{roles.label}, seed {roles.seed}" for roles in found)
+        diverged = {run.folder: f" ({so_far(run)})" for run in chosen.values() if run.diverged}
+        of = "; ".join(
+            f"{roles.label}, seed {roles.seed}{diverged.get(roles.folder, '')}" for roles in found
+        )
         asymmetries = {METHODS[roles.method].asymmetry for roles in found}
         notes = [text for kinds, text in ROLES if asymmetries.intersection(kinds)]
         captions = [f"Recomputed without training from the checkpoints of {of}.", *notes]

@@ -1,7 +1,6 @@
 """Numbers of a setting's runs: first and last values, linear accuracies."""
 
 import json
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,26 +8,29 @@ import numpy as np
 from rdm_solo.runs import columns
 from rdm_solo.runs.files import LINEAR
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import spread
+from rdm_solo.runs.groups import latest, latest_in_words, spread
 
 
 def last(runs: Sequence[Run], column: str) -> list[float]:
-    """The last measured value of each run that has any; its linear accuracy has one alone."""
-    if column == columns.LINEAR.name:
-        return linear_accuracies(runs)
-    return [value for value in (run.last(column) for run in runs) if math.isfinite(value)]
+    """The runs' values in the last epoch that measured the column; linear accuracies have none."""
+    return linear_accuracies(runs) if column == columns.LINEAR.name else latest(runs, column)[1]
 
 
 def cells(runs: Sequence[Run], shown: Sequence[columns.Column]) -> list[str]:
     """The last values of these columns."""
-    return [spread(last(runs, column.name), column.digits) for column in shown]
+    return [
+        spread(linear_accuracies(runs), column.digits)
+        if column == columns.LINEAR
+        else latest_in_words(runs, column.name, column.digits)
+        for column in shown
+    ]
 
 
 def change(runs: Sequence[Run], column: str) -> str:
     """The first and the last measured values, or a dash."""
     found = finite(runs, column)
-    ends = (spread([float(values[at]) for values in found], 1) for at in (0, -1))
-    return " → ".join(ends) if found else "–"
+    first = spread([float(values[0]) for values in found], 1)
+    return f"{first} → {latest_in_words(runs, column, 1)}" if found else "–"
 
 
 def finite(runs: Sequence[Run], column: str) -> list[np.ndarray]:

@@ -12,7 +12,7 @@ from rdm_solo.report import tables
 from rdm_solo.report.paper_comparison import against_paper
 from rdm_solo.report.typesetting import typeset
 from rdm_solo.report.verdicts import RULES, verdicts
-from rdm_solo.runs.groups import Group, counted_runs, runs_behind
+from rdm_solo.runs.groups import Group, counted_runs, judged_runs, runs_behind, so_far
 
 
 class Picture(NamedTuple):
@@ -60,6 +60,8 @@ def page(
         version=__version__,
         counted_runs=counted_runs,
         runs_behind=runs_behind,
+        judged_runs=judged_runs,
+        so_far=so_far,
         verdicts=verdicts,
         warnings=_warnings,
         settings=tables.ran(groups),

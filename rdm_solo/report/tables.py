@@ -16,7 +16,7 @@ from rdm_solo.report.verdicts import verdicts
 from rdm_solo.runs.columns import COLUMNS, Column, compared
 from rdm_solo.runs.files import OVERRIDES
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import Group, counted_runs, listed, run_name, runs_behind
+from rdm_solo.runs.groups import Group, counted_runs, listed, run_name, runs_behind, so_far
 from rdm_solo.runs.labels import exponent
 
 OF_ONE_RUN = ("erank/online", "erank/target", "val/acc1", "val/knn_acc1")
@@ -100,12 +100,13 @@ def commands(group: Group) -> list[str]:
 def last_values(groups: Sequence[Group]) -> list[Table]:
     """Last values of each setting, mean and standard deviation over its seeds."""
     notes = [
-        "Mean ± standard deviation over the n runs with the most epochs in each setting. Linear "
-        "accuracies are those of python -m rdm_solo.linear run=FOLDER."
+        "Mean ± standard deviation over the n runs with the most epochs in each setting, in their "
+        "last epoch where no other is named. Linear accuracies are those of "
+        "python -m rdm_solo.linear run=FOLDER."
     ]
-    left = [run_name(run) for group in groups for run in runs_behind(group)]
+    left = [f"{run_name(run)} ({so_far(run)})" for g in groups for run in runs_behind(g)]
     if left:
-        notes.append(f"With fewer epochs, and not in the means: {listed(left)}.")
+        notes.append(f"Not in the means: {listed(left)}.")
     members = {group.label: counted_runs(group) for group in groups}
     others = [c for c in COLUMNS.values() if c.chart and not c.compared]
     return [

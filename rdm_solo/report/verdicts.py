@@ -31,7 +31,7 @@ CURVES = ("filter/monotonicity", "filter/monotonicity_directional")
 RULES = (
     "Answers, means, bands and n count the runs with the most epochs in each setting. A run with "
     "fewer epochs is named, drawn over the epochs as a thin line, and judged alone in the table of "
-    "every run.",
+    "every run. So is a run that diverged, and the answers count it.",
     "The target leads in an epoch where its effective rank is above the online branch's by more "
     "than rounding. Yes means in at least 95 % of the measured epochs. Without a filter, or after "
     "a collapse, a lead is not scored.",

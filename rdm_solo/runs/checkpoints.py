@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from rdm_solo.methods import torch_files, weight_files
 from rdm_solo.methods.weight_files import Spec, Weights
 from rdm_solo.runs.files import BEST, CHECKPOINT, PREVIOUS, CannotWrite, write_whole
+from rdm_solo.runs.folder import diverged_in
 from rdm_solo.runs.saved_config import run_config
 
 log = logging.getLogger("rdm_solo")
@@ -29,11 +30,17 @@ def of_run(run: str | Path, checkpoint: str | Path | None = None) -> tuple[Weigh
     path, saved = Path(checkpoint or Path(run) / CHECKPOINT), None
     if checkpoint is None and present(Path(run)):
         path, saved = latest(Path(run))
+    diverged = diverged_in(Path(run))
     if not path.is_file():
-        raise ValueError(
-            f"run={run} has no checkpoint {path}: let it finish an epoch, or give checkpoint=FILE"
+        why = f"it diverged in epoch {diverged}" if diverged else "let it finish an epoch"
+        raise ValueError(f"run={run} has no checkpoint {path}: {why}, or give checkpoint=FILE")
+    weights = weight_files.read(path, saved)
+    if diverged:
+        log.warning(
+            f"warning: run={run} diverged in epoch {diverged}; {path.name} is of epoch "
+            f"{weights.epoch}."
         )
-    return weight_files.read(path, saved), spec
+    return weights, spec
 
 
 def present(folder: Path) -> list[Path]:
@@ -61,12 +68,14 @@ def latest(folder: Path, quiet: bool = False) -> tuple[Path, dict[str, Any]]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A checkpoint of Lightning's; ValueError where it is none, is torn, or bytes have changed."""
+    """A checkpoint of Lightning's; ValueError where it is none, is torn, bytes have changed, or a
+    weight is not finite."""
     saved = torch_files.read(path)
     if not (isinstance(saved, dict) and isinstance(saved.get("epoch"), int)):
         raise ValueError(f"{path} cannot be read as a checkpoint of a run: it names no epoch")
     if not isinstance(saved.get("state_dict"), Mapping):
         raise ValueError(f"{path} cannot be read as a checkpoint of a run: it holds no weights")
+    weight_files.check_finite(saved["state_dict"], path)
     return saved
 
 

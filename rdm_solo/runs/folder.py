@@ -22,9 +22,9 @@ from rdm_solo.runs.saved_config import run_config
 class Run:
     """One run's folder. What is not there is empty, and named in ``missing``.
 
-    ``metrics`` has the columns of ``metrics.csv`` (NaN: not measured), ``spectra`` the arrays of
-    its spectra, whose first axis are the epochs in ``spectra["epoch"]``. Epochs count from 1,
-    whichever version wrote the folder.
+    ``metrics`` has the columns of ``metrics.csv`` (NaN: not measured, or not finite; ``measured``
+    tells them apart), ``spectra`` the arrays of its spectra, whose first axis are the epochs in
+    ``spectra["epoch"]``. Epochs count from 1, whichever version wrote the folder.
 
     ``diverged`` is the epoch in which training diverged. Neither it nor a later one is in
     ``metrics`` or ``spectra``: earlier versions went on, and wrote rows of NaN.
@@ -37,6 +37,7 @@ class Run:
     summary: dict[str, Any] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     diverged: int | None = None
+    measured: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def method(self) -> str:
@@ -85,10 +86,25 @@ class Run:
         shown = chosen.formula or (f"{chosen.label}, p = {{p}}" if p else chosen.label)
         return f"{name}, {shown.replace('{p}', p)}"
 
+    @property
+    def last_epoch(self) -> int:
+        """The number of the last epoch; 0 where none has ended."""
+        return int(self.metrics["epoch"][-1]) if self.epochs else 0
+
     def last(self, column: str) -> float:
-        """The last measured value of a column; NaN without one."""
+        """A column's value in :meth:`last_measured`; NaN without one, or where it is not finite."""
         values = self.metrics.get(column, np.empty(0))
-        return next((float(value) for value in values[::-1] if np.isfinite(value)), math.nan)
+        found = [float(values[row]) for row in self._rows(column)[-1:]]
+        return found[0] if found and math.isfinite(found[0]) else math.nan
+
+    def last_measured(self, column: str) -> int:
+        """The last epoch in which a column was measured; 0 where it never was."""
+        rows = self._rows(column)
+        return int(self.metrics["epoch"][rows[-1]]) if len(rows) and self.epochs else 0
+
+    def _rows(self, column: str) -> np.ndarray:
+        values = self.metrics.get(column, np.empty(0))
+        return np.flatnonzero(self.measured.get(column, np.isfinite(values)))
 
 
 def load(folder: Path) -> Run:
@@ -110,12 +126,12 @@ def load(folder: Path) -> Run:
             return nothing
 
     summary = found(SUMMARY, _summary, {})
-    metrics, cut, diverged = found(METRICS, metrics_file.read, metrics_file.Table({}))
-    diverged = diverged or _diverged(summary, metrics)
-    metrics = _before(diverged, metrics)
+    table = found(METRICS, metrics_file.read, metrics_file.Table({}, {}))
+    diverged = table.diverged or _diverged(summary, table.columns)
+    metrics, measured = (_before(diverged, part, table.columns) for part in table[:2])
     done, asked = len(metrics.get("epoch", ())), config.get("max_epochs", 0)
     left = [name for name in (SUMMARY, SPECTRA) if (folder / name).exists()]
-    if cut:
+    if table.cut:
         missing.append(f"the last row of {METRICS} is cut off and left out")
     failed = failures.of(folder)
     if diverged and f"diverged in epoch {diverged}" not in (failed or ""):
@@ -134,11 +150,19 @@ def load(folder: Path) -> Run:
     elif done and SUMMARY not in left:
         missing.append(f"no {SUMMARY} (the run goes on, or broke off)")
     spectra, broken = found(SPECTRA, spectra_files.read, ({}, []))
-    spectra = _before(diverged, spectra)
+    spectra = _before(diverged, spectra, spectra)
     missing += [f"{name} cannot be read and is left out" for name in broken]
     if done and not spectra:
         missing.append("no spectra (diagnostics were off?)")
-    return Run(folder, config, metrics, spectra, summary, tuple(missing), diverged)
+    return Run(folder, config, metrics, spectra, summary, tuple(missing), diverged, measured)
+
+
+def diverged_in(folder: Path) -> int | None:
+    """The epoch in which the run in that folder diverged; None where nothing says so."""
+    try:
+        return load(folder).diverged
+    except ValueError:  # what cannot be read says nothing
+        return None
 
 
 def _diverged(summary: dict[str, Any], metrics: dict[str, np.ndarray]) -> int | None:
@@ -150,11 +174,13 @@ def _diverged(summary: dict[str, Any], metrics: dict[str, np.ndarray]) -> int | 
     return None if (metrics.get("epoch", np.empty(0)) >= epoch).any() else epoch
 
 
-def _before(diverged: int | None, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The epochs before that one, of arrays whose first axis are epochs."""
-    if diverged is None or "epoch" not in arrays:
+def _before(
+    diverged: int | None, arrays: dict[str, np.ndarray], numbered: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The epochs before that one, of arrays whose first axis are those in ``numbered["epoch"]``."""
+    if diverged is None or "epoch" not in numbered:
         return arrays
-    return {name: array[arrays["epoch"] < diverged] for name, array in arrays.items()}
+    return {name: array[numbered["epoch"] < diverged] for name, array in arrays.items()}
 
 
 def _summary(folder: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Runs grouped by setting: a group's runs differ in their seeds; means and ranges over these."""
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -51,9 +52,8 @@ class Group:
         return curve_of(counted_runs(self), column)
 
     def last(self, column: str) -> list[float]:
-        """Each whole run's last value, where there is one."""
-        values = (run.last(column) for run in counted_runs(self))
-        return [value for value in values if np.isfinite(value)]
+        """Each whole run's last value, where there is one; all of one epoch."""
+        return latest(counted_runs(self), column)[1]
 
     def spectrum(self) -> tuple[int, dict[str, np.ndarray]]:
         """The last measured epoch, and its arrays ``(seeds, k)``; without any 0 and nothing.
@@ -73,16 +73,49 @@ class Group:
 def counted_runs(group: Group) -> list[Run]:
     """The runs that results are made of: those with the most epochs of the group.
 
-    This rule holds for every mean, band, verdict and n; :func:`runs_behind` has the others.
+    One that diverged is among them only where all did. This rule holds for every mean, band and n;
+    :func:`runs_behind` has the others.
     """
-    most = max(run.epochs for run in group.runs)
-    return [run for run in group.runs if run.epochs == most]
+    whole = [run for run in group.runs if run.diverged is None] or group.runs
+    most = max(run.epochs for run in whole)
+    return [run for run in whole if run.epochs == most]
 
 
 def runs_behind(group: Group) -> list[Run]:
-    """The runs with fewer epochs than others of the group."""
-    most = max(run.epochs for run in group.runs)
-    return [run for run in group.runs if run.epochs < most]
+    """The runs that diverged, or have fewer epochs than others of the group."""
+    counted = counted_runs(group)
+    return [run for run in group.runs if not any(run is other for other in counted)]
+
+
+def judged_runs(group: Group) -> list[Run]:
+    """The runs that verdicts count: those that diverged beside the counted ones."""
+    return [*counted_runs(group), *(r for r in runs_behind(group) if r.diverged is not None)]
+
+
+def so_far(run: Run) -> str:
+    """How far a run came, such as ``3 of 30 epochs``, or where it diverged."""
+    if run.diverged is not None:
+        return f"diverged in epoch {run.diverged}"
+    return f"{run.epochs} of {run.config.get('max_epochs', '?')} epochs"
+
+
+def latest(runs: Sequence[Run], column: str) -> tuple[int, list[float]]:
+    """The last epoch in which any of the runs measured a column, and the finite values in it."""
+    epoch = max((run.last_measured(column) for run in runs), default=0)
+    values = [run.last(column) for run in runs if run.last_measured(column) == epoch]
+    return epoch, [value for value in values if math.isfinite(value)]
+
+
+def latest_in_words(runs: Sequence[Run], column: str, digits: int) -> str:
+    """The last values over seeds, as :func:`spread` has them.
+
+    It names the epoch where that is not the runs' last one, and how many runs there are where some
+    lack a finite value.
+    """
+    epoch, values = latest(runs, column)
+    notes = [f"epoch {epoch}"] if epoch < max(run.last_epoch for run in runs) else []
+    notes += [f"n = {len(values)}"] if len(values) < len(runs) else []
+    return spread(values, digits) + (f" ({', '.join(notes)})" if values and notes else "")
 
 
 def spread(values: Sequence[float], digits: int) -> str:
@@ -106,8 +139,8 @@ def text_table(
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     lines += [
-        f"not counted: {group.label}, seed {run.seed}, which has {run.epochs} of "
-        f"{counted_runs(group)[0].epochs} epochs"
+        f"not counted: {group.label}, seed {run.seed}, which {'' if run.diverged else 'has '}"
+        f"{so_far(run)}"
         for group in groups
         for run in runs_behind(group)
     ]

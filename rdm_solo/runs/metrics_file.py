@@ -41,6 +41,7 @@ class Table(NamedTuple):
     """A run's table. What was not measured is NaN; a last row that was cut off is left out."""
 
     columns: dict[str, np.ndarray]
+    measured: dict[str, np.ndarray]  # whether a row has the column, with a NaN that was written
     cut: bool = False
     diverged: int | None = None  # the first epoch whose loss was written, and is not finite
 
@@ -58,13 +59,14 @@ def read(folder: Path) -> Table:
         rows.pop()
     names = [name for name in reader.fieldnames or () if name]
     columns = {name: np.array([float(row[name] or "nan") for row in rows]) for name in names}
+    measured = {name: np.array([bool(row[name]) for row in rows], dtype=bool) for name in names}
     if "epoch" in columns and folder_format(folder) == 1:
         columns["epoch"] += 1
     losses = (row.get("train/loss") for row in rows)
     broken = [i for i, loss in enumerate(losses) if loss and not math.isfinite(float(loss))]
     epochs = columns.get("epoch", np.empty(0))
     known = [epochs[i] for i in broken[:1] if len(epochs) and np.isfinite(epochs[i])]
-    return Table(columns, cut, int(known[0]) if known else None)
+    return Table(columns, measured, cut, int(known[0]) if known else None)
 
 
 def read_metrics(folder: Path) -> dict[str, np.ndarray]:

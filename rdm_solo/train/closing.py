@@ -96,12 +96,11 @@ def last_values(columns: Mapping[str, list[float]]) -> dict[str, dict[str, Any]]
     return {"last": last, "last_measured": earlier}
 
 
-def how_to_go_on(folder: Path, option: str | None = None) -> str:
-    """The command that goes on with a run that was stopped, with an option changed."""
+def how_to_go_on(folder: Path) -> str:
+    """The command that goes on with a run that was stopped."""
     if not (folder / CHECKPOINT).is_file():
         return "no epoch has ended: there is no checkpoint to go on from"
-    words = [f"resume={folder}"] if option is None else [f"resume={folder}", option]
-    return f"to go on: python -m rdm_solo.train {shlex.join(words)}"
+    return f"to go on: python -m rdm_solo.train {shlex.quote(f'resume={folder}')}"
 
 
 def versions() -> dict[str, str]:

@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from rdm_solo import cli
 from rdm_solo.runs import checkpoints, saved_config
 from rdm_solo.runs.files import CHECKPOINT, CONFIG
+from rdm_solo.runs.folder import diverged_in
 from rdm_solo.runs.settings import MODEL, differences
 from rdm_solo.train import checks
 
@@ -27,7 +28,9 @@ def own_config(argv: list[str]) -> tuple[DictConfig, Path]:
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[console])
     with cli.sentences():
         cfg, folder = _changed_config(argv)
-        print(f"going on in {folder}", flush=True)
+        diverged = diverged_in(folder)
+        that = f", which diverged in epoch {diverged}" if diverged else ""
+        print(f"going on in {folder}{that}", flush=True)
         checks.check(cfg)
         check_resume(cfg, folder, quiet=True)  # the run itself says what it takes
     cfg.resume = str(folder)

@@ -56,23 +56,32 @@ class SweepTable(Callback):
 
 def table(found: Sequence["Run"]) -> str:
     """A row for each setting: mean and standard deviation of the last values over its seeds."""
-    from rdm_solo.runs.groups import Group, counted_runs, groups, spread, text_table
+    from rdm_solo.runs.groups import (
+        Group,
+        counted_runs,
+        groups,
+        latest_in_words,
+        spread,
+        text_table,
+    )
 
     columns = [name for name in COLUMNS if any(math.isfinite(run.last(name)) for run in found)]
     if "val/knn_acc1" in columns and "val/acc1" in columns:  # one accuracy is enough
         columns.remove("val/acc1")
 
     def cells(group: Group) -> list[str]:
-        known = [run.summary["seconds"] for run in counted_runs(group) if "seconds" in run.summary]
-        values = [spread(group.last(name), 2) for name in columns]
+        counted = counted_runs(group)
+        known = [run.summary["seconds"] for run in counted if "seconds" in run.summary]
+        values = [latest_in_words(counted, name, 2) for name in columns]
         return [*values, spread(known, 0), _warned(group.runs)]
 
     return text_table(groups(found), [*(COLUMNS[name] for name in columns), "seconds", ""], cells)
 
 
 def _warned(alike: Sequence["Run"]) -> str:
-    """What the watch said of these runs, and of how many."""
-    kinds = [warning["kind"] for run in alike for warning in run.summary.get("warnings", [])]
+    """Where these runs diverged and what the watch said, and of how many."""
+    kinds = [f"diverged in epoch {run.diverged}" for run in alike if run.diverged]
+    kinds += [warning["kind"] for run in alike for warning in run.summary.get("warnings", [])]
     told = [
         f"{kind} ({kinds.count(kind)} of {len(alike)})" if len(alike) > 1 else kind
         for kind in dict.fromkeys(kinds)

@@ -104,12 +104,11 @@ def fit(parts: Parts) -> dict[str, Any]:
     if trainer.is_global_zero and (diverged or (folder / METRICS).exists()):
         stopped = "Ctrl-C" if interrupted else ""
         summary = closing.write(folder, trainer, parts.recorded, seconds, stopped, diverged)
-    if trainer.is_global_zero and (interrupted or diverged):
-        tenth = parts.recorded["derived"]["base_lr"] / 10
-        log.info(closing.how_to_go_on(folder, f"optimizer.lr={tenth:g}" if diverged else None))
     if diverged:
         raise AnotherProcessFailed(noted) if noted else diverged
     if interrupted:
+        if trainer.is_global_zero:
+            log.info(closing.how_to_go_on(folder))
         signal.signal(signal.SIGINT, at_interrupt)
         raise KeyboardInterrupt
     return summary

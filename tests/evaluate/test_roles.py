@@ -339,7 +339,7 @@ class TestRefusals:
         folder = Path(shutil.copytree(trained / "swav", tmp_path / "run"))
         checkpoint = folder / "checkpoints" / "last.ckpt"
         saved = torch.load(checkpoint, weights_only=True)
-        saved["state_dict"]["projector.0.weight"].fill_(float("nan"))
+        saved["state_dict"]["projector.0.weight"].fill_(3e38)  # finite, but not behind it
         torch.save(saved, checkpoint)
         with pytest.raises(ValueError, match="NaN or infinite: its run has diverged"):
             roles.measure(folder, rows=ROWS)

@@ -265,10 +265,7 @@ class TestEffectiveRank:
         assert drawn[1].get_xdata().tolist() == [1]
         assert drawn[1].get_ydata() == pytest.approx([8])
         assert drawn[1].get_linewidth() < drawn[0].get_linewidth()
-        assert words(figure) == (
-            "With fewer epochs than others of its setting, and not in the mean: SimSiam, seed 4 "
-            "(1 of 3 epochs)."
-        )
+        assert words(figure) == ("Not in the mean: SimSiam, seed 4 (1 of 3 epochs).")
         keyed = [text.get_text() for legend in legends(figure) for text in legend.get_texts()]
         assert keyed == ["target", "online"]
 
@@ -347,10 +344,7 @@ class TestSpectra:
         behind.spectra["lam_target"] *= 100
         figure = plots.spectra([run(), behind])
         assert lines(figure.axes[0], "target").get_ydata()[0] < 1
-        assert words(figure) == (
-            "With fewer epochs than others of its setting, and not in the mean: SimSiam, seed 1 "
-            "(1 of 3 epochs)."
-        )
+        assert words(figure) == ("Not in the mean: SimSiam, seed 1 (1 of 3 epochs).")
 
     def test_a_seed_whose_last_spectrum_is_missing_is_named(self):
         unlike = run(seed=1)
@@ -504,7 +498,7 @@ class TestSweep:
         behind = run("simsiam", "target_pow", -0.3, seed=50, measured=1)
         figure = plots.sweep([*self.sweep(), behind])
         assert figure.axes[1].lines[0].get_ydata() == pytest.approx([6.4, 6.4])
-        assert "its setting, and not in the mean: SimSiam, h(σ)" in words(figure)
+        assert "Not in the mean: SimSiam, h(σ)" in words(figure)
         assert "seed 50 (1 of 3 epochs)" in words(figure)
         assert "n = 1 to 3 seeds" in words(figure)
 

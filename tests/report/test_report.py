@@ -422,10 +422,44 @@ def test_a_run_behind_the_others_is_named_and_counts_nowhere():
     printed = sweep.table(members).splitlines()
     assert printed[:-1] == sweep.table(alone).splitlines()
     assert "seed 2, which has 1 of 3 epochs" in printed[-1]
-    said = "; not counted: seed 2 (1 of 3)"
+    said = "; not counted: seed 2 (1 of 3 epochs)"
     assert said in card(*members)
     assert card(*members).replace(said, "") == card(*alone)
     assert len(tables.each(groups(members)).rows) == 3
+
+
+def test_a_run_that_diverged_is_named_everywhere_and_in_no_mean():
+    """Also where it came further than the others, or not through its first epoch."""
+    for epochs in (0, 1, 3):
+        bad = replace(run(seed=2), diverged=epochs + 1, spectra={})
+        bad.metrics.update({name: values[:epochs] for name, values in bad.metrics.items()})
+        members = [run(seed=0, epochs=2), bad]
+        said = f"diverged in epoch {epochs + 1}"
+        for printed in (entry.verdict_table(groups(members)), sweep.table(members)):
+            assert f"seed 2, which {said}" in printed
+        assert entry.verdict_table(groups(members)).count(f"{said} (1 of 2 runs)") == 3
+        assert card(*members).count(said) == 4  # in each answer, and behind the seed
+        ranks, _ = tables.last_values(groups(members))
+        assert ranks.rows[0][1:3] == tables.last_values(groups(members[:1]))[0].rows[0][1:3]
+        assert f"seed 2 ({said})" in " ".join(ranks.notes)
+        assert tables.each(groups(members)).rows[1][-3:] == [said] * 3
+    alone = [replace(run(epochs=2), diverged=3)]
+    assert f"! {said}" not in sweep.table([run()])
+    assert sweep.table(alone).endswith("! diverged in epoch 3")
+    assert entry.verdict_table(groups(alone)).count("diverged in epoch 3") == 3
+
+
+def test_a_value_that_the_last_epoch_lacks_says_of_which_it_is():
+    knn = [90.0, 91.0, np.nan]
+    seeds = [run(seed=s, val__knn_acc1=knn) for s in (0, 1)]
+    assert tables.last_values(groups(seeds))[0].rows[0][-2] == "91.0 ± 0.0 (epoch 2)"
+    assert "91.00 ± 0.00 (epoch 2)" in sweep.table(seeds)
+    seeds[1] = run(seed=1, val__knn_acc1=[9.0, 9.0, 9.0])
+    assert tables.last_values(groups(seeds))[0].rows[0][-2] == "9.0 (n = 1)"
+    lacks = run(erank__gap=[1, 1, np.nan], train__loss=[1, 1, 1])
+    assert "erank/gap was last measured in epoch 2" in entry.incomplete([lacks])[0]
+    broken = replace(lacks, measured={"erank/gap": np.array([True, True, True])})
+    assert "erank/gap is not finite in epoch 3" in entry.incomplete([broken])[0]
 
 
 def test_warnings_are_told_once_a_kind_with_every_seed():

@@ -52,8 +52,8 @@ def test_a_whole_run(tmp_path):
     assert run.missing == ()
     assert run.label == "SimSiam, h(σ) = σ^-0.5"
     assert run.last("erank/online") == 4.5
-    assert run.last("val/acc1") == 9, "the last that was measured"
-    assert math.isnan(run.last("val/knn_acc1"))
+    assert (run.last("val/acc1"), run.last_measured("val/acc1"), run.last_epoch) == (9, 1, 3)
+    assert (math.isnan(run.last("val/knn_acc1")), run.last_measured("val/knn_acc1")) == (True, 0)
     assert run.spectra["lam_online"].shape == (3, 4)
 
 
@@ -128,6 +128,9 @@ def test_a_loss_that_was_not_measured_is_no_divergence(tmp_path):
     (tmp_path / "run" / "metrics.csv").write_text("epoch,train/loss,val/acc1\n1,,3\n2,-1,nan\n")
     found = runs.load(tmp_path / "run")
     assert (found.diverged, found.epochs) == (None, 2)
+    # A NaN that was written is no value, and the value before it does not stand for it.
+    assert math.isnan(found.last("val/acc1"))
+    assert found.last_measured("val/acc1") == 2
 
 
 def test_the_summary_says_when_a_run_diverged_until_it_has_gone_on(tmp_path):

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import json
+import random
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
+from support.drills import draws, record, tries
 from support.small_runs import SMALL, configure, rows
 
-from rdm_solo import train
+from rdm_solo import runs, train
 from rdm_solo.callbacks.divergence import Diverged
 from rdm_solo.lightning import pl
+from rdm_solo.report import entry
+from rdm_solo.runs.groups import groups
+from rdm_solo.train.training import AnotherProcessFailed
 
 QUICK = [option for option in SMALL if "pred_hidden" not in option and "num_train" not in option]
 QUICK += ["dataset.num_train=32", "knn.k=3", "trainer.enable_progress_bar=false"]
 QUICK += ["+backbone.kwargs.width=4", "scheduler.warmup_epochs=0", "~callbacks.ranks"]
+
+
+METHODS = ["simsiam", "byol", "swav", "dino", "vanilla", "symsimsiam"]
 
 
 def options(method: str) -> list[str]:
@@ -70,44 +80,136 @@ def test_every_method_ends_in_the_epoch_in_which_it_diverges(method, precision, 
     assert (summary["last"], summary["last_measured"]) == ({}, {})
 
 
-def test_a_later_epoch_leaves_the_earlier_ones_as_they_were(tmp_path, caplog):
-    given = [*options("simsiam"), "filter=target_pow", "optimizer.lr=0.1", "max_epochs=4"]
-    kept: dict[str, bytes] = {}
+@pytest.fixture(scope="module")
+def later(tmp_path_factory):
+    """A run that diverged in epoch 3, how it ended, and its files when that epoch began."""
+    folder, kept = tmp_path_factory.mktemp("later"), {}
 
     class Keep(pl.Callback):
         def on_train_epoch_start(self, trainer, pl_module):
             if trainer.current_epoch == 2:
-                kept.update({name: (tmp_path / name).read_bytes() for name in files(tmp_path)})
+                kept.update({name: (folder / name).read_bytes() for name in files(folder)})
 
-    with caplog.at_level("INFO", "rdm_solo"):
-        error = ended(tmp_path, given, Keep(), Poison("backbone.stem.0.weight", epoch=3))
+    given = [*options("simsiam"), "filter=target_pow", "optimizer.lr=0.1", "max_epochs=4"]
+    (folder / ".hydra").mkdir()
+    OmegaConf.save(configure(*given), folder / ".hydra" / "config.yaml")
+    error = ended(folder, given, Keep(), Poison("backbone.stem.0.weight", epoch=3))
+    return folder, error, kept
+
+
+def test_a_later_epoch_leaves_the_earlier_ones_as_they_were(later):
+    folder, error, kept = later
     assert (error.epoch, error.step) == (3, 2)
     assert "all 16 rows of the batch that reached the target filter" in str(error)
-    assert files(tmp_path) - set(kept) == {"failed.txt", "summary.json"}
+    assert files(folder) - set(kept) == {"failed.txt", "summary.json"}
     assert "checkpoints/last.ckpt" in kept
-    assert all((tmp_path / name).read_bytes() == content for name, content in kept.items())
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["last"]["epoch"] == rows(tmp_path)[-1]["epoch"] == 2
-    assert summary["last"]["train/loss"] == rows(tmp_path)[-1]["train/loss"]
-    go_on = f"to go on: python -m rdm_solo.train resume={tmp_path} optimizer.lr=0.01"
-    assert go_on in [record.message for record in caplog.records]
+    assert all((folder / name).read_bytes() == content for name, content in kept.items())
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["last"]["epoch"] == rows(folder)[-1]["epoch"] == 2
+    assert summary["last"]["train/loss"] == rows(folder)[-1]["train/loss"]
+    found = runs.load(folder)
+    assert (found.diverged, found.epochs) == (3, 2)
 
 
-@pytest.mark.parametrize(
-    ("method", "name", "number"),
-    [
-        ("simsiam", "backbone.stem.1.running_var", torch.inf),
-        ("byol", "momentum_backbone.stem.0.weight", torch.nan),
-        ("dino", "dino_loss_func.center", -torch.inf),
-    ],
-)
-def test_weights_and_buffers_that_no_loss_shows_yet(method, name, number, tmp_path):
-    """A run of one step an epoch, so that none follows in which the loss would show it."""
-    given = [*options(method), "batch_size=32", "optimizer.lr=0.01"]
-    error = ended(tmp_path, given, Poison(name, number=number))
-    assert (error.epoch, error.step) == (2, None)
-    assert error.what == f"the weight {name} holds NaN or infinity"
+def test_commands_use_the_last_finite_checkpoint_and_say_so(later, tmp_path, typed):
+    folder = Path(shutil.copytree(later[0], tmp_path / "run"))
+    out = typed("rdm_solo.export", f"run={folder}", cwd=tmp_path)
+    said = f"run={folder} diverged in epoch 3; last.ckpt is of epoch 2."
+    assert (out.returncode, said in out.stdout) == (0, True), out
+    out = typed("rdm_solo.roles", str(folder), "--rows=16", "--out=roles.png", cwd=tmp_path)
+    assert "the run diverged in epoch 3, after this checkpoint" in out.stdout, out
+    found = runs.load(folder)
+    assert "it failed: training diverged in epoch 3, step 2" in entry.incomplete([found])[0]
+    assert entry.verdict_table(groups([found])).count("diverged in epoch 3") == 3
+    # The run goes on from it, and is a diverged one no more once it is past that epoch.
+    out = typed("rdm_solo.train", f"resume={folder}", cwd=tmp_path)
+    assert (out.returncode, "which diverged in epoch 3" in out.stdout) == (0, True), out
+    assert (runs.load(folder).diverged, runs.load(folder).epochs) == (None, 4)
+    assert not (folder / "failed.txt").exists()
+
+
+def test_a_checkpoint_with_nan_is_refused_by_name(later, tmp_path, typed):
+    """As earlier versions left them."""
+    folder = Path(shutil.copytree(later[0], tmp_path / "run"))
+    path = folder / "checkpoints" / "last.ckpt"
+    saved = torch.load(path, weights_only=True)
+    saved["state_dict"]["backbone.stem.0.weight"][0] = torch.nan
+    torch.save(saved, path)
+    asked = {"export": f"run={folder}", "roles": str(folder), "train": f"resume={folder}"}
+    out = typed("rdm_solo.export", asked["export"], cwd=tmp_path)
+    assert "last.ckpt holds NaN or infinity (backbone.stem.0.weight)" in out.stdout + out.stderr
+    assert (out.returncode, "; previous.ckpt, of epoch 1, is taken" in out.stdout) == (0, True), out
+    (folder / "checkpoints" / "previous.ckpt").unlink()
+    for command, argument in asked.items():
+        out = typed(f"rdm_solo.{command}", argument, cwd=tmp_path)
+        assert out.returncode == 2
+        said = "last.ckpt holds NaN or infinity (backbone.stem.0.weight): training had diverged"
+        assert said in out.stdout + out.stderr, out
+    path.unlink()
+    for command, argument in list(asked.items())[:2]:
+        out = typed(f"rdm_solo.{command}", argument, cwd=tmp_path)
+        assert "last.ckpt: it diverged in epoch 3" in out.stdout + out.stderr, out
+
+
+class Somewhere(pl.Callback):
+    """NaN or infinity in any tensor of the model, behind any step of an epoch."""
+
+    def __init__(self, random: random.Random, epoch: int) -> None:
+        self.random, self.epoch = random, epoch
+        self.step, self.name = random.randrange(2), ""
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if (trainer.current_epoch + 1, batch_idx) == (self.epoch, self.step):
+            state = {n: x for n, x in pl_module.state_dict().items() if x.is_floating_point()}
+            self.name = self.random.choice(sorted(state))
+            at = tuple(self.random.randrange(size) for size in state[self.name].shape)
+            state[self.name][at] = self.random.choice([torch.nan, torch.inf, -torch.inf])
+
+
+@pytest.mark.drill
+def test_whichever_tensor_breaks_the_epochs_before_are_what_stays(tmp_path):
+    """Weights, batch norm's statistics, DINO's centre and momentum branches, in loss or not."""
+    tried, survived = tries(3, 60), 0
+    draw = draws("divergence")
+    for number in range(tried):
+        method, precision = draw.choice(METHODS), draw.choice(["32-true", "bf16-mixed"])
+        epoch, folder = draw.randint(1, 3), tmp_path / str(number)
+        given = [*options(method), "optimizer.lr=0.01", "max_epochs=3"]
+        poison = Somewhere(draw, epoch)
+        error = ended(folder, [*given, f"trainer.precision={precision}"], poison)
+        assert error.epoch == epoch, (method, poison.name, str(error))
+        found, path = runs.load(folder), folder / "checkpoints" / "last.ckpt"
+        assert (found.diverged, found.epochs) == (epoch, epoch - 1)
+        assert len(list(folder.glob("spectra/*"))) == epoch - 1
+        assert path.exists() == (epoch > 1)
+        if epoch > 1:
+            saved = torch.load(path, weights_only=True)
+            assert saved["epoch"] == epoch - 2
+            floats = (x for x in saved["state_dict"].values() if x.is_floating_point())
+            assert all(x.isfinite().all() for x in floats)
+        survived += 1
+    record("divergence", tried, survived)
+
+
+def _poisoned(rank: int, world: int, folder: str) -> str:
+    """A run of one step an epoch, in which the second process alone gets infinity."""
+    launched = {"LOCAL_RANK": str(rank), "NODE_RANK": "0", "WORLD_SIZE": str(world)}
+    ddp = ["trainer.strategy=ddp", f"trainer.devices={world}", "optimizer.lr=0.01"]
+    poison = Poison("backbone.stem.1.running_var", epoch=2 if rank else 9, number=torch.inf)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in launched.items():
+            patch.setenv(name, value)
+        try:
+            train.run(configure(*options("simsiam"), *ddp), Path(folder), [poison])
+        except (Diverged, AnotherProcessFailed) as error:
+            return str(error)
+    return "it went on"
+
+
+def test_all_processes_end_where_one_has_found_something(worlds, tmp_path):
+    first, second = worlds(2).run(_poisoned, str(tmp_path))
+    assert first == second == (tmp_path / "failed.txt").read_text().strip()
+    assert "epoch 2: the weight backbone.stem.1.running_var holds NaN or infinity" in first
+    assert json.loads((tmp_path / "summary.json").read_text())["diverged"]["epoch"] == 2
     saved = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
-    assert saved["epoch"] == 0
-    assert all(value.isfinite().all() for value in saved["state_dict"].values())
-    assert [row["epoch"] for row in rows(tmp_path)] == [1]
+    assert (saved["epoch"], [row["epoch"] for row in rows(tmp_path)]) == (0, [1])
