@@ -12,7 +12,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CURRENT", "pl"]
+__all__ = ["CURRENT", "pl", "slurm_environment"]
 
 
 def _is_current() -> bool:
@@ -25,3 +25,9 @@ def _is_current() -> bool:
 CURRENT = _is_current()
 
 pl: Any = importlib.import_module("lightning.pytorch" if CURRENT else "pytorch_lightning")
+
+
+def slurm_environment() -> Any:
+    """Lightning's class for processes that ``srun`` has started."""
+    fabric = "lightning.fabric" if CURRENT else "lightning_fabric"
+    return importlib.import_module(f"{fabric}.plugins.environments").SLURMEnvironment

@@ -165,12 +165,13 @@ def _quoted(path: str) -> str:
 def _register_resolvers() -> None:
     from omegaconf import OmegaConf
 
-    from rdm_solo.cli import option_help
+    from rdm_solo.cli import option_help, slurm
 
     for name, resolve in (
         ("groups", option_help.describe_groups),
         ("options", option_help.describe_options),
         ("word", _word),
+        ("time_or_job", slurm.name_of_folder),
     ):
         OmegaConf.register_new_resolver(f"rdm_solo.{name}", resolve, replace=True)
 

@@ -9,6 +9,8 @@ from typing import IO
 
 CONFIG = ".hydra/config.yaml"
 OVERRIDES = ".hydra/overrides.yaml"
+HYDRA = ".hydra/hydra.yaml"
+LOG = "train.log"
 METRICS = "metrics.csv"  # one row an epoch
 SPECTRA = "spectra"  # a folder: eigenvalues and curves, a file for each measured epoch
 OLD_SPECTRA = "spectra.npz"  # of format 1: those of all epochs in one file
@@ -18,7 +20,9 @@ PREVIOUS = "checkpoints/previous.ckpt"  # the one before it, for when that canno
 BEST = "checkpoints/best.ckpt"  # of the epoch with the highest kNN accuracy, where asked for
 SUMMARY = "summary.json"  # written when the run ends
 SKIPPED = "skipped.txt"  # images that dataset.skip_broken=true left out
+STOPPED_BY_SIGNAL = ("Ctrl-C", "SIGTERM")  # what `stopped` there says of such a run
 FAILED = "failed.txt"  # why the run failed, in one line
+OWNER = "owner.json"  # who writes here, or did last; locked while it does
 LOGGERS = "loggers.json"  # how to find the run's loggers again
 FIGURES = "figures"
 LINEAR = "linear.json"  # linear evaluations, and each one's epochs:

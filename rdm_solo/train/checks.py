@@ -41,6 +41,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "max_epochs": (check_whole, 1),
     "threads": (check_whole, 1),
     "seed": (check_whole, 0, 2**32 - 1),
+    "overwrite": (check_switch,),
     "knn.k": (check_whole, 1),
     "knn.every_n_epochs": (check_whole, 0),
     "knn.temperature": (check_number, 1e-6),

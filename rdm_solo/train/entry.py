@@ -11,10 +11,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import cli
-from rdm_solo.runs import failures
-from rdm_solo.runs.files import CONFIG, FAILED, CannotWrite, write_whole
-from rdm_solo.train import warm_ups
-from rdm_solo.train.training import AnotherProcessFailed, build, fit, is_first_process
+from rdm_solo.runs import earlier_run, failures, ownership
+from rdm_solo.runs.files import CONFIG, FAILED, LOG, CannotWrite, write_whole
+from rdm_solo.runs.ownership import FolderTaken
+from rdm_solo.train import run_folder, signals, sweep, warm_ups
+from rdm_solo.train.training import AnotherProcessFailed, build, fit, is_first_process, owned
 
 log = logging.getLogger("rdm_solo")
 
@@ -26,18 +27,26 @@ CONFIG_VARIABLE, FOLDER_VARIABLE = "RDM_SOLO_CONFIG", "RDM_SOLO_FOLDER"
 def main() -> None:
     """The command."""
     try:
-        if CONFIG_VARIABLE in os.environ and "LOCAL_RANK" in os.environ:
-            cli.say_anything()
-            cfg: Any = OmegaConf.load(os.environ[CONFIG_VARIABLE])
-            _run(cfg, Path(os.environ[FOLDER_VARIABLE]))
-        elif _resumes_in_place(sys.argv[1:]):
-            from rdm_solo.train import resuming
+        with signals.handled():
+            _main()
+    except KeyboardInterrupt as error:
+        stopped = error if isinstance(error, signals.Stopped) else signals.Stopped()
+        if not stopped.told and is_first_process():
+            print(f"{stopped}: the command ends, and no epoch has begun", flush=True)
+        raise SystemExit(stopped.status) from None
 
-            _run(*resuming.own_config(sys.argv[1:]))
-        else:
-            cli.command(_job, "config")
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None  # as shells count a program that Ctrl-C ended
+
+def _main() -> None:
+    if CONFIG_VARIABLE in os.environ and "LOCAL_RANK" in os.environ:
+        cli.say_anything()
+        cfg: Any = OmegaConf.load(os.environ[CONFIG_VARIABLE])
+        _run(cfg, Path(os.environ[FOLDER_VARIABLE]))
+    elif _resumes_in_place(sys.argv[1:]):
+        from rdm_solo.train import resuming
+
+        _run(*resuming.own_config(sys.argv[1:]))
+    else:
+        cli.command(_job, "config")
 
 
 def _resumes_in_place(argv: list[str]) -> bool:
@@ -51,54 +60,78 @@ def _resumes_in_place(argv: list[str]) -> bool:
     return "resume" in typed and "hydra.run.dir" not in typed
 
 
-def _job(cfg: DictConfig) -> None:
-    """One Hydra job."""
+def _job(cfg: DictConfig) -> str | None:
+    """One Hydra job; the reason where it is one of a sweep's and its folder was refused."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
+    many = hydra.mode is RunMode.MULTIRUN
+    if not many and cfg.resume and Path(cfg.resume).resolve() == folder.resolve():
+        cli.fail(
+            f"resume={cfg.resume} alone goes on in that folder, by its own config; leave "
+            "hydra.run.dir out, or name another folder by it."
+        )
+    given = many or run_folder.typed(HydraConfig.instance().cfg, "run.dir")
+    given |= run_folder.is_of_this_job(folder)
     before = dict(os.environ)
-    os.environ[CONFIG_VARIABLE] = str(folder / CONFIG)
-    os.environ[FOLDER_VARIABLE] = str(folder)
     try:
-        _run(cfg, folder, one_of_many=hydra.mode is RunMode.MULTIRUN)
+        with contextlib.ExitStack() as stack:
+            if not given:
+                with cli.sentences():
+                    folder = stack.enter_context(earlier_run.new_folder(folder))
+            os.environ[CONFIG_VARIABLE] = str(folder / CONFIG)
+            os.environ[FOLDER_VARIABLE] = str(folder)
+            return _run(cfg, folder, one_of_many=many)
+    except KeyboardInterrupt:
+        if many:
+            sweep.tell(Path(hydra.sweep.dir), stopped=True)
+        raise
     finally:
         # Lightning leaves its rank and port behind, by which the next job of a sweep would take
         # itself for a process that somebody else started.
         for name in set(os.environ) - set(before):
             del os.environ[name]
-        if not any("run.dir" in typed for typed in hydra.overrides.hydra):
-            with contextlib.suppress(OSError):
-                folder.rmdir()  # which Hydra has made; it is empty where the run was refused
         import torch.distributed as dist
 
         if dist.is_available() and dist.is_initialized():
             dist.destroy_process_group()
 
 
-def _run(cfg: DictConfig, folder: Path, one_of_many: bool = False) -> None:
-    """One run. Where it fails with an answer to the user, the status is 2; a sweep goes on.
+def _run(cfg: DictConfig, folder: Path, one_of_many: bool = False) -> str | None:
+    """One run. Where it fails with an answer to the user, the status is 2; a sweep goes on, and
+    gets the reason back where the folder is another run's, in which nothing is written.
 
     The folder gets its config and log once the run is built: a refused command leaves an earlier
     run's as they are. The folders of a sweep are new, and name the runs that were refused.
     """
     answers: tuple[type[Exception], ...] = (ValueError, ImportError)
+    ours = not earlier_run.holds_run(folder)
     early = MemoryHandler(1000, flushOnClose=False)  # of train.log
     logging.getLogger().addHandler(early)
     try:
         warm_ups.fit(cfg)
         if one_of_many:
-            _write_config(cfg, folder)
+            ownership.check_free(folder)
+            if ours:
+                _write_config(cfg, folder)
         parts = build(cfg, folder)
-        if is_first_process():
-            _write_config(cfg, folder)
-            _open_log(folder, early)
         from rdm_solo.data.images import DataError
 
-        answers = (DataError, FloatingPointError, CannotWrite, AnotherProcessFailed)
-        fit(parts)
+        with owned(parts):
+            ours = True
+            if is_first_process():
+                _write_config(cfg, folder)
+                _open_log(folder, early)
+            answers = (DataError, FloatingPointError, CannotWrite, AnotherProcessFailed)
+            fit(parts)
+    except run_folder.Finished as finished:
+        log.info(str(finished))
     except Exception as error:
+        if one_of_many and (isinstance(error, FolderTaken) or not ours):
+            sys.stderr.write(f"error: {error}\n")
+            return str(error)
         if one_of_many:
             _leave_reason(folder, error, isinstance(error, answers))
         elif isinstance(error, AnotherProcessFailed):
@@ -107,13 +140,16 @@ def _run(cfg: DictConfig, folder: Path, one_of_many: bool = False) -> None:
             cli.fail(str(error))
         else:
             raise
+    return None
 
 
 def _write_config(cfg: DictConfig, folder: Path) -> None:
     """What Hydra would write, of the config as it is now."""
     from hydra.core.hydra_config import HydraConfig
 
-    saved = {"config": OmegaConf.merge(cfg, {"resume": None}) if cfg.resume == str(folder) else cfg}
+    saved = {"config": OmegaConf.merge(cfg, {"overwrite": False})}
+    if cfg.resume == str(folder):
+        saved["config"].resume = None
     if HydraConfig.initialized():
         saved["hydra"] = HydraConfig.instance().cfg
         saved["overrides"] = HydraConfig.get().overrides.task
@@ -124,7 +160,7 @@ def _write_config(cfg: DictConfig, folder: Path) -> None:
 
 def _open_log(folder: Path, early: MemoryHandler) -> None:
     """Log to the run's folder from here on, after what has been said already."""
-    file = logging.FileHandler(folder / "train.log")
+    file = logging.FileHandler(folder / LOG)
     early.setTarget(file)
     early.flush()
     logging.getLogger().removeHandler(early)

@@ -16,10 +16,6 @@ def run_info(cfg: DictConfig, folder: Path, derived: Derived, checkpoint: Path |
     goes_on_from = Path(cfg.resume) if cfg.resume else None
     if goes_on_from and goes_on_from.resolve() == folder.resolve():
         goes_on_from = folder
-    # Lightning's, in a job that SLURM requeued.
-    if requeued := list(folder.glob("hpc_ckpt_*.ckpt")):
-        goes_on_from = folder
-        checkpoint = max(requeued, key=lambda path: int(path.stem.rpartition("_")[2]))
     saved: dict[str, Any] = {}
     if checkpoint:
         saved = checkpoints.read(checkpoint)

@@ -1,20 +1,18 @@
 """Going on with a run: in its own folder, or from another one's checkpoint."""
 
 import logging
+import shlex
 import sys
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import cli
-from rdm_solo.runs import checkpoints, saved_config
+from rdm_solo.runs import checkpoints, earlier_run, ownership, saved_config
 from rdm_solo.runs.files import CHECKPOINT, CONFIG
 from rdm_solo.runs.folder import diverged_in
-from rdm_solo.runs.settings import MODEL, differences
-from rdm_solo.train import checks
+from rdm_solo.train import checks, resume_options
 
-# Groups that may be chosen anew where a run goes on.
-FREE_GROUPS = ("trainer", "logger")
 # Options that name a function; one of the user's own counts only where it is typed again.
 NAMES = ("._target_", "filter.function")
 
@@ -32,6 +30,7 @@ def own_config(argv: list[str]) -> tuple[DictConfig, Path]:
         that = f", which diverged in epoch {diverged}" if diverged else ""
         print(f"going on in {folder}{that}", flush=True)
         checks.check(cfg)
+        ownership.check_free(folder)
         check_resume(cfg, folder, quiet=True)  # the run itself says what it takes
     cfg.resume = str(folder)
     return cfg, folder
@@ -43,23 +42,21 @@ def _changed_config(argv: list[str]) -> tuple[DictConfig, Path]:
     folder = Path(given.pop("resume").strip("'\""))
     path = folder / CONFIG
     if not path.is_file():
+        inner = sorted(folder.glob(f"*/{CONFIG}"))
+        if inner:
+            raise ValueError(
+                f"resume={folder} is a sweep's folder: go on with one of its runs, such as "
+                f"{shlex.quote(f'resume={inner[0].parent.parent}')}."
+            )
         raise ValueError(f"resume={folder} holds no {CONFIG}; give a run's folder.")
     cfg = saved_config.with_references(folder)
     # Names of the user's own functions, which count where they are typed again.
     again = {k.lstrip("+"): given.pop(k) for k in list(given) if k.endswith(NAMES)}
     for key, value in again.items():
         OmegaConf.update(cfg, key, value, force_add=True)
-    typed = cli.compose("config", [f"{key}={value}" for key, value in given.items()])
+    typed = cli.compose("config", [f"{k}={v}" for k, v in given.items() if k[0] != "~"])
     _add_callbacks(cfg, typed.callbacks)
-    for name in given:
-        key = name.lstrip("+")
-        whole = "." not in key and OmegaConf.is_config(OmegaConf.select(typed, key))
-        if (whole or key == "experiment") and key not in FREE_GROUPS:
-            raise ValueError(
-                f"resume={folder} goes on by the run's own config: leave {key}=... out, or "
-                "give another folder as hydra.run.dir=... and all of the run's options."
-            )
-        OmegaConf.update(cfg, key, OmegaConf.select(typed, key), merge=False, force_add=True)
+    resume_options.put(cfg, typed, list(given), folder)
     names = [*again, *(name.lstrip("+") for name in given)]
     parts = [part for part in (*typed, "logger") if part != "resume"]
     cfg = saved_config.to_build(cfg, folder, parts, names)
@@ -84,17 +81,12 @@ def check_resume(cfg: DictConfig, folder: Path, quiet: bool = False) -> Path:
     config = folder / CONFIG
     if not checkpoints.present(folder):
         raise ValueError(f"resume={folder} holds no {CHECKPOINT}; give a run's folder.")
-    # max_epochs may grow, and the trainer may be another machine's
     saved = saved_config.run_config(folder) if config.is_file() else None
-    apart = [] if saved is None else differences(saved, cfg, (*MODEL, "seed"))
-    if apart:
-        raise ValueError(
-            f"resume={folder} was run with another {apart[0]!r} than this command: leave that "
-            "option out; resume=... alone takes the run's own config."
-        )
-    checkpoint, saved = checkpoints.latest(folder, quiet)
-    done = saved["epoch"] + 1
-    if done >= cfg.max_epochs:
+    if saved is not None:
+        resume_options.check_same(saved, cfg, folder)
+    checkpoint, found = checkpoints.latest(folder, quiet)
+    done = found["epoch"] + 1
+    if done > cfg.max_epochs or (done == cfg.max_epochs and earlier_run.has_ended(folder)):
         raise ValueError(
             f"resume={folder} has finished {done} epochs and max_epochs={cfg.max_epochs}; raise "
             "max_epochs to go on."

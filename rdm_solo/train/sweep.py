@@ -28,30 +28,44 @@ COLUMNS = {
 class SweepTable(Callback):
     """Hydra's callback that prints the table; the command's status is 1 where a run failed."""
 
-    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        from rdm_solo import runs
+    def __init__(self) -> None:
+        self.refused: list[str] = []  # folders of other runs
 
-        folder = Path(config.hydra.sweep.dir)
-        failed = sorted(folder.rglob(FAILED), key=lambda path: path.stat().st_mtime)
-        found, broken = runs.survey([folder])
-        done = [run for run in found if run.epochs]
-        for sentence in broken.values():
-            print(f"failed: {sentence}")
-        if done:
-            print(f"\n{table(done)}")
-            reasons: dict[str | None, list[str]] = {}
-            for path in failed:
-                reasons.setdefault(failures.of(path.parent), []).append(path.parent.name)
-            for reason, names in reasons.items():
-                print(f"failed: {', '.join(names)}: {reason}")
-            print(f"the runs are in {folder}; a page with their pictures and tables:")
-            print(f"    python -m rdm_solo.report {shlex.quote(str(folder))}")
-        else:
-            print(
-                f"no run has finished an epoch, for the reasons above; the folders are in {folder}"
-            )
-        if failed or broken:
+    def on_job_end(self, config: DictConfig, job_return: Any, **kwargs: Any) -> None:
+        if isinstance(job_return._return_value, str):
+            self.refused.append(job_return._return_value)
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        failed = tell(Path(config.hydra.sweep.dir))
+        for sentence in self.refused:
+            print(f"refused: {sentence}")
+        if failed or self.refused:
             raise SystemExit(1)
+
+
+def tell(folder: Path, stopped: bool = False) -> bool:
+    """Print the table of the runs in a sweep's folder; whether one has failed."""
+    from rdm_solo import runs
+
+    failed = sorted(folder.rglob(FAILED), key=lambda path: path.stat().st_mtime)
+    found, broken = runs.survey([folder])
+    done = [run for run in found if run.epochs]
+    for sentence in broken.values():
+        print(f"failed: {sentence}")
+    if stopped:
+        print(f"the sweep ends here: {len(done)} of its runs have an epoch")
+    if done:
+        print(f"\n{table(done)}")
+        reasons: dict[str | None, list[str]] = {}
+        for path in failed:
+            reasons.setdefault(failures.of(path.parent), []).append(path.parent.name)
+        for reason, names in reasons.items():
+            print(f"failed: {', '.join(names)}: {reason}")
+        print(f"the runs are in {folder}; a page with their pictures and tables:")
+        print(f"    python -m rdm_solo.report {shlex.quote(str(folder))}")
+    elif not stopped:
+        print(f"no run has finished an epoch, for the reasons above; the folders are in {folder}")
+    return bool(failed or broken)
 
 
 def table(found: Sequence["Run"]) -> str:

@@ -1,20 +1,22 @@
 """One training run: config in, a trained encoder and its folder out."""
 
+import contextlib
 import functools
 import inspect
 import logging
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo.runs import failures
+from rdm_solo.runs import earlier_run, failures, ownership
 from rdm_solo.runs.files import FAILED, METRICS, CannotWrite
+from rdm_solo.train import signals
 
 if TYPE_CHECKING:
     from rdm_solo.callbacks.divergence import DivergenceGuard
@@ -46,6 +48,8 @@ class Parts:
     children: "Children"
     guard: "DivergenceGuard"
     threads: int | None  # of the CPU; None: as many as torch takes
+    open_loggers: Callable[[], list[Any]]  # in the run's folder, once it is owned
+    overwrite: bool  # whether an earlier run in the folder is removed first
 
 
 class AnotherProcessFailed(RuntimeError):
@@ -57,11 +61,32 @@ def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, A
 
     ``extra`` callbacks come after those of the config. Raises ``ValueError`` or ``ImportError``
     where the config cannot be run, ``DataError`` where an image cannot be read, ``Diverged`` where
-    training diverges, and ``KeyboardInterrupt`` after Ctrl-C.
+    training diverges, and ``Stopped``, a KeyboardInterrupt, after Ctrl-C or SIGTERM.
     """
-    return fit(build(cfg, folder, extra))
+    parts = build(cfg, folder, extra)
+    with owned(parts):
+        return fit(parts)
 
 
+@contextlib.contextmanager
+def owned(parts: Parts) -> Iterator[None]:
+    """Own the run's folder, and open the loggers there; ValueError where another run goes on.
+
+    The first process alone writes tables, spectra and checkpoints, so it owns the folder.
+    """
+    trainer, folder = parts.trainer, parts.folder
+    if not trainer.is_global_zero:
+        yield
+        return
+    with ownership.owned(folder, processes=trainer.world_size):
+        if parts.overwrite:
+            earlier_run.remove(folder)
+        if not trainer.fast_dev_run:
+            trainer.loggers = parts.open_loggers()
+        yield
+
+
+@signals.handled()
 def fit(parts: Parts) -> dict[str, Any]:
     """Train what was built and write the results; the summary, on the first process."""
     from rdm_solo import loggers
@@ -75,6 +100,7 @@ def fit(parts: Parts) -> dict[str, Any]:
     at_interrupt = signal.getsignal(signal.SIGINT)
     try:
         with threads.limited(parts.threads):
+            signals.check()
             trainer.fit(
                 parts.model,
                 datamodule=parts.data,
@@ -82,7 +108,7 @@ def fit(parts: Parts) -> dict[str, Any]:
                 weights_only=True,
             )
         failed = False
-    except SystemExit:  # how Lightning ends fit after Ctrl-C; it also ignores further ones
+    except SystemExit:  # how Lightning ends fit after a signal; it also ignores further Ctrl-C
         if not trainer.interrupted:
             raise
         interrupted = True
@@ -98,19 +124,23 @@ def fit(parts: Parts) -> dict[str, Any]:
     finally:
         parts.children.let_go(trainer, failed)
         if trainer.is_global_zero:
-            loggers.close_all(trainer.loggers, failed)
+            with signals.waiting():
+                loggers.close_all(trainer.loggers, failed)
     seconds = time.perf_counter() - started
     summary: dict[str, Any] = {}
+    stopped = signals.Stopped(signals.received(), told=True)
     if trainer.is_global_zero and (diverged or (folder / METRICS).exists()):
-        stopped = "Ctrl-C" if interrupted else ""
-        summary = closing.write(folder, trainer, parts.recorded, seconds, stopped, diverged)
+        why = str(stopped) if interrupted else ""
+        with signals.waiting():
+            summary = closing.write(folder, trainer, parts.recorded, seconds, why, diverged)
     if diverged:
         raise AnotherProcessFailed(noted) if noted else diverged
     if interrupted:
         if trainer.is_global_zero:
             log.info(closing.how_to_go_on(folder))
         signal.signal(signal.SIGINT, at_interrupt)
-        raise KeyboardInterrupt
+        raise stopped
+    signals.check()  # one that came while the files were written
     return summary
 
 
@@ -119,9 +149,13 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     if is_first_process():
         _say_what_begins(cfg, folder)
     from rdm_solo.runs import labels
-    from rdm_solo.train import checks, datamodule, derived_values, resuming
+    from rdm_solo.train import checks, datamodule, derived_values, resuming, run_folder
 
     checks.check(cfg)
+    if is_first_process():
+        ownership.check_free(folder)
+    overwrite = run_folder.check(cfg, folder)
+    resume = Path(cfg.resume) if cfg.resume else None
     parts = (cfg.dataset.source, cfg.dataset.views)
     dataset, views = (instantiate(part) if OmegaConf.is_dict(part) else part for part in parts)
     datamodule.check_parts(dataset, views)
@@ -147,7 +181,6 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     number = threads.chosen(cfg, model.backbone, channels, views, derived.processes)
     model = methods.prepare(model, cfg)
     model.labelled = dataset.labelled
-    resume = Path(cfg.resume) if cfg.resume else None
     checkpoint = None
     if resume:
         checkpoint = resuming.check_resume(cfg, resume, quiet=not is_first_process())
@@ -177,9 +210,11 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     if any(isinstance(p, Files) and p.reading.skip_broken for p in (dataset.train, dataset.val)):
         own.append(SkippedImages(folder))
     trainer = _trainer(cfg, derived.processes, folder, [*own, *listed, *extra])
-    if trainer.is_global_zero and not trainer.fast_dev_run:
+
+    def open_loggers() -> list[Any]:
         run_info = logged_run.run_info(cfg, folder, derived, checkpoint)
-        trainer.loggers = loggers.open_all(chosen_loggers, run_info)
+        return loggers.open_all(chosen_loggers, run_info)
+
     config: Any = OmegaConf.to_container(cfg, resolve=True)
     return Parts(
         folder=folder,
@@ -191,6 +226,8 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
         children=children,
         guard=guard,
         threads=number,
+        open_loggers=open_loggers,
+        overwrite=overwrite,
     )
 
 
@@ -238,7 +275,7 @@ def make_callbacks(nodes: Mapping[str, Any], **of_the_run: Any) -> list[Any]:
 def _trainer(cfg: DictConfig, processes: int, folder: Path, callbacks: Sequence[Any]) -> Any:
     from rdm_solo.callbacks.checkpoints import CheckpointFiles, Checkpoints
     from rdm_solo.callbacks.order import in_order
-    from rdm_solo.lightning import pl
+    from rdm_solo.lightning import pl, slurm_environment
     from rdm_solo.train import derived_values
 
     options: dict[str, Any] = OmegaConf.to_container(cfg.trainer, resolve=True)
@@ -251,9 +288,17 @@ def _trainer(cfg: DictConfig, processes: int, folder: Path, callbacks: Sequence[
         callbacks = [c for c in callbacks if c not in bars]
     options["enable_progress_bar"] &= bool(bars)  # without one, Lightning would add its own
     checkpoint = Checkpoints(folder, **cfg.get("checkpoint", {}))
-    answer = pl.callbacks.LambdaCallback(on_exception=_say_that_it_stops)
+    answer = pl.callbacks.LambdaCallback(
+        on_exception=_say_that_it_stops,
+        on_train_start=lambda *_: signals.take_back(),
+        on_train_batch_start=lambda *_: signals.check(),
+        on_validation_batch_start=lambda *_: signals.check(),
+    )
+    on_slurm = slurm_environment()
+    # Its own checkpoint, in the middle of an epoch, would not repeat the uninterrupted run.
+    cluster = [on_slurm(auto_requeue=False)] if on_slurm.detect() else []
     defaults = {
-        "plugins": [CheckpointFiles(folder)],
+        "plugins": [CheckpointFiles(folder), *cluster],
         "max_epochs": cfg.max_epochs,
         "default_root_dir": folder,
         "logger": False,  # ours are opened once Lightning has accepted everything
@@ -284,9 +329,10 @@ def _say_what_begins(cfg: DictConfig, folder: Path) -> None:
 
 
 def _say_that_it_stops(trainer: Any, pl_module: Any, exception: BaseException) -> None:
-    """Answers Ctrl-C at once; closing the loggers and drawing take a moment."""
+    """Answers a signal at once; closing the loggers and drawing take a moment."""
     if isinstance(exception, KeyboardInterrupt) and trainer.is_global_zero:
-        log.info(f"Ctrl-C: the run stops in epoch {trainer.current_epoch + 1}")
+        word = str(exception) or "Ctrl-C"
+        log.info(f"{word}: the run stops in epoch {trainer.current_epoch + 1}")
 
 
 def _announce(cfg: DictConfig, derived: "Derived", threads: int | None) -> None:

@@ -92,7 +92,6 @@ class TestCommand:
             (["--help", "method=byl"], "did you mean 'byol'?"),
             (["--config-name", "none"], "Cannot find primary config 'none'"),
             (["--config-dir", "none"], "--config-dir none: there is no such folder"),
-            (["hydra.run.dir=file/a"], "file/a cannot be written (Not a directory)"),
             (["-m", "hydra.sweep.dir=file/a"], "give another hydra.sweep.dir"),
             (["hydra.run.dir=${nothing}"], "'nothing' not found"),
         ],

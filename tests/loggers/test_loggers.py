@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 from support.fake_wandb import Server
 from support.read_loggers import accumulator, events, hparams_tab, shown_steps, sync
-from support.small_runs import SMALL, configure, run
+from support.slurm import set_job
+from support.small_runs import SMALL, CutInEpoch, configure, run
 
 from rdm_solo import cli, loggers, train
 from rdm_solo.lightning import pl
@@ -157,15 +159,17 @@ class TestGoingOn:
         assert group.sessions[0].status == 1  # success, though the first part failed
 
     def test_a_requeued_run_keeps_its_id_and_its_event_files(self, tmp_path, disabled, monkeypatch):
-        """SLURM starts the same command again; Lightning finds its own checkpoint in the folder."""
+        """SLURM starts the same command again, which finds its checkpoint in the folder."""
         pytest.importorskip("tensorboard")
         options = [*SMALL, *BARE, "logger=[tensorboard,wandb]", "scheduler.warmup_epochs=0"]
-        run(tmp_path, *options, "max_epochs=2")
+        cfg = configure(*options, "max_epochs=3")
+        (tmp_path / ".hydra").mkdir()
+        OmegaConf.save(cfg, tmp_path / ".hydra" / "config.yaml")
+        set_job(monkeypatch)
+        with pytest.raises(RuntimeError, match="killed"):
+            train.run(cfg, tmp_path, [CutInEpoch(3)])
         record = json.loads((tmp_path / "loggers.json").read_text())
-        (tmp_path / "checkpoints" / "last.ckpt").rename(tmp_path / "hpc_ckpt_1.ckpt")
-        job = {"NTASKS": "1", "JOB_ID": "7", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}
-        for name, value in {**job, "JOB_NAME": "pretrain"}.items():
-            monkeypatch.setenv(f"SLURM_{name}", value)
+        set_job(monkeypatch, restarts=1)
         run(tmp_path, *options, "max_epochs=3")
         assert json.loads((tmp_path / "loggers.json").read_text()) == record
         shown = events(tmp_path / "tensorboard")["erank/gap"]

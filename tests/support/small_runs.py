@@ -9,6 +9,7 @@ from hydra import compose, initialize_config_dir
 
 from rdm_solo import train
 from rdm_solo.cli import config_folder
+from rdm_solo.lightning import pl
 
 QUICK = ["max_epochs=2", "scheduler.warmup_epochs=1", "trainer.enable_progress_bar=false"]
 
@@ -36,3 +37,14 @@ def run(folder: Path, *overrides: str) -> dict:
 def rows(folder: Path) -> list[dict[str, float]]:
     with open(folder / "metrics.csv", newline="") as file:
         return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
+
+
+class CutInEpoch(pl.Callback):
+    """Ends a run where that epoch (the first is 1) begins, as a kill would."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def on_train_epoch_start(self, trainer, pl_module):
+        if trainer.current_epoch + 1 == self.epoch:
+            raise RuntimeError("killed")

@@ -74,7 +74,7 @@ def test_every_method_ends_in_the_epoch_in_which_it_diverges(method, precision, 
     assert (error.epoch, error.step) == (1, 2)
     for said in ("training diverged in epoch 1, step 2: the loss is NaN", "optimizer.lr=1e+30"):
         assert said in str(error)
-    assert files(tmp_path) == {"failed.txt", "format.json", "summary.json"}
+    assert files(tmp_path) == {"failed.txt", "format.json", "owner.json", "summary.json"}
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["diverged"] == {"epoch": 1, "step": 2, "what": error.what}
     assert (summary["last"], summary["last_measured"]) == ({}, {})

@@ -63,7 +63,7 @@ class TestThreads:
         try:
             train.run(configure(*SMALL, "max_epochs=1"), tmp_path, [See()])
             assert torch.get_num_threads() == 3
-            train.run(configure(*SMALL, "max_epochs=1", "threads=2"), tmp_path, [See()])
+            train.run(configure(*SMALL, "max_epochs=1", "threads=2"), tmp_path / "two", [See()])
         finally:
             torch.set_num_threads(before)
         assert set(seen) == {(1, "1"), (2, "2")}
@@ -163,41 +163,57 @@ def test_the_ranks_are_drawn_while_it_trains(tmp_path):
     assert drawn == [False, True]
 
 
-@pytest.mark.process
-def test_ctrl_c_keeps_what_there_is_and_the_command_it_names_goes_on(typed, tmp_path):
+def stopped(arguments, cwd, line: str, number: int) -> tuple[int, list[str], str]:
+    """Status, lines and errors of a training that gets a signal when it says that line."""
     path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
-    options = [*FIRST, *TINY, "max_epochs=400", "scheduler.warmup_epochs=0", "hydra.run.dir=run"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "rdm_solo.train", *options],
-        cwd=tmp_path,
+        [sys.executable, "-m", "rdm_solo.train", *arguments],
+        cwd=cwd,
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": ""},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     said = []
-    for line in process.stdout:
-        said.append(line)
-        if line.startswith("epoch 2/400"):
-            process.send_signal(signal.SIGINT)
+    for printed in process.stdout:
+        said.append(printed)
+        if printed.startswith(line):
+            process.send_signal(number)
             break
     rest, error = process.communicate(timeout=300)
-    said += rest.splitlines(keepends=True)
-    assert (process.returncode, error) == (130, "")
-    assert said[0].startswith("simsiam, target_pow, p=-0.5, digits: 400 epochs")
-    assert any(line.startswith("Ctrl-C: the run stops in epoch ") for line in said)
-    assert said[-1] == f"to go on: python -m rdm_solo.train resume={tmp_path / 'run'}\n"
+    return process.returncode, [*said, *rest.splitlines(keepends=True)], error
+
+
+@pytest.mark.process
+def test_a_signal_keeps_what_there_is_and_the_command_it_names_goes_on(typed, tmp_path):
+    """Ctrl-C in a new run, then SIGTERM in the same one that goes on."""
+    options = [*FIRST, *TINY, "max_epochs=400", "scheduler.warmup_epochs=0", "hydra.run.dir=run"]
+    for arguments, line, number, status, word in (
+        (options, "epoch 3/400", signal.SIGINT, 130, "Ctrl-C"),
+        (["resume=run"], "epoch ", signal.SIGTERM, 143, "SIGTERM"),
+    ):
+        returned, said, error = stopped(arguments, tmp_path, line, number)
+        assert (returned, error) == (status, "")
+        assert any(line.startswith(f"{word}: the run stops in epoch ") for line in said)
+        assert said[-1] == f"to go on: python -m rdm_solo.train resume={tmp_path / 'run'}\n"
+        assert json.loads((tmp_path / "run" / "summary.json").read_text())["stopped"] == word
+        if number == signal.SIGINT:
+            assert said[0].startswith("simsiam, target_pow, p=-0.5, digits: 400 epochs")
     last = torch.load(tmp_path / "run" / "checkpoints" / "last.ckpt", weights_only=True)
     before = rows(tmp_path / "run")[: last["epoch"] + 1]  # Ctrl-C may come before it is written
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["stopped"] == "Ctrl-C"
     assert (tmp_path / "run" / "figures" / "erank.png").exists()
 
     more = f"max_epochs={len(before) + 1}"
     arguments = ["rdm_solo.train", f"resume={tmp_path / 'run'}"]
     for refused, says in (
         (["method=byol"], "leave method=... out"),
-        (["optimizer.lr=3"], "another 'optimizer.lr'"),
-        ([f"max_epochs={len(before)}"], "raise max_epochs to go on"),
+        (["optimizer.lr=3"], "optimizer.lr=3 must stay the run's own 0.5; leave it out"),
+        (["trainer.precision=bf16-mixed"], "trainer.precision=bf16-mixed must stay"),
+        (["batch_size=32"], "and batch_size=32 on 1 makes 32: give batch_size=64"),
+        (["trainer.devices=2"], "and batch_size=64 on 2 makes 128: give batch_size=32"),
+        (["~callbacks.knn"], "write callbacks.knn=null"),
+        (["overwrite=true"], "overwrite=True must stay the run's own False"),
+        ([f"max_epochs={len(before) - 1}"], "raise max_epochs to go on"),
         (["batch_size=1", "max_epochs=400"], "batch_size must be"),
     ):
         kept = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}

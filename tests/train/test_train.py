@@ -89,6 +89,7 @@ class TestFolder:
         files = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
         assert files == {
             "format.json",
+            "owner.json",
             "metrics.csv",
             "spectra/epoch_0001.npz",
             "spectra/epoch_0002.npz",
@@ -106,27 +107,6 @@ class TestRepetition:
         assert rows(tmp_path / "again") == rows(folder)
         run(tmp_path / "other", *SMALL, "filter=target_pow", "seed=1")
         assert rows(tmp_path / "other") != rows(folder)
-
-    def test_a_requeued_job_keeps_its_history(self, tmp_path, monkeypatch):
-        """SLURM starts the same command again; Lightning finds its own checkpoint in the folder."""
-        options = [*SMALL, "optimizer.name=sgd"]
-        run(tmp_path, *options, "max_epochs=2", "scheduler.warmup_epochs=0")
-        before, last = rows(tmp_path), tmp_path / "checkpoints" / "last.ckpt"
-        last.rename(tmp_path / "hpc_ckpt_1.ckpt")
-        for name, value in {
-            "NTASKS": 1,
-            "JOB_ID": 7,
-            "PROCID": 0,
-            "LOCALID": 0,
-            "NODEID": 0,
-        }.items():
-            monkeypatch.setenv(f"SLURM_{name}", str(value))
-        monkeypatch.setenv("SLURM_JOB_NAME", "pretrain")
-        run(tmp_path, *options, "max_epochs=3", "scheduler.warmup_epochs=0")
-        after = rows(tmp_path)
-        assert [row["epoch"] for row in after] == [1, 2, 3]
-        assert after[:2] == before
-        assert spectra_files.read(tmp_path)[0]["epoch"].tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "lars", "adam", "adamw"])
@@ -176,7 +156,7 @@ def test_multi_crop_trains_byol_and_is_refused_for_simsiam(tmp_path):
     run(tmp_path, *SMALL, "method=byol", "optimizer.name=sgd", "filter=target_pow", pipelines)
     assert len(rows(tmp_path)) == 2
     with pytest.raises(ValueError, match="two large crops and no small ones"):
-        run(tmp_path, *SMALL, "method=simsiam", pipelines)
+        run(tmp_path / "simsiam", *SMALL, "method=simsiam", pipelines)
 
 
 ACCUMULATE = "trainer.accumulate_grad_batches=2"

@@ -1,0 +1,155 @@
+"""A run's folder belongs to one process at a time, from before it is written until the run ends.
+
+The owner holds a lock on ``owner.json``, which says who it is. The system drops the lock when the
+process ends in any way, ``kill -9`` included; the file stays, and says who wrote the folder last.
+"""
+
+import contextlib
+import datetime
+import errno
+import json
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rdm_solo.cli import slurm
+from rdm_solo.runs.files import OWNER
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+log = logging.getLogger("rdm_solo")
+
+# What the system answers where a file system (or its server) has no locks.
+NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
+_held: set[int] = set()  # open lock files
+
+
+class FolderTaken(ValueError):
+    """The folder is another run's, so that nothing may be written there."""
+
+
+def _close_in_child() -> None:
+    """A forked process must not keep the lock alive when its parent is killed."""
+    for number in _held:
+        os.close(number)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
+
+
+@contextlib.contextmanager
+def owned(folder: Path, **more: Any) -> Iterator[None]:
+    """Own the folder while the body runs; ValueError, in a sentence, where another process does.
+
+    The folder is made, and removed again where the body has written nothing into it. ``more`` is
+    kept in ``owner.json``.
+    """
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    number = None
+    try:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            number = _locked(folder)
+            about = {
+                "host": socket.gethostname(),
+                "process": os.getpid(),
+                "slurm_job": slurm.job(),
+                "since": datetime.datetime.now().isoformat(" ", "seconds"),
+                **more,
+            }
+            # One write into the locked file: another file of that name would have no lock.
+            written = os.write(number, (json.dumps(about) + "\n").encode())
+            os.ftruncate(number, written)
+        except OSError as error:
+            place = error.filename or folder
+            raise ValueError(
+                f"{place} cannot be written ({error.strerror}); give another hydra.run.dir."
+            ) from error
+        yield
+    finally:
+        if number is not None:
+            with contextlib.suppress(OSError):
+                if os.listdir(folder) == [OWNER]:
+                    (folder / OWNER).unlink()
+            _held.discard(number)
+            os.close(number)
+        for path in missing:
+            with contextlib.suppress(OSError):
+                path.rmdir()  # which is empty where nothing was written
+
+
+def check_free(folder: Path) -> None:
+    """Refuse a folder that another process owns; nothing is changed there."""
+    try:
+        number = os.open(folder / OWNER, os.O_RDWR)
+    except OSError:  # nobody has written there, or this process may not
+        return
+    try:
+        _lock(number, folder)
+    finally:
+        os.close(number)
+
+
+def last_owner(folder: Path) -> dict[str, Any]:
+    """Who wrote the folder last, as :func:`owned` has it; empty where that is not known."""
+    try:
+        found = json.loads((folder / OWNER).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _locked(folder: Path) -> int:
+    """An open, locked ``owner.json``; the lock ends when it is closed."""
+    path = folder / OWNER
+    while True:
+        number = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            has_locks = _lock(number, folder)
+            if path.exists() and os.path.samestat(os.fstat(number), path.stat()):
+                break
+        except BaseException:
+            os.close(number)
+            raise
+        os.close(number)  # its owner has removed the file meanwhile
+    if not has_locks:
+        log.warning(
+            f"warning: the file system of {folder} has no locks; see to it that no other run "
+            "writes there."
+        )
+    _held.add(number)
+    return number
+
+
+def _lock(number: int, folder: Path) -> bool:
+    """Lock an open file; False where the system cannot, ValueError where another has done so."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        raise FolderTaken(
+            f"a run is going on in {folder}{_described(last_owner(folder))}: wait for its end, or "
+            "give another hydra.run.dir."
+        ) from None
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        return False
+    return True
+
+
+def _described(owner: dict[str, Any]) -> str:
+    """The words in brackets on an owner; a folder may come from a stranger."""
+    words = {"process": "process", "host": "on", "slurm_job": "SLURM job", "since": "since"}
+    known = [f"{word} {owner[name]}" for name, word in words.items() if owner.get(name)]
+    plain = "".join(sign for sign in ", ".join(known) if sign.isprintable())[:200]
+    return f" ({plain})" if plain else ""

@@ -1,0 +1,123 @@
+"""Which folder a run may write to, and what happens to a run that is there already."""
+
+import logging
+import shlex
+from pathlib import Path
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf, read_write
+from omegaconf.errors import OmegaConfBaseException
+
+from rdm_solo.cli import quote_paths, slurm
+from rdm_solo.runs import earlier_run, ownership
+from rdm_solo.runs.files import CHECKPOINT, CONFIG
+from rdm_solo.runs.saved_config import run_config
+from rdm_solo.runs.settings import SETTING, differences
+
+log = logging.getLogger("rdm_solo")
+
+
+class Finished(Exception):
+    """SLURM has started a job again whose run had ended: there is nothing to do."""
+
+
+def check(cfg: DictConfig, folder: Path) -> bool:
+    """Whether the folder's earlier run is to be removed; FolderTaken where it must not be.
+
+    A job that SLURM has requeued goes on: then ``cfg.resume`` is the folder afterwards. On the
+    disk, nothing is changed.
+    """
+    overwrite = bool(cfg.get("overwrite"))  # which configs of earlier versions lack
+    in_place = bool(cfg.resume) and Path(cfg.resume).resolve() == folder.resolve()
+    if in_place and overwrite:
+        raise ValueError(
+            f"overwrite=true would remove the run that resume={cfg.resume} goes on with; leave "
+            "one of them out."
+        )
+    if in_place or not earlier_run.holds_run(folder):
+        return overwrite
+    if is_of_this_job(folder) and not _differences(cfg, folder):
+        return _begins_anew(cfg, folder)
+    if overwrite:
+        return True
+    raise ownership.FolderTaken(
+        f"{folder} holds a run: give another hydra.run.dir, go on with "
+        f"{shlex.quote(f'resume={folder}')} alone, or start over with overwrite=true, which "
+        "removes that run's files."
+    )
+
+
+def is_of_this_job(folder: Path) -> bool:
+    """Whether SLURM has requeued this job, and the folder's run was its own, or did not begin."""
+    if not (slurm.requeued() and folder.is_dir()):
+        return False
+    return ownership.last_owner(folder).get("slurm_job") == slurm.job() or not any(folder.iterdir())
+
+
+def _differences(cfg: DictConfig, folder: Path) -> list[str]:
+    path = folder / CONFIG
+    return differences(run_config(folder), cfg, (*SETTING, "seed")) if path.is_file() else [CONFIG]
+
+
+def _begins_anew(cfg: DictConfig, folder: Path) -> bool:
+    """What a requeued job does with its own run: goes on, or False; begins anew, or True."""
+    job = f"SLURM has started job {slurm.job()} again"
+    if earlier_run.has_ended(folder):
+        raise Finished(f"{job}; its run in {folder} has finished.")
+    if any((folder / CHECKPOINT).parent.glob("*.ckpt")):
+        log.info(f"{job}: its run goes on in {folder}")
+        cfg.resume = str(folder)
+        return False
+    log.info(f"{job} before an epoch was saved: its run begins anew in {folder}")
+    return True
+
+
+class Folders(Callback):
+    """Hydra's callback by which a refused command leaves nothing behind.
+
+    Hydra makes the run's folder before it calls the job; here the job makes it, once the command
+    is known to be good. A sweep's folder, unless it was typed, is made under a name that is free.
+    """
+
+    def __init__(self) -> None:
+        self.wanted: str | None = None
+
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        try:
+            self.wanted = str(config.hydra.run.dir)
+        except OmegaConfBaseException:  # Hydra says so itself
+            return
+        _set(config, "hydra.run.dir", ".")
+
+    def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
+        from hydra.core.hydra_config import HydraConfig
+
+        if self.wanted is not None:
+            known = HydraConfig.instance().cfg
+            _set(known, "hydra.run.dir", self.wanted)
+            _set(known, "hydra.runtime.output_dir", str(Path(self.wanted).absolute()))
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        if typed(config, "sweep.dir"):
+            return
+        wanted = Path(config.hydra.sweep.dir)
+        if not (slurm.requeued() and wanted.is_dir()):
+            with earlier_run.new_folder(wanted) as wanted:
+                (wanted / "multirun.yaml").touch()  # Hydra writes it next
+        _set(config, "hydra.sweep.dir", str(wanted))
+        with read_write(config.hydra.overrides):  # from which Hydra composes each job
+            config.hydra.overrides.hydra.extend(quote_paths([f"hydra.sweep.dir={wanted}"]))
+
+
+def typed(config: DictConfig, key: str) -> bool:
+    """Whether the user gave that key of Hydra's."""
+    return any(
+        line.lstrip("+").startswith(f"hydra.{key}=") for line in config.hydra.overrides.hydra
+    )
+
+
+def _set(config: DictConfig | None, key: str, value: str) -> None:
+    if config is not None:
+        with read_write(config), read_write(config.hydra):
+            OmegaConf.update(config, key, value)

@@ -1,0 +1,128 @@
+"""SIGINT (Ctrl-C) and SIGTERM end a run in order, with status 130 or 143; USR1 requeues a job.
+
+Files are whole at any moment. What the order adds are a sentence, the summary of what there is, and
+the command that goes on.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+
+from rdm_solo.cli import slurm
+
+WORDS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+# Launchers send a signal twice within this time; after it, another one ends the process at once.
+SECONDS = 2.0
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asks the command to end; ``told`` where the user knows already what is written."""
+
+    def __init__(self, number: int = signal.SIGINT, told: bool = False) -> None:
+        super().__init__(WORDS[signal.Signals(number)])
+        self.number, self.told = number, told
+
+    @property
+    def status(self) -> int:
+        """Of the process, as shells count one that a signal ended."""
+        return 128 + self.number
+
+
+class _Handler:
+    """What this process does about signals, between the first one and the end."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self.since = 0.0
+        self.waiting = False  # files of a run that has ended are being written
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.received is None:
+            self.received, self.since = number, time.monotonic()
+            if not self.waiting:
+                raise Stopped(number)
+        elif time.monotonic() - self.since > SECONDS:
+            word = WORDS[signal.Signals(number)]
+            os.write(2, f"error: {word} again: ended before all was written\n".encode())
+            os._exit(128 + number)
+
+
+_current: _Handler | None = None
+
+
+@contextlib.contextmanager
+def handled() -> Iterator[None]:
+    """Answer signals in the body by :class:`Stopped`; those that were ignored stay ignored."""
+    global _current
+    if _current is not None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _current = _Handler()
+    before = {number: signal.getsignal(number) for number in WORDS}
+    if slurm.job() and hasattr(signal, "SIGUSR1"):
+        before[signal.SIGUSR1] = signal.getsignal(signal.SIGUSR1)
+        if before[signal.SIGUSR1] is signal.SIG_DFL:
+            signal.signal(signal.SIGUSR1, _requeue)
+    try:
+        take_back()
+        yield
+    finally:
+        _current = None
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+
+
+def take_back() -> None:
+    """Answer the signals again, after Lightning has put its own handlers in place."""
+    for number in WORDS:
+        if _current is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _current)
+
+
+def check() -> None:
+    """Raise what was raised before, where a library has caught it."""
+    if _current is not None and _current.received is not None:
+        raise Stopped(_current.received)
+
+
+def received() -> int:
+    """The signal that ended training; SIGINT for a KeyboardInterrupt of Python's own."""
+    return (_current.received if _current else None) or signal.SIGINT
+
+
+@contextlib.contextmanager
+def waiting() -> Iterator[None]:
+    """Let the body end before a signal is answered: it writes files and takes moments."""
+    if _current is None:
+        yield
+        return
+    _current.waiting = True
+    try:
+        yield
+    finally:
+        _current.waiting = False
+
+
+def _requeue(number: int, frame: FrameType | None) -> None:
+    """SLURM's warning that the time is nearly over, where ``--signal=USR1@90`` asks for it.
+
+    Lightning's own answer saves a checkpoint in the middle of an epoch, from which a run does not
+    repeat the uninterrupted one; this one goes on from the last epoch's.
+    """
+    if os.environ.get("SLURM_PROCID", "0") != "0":
+        return
+    command = ["scontrol", "requeue", str(slurm.job())]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        why = done.stderr.strip() if done.returncode else ""
+    except (OSError, subprocess.SubprocessError) as error:
+        why = str(error)
+    text = f"SLURM will start job {slurm.job()} again, which goes on from the last epoch"
+    sys.stdout.write(f"USR1: {f'the job cannot be requeued ({why})' if why else text}\n")
+    sys.stdout.flush()

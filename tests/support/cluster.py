@@ -1,0 +1,141 @@
+"""A real SLURM of one node on this machine: controller and node daemon as ordinary processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+NEEDED = ("slurmctld", "slurmd", "sbatch", "scontrol", "munged")
+
+
+def why_not() -> str:
+    """Why none can be started here; empty where one can."""
+    if os.geteuid() != 0:
+        return "a SLURM of one's own needs root"
+    missing = [name for name in NEEDED if shutil.which(name, path=PATH) is None]
+    return f"{', '.join(missing)} not installed (Debian: slurm-wlm and munge)" if missing else ""
+
+
+PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+CONFIG = """\
+ClusterName=local
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=cred_expire=5
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+MpiDefault=none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+JobRequeue=1
+ReturnToService=2
+KillWait=30
+NodeName={host} NodeAddr=127.0.0.1 Port={node_port} CPUs={cpus} State=UNKNOWN
+PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+class Cluster:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("SLURM_")},
+            "SLURM_CONF": str(folder / "slurm.conf"),
+            "PATH": PATH,
+        }
+
+    def call(self, *command: str, **options: object) -> str:
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=60, **options
+        )
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout
+
+    def submit(self, script: Path, cwd: Path) -> str:
+        return self.call("sbatch", "--parsable", str(script), cwd=cwd).strip()
+
+    def state(self, job: str) -> dict[str, str]:
+        words = self.call("scontrol", "--oneliner", "show", "job", job).split()
+        return dict(word.split("=", 1) for word in words if "=" in word)
+
+    def wait(self, job: str, *states: str) -> None:
+        until(lambda: self.state(job)["JobState"] in states)
+
+    def start_again(self, job: str, requeue: bool = True) -> None:
+        """Requeue the job; SLURM would wait for minutes before it begins again."""
+        if requeue:
+            self.call("scontrol", "requeue", job)
+        self.wait(job, "PENDING")
+        self.call("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+
+def until(true: Callable[[], bool], seconds: float = 400) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"not in {seconds} seconds"
+        time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def cluster(folder: Path) -> Iterator[Cluster]:
+    (folder / "state").mkdir(parents=True)
+    host, port = socket.gethostname().split(".")[0], random.randrange(20000, 60000)
+    text = CONFIG.format(
+        host=host, port=port, node_port=port + 1, folder=folder, cpus=os.cpu_count()
+    )
+    (folder / "slurm.conf").write_text(text)
+    made = Cluster(folder)
+    if subprocess.run(["munge", "-n"], capture_output=True).returncode:
+        _start_munge()
+    made.call("slurmctld", "-f", str(folder / "slurm.conf"))
+    made.call("slurmd", "-N", host, "-f", str(folder / "slurm.conf"))
+    try:
+        for _ in range(120):
+            if made.call("sinfo", "-h", "-N", "-t", "idle").strip():
+                break
+            time.sleep(0.5)
+        else:
+            raise AssertionError((folder / "slurmd.log").read_text()[-2000:])
+        yield made
+    finally:
+        for job in made.call("squeue", "-h", "-o", "%A").split():
+            made.call("scancel", "--signal=KILL", "--full", job)
+            made.call("scancel", job)
+        for _ in range(60):
+            if not made.call("squeue", "-h").strip():
+                break
+            time.sleep(0.5)
+        for name in ("slurmd", "slurmctld"):
+            with contextlib.suppress(OSError, ValueError):
+                os.kill(int((folder / f"{name}.pid").read_text()), signal.SIGTERM)
+
+
+def _start_munge() -> None:
+    key = Path("/etc/munge/munge.key")
+    if not key.exists() or not key.stat().st_size:
+        key.write_bytes(os.urandom(1024))
+        shutil.chown(key, "munge", "munge")
+        key.chmod(0o400)
+    Path("/run/munge").mkdir(exist_ok=True)
+    shutil.chown("/run/munge", "munge", "munge")
+    subprocess.run(["su", "-s", "/bin/sh", "munge", "-c", "/usr/sbin/munged"], check=True)
+    time.sleep(1)

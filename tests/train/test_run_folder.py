@@ -1,0 +1,267 @@
+"""One run owns its folder: names that never collide, a lock, nothing written over or changed."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import multiprocessing
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+from support.image_files import write_tree
+from support.slurm import set_job
+from support.small_runs import SMALL, CutInEpoch, configure, rows, run
+
+from rdm_solo import train
+from rdm_solo.runs import earlier_run, ownership
+from rdm_solo.train import entry, run_folder
+
+TINY = [*SMALL, "max_epochs=1", "scheduler.warmup_epochs=0", "knn.every_n_epochs=0"]
+
+
+def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Every name below the folder, with the time of its last change and its bytes."""
+    return {
+        str(path.relative_to(folder)): (
+            path.stat().st_mtime_ns,
+            path.read_bytes() if path.is_file() else b"",
+        )
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder that holds data, a finished run called ``run``, and notes of the user's own."""
+    folder = tmp_path_factory.mktemp("place")
+    write_tree(folder / "data", train=2)
+    (folder / "run" / "figures").mkdir(parents=True)
+    (folder / "run" / "figures" / "notes.txt").write_text("mine")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr("sys.argv", ["train", *TINY, "hydra.run.dir=run"])
+        entry.main()
+    return folder
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            (["hydra.run.dir=run", *TINY], "run holds a run: give another hydra.run.dir"),
+            (["hydra.run.dir=run", *TINY, "overwrite=yes"], "overwrite must be true or false"),
+            (
+                ["hydra.run.dir=run", *TINY, "overwrite=true", "knn.k=99", "knn.every_n_epochs=1"],
+                "knn.k=99 neighbours",
+            ),
+            (["hydra.run.dir=run", "resume=run", *TINY], "resume=run alone goes on"),
+            (["resume=run", "overwrite=true"], "overwrite"),
+            (["resume=run"], "has finished 1 epochs"),
+            (["hydra.run.dir=new", "resume=run", *TINY], "has finished 1 epochs"),
+            (["hydra.run.dir=new", "resume=none", *TINY, "max_epochs=2"], "resume=none holds no"),
+            (["hydra.run.dir=run", "dataset=folder", "dataset.root=none"], "holds a run"),
+            (["hydra.run.dir=new", "dataset=folder", "dataset.root=none"], "dataset.root"),
+            (["dataset=folder", "dataset.root=none"], "dataset.root"),
+            (["hydra.run.dir=run/inner/new", *TINY, "trainer.precision=3"], "trainer.precision"),
+            (["hydra.run.dir=data/train/new", *TINY, "batch_size=65"], "batch_size=65"),
+            (["hydra.run.dir=run", *TINY, "method=simsam"], "did you mean"),
+            (["logger=tensorboard", "hydra.run.dir=new", *TINY, "p=1"], "p=1 would be ignored"),
+        ],
+        ids=str,
+    )
+    def test_a_refused_command_changes_nothing(self, arguments, says, place, typed):
+        before = tree(place)
+        out = typed("rdm_solo.train", *arguments, cwd=place)
+        assert out.returncode == 2, out.stdout
+        assert says in out.stderr
+        assert tree(place) == before
+
+    def test_a_sweep_leaves_the_runs_that_are_there(self, place, typed, tmp_path):
+        """The others of the sweep are trained; its status is not 0."""
+        sweep = ["-m", "seed=0,1", "hydra.sweep.dir=sweep", "hydra.sweep.subdir=${seed}"]
+        (tmp_path / "sweep").mkdir()
+        shutil.copytree(place / "run", tmp_path / "sweep" / "0")
+        before = tree(tmp_path / "sweep" / "0")
+        out = typed("rdm_solo.train", *sweep, *TINY, cwd=tmp_path)
+        assert out.returncode == 1
+        assert "refused: " in out.stdout
+        assert "sweep/0 holds a run" in out.stderr
+        assert tree(tmp_path / "sweep" / "0") == before
+        assert len(rows(tmp_path / "sweep" / "1")) == 1
+
+
+def test_overwriting_removes_the_earlier_runs_files_alone(place, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(place / "run", folder)
+    for name in ("linear.json", "report/report.html", "spectra/epoch_0009.npz", "failed.txt"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("of the earlier run")
+    (folder / "report" / "mine.txt").write_text("mine")
+    with pytest.raises(ValueError, match="holds a run"):
+        run(folder, *TINY, "seed=1")
+    run(folder, *TINY, "seed=1", "overwrite=true")
+    run(tmp_path / "fresh", *TINY, "seed=1")
+    names = {path for path in tree(folder) if (folder / path).is_file()}
+    mine = {"figures/notes.txt", "report/mine.txt"}
+    assert (
+        names == {p for p in tree(tmp_path / "fresh") if (tmp_path / "fresh" / p).is_file()} | mine
+    )
+    assert rows(folder) == rows(tmp_path / "fresh")
+
+
+def test_a_run_that_was_killed_before_its_summary_gets_one(typed, place, tmp_path):
+    shutil.copytree(place / "run", tmp_path / "run")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    (tmp_path / "run" / "summary.json").unlink()
+    table = (tmp_path / "run" / "metrics.csv").read_bytes()
+    out = typed("rdm_solo.train", "resume=run", cwd=tmp_path)
+    assert (out.returncode, out.stderr) == (0, "")
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["last"] == summary["last"]
+    assert (tmp_path / "run" / "metrics.csv").read_bytes() == table
+
+
+def test_an_epoch_less_folder_is_nobodys(tmp_path):
+    """A run that ended before its first epoch leaves nothing that could be lost."""
+    with pytest.raises(RuntimeError, match="killed"):
+        train.run(configure(*TINY), tmp_path, [CutInEpoch(1)])
+    run(tmp_path, *TINY)
+    assert len(rows(tmp_path)) == 1
+
+
+def hold(folder: Path, said) -> None:
+    with ownership.owned(folder):
+        said.send("held")
+        said.recv()
+
+
+def make(wanted: Path, start, said) -> None:
+    start.wait()
+    with earlier_run.new_folder(wanted) as folder:
+        (folder / "mine").touch()
+        said.put(str(folder))
+
+
+@pytest.mark.process
+class TestOwner:
+    def test_a_lock_ends_with_its_process_and_not_before(self, tmp_path):
+        context = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe()
+        owner = context.Process(target=hold, args=(tmp_path / "run", theirs))
+        owner.start()
+        assert ours.recv() == "held"
+        before = tree(tmp_path)
+        for own in (ownership.check_free, lambda folder: ownership.owned(folder).__enter__()):
+            with pytest.raises(ownership.FolderTaken) as refused:
+                own(tmp_path / "run")
+            assert f"a run is going on in {tmp_path / 'run'} (process {owner.pid}, on " in str(
+                refused.value
+            )
+        assert tree(tmp_path) == before
+        with pytest.raises(ownership.FolderTaken):
+            run(tmp_path / "run", *TINY)
+        owner.kill()
+        owner.join()
+        ownership.check_free(tmp_path / "run")
+        with ownership.owned(tmp_path / "run"):
+            child = context.Process(target=time.sleep, args=(60,))  # outlives its parent's lock
+            child.start()
+        ownership.check_free(tmp_path / "run")
+        child.kill()
+        child.join()
+
+    def test_no_two_runs_of_one_second_get_one_folder(self, tmp_path):
+        context = multiprocessing.get_context("fork")
+        start, said = context.Event(), context.Queue()
+        wanted = tmp_path / "runs" / "now"
+        many = [context.Process(target=make, args=(wanted, start, said)) for _ in range(20)]
+        for process in many:
+            process.start()
+        start.set()
+        found = sorted(said.get() for _ in many)
+        for process in many:
+            process.join()
+        assert found == sorted([str(wanted), *(f"{wanted}_{n}" for n in range(2, 21))])
+
+    def test_an_unwritten_folder_is_removed_with_its_new_parents(self, tmp_path):
+        with earlier_run.new_folder(tmp_path / "a" / "b") as folder:
+            assert folder.is_dir()
+        with ownership.owned(tmp_path / "c" / "d"):
+            pass
+        assert not list(tmp_path.iterdir())
+
+    def test_a_file_system_without_locks_is_named(self, tmp_path, monkeypatch, caplog):
+        def none(number, how):
+            raise OSError(errno.ENOLCK, "no locks available")
+
+        monkeypatch.setattr(fcntl, "flock", none)
+        with ownership.owned(tmp_path / "run"):
+            (tmp_path / "run" / "file").touch()
+        assert "has no locks; see to it that no other run writes there" in caplog.text
+
+
+class TestRequeued:
+    """The environment of a job that SLURM starts again; the drill beside has a real one."""
+
+    def test_it_goes_on_from_its_checkpoint_where_the_folder_was_typed(self, tmp_path, monkeypatch):
+        options = [*TINY, "max_epochs=3", "knn.every_n_epochs=1"]
+        run(tmp_path / "whole", *options)
+        folder = self.broken_off(options, 3, tmp_path / "cut", monkeypatch)
+        with pytest.raises(ValueError, match="holds a run"):  # by another job
+            run(folder, *options)
+        set_job(monkeypatch, 8, restarts=1)
+        with pytest.raises(ValueError, match="holds a run"):
+            run(folder, *options)
+        set_job(monkeypatch, 7, restarts=1)
+        with pytest.raises(ValueError, match="holds a run"):  # another run of the same job
+            run(folder, *options, "seed=1")
+        (folder / "hpc_ckpt_1.ckpt").write_text("of an earlier version")
+        run(folder, *options)
+        assert (folder / "metrics.csv").read_bytes() == (
+            tmp_path / "whole" / "metrics.csv"
+        ).read_bytes()
+        before = tree(folder)
+        with pytest.raises(run_folder.Finished):
+            run(folder, *options)
+        assert tree(folder) == before
+
+    def test_it_begins_anew_where_there_is_no_checkpoint(self, tmp_path, monkeypatch):
+        options = [*TINY, "max_epochs=2"]
+        run(tmp_path / "whole", *options)
+        folder = self.broken_off(options, 2, tmp_path / "cut", monkeypatch)
+        (folder / "checkpoints" / "last.ckpt").unlink()
+        set_job(monkeypatch, 7, restarts=1)
+        run(folder, *options)
+        assert rows(folder) == rows(tmp_path / "whole")
+
+    def broken_off(self, options, epoch, folder, monkeypatch) -> Path:
+        cfg = configure(*options)
+        (folder / ".hydra").mkdir(parents=True)
+        OmegaConf.save(cfg, folder / ".hydra" / "config.yaml")
+        set_job(monkeypatch, 7)
+        with pytest.raises(RuntimeError, match="killed"):
+            train.run(cfg, folder, [CutInEpoch(epoch)])
+        return folder
+
+    def test_the_default_folder_and_a_sweeps_are_found_again(self, typed, tmp_path, monkeypatch):
+        """The names hold the job, not the time; another command of the job has another name."""
+        set_job(monkeypatch, 7)
+        for arguments in (TINY, [*TINY, "seed=1"], ["-m", *TINY, "seed=0,1"]):
+            assert typed("rdm_solo.train", *arguments, cwd=tmp_path).returncode == 0
+        before = tree(tmp_path)
+        assert len(list(tmp_path.glob("runs/job_7_*_simsiam_learnable"))) == 2
+        (sweep,) = tmp_path.glob("runs/job_7_*_sweep")
+        assert len(list(sweep.glob("*/summary.json"))) == 2
+        set_job(monkeypatch, 7, restarts=1)
+        for arguments in (TINY, [*TINY, "seed=1"], ["-m", *TINY, "seed=0,1"]):
+            out = typed("rdm_solo.train", *arguments, cwd=tmp_path)
+            assert out.returncode == 0, out.stderr
+            assert "its run in" in out.stdout
+            assert "has finished." in out.stdout
+        after = tree(tmp_path)
+        assert {n: b for n, (_, b) in after.items() if not n.endswith("multirun.yaml")} == {
+            n: b for n, (_, b) in before.items() if not n.endswith("multirun.yaml")
+        }

@@ -1,0 +1,93 @@
+"""Drill: jobs of a real SLURM that are killed at random moments and requeued."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from support import cluster
+from support.drills import draws, record, tries
+from support.small_runs import SMALL
+
+EPOCHS = 40
+OPTIONS = [*SMALL, f"max_epochs={EPOCHS}", "scheduler.warmup_epochs=1", "trainer=cpu"]
+OPTIONS += ["trainer.enable_progress_bar=false"]
+DRILL = "jobs of a real SLURM, killed at a random epoch and requeued"
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    if why := cluster.why_not():
+        pytest.skip(why)
+    with cluster.cluster(tmp_path_factory.mktemp("slurm")) as made:
+        yield made
+
+
+def script(folder: Path, *more: str) -> Path:
+    path = folder / "job.sh"
+    path.write_text(
+        "#!/bin/bash\n#SBATCH --job-name=pretrain --requeue --ntasks=1 --open-mode=append\n"
+        f"#SBATCH --output={folder}/said.txt\n"
+        f"export PYTHONPATH={ROOT}:{os.environ.get('PYTHONPATH', '')} OMP_NUM_THREADS=1\n"
+        f"exec srun {sys.executable} -m rdm_solo.train {' '.join([*OPTIONS, *more])}\n"
+    )
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.long
+@pytest.mark.process
+def test_a_requeued_job_ends_as_the_uninterrupted_one(slurm, tmp_path):
+    """By kill -9, by SLURM's own requeue (SIGTERM), and by USR1; default folder and typed one."""
+    draw = draws(DRILL)
+    (tmp_path / "whole").mkdir()
+    whole = slurm.submit(script(tmp_path / "whole", "hydra.run.dir=run"), tmp_path / "whole")
+    slurm.wait(whole, "COMPLETED", "FAILED")
+    table = (tmp_path / "whole" / "run" / "metrics.csv").read_bytes()
+    number, survived = tries(3, 6), 0
+    for attempt in range(number):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        typed = ["hydra.run.dir=run"] if attempt % 2 else []
+        how = ("killed", "requeued", "warned")[attempt // 2 % 3]
+        state, said = interrupted(slurm, folder, typed, how, draw.randrange(EPOCHS - 5))
+        (found,) = folder.rglob("metrics.csv")
+        again = "SLURM has started job" in said
+        survived += again and state == "COMPLETED" and found.read_bytes() == table
+        print(how, typed, state, again, found.read_bytes() == table, said[-600:])
+    record(DRILL, number, survived)
+
+
+def interrupted(slurm, folder: Path, typed: list[str], how: str, epoch: int) -> tuple[str, str]:
+    """The state of the job in the end, and what it has said, after it was started again."""
+    job, said = slurm.submit(script(folder, *typed), folder), folder / "said.txt"
+    line = f"epoch {epoch}/{EPOCHS}" if epoch else "simsiam, learnable"
+    cluster.until(lambda: said.exists() and line in said.read_text())
+    if how == "killed":
+        os.kill(process_in(folder), signal.SIGKILL)
+        slurm.wait(job, "FAILED")
+        slurm.start_again(job)
+    elif how == "requeued":
+        slurm.start_again(job)
+    else:
+        slurm.call("scancel", "--signal=USR1", job)
+        slurm.start_again(job, requeue=False)
+    slurm.wait(job, "COMPLETED", "FAILED")
+    return slurm.state(job)["JobState"], said.read_text()
+
+
+def process_in(folder: Path) -> int:
+    """The training that was started in that folder."""
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (path / "cmdline").read_bytes().split(b"\0")
+            here = os.readlink(path / "cwd") == str(folder)
+        except OSError:
+            continue
+        if here and b"rdm_solo.train" in line and b"python" in line[0]:
+            return int(path.name)
+    raise AssertionError("there is no training")
