@@ -160,6 +160,8 @@ def _has_derivative(x: Tensor) -> bool:
 class _TimesConstant(torch.autograd.Function):
     """A value that is ``x W``, with ``W = V g V^T`` constant: gradients are ``G W``."""
 
+    generate_vmap_rule = True  # of derivatives, for torch.func.jacfwd
+
     @staticmethod
     def forward(x: Tensor, value: list[Tensor], *operator: Tensor | None) -> Tensor:
         return value[0]  # in a list: autograd takes an output that is an input for a view

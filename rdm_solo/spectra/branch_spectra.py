@@ -1,5 +1,6 @@
 """Spectra of the two branches over an epoch: one metric, right on one process and on many."""
 
+import math
 from typing import Any
 
 import torch
@@ -12,6 +13,9 @@ from rdm_solo.messages import check_whole
 from rdm_solo.spectra.epoch_summary import Spectra, summarize
 from rdm_solo.spectra.moments import Moments, from_matrices, from_rows
 from rdm_solo.spectra.sampling import LAST, few_rows, keep_smallest, row_hashes
+
+# The square of a larger number has no room for a sum in float64.
+LARGEST = 1e140
 
 
 class BranchSpectra(Metric):
@@ -94,7 +98,8 @@ class BranchSpectra(Metric):
         projection: Tensor | None = None,
     ) -> None:
         """Add a batch. Shapes: ``(N, k)`` each. Rows with NaN or infinity in any of them are left
-        out, as the filters do, and counted. Positives come with every batch or with none."""
+        out, as the filters do, and counted; so are rows that are not normalised and whose squares
+        leave the range of float64. Positives come with every batch or with none."""
         given = {"online": online, "target": target, "positive": positive, "projection": projection}
         parts = {name: x for name, x in given.items() if x is not None}
         for name, x in parts.items():
@@ -104,7 +109,8 @@ class BranchSpectra(Metric):
                     f"got {tuple(x.shape)} beside {tuple(online.shape)}."
                 )
         # Either of them is NaN where any number is.
-        finite = [x.amax(1).isfinite() & x.amin(1).isfinite() for x in parts.values()]
+        end = math.inf if self.normalize else LARGEST
+        finite = [(x.amax(1) < end) & (x.amin(1) > -end) for x in parts.values()]
         whole = torch.stack(finite).all(0)
         self.count += whole.sum()
         self.broken += (~whole).sum()
@@ -119,10 +125,17 @@ class BranchSpectra(Metric):
 
     def _rows(self, x: Tensor, whole: Tensor) -> Tensor:
         # Zero rows add nothing; dropping them would make the device tell how many are left.
-        return self._unit(x.double().where(whole[:, None], 0.0))
+        return self._unit(x.where(whole[:, None], 0.0))
 
     def _unit(self, x: Tensor) -> Tensor:
-        return torch.nn.functional.normalize(x, dim=1) if self.normalize else x
+        """Rows in float64, of length 1 (those of nothing but zeros stay) where that is asked."""
+        y = x.double()
+        if not self.normalize:
+            return y
+        if x.dtype == torch.double:  # whose squares may leave the range
+            largest = torch.linalg.vector_norm(y, math.inf, dim=1, keepdim=True)
+            y = y / torch.where(largest > 0, largest, 1.0)
+        return torch.nn.functional.normalize(y, dim=1, eps=1e-150)
 
     def _add_moments(self, y: Tensor) -> None:
         self.sum_mean += y.sum(0)
@@ -215,7 +228,7 @@ class BranchSpectra(Metric):
 
     def _of_sample(self, rows: int, positives: bool) -> Moments:
         order = dim_zero_cat(self.kept_keys).argsort()[:rows]
-        p, z, plus, y = (self._unit(x[order].double()) for x in dim_zero_cat(self.kept).unbind(1))
+        p, z, plus, y = (self._unit(x[order]) for x in dim_zero_cat(self.kept).unbind(1))
         return from_rows(p, z, plus if positives else None, y, min(self.sample, self.dim))
 
 
@@ -240,7 +253,7 @@ class Correlation(Metric):
 
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
-        whole = x.isfinite().all(1)
+        whole = (x.abs() < LARGEST).all(1)
         x = x.double().where(whole[:, None], 0.0)
         self.total += x.mT @ x
         self.count += whole.sum()

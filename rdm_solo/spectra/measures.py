@@ -37,6 +37,11 @@ def effective_rank(lam_or_C: Tensor) -> Tensor:
     0 for the zero matrix, which spans nothing. The eigenvalues are those of C (Section 3), not
     singular values of the features, whose entropy gives another number.
 
+    Negative eigenvalues count as 0: rounding leaves some of any matrix of low rank, and
+    :math:`C_+` of finitely many pairs really has some (:func:`ideal_filter`). NaN or infinity
+    anywhere gives NaN. A matrix is refused where it differs from its transpose by more than 1e-5 of
+    its largest entry (half precision: four roundings); the mean of both is taken.
+
     Shapes: ``(k,)`` or ``(k, k) -> ()``.
 
     >>> round(float(effective_rank(torch.tensor([1.0, 1.0, 0.0]))), 6)
@@ -61,25 +66,47 @@ def rankme(lam_or_C: Tensor) -> Tensor:
     (1.8899, 1.6494)
     """
     lam = _eigenvalues(lam_or_C, "rankme")
-    return _exponential_entropy(torch.where(lam > noise_floor(lam), lam, 0.0).sqrt())
+    return _exponential_entropy(torch.where(lam <= noise_floor(lam), 0.0, lam).sqrt())
 
 
 def _eigenvalues(lam_or_C: Tensor, name: str) -> Tensor:
-    if lam_or_C.ndim == 2 and lam_or_C.shape[0] == lam_or_C.shape[1]:
-        lam: Tensor = torch.linalg.eigvalsh(lam_or_C.double())
-    elif lam_or_C.ndim == 1:
-        lam = lam_or_C.double()
-    else:
+    square = lam_or_C.ndim == 2 and lam_or_C.shape[0] == lam_or_C.shape[1]
+    if len(lam_or_C.shape) == 0 or 0 in lam_or_C.shape or not (square or lam_or_C.ndim == 1):
         raise ValueError(
             f"{name} takes eigenvalues (k,) or a square matrix (k, k), got {tuple(lam_or_C.shape)}."
         )
+    if not bool(lam_or_C.isfinite().all()):
+        return lam_or_C.new_full(lam_or_C.shape[:1], torch.nan, dtype=torch.float64)
+    lam = torch.linalg.eigvalsh(symmetric(lam_or_C, name)) if square else lam_or_C.double()
     return lam.clamp_min(0)
 
 
+def symmetric(C: Tensor, name: str) -> Tensor:
+    """The matrix in float64, symmetric to the last digit; one that is not to rounding is refused.
+
+    Eigenvalue routines read one triangle, and would take any matrix.
+
+    >>> symmetric(torch.tensor([[1.0, 0.5], [0.500001, 1.0]]), "C").round(decimals=7)
+    tensor([[1.0000, 0.5000],
+            [0.5000, 1.0000]], dtype=torch.float64)
+    """
+    wide = C.detach().double()
+    largest = wide.abs().max()
+    share = float((wide / largest - wide.mT / largest).abs().max()) if largest > 0 else 0.0
+    if share > max(1e-5, 4 * torch.finfo(C.dtype).eps if C.is_floating_point() else 0.0):
+        raise ValueError(
+            f"{name} takes a symmetric matrix, got one that differs from its transpose by "
+            f"{share:.1e} of its largest entry."
+        )
+    return wide / 2 + wide.mT / 2
+
+
 def _exponential_entropy(weights: Tensor) -> Tensor:
+    largest = weights.max()
+    weights = weights / torch.where(largest > 0, largest, 1.0)  # the sum may leave the range
     total = weights.sum()
     entropy = torch.special.entr(weights / torch.where(total > 0, total, 1.0)).sum()
-    return torch.where(total > 0, entropy.exp(), 0.0)
+    return torch.where(total > 0, entropy.exp(), total)  # 0, or NaN
 
 
 def noise_floor(lam: Tensor) -> Tensor:
@@ -103,9 +130,11 @@ def filter_curve(lam_p: Tensor, lam_z: Tensor) -> Tensor:
     >>> filter_curve(torch.tensor([4.0, 1.0]), torch.tensor([1.0, 1.0]))
     tensor([2., 1.], dtype=torch.float64)
     """
+    _check_pair("filter_curve", lam_p=lam_p, lam_z=lam_z)
     lam_p, lam_z = lam_p.double().clamp_min(0), lam_z.double().clamp_min(0)
     real = lam_z > noise_floor(lam_z)
-    return torch.where(real, lam_p / torch.where(real, lam_z, 1.0), torch.nan).sqrt()
+    # Roots first: the ratio of two spectra may leave the range of float64.
+    return torch.where(real, lam_p.sqrt() / torch.where(real, lam_z, 1.0).sqrt(), torch.nan)
 
 
 def ideal_filter(lam_plus: Tensor, lam_z: Tensor, weight_decay: float = 0.0) -> Tensor:
@@ -125,9 +154,17 @@ def ideal_filter(lam_plus: Tensor, lam_z: Tensor, weight_decay: float = 0.0) -> 
     >>> ideal_filter(torch.tensor([3.0, 0.5]), torch.tensor([4.0, 2.0]))
     tensor([0.7500, 0.2500], dtype=torch.float64)
     """
+    _check_pair("ideal_filter", lam_plus=lam_plus, lam_z=lam_z)
     lam_plus, lam_z = lam_plus.double().clamp_min(0), lam_z.double()
     real = lam_z > noise_floor(lam_z)
     return torch.where(real, lam_plus / torch.where(real, lam_z + weight_decay, 1.0), torch.nan)
+
+
+def _check_pair(name: str, **spectra: Tensor) -> None:
+    shapes = {tuple(lam.shape) for lam in spectra.values()}
+    if len(shapes) > 1 or len(shape := shapes.pop()) != 1 or shape == (0,):
+        got = ", ".join(f"{letter} {tuple(lam.shape)}" for letter, lam in spectra.items())
+        raise ValueError(f"{name} takes two spectra of one shape (k,), got {got}.")
 
 
 def leading(lam: Tensor, share: float = LEADING_SHARE) -> int:
@@ -150,7 +187,8 @@ def alignment(C_p: Tensor, C_z: Tensor, m: int | None = None, weighted: bool = F
 
     ``m`` leading eigenvectors count, by default those that hold 99.99 % of the eigenvalues' sum;
     the paper sets 512, and 128 for BYOL. ``weighted`` weighs each by its eigenvalue, so that a
-    tail of tiny directions does not decide.
+    tail of tiny directions does not decide. Matrices are symmetric as for :func:`effective_rank`;
+    NaN or infinity in either gives NaN.
 
     Shapes: ``(k, k), (k, k) -> ()``.
 
@@ -158,12 +196,20 @@ def alignment(C_p: Tensor, C_z: Tensor, m: int | None = None, weighted: bool = F
     >>> alignment(C @ C, C)
     tensor(1., dtype=torch.float64)
     """
-    lam, u = torch.linalg.eigh(C_z.double())
+    if C_p.ndim != 2 or C_p.shape != C_z.shape or len(set(C_z.shape)) > 1 or not len(C_z):
+        raise ValueError(
+            f"alignment takes two square matrices of one shape (k, k), got {tuple(C_p.shape)} and "
+            f"{tuple(C_z.shape)}."
+        )
+    if not bool(C_p.isfinite().all() & C_z.isfinite().all()):
+        return C_z.new_tensor(torch.nan, dtype=torch.float64)
+    C_p, C_z = symmetric(C_p, "alignment"), symmetric(C_z, "alignment")
+    lam, u = torch.linalg.eigh(C_z)
     lam, u = lam.flip(0).clamp_min(0), u.flip(1)
     m = leading(lam) if m is None else m
     if not 1 <= m <= len(lam):
         raise ValueError(f"m must lie between 1 and k={len(lam)}, got {m}.")
-    image = C_p.double() @ u
+    image = C_p @ u
     energy = (u * image).sum(0)
     return weighted_cosine(energy, torch.linalg.vector_norm(image, dim=0), lam, m, weighted)
 
@@ -201,7 +247,7 @@ def low_rank_spectrum(C_h: Tensor, W: Tensor) -> Tensor:
             f"low_rank_spectrum takes C_h (b, b) and W (k, b), "
             f"got {tuple(C_h.shape)} and {tuple(W.shape)}."
         )
-    lam, v = torch.linalg.eigh(C_h.double())
+    lam, v = torch.linalg.eigh(symmetric(C_h, "low_rank_spectrum"))
     root = lam.clamp_min(0).sqrt()[:, None] * v.mT
     image = W.double() @ root.mT
     found: Tensor = torch.linalg.eigvalsh(image.mT @ image)

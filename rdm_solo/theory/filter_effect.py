@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rdm_solo.filters.functions import real_values
 from rdm_solo.spectra.measures import filter_curve
 from rdm_solo.theory import rank_path
 from rdm_solo.theory.theorems import filtered_eigenvalues, kind, rank_difference
@@ -49,7 +50,7 @@ def look(name: str, branch: str, gain: Gain, sigma: Tensor) -> Preview:
     ('high-pass', 'low-pass', ())
     """
     sigma = sigma.double().sort(descending=True).values
-    values = gain(sigma)
+    values = real_values(gain(sigma), sigma, name)
     if not bool(values.isfinite().all()):
         raise ValueError(
             f"{name} must give one finite number for each singular value, got NaN or infinity for "

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rdm_solo.messages import check_number
-from rdm_solo.spectra.measures import effective_rank, filter_curve
+from rdm_solo.spectra.measures import effective_rank, filter_curve, symmetric
 
 
 def linear_setting(
@@ -61,7 +61,8 @@ def optimal_predictor(C_z: Tensor, C_plus: Tensor, weight_decay: float = 0.0) ->
     """
     _check_shapes(2, C_z=C_z, C_plus=C_plus)
     check_number("weight_decay", weight_decay, least=0)
-    C_z = C_z.double() + weight_decay * torch.eye(len(C_z), dtype=torch.float64, device=C_z.device)
+    C_z = symmetric(C_z, "C_z of optimal_predictor")
+    C_z = C_z + weight_decay * torch.eye(len(C_z), dtype=torch.float64, device=C_z.device)
     W: Tensor = C_plus.double() @ torch.linalg.pinv(C_z, hermitian=True)
     return W
 
@@ -80,10 +81,11 @@ def equivalent_filter(C_p: Tensor, C_z: Tensor) -> Tensor:
             [0., 1.]], dtype=torch.float64)
     """
     _check_shapes(2, C_p=C_p, C_z=C_z)
-    root_p, root_z = _square_root(C_p.double()), _square_root(C_z.double())
+    C_p, C_z = symmetric(C_p, "equivalent_filter"), symmetric(C_z, "equivalent_filter")
+    root_p, root_z = _square_root(C_p), _square_root(C_z)
     W: Tensor = root_p @ torch.linalg.pinv(root_z, hermitian=True, rtol=1e-7)
-    missed = torch.linalg.matrix_norm(W @ C_z.double() @ W.mT - C_p.double())
-    if missed > 1e-6 * torch.linalg.matrix_norm(C_p.double()):
+    missed = torch.linalg.matrix_norm(W @ C_z @ W.mT - C_p)
+    if missed > 1e-6 * torch.linalg.matrix_norm(C_p):
         raise ValueError(
             "no filter turns C_z into C_p: the online outputs span directions in which the "
             "target outputs are zero."

@@ -1,0 +1,146 @@
+"""Measures of what is no spectrum, and spectra of rows near the ends of each dtype."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from conftest import features
+
+from rdm_solo import theory
+from rdm_solo.spectra import (
+    BranchSpectra,
+    Correlation,
+    alignment,
+    correlation,
+    effective_rank,
+    filter_curve,
+    ideal_filter,
+    low_rank_spectrum,
+    rankme,
+)
+
+LAM = torch.tensor([4.0, 1.0, 0.25], dtype=torch.float64)
+TURN = torch.linalg.qr(features("gaussian", 3, 3).double())[0]
+C = (TURN * LAM) @ TURN.T
+
+
+@pytest.mark.parametrize("measure", [effective_rank, rankme])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_measure_of_what_is_not_finite_is_nan(measure, bad):
+    lam, matrix = LAM.clone(), C.clone()
+    lam[1] = matrix[2, 1] = bad
+    upper = C.clone()
+    upper[1, 2] = bad  # the triangle that no routine reads
+    for what in (lam, matrix, upper, torch.full((3,), bad), torch.tensor([bad])):
+        assert measure(what).isnan(), what
+    for pair in ((matrix, C), (C, matrix)):
+        assert alignment(*pair).isnan()
+
+
+@pytest.mark.parametrize("measure", [effective_rank, rankme])
+@pytest.mark.parametrize("scale", [1e-300, 1e-30, 1.0, 1e30, 1e300])
+def test_a_measure_is_free_of_the_scale(measure, scale):
+    for what in (LAM, C):
+        torch.testing.assert_close(measure(what * scale), measure(LAM), rtol=1e-9, atol=0)
+    torch.testing.assert_close(filter_curve(LAM * scale, LAM), LAM**0 * math.sqrt(scale))
+    torch.testing.assert_close(filter_curve(LAM * scale, LAM / scale), LAM**0 * scale)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])
+def test_a_matrix_that_is_not_symmetric_is_refused_at_any_scale(scale):
+    apart = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]).double()
+    crooked = (C + 4e-4 * apart) * scale
+    for call in (
+        lambda: effective_rank(crooked),
+        lambda: rankme(crooked.T),
+        lambda: alignment(crooked, C),
+        lambda: alignment(C, crooked),
+        lambda: low_rank_spectrum(crooked, TURN),
+        lambda: theory.optimal_predictor(crooked, C),
+        lambda: theory.equivalent_filter(crooked, C),
+        lambda: theory.equivalent_filter(C, crooked),
+    ):
+        with pytest.raises(ValueError, match="takes a symmetric matrix"):
+            call()
+    nearly = (C + 1e-6 * apart) * scale
+    torch.testing.assert_close(effective_rank(nearly), effective_rank(LAM), rtol=1e-5, atol=0)
+    # The mean of both triangles, whichever a routine reads.
+    torch.testing.assert_close(effective_rank(nearly), effective_rank(nearly.T), rtol=0, atol=0)
+    rounded = C.bfloat16()
+    rounded[0, 1] *= 1 + 2**-7
+    assert effective_rank(rounded) == pytest.approx(float(effective_rank(C)), rel=0.05)
+
+
+def test_negative_eigenvalues_count_as_zero():
+    assert effective_rank(torch.tensor([2.0, 2.0, -1.0])) == 2
+    assert effective_rank(-C) == 0
+    flat = features("gaussian", 3, 40)  # rank 3 of 40: rounding leaves negative eigenvalues
+    assert effective_rank(correlation(flat)) == pytest.approx(
+        float(effective_rank(flat.double() @ flat.double().T / 3)), rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("measure", [filter_curve, ideal_filter])
+@pytest.mark.parametrize("shapes", [((3,), (4,)), ((3, 1), (3, 1)), ((3, 1), (3,)), ((), ())])
+def test_curves_are_of_two_spectra_of_one_shape(measure, shapes):
+    with pytest.raises(ValueError, match=r"takes two spectra of one shape \(k,\), got lam"):
+        measure(*(torch.ones(shape) for shape in shapes))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 0), (2, 3), (2, 2, 2)])
+def test_what_has_no_rank_is_refused(shape):
+    with pytest.raises(ValueError, match="eigenvalues"):
+        effective_rank(torch.ones(shape))
+
+
+@pytest.mark.parametrize("shapes", [((2, 2), (3, 3)), ((2, 3), (2, 3)), ((3,), (3,))])
+def test_alignment_is_of_two_square_matrices(shapes):
+    with pytest.raises(ValueError, match="two square matrices of one shape"):
+        alignment(*(torch.ones(shape) for shape in shapes))
+
+
+ROUTES = {"matrices": {}, "sample": {"max_dim": 4, "sample": 64}}
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize(
+    ("dtype", "scale"),
+    [
+        (torch.float64, 1e200),
+        (torch.float64, 1e-200),
+        (torch.float32, 1e30),
+        (torch.float32, 1e-30),
+        (torch.float32, 1e-20),
+    ],
+)
+def test_rows_of_any_length_are_scaled_to_one(route, dtype, scale):
+    """As if they had come at the length 1; one row is zero, and stays so."""
+    parts = [features(kind, 40, 10, seed=i) for i, kind in enumerate(["1/i", "batchnorm", "1/i"])]
+    parts[1][3] = 0
+    found, want = (BranchSpectra(10, **ROUTES[route]) for _ in range(2))
+    found.update(*((part.double() * scale).to(dtype) for part in parts))
+    want.update(*(part.double() for part in parts))
+    assert int(found.broken) == 0
+    assert found.compute().scalars == pytest.approx(want.compute().scalars, rel=1e-4, abs=1e-6)
+    assert found.compute().scalars["feature/variance"] > 0.5
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_rows_that_are_not_scaled_and_have_no_square_are_left_out(route):
+    x = features("gaussian", 40, 10).double()
+    x[3, 2], x[5, 1] = 1e160, -1e300
+    metric = BranchSpectra(10, normalize=False, **ROUTES[route])
+    metric.update(x, x, x)
+    assert int(metric.broken) == 2
+    assert all(math.isfinite(value) for value in metric.compute().scalars.values())
+    hidden = Correlation(10)
+    hidden.update(x)
+    others = x[x.abs().amax(1) < 1e100]
+    torch.testing.assert_close(hidden.compute(), correlation(others))
+
+
+def test_a_preview_takes_one_gain_for_each_singular_value():
+    with pytest.raises(ValueError, match=r"'it' must return one number .* got shape \(3, 1\)"):
+        theory.filter_effect.look("it", "online", lambda sigma: sigma[:, None], LAM)
