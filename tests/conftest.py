@@ -89,7 +89,9 @@ def oracle(x: torch.Tensor, gain, cut: float) -> tuple[torch.Tensor, torch.Tenso
     return (u * (sigma * g)) @ vh, (vh.mT * g) @ vh
 
 
-def command(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def command(
+    *arguments: str, cwd: Path, timeout: float = 600, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """``python -m rdm_solo.<arguments>`` as a user types it, in that folder."""
     path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
     return subprocess.run(
@@ -98,7 +100,7 @@ def command(*arguments: str, cwd: Path, **environment: str) -> subprocess.Comple
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=timeout,
     )
 
 

@@ -31,7 +31,6 @@ def command(
     """
     import hydra
     from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
 
     say_anything()
     _register_resolvers()
@@ -50,10 +49,13 @@ def command(
         if not (arguments.help or arguments.hydra_help or arguments.shell_completion):
             list(_jobs(arguments, config, open_sections))  # Hydra would make the folder first
         hydra.main(str(config_folder()), config, version_base="1.3")(start)()
-    except (HydraException, OmegaConfBaseException, OSError, ValueError) as error:
+    except _config_errors(OSError, ValueError) as error:
         if started:
             raise
         if isinstance(error, OSError) and not isinstance(error, HydraException):
+            own = _own(arguments)
+            if own and str(error.filename).startswith(own):
+                fail(f"{error.filename} cannot be read ({error.strerror}).")
             option = "hydra.sweep.dir" if arguments.multirun else "hydra.run.dir"
             fail(f"{error.filename} cannot be written ({error.strerror}); give another {option}.")
         fail(explain(error, config, _own(arguments)))
@@ -64,14 +66,20 @@ def compose(config: str, argv: Sequence[str], open_sections: Sequence[str] = ())
 
     Of a multirun it is the first job's; ``open_sections`` as for :func:`command`.
     """
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
     arguments = _parsed(argv, open_sections)
     try:
         return next(_jobs(arguments, config, open_sections))
-    except (HydraException, OmegaConfBaseException) as error:
+    except _config_errors(UnicodeDecodeError) as error:
         raise ValueError(explain(error, config, _own(arguments))) from error
+
+
+def _config_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
+    """What Hydra, OmegaConf and YAML raise on a config that they refuse; and those others."""
+    import yaml  # type: ignore[import-untyped, unused-ignore]
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    return HydraException, OmegaConfBaseException, yaml.YAMLError, RecursionError, *others
 
 
 def _parsed(argv: Sequence[str], open_sections: Sequence[str]) -> Namespace:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rdm_solo.cli.answers import first_line
 from rdm_solo.cli.config_files import config_folder, groups
-from rdm_solo.messages import suggest
+from rdm_solo.messages import printable, suggest
 
 # Sections that take keys of the user's own: they are passed on to something that knows them.
 OPEN = (
@@ -97,8 +97,18 @@ def check_overrides(
 
 def explain(error: Exception, config: str, own: str | None) -> str:
     """What was wrong with the command line, in one sentence."""
+    import yaml  # type: ignore[import-untyped, unused-ignore]
     from hydra.errors import MissingConfigException, OverrideParseException
 
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+        mark = error.problem_mark
+        why = error.problem or error.context or "it is no YAML"
+        return f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: {printable(why)}."
+    if isinstance(error, RecursionError):
+        return f"a file in {own or config_folder()} holds itself: an alias inside its own anchor."
+    if isinstance(error, (yaml.reader.ReaderError, UnicodeDecodeError)):
+        name = getattr(error, "name", None) or f"a file in {own or config_folder()}"
+        return f"{name} is no text in UTF-8 ({error.reason})."
     if isinstance(error, OverrideParseException):
         return (
             f"cannot read the argument {error.override!r}: write KEY=VALUE, and put a value that "

@@ -91,7 +91,7 @@ def fit(parts: Parts) -> dict[str, Any]:
     """Train what was built and write the results; the summary, on the first process."""
     from rdm_solo import loggers
     from rdm_solo.data.images import DataError
-    from rdm_solo.train import closing, threads
+    from rdm_solo.train import closing, garbage, threads
 
     folder, trainer = parts.folder, parts.trainer
     (folder / FAILED).unlink(missing_ok=True)  # of an earlier run in the same folder
@@ -99,7 +99,7 @@ def fit(parts: Parts) -> dict[str, Any]:
     failed, interrupted, diverged = True, False, None
     at_interrupt = signal.getsignal(signal.SIGINT)
     try:
-        with threads.limited(parts.threads):
+        with threads.limited(parts.threads), garbage.collected_soon():
             signals.check()
             trainer.fit(
                 parts.model,
@@ -144,6 +144,20 @@ def fit(parts: Parts) -> dict[str, Any]:
     return summary
 
 
+@contextlib.contextmanager
+def _naming_what_the_config_lacks() -> Iterator[None]:
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        yield
+    except OmegaConfBaseException as error:
+        raise ValueError(
+            f"the config cannot be used ({error.full_key}: {str(error).splitlines()[0]}): a file "
+            "of your own needs every key of the one that it stands for."
+        ) from error
+
+
+@_naming_what_the_config_lacks()
 def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     """Everything a run needs; ValueErrors from here are answers to what the user typed."""
     if is_first_process():
@@ -324,7 +338,7 @@ def _trainer(cfg: DictConfig, processes: int, folder: Path, callbacks: Sequence[
 def _say_what_begins(cfg: DictConfig, folder: Path) -> None:
     """The first line: before torch and Lightning load, which takes seconds, and before checks."""
     words = [cfg.method.name, cfg.filter.name, "" if cfg.p is None else f"p={cfg.p}"]
-    shown = ", ".join([word for word in words if word not in ("", "none")] + [cfg.dataset.name])
+    shown = ", ".join(str(w) for w in [*words, cfg.dataset.name] if w not in ("", "none"))
     log.info(f"{shown}: {cfg.max_epochs} epochs, seed {cfg.seed}, in {folder}")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from omegaconf import OmegaConf
+from support.drills import draws, record, tries
 from support.small_runs import SMALL
 
 import rdm_solo.__main__
@@ -17,12 +18,12 @@ from rdm_solo import cli, train
 from rdm_solo.bench import step
 from rdm_solo.evidence import study
 
-# What each command takes, and how many mutations of it are tried.
+# What each command takes, and how many mutations of it the suite tries.
 COMPOSED = {
-    "config": (["method=byol", "filter=target_pow", "p=-0.5", "seed=1", "optimizer.lr=0.1"], 50),
+    "config": (["method=byol", "filter=target_pow", "p=-0.5", "seed=1", "optimizer.lr=0.1"], 35),
     "linear": (
         ["run=a", "dataset=digits", "lr=3", "features=cached", "augmentation.flip=null"],
-        35,
+        25,
     ),
     "export": (["run=a", "checkpoint=b", "out=c"], 25),
     "preview": (["filter=online_pow", "p=1", "spectrum=1/i^2", "k=8", "omega=0.5"], 35),
@@ -55,25 +56,122 @@ def mutated(argument: str, rng: random.Random) -> str:
     return argument
 
 
+def is_sentence(said: str) -> bool:
+    return len(said) > 20 and "\n" not in said and said.isprintable()
+
+
+@pytest.mark.drill
 @pytest.mark.parametrize("config", COMPOSED)
 def test_a_mutated_command_line_gives_a_config_or_a_sentence(config):
-    plain, number = COMPOSED[config]
-    rng = random.Random(config)
-    sentences = []
+    """A config has no key that the command does not know; other keys would be ignored."""
+    plain, few = COMPOSED[config]
+    rng, refused, survived = draws(f"lines {config}"), 0, 0
+    known = {*leaves(OmegaConf.to_container(cli.compose(config, plain)))}
+    number = tries(few, 300)
     for _ in range(number):
         argv = list(plain)
         at = rng.randrange(len(argv))
         argv[at] = mutated(argv[at], rng)
         if argv[at].startswith("-"):
-            continue  # a flag, which argparse reads
+            survived += 1  # a flag, which argparse reads
+            continue
         try:
-            assert cli.compose(config, argv) is not None
+            made = {*leaves(OmegaConf.to_container(cli.compose(config, argv)))}
+            group = argv[at].partition("=")[0] in ("method", "filter", "dataset")
+            survived += group or made <= known
+            if not group and not made <= known:
+                print("unknown keys", argv, made - known)
         except ValueError as error:
-            sentences.append(str(error))
-    assert len(sentences) > 3
-    assert all(sentence.strip() and "\n" not in sentence for sentence in sentences)
+            refused += 1
+            survived += is_sentence(str(error))
+            if not is_sentence(str(error)):
+                print("no sentence", argv, repr(str(error)))
+    assert refused > 3
+    record(f"command lines of {config}", number, survived)
 
 
+OWN = {
+    "method": ("byol", ["method=mine"]),
+    "filter": ("target_pow", ["filter=mine"]),
+    "dataset": ("synthetic", ["dataset=mine"]),
+    "callbacks": ("default", ["callbacks=mine"]),
+    "trainer": ("cpu", ["trainer=mine"]),
+}
+# Lines that no config file of ours has.
+LINES = [
+    "- a list",
+    "\tindented: by a tab",
+    "key: [1, 2",
+    "again: &a [*a]",
+    "code: !!python/object/apply:os.system [false]",
+    "seed: ${nowhere}",
+    "p: ${oc.env:NOT_SET_AT_ALL}",
+    "loop: ${loop}",
+    "<<: 3",
+    "? [1, 2]",
+    "{}",
+    "null",
+    "defaults: [missing]",
+    "# @package nowhere",
+    "---",
+    "\x00",
+    "name: ???",
+    "_target_: os.system",
+    "_target_: nowhere.Nothing",
+]
+
+
+def mutated_text(text: str, rng: random.Random) -> str:
+    """A line changed, dropped, doubled, moved in or replaced; or another value of its key."""
+    lines = text.splitlines()
+    for _ in range(rng.choice((1, 1, 2))):
+        at = rng.randrange(len(lines)) if lines else 0
+        here = lines[at : at + 1] or ["x"]
+        key, colon, _ = here[0].partition(":")
+        lines[at : at + 1] = rng.choice(
+            (
+                [mutated(here[0] or "x", rng)],
+                [],
+                here * 2,
+                [f"  {here[0]}"],
+                [here[0], rng.choice(LINES)],
+                [f"{key}{colon} {rng.choice(VALUES)}"],
+                [f"{key}{colon} {rng.choice(VALUES)}"],
+            )
+        )
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("group", OWN)
+def test_a_mutated_config_file_builds_a_run_or_is_refused_in_a_sentence(group, tmp_path):
+    base, choice = OWN[group]
+    text = (cli.config_folder() / group / f"{base}.yaml").read_text()
+    (tmp_path / group).mkdir()
+    file = tmp_path / group / "mine.yaml"
+    rng, refused, survived = draws(f"files {group}"), 0, 0
+    number = tries(3, 100)
+    small = [o for o in SMALL if not (group == "trainer" and o.startswith("trainer."))]
+    small += ["scheduler.warmup_epochs=0", "trainer.enable_progress_bar=false"]
+    for _ in range(number):
+        changed = mutated_text(text, rng)
+        file.write_bytes(changed.encode() if rng.random() < 0.95 else b"\xff" + changed.encode())
+        argv = ["--config-dir", str(tmp_path), *small, *choice]
+        try:
+            train.build(cli.compose("config", argv), tmp_path / "run")
+            survived += 1
+        except (ValueError, ImportError) as error:
+            refused += 1
+            survived += is_sentence(str(error))
+            if not is_sentence(str(error)):
+                print("no sentence", repr(str(error)), changed)
+        except Exception as error:
+            print("escaped", type(error), repr(str(error)), changed)
+    assert refused > number // 10
+    record(f"config files of {group}", number, survived)
+
+
+@pytest.mark.drill
 @pytest.mark.parametrize("name", PARSED)
 def test_mutated_arguments_start_the_command_or_end_with_a_sentence(
     name, monkeypatch, tmp_path, capsys
@@ -82,8 +180,8 @@ def test_mutated_arguments_start_the_command_or_end_with_a_sentence(
     monkeypatch.setattr(step, "bench_step", lambda **given: sys.exit(0))  # not for a minute
     monkeypatch.setattr(study, "run_all", lambda *given: sys.exit(0))
     monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
-    rng, refused = random.Random(name), 0
-    for _ in range(30):
+    rng, refused, number = draws(f"arguments {name}"), 0, tries(25, 150)
+    for _ in range(number):
         argv = list(PARSED[name])
         at = rng.randrange(len(argv))
         argv[at] = mutated(argv[at], rng)
@@ -96,6 +194,7 @@ def test_mutated_arguments_start_the_command_or_end_with_a_sentence(
             refused += 1
             assert "error: " in said[-1], argv
     assert refused > 3
+    record(f"arguments of {name}", number, number)
 
 
 def leaves(node, prefix=""):
@@ -124,21 +223,23 @@ VALUES = [
 ]
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("method", ["simsiam", "swav", "dino"])
 def test_any_value_of_any_option_builds_a_run_or_is_refused_in_a_sentence(method, tmp_path):
     small = [o for o in SMALL if method == "simsiam" or "pred_hidden" not in o]
     plain = [*small, f"method={method}", "scheduler.warmup_epochs=0"]
     known = OmegaConf.to_container(cli.compose("config", plain))
     keys = [key for key in leaves(known) if key.split(".")[0] != "callbacks"]
-    rng, refused = random.Random(method), []
-    for _ in range(15):
+    rng, refused, number = draws(f"values {method}"), [], tries(15, 150)
+    for _ in range(number):
         try:
             typed = f"{rng.choice(keys)}={rng.choice(VALUES)}"
             train.build(cli.compose("config", [*plain, typed]), tmp_path)
         except (ValueError, ImportError) as error:
             refused.append(str(error))
     assert len(refused) > 3
-    assert all(len(said) > 20 and "\n" not in said for said in refused)
+    assert all(map(is_sentence, refused)), [said for said in refused if not is_sentence(said)]
+    record(f"values of options with method={method}", number, number)
 
 
 @pytest.mark.parametrize(
@@ -257,6 +358,13 @@ def _handlers_as_before():
     root.handlers[:] = before
 
 
+OWN_FILES = {
+    "torn": b"name: simsiam\nkwargs: {a: 1\n",
+    "circle": b"name: &a [*a]\n",
+    "latin": b"name: \xe4\n",
+}
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -266,13 +374,23 @@ def _handlers_as_before():
         ["export", "run=it's,a=b"],
         ["report", "nowhere"],
         ["preview", "filter=target_pow", "p=1e30"],
+        ["train", "--config-dir", "own", "method=torn"],
+        ["train", "--config-dir", "own", "method=circle"],
+        ["train", "--config-dir", "own", "method=latin"],
+        ["train", "--config-dir", "own", "method=folder"],
     ],
     ids=" ".join,
 )
 def test_a_command_ends_with_one_sentence(arguments, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "own" / "method" / "folder.yaml").mkdir(parents=True)
+    for name, content in OWN_FILES.items():
+        (tmp_path / "own" / "method" / f"{name}.yaml").write_bytes(content)
     monkeypatch.setattr(sys, "argv", ["rdm-solo", *arguments])
     with pytest.raises(SystemExit) as left:
         rdm_solo.__main__.main()
     assert left.value.code == 2
-    assert "error: " in capsys.readouterr().err.strip().splitlines()[-1]
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith("error: ")
+    if "own" in arguments:
+        assert f"{tmp_path / 'own'}" in said or "folder" in said
