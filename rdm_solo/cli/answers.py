@@ -40,6 +40,20 @@ def sentences() -> Iterator[None]:
         fail(str(error))
 
 
+@contextlib.contextmanager
+def naming_what_the_config_lacks() -> Iterator[None]:
+    """Turn OmegaConf's errors about a composed config into a ValueError with one sentence."""
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        yield
+    except OmegaConfBaseException as error:
+        raise ValueError(
+            f"the config cannot be used ({error.full_key}: {str(error).splitlines()[0]}): a file "
+            "of your own needs every key of the one that it stands for."
+        ) from error
+
+
 def make_folder(folder: Path, option: str = "out=FOLDER") -> None:
     """Make the folder for results, or raise a ValueError that says why it cannot be made."""
     try:

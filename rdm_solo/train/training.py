@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from rdm_solo.cli.answers import naming_what_the_config_lacks
 from rdm_solo.runs import earlier_run, failures, ownership
 from rdm_solo.runs.files import FAILED, METRICS, CannotWrite
 from rdm_solo.train import signals
@@ -144,20 +145,7 @@ def fit(parts: Parts) -> dict[str, Any]:
     return summary
 
 
-@contextlib.contextmanager
-def _naming_what_the_config_lacks() -> Iterator[None]:
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
-        yield
-    except OmegaConfBaseException as error:
-        raise ValueError(
-            f"the config cannot be used ({error.full_key}: {str(error).splitlines()[0]}): a file "
-            "of your own needs every key of the one that it stands for."
-        ) from error
-
-
-@_naming_what_the_config_lacks()
+@naming_what_the_config_lacks()
 def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     """Everything a run needs; ValueErrors from here are answers to what the user typed."""
     if is_first_process():
