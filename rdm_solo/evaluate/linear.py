@@ -25,6 +25,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     from rdm_solo.evaluate import features, linear_config, linear_results
     from rdm_solo.evaluate.probe import fit, fit_linear
     from rdm_solo.methods import weight_files
+    from rdm_solo.runs.files import CannotWrite
     from rdm_solo.train import closing
 
     cached = check_choice("features", cfg.features, linear_results.VARIANTS) == "cached"
@@ -90,10 +91,14 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         "checkpoint_epoch": weights.epoch,
         "versions": closing.versions(),
     }
-    alike = linear_results.write(out, record, curve)
-    if cfg.run is not None:
-        linear_results.record_in_run(Path(cfg.run), record, alike, weights.step or 0)
-    linear_results.announce(record, alike, out)
+    linear_results.announce(record)
+    try:
+        alike = linear_results.write(out, record, curve)
+        if cfg.run is not None:
+            linear_results.record_in_run(Path(cfg.run), record, alike, weights.step or 0)
+    except CannotWrite as error:
+        raise ValueError(f"{error}; the accuracies above are not kept.") from error
+    linear_results.conclude(record, alike, out)
     return record
 
 

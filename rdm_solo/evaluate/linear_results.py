@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rdm_solo import loggers
-from rdm_solo.runs.files import LINEAR, LINEAR_TABLE, SUMMARY, write_whole
+from rdm_solo.runs.files import LINEAR, LINEAR_TABLE, SUMMARY, read_json, write_whole
 
 if TYPE_CHECKING:
     from rdm_solo.evaluate.probe import EpochRow
@@ -32,7 +32,7 @@ def write(folder: Path, record: Record, curve: "list[EpochRow]") -> list[Record]
     """
     variant, _ = VARIANTS[record["features"]]
     closing = folder / LINEAR
-    known = json.loads(closing.read_text()) if closing.is_file() else {}
+    known = read_json(closing)
     entries = known.get(variant, [])
     if isinstance(entries, dict):  # a file of one entry, as it was written once
         entries = [entries]
@@ -82,7 +82,7 @@ def record_in_run(folder: Path, record: Record, alike: list[Record], step: int) 
     accuracies = {name: record[name] for name in ("top1", "top5")}
     path = folder / SUMMARY
     if path.is_file():
-        summary = json.loads(path.read_text())
+        summary = read_json(path)
         entry: Record = {**accuracies, "seed": record["seed"]}
         if len(alike) > 1:
             entry["seeds"] = {"n": len(alike), **{n: _moments(alike, n) for n in accuracies}}
@@ -93,8 +93,8 @@ def record_in_run(folder: Path, record: Record, alike: list[Record], step: int) 
         log.info(f"{', '.join(scalars)} went to {' and '.join(reached)}")
 
 
-def announce(record: Record, alike: list[Record], out: Path) -> None:
-    """Say the accuracies, what they were measured with and where they lie."""
+def announce(record: Record) -> None:
+    """Say the accuracies and what they were measured with, before anything is written."""
     protocol = record["protocol"]
     log.info(
         f"top-1 {record['top1']:.2f} %, top-{record['top5_counts']} {record['top5']:.2f} % on "
@@ -104,6 +104,10 @@ def announce(record: Record, alike: list[Record], out: Path) -> None:
     )
     if record["assumed"]:
         log.info(f"assumed of the stem: {record['assumed']}")
+
+
+def conclude(record: Record, alike: list[Record], out: Path) -> None:
+    """Say what the seeds give together, and where it lies."""
     if len(alike) > 1:
         top1 = _moments(alike, "top1")
         log.info(f"top-1 {top1['mean']:.2f} ± {top1['sd']:.2f} % over {len(alike)} seeds")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rdm_solo.loggers.run_logger import RunInfo, RunLogger
-from rdm_solo.runs.files import LOGGERS, write_whole
+from rdm_solo.runs.files import LOGGERS, read_json, write_whole
 
 __all__ = ["KINDS", "RunInfo", "RunLogger", "append", "check_packages", "close_all", "open_all"]
 
@@ -85,9 +85,7 @@ def append(folder: Path, scalars: Mapping[str, float], step: int) -> list[str]:
 
 
 def _read_records(folder: Path) -> dict[str, Any]:
-    path = folder / LOGGERS
-    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    return found
+    return read_json(folder / LOGGERS)
 
 
 def _write_records(folder: Path, records: Mapping[str, Any]) -> None:

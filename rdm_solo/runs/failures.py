@@ -1,8 +1,9 @@
 """Why a run has failed: one line in its folder, whichever of its processes was the first."""
 
+import contextlib
 from pathlib import Path
 
-from rdm_solo.runs.files import FAILED
+from rdm_solo.runs.files import FAILED, write_first
 
 
 def reason(error: BaseException) -> str:
@@ -19,15 +20,14 @@ def note(folder: Path, why: str) -> str | None:
     """Leave the reason in the folder; where another process has left one, return that.
 
     The first to fail is the cause: it writes before its connections close, which is how the others
-    learn of it.
+    learn of it. Where the disk is full, which may be the very reason, nothing is left.
     """
-    try:
-        with (folder / FAILED).open("x", encoding="utf-8") as file:
-            file.write(f"{why}\n")
-    except FileExistsError:
-        return of(folder) or why  # both at the same moment
-    except OSError:  # a full disk may be the very reason
-        pass
+    path = folder / FAILED
+    # The name of a file may hold bytes that are no text.
+    content = f"{why}\n".encode("utf-8", errors="backslashreplace")
+    with contextlib.suppress(OSError):
+        if not write_first(path, content):
+            return of(folder) or why
     return None
 
 

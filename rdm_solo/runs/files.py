@@ -1,11 +1,12 @@
 """Names of the files in a run's folder, and how a file is written."""
 
 import contextlib
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 CONFIG = ".hydra/config.yaml"
 OVERRIDES = ".hydra/overrides.yaml"
@@ -84,6 +85,43 @@ def write_whole(
             with contextlib.suppress(OSError):
                 part.unlink()
             raise
+
+
+def write_first(path: Path, content: bytes) -> bool:
+    """Write a whole file unless one of that name is there; False where it is."""
+    part = _part(path)
+    with writing(path):
+        try:
+            with open(part, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(part, path)
+            except FileExistsError:
+                return False
+            except OSError:  # a file system without hard links
+                if path.exists():
+                    return False
+                os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+    return True
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file, empty where there is none; ValueError names one that is torn."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{path} cannot be read ({str(error).splitlines()[0]}); put it elsewhere to begin anew."
+        ) from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} cannot be read (it holds no object); put it elsewhere.")
+    return found
 
 
 def add_name(path: Path, name: Path) -> None:

@@ -92,6 +92,7 @@ def begin(folder: Path, done: int, earlier: Path | None = None) -> list[dict[str
         write(folder, rows)
     else:
         (folder / METRICS).unlink(missing_ok=True)
+    (folder / SUMMARY).unlink(missing_ok=True)  # of the part before, which it alone describes
     write_whole(folder / FORMAT, json.dumps({"format": NUMBER}) + "\n")
     return rows
 

@@ -91,5 +91,8 @@ def read(folder: Path, key: dict[str, Any]) -> Roles | None:
             for s in plain["series"]
         ]
         return Roles(**{**plain, "folder": folder, "series": tuple(series)})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # of a torn or foreign file
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # torn, or somebody else's
+        log.warning(f"warning: {folder / ROLES} cannot be read, and is made anew.")
         return None

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import cli
 from rdm_solo.runs import earlier_run, failures, ownership
-from rdm_solo.runs.files import CONFIG, FAILED, LOG, CannotWrite, write_whole
+from rdm_solo.runs.files import CONFIG, FAILED, LOG, CannotWrite, write_whole, writing
 from rdm_solo.runs.ownership import FolderTaken
 from rdm_solo.train import run_folder, signals, sweep, warm_ups
 from rdm_solo.train.training import AnotherProcessFailed, build, fit, is_first_process, owned
@@ -106,7 +106,7 @@ def _run(cfg: DictConfig, folder: Path, one_of_many: bool = False) -> str | None
     The folder gets its config and log once the run is built: a refused command leaves an earlier
     run's as they are. The folders of a sweep are new, and name the runs that were refused.
     """
-    answers: tuple[type[Exception], ...] = (ValueError, ImportError)
+    answers: tuple[type[Exception], ...] = (ValueError, ImportError, CannotWrite)
     ours = not earlier_run.holds_run(folder)
     early = MemoryHandler(1000, flushOnClose=False)  # of train.log
     logging.getLogger().addHandler(early)
@@ -153,14 +153,28 @@ def _write_config(cfg: DictConfig, folder: Path) -> None:
     if HydraConfig.initialized():
         saved["hydra"] = HydraConfig.instance().cfg
         saved["overrides"] = HydraConfig.get().overrides.task
-    (folder / CONFIG).parent.mkdir(exist_ok=True)
+    with writing(folder / CONFIG):
+        (folder / CONFIG).parent.mkdir(exist_ok=True)
     for name, node in saved.items():
         write_whole((folder / CONFIG).with_stem(name), OmegaConf.to_yaml(node))
 
 
+class _Log(logging.FileHandler):
+    """``train.log``; where the disk is full, one sentence in place of a traceback for each line."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        logging.getLogger().removeHandler(self)
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+            return
+        sys.stderr.write(f"warning: {self.baseFilename} cannot be written: {error.strerror}\n")
+
+
 def _open_log(folder: Path, early: MemoryHandler) -> None:
     """Log to the run's folder from here on, after what has been said already."""
-    file = logging.FileHandler(folder / LOG)
+    with writing(folder / LOG):
+        file = _Log(folder / LOG)
     early.setTarget(file)
     early.flush()
     logging.getLogger().removeHandler(early)
