@@ -1,0 +1,119 @@
+"""Drills: runs that are killed, or stopped by a signal, at random moments, as real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, command
+from support.drills import draws, record, tries
+from support.small_runs import SMALL, rows, run
+
+from rdm_solo.runs import checkpoints
+
+EPOCHS = 12
+OPTIONS = [*SMALL, f"max_epochs={EPOCHS}", "scheduler.warmup_epochs=1", "trainer=cpu"]
+OPTIONS += ["trainer.enable_progress_bar=false"]
+KILLS = "kill -9 of a run at a random moment, and resume="
+SIGNALS = "SIGINT or SIGTERM to a run at a random moment"
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    folder.mkdir()
+    path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
+    return subprocess.Popen(
+        [sys.executable, "-m", "rdm_solo.train", *OPTIONS, "hydra.run.dir=run"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for_a_moment(process: subprocess.Popen[str], draw: random.Random) -> None:
+    """Until a random line of a whole run is said, and a little longer."""
+    for _ in range(draw.randrange(EPOCHS + 2)):
+        process.stdout.readline()
+    time.sleep(draw.random() / 2)
+
+
+def whole(folder: Path) -> bool:
+    """Whether every file can be read, and no epoch that was saved lacks its row."""
+    if not folder.exists():
+        return True
+    for path in folder.rglob("*.json"):
+        if path.name != "owner.json" or path.stat().st_size:
+            json.loads(path.read_bytes())
+    saved = [checkpoints.read(path)["epoch"] + 1 for path in folder.rglob("*.ckpt")]
+    table = rows(folder) if (folder / "metrics.csv").exists() else []
+    return [row["epoch"] for row in table] == [*range(1, len(table) + 1)] and (
+        max(saved, default=0) <= len(table)
+    )
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> bytes:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    run(folder, *OPTIONS)
+    return (folder / "metrics.csv").read_bytes()
+
+
+def goes_on(folder: Path) -> bytes:
+    """The table that the run has in the end, resumed or, where nothing was saved, begun again."""
+    again = [*OPTIONS, "hydra.run.dir=run", "overwrite=true"]
+    saved = list((folder / "run").rglob("*.ckpt"))
+    out = command("rdm_solo.train", *(["resume=run"] if saved else again), cwd=folder)
+    if "has finished" not in out.stderr:
+        assert (out.returncode, out.stderr) == (0, ""), out.stderr
+    return (folder / "run" / "metrics.csv").read_bytes()
+
+
+@pytest.mark.long
+@pytest.mark.process
+def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(uninterrupted, tmp_path):
+    draw, number, survived = draws(KILLS), tries(3, 25), 0
+    for attempt in range(number):
+        folder = tmp_path / str(attempt)
+        process = start(folder)
+        wait_for_a_moment(process, draw)
+        process.kill()
+        process.communicate()
+        fine = whole(folder / "run"), goes_on(folder) == uninterrupted
+        print(attempt, fine)
+        survived += all(fine)
+    record(KILLS, number, survived)
+
+
+@pytest.mark.long
+@pytest.mark.process
+def test_a_signal_ends_a_run_in_order(uninterrupted, tmp_path):
+    draw, number, survived = draws(SIGNALS), tries(3, 25), 0
+    for attempt in range(number):
+        folder, sent = tmp_path / str(attempt), draw.choice([signal.SIGINT, signal.SIGTERM])
+        process = start(folder)
+        if draw.random() < 0.4:
+            time.sleep(draw.uniform(1, 6))  # imports, checks, models
+        else:
+            wait_for_a_moment(process, draw)
+        process.send_signal(sent)
+        began = time.monotonic()
+        said, error = process.communicate(timeout=120)
+        fine = [
+            process.returncode == 128 + sent
+            or (process.returncode == 0 and "all pictures" in said),
+            error == "",
+            time.monotonic() - began < 30,
+            whole(folder / "run"),
+            goes_on(folder) == uninterrupted,
+        ]
+        print(attempt, sent.name, process.returncode, fine, said[-200:], error[-300:])
+        survived += all(fine)
+    record(SIGNALS, number, survived)
