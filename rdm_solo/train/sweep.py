@@ -49,11 +49,12 @@ def tell(folder: Path, stopped: bool = False) -> bool:
 
     failed = sorted(folder.rglob(FAILED), key=lambda path: path.stat().st_mtime)
     found, broken = runs.survey([folder])
-    done = [run for run in found if run.epochs]
+    done = [run for run in found if run.epochs or run.diverged]
     for sentence in broken.values():
         print(f"failed: {sentence}")
     if stopped:
-        print(f"the sweep ends here: {len(done)} of its runs have an epoch")
+        begun = sum(run.epochs > 0 for run in done)
+        print(f"the sweep ends here: {begun} of its runs have an epoch")
     if done:
         print(f"\n{table(done)}")
         reasons: dict[str | None, list[str]] = {}

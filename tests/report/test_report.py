@@ -446,6 +446,9 @@ def test_a_run_that_diverged_is_named_everywhere_and_in_no_mean():
     alone = [replace(run(epochs=2), diverged=3)]
     assert f"! {said}" not in sweep.table([run()])
     assert sweep.table(alone).endswith("! diverged in epoch 3")
+    at_once = replace(run(), diverged=1, metrics={}, spectra={})
+    assert sweep.table([at_once]).splitlines()[1].endswith("1  –        ! diverged in epoch 1")
+    assert len(sweep.table([at_once, run(p=-1)]).splitlines()) == 3
     assert entry.verdict_table(groups(alone)).count("diverged in epoch 3") == 3
 
 
