@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from rdm_solo.runs.files import OLD_SPECTRA, SPECTRA, write_whole
+from rdm_solo.runs.files import OLD_SPECTRA, SPECTRA, write_whole, writing
 
 Arrays = Mapping[str, np.ndarray]
 
 
 def write(folder: Path, epoch: int, arrays: Arrays) -> None:
     """Write the arrays of an epoch, counted from 1, in the run's folder."""
-    (folder / SPECTRA).mkdir(parents=True, exist_ok=True)
+    with writing(folder / SPECTRA):
+        (folder / SPECTRA).mkdir(exist_ok=True)  # not the run's, if somebody removed it
     content: dict[str, Any] = {"epoch": np.array(epoch), **arrays}
     write_whole(_path(folder, epoch), lambda file: np.savez(file, **content))
 
