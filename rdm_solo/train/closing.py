@@ -17,7 +17,7 @@ from rdm_solo.callbacks import Checkpoints, CollapseWatch
 from rdm_solo.callbacks.divergence import Diverged
 from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn
-from rdm_solo.runs import metrics_file
+from rdm_solo.runs import checkpoints, metrics_file
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import CHECKPOINT, FIGURES, METRICS, SUMMARY, write_whole
 
@@ -98,7 +98,7 @@ def last_values(columns: Mapping[str, list[float]]) -> dict[str, dict[str, Any]]
 
 def how_to_go_on(folder: Path) -> str:
     """The command that goes on with a run that was stopped."""
-    if not (folder / CHECKPOINT).is_file():
+    if not checkpoints.present(folder):
         return "no epoch has ended: there is no checkpoint to go on from"
     return f"to go on: python -m rdm_solo.train {shlex.quote(f'resume={folder}')}"
 
