@@ -200,4 +200,5 @@ def log1p(sigma: Tensor) -> Tensor:
 @register("log1p_sq")
 def log1p_sq(sigma: Tensor) -> Tensor:
     """g(sigma) = log(1 + sigma^2)."""
-    return sigma.square().log1p()
+    # Beyond 1e9 the 1 is rounded away, and the square may leave the range.
+    return torch.where(sigma < 1e9, sigma.square().log1p(), 2 * sigma.log())

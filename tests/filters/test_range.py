@@ -270,3 +270,11 @@ def test_no_gradient_reaches_what_a_gain_was_computed_from():
     leaf = SPECTRUM.clone().requires_grad_()
     SpectralFilter("online", lambda sigma: sigma * weight)(leaf).sum().backward()
     assert weight.grad is None
+
+
+def test_the_log_of_a_square_that_leaves_the_range():
+    sigma = torch.tensor([1e-3, 1.0, 9.99e8, 1e9, 1e10, 1e200], dtype=torch.float64)
+    want = [2 * math.log(value) for value in sigma[2:].tolist()]
+    found = get("log1p_sq")(sigma)
+    assert found[:2].tolist() == pytest.approx([math.log1p(1e-6), math.log(2)], rel=1e-15)
+    assert found[2:].tolist() == pytest.approx(want, rel=1e-15)
