@@ -24,14 +24,19 @@ def export(cfg: DictConfig) -> Path:
     import torch
     from safetensors.torch import save
 
+    from rdm_solo.data.images import SIDES
+    from rdm_solo.messages import check_whole
     from rdm_solo.methods import descriptions, weight_files
-    from rdm_solo.runs import checkpoints, metrics_file, saved_config
+    from rdm_solo.runs import checkpoints, metrics_file, reading
+    from rdm_solo.runs.folder import checked_config
 
     if cfg.run is None:
         raise ValueError("give run=RUN_FOLDER; --help says more.")
     weights, spec = checkpoints.of_run(cfg.run, cfg.checkpoint)
-    config = saved_config.run_config(Path(cfg.run))
-    backbone = weight_files.load(weights, spec, config.dataset.image_size)
+    config = checked_config(Path(cfg.run))
+    with reading.named(Path(cfg.run)):
+        image_size = check_whole("dataset.image_size", config.dataset.get("image_size"), *SIDES)
+        backbone = weight_files.load(weights, spec, image_size)
     about = {
         "format": metrics_file.NUMBER,
         "backbone": asdict(spec),
@@ -44,7 +49,7 @@ def export(cfg: DictConfig) -> Path:
         "torchvision": torchvision_lines(backbone, spec),
     }
     state = {name: value.contiguous() for name, value in backbone.state_dict().items()}
-    folder = Path(cfg.out or Path(cfg.run) / EXPORT)
+    folder = Path(cfg.out) if cfg.out else reading.inside(Path(cfg.run), EXPORT)
     cli.make_folder(folder)
     # safetensors' metadata are strings.
     header = {"format": "pt", "rdm_solo": json.dumps(about)}

@@ -27,7 +27,10 @@ def choose_device(name: str) -> torch.device:
 
 def evaluation_views(cfg: DictConfig) -> Views:
     """One view: crop, resize, flip; nothing else."""
-    own = instantiate(cfg.dataset.views).pipelines[0]
+    views = instantiate(cfg.dataset.views)
+    if not isinstance(views, Views):
+        raise ValueError(f"dataset.views must be rdm_solo.data.Views, got {views!r:.80}")
+    own = views.pipelines[0]
     crop_scale, flip = cfg.augmentation.crop_scale, cfg.augmentation.flip
     if crop_scale is None:
         crop_scale = own.crop_scale if own.crop_scale[0] > 0.5 else (0.08, 1.0)

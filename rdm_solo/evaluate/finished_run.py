@@ -6,24 +6,26 @@ momentum encoder into ``eval()``, a spectral filter works on the batch alone, an
 lag behind a model that moved. Batches are those of all the run's processes together.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from rdm_solo import methods
 from rdm_solo.cli.third_party import silence_notices
 from rdm_solo.data.loaders import Loader, loader
 from rdm_solo.evaluate.features import choose_device
-from rdm_solo.runs import checkpoints
+from rdm_solo.methods import weight_files
+from rdm_solo.runs import checkpoints, reading, saved_config
 from rdm_solo.runs.files import CHECKPOINT
 from rdm_solo.runs.folder import Run, diverged_in
 from rdm_solo.train import derived_values
+from rdm_solo.train.datamodule import check_parts
 from rdm_solo.train.training import instantiate
 
 
@@ -61,6 +63,13 @@ class FinishedRun:
                     return
 
 
+# What of a run's config makes its model and its views.
+PARTS = (
+    *("method", "filter", "p", "dataset", "backbone", "optimizer", "scheduler", "trainer", "knn"),
+    *("batch_size", "seed", "max_epochs"),
+)
+
+
 def checkpoint_of(folder: Path) -> Path:
     """The run's last checkpoint; ValueError where it has none."""
     found = checkpoints.present(folder)
@@ -71,41 +80,50 @@ def checkpoint_of(folder: Path) -> Path:
     return found[0]
 
 
-def load(run: Run, device: str = "cpu") -> FinishedRun:
-    """The run's model and views on that device; ValueError, in one sentence, where that fails."""
+def load(run: Run, device: str = "cpu", typed: Mapping[str, Any] | None = None) -> FinishedRun:
+    """The run's model and views on that device; ValueError, in one sentence, where that fails.
+
+    ``typed`` are options that the user gave, such as a ``filter.function`` of their own.
+    """
     # Takes seconds to import, and a page without this figure does without solo-learn.
     from rdm_solo.methods import solo_learn
 
     home = choose_device(device)
     path, saved = checkpoints.latest(run.folder)
-    dataset = instantiate(run.config.dataset.source)
-    views = instantiate(run.config.dataset.views)
-    cfg = run.config.copy()  # as training had it, on this machine's one process
-    cfg.trainer.devices = cfg.trainer.num_nodes = 1
-    cfg.batch_size = min(cfg.batch_size, len(dataset.train))
-    full: DictConfig
-    full, _ = derived_values.derive(cfg, dataset, views.num_large_crops, views.num_small_crops)
-    silence_notices()
-    with torch.random.fork_rng():
-        model = methods.build(full)
-    state, epoch = saved["state_dict"], int(saved["epoch"])
-    queue = state.pop("queue", None)
-    try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        first = "".join(str(error).splitlines()[1:2]).strip()
-        raise ValueError(f"{path} does not fit the model of the run's config: {first}") from error
-    if queue is not None and epoch < full.method.kwargs.epoch_queue_starts:
-        queue = None  # filled, but not in use yet
-    for spectral in getattr(model, "filters", ()):
-        spectral.set_epoch(epoch)
+    with reading.named(run.folder):
+        given = saved_config.with_references(run.folder)
+        for key, value in (typed or {}).items():
+            OmegaConf.update(given, key, value, force_add=True)
+        cfg = saved_config.to_build(given, run.folder, PARTS, typed or {})
+        dataset, views = instantiate(cfg.dataset.source), instantiate(cfg.dataset.views)
+        check_parts(dataset, views)
+        # As training had it, on this machine's one process.
+        cfg.trainer.devices = cfg.trainer.num_nodes = 1
+        cfg.batch_size = min(cfg.batch_size, len(dataset.train))
+        full: DictConfig
+        full, _ = derived_values.derive(cfg, dataset, views.num_large_crops, views.num_small_crops)
+        silence_notices()
+        with torch.random.fork_rng(), weight_files.no_larger_than(saved["state_dict"], path):
+            model = methods.build(full)
+        state, epoch = saved["state_dict"], int(saved["epoch"])
+        queue = state.pop("queue", None)
+        try:
+            model.load_state_dict(state)
+        except RuntimeError as error:
+            first = "".join(str(error).splitlines()[1:2]).strip()
+            raise ValueError(
+                f"{path} does not fit the model of the run's config: {first}"
+            ) from error
+        if queue is not None and epoch < full.method.kwargs.epoch_queue_starts:
+            queue = None  # filled, but not in use yet
+        for spectral in getattr(model, "filters", ()):
+            spectral.set_epoch(epoch)
     model.to(home).train().requires_grad_(False)
 
-    wanted = run.summary.get("derived", {}).get("filter_batch", full.batch_size)
     batches = loader(
         dataset,
         "train",
-        min(int(wanted), len(dataset.train)),
+        min(run.filter_batch or full.batch_size, len(dataset.train)),
         views=views,
         seed=full.seed,
         device=home,

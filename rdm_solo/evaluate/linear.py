@@ -1,5 +1,6 @@
 """Linear evaluation: ``python -m rdm_solo.linear run=RUN_FOLDER``."""
 
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from rdm_solo import cli
-from rdm_solo.messages import check_choice, check_whole
+from rdm_solo.messages import check_choice, check_switch, check_whole
 
 if TYPE_CHECKING:  # torch takes seconds, and --help needs none
     from torch import Tensor
@@ -21,10 +22,12 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     import torch
     from hydra.utils import instantiate
 
+    from rdm_solo.data.images import SIDES
     from rdm_solo.data.loaders import loader
     from rdm_solo.evaluate import features, linear_config, linear_results
     from rdm_solo.evaluate.probe import fit, fit_linear
     from rdm_solo.methods import weight_files
+    from rdm_solo.runs import reading
     from rdm_solo.runs.files import CannotWrite
     from rdm_solo.train import closing
 
@@ -32,7 +35,11 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     if cached:
         _refuse_augmentation(cfg)
     check_whole("seed", cfg.seed)
-    cfg = linear_config.with_dataset(cfg)
+    online = check_switch("online", cfg.online)
+    # Errors of what a run's folder says name it.
+    of_the_run = partial(reading.named, Path(cfg.run)) if cfg.run else contextlib.nullcontext
+    with of_the_run():
+        cfg = linear_config.with_dataset(cfg)
     protocol = linear_config.choose_protocol(cfg)
     device = features.choose_device(cfg.device)
     weights, spec = linear_config.find_weights(cfg)
@@ -41,9 +48,12 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     # Made now: a long evaluation must not end on a folder that is refused.
     out = Path(cfg.out or cfg.run or f"{cfg.checkpoint}_linear")
     cli.make_folder(out)
-    backbone = weight_files.load(weights, spec, cfg.dataset.image_size).to(device)
-    dataset = instantiate(cfg.dataset.source)
-    linear_config.check_labels(dataset)
+    with of_the_run():
+        image_size = check_whole("dataset.image_size", cfg.dataset.get("image_size"), *SIDES)
+        backbone = weight_files.load(weights, spec, image_size).to(device)
+        dataset = instantiate(cfg.dataset.source)
+        linear_config.check_labels(dataset)
+        views = features.evaluation_views(cfg)
 
     started = time.perf_counter()
     channels = features.channels(backbone)
@@ -57,7 +67,6 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         read["train"] = len(train[1])
         _, curve = fit_linear(*train, *val, dataset.num_classes, protocol, cfg.seed)
     else:
-        views = features.evaluation_views(cfg)
         drawn = views.pipelines[0]
         augmentation = {"crop_scale": list(drawn.crop_scale), "flip": drawn.flip}
         augmented = load("train", protocol.batch_size, views=views, drop_last=False)
@@ -95,7 +104,8 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     try:
         alike = linear_results.write(out, record, curve)
         if cfg.run is not None:
-            linear_results.record_in_run(Path(cfg.run), record, alike, weights.step or 0)
+            run = Path(cfg.run)
+            linear_results.record_in_run(run, record, alike, weights.step or 0, online)
     except CannotWrite as error:
         raise ValueError(f"{error}; the accuracies above are not kept.") from error
     linear_results.conclude(record, alike, out)

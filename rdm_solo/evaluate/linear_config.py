@@ -31,14 +31,16 @@ def with_dataset(cfg: DictConfig) -> DictConfig:
             "give run=RUN_FOLDER, or checkpoint=FILE with dataset=NAME: a checkpoint "
             "does not record its data set; --help says more."
         )
-    own = OmegaConf.create({"dataset": saved_config.run_config(Path(cfg.run)).dataset})
+    folder = Path(cfg.run)
+    own = saved_config.with_references(folder)
     known = dict(dotted(OmegaConf.to_container(own)))
-    for key, value in _leaves(changes, "dataset"):
+    typed = dict(_leaves(changes, "dataset"))
+    for key, value in typed.items():
         if key not in known:
             raise ValueError(f"there is no option {key!r} of this run{nearest(key, known)}")
         OmegaConf.update(own, key, value)
     with open_dict(cfg):
-        cfg.dataset = own.dataset
+        cfg.dataset = saved_config.to_build(own, folder, ["dataset"], typed).dataset
     return cfg
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rdm_solo import loggers
-from rdm_solo.runs.files import LINEAR, LINEAR_TABLE, SUMMARY, read_json, write_whole
+from rdm_solo.runs import reading
+from rdm_solo.runs.files import LINEAR, LINEAR_TABLE, SUMMARY, write_whole
 
 if TYPE_CHECKING:
     from rdm_solo.evaluate.probe import EpochRow
@@ -31,29 +32,61 @@ def write(folder: Path, record: Record, curve: "list[EpochRow]") -> list[Record]
     One of the same settings and seed is replaced. Returns the entries of the same settings.
     """
     variant, _ = VARIANTS[record["features"]]
-    closing = folder / LINEAR
-    known = read_json(closing)
+    known, rows = earlier(folder)
     entries = known.get(variant, [])
-    if isinstance(entries, dict):  # a file of one entry, as it was written once
-        entries = [entries]
     alike = [i for i, entry in enumerate(entries) if _settings(entry) == _settings(record)]
     at = next((i for i in alike if entries[i]["seed"] == record["seed"]), len(entries))
     entries[at : at + 1] = [record]
-    write_whole(closing, json.dumps({**known, variant: entries}, indent=2) + "\n")
-    _write_table(folder / LINEAR_TABLE, record, str(at), curve)
+    write_whole(folder / LINEAR, json.dumps({**known, variant: entries}, indent=2) + "\n")
+    _write_table(folder / LINEAR_TABLE, rows, record, str(at), curve)
     return [entries[i] for i in sorted({*alike, at})]
 
 
-def _write_table(path: Path, record: Record, entry: str, curve: "list[EpochRow]") -> None:
-    """The epochs of all evaluations, those of this entry anew."""
+def earlier(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The evaluations that the folder has, and their epochs; ValueError where a file is broken."""
+    known: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
-    if path.is_file():
-        with open(path, newline="") as file:
-            rows = list(csv.DictReader(file))
-    # Evaluations by earlier versions, whose epochs begin with 0.
-    old = {(row["features"], row["entry"]) for row in rows if row["epoch"] == "0"}
-    for row in rows:
-        row["epoch"] = int(row["epoch"]) + ((row["features"], row["entry"]) in old)
+    if (folder / LINEAR).exists() or (folder / LINEAR).is_symlink():
+        known = reading.read_object(folder, LINEAR)
+    for variant, _ in VARIANTS.values():
+        entries = known.get(variant, [])
+        entries = [entries] if isinstance(entries, dict) else entries  # as it was written once
+        whole = isinstance(entries, list) and all(map(_is_record, entries))
+        if not whole:
+            raise reading.Unreadable(folder / LINEAR, f"its {variant} are no linear evaluations")
+        if variant in known:
+            known[variant] = entries
+    path = folder / LINEAR_TABLE
+    if path.exists() or path.is_symlink():
+        try:
+            text = reading.read_text(folder, LINEAR_TABLE, reading.MOST_TABLE)
+            rows = list(csv.DictReader(io.StringIO(text)))
+            # Evaluations by earlier versions, whose epochs begin with 0.
+            old = {(row["features"], row["entry"]) for row in rows if row["epoch"] == "0"}
+            for row in rows:
+                row["epoch"] = int(row["epoch"]) + ((row["features"], row["entry"]) in old)
+                if not row.keys() <= set(COLUMNS):
+                    raise ValueError("it has other columns")
+        except (ValueError, KeyError, TypeError, csv.Error) as error:
+            if isinstance(error, reading.Unreadable):
+                raise
+            raise reading.Unreadable(path, f"it is no table of evaluations ({error})") from error
+    return known, rows
+
+
+def _is_record(entry: Any) -> bool:
+    numbers = [entry.get(name) for name in ("top1", "top5")] if isinstance(entry, dict) else [""]
+    return "seed" in entry and all(isinstance(n, (int, float)) for n in numbers)
+
+
+def _write_table(
+    path: Path,
+    rows: list[dict[str, Any]],
+    record: Record,
+    entry: str,
+    curve: "list[EpochRow]",
+) -> None:
+    """The epochs of all evaluations, those of this entry anew."""
     own = {"features": record["features"], "entry": entry}
     rows = [row for row in rows if not own.items() <= row.items()]
     rows += [{**own, "seed": record["seed"], **row._asdict()} for row in curve]
@@ -76,20 +109,23 @@ def _moments(alike: list[Record], name: str) -> dict[str, float]:
     return {"mean": statistics.mean(values), "sd": statistics.stdev(values)}
 
 
-def record_in_run(folder: Path, record: Record, alike: list[Record], step: int) -> None:
+def record_in_run(
+    folder: Path, record: Record, alike: list[Record], step: int, online: bool
+) -> None:
     """Put the accuracies into the run's ``summary.json`` and its loggers."""
     variant, prefix = VARIANTS[record["features"]]
     accuracies = {name: record[name] for name in ("top1", "top5")}
     path = folder / SUMMARY
-    if path.is_file():
-        summary = read_json(path)
+    if path.exists() or path.is_symlink():
+        summary = reading.read_object(folder, SUMMARY)
         entry: Record = {**accuracies, "seed": record["seed"]}
         if len(alike) > 1:
             entry["seeds"] = {"n": len(alike), **{n: _moments(alike, n) for n in accuracies}}
-        summary.setdefault("linear", {})[variant] = entry
+        others = summary.get("linear")
+        summary["linear"] = {**(others if isinstance(others, dict) else {}), variant: entry}
         write_whole(path, json.dumps(summary, indent=2) + "\n")
     scalars = {f"{prefix}{name}": value for name, value in accuracies.items()}
-    if reached := loggers.append(folder, scalars, step):
+    if reached := loggers.append(folder, scalars, step, online):
         log.info(f"{', '.join(scalars)} went to {' and '.join(reached)}")
 
 

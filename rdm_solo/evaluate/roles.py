@@ -26,8 +26,9 @@ effective rank above the online branch's (Theorem 3).
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -40,8 +41,13 @@ from rdm_solo.plots.roles import draw
 from rdm_solo.runs import roles_file
 from rdm_solo.runs.roles_file import Roles
 
+# How words of the command line begin that are options, and no folders.
+TYPED = ("dataset.", "filter.function=")
 
-def measure(folder: Path, rows: int = 4096, device: str = "cpu") -> Roles:
+
+def measure(
+    folder: Path, rows: int = 4096, device: str = "cpu", typed: Mapping[str, Any] | None = None
+) -> Roles:
     """The curves of the run in that folder, from ``roles.json`` where that is of its checkpoint.
 
     ``rows`` view rows go through the model, rounded up to whole batches of the run's size. Take
@@ -66,7 +72,7 @@ def measure(folder: Path, rows: int = 4096, device: str = "cpu") -> Roles:
     known = roles_file.read(folder, key)
     if known is not None:
         return known
-    finished = finished_run.load(run, device)
+    finished = finished_run.load(run, device, typed)
     with torch.no_grad():
         curves = MEASURES[run.described.asymmetry](finished, rows)
     found = Roles(
@@ -104,7 +110,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         "python -m rdm_solo.roles",
         description="The role of asymmetric designs (the paper's Figure 5), from checkpoints.",
     )
-    parser.add_argument("folders", nargs="+", type=Path, help="folders of runs or of sweeps")
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        metavar="FOLDER",
+        help="folders of runs or of sweeps; dataset.KEY=VALUE and filter.function=NAME change what "
+        "their configs say, and name functions of your own, which no folder may by itself",
+    )
     parser.add_argument(
         "--rows", type=int, default=4096, help="views that go through each model (default: 4096)"
     )
@@ -120,9 +132,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     found = []
     with cli.sentences():
         check_choice("the ending of --out", given.out.suffix, (".png", ".pdf", ".svg"))
-        for run in runs.find(given.folders):
+        typed = dict(word.split("=", 1) for word in given.folders if word.startswith(TYPED))
+        folders = [Path(word) for word in given.folders if not word.startswith(TYPED)]
+        for run in runs.find(folders):
             try:
-                found.append(measure(run.folder, given.rows, given.device))
+                found.append(measure(run.folder, given.rows, given.device, typed))
                 print(table(found[-1]))
                 if run.diverged:
                     print(f"the run diverged in epoch {run.diverged}, after this checkpoint")

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rdm_solo.loggers.run_logger import RunInfo, RunLogger
-from rdm_solo.runs.files import LOGGERS, read_json, write_whole
+from rdm_solo.runs import reading
+from rdm_solo.runs.files import LOGGERS, write_whole
 
 __all__ = ["KINDS", "RunInfo", "RunLogger", "append", "check_packages", "close_all", "open_all"]
 
@@ -61,9 +62,12 @@ def close_all(loggers: Iterable[Any], failed: bool = False) -> None:
             log.warning(f"warning: {type(logger).__name__} could not be closed: {error}")
 
 
-def append(folder: Path, scalars: Mapping[str, float], step: int) -> list[str]:
+def append(
+    folder: Path, scalars: Mapping[str, float], step: int, online: bool = False
+) -> list[str]:
     """Add scalars to every logger of a finished run; the names of those that took them.
 
+    A folder may come from a stranger, so they are written into it, and sent only with ``online``.
     ``step`` is the optimiser step that they belong to. Where a logger fails (not installed, a full
     disk), a warning names it and the others go on.
     """
@@ -71,10 +75,11 @@ def append(folder: Path, scalars: Mapping[str, float], step: int) -> list[str]:
 
     took, records = [], _read_records(folder)
     for name in sorted(KINDS.keys() & records.keys()):
-        record = records[name]
-        record["appended"] = {**record.get("appended", {}), **scalars}
         try:
-            hydra.utils.get_class(KINDS[name]).append(folder, record, scalars, step)
+            record = records[name]
+            record["appended"] = {**record.get("appended", {}), **scalars}
+            sent = record if online else {**record, "offline": True}
+            hydra.utils.get_class(KINDS[name]).append(folder, sent, scalars, step)
         except Exception as error:  # whatever a service or its client raises
             log.warning(f"warning: {', '.join(scalars)} did not reach {name}: {error}")
         else:
@@ -85,7 +90,10 @@ def append(folder: Path, scalars: Mapping[str, float], step: int) -> list[str]:
 
 
 def _read_records(folder: Path) -> dict[str, Any]:
-    return read_json(folder / LOGGERS)
+    try:
+        return reading.read_object(folder, LOGGERS)
+    except FileNotFoundError:
+        return {}
 
 
 def _write_records(folder: Path, records: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from rdm_solo.lightning import pl
 from rdm_solo.loggers import charts
 from rdm_solo.loggers.run_logger import RunInfo, RunLogger
+from rdm_solo.runs import reading
 
 FOLDER = "tensorboard"
 # Hyperparameters and how the run ended are in files of their own. TensorBoard shows the first of
@@ -30,11 +31,12 @@ class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc
         """
         from torch.utils.tensorboard.summary import hparams
 
-        folder = run.folder / FOLDER
+        folder = reading.inside(run.folder, FOLDER)
         folder.mkdir(parents=True, exist_ok=True)
         if run.goes_on_from not in (None, run.folder):
             for path in (run.goes_on_from / FOLDER).glob("events.out.tfevents.*"):
-                shutil.copy(path, folder)
+                name = path.relative_to(run.goes_on_from)
+                shutil.copy(reading.regular(run.goes_on_from, name), folder)
         for path in folder.glob(f"*{SUFFIX}"):
             path.unlink()
         made = cls(
@@ -84,6 +86,6 @@ class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc
         """Scalars in a further event file; TensorBoard reads all files of a folder as one run."""
         from torch.utils.tensorboard import SummaryWriter
 
-        with SummaryWriter(str(folder / record["folder"])) as writer:
+        with SummaryWriter(str(reading.inside(folder, FOLDER))) as writer:
             for name, value in scalars.items():
                 writer.add_scalar(name, value, step)

@@ -4,8 +4,8 @@ All data are in ``RUN_FOLDER/wandb``, whether they are sent or not. A run that g
 the id, by which ``wandb sync`` joins its parts to one page, in the order of time.
 """
 
-import json
 import logging
+import re
 import secrets
 import shlex
 from collections.abc import Mapping
@@ -17,6 +17,8 @@ import numpy as np
 from rdm_solo.lightning import pl
 from rdm_solo.loggers import charts, server
 from rdm_solo.loggers.run_logger import RunInfo, RunLogger
+from rdm_solo.messages import finite
+from rdm_solo.runs import reading
 from rdm_solo.runs.files import SUMMARY
 
 log = logging.getLogger("rdm_solo")
@@ -53,11 +55,11 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
         sweep = [f"sweep:{run.sweep}"[:64]] if run.sweep else []
         record = {
             **options,
-            "id": earlier.get("id") or secrets.token_hex(4),
+            "id": _own_id(earlier) or secrets.token_hex(4),
             "name": options["name"] or run.name,
             "group": options["group"] or run.group,
             "tags": [*options["tags"], *sweep],
-            "earlier": [*earlier.get("earlier", []), *resumed],
+            "earlier": resumed,
         }
         made = cls(run.folder, record)
         made.log_hyperparams({**run.config, "derived": dict(run.hyperparameters)})
@@ -121,15 +123,31 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
     def append(
         cls, folder: Path, record: Mapping[str, Any], scalars: Mapping[str, float], step: int
     ) -> None:
-        """Scalars in the history and the summary of a run that has ended."""
-        made = cls(folder, dict(record))
+        """Scalars in the history and the summary of a run that has ended.
+
+        Of the record only what names the run at the server is taken, and no other folder.
+        """
+        named = {name: record.get(name) for name in ("project", "entity", "name", "group")}
+        if not _own_id(record) or any(not isinstance(v, (str, type(None))) for v in named.values()):
+            raise ValueError("loggers.json does not say which run it is")
+        reading.inside(folder, "wandb")
+        tags = [tag for tag in record.get("tags") or [] if isinstance(tag, str)]
+        timeout = finite(record.get("finish_timeout"))
+        limits = {"offline": record.get("offline") is not False, "finish_timeout": timeout or 60.0}
+        made = cls(folder, {**named, **limits, "id": record["id"], "tags": tags, "earlier": []})
         made.log_metrics(scalars, step)
         # ``wandb sync`` replaces the summary of a run by that of its last part.
         path = folder / SUMMARY
-        last = json.loads(path.read_text())["last"] if path.is_file() else {}
-        final = {name: value for name, value in last.items() if value is not None}
+        last = reading.read_object(folder, SUMMARY).get("last") if path.is_file() else {}
+        final = {name: value for name, value in (last or {}).items() if value is not None}
         made.experiment.summary.update({**final, **record["appended"]})
         made.close(failed=False)
+
+
+def _own_id(record: Mapping[str, Any]) -> str | None:
+    """The id in a record, if it is one."""
+    found = record.get("id")
+    return found if isinstance(found, str) and re.fullmatch(r"\w[\w-]{0,63}", found) else None
 
 
 def _sync_command(parts: list[Path]) -> str:

@@ -50,6 +50,8 @@ def _compare_checksums(path: Path) -> None:
     if not zipfile.is_zipfile(path):
         return  # torch's format of before 2020 has none; anything else torch refuses
     with zipfile.ZipFile(path) as file:
+        if any(record.compress_type != zipfile.ZIP_STORED for record in file.infolist()):
+            raise ValueError("it is compressed, which torch's files are not")
         broken = file.testzip()
     if broken is not None:
         raise ValueError(f"bytes of it have changed since it was written (in {broken})")

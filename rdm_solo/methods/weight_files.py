@@ -3,9 +3,10 @@
 Nothing in a file is executed (:mod:`rdm_solo.methods.torch_files`).
 """
 
+import contextlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ from rdm_solo.methods import torch_files
 from rdm_solo.methods.torch_files import some
 
 log = logging.getLogger("rdm_solo")
+
+# Arguments of backbones that fetch or read files.
+FETCHING = ("pretrained", "checkpoint_path", "cache_dir", "weights")
+SPARE = 2**26  # values that a model may have beyond those of its file
 
 # Classifiers behind a backbone; a backbone has none.
 HEADS = ("fc.", "head.", "classifier.")
@@ -58,7 +63,8 @@ def load(weights: Weights, spec: Spec, image_size: int = 224) -> nn.Module:
 
     ValueError, naming what does not fit, where it is not the one whose weights these are.
     """
-    backbone = build(spec, image_size)
+    with no_larger_than(weights.state, weights.path):
+        backbone = build(spec, image_size)
     own, given = backbone.state_dict(), weights.state
     faults = {
         "lacks": [n for n in own if n not in given and not n.endswith("num_batches_tracked")],
@@ -146,13 +152,13 @@ def read(path: str | Path, saved: Any = None) -> Weights:
         saved, about = _read_safetensors(path)
     else:
         beside = path.with_suffix(".json")
-        about = json.loads(beside.read_text()) if beside.is_file() else {}
+        about = _said(beside, beside.read_bytes()) if beside.is_file() else {}
         saved = saved or torch_files.read(path, other_objects=True)
     state, certain = _backbone_of(_state_dict(saved, path))
     check_finite(state, path)
     spec = guess(state)
     if isinstance(about.get("backbone"), dict):
-        spec, certain = Spec(**about["backbone"]), True
+        spec, certain = _spec(path, about["backbone"]), True
     epoch, step = (saved.get(name, about.get(name)) for name in ("epoch", "global_step"))
     epoch = epoch if isinstance(epoch, int) else None
     if epoch is not None and ("epoch" in saved or "format" not in about):
@@ -225,4 +231,45 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             saved = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{path} is no intact safetensors file: {error}") from error
-    return saved, json.loads(about.get("rdm_solo", "{}"))
+    return saved, _said(path, about.get("rdm_solo", "{}"))
+
+
+def _said(path: Path, text: str | bytes) -> dict[str, Any]:
+    """What a file says about weights."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} does not say in JSON what the weights are ({error})") from error
+    return found if isinstance(found, dict) else {}
+
+
+def _spec(path: Path, said: Mapping[str, Any]) -> Spec:
+    """The backbone that a file names; its arguments are numbers, which fetch and read nothing."""
+    name, stem, kwargs = (said.get(key) for key in ("name", "stem", "kwargs"))
+    plain = isinstance(kwargs, dict) and not any(
+        key.startswith(FETCHING) or not isinstance(value, (bool, int, float, type(None)))
+        for key, value in kwargs.items()
+    )
+    if not isinstance(name, str) or not isinstance(stem, str) or not plain:
+        raise ValueError(f"{path} names a backbone that is not taken from a file: {said!r:.200}")
+    return Spec(name, stem, kwargs)
+
+
+@contextlib.contextmanager
+def no_larger_than(state: Mapping[str, Any], path: Path) -> Iterator[None]:
+    """Refuse a model of many times the weights of a file, before it fills the memory."""
+    tensors = [value for value in state.values() if isinstance(value, Tensor)]
+    known = sum(x.untyped_storage().nbytes() // x.element_size() for x in tensors)
+    count = 0
+
+    def add(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        nonlocal count
+        count += 0 if parameter is None else parameter.numel()
+        if count > 4 * known + SPARE:
+            raise ValueError(f"{path} holds {known:,} weights, and its model would have far more")
+
+    handle = nn.modules.module.register_module_parameter_registration_hook(add)
+    try:
+        yield
+    finally:
+        handle.remove()

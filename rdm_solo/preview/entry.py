@@ -14,4 +14,4 @@ def _job(cfg: DictConfig) -> None:
 
 def main() -> None:
     """The command."""
-    cli.command(_job, "preview")
+    cli.command(_job, "preview", open_sections=["filter"])

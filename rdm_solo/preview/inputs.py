@@ -85,8 +85,9 @@ def singular_values(cfg: DictConfig, run: Run | None) -> Tensor:
 
 def _batch(run: Run) -> int:
     """The rows that the run's filter works on: those of all processes together."""
-    derived = run.config.get("derived", run.summary.get("derived", {}))
-    return int(derived.get("filter_batch", run.config.batch_size))
+    if not run.filter_batch:
+        raise ValueError(f"{run.folder} does not say its batch_size; leave run= out.")
+    return run.filter_batch
 
 
 def _first(run: Run, name: str) -> Tensor:

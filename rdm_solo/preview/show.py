@@ -4,6 +4,7 @@ It says what kind of filter it is, draws it, and iterates Theorem 4 with it; wit
 from that run's spectrum, and beside what the run measured.
 """
 
+import contextlib
 import logging
 from collections import defaultdict
 from pathlib import Path
@@ -17,7 +18,8 @@ from rdm_solo.plots import style
 from rdm_solo.plots.preview import draw_filter, draw_prediction
 from rdm_solo.preview import inputs
 from rdm_solo.report import verdicts
-from rdm_solo.runs import prediction
+from rdm_solo.runs import known_parts, prediction, reading
+from rdm_solo.runs.files import FIGURES
 
 log = logging.getLogger("rdm_solo")
 
@@ -31,26 +33,38 @@ def preview(cfg: DictConfig) -> None:
     check_number("omega", cfg.omega, 0, 1)
     check_choice("spectrum", cfg.spectrum, inputs.SPECTRA)
     run = None if cfg.run is None else runs.load(Path(cfg.run))
-    own = cfg.get("filter") is None
+    typed = cfg.get("filter") or OmegaConf.create()
+    own = "name" not in typed  # filter.function=... alone replaces the run's function
     if own and cfg.p is not None:
         raise ValueError(f"p={cfg.p} belongs to a filter: add filter=target_pow, say.")
     if own and run is None:
         raise ValueError("give filter=..., run=RUN_FOLDER, or both; --help says more.")
-    chosen, p = (run.config.filter, run.config.get("p")) if own and run else (cfg.filter, cfg.p)
-    function = chosen.get("function") is not None or chosen.name == "identity"
+    chosen, p, left_out = typed, cfg.p, False
+    if run is not None and own:
+        chosen, p = run.config.filter.copy(), run.config.get("p")
+        chosen.update(typed)
+        left_out = "function" not in typed and not known_parts.is_filter(chosen.get("function"))
+    function = not left_out and (chosen.get("function") is not None or chosen.name == "identity")
     if not own and not function:
         raise ValueError(f"filter={chosen.name} {_why_not(chosen.name)}")
-    folder = Path(cfg.out or (Path(cfg.run) / "figures" if run else "preview"))
+    inner = reading.inside(run.folder, FIGURES) if run and not cfg.out else Path("preview")
+    folder = Path(cfg.out or inner)
     cli.make_folder(folder)
     written = []
-    if function:
-        written += _show_filter(cfg, run, chosen, p, folder)
-    elif run is not None:
-        log.info(without_filter(run))
-    if run is not None and own:
-        found = prediction.predict(run)
-        log.info(found.note)
-        written += style.save(draw_prediction(found), folder, "prediction")
+    with reading.named(run.folder) if run is not None else contextlib.nullcontext():
+        if function:
+            written += _show_filter(cfg, run, chosen, p, folder)
+        elif left_out and run is not None:
+            log.info(
+                f"the filter is left out: {run.folder} names filter.function={chosen.function}, "
+                "which is not in this package and is not run. If you trust it, type it again."
+            )
+        elif run is not None:
+            log.info(without_filter(run))
+        if run is not None and own:
+            found = prediction.predict(run)
+            log.info(found.note)
+            written += style.save(draw_prediction(found), folder, "prediction")
     log.info(f"{', '.join(path.name for path in written)} in {folder}")
 
 

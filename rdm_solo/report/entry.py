@@ -11,6 +11,7 @@ from rdm_solo import cli, runs
 from rdm_solo.report import figures, verdicts
 from rdm_solo.report.page import page
 from rdm_solo.report.typesetting import relative, verbatim
+from rdm_solo.runs import reading
 from rdm_solo.runs.columns import ACCURACY, charts
 from rdm_solo.runs.files import write_whole
 from rdm_solo.runs.groups import (
@@ -36,7 +37,7 @@ def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = Tr
     found, broken = runs.survey(paths)
     if not found:
         raise ValueError(next(iter(broken.values())))
-    folder = out or (paths[0] / "report" if len(paths) == 1 else Path("report"))
+    folder = out or (reading.inside(paths[0], "report") if len(paths) == 1 else Path("report"))
     cli.make_folder(folder, "--out FOLDER")
     begun = [run for run in found if run.epochs or run.diverged]  # for some in the first epoch
     grouped = [group for group in groups(begun) if counted_runs(group)[0].epochs] if begun else []

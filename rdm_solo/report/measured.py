@@ -1,11 +1,10 @@
 """Numbers of a setting's runs: first and last values, linear accuracies."""
 
-import json
 from collections.abc import Sequence
 
 import numpy as np
 
-from rdm_solo.runs import columns
+from rdm_solo.runs import columns, reading
 from rdm_solo.runs.files import LINEAR
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import latest, latest_in_words, spread
@@ -46,7 +45,7 @@ def linear(run: Run) -> tuple[str, dict[str, float]]:
     The paper's protocol comes before cached features, the latest settings before older ones.
     """
     try:
-        found = json.loads((run.folder / LINEAR).read_text())
+        found = reading.read_object(run.folder, LINEAR)
         for kind in ("protocol", "cached"):
             entries = found.get(kind) or []
             entries = [entries] if isinstance(entries, dict) else entries

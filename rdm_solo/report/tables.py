@@ -13,6 +13,7 @@ from rdm_solo.messages import finite
 from rdm_solo.report.measured import cells
 from rdm_solo.report.typesetting import relative
 from rdm_solo.report.verdicts import verdicts
+from rdm_solo.runs import reading
 from rdm_solo.runs.columns import COLUMNS, Column, compared
 from rdm_solo.runs.files import OVERRIDES
 from rdm_solo.runs.folder import Run
@@ -82,7 +83,7 @@ def commands(group: Group) -> list[str]:
     found: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for run in group.runs:
         try:
-            overrides = OmegaConf.to_container(OmegaConf.load(run.folder / OVERRIDES))
+            overrides = reading.read_yaml(run.folder, OVERRIDES)
         except Exception:  # none kept, or not readable: the command is not known
             continue
         if isinstance(overrides, list):  # an empty file is a mapping

@@ -12,21 +12,27 @@ from omegaconf import OmegaConf
 
 from rdm_solo.methods import torch_files, weight_files
 from rdm_solo.methods.weight_files import Spec, Weights
+from rdm_solo.runs import reading
 from rdm_solo.runs.files import BEST, CHECKPOINT, PREVIOUS, CannotWrite, write_whole
 from rdm_solo.runs.folder import diverged_in
-from rdm_solo.runs.saved_config import run_config
+from rdm_solo.runs.saved_config import source, to_build, with_references
 
 log = logging.getLogger("rdm_solo")
 
+MOST_EPOCHS = 10**7  # that a checkpoint may name
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def of_run(run: str | Path, checkpoint: str | Path | None = None) -> tuple[Weights, Spec]:
     """A run's last weights, or those of another of its checkpoints, and its backbone."""
-    backbone = run_config(Path(run)).backbone
-    kwargs: Any = OmegaConf.to_container(backbone.kwargs)
-    kwargs = {name: value for name, value in kwargs.items() if value is not None}
-    spec = Spec(backbone.name, backbone.stem, kwargs)
+    folder = Path(run)
+    config: Any = OmegaConf.to_container(to_build(with_references(folder), folder, ["backbone"]))
+    backbone = config.get("backbone")
+    backbone = backbone if isinstance(backbone, dict) else {}
+    name, stem, kwargs = (backbone.get(key) for key in ("name", "stem", "kwargs"))
+    if not isinstance(name, str) or not isinstance(stem, str) or not isinstance(kwargs, dict):
+        raise reading.Unreadable(source(folder), "it does not say what its backbone is")
+    spec = Spec(name, stem, {key: value for key, value in kwargs.items() if value is not None})
     path, saved = Path(checkpoint or Path(run) / CHECKPOINT), None
     if checkpoint is None and present(Path(run)):
         path, saved = latest(Path(run))
@@ -45,7 +51,8 @@ def of_run(run: str | Path, checkpoint: str | Path | None = None) -> tuple[Weigh
 
 def present(folder: Path) -> list[Path]:
     """The run's last checkpoint and the one before it, as far as they are there."""
-    return [path for path in (folder / CHECKPOINT, folder / PREVIOUS) if path.is_file()]
+    found = [name for name in (CHECKPOINT, PREVIOUS) if (folder / name).is_file()]
+    return [reading.inside(folder, name) for name in found]
 
 
 def latest(folder: Path, quiet: bool = False) -> tuple[Path, dict[str, Any]]:
@@ -70,13 +77,15 @@ def latest(folder: Path, quiet: bool = False) -> tuple[Path, dict[str, Any]]:
 def read(path: Path) -> dict[str, Any]:
     """A checkpoint of Lightning's; ValueError where it is none, is torn, bytes have changed, or a
     weight is not finite."""
-    saved = torch_files.read(path)
-    if not (isinstance(saved, dict) and isinstance(saved.get("epoch"), int)):
+    saved: Any = torch_files.read(path)
+    epoch = saved.get("epoch") if isinstance(saved, dict) else None
+    if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch < MOST_EPOCHS:
         raise ValueError(f"{path} cannot be read as a checkpoint of a run: it names no epoch")
     if not isinstance(saved.get("state_dict"), Mapping):
         raise ValueError(f"{path} cannot be read as a checkpoint of a run: it holds no weights")
     weight_files.check_finite(saved["state_dict"], path)
-    return saved
+    found: dict[str, Any] = saved
+    return found
 
 
 def write(path: Path, content: Mapping[str, Any], earlier: Path | None = None) -> None:

@@ -1,14 +1,13 @@
 """The run that a folder holds already: whether there is one, and how its files are removed."""
 
 import contextlib
-import json
 import shutil
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from rdm_solo.runs import files
+from rdm_solo.runs import files, reading
 from rdm_solo.runs.files import STOPPED_BY_SIGNAL
 
 # What an epoch that has ended leaves; a folder with none of them holds nothing to lose.
@@ -49,17 +48,17 @@ def has_ended(folder: Path) -> bool:
 def _summary(folder: Path) -> dict[str, Any]:
     """What its summary says; empty where there is none that can be read."""
     try:
-        found = json.loads((folder / files.SUMMARY).read_bytes())
+        return reading.read_object(folder, files.SUMMARY)
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def remove(folder: Path) -> None:
     """Remove what this package has written there, and no other file; its owner's alone stays."""
     found = [path for pattern in WRITTEN for path in folder.glob(pattern)]
     for path in found:
-        if not path.is_dir():
+        inner = path.parent.resolve().is_relative_to(folder.resolve())  # no link leads out of it
+        if inner and not path.is_dir():
             path.unlink(missing_ok=True)
     shutil.rmtree(folder / "wandb", ignore_errors=True)
     for path in sorted({path.parent for path in found} - {folder}, reverse=True):

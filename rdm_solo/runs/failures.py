@@ -3,7 +3,10 @@
 import contextlib
 from pathlib import Path
 
+from rdm_solo.runs import reading
 from rdm_solo.runs.files import FAILED, write_first
+
+MOST_REASON = 2**16  # bytes
 
 
 def reason(error: BaseException) -> str:
@@ -34,6 +37,8 @@ def note(folder: Path, why: str) -> str | None:
 def of(folder: Path) -> str | None:
     """The reason that a run has left there; None where there is none."""
     try:
-        return (folder / FAILED).read_text(encoding="utf-8", errors="replace").strip() or None
-    except OSError:
+        said = reading.read_bytes(folder, FAILED, MOST_REASON).decode("utf-8", "replace")
+    except (OSError, ValueError):
         return None
+    # On a terminal, control characters would do more than be read.
+    return "".join(letter if letter.isprintable() else " " for letter in said).strip() or None

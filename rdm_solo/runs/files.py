@@ -1,12 +1,11 @@
 """Names of the files in a run's folder, and how a file is written."""
 
 import contextlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 CONFIG = ".hydra/config.yaml"
 OVERRIDES = ".hydra/overrides.yaml"
@@ -67,7 +66,8 @@ def write_whole(
     part = _part(path)
     with writing(path):
         try:
-            with open(part, "wb") as file:
+            part.unlink(missing_ok=True)  # a link of that name would lead elsewhere
+            with open(part, "xb") as file:
                 if callable(content):
                     content(file)
                 else:
@@ -107,21 +107,6 @@ def write_first(path: Path, content: bytes) -> bool:
         finally:
             part.unlink(missing_ok=True)
     return True
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file, empty where there is none; ValueError names one that is torn."""
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{path} cannot be read ({str(error).splitlines()[0]}); put it elsewhere to begin anew."
-        ) from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} cannot be read (it holds no object); put it elsewhere.")
-    return found
 
 
 def add_name(path: Path, name: Path) -> None:

@@ -1,9 +1,8 @@
 """What a run has left in its folder, read back; and the runs below a sweep's folder."""
 
 import csv
-import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,13 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
+from rdm_solo.filters.schedules import as_schedule
+from rdm_solo.messages import finite, shown
 from rdm_solo.methods import descriptions
 from rdm_solo.runs import failures, metrics_file, reading, spectra_files
 from rdm_solo.runs.files import CONFIG, METRICS, SPECTRA, SUMMARY
 from rdm_solo.runs.labels import exponent
-from rdm_solo.runs.saved_config import run_config
+from rdm_solo.runs.saved_config import run_config, source
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +70,17 @@ class Run:
     def p(self) -> float | None:
         """The exponent; None where there is none, or a schedule instead of a number."""
         p = self.config.get("p")
-        return None if p is None or OmegaConf.is_config(p) else float(p)
+        return finite(p)
+
+    @property
+    def filter_batch(self) -> int | None:
+        """Rows that its filter works on: those of all processes together."""
+        for derived in (self.config.get("derived"), self.summary.get("derived")):
+            rows = derived.get("filter_batch") if isinstance(derived, Mapping) else None
+            if isinstance(rows, int) and not isinstance(rows, bool) and 0 < rows < 2**31:
+                return rows
+        batch = self.config.get("batch_size")
+        return None if batch is None else int(batch)
 
     @property
     def epochs(self) -> int:
@@ -112,7 +123,7 @@ def load(folder: Path) -> Run:
 
     A run that goes on, or broke off, is loaded as far as it went.
     """
-    config = _config(folder)
+    config = checked_config(folder)
     metrics_file.folder_format(folder)  # refuses one of a later version
     missing: list[str] = []
 
@@ -130,6 +141,8 @@ def load(folder: Path) -> Run:
     diverged = table.diverged or _diverged(summary, table.columns)
     metrics, measured = (_before(diverged, part, table.columns) for part in table[:2])
     done, asked = len(metrics.get("epoch", ())), config.get("max_epochs", 0)
+    if done:
+        _check_exponent(config, folder)
     left = [name for name in (SUMMARY, SPECTRA) if (folder / name).exists()]
     if table.cut:
         missing.append(f"the last row of {METRICS} is cut off and left out")
@@ -184,35 +197,93 @@ def _before(
 
 
 def _summary(folder: Path) -> dict[str, Any]:
-    found = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-    if not isinstance(found, dict):
-        raise ValueError("it holds no object with names")
+    """What summary.json says, without values that are not of their kinds."""
+    said = reading.read_object(folder, SUMMARY)
+    found = {name: value for name, value in said.items() if _fits(name, value)}
+    for table in ("last", "derived", "versions"):
+        if table in found:
+            found[table] = {k: v for k, v in found[table].items() if _plain(v)}
+    found["warnings"] = [
+        {name: value for name, value in entry.items() if _plain(value)}
+        for entry in found.get("warnings") or []
+        if isinstance(entry, dict)
+    ]
     if "format" not in found:  # epochs counted from 0
-        for entry in [found.get("last"), *(found.get("warnings") or [])]:
+        for entry in [found.get("last"), *found["warnings"]]:
             if isinstance(entry, dict) and isinstance(entry.get("epoch"), (int, float)):
                 entry["epoch"] += 1
     return found
 
 
-def _config(folder: Path) -> DictConfig:
-    """The run's config; ValueError names the file at fault."""
+SUMMARY_KINDS = {"last": dict, "derived": dict, "versions": dict, "warnings": list, "device": str}
+
+
+def _fits(name: str, value: Any) -> bool:
+    return isinstance(value, SUMMARY_KINDS[name]) if name in SUMMARY_KINDS else True
+
+
+def _plain(value: Any) -> bool:
+    huge = isinstance(value, int) and value.bit_length() > 64
+    return value is None or (isinstance(value, (str, int, float)) and not huge)
+
+
+def checked_config(folder: Path) -> DictConfig:
+    """A run's config, whose main options are of their kinds; ValueError names the file at fault."""
     if not _is_run(folder):
         raise ValueError(f"{folder} is not a run folder: it holds neither {CONFIG} nor {SUMMARY}.")
-    path = folder / (CONFIG if (folder / CONFIG).is_file() else SUMMARY)
+    path = source(folder)
     try:
         config = run_config(folder)
-        names = ("method.name", "filter.name", "dataset.name")
-        whole = all(OmegaConf.select(config, name) for name in names) and "seed" in config
-        numbers = {name: config.get(name, 0) for name in ("seed", "max_epochs")} if whole else {}
+        plain: Any = OmegaConf.to_container(config)
     except Exception as error:  # YAML's, OmegaConf's and the file system's: one sentence for all
         raise ValueError(f"{path}: its config cannot be read ({_line(error)}).") from error
-    if not whole:
+    if not all(OmegaConf.select(config, f"{name}.name") for name in NAMED) or "seed" not in plain:
         raise ValueError(f"{path} is no run's of this package: its config names no method or seed.")
-    for name, number in numbers.items():
-        if isinstance(number, bool) or not isinstance(number, int):
-            shown = "null" if number is None else repr(number)
-            raise ValueError(f"{path}: {name} is {shown}; a run's is a whole number.")
+    for name, (fits, kind) in KINDS.items():
+        value: Any = plain
+        for key in name.split("."):
+            value = value.get(key, ABSENT) if isinstance(value, dict) else ABSENT
+        if value is not ABSENT and not fits(value):
+            raise ValueError(f"{path}: {name} is {_shown(value)}; a run's is {kind}.")
     return config
+
+
+def _check_exponent(config: DictConfig, folder: Path) -> None:
+    """Refuse a p that no run can have; of a run that was refused it may be anything."""
+    p = config.get("p")
+    if p is not None:
+        try:
+            p = OmegaConf.to_container(p) if OmegaConf.is_config(p) else p
+            as_schedule(p, epochs=config.get("max_epochs"))
+        except ValueError as error:
+            raise ValueError(f"{source(folder)}: {error}") from error
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+
+
+def _word(value: object) -> bool:
+    return isinstance(value, str) and value.isprintable() and 0 < len(value) < 200
+
+
+# Options that pages and tables read, and what they can be.
+NAMED = ("method", "filter", "dataset")
+ABSENT = object()
+_WHOLE, _WORD = (_whole, "a whole number"), (_word, "a word")
+_OPTIONAL_WORD = (lambda value: value is None or _word(value), "a word or null")
+_OPTIONS = (lambda value: value is None or isinstance(value, dict), "options with names")
+KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **{"seed": _WHOLE, "max_epochs": _WHOLE, "batch_size": _WHOLE},
+    **{f"{name}.name": _WORD for name in NAMED},
+    **{"filter.branch": _OPTIONAL_WORD, "filter.function": _OPTIONAL_WORD},
+    **dict.fromkeys(("method.kwargs", "backbone", "scheduler", "trainer"), _OPTIONS),
+    "scheduler.warmup_epochs": (lambda value: finite(value) is not None, "a number"),
+}
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else shown(value)[:100]
 
 
 def _line(error: Exception) -> str:

@@ -10,6 +10,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from rdm_solo import filters
+from rdm_solo.methods.weight_files import FETCHING
+
 _READING = ("image_size", "resize", "channels", "interpolation", "workers", "skip_broken")
 _PIPELINE = (
     *("size", "num_crops", "crop_scale", "crop_ratio", "flip", "jitter", "brightness", "contrast"),
@@ -17,6 +20,12 @@ _PIPELINE = (
     "rotate",
 )
 _WANDB = ("project", "entity", "offline", "name", "group", "tags", "finish_timeout")
+
+# Parts of a config that hold options.
+SECTIONS = (
+    *("method", "filter", "backbone", "optimizer", "scheduler", "dataset", "trainer", "logger"),
+    *("callbacks", "diagnostics", "pictures", "watch", "knn", "checkpoint"),
+)
 
 # Where a `_target_` may stand, what it may name there, and the parameters that it may get.
 PARTS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -77,8 +86,6 @@ TRAINER = (
     *("benchmark", "detect_anomaly", "num_sanity_val_steps", "enable_model_summary"),
 )
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
-# Of a backbone: they fetch or read files.
-FETCHING = ("pretrained", "checkpoint_path", "cache_dir", "weights")
 
 # The largest numbers, by option; of all others MOST.
 MOST = 2**32
@@ -119,6 +126,11 @@ def check(
                 if reason:
                     raise _refusal(source, name, value, reason)
     _check_sizes(config, parts, source, typed)
+
+
+def is_filter(function: Any) -> bool:
+    """Whether a folder may name that function: it is in the list, or this process registered it."""
+    return function is None or function in FILTER_FUNCTIONS or function in filters.names()
 
 
 def _refusal(source: str, name: str, value: Any, reason: str) -> ValueError:
@@ -174,9 +186,11 @@ def _fault(key: Key, value: Any, config: Mapping[str, Any], typed: Collection[st
             target = _at(config, (*key[:depth], "_target_"))
             if target in targets and key[depth] not in targets[target]:
                 return f"which {target} does not get"
+    if len(key) == 1 and key[0] in SECTIONS:
+        return None if value is None else "where options with names belong"
     if key[0] == "trainer" and key[1] not in TRAINER:
         return "an argument of Lightning's Trainer that may read or write elsewhere"
-    if key[:2] == ("backbone", "kwargs") and key[2].startswith(FETCHING):
+    if key[:2] == ("backbone", "kwargs") and key[2:3] and key[2].startswith(FETCHING):
         return "which may fetch or read files" if value else None
     if isinstance(value, str):
         return _fault_of_word(key, value, own)
@@ -194,8 +208,7 @@ def _fault_of_word(key: Key, value: str, own: bool) -> str | None:
     if "${" in value or "$ {" in value:
         return "which asks for something that is not in the config, such as an environment variable"
     if key == ("filter", "function"):
-        known = value in FILTER_FUNCTIONS
-        return None if known else "which is not in this package and is not run"
+        return None if is_filter(value) else "which is not in this package and is not run"
     if key == ("trainer", "strategy") and value not in STRATEGIES:
         return f"which is none of {', '.join(STRATEGIES)}"
     if key[-1] in ("train", "val") and (value.startswith(("/", "\\", "~")) or ".." in value):

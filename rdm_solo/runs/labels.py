@@ -1,9 +1,11 @@
 """Names that people read: of an exponent and of a run."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from rdm_solo.messages import finite
 from rdm_solo.methods.descriptions import ChosenFilter
 
 
@@ -17,6 +19,8 @@ def exponent(p: Any) -> str:
         return ""
     if isinstance(p, (int, float)):
         return f"{p:g}"
+    if not isinstance(p, Mapping) or finite(p.get("start")) is None:
+        return str(p)[:40]  # of a run that was refused
     return f"({p['start']:g}…{p['end']:g}, {p['schedule']})" if "end" in p else f"{p['start']:g}"
 
 

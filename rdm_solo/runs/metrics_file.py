@@ -14,9 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rdm_solo.messages import shown
+from rdm_solo.runs import reading
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import FORMAT, METRICS, SUMMARY, write_whole
 
+MOST_COLUMNS, MOST_EPOCHS = 1000, 10**7
 NUMBER = 2  # of the format that this version writes; 1 counted epochs from 0
 
 
@@ -24,13 +27,13 @@ def folder_format(folder: Path) -> int:
     """The number of the format that a run's folder has."""
     for name in (FORMAT, SUMMARY):
         try:
-            number = json.loads((folder / name).read_text(encoding="utf-8"))["format"]
-        except (OSError, ValueError, KeyError, TypeError):
+            number = reading.read_object(folder, name)["format"]
+        except (OSError, ValueError, KeyError):
             continue
         if isinstance(number, int):
             if number > NUMBER:
                 raise ValueError(
-                    f"{folder} was written by a later version (format {number}, this version reads "
+                    f"{folder} was written by a later version (format {shown(number)}, this reads "
                     f"up to {NUMBER}): update rdm-solo."
                 )
             return number
@@ -51,7 +54,9 @@ def read(folder: Path) -> Table:
 
     A truncated number still parses, so a last row without a line end is left out.
     """
-    text = (folder / METRICS).read_text(encoding="utf-8")
+    text = reading.read_text(folder, METRICS, reading.MOST_TABLE)
+    if text.partition("\n")[0].count(",") > MOST_COLUMNS:
+        raise ValueError(f"it has more than {MOST_COLUMNS} columns")
     reader = csv.DictReader(io.StringIO(text))
     rows = list(reader)
     cut = bool(rows) and (not text.endswith("\n") or None in rows[-1].values())
@@ -60,8 +65,11 @@ def read(folder: Path) -> Table:
     names = [name for name in reader.fieldnames or () if name]
     columns = {name: np.array([float(row[name] or "nan") for row in rows]) for name in names}
     measured = {name: np.array([bool(row[name]) for row in rows], dtype=bool) for name in names}
-    if "epoch" in columns and folder_format(folder) == 1:
-        columns["epoch"] += 1
+    if "epoch" in columns:
+        columns["epoch"] += folder_format(folder) == 1
+        epochs = columns["epoch"]
+        if not ((epochs >= 1) & (epochs < MOST_EPOCHS) & (epochs == epochs.round())).all():
+            raise ValueError("its column epoch does not count epochs")
     losses = (row.get("train/loss") for row in rows)
     broken = [i for i, loss in enumerate(losses) if loss and not math.isfinite(float(loss))]
     epochs = columns.get("epoch", np.empty(0))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rdm_solo.cli import slurm
+from rdm_solo.runs import reading
 from rdm_solo.runs.files import OWNER
 
 try:
@@ -27,6 +28,7 @@ log = logging.getLogger("rdm_solo")
 
 # What the system answers where a file system (or its server) has no locks.
 NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
+NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # which would lead the write out of the folder
 _held: set[int] = set()  # open lock files
 
 
@@ -101,17 +103,16 @@ def check_free(folder: Path) -> None:
 def last_owner(folder: Path) -> dict[str, Any]:
     """Who wrote the folder last, as :func:`owned` has it; empty where that is not known."""
     try:
-        found = json.loads((folder / OWNER).read_bytes())
+        return reading.read_object(folder, OWNER)
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _locked(folder: Path) -> int:
     """An open, locked ``owner.json``; the lock ends when it is closed."""
     path = folder / OWNER
     while True:
-        number = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        number = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o666)
         try:
             has_locks = _lock(number, folder)
             if path.exists() and os.path.samestat(os.fstat(number), path.stat()):

@@ -1,8 +1,10 @@
 """Files of a run's folder, which may come from a stranger: regular, inside it, of sane size."""
 
+import contextlib
 import io
 import json
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,24 @@ class Unreadable(ValueError):
 
     def __init__(self, path: Path, reason: str) -> None:
         self.reason = reason
-        super().__init__(f"{path}: {reason}")
+        super().__init__(f"{path} cannot be read ({reason})")
+
+
+@contextlib.contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Name the path in every error of what is built from it, which may be of any kind."""
+    try:
+        yield
+    except ImportError:
+        raise
+    except Exception as error:
+        if isinstance(error, ValueError) and str(path) in str(error):
+            raise
+        line = next(filter(None, str(error).splitlines()), type(error).__name__)
+        known = isinstance(error, ValueError)
+        raise ValueError(
+            f"{path}: {line if known else f'{type(error).__name__}: {line}'}"
+        ) from error
 
 
 def inside(folder: Path, name: str | Path) -> Path:

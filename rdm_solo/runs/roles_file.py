@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rdm_solo.runs import reading
 from rdm_solo.runs.files import ROLES, write_whole
 
 log = logging.getLogger("rdm_solo")
@@ -83,16 +84,40 @@ def write(roles: Roles, key: dict[str, Any]) -> None:
 def read(folder: Path, key: dict[str, Any]) -> Roles | None:
     """The curves that were written with that key; None where there are none."""
     try:
-        plain = json.loads((folder / ROLES).read_bytes())
+        plain = reading.read_object(folder, ROLES)
         if plain.pop("key") != key:
             return None
         series = [
-            Series(**{**s, "lam": np.array(s["lam"]), "value": np.array(s["value"])})
+            Series(**{**s, "lam": _numbers(s["lam"]), "value": _numbers(s["value"])})
             for s in plain["series"]
         ]
-        return Roles(**{**plain, "folder": folder, "series": tuple(series)})
+        found = Roles(**{**plain, "folder": folder, "series": tuple(series)})
+        if _sound(found):
+            return found
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # torn, or somebody else's
-        log.warning(f"warning: {folder / ROLES} cannot be read, and is made anew.")
-        return None
+        pass
+    log.warning(f"warning: {folder / ROLES} cannot be read, and is made anew.")
+    return None
+
+
+def _numbers(values: Any) -> np.ndarray:
+    return np.array(values, dtype=np.float64)
+
+
+def _sound(roles: Roles) -> bool:
+    """Whether the values are of their kinds, so that they can be drawn and printed."""
+    curves = [(s.name, s.group, s.monotonicity, s.slope, s.erank) for s in roles.series]
+    words = [roles.method, roles.label, roles.branch, roles.own, roles.note]
+    words += [word for curve in curves for word in curve[:2]]
+    numbers = [roles.erank, *(number for curve in curves for number in curve[2:])]
+    counts = [roles.seed, roles.rows, roles.batch, roles.epoch]
+    return (
+        bool(roles.series)
+        and roles.branch in ("online", "target")
+        and all(isinstance(word, str) and word.isprintable() for word in words)
+        and all(isinstance(number, float) for number in numbers)
+        and all(isinstance(count, int) and abs(count) < 2**53 for count in counts)
+        and all(s.lam.ndim == 1 and s.lam.shape == s.value.shape for s in roles.series)
+    )

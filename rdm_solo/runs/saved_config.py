@@ -54,11 +54,18 @@ def with_references(folder: Path) -> DictConfig:
     return config
 
 
-def to_build(config: Any, folder: Path, parts: Sequence[str], typed: Collection[str]) -> DictConfig:
-    """A folder's config for a command that builds these parts of it, references left in place.
+def to_build(
+    config: Any,
+    folder: Path,
+    parts: Sequence[str],
+    typed: Collection[str] = (),
+    references: bool = False,
+) -> DictConfig:
+    """A folder's config for a command that builds these parts of it.
 
     ``typed`` are the dotted names of options that the user gave, which are in the config already.
     Data are looked for where this machine keeps them, and are not downloaded unless that was typed.
+    References to other options are followed, or stay with ``references``.
     ValueError, which names the file and the value, where the config asks for something that
     :mod:`rdm_solo.runs.known_parts` has not.
     """
@@ -81,6 +88,9 @@ def to_build(config: Any, folder: Path, parts: Sequence[str], typed: Collection[
         log.info(f"data are read from {root}, as {file} says")
     for node in kept:
         node["root"] = f"{DATA_FOLDER}{node['root'].removeprefix('.')}"
+        if not references:
+            node["root"] = OmegaConf.create({"root": node["root"]}).root
+    plain = plain if references else resolved(plain)
     made: DictConfig = OmegaConf.create(plain)
     return made
 

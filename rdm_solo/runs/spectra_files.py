@@ -4,6 +4,7 @@
 as ``epoch``. Earlier versions kept all epochs in one ``spectra.npz``, counted from 0.
 """
 
+import math
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from rdm_solo.runs import reading
 from rdm_solo.runs.files import OLD_SPECTRA, SPECTRA, write_whole, writing
+
+MOST_EPOCHS, MOST_VALUES = 10**7, 2**28
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -56,6 +60,8 @@ def read(folder: Path) -> tuple[dict[str, np.ndarray], list[str]]:
     for name in dict.fromkeys(name for arrays in epochs for name in arrays):
         rows = {i: arrays[name] for i, arrays in enumerate(epochs) if name in arrays}
         shape = np.max([row.shape for row in rows.values()], axis=0).astype(int)
+        if len(epochs) * math.prod(map(int, shape)) > MOST_VALUES:
+            raise ValueError(f"{name} of all epochs would fill the memory")
         kind = rows[max(rows)].dtype
         fill = np.nan if np.issubdtype(kind, np.floating) else 0
         stacked[name] = np.full((len(epochs), *shape), fill, dtype=kind)
@@ -71,8 +77,7 @@ def read_epochs(folder: Path) -> tuple[dict[int, Arrays], list[str]]:
     broken = []
     for path in [folder / OLD_SPECTRA, *sorted((folder / SPECTRA).glob("*.npz"))]:
         try:
-            with np.load(path) as file:
-                arrays = dict(file)
+            arrays = _arrays(folder, path.relative_to(folder))
             if path.name == OLD_SPECTRA:
                 arrays["epoch"] = arrays["epoch"] + 1
                 for row, epoch in enumerate(arrays["epoch"]):
@@ -81,9 +86,34 @@ def read_epochs(folder: Path) -> tuple[dict[int, Arrays], list[str]]:
                 found[int(arrays["epoch"])] = arrays
         except FileNotFoundError:
             continue
-        except (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, zipfile.BadZipFile):
+        except Exception:  # what a torn or foreign file raises depends on where it differs
             broken.append(str(path.relative_to(folder)))
     return found, broken
+
+
+def _arrays(folder: Path, name: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file, each as large as its header says, and of numbers alone."""
+    arrays = {}
+    with zipfile.ZipFile(reading.regular(folder, name, reading.MOST_ARRAYS)) as file:
+        if sum(member.file_size for member in file.infolist()) > reading.MOST_ARRAYS:
+            raise ValueError("it is larger than any run's")
+        for member in file.infolist():
+            with file.open(member) as content:
+                version = np.lib.format.read_magic(content)
+                read_header = np.lib.format.read_array_header_1_0
+                if version != (1, 0):
+                    read_header = np.lib.format.read_array_header_2_0
+                shape, by_column, dtype = read_header(content)
+                data = content.read()
+            if dtype.kind not in "iufb" or math.prod(shape) * dtype.itemsize != len(data):
+                raise ValueError("an array is not what its header says")
+            array = np.frombuffer(data, dtype)
+            arrays[member.filename.removesuffix(".npy")] = array.reshape(
+                shape, order="F" if by_column else "C"
+            )
+    if not 0 <= int(arrays["epoch"].min()) <= int(arrays["epoch"].max()) < MOST_EPOCHS:
+        raise ValueError("it names no epoch")
+    return arrays
 
 
 def _path(folder: Path, epoch: int) -> Path:

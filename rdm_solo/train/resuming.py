@@ -8,11 +8,16 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import cli
-from rdm_solo.runs import checkpoints, earlier_run, ownership, saved_config
-from rdm_solo.runs.files import CHECKPOINT, CONFIG
+from rdm_solo.runs import checkpoints, earlier_run, ownership, reading, saved_config
+from rdm_solo.runs.files import CHECKPOINT, CONFIG, FIGURES, SPECTRA
 from rdm_solo.runs.folder import diverged_in
 from rdm_solo.train import checks, resume_options
 
+log = logging.getLogger("rdm_solo")
+
+# What a run that goes on writes to: no link may lead it elsewhere.
+WRITTEN = (".hydra", "train.log", "owner.json", "checkpoints", SPECTRA, FIGURES)
+WRITTEN += ("tensorboard", "wandb")
 # Options that name a function; one of the user's own counts only where it is typed again.
 NAMES = ("._target_", "filter.function")
 
@@ -26,10 +31,11 @@ def own_config(argv: list[str]) -> tuple[DictConfig, Path]:
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[console])
     with cli.sentences():
         cfg, folder = _changed_config(argv)
-        diverged = diverged_in(folder)
-        that = f", which diverged in epoch {diverged}" if diverged else ""
-        print(f"going on in {folder}{that}", flush=True)
-        checks.check(cfg)
+        with reading.named(folder):
+            diverged = diverged_in(folder)
+            that = f", which diverged in epoch {diverged}" if diverged else ""
+            print(f"going on in {folder}{that}", flush=True)
+            checks.check(cfg)
         ownership.check_free(folder)
         check_resume(cfg, folder, quiet=True)  # the run itself says what it takes
     cfg.resume = str(folder)
@@ -57,9 +63,22 @@ def _changed_config(argv: list[str]) -> tuple[DictConfig, Path]:
     typed = cli.compose("config", [f"{k}={v}" for k, v in given.items() if k[0] != "~"])
     _add_callbacks(cfg, typed.callbacks)
     resume_options.put(cfg, typed, list(given), folder)
-    names = [*again, *(name.lstrip("+") for name in given)]
+    names = [*again, *(name.lstrip("+") for name in given if name != "trainer")]
+    if "trainer" in given:  # of which the options for the machine alone are taken
+        names += [
+            f"trainer.{name}" for name in resume_options.FREE_TRAINER if name in typed.trainer
+        ]
+    if "logger" not in names and OmegaConf.select(cfg, "logger.wandb"):
+        # A folder's word is not enough to send anything.
+        OmegaConf.update(cfg, "logger.wandb.offline", True)
+        log.info("Weights & Biases is kept offline; logger=wandb, typed again, sends it")
+    for name in WRITTEN:
+        reading.inside(folder, name)
+    for name in ("train.log", "owner.json"):
+        if (folder / name).exists():
+            reading.regular(folder, name)  # a pipe would be waited for
     parts = [part for part in (*typed, "logger") if part != "resume"]
-    cfg = saved_config.to_build(cfg, folder, parts, names)
+    cfg = saved_config.to_build(cfg, folder, parts, names, references=True)
     OmegaConf.set_struct(cfg, True)
     cfg.resume = None
     return cfg, folder.resolve()

@@ -327,7 +327,7 @@ class TestRefusals:
         folder = Path(shutil.copytree(trained / "dino", tmp_path / "run"))
         source = {"_target_": "rdm_solo.data.cifar10", "root": str(tmp_path / "nowhere")}
         change(folder, lambda config: config["dataset"].update(name="cifar10", source=source))
-        with pytest.raises(ValueError, match=r"^dataset.root=.*"):
+        with pytest.raises(ValueError, match=r"run: dataset.root=.*"):
             roles.measure(folder)
 
     @pytest.mark.parametrize("rows", [0, 1.5, True])
@@ -378,7 +378,7 @@ class TestPicture:
 
 
 def test_the_command(trained, measured, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(roles, "measure", lambda folder, rows, device: measured[folder.name])
+    monkeypatch.setattr(roles, "measure", lambda folder, rows, device, typed: measured[folder.name])
     roles.main(
         [str(trained / "dino"), str(trained / "swav"), "--out", str(tmp_path / "a" / "b.png")]
     )

@@ -68,7 +68,7 @@ def logged(tmp_path_factory):
     options += ["logger.wandb.offline=true", "pictures.every_n_epochs=1"]
     run(first, *options)
     run(folder, *options, "max_epochs=3", f"resume={first}")
-    took = loggers.append(folder, {"linear/top1": 62.5}, step=12)
+    took = loggers.append(folder, {"linear/top1": 62.5}, step=12, online=True)
     with open(folder / "metrics.csv", newline="") as file:
         table = list(csv.DictReader(file))
     server = Server()
@@ -313,7 +313,7 @@ def test_a_missing_package_is_a_sentence(monkeypatch):
 def test_a_config_saved_before_the_loggers_moved_names_todays(name, former):
     saved = of_today({"_target_": f"rdm_solo.loggers.{former}"})
     today = cli.compose("config", [f"logger={name}"]).logger[name]
-    assert saved._target_ == today._target_ == f"{loggers.KINDS[name]}.open"
+    assert saved["_target_"] == today._target_ == f"{loggers.KINDS[name]}.open"
 
 
 def test_a_trial_run_of_lightning_opens_no_logger(tmp_path):

@@ -36,7 +36,7 @@ def build(folder: Path, *typed: str):
     given = dict(option.split("=") for option in typed)
     for key, value in given.items():
         OmegaConf.update(config, key, value, force_add=True)
-    return saved_config.to_build(config, folder, list(config), list(given))
+    return saved_config.to_build(config, folder, list(config), list(given), references=True)
 
 
 @pytest.mark.parametrize(("dataset", "method"), list(zip(DATASETS, [*METHODS, "simsiam"])))
@@ -93,6 +93,7 @@ PART = "which is not in this package and is not run"
         ("knn.k", 10**12, "which is more than"),
         ("optimizer.lr", float("inf"), "which is not a finite number"),
         ("seed", "a", "a word where"),
+        ("trainer", "a", "where options with names belong"),
     ],
 )
 def test_anything_else_is_refused_by_file_name_and_value(name, value, said, tmp_path):

@@ -252,6 +252,16 @@ def test_a_config_from_before_callbacks_were_a_group_still_resumes(tmp_path):
         assert list(found.callbacks) == (list(configure().callbacks) if name == "old" else ["mine"])
 
 
+def test_a_run_goes_on_sending_only_where_the_logger_is_typed_again(tmp_path):
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / "checkpoints").mkdir()
+    OmegaConf.save(configure(*SMALL, "logger=wandb"), tmp_path / ".hydra" / "config.yaml")
+    torch.save({"epoch": 0, "state_dict": {}}, tmp_path / "checkpoints" / "last.ckpt")
+    for typed, offline in ([], True), (["logger=wandb"], False):
+        found, _ = resuming.own_config([f"resume={tmp_path}", *typed])
+        assert found.logger.wandb.offline is offline
+
+
 def test_a_folder_that_names_code_of_its_own_is_not_resumed(tmp_path, capsys):
     """A folder may come from a stranger; going on in it must not run what its config names."""
     for number, (key, value) in enumerate(

@@ -1,0 +1,79 @@
+"""Files of a folder that may come from a stranger: what is read, and where is written."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from support.written_runs import write_run
+
+from rdm_solo import cli, runs
+from rdm_solo.preview.show import preview
+from rdm_solo.report import entry as report
+from rdm_solo.runs import reading
+from rdm_solo.runs.files import write_whole
+
+LAUGHS = "a: &a [x]\nb: [*a, *a]\n"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: os.mkfifo(path), "it is not a regular file"),
+        (lambda path: path.mkdir(), "it is not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "it is a link that leads out of the folder"),
+        (lambda path: path.symlink_to(path), "it "),
+        (lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 2**33), "no run's has"),
+        (lambda path: path.write_bytes(b"\xff"), "it is not UTF-8 text"),
+        (lambda path: path.write_text(LAUGHS), "it repeats a part of itself"),
+        (lambda path: path.write_text("[" * 50 + "]" * 50), "more than 20 levels"),
+        (lambda path: path.write_text("a: " + "9" * 20_000), "a value of 20,000 letters"),
+        (lambda path: path.write_text("!!python/object/apply:os.getcwd []"), "could not determine"),
+    ],
+)
+def test_what_is_not_read_is_named(make, said, tmp_path):
+    make(tmp_path / "config.yaml")
+    with pytest.raises(ValueError, match=r"config\.yaml cannot be read \(") as refused:
+        reading.read_yaml(tmp_path, "config.yaml")
+    assert said in str(refused.value)
+
+
+def test_a_file_is_written_beside_links_that_wait_for_it(tmp_path):
+    (tmp_path / "elsewhere").write_text("kept")
+    (tmp_path / "summary.json").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / f".summary.json.{os.getpid()}.part").symlink_to(tmp_path / "elsewhere")
+    write_whole(tmp_path / "summary.json", "new")
+    assert (tmp_path / "summary.json").read_text() == "new"
+    assert (tmp_path / "elsewhere").read_text() == "kept"
+
+
+def test_no_page_is_written_through_a_link_that_leads_out_of_the_folder(tmp_path):
+    folder = write_run(tmp_path / "run", 0.5, epochs=3)
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("report", "figures"):
+        (folder / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=r"report cannot be read .it is a link"):
+        report.write([folder])
+    with pytest.raises(ValueError, match=r"figures cannot be read .it is a link"):
+        preview(cli.compose("preview", [f"run='{folder}'"]))
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_filter_of_ones_own_is_drawn_where_it_is_typed_again(tmp_path, monkeypatch, caplog):
+    folder = write_run(tmp_path / "run", 0.5, epochs=3)
+    config = folder / ".hydra" / "config.yaml"
+    text = config.read_text()
+    config.write_text(
+        text.replace("function: pow", "function: mine.f").replace("p: -0.5", "p: null")
+    )
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "mine.py").write_text("def f(sigma):\n    return sigma.sqrt()\n")
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    caplog.set_level("INFO")
+    for typed in ([], ["filter.function=mine.f"]):
+        caplog.clear()
+        preview(cli.compose("preview", [f"run='{folder}'", *typed], open_sections=["filter"]))
+        drawn = [path.name for path in (folder / "figures").glob("filter_*.png")]
+        assert drawn == ["filter_target_mine.f.png"] * len(typed)
+        assert ("names filter.function=mine.f, which is not in" in caplog.text) is not bool(typed)
+    assert runs.load(folder).label == "SimSiam, target_mine.f"
