@@ -35,19 +35,15 @@ class Checkpoints(pl.callbacks.Checkpoint):
         best: whether that of the highest ``val/knn_acc1`` is ``best.ckpt``.
 
     A checkpoint also has the state of each process's random numbers, which dropout draws from.
-    Lightning's own ``ModelCheckpoint`` keeps no previous one, writes each name anew, and puts no
-    name for the best beside that for the last without a second callback.
+    Lightning's ``ModelCheckpoint`` keeps no previous one, and writes the same checkpoint once more
+    for each of its names.
     """
 
     def __init__(
         self, folder: Path, every_n_epochs: int = 1, keep: int | str = 0, best: bool = False
     ) -> None:
-        self.folder, self.every_n_epochs, self.keep, self.watch_best = (
-            folder,
-            every_n_epochs,
-            keep,
-            best,
-        )
+        self.folder, self.every_n_epochs = folder, every_n_epochs
+        self.keep, self.watch_best = keep, best
         self.best: dict[str, Any] | None = None  # epoch, from 1, and accuracy
         self._random: list[dict[str, Any]] = []  # of each process, from a checkpoint
 

@@ -124,13 +124,12 @@ def remove_parts(folder: Path) -> None:
 
     Commands that read the folder may be writing there now: their files are left alone.
     """
-    own = [folder.glob(f".{name}.*.part") for name in (METRICS, SUMMARY, FORMAT)]
-    parts = ("checkpoints", SPECTRA, FIGURES)
-    for path in [p for found in own for p in found] + [
-        p for part in parts for p in (folder / part).glob(".*.part")
-    ]:
-        with contextlib.suppress(OSError):
-            path.unlink()
+    own = (METRICS, SUMMARY, FORMAT, "checkpoints/*", f"{SPECTRA}/*", f"{FIGURES}/*")
+    for name in own:
+        place, _, last = name.rpartition("/")
+        for path in (folder / place).glob(f".{last}.*.part"):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def _part(path: Path) -> Path:
