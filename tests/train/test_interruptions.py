@@ -20,7 +20,6 @@ from rdm_solo.runs import checkpoints
 
 EPOCHS = 12
 OPTIONS = [*SMALL, f"max_epochs={EPOCHS}", "scheduler.warmup_epochs=1", "trainer=cpu"]
-OPTIONS += ["trainer.enable_progress_bar=false"]
 KILLS = "kill -9 of a run at a random moment, and resume="
 SIGNALS = "SIGINT or SIGTERM to a run at a random moment"
 

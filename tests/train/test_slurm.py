@@ -15,7 +15,6 @@ from support.small_runs import SMALL
 
 EPOCHS = 40
 OPTIONS = [*SMALL, f"max_epochs={EPOCHS}", "scheduler.warmup_epochs=1", "trainer=cpu"]
-OPTIONS += ["trainer.enable_progress_bar=false"]
 DRILL = "jobs of a real SLURM, killed at a random epoch and requeued"
 
 
