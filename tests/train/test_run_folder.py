@@ -53,7 +53,6 @@ class TestRefused:
         ("arguments", "says"),
         [
             (["hydra.run.dir=run", *TINY], "run holds a run: give another hydra.run.dir"),
-            (["hydra.run.dir=run", *TINY, "overwrite=yes"], "overwrite must be true or false"),
             (
                 ["hydra.run.dir=run", *TINY, "overwrite=true", "knn.k=99", "knn.every_n_epochs=1"],
                 "knn.k=99 neighbours",
@@ -61,17 +60,13 @@ class TestRefused:
             (["hydra.run.dir=run", "resume=run", *TINY], "resume=run alone goes on"),
             (["resume=run", "overwrite=true"], "overwrite"),
             (["resume=run"], "has finished 1 epochs"),
-            (["hydra.run.dir=new", "resume=run", *TINY], "has finished 1 epochs"),
             (["hydra.run.dir=new", "resume=none", *TINY, "max_epochs=2"], "resume=none holds no"),
             (["hydra.run.dir=run", "dataset=folder", "dataset.root=none"], "holds a run"),
-            (["hydra.run.dir=new", "dataset=folder", "dataset.root=none"], "dataset.root"),
             (["dataset=folder", "dataset.root=none"], "dataset.root"),
-            (["hydra.run.dir=run/inner/new", *TINY, "trainer.precision=3"], "trainer.precision"),
             (["hydra.run.dir=data/train/new", *TINY, "batch_size=65"], "batch_size=65"),
-            (["hydra.run.dir=run", *TINY, "method=simsam"], "did you mean"),
             (["logger=tensorboard", "hydra.run.dir=new", *TINY, "p=1"], "p=1 would be ignored"),
         ],
-        ids=str,
+        ids=lambda value: value if isinstance(value, str) else value[0],
     )
     def test_a_refused_command_changes_nothing(self, arguments, says, place, typed):
         before = tree(place)
@@ -249,14 +244,14 @@ class TestRequeued:
     def test_the_default_folder_and_a_sweeps_are_found_again(self, typed, tmp_path, monkeypatch):
         """The names hold the job, not the time; another command of the job has another name."""
         set_job(monkeypatch, 7)
-        for arguments in (TINY, [*TINY, "seed=1"], ["-m", *TINY, "seed=0,1"]):
+        for arguments in (TINY, ["-m", *TINY, "seed=1,2"]):
             assert typed("rdm_solo.train", *arguments, cwd=tmp_path).returncode == 0
         before = tree(tmp_path)
-        assert len(list(tmp_path.glob("runs/job_7_*_simsiam_learnable"))) == 2
+        assert len(list(tmp_path.glob("runs/job_7_*_simsiam_learnable"))) == 1
         (sweep,) = tmp_path.glob("runs/job_7_*_sweep")
         assert len(list(sweep.glob("*/summary.json"))) == 2
         set_job(monkeypatch, 7, restarts=1)
-        for arguments in (TINY, [*TINY, "seed=1"], ["-m", *TINY, "seed=0,1"]):
+        for arguments in (TINY, ["-m", *TINY, "seed=1,2"]):
             out = typed("rdm_solo.train", *arguments, cwd=tmp_path)
             assert out.returncode == 0, out.stderr
             assert "its run in" in out.stdout
