@@ -1,4 +1,4 @@
-"""Drills: runs that are killed, or stopped by a signal, at random moments, as real processes."""
+"""Drill: runs that a signal stops at random moments, as real processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from rdm_solo.runs import checkpoints
 
 EPOCHS = 12
 OPTIONS = [*SMALL, f"max_epochs={EPOCHS}", "scheduler.warmup_epochs=1", "trainer=cpu"]
-KILLS = "kill -9 of a run at a random moment, and resume="
 SIGNALS = "SIGINT or SIGTERM to a run at a random moment"
 
 
@@ -73,22 +72,6 @@ def goes_on(folder: Path) -> bytes:
     if "has finished" not in out.stderr:
         assert (out.returncode, out.stderr) == (0, ""), out.stderr
     return (folder / "run" / "metrics.csv").read_bytes()
-
-
-@pytest.mark.long
-@pytest.mark.process
-def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(uninterrupted, tmp_path):
-    draw, number, survived = draws(KILLS), tries(3, 25), 0
-    for attempt in range(number):
-        folder = tmp_path / str(attempt)
-        process = start(folder)
-        wait_for_a_moment(process, draw)
-        process.kill()
-        process.communicate()
-        fine = whole(folder / "run"), goes_on(folder) == uninterrupted
-        print(attempt, fine)
-        survived += all(fine)
-    record(KILLS, number, survived)
 
 
 @pytest.mark.long
