@@ -1,9 +1,14 @@
 """Warnings about settings before a run starts, and advice after a collapse."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
 from omegaconf import DictConfig
 
 from rdm_solo.filters.schedules import as_schedule
-from rdm_solo.methods.descriptions import METHODS, ChosenFilter
+from rdm_solo.methods.descriptions import METHODS, ChosenFilter, Method
 from rdm_solo.spectra.collapse import COMPLETE, WRONG_WAY
 
 GENERAL = "A lower optimizer.lr and a longer scheduler.warmup_epochs are what to try first."
@@ -23,7 +28,7 @@ def warnings_before(cfg: DictConfig, filter_batch: int, smallest_crop: float) ->
             f"{_weak_online(chosen)} Crops are from {smallest_crop:g} of the area here; on digits "
             "the effective rank fell to 1."
         )
-    if chosen.function == "log" and not chosen.on_target:
+    if _online_log(chosen):
         found.append(LOG)
     short = cfg.scheduler.warmup_epochs < 0.1 * cfg.max_epochs
     if chosen.linear and (short or (cfg.optimizer.lr > 0.5 and cfg.optimizer.name == "sgd")):
@@ -31,37 +36,73 @@ def warnings_before(cfg: DictConfig, filter_batch: int, smallest_crop: float) ->
     return found
 
 
+@dataclass(frozen=True)
+class Collapse:
+    """A kind of collapse, and what the run is in which it was found."""
+
+    kind: str
+    cfg: DictConfig
+    filter_batch: int
+    p: float | None  # in that epoch
+
+    @cached_property
+    def method(self) -> Method:
+        return METHODS[self.cfg.method.name]
+
+    @cached_property
+    def chosen(self) -> ChosenFilter:
+        return ChosenFilter.of(self.cfg)
+
+    @property
+    def negative_gap(self) -> bool:
+        return self.kind == WRONG_WAY
+
+    @property
+    def direction(self) -> int | None:
+        return self.chosen.direction(self.p)
+
+
+# The likeliest cause and what to change, for the first of the cases that a collapse belongs to.
+CASES: tuple[tuple[Callable[[Collapse], Any], Callable[[Collapse], str]], ...] = (
+    (lambda it: it.chosen.reverses(it.p), lambda it: _reversed(it)),
+    (lambda it: it.direction == -1, lambda it: _wrong_way(it)),
+    (lambda it: it.method.on_collapse, lambda it: it.method.on_collapse),
+    (lambda it: it.method.symmetric, lambda it: _symmetric(it.kind, it.cfg)),
+    (lambda it: it.chosen.identity and it.method.momentum, lambda it: LAG_ALONE),
+    (lambda it: it.chosen.identity, lambda it: IDENTITY),
+    (lambda it: it.negative_gap and _online_log(it.chosen), lambda it: LOG),
+    (lambda it: it.negative_gap and it.direction == 0, lambda it: _unknown(it.chosen)),
+    (lambda it: it.negative_gap and it.direction and it.method.momentum, lambda it: _lag(it.cfg)),
+    (lambda it: it.negative_gap and it.direction, lambda it: LONG_ROWS),
+    (lambda it: it.negative_gap, lambda it: f"{PREDICTOR} {GENERAL}"),
+    (lambda it: it.chosen.linear, lambda it: _linear(it.cfg)),
+    (lambda it: True, lambda it: " ".join([*_weak(it), GENERAL][:2])),
+)
+IDENTITY = (
+    "filter=identity does this by design: neither branch leads the other in rank. "
+    "filter=target_pow p=-0.5, or filter=learnable, lifts the target's."
+)
+LAG_ALONE = (
+    "With filter=identity the branches differ by the target network's lag alone, which does not "
+    "hold the rank. filter=target_pow p=-0.5, or filter=learnable, does more."
+)
+PREDICTOR = (
+    "The predictor raises the online rank instead of lowering it, which filters with p < 0 on the "
+    "target cannot do."
+)
+LONG_ROWS = (
+    "The filter does make the target's rank the higher one in each batch, but a few very long rows "
+    "can undo that where rows are scaled to unit length. A lower optimizer.lr, or a larger "
+    "batch_size, is what to try first."
+)
+
+
 def advice(kind: str, cfg: DictConfig, filter_batch: int, epoch: int = 0) -> str:
     """The likeliest cause of that kind of collapse in that run, and what to change."""
-    described, chosen = METHODS[cfg.method.name], ChosenFilter.of(cfg)
-    p = None if chosen.p is None else as_schedule(chosen.p, epochs=cfg.max_epochs)(epoch)
-    if p and chosen.power and (p > 0) == chosen.on_target:
-        effect, needs = (
-            ("on the target lowers its rank", "A target filter needs p < 0; p=-0.5")
-            if chosen.on_target
-            else ("raises the online rank", "An online filter needs p > 0; p=1")
-        )
-        return f"The filter points the wrong way: sigma^{p:g} {effect}. {needs} is a good start."
-    if described.on_collapse:
-        return described.on_collapse
-    if kind == WRONG_WAY and not chosen.absent and not chosen.identity:
-        return _negative_gap(chosen)
-    if described.symmetric:
-        return _symmetric(kind, cfg)
-    if chosen.identity:
-        return (
-            "filter=identity does this by design: neither branch leads the other in rank. "
-            "filter=target_pow p=-0.5, or filter=learnable, lifts the target's."
-        )
-    if chosen.linear:
-        return _linear(cfg)
-    reasons = _weak_filter(chosen, p, cfg, filter_batch) if chosen.spectral else []
-    if described.momentum:
-        reasons.append(
-            f"The target may follow too fast: raise method.momentum.base_tau "
-            f"(now {cfg.method.momentum.base_tau:g})."
-        )
-    return " ".join([*reasons, GENERAL][:2])
+    p = ChosenFilter.of(cfg).p
+    p = None if p is None else as_schedule(p, epochs=cfg.max_epochs)(epoch)
+    collapse = Collapse(kind, cfg, filter_batch, p)
+    return next(says(collapse) for applies, says in CASES if applies(collapse))
 
 
 def divergence_advice(epoch: int, step: int | None, cfg: DictConfig, lr: float) -> str:
@@ -84,28 +125,51 @@ def divergence_advice(epoch: int, step: int | None, cfg: DictConfig, lr: float) 
     return said
 
 
-def _negative_gap(chosen: ChosenFilter) -> str:
-    if chosen.function == "log" and not chosen.on_target:
-        return LOG
-    if chosen.spectral:
-        what = "decrease on the target" if chosen.on_target else "increase on the online side"
-        return (
-            f"The filter points the wrong way: it must {what}. `python -m rdm_solo.preview` draws "
-            "it; a target filter such as target_pow needs p < 0."
-        )
+def _online_log(chosen: ChosenFilter) -> bool:
+    return chosen.function == "log" and not chosen.on_target
+
+
+def _reversed(it: Collapse) -> str:
     return (
-        "The predictor raises the online rank instead of lowering it, which filters with p < 0 on "
-        f"the target cannot do. {GENERAL}"
+        f"p={it.p:g} is below -1: sigma^{1 + (it.p or 0):g} falls with sigma, so that the weakest "
+        "directions come out first and nothing says which branch leads. Exponents between -1 and 0 "
+        "on the target keep the order; p=-0.5 is a good start."
+    )
+
+
+def _wrong_way(it: Collapse) -> str:
+    if not it.chosen.power:
+        return _unknown(it.chosen)
+    effect, needs = (
+        ("on the target lowers its rank", "A target filter needs p < 0; p=-0.5")
+        if it.chosen.on_target
+        else ("raises the online rank", "An online filter needs p > 0; p=1")
+    )
+    return f"The filter points the wrong way: sigma^{it.p:g} {effect}. {needs} is a good start."
+
+
+def _unknown(chosen: ChosenFilter) -> str:
+    what = "decrease on the target" if chosen.on_target else "increase on the online side"
+    return (
+        f"The filter may point the wrong way: it must {what}. `python -m rdm_solo.preview` draws "
+        "it; filter=target_pow p=-0.5 is a good start."
+    )
+
+
+def _lag(cfg: DictConfig) -> str:
+    return (
+        "The filter does make the target's rank the higher one, but the target is another network, "
+        "which lags behind: lower method.momentum.base_tau, so that it follows faster (now "
+        f"{cfg.method.momentum.base_tau:g})."
     )
 
 
 def _symmetric(kind: str, cfg: DictConfig) -> str:
     design = f"method={cfg.method.name} does this by design"
-    if kind == COMPLETE and "last_bn" in cfg.method:
+    if kind == COMPLETE and cfg.method.get("last_bn") is False:
         return (
-            f"{design} with method.last_bn={str(cfg.method.last_bn).lower()}: method.last_bn=true, "
-            "or method=symsimsiam, keeps the variance, though not the rank; method=simsiam with a "
-            "filter keeps both."
+            f"{design} with method.last_bn=false: method.last_bn=true keeps the variance, though "
+            "not the rank; method=simsiam with a filter keeps both."
         )
     return (
         f"{design}: both branches are alike, and nothing lifts the rank. method=simsiam "
@@ -113,13 +177,18 @@ def _symmetric(kind: str, cfg: DictConfig) -> str:
     )
 
 
-def _weak_filter(chosen: ChosenFilter, p: float | None, cfg: DictConfig, batch: int) -> list[str]:
-    """Why a spectral filter may be too weak."""
-    reasons = _small_batch(cfg, batch)
-    if not chosen.on_target:
-        reasons.append(_weak_online(chosen))
-    elif chosen.power and p > -0.5:
-        reasons.append(f"p={p:g} is a weak filter: p=-0.5 to -1 holds the rank better.")
+def _weak(it: Collapse) -> list[str]:
+    """Why a spectral filter may be too weak, and a target too fast."""
+    reasons = _small_batch(it.cfg, it.filter_batch) if it.chosen.spectral else []
+    if it.chosen.spectral and not it.chosen.on_target:
+        reasons.append(_weak_online(it.chosen))
+    elif it.chosen.power and it.p is not None and it.p > -0.5:
+        reasons.append(f"p={it.p:g} is a weak filter: p=-0.5 to -1 holds the rank better.")
+    if it.method.momentum:
+        reasons.append(
+            f"The target may follow too fast: raise method.momentum.base_tau "
+            f"(now {it.cfg.method.momentum.base_tau:g})."
+        )
     return reasons
 
 

@@ -66,7 +66,7 @@ class CollapseWatch(pl.Callback):
         new = trainer.strategy.broadcast([kind for kind in kinds if kind not in warned])
         for kind in new:
             why = self.advise(kind, epoch=latest.epoch - 1)
-            text = f"{_facts(kind, latest, self.bounds)} {why}"
+            text = f"{FACTS[kind](latest, self.bounds)} {why}"
             self.warnings.append({"kind": kind, "epoch": latest.epoch, "text": text})
             if trainer.is_global_zero:
                 log.warning(f"warning: {text}")
@@ -77,43 +77,34 @@ class CollapseWatch(pl.Callback):
                 log.warning(f"the run ends here, since watch.stop=true ({new[0]})")
 
 
-def _facts(kind: str, latest: MeasuredEpoch, bounds: Bounds) -> str:
-    epoch, k = f"epoch {latest.epoch}", latest.dimensions
-    if kind == collapse.COMPLETE:
-        return (
-            f"complete collapse in {epoch}: all images get nearly the same output (variance "
-            f"{latest.variance:.2g} of at most 1; watch.variance={bounds.variance:g})."
-        )
-    if kind == collapse.DIMENSIONAL:
-        return (
-            f"dimensional collapse in {epoch}: the outputs span {latest.erank:.1f} of {k} "
-            f"directions (bound {bounds.directions(k):.1f}; watch.erank={bounds.erank:g})."
-        )
-    if kind == collapse.WRONG_WAY:
-        return (
-            f"negative gap in {epoch}: for {bounds.gap_epochs} measured epochs in a row the "
-            "target's effective rank has been below the online one's, by "
-            f"{-math.expm1(latest.gap):.1%} now, where it should lead."
-        )
-    raise NotImplementedError(f"no sentence for {kind!r}")
+# What was seen, by kind of collapse.
+FACTS: dict[str, Callable[[MeasuredEpoch, Bounds], str]] = {
+    collapse.COMPLETE: lambda seen, bounds: (
+        f"complete collapse in epoch {seen.epoch}: all images get nearly the same output (variance "
+        f"{seen.variance:.2g} of at most 1; watch.variance={bounds.variance:g})."
+    ),
+    collapse.DIMENSIONAL: lambda seen, bounds: (
+        f"dimensional collapse in epoch {seen.epoch}: around their mean, the outputs span "
+        f"{seen.erank:.1f} of {seen.dimensions} directions (bound "
+        f"{bounds.directions(seen.dimensions):.1f}; watch.erank={bounds.erank:g})."
+    ),
+    collapse.WRONG_WAY: lambda seen, bounds: (
+        f"negative gap in epoch {seen.epoch}: for {bounds.gap_epochs} measured epochs in a row the "
+        "target's effective rank has been below the online one's, by "
+        f"{-math.expm1(seen.gap):.1%} now, where it should lead."
+    ),
+}
 
 
 def _read(trainer: Any) -> MeasuredEpoch | None:
     """What this epoch measured; None where nothing, or nothing finite, was measured."""
     metrics = trainer.callback_metrics
     diagnostics = Diagnostics.of(trainer)
-    names = ("feature/variance", "erank/projection", "erank/online", "erank/target")
+    names = ("feature/spread", "erank/centred", "erank/online", "erank/target")
     if diagnostics is None or diagnostics.latest is None or any(n not in metrics for n in names):
         return None
-    variance, projection, online, target = (float(metrics[name]) for name in names)
-    moment = float(diagnostics.latest.lam_projection.sum())
-    if not (moment > 0 and math.isfinite(variance) and min(online, target, projection) > 0):
+    spread, erank, online, target = (float(metrics[name]) for name in names)
+    if not (math.isfinite(spread + erank) and min(online, target) > 0):
         return None
-    return MeasuredEpoch(
-        trainer.current_epoch + 1,
-        variance / moment,
-        projection,
-        diagnostics.metric.dim,  # a sample of rows has fewer eigenvalues
-        math.log(target / online),
-        softmax=not diagnostics.observer.normalize,
-    )
+    epoch, gap = trainer.current_epoch + 1, math.log(target / online)
+    return MeasuredEpoch(epoch, spread, erank, diagnostics.latest.dimensions, gap)

@@ -154,8 +154,16 @@ class Diagnostics(pl.Callback):
         spectra = metric.compute()
         if self.hidden is not None:
             weight = self.observer.weight()
-            spectra.lam_logits = low_rank_spectrum(self.hidden.compute(), weight).cpu()
+            C, mean = self.hidden.compute()
+            spectra.lam_logits = low_rank_spectrum(C, weight).cpu()
             spectra.scalars["erank/logits"] = float(effective_rank(spectra.lam_logits))
+            # A softmax's scale depends on its temperature: collapse shows in the logits before it.
+            around = low_rank_spectrum(C - mean.outer(mean), weight).cpu()
+            spectra.scalars["erank/centred"] = float(effective_rank(around))
+            spectra.scalars["feature/spread"] = float(
+                around.sum() / spectra.lam_logits.sum().clamp_min(1e-300)
+            )
+            spectra.dimensions = len(around)
         return spectra
 
     def _warn(self, what: str, once: str) -> None:

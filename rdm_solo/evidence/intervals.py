@@ -1,11 +1,11 @@
-"""Paired differences over seeds: Student's t intervals, and Holm's correction of several tests."""
+"""Paired differences over seeds: Student's t intervals, Holm's correction; exact ones of shares."""
 
 import math
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from scipy.special import stdtr, stdtrit  # type: ignore[import-untyped, unused-ignore]
+from scipy.special import betaincinv, stdtr, stdtrit  # type: ignore[import-untyped, unused-ignore]
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -46,3 +46,14 @@ def holm(p: Mapping[Key, float]) -> dict[Key, float]:
         highest = max(highest, min(1.0, (len(p) - rank) * p[key]))
         corrected[key] = highest
     return {key: corrected[key] for key in p}
+
+
+def share(count: int, total: int) -> tuple[float, float]:
+    """The 95 % interval of a share (Clopper and Pearson, 1934).
+
+    >>> [round(end, 4) for end in share(19, 20)]
+    [0.7513, 0.9987]
+    """
+    low = float(betaincinv(count, total - count + 1, 0.025)) if count else 0.0
+    high = float(betaincinv(count + 1, total - count, 0.975)) if count < total else 1.0
+    return low, high

@@ -233,6 +233,26 @@ class ChosenFilter:
     def logarithmic(self) -> bool:
         return self.function in FUNCTIONS and FUNCTIONS[self.function].logarithmic
 
+    def direction(self, p: float | None) -> int | None:
+        """Of a fixed filter as the online branch sees it: 1 low-pass, so that the target's rank is
+        the higher one; -1 high-pass, the wrong way; 0 neither or unknown. None without one.
+
+        >>> ChosenFilter("target_pow", "target", "pow").direction(-0.5)
+        1
+        """
+        if not self.spectral:
+            return None
+        side = -1 if self.on_target else 1
+        if self.increasing:
+            return side
+        if not self.power or p is None or self.reverses(p):
+            return 0
+        return (side * p > 0) - (side * p < 0)
+
+    def reverses(self, p: float | None) -> bool:
+        """Whether σ^(1+p) falls with σ, so that the weakest direction comes out first."""
+        return self.power and p is not None and p < -1
+
     @property
     def label(self) -> str:
         """Its name; where a shipped one got another function, branch and function."""

@@ -11,19 +11,12 @@ from omegaconf import OmegaConf
 from rdm_solo.report.measured import change, finite, last
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import spread
-from rdm_solo.spectra.collapse import (
-    COMPLETE,
-    DIMENSIONAL,
-    IN_A_ROW,
-    Bounds,
-    MeasuredEpoch,
-    kinds_of_collapse,
-)
+from rdm_solo.spectra import collapse
+from rdm_solo.spectra.collapse import NO_GAP, Bounds, MeasuredEpoch
 
-# Equal branches differ by rounding, which is no gap.
-NO_GAP = 1e-6
 SORTED, DIRECTIONAL = 0.9, 0.5
 BOUNDS = Bounds()
+LAST = BOUNDS.gap_epochs or 0  # measured epochs in a row that say which branch leads at the end
 
 UNMEASURED = "not measured"
 CURVES = ("filter/monotonicity", "filter/monotonicity_directional")
@@ -33,19 +26,19 @@ RULES = (
     "fewer epochs is named, drawn over the epochs as a thin line, and judged alone in the table of "
     "every run. So is a run that diverged, and the answers count it.",
     "The target leads in an epoch where its effective rank is above the online branch's by more "
-    "than rounding. Yes means in at least 95 % of the measured epochs. Without a filter, or after "
-    "a collapse, a lead is not scored.",
+    f"than {100 * NO_GAP:g} %. Yes means in at least 95 % of the measured epochs, and not below it "
+    f"in all of the last {LAST}. Without a filter, or after a collapse, a lead is not scored.",
     f"The filter is low-pass where Spearman's rank correlation of the last epoch's curve with the "
     f"target's eigenvalues is at least {SORTED:g} for sorted eigenvalues and at least "
     f"{DIRECTIONAL:g} along the target's eigenvectors. The sorted curve rises wherever the "
     "target's spectrum is the flatter one, whatever its directions; the test along eigenvectors is "
     "the stricter one.",
-    "Complete collapse: in the last two measured epochs, the projection's variance is below "
-    f"{100 * (BOUNDS.variance or 0):g} % of its greatest possible value and does not recover. "
-    "Dimensional collapse: the same for an effective rank of the projection below "
-    f"k^{BOUNDS.erank:g}. The warnings during training use the same bounds. The ranks of SwAV's "
-    "and DINO's softmax are not judged, because their mean is the first direction in good runs, "
-    "too.",
+    "Complete collapse: in the last two measured epochs, the outputs' variance is below "
+    f"{100 * (BOUNDS.variance or 0):g} % of its greatest possible value. Dimensional collapse: the "
+    f"same for their effective rank around the mean and k^{BOUNDS.erank:g}. The outputs are the "
+    "projections, or SwAV's and DINO's logits before the softmax. Values that would "
+    f"pass the bound within {collapse.AHEAD} epochs, growing as they did last, are not scored; nor "
+    "is a run whose outputs are mostly their mean. The warnings in training use the same rules.",
 )
 
 
@@ -104,7 +97,10 @@ def leads(runs: Sequence[Run]) -> Verdict:
 
 
 def _gaps(run: Run) -> np.ndarray:
-    gaps = run.metrics.get("erank/gap", np.empty(0))
+    """Log of the target's effective rank over the online one's, of the measured epochs."""
+    gap, online = (run.metrics.get(f"erank/{name}", np.empty(0)) for name in ("gap", "online"))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gaps = np.log1p(gap / online) if len(gap) == len(online) else np.empty(0)
     return np.asarray(gaps[np.isfinite(gaps)])
 
 
@@ -114,20 +110,23 @@ def _share(run: Run) -> float | None:
 
 
 def _leads(run: Run) -> Judged:
-    share = _share(run)
+    share, gaps = _share(run), _gaps(run)
     if share is None:
         return UNMEASURED, None
-    if np.abs(_gaps(run)).max() <= NO_GAP:
+    if np.abs(gaps).max() <= NO_GAP:
         return "no, both ranks are the same", None
+    if share == 0:
+        return "no, the online branch leads", False
+    if len(gaps) >= LAST and (gaps[-LAST:] < -NO_GAP).all():
+        since = int(np.flatnonzero(gaps >= -NO_GAP)[-1]) + 1
+        return f"no longer: the online branch leads in the last {len(gaps) - since} epochs", False
     if share >= 0.95:
         answer = "yes, in every epoch" if share == 1 else "yes, in nearly every epoch"
         # A fixed filter between outputs of one network makes the gap in each batch.
         if not run.described.momentum and (_direction(run) or 0) > 0:
-            answer += " (this filter guarantees it)"
+            answer += " (this filter makes it)"
         scored = not _unfiltered(run) and _collapsed(run)[1] is not False
         return answer, True if scored else None
-    if share == 0:
-        return "no, the online branch leads", False
     return ("in most epochs", None) if share >= 0.5 else ("in few epochs", False)
 
 
@@ -154,7 +153,7 @@ def _low_pass(run: Run) -> Judged:
     by_rank, by_direction = map(run.last, CURVES)
     if not math.isfinite(by_rank):
         return UNMEASURED, None
-    if len(_gaps(run)) and abs(_gaps(run)[-1]) <= NO_GAP:
+    if len(_gaps(run)) and abs(_gaps(run)[-1]) <= NO_GAP and _unfiltered(run):
         return "there is no filter", None
     if by_rank >= SORTED:
         if by_direction >= DIRECTIONAL:
@@ -169,16 +168,15 @@ def collapsed(runs: Sequence[Run]) -> Verdict:
     """Whether the outputs fell together, all of them or into few directions."""
     sizes = sorted({_dimensions(run) for run in runs} - {0})
     of = f" of {', '.join(map(str, sizes))}" if sizes else ""
-    highest = [float(values.max()) for values in finite(runs, "erank/projection")]
+    highest = [float(values.max()) for values in finite(runs, "erank/centred")]
+    shares = [100 * epochs[-1].variance for epochs in map(_measured_epochs, runs) if epochs]
     numbers = (
-        f"variance {spread(last(runs, 'feature/variance'), 3)}; effective rank of the projection "
-        f"{spread(last(runs, 'erank/projection'), 1)}{of}, at its highest {spread(highest, 1)}"
+        f"variance {spread(shares, 1)} % of its greatest value; effective rank around the mean "
+        f"{spread(last(runs, 'erank/centred'), 1)}{of}, at its highest {spread(highest, 1)}"
     )
     caveat = ""
     if runs[0].described.softmax:
-        caveat = (
-            "Variance and rank are those of a softmax, on another scale than those of unit vectors."
-        )
+        caveat = "Both are of the logits, before the softmax."
     return _verdict("Did anything collapse?", runs, _collapsed, numbers, caveat)
 
 
@@ -186,42 +184,42 @@ def _collapsed(run: Run) -> Judged:
     warmup = float(OmegaConf.select(run.config, "scheduler.warmup_epochs", default=0))
     measured = _measured_epochs(run)
     judged = [epoch for epoch in measured if epoch.epoch >= warmup + 1]
-    if not judged and not math.isfinite(run.last("feature/variance")):
+    if not measured:
         return UNMEASURED, None
-    if len(judged) < IN_A_ROW:
+    if len(judged) < collapse.IN_A_ROW:
         return "too early to say", None
-    found = kinds_of_collapse(measured, Bounds(warmup=warmup, gap_epochs=None))
-    if COMPLETE in found:
-        return "yes, completely", False
-    if DIMENSIONAL in found:
-        return "yes, into few directions", False
-    if run.described.softmax:
-        return "not completely; ranks are not judged", None
-    # Without spectra nobody knows of how many directions the rank is.
-    return ("no", True) if _dimensions(run) else ("not completely; no spectra to judge by", None)
+    shown = collapse.states(measured, Bounds(warmup=warmup, gap_epochs=None))
+    for rule in collapse.RULES:
+        if rule.kind in shown:
+            found = shown[rule.kind] == collapse.FOUND
+            return (rule.answer, False) if found else (f"{rule.measures} {collapse.RISING}", None)
+    now = judged[-1]
+    if not (now.dimensions and math.isfinite(now.erank)):
+        return "not completely; directions were not measured", None
+    if now.variance < collapse.MOSTLY_MEAN:
+        mean = 100 * (1 - now.variance)
+        return f"no, but the mean carries {mean:.0f} % of the outputs", None
+    return "no", True
 
 
 def _measured_epochs(run: Run) -> list[MeasuredEpoch]:
-    """The measured epochs as the watch reads them.
+    """The measured epochs as the watch reads them, without their gap.
 
-    The second moment of unit rows is 1; that of a softmax is in the spectra.
+    Earlier versions measured neither spread nor directions; unit vectors have the variance as
+    their spread.
     """
-    columns = ("epoch", "feature/variance", "erank/projection")
-    k, softmax = _dimensions(run), run.described.softmax
-    moments: dict[int, float] = {}
-    if k and softmax:
-        moments = dict(zip(run.spectra["epoch"], run.spectra["lam_projection"].sum(1)))
-    found = []
-    for epoch, variance, rank in zip(*(run.metrics.get(name, np.empty(0)) for name in columns)):
-        share = variance / moments.get(int(epoch), math.nan if softmax else 1.0)
-        if math.isfinite(share) and math.isfinite(rank):
-            found.append(MeasuredEpoch(int(epoch), share, rank, k, 0.0, softmax))
-    return found
+    epochs = run.metrics.get("epoch", np.empty(0))
+    unknown = np.full(len(epochs), np.nan)
+    spreads = run.metrics.get("feature/spread", unknown)
+    if not np.isfinite(spreads).any() and not run.described.softmax:
+        spreads = run.metrics.get("feature/variance", unknown)
+    ranks, k = run.metrics.get("erank/centred", unknown), _dimensions(run)
+    measured = zip(epochs, spreads, ranks)
+    return [MeasuredEpoch(int(e), v, rank, k, 0.0) for e, v, rank in measured if math.isfinite(v)]
 
 
 def _dimensions(run: Run) -> int:
-    lam = run.spectra.get("lam_projection", np.empty((0, 0)))
-    return int(lam.shape[1]) if lam.ndim == 2 and len(lam) else 0
+    return int(max(run.spectra.get("dimensions", [0])))
 
 
 def _gap_from_setting(run: Run) -> str:
@@ -244,7 +242,7 @@ def _gap_from_setting(run: Run) -> str:
             f"effective rank of the {branch} is then about as high as the batch allows, whatever "
             "was learned."
         )
-    if _reverses(run):
+    if run.chosen_filter.reverses(run.p):
         return (
             "The exponent is below -1, which reverses the order of the directions: Theorem 3 does "
             "not say which branch leads. The filter causes whatever gap there is."
@@ -254,12 +252,12 @@ def _gap_from_setting(run: Run) -> str:
     lag = " The target network's lag adds to the gap or reduces it." if lags else ""
     if direction < 0:
         return f"The filter is fixed and points the wrong way: it causes a negative gap.{lag}"
-    effect = "is low-pass, so that it guarantees a gap"
+    effect = "is low-pass, so that it makes a gap"
     if lags:  # the target's spectrum is another network's
         effect = "raises the target's rank" if target else "lowers the online rank"
     return (
-        f"The filter is fixed and {effect} in each batch, before rows are scaled to unit length "
-        f"(Theorem 3), so this is not evidence.{lag}"
+        f"The filter is fixed and {effect} in each batch (Theorem 3), so this is not evidence. "
+        f"Where rows are then scaled to unit length, a few very long ones can undo it.{lag}"
     )
 
 
@@ -273,20 +271,6 @@ def _whitens(run: Run) -> bool:
     return run.chosen_filter.power and run.p == -1
 
 
-def _reverses(run: Run) -> bool:
-    """Whether σ^(1+p) falls with σ, so that the weakest direction comes out first."""
-    return run.chosen_filter.power and run.p is not None and run.p < -1
-
-
 def _direction(run: Run) -> int | None:
-    """Of a fixed filter as the online branch sees it: 1 low-pass, -1 high-pass, 0 neither or
-    unknown; None where nothing is fixed."""
-    chosen = run.chosen_filter
-    if run.described.softmax or not chosen.spectral:
-        return None
-    side = -1 if chosen.on_target else 1
-    if chosen.increasing:
-        return side
-    if not chosen.power or run.p is None or _reverses(run):
-        return 0
-    return int(np.sign(side * run.p))
+    """Which branch a fixed filter lifts; None where nothing is fixed."""
+    return None if run.described.softmax else run.chosen_filter.direction(run.p)

@@ -11,7 +11,7 @@ from torchmetrics.utilities import dim_zero_cat
 from rdm_solo.distributed import gather, world_size
 from rdm_solo.messages import check_whole
 from rdm_solo.spectra.epoch_summary import Spectra, summarize
-from rdm_solo.spectra.moments import Moments, from_matrices, from_rows
+from rdm_solo.spectra.moments import Moments, from_matrices, from_rows, spread
 from rdm_solo.spectra.sampling import LAST, few_rows, keep_smallest, row_hashes
 
 # The square of a larger number has no room for a sum in float64.
@@ -217,38 +217,44 @@ class BranchSpectra(Metric):
                 "or never, between two resets."
             )
         of = self._of_sample if self.sampled else self._of_sums
-        variance = self.sum_squared / seen - (self.sum_mean / seen).square().sum()
+        mean = self.sum_mean / seen
+        variance = self.sum_squared / seen - mean.square().sum()
         rows = min(seen, self.sample) if self.sampled else seen
-        return summarize(of(rows, with_positives > 0), variance, rows, self.m, self.sampled)
+        of_mean = spread(self.sum_squared / seen, mean)
+        moments = of(rows, with_positives > 0, mean)
+        return summarize(moments, variance, of_mean, self.dim, rows, self.m, self.sampled)
 
-    def _of_sums(self, rows: int, positives: bool) -> Moments:
+    def _of_sums(self, rows: int, positives: bool, mean: Tensor) -> Moments:
         C_p, C_z, C_y = (s / rows for s in (self.sum_online, self.sum_target, self.sum_projection))
         C_plus = (self.sum_positive + self.sum_positive.mT) / (2 * rows)
-        return from_matrices(C_p, C_z, C_plus if positives else None, C_y)
+        return from_matrices(C_p, C_z, C_plus if positives else None, C_y, mean)
 
-    def _of_sample(self, rows: int, positives: bool) -> Moments:
+    def _of_sample(self, rows: int, positives: bool, mean: Tensor) -> Moments:
         order = dim_zero_cat(self.kept_keys).argsort()[:rows]
         p, z, plus, y = (self._unit(x[order]) for x in dim_zero_cat(self.kept).unbind(1))
-        return from_rows(p, z, plus if positives else None, y, min(self.sample, self.dim))
+        return from_rows(p, z, plus if positives else None, y, mean, min(self.sample, self.dim))
 
 
 class Correlation(Metric):
-    """The correlation matrix of rows ``(N, b)`` over an epoch, as they are, in float64.
+    """Correlation matrix and mean of rows ``(N, b)`` over an epoch, as they are, in float64.
 
     >>> metric = Correlation(dim=2)
     >>> metric.update(torch.eye(2))
-    >>> metric.compute().tolist()
-    [[0.5, 0.0], [0.0, 0.5]]
+    >>> C, mean = metric.compute()
+    >>> C.tolist(), mean.tolist()
+    ([[0.5, 0.0], [0.0, 0.5]], [0.5, 0.5])
     """
 
     full_state_update = False
 
     total: Tensor
+    sum: Tensor
     count: Tensor
 
     def __init__(self, dim: int) -> None:
         super().__init__(compute_with_cache=False)
         self.add_state("total", torch.zeros(dim, dim, dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("sum", torch.zeros(dim, dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("count", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
 
     @torch.no_grad()
@@ -256,8 +262,10 @@ class Correlation(Metric):
         whole = (x.abs() < LARGEST).all(1)
         x = x.double().where(whole[:, None], 0.0)
         self.total += x.mT @ x
+        self.sum += x.sum(0)
         self.count += whole.sum()
 
     @torch.no_grad()
-    def compute(self) -> Tensor:
-        return self.total / self.count.clamp_min(1)
+    def compute(self) -> tuple[Tensor, Tensor]:
+        rows = self.count.clamp_min(1)
+        return self.total / rows, self.sum / rows

@@ -1,34 +1,36 @@
 """When spectra have collapsed: the rules by which a run is watched, and judged afterwards."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 COMPLETE, DIMENSIONAL, WRONG_WAY = "complete collapse", "dimensional collapse", "negative gap"
 
 # Every rank crashes in the first epochs and most recover, so that a single epoch says nothing.
 IN_A_ROW = 2
-RECOVERING = 1.1  # a value that grows by a tenth from one epoch to the next is on its way up
-# Below that share of variance the outputs' mean is the spectrum's first direction, whatever the
-# others do: there the variance is to be judged, not the rank.
-SPREAD = 0.2
+# A value is on its way up where it passes its bound within that many epochs, if it goes on to grow
+# by the factor of the last one.
+AHEAD = 10
 # Equal branches differ by rounding; where there is a gap, it was 1e-3 and more in the logarithm.
 NO_GAP = 1e-3
+# Below that share of variance most of the outputs is their mean, which is worth saying.
+MOSTLY_MEAN = 0.2
 
 
 @dataclass(frozen=True)
 class MeasuredEpoch:
     """What one measured epoch says; ``epoch`` counts from 1.
 
-    ``variance`` is the projection's variance over its second moment, so that unit vectors and a
-    softmax have one scale: 0 where all images get one output, 1 where the outputs' mean is 0.
+    The outputs are the projections before any filter, or SwAV's and DINO's logits. ``variance`` is
+    theirs over their second moment: 0 where all images get one output, 1 where the outputs' mean
+    is 0. ``erank`` is their effective rank around the mean: in the uncentred spectrum a large mean
+    hides how many directions they differ in.
     """
 
     epoch: int
     variance: float
-    erank: float  # of the projection, before any filter
+    erank: float
     dimensions: int
     gap: float  # log of the target's effective rank over the online one's
-    softmax: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,33 +52,86 @@ class Bounds:
         return float(dimensions ** (self.erank or 0))
 
 
-def kinds_of_collapse(epochs: Sequence[MeasuredEpoch], bounds: Bounds) -> list[str]:
-    """The kinds of collapse that the last measured epochs show.
+@dataclass(frozen=True)
+class Rule:
+    """A kind of collapse: what is read of an epoch, and the bound that it must not fall below.
 
-    >>> flat = [MeasuredEpoch(epoch, 0.001, 1.0, 32, 0.0) for epoch in (8, 9)]
+    ``bound`` is None where the rule is off. A rule that ``waits`` spares the warm-up and values on
+    their way up.
+    """
+
+    kind: str
+    answer: str  # to whether anything collapsed
+    measures: str
+    value: Callable[[MeasuredEpoch], float]
+    bound: Callable[[MeasuredEpoch, Bounds], float | None]
+    in_a_row: Callable[[Bounds], int] = lambda bounds: IN_A_ROW
+    waits: bool = True
+
+
+RULES = (
+    Rule(
+        COMPLETE,
+        "yes, completely",
+        "the variance is",
+        value=lambda epoch: epoch.variance,
+        bound=lambda epoch, bounds: bounds.variance,
+    ),
+    Rule(
+        DIMENSIONAL,
+        "yes, into few directions",
+        "the number of directions is",
+        value=lambda epoch: epoch.erank,
+        bound=lambda epoch, bounds: bounds.directions(epoch.dimensions) if bounds.erank else None,
+    ),
+    Rule(
+        WRONG_WAY,
+        "the online branch leads",
+        "the gap is",
+        value=lambda epoch: epoch.gap,
+        bound=lambda epoch, bounds: -NO_GAP,
+        in_a_row=lambda bounds: bounds.gap_epochs or 0,
+        waits=False,
+    ),
+)
+
+FOUND, RISING = "found", "below its bound, but rising"
+
+
+def states(epochs: Sequence[MeasuredEpoch], bounds: Bounds) -> dict[str, str]:
+    """The kinds of collapse that the last measured epochs show, and whether they recover from it.
+
+    >>> flat = [MeasuredEpoch(epoch, 0.001, 9.0, 32, 0.0) for epoch in (8, 9)]
+    >>> states(flat, Bounds())
+    {'complete collapse': 'found'}
+    """
+    shown = {}
+    for rule in RULES:
+        needed = rule.in_a_row(bounds)
+        first = bounds.warmup + 1 if rule.waits else 1
+        judged = [epoch for epoch in epochs if epoch.epoch >= first][-needed:] if needed else []
+        limits = [rule.bound(epoch, bounds) for epoch in judged]
+        values = [rule.value(epoch) for epoch in judged]
+        if not needed or len(judged) < needed:
+            continue
+        if all(limit is not None and value < limit for value, limit in zip(values, limits)):
+            rises = rule.waits and _rises(values, limits[-1] or 0)
+            shown[rule.kind] = RISING if rises else FOUND
+    if COMPLETE in shown:
+        shown.pop(DIMENSIONAL, None)  # of what is hardly there
+    return shown
+
+
+def kinds_of_collapse(epochs: Sequence[MeasuredEpoch], bounds: Bounds) -> list[str]:
+    """The kinds of collapse that the last measured epochs show and do not recover from.
+
+    >>> flat = [MeasuredEpoch(epoch, 0.001, 9.0, 32, 0.0) for epoch in (8, 9)]
     >>> kinds_of_collapse(flat, Bounds())
     ['complete collapse']
     """
-    judged = [epoch for epoch in epochs if epoch.epoch >= bounds.warmup + 1][-IN_A_ROW:]
-    found = []
-    if len(judged) == IN_A_ROW:
-        share = [epoch.variance for epoch in judged]
-        if bounds.variance and max(share) < bounds.variance and not _recovering(share):
-            found.append(COMPLETE)
-        if bounds.erank and all(_few_directions(epoch, bounds) for epoch in judged):
-            found += [DIMENSIONAL] * (not _recovering([epoch.erank for epoch in judged]))
-    if bounds.gap_epochs:
-        last = epochs[-bounds.gap_epochs :]
-        if len(last) == bounds.gap_epochs and all(epoch.gap < -NO_GAP for epoch in last):
-            found.append(WRONG_WAY)
-    return found
+    return [kind for kind, state in states(epochs, bounds).items() if state == FOUND]
 
 
-def _few_directions(epoch: MeasuredEpoch, bounds: Bounds) -> bool:
-    # The uncentred spectrum of a softmax has the mean as its first direction in any good run, too.
-    judged = not epoch.softmax and epoch.variance >= SPREAD
-    return judged and epoch.erank < bounds.directions(epoch.dimensions)
-
-
-def _recovering(values: Sequence[float]) -> bool:
-    return values[-1] > RECOVERING * values[-2]
+def _rises(values: Sequence[float], limit: float) -> bool:
+    before, now = values[-2:]
+    return now > before > 0 and now * (now / before) ** AHEAD >= limit

@@ -16,7 +16,7 @@ class Spectra:
     ``rows`` entered the eigenvalues and the curves; where they were ``sampled`` from more, these
     have ``min(N, k)`` entries. ``leading`` eigenvalues hold 99.99 % of the target's sum. What
     needs positives is NaN without them. ``lam_logits`` are those before a softmax, where there is
-    one.
+    one. ``dimensions`` is how many there are of the outputs that collapse is judged by.
     """
 
     lam_online: Tensor
@@ -27,6 +27,7 @@ class Spectra:
     filter_curve_directional: Tensor
     ideal_filter: Tensor
     leading: int
+    dimensions: int
     rows: int
     sampled: bool
     scalars: dict[str, float]
@@ -41,7 +42,15 @@ class Spectra:
         }
 
 
-def summarize(moments: Moments, variance: Tensor, rows: int, m: int, sampled: bool) -> Spectra:
+def summarize(
+    moments: Moments,
+    variance: Tensor,
+    spread: Tensor,
+    dimensions: int,
+    rows: int,
+    m: int,
+    sampled: bool,
+) -> Spectra:
     """The curves and scalars of an epoch's moments; arrays come to the CPU."""
     moments = moments._replace(
         **{k: x.cpu() for k, x in moments._asdict().items() if x is not None}
@@ -59,6 +68,7 @@ def summarize(moments: Moments, variance: Tensor, rows: int, m: int, sampled: bo
         "filter/monotonicity": _monotonicity(curve[:leading], lam_z[:leading]),
         "filter/monotonicity_directional": _monotonicity(directional[:leading], lam_z[:leading]),
         "feature/variance": variance,
+        "feature/spread": spread,
     }
     for name, energy, norm in (
         ("alignment/online_target", moments.energy_p, moments.norm_p),
@@ -80,6 +90,7 @@ def summarize(moments: Moments, variance: Tensor, rows: int, m: int, sampled: bo
         filter_curve_directional=directional,
         ideal_filter=measures.ideal_filter(lam_plus, lam_z),
         leading=leading,
+        dimensions=dimensions,
         rows=rows,
         sampled=sampled,
         scalars={name: float(value) for name, value in scalars.items()},
@@ -94,6 +105,7 @@ def _ranks(moments: Moments) -> dict[str, Tensor]:
         "erank/target": target,
         "erank/gap": target - online,
         "erank/projection": measures.effective_rank(moments.lam_y),
+        "erank/centred": measures.effective_rank(moments.lam_centred),
         "rankme/online": measures.rankme(moments.lam_p),
         "rankme/target": measures.rankme(moments.lam_z),
     }

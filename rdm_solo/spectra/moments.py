@@ -7,14 +7,18 @@ from torch import Tensor
 
 from rdm_solo.spectra.measures import noise_floor
 
+# A float64 sum over N rows is off by N eps at most, over the rows of an epoch by about this share.
+ROUNDING = 1e-12
+
 
 class Moments(NamedTuple):
-    """Eigenvalues of C_p, C_z, C_+ and C_y, descending; and C_p and C_+ along C_z's eigenvectors u:
-    u^T C u, and the norm of C u. None where no positives were seen."""
+    """Eigenvalues of C_p, C_z, C_y, of C_y around the mean, and of C_+, descending; and C_p and C_+
+    along C_z's eigenvectors u: u^T C u, and the norm of C u. None where no positives were seen."""
 
     lam_p: Tensor
     lam_z: Tensor
     lam_y: Tensor
+    lam_centred: Tensor
     energy_p: Tensor
     norm_p: Tensor
     lam_plus: Tensor | None = None
@@ -22,8 +26,10 @@ class Moments(NamedTuple):
     norm_plus: Tensor | None = None
 
 
-def from_matrices(C_p: Tensor, C_z: Tensor, C_plus: Tensor | None, C_y: Tensor) -> Moments:
-    """Of correlation matrices ``(k, k)``."""
+def from_matrices(
+    C_p: Tensor, C_z: Tensor, C_plus: Tensor | None, C_y: Tensor, mean: Tensor
+) -> Moments:
+    """Of correlation matrices ``(k, k)``, and the mean of the rows behind C_y."""
     lam_z, u = torch.linalg.eigh(C_z)
     lam_z, u = lam_z.flip(0).clamp_min(0), u.flip(1)
 
@@ -35,14 +41,17 @@ def from_matrices(C_p: Tensor, C_z: Tensor, C_plus: Tensor | None, C_y: Tensor) 
     lam_y = _shared(C_y, (C_z, lam_z), (C_p, lam_p))
     if lam_y is None:
         lam_y = _eigenvalues(C_y)
-    found = Moments(lam_p, lam_z, lam_y, *along(C_p))
+    found = Moments(lam_p, lam_z, lam_y, around_mean(C_y, mean), *along(C_p))
     if C_plus is None:
         return found
-    return Moments(*found[:5], _eigenvalues(C_plus), *along(C_plus))
+    return Moments(*found[:6], _eigenvalues(C_plus), *along(C_plus))
 
 
-def from_rows(p: Tensor, z: Tensor, z_plus: Tensor | None, y: Tensor, length: int) -> Moments:
+def from_rows(
+    p: Tensor, z: Tensor, z_plus: Tensor | None, y: Tensor, mean: Tensor, length: int
+) -> Moments:
     r"""Of float64 rows ``(N, k)`` themselves, by N x N matrices; results have ``length`` entries.
+    ``mean`` is that of all rows of which y are a sample.
 
     With :math:`ZZ^T/N = W \Lambda W^T`, the eigenvectors :math:`u_i = Z^T w_i / \sqrt{N\lambda_i}`
     enter through cross Grams alone: :math:`P u_i` is :math:`PZ^T w_i / \sqrt{N\lambda_i}`.
@@ -59,7 +68,9 @@ def from_rows(p: Tensor, z: Tensor, z_plus: Tensor | None, y: Tensor, length: in
     lam_y = _shared(y, (z, lam_z), (p, lam_p))
     if lam_y is None:
         lam_y = _eigenvalues(y @ y.mT / n)
-    found = [lam_p, lam_z, lam_y, p_u.square().sum(0) / n, _norm(p_u, gram_p) / n]
+    around = y - mean
+    lam_centred = _above_noise(_eigenvalues(around @ around.mT / n), lam_y.max())
+    found = [lam_p, lam_z, lam_y, lam_centred, p_u.square().sum(0) / n, _norm(p_u, gram_p) / n]
     if z_plus is not None:
         found += _positives(gram_z, z @ z_plus.mT, z_plus @ z_plus.mT, w)
     # With few rows, more eigenvalues are zero than were computed.
@@ -90,6 +101,30 @@ def _norm(coefficients: Tensor, gram: Tensor) -> Tensor:
 def _eigenvalues(C: Tensor) -> Tensor:
     lam: Tensor = torch.linalg.eigvalsh(C)
     return lam.flip(0).clamp_min(0)
+
+
+def spread(moment: Tensor, mean: Tensor) -> Tensor:
+    """Rows' variance over their second moment: 0 where all are one, 1 where their mean is 0.
+
+    >>> spread(torch.tensor(1.0), torch.tensor([0.6, 0.0]))
+    tensor(0.6400)
+    """
+    share = 1 - mean.square().sum() / torch.where(moment > 0, moment, 1.0)
+    return torch.where(moment > 0, share.clamp_min(0), 0.0)
+
+
+def around_mean(C: Tensor, mean: Tensor) -> Tensor:
+    """The eigenvalues, descending, of a correlation matrix ``(k, k)`` without its rows' mean.
+
+    >>> around_mean(torch.eye(2).double(), torch.tensor([1.0, 0.0]).double())
+    tensor([1., 0.], dtype=torch.float64)
+    """
+    return _above_noise(_eigenvalues(C - mean.outer(mean)), C.diagonal().sum())
+
+
+def _above_noise(lam: Tensor, scale: Tensor) -> Tensor:
+    """Differences of equal outputs are rounding of what they have in common: zero."""
+    return lam.where(lam > ROUNDING * scale, 0.0)
 
 
 def _shared(x: Tensor, *known: tuple[Tensor, Tensor]) -> Tensor | None:

@@ -50,6 +50,7 @@ def spectra(p: float, epochs: int, k: int = 8) -> dict[str, np.ndarray]:
         **{"lam_online": online, "lam_target": target, "lam_projection": online},
         **{"lam_positive": 0.9 * target, "filter_curve": curve, "filter_curve_directional": curve},
         **{"epoch": np.arange(1, epochs + 1), "rows": np.full(epochs, 512)},
+        "dimensions": np.full(epochs, k),
     }
 
 
@@ -73,6 +74,7 @@ def columns(p: float | None, epochs: int) -> dict[str, list[float]]:
     return {
         "epoch": list(range(1, epochs + 1)),
         **{"erank/online": online, "erank/target": target, "erank/projection": online},
+        **{"erank/centred": online, "feature/spread": [0.9] * epochs},
         "erank/gap": [z - p for z, p in zip(target, online)],
         **{name: [value] * epochs for name, value in flat.items()},
     }
@@ -217,7 +219,7 @@ def test_the_command_ends_with_a_table_and_the_place(made):
     path, _, printed = made
     lines = printed.splitlines()
     assert lines[0].startswith("setting")
-    assert "yes, in every epoch (this filter guarantees it)" in printed
+    assert "yes, in every epoch (this filter makes it)" in printed
     left_out = [line for line in lines if line.startswith("left out: ")]
     assert len(left_out) == 2
     assert "its config cannot be read" in left_out[0]
@@ -268,7 +270,7 @@ def run(p: float | None = -0.5, seed: int = 0, epochs: int = 3, folder: Path = P
     ("changed", "answer", "good"),
     [
         ({"erank__gap": [1, 1, 1], "p": None}, "yes, in every epoch", True),
-        ({"erank__gap": [1, 1, 1]}, "yes, in every epoch (this filter guarantees it)", True),
+        ({"erank__gap": [1, 1, 1]}, "yes, in every epoch (this filter makes it)", True),
         ({"erank__gap": [1, 1, 1], "p": -1.5}, "yes, in every epoch", True),
         ({"erank__gap": [1, 1, 1], "method": "byol"}, "yes, in every epoch", True),
         (
@@ -277,7 +279,7 @@ def run(p: float | None = -0.5, seed: int = 0, epochs: int = 3, folder: Path = P
             None,
         ),
         (
-            {"erank__gap": [1, 1, 1], "p": None, "feature__variance": [0.9, 0.001, 0.001]},
+            {"erank__gap": [1, 1, 1], "p": None, "feature__spread": [0.9, 0.001, 0.001]},
             "yes, in every epoch",
             None,
         ),
@@ -285,6 +287,17 @@ def run(p: float | None = -0.5, seed: int = 0, epochs: int = 3, folder: Path = P
         ({"erank__gap": [1, -1, -1], "p": None}, "in few epochs", False),
         ({"erank__gap": [-1, -1, -1]}, "no, the online branch leads", False),
         ({"erank__gap": [1e-9, 0, -1e-9]}, "no, both ranks are the same", None),
+        ({"erank__gap": [2e-6] * 3, "p": None}, "no, both ranks are the same", None),
+        (
+            {"epochs": 100, "erank__gap": [1] * 95 + [-1] * 5, "p": None},
+            "no longer: the online branch leads in the last 5 epochs",
+            False,
+        ),
+        (
+            {"epochs": 20, "erank__gap": [-1] + [1] * 19, "p": None},
+            "yes, in nearly every epoch",
+            True,
+        ),
         ({"erank__gap": [np.nan] * 3}, "not measured", None),
     ],
 )
@@ -298,7 +311,8 @@ def test_what_a_setting_forces_is_called_that():
         return verdicts.leads([run(**changed)]).caveat
 
     assert "in each batch" in caveat()
-    assert "it guarantees a gap in each batch" in caveat()
+    assert "it makes a gap in each batch" in caveat()
+    assert "unit length" in caveat()
     assert "wrong way" in caveat(p=0.5)
     assert caveat(p=None) == "Nothing in the setting forces a gap: it was learned."
     assert "lag" in caveat(p=None, method="byol")
@@ -310,7 +324,7 @@ def test_what_a_setting_forces_is_called_that():
 
 def test_an_exponent_below_minus_one_turns_the_order_round_and_forces_nothing():
     found = verdicts.leads([run(-1.5, erank__gap=[1, 1, 1])])
-    assert "guarantee" not in found.answer + found.caveat
+    assert "makes" not in found.answer + found.caveat
     assert "reverses the order" in found.caveat
     index = np.arange(1, 5, dtype=float)
     steep = np.array([1, 1, 1, 1e-6])
@@ -329,12 +343,12 @@ def test_whitening_says_what_it_makes_true_by_itself():
 
 def test_byols_target_is_another_network_so_that_a_filter_forces_its_share_alone():
     found = verdicts.leads([run(-0.5, method="byol", erank__gap=[1, 1, 1])])
-    assert "guarantee" not in found.answer + found.caveat
+    assert "makes" not in found.answer + found.caveat
     assert "raises the target's rank in each batch" in found.caveat
 
 
 def test_a_collapse_is_said_beside_its_gap():
-    fallen = run(None, method="byol", erank__gap=[1, 1, 1], feature__variance=[0.9, 1e-3, 1e-3])
+    fallen = run(None, method="byol", erank__gap=[1, 1, 1], feature__spread=[0.9, 1e-3, 1e-3])
     assert "a gap does not mean" in verdicts.leads([fallen]).caveat
     assert "a gap does not mean" not in verdicts.leads([run()]).caveat
 
@@ -357,20 +371,27 @@ def test_whether_the_filter_is_low_pass(by_rank, by_direction, answer):
     assert verdicts.low_pass([run(**columns)]).answer == answer
 
 
+FEW, COMPLETELY = "yes, into few directions", "yes, completely"
+
+
 @pytest.mark.parametrize(
     ("changed", "answer"),
     [
         ({}, "no"),
-        ({"feature__variance": [0.9, 0.01, 0.01]}, "yes, completely"),
-        ({"feature__variance": [0.9, 0.01, 0.02]}, "no"),  # recovering
-        ({"feature__variance": [0.01, 0.9, 0.9]}, "no"),
-        ({"erank__projection": [5, 1.1, 1.1]}, "yes, into few directions"),
+        ({"feature__spread": [0.9, 0.01, 0.01]}, "yes, completely"),
         (
-            {"erank__projection": [5, 1.1, 1.1], "method": "dino", "p": None},
-            "not completely; ranks are not judged",
+            {"feature__spread": [0.9, 0.01, 0.02]},
+            "the variance is below its bound, but rising",
         ),
+        ({"feature__spread": [0.9, 1.2e-5, 1.4e-5]}, "yes, completely"),
+        ({"feature__spread": [0.9, 0.06, 0.06]}, "no, but the mean carries 94 % of the outputs"),
+        ({"feature__spread": [0.9, 0.19, 0.19], "erank__centred": [5, 1.02, 1.02]}, FEW),
+        ({"feature__spread": [0.01, 0.9, 0.9]}, "no"),
+        ({"erank__centred": [5, 1.1, 1.1]}, FEW),
+        ({"erank__centred": [np.nan] * 3}, "not completely; directions were not measured"),
+        ({"erank__centred": [5, 1.1, 1.1], "method": "dino", "p": None}, FEW),
         ({"epochs": 1}, "too early to say"),
-        ({"feature__variance": [np.nan] * 3}, "not measured"),
+        ({"feature__spread": [np.nan] * 3}, "not measured"),
     ],
 )
 def test_whether_anything_collapsed(changed, answer):

@@ -264,7 +264,7 @@ def test_a_projection_that_is_one_of_the_outputs_has_its_eigenvalues(options, mo
     for output, branch in ((z, "target"), (p, "online")):
         seen.clear()
         found = spectra_of([p, z, z_plus, output], **options)
-        assert len(seen) == 2  # C_p and C_plus; C_z is decomposed with its vectors
+        assert len(seen) == 3  # C_p, C_plus, the centred one; C_z's are found with its vectors
         assert torch.equal(found.lam_projection, getattr(found, f"lam_{branch}"))
         assert found.scalars["erank/projection"] == found.scalars[f"erank/{branch}"]
     third = spectra_of([p, z, z_plus, y], **options).lam_projection
@@ -483,3 +483,22 @@ def test_the_functions_need_neither_torchmetrics_nor_torchvision():
     assert found.stdout.splitlines() == ["set()", "True"]
     with pytest.raises(AttributeError, match="has no attribute 'Branches'"):
         rdm_solo.spectra.Branches  # noqa: B018
+
+
+@pytest.mark.parametrize("options", [{}, {"max_dim": 4, "sample": 500}], ids=["matrices", "rows"])
+@pytest.mark.parametrize("offset", [0.0, 3.0, 1e3])
+def test_around_the_mean_directions_and_variance_equal_numpys(options, offset):
+    y = features("1/i", 500, 12).double() + offset
+    x = torch.nn.functional.normalize(y, dim=1).numpy()
+    scalars = spectra_of([y, y, y, y], **options).scalars
+    want = ((x - x.mean(0)) ** 2).sum(1).mean() / (x**2).sum(1).mean()
+    bound = max(1e-9, 1e-13 / want)  # rounding of the second moment, which the mean makes up
+    assert scalars["feature/spread"] == pytest.approx(want, rel=bound)
+    assert scalars["erank/centred"] == pytest.approx(numpy_erank(x - x.mean(0)), rel=bound)
+
+
+def test_equal_outputs_have_no_direction_around_their_mean():
+    one = features("gaussian", 1, 6).expand(300, 6)
+    scalars = spectra_of([one, one, one, one]).scalars
+    assert scalars["erank/centred"] == 0
+    assert scalars["feature/spread"] < 1e-14

@@ -70,7 +70,7 @@ def write(
     rows = [
         {
             "epoch": i + 1,
-            "erank/gap": erank(lam_z) - erank(lam_p),
+            **{"erank/online": erank(lam_p), "erank/gap": erank(lam_z) - erank(lam_p)},
             "filter/monotonicity": float(spearman(curve[i], lam_z)),
             "filter/monotonicity_directional": directional,
         }

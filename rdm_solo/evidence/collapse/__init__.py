@@ -1,0 +1,1 @@
+"""Whether the warnings of collapse are right: runs that nobody tuned on, labelled without them."""

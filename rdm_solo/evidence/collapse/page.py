@@ -1,0 +1,183 @@
+"""The page of the study: what was planned, how the bounds were chosen, and how they did."""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import product
+
+from rdm_solo.evidence.collapse import judging
+from rdm_solo.evidence.collapse.judging import LABELS, WARMUP, Judged, Row
+from rdm_solo.evidence.collapse.runs import PLAN, planned
+from rdm_solo.evidence.intervals import share
+from rdm_solo.spectra.collapse import Bounds
+
+# Bounds that were tried on the first half.
+VARIANCES = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15)
+ERANKS = (0.1, 0.15, 0.18, 0.21, 0.24, 0.27, 0.3)
+MOST_ALARMS = 0.05
+
+INTRODUCTION = """\
+# Are the warnings of collapse right?
+
+`python -m rdm_solo.evidence.collapse` trains runs that nobody tuned on, labels each without the
+numbers that the warnings read, and compares. It adds a row to [collapse.csv](collapse.csv) for
+each run that ends, and goes on where it stopped; `--most 0` writes this page from the table alone.
+The plan, with all settings and the labels' numbers, was written before the runs:
+`rdm_solo/evidence/collapse/study.yaml`.
+"""
+METHOD = """\
+## How it was done
+
+Three data sets: scikit-learn's digits, generated pictures of blobs, and rows of 64 numbers, which
+an MLP takes in place of the convolutions. {settings} settings of SimSiam, BYOL, SwAV, DINO and the
+symmetric baselines: healthy ones, and ones with no predictor, a filter the wrong way round, a
+learning rate 10 to 100 times too high, batches of 4 or 8, no batch norm, strong weight decay, or 2
+to 8 samples again and again. Each run draws its learning rate, batch size, dimensions, exponent
+and seed; {epochs} epochs, 3 of warm-up.
+
+Labels come from clean samples in `eval()` mode, before training and after each epoch. A run has
+collapsed from the first epoch (the {first}th or later) from which on one of these holds to the
+end, for at least {in_a_row} epochs:
+
+- **features**: weighted kNN accuracy of the backbone's features is below that of the same network
+  before training plus a margin ({margins} points: a quarter of what SimSiam with the target filter
+  σ^-0.5 gained over three other seeds);
+- **one point**: the outputs of two different validation samples have a mean cosine above
+  {cosine:g};
+- **few directions**: the validation outputs' effective rank around their mean is below
+  {directions:g}.
+
+kNN can survive the last two. A collapse counts as named when a warning of a collapse (not of a
+negative gap) came at the latest {in_time} epochs after the event; any warning about a healthy run
+is a false alarm. Runs that diverge end with an error and are counted apart. The bounds were chosen
+on one half of the runs, as those that name the most collapses with at most {most:.0%} of false
+alarms, and are judged on the other half. Intervals are Clopper and Pearson's, 95 %.
+"""
+
+
+def page(rows: Sequence[Row]) -> str:
+    """The page, from the rows of the table."""
+    halves = {half: [row for row in rows if row["half"] == half] for half in ("choose", "judge")}
+    runs = {half: judging.judge_all(found) for half, found in halves.items()}
+    text = METHOD.format(
+        settings=len(PLAN["settings"]),
+        epochs=15,
+        first=PLAN["judged_from"],
+        in_a_row=PLAN["in_a_row"],
+        margins=", ".join(f"{name} {about['margin']}" for name, about in PLAN["sets"].items()),
+        cosine=PLAN["cosine"],
+        directions=PLAN["directions"],
+        in_time=judging.IN_TIME,
+        most=MOST_ALARMS,
+    )
+    parts = [INTRODUCTION, _progress(rows), _result(runs), text, _choice(halves["choose"])]
+    parts += [_by(runs["judge"], what) for what in ("label", "data", "method")]
+    parts += [_mistakes(runs)]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _progress(rows: Sequence[Row]) -> str:
+    total = sum(1 for _ in planned())
+    versions = ", ".join(sorted({row["versions"].replace("=", " ") for row in rows}))
+    kept = "" if len(rows) == total else f" **The study is not finished: {len(rows)} of {total}.**"
+    diverged = sum(bool(row["diverged"]) for row in rows)
+    return f"{len(rows)} runs, of which {diverged} diverged.{kept} Versions: {versions}.\n"
+
+
+def _rate(count: int, total: int) -> str:
+    if not total:
+        return "none"
+    low, high = share(count, total)
+    return f"{count} of {total} ({100 * count / total:.1f} %, {100 * low:.1f} to {100 * high:.1f})"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join([_line(head), _line(["---"] * len(head)), *map(_line, rows)]) + "\n"
+
+
+def _result(runs: dict[str, list[Judged]]) -> str:
+    names = {"choose": "the half that the bounds were chosen on", "judge": "**the other half**"}
+    found = [
+        [names[half], _rate(*judging.named(of)), _rate(*judging.alarms(of))]
+        for half, of in runs.items()
+    ]
+    return "## Result\n\n" + _table(["", "collapses named in time", "false alarms"], found)
+
+
+def choice(rows: Sequence[Row]) -> list[tuple[Bounds, tuple[int, int], tuple[int, int]]]:
+    """Every pair of bounds with the collapses that it names and its false alarms, the best first.
+
+    Among equals, the one in the middle of them, so that the next run is as safe as it can be.
+    """
+    found = []
+    for variance, erank in product(VARIANCES, ERANKS):
+        bounds = Bounds(variance, erank, warmup=WARMUP)
+        runs = judging.judge_all(rows, bounds)
+        found.append((bounds, judging.named(runs), judging.alarms(runs)))
+
+    def order(entry: tuple[Bounds, tuple[int, int], tuple[int, int]]) -> tuple[bool, int, int]:
+        _, (named, _), (alarms, healthy) = entry
+        return alarms > MOST_ALARMS * healthy, -named, alarms
+
+    found.sort(key=order)
+    best = [entry for entry in found if order(entry) == order(found[0])]
+    middle = sorted(best, key=lambda entry: _from_middle(entry[0], [b for b, _, _ in best]))
+    return middle + found[len(best) :]
+
+
+def _from_middle(bounds: Bounds, among: Sequence[Bounds]) -> float:
+    """How far a pair is from the middle of others, in steps of both lists."""
+
+    def place(b: Bounds) -> tuple[int, int]:
+        return VARIANCES.index(b.variance or 0), ERANKS.index(b.erank or 0)
+
+    places = [place(b) for b in among]
+    middle = [sum(axis) / len(axis) for axis in zip(*places)]
+    return float(sum((at - centre) ** 2 for at, centre in zip(place(bounds), middle)))
+
+
+def _choice(rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    shown = [
+        [f"{bounds.variance:g}", f"{bounds.erank:g}", _rate(*named), _rate(*alarms)]
+        for bounds, named, alarms in choice(rows)[:8]
+    ]
+    head = ["watch.variance", "watch.erank", "collapses named in time", "false alarms"]
+    title = "## The bounds\n\nThe best pairs on the first half; the first one is the package's.\n\n"
+    return title + _table(head, shown)
+
+
+def _by(runs: Sequence[Judged], what: str) -> str:
+    groups: dict[str, list[Judged]] = {}
+    for run in runs:
+        names = list(run.events) or ["healthy"] if what == "label" else [run.row[what]]
+        for name in names:
+            groups.setdefault(name, []).append(run)
+    order = [*LABELS, "healthy"] if what == "label" else sorted(groups)
+    found = [
+        [name, _rate(*judging.named(groups[name])), _rate(*judging.alarms(groups[name]))]
+        for name in order
+        if name in groups
+    ]
+    head = [what, "collapses named in time", "false alarms"]
+    return f"## The other half by {what}\n\n" + _table(head, found)
+
+
+def _mistakes(runs: dict[str, list[Judged]]) -> str:
+    lines = []
+    for half, found in runs.items():
+        for run in found:
+            said = ", ".join(f"{kind} in epoch {at}" for kind, at in run.warnings.items())
+            about = f"{half}, {run.row['data']}: {run.row['setting']}"
+            if run.collapsed and not run.named:
+                label = ", ".join(f"{name} from epoch {at}" for name, at in run.events.items())
+                lines.append(f"- missed: {about}; {label}; warned of: {said or 'nothing'}")
+            elif not run.collapsed and run.warnings:
+                lines.append(f"- false alarm: {about}; {said}")
+    counts = Counter(line.split(":")[0] for line in lines)
+    title = f"## Every mistake ({sum(counts.values())})\n\n"
+    return title + "\n".join(lines or ["none"]) + "\n"

@@ -1,0 +1,76 @@
+"""Whether the warnings of collapse are right: ``python -m rdm_solo.evidence.collapse``."""
+
+import argparse
+import csv
+import io
+import logging
+import warnings
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
+
+from rdm_solo import cli
+from rdm_solo.evidence.collapse.page import page
+from rdm_solo.evidence.collapse.runs import HEAD, measure, planned
+from rdm_solo.runs.files import write_whole
+
+
+def read(path: Path) -> list[Mapping[str, str]]:
+    """The rows so far."""
+    if not path.exists():
+        return []
+    return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+
+
+def add(path: Path, row: Mapping[str, str]) -> None:
+    """Write the table with one more row."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, HEAD, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows([*read(path), row])
+    write_whole(path, text.getvalue())
+
+
+def run_missing(path: Path, jobs: int, most: int | None) -> None:
+    """The planned runs that the table lacks, ``jobs`` at a time."""
+    done = {row["name"] for row in read(path)}
+    missing = [run for run in planned() if run.name not in done][:most]
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _quietly) as pool:
+        futures = [pool.submit(measure, run) for run in missing]
+        for future in tqdm(as_completed(futures), total=len(futures), unit="run"):
+            add(path, future.result())
+
+
+def _quietly() -> None:
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m rdm_solo.evidence.collapse",
+        description="Train the runs of study.yaml, label each by kNN and by the directions of its "
+        "outputs on clean samples, and judge the warnings of collapse by them. Each run adds a row "
+        "to the table when it ends, so that an interrupted command goes on where it stopped.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    docs = Path("docs")
+    parser.add_argument(
+        "--table", type=Path, default=docs / "collapse.csv", help="file of the rows"
+    )
+    parser.add_argument("--out", type=Path, default=docs / "collapse.md", help="file for the page")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
+    parser.add_argument("--most", type=int, help="runs to add at most; 0 writes the page alone")
+    cli.say_anything()
+    options = parser.parse_args()
+    if options.jobs < 1:
+        parser.error(f"--jobs must be at least 1, got {options.jobs}")
+    run_missing(options.table, options.jobs, options.most)
+    rows = read(options.table)
+    write_whole(options.out, page(rows))
+    print(f"{options.out} is written from the {len(rows)} runs in {options.table}")
