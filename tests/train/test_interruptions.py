@@ -77,7 +77,7 @@ def goes_on(folder: Path) -> bytes:
 @pytest.mark.long
 @pytest.mark.process
 def test_a_signal_ends_a_run_in_order(uninterrupted, tmp_path):
-    draw, number, survived = draws(SIGNALS), tries(3, 25), 0
+    draw, number, survived = draws(SIGNALS), tries(3, 12), 0
     for attempt in range(number):
         folder, sent = tmp_path / str(attempt), draw.choice([signal.SIGINT, signal.SIGTERM])
         process = start(folder)
