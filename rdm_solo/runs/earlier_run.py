@@ -5,10 +5,8 @@ import shutil
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from rdm_solo.runs import files, reading
-from rdm_solo.runs.files import STOPPED_BY_SIGNAL
 
 # What an epoch that has ended leaves; a folder with none of them holds nothing to lose.
 RESULTS = (
@@ -42,15 +40,11 @@ def holds_run(folder: Path) -> bool:
 
 def has_ended(folder: Path) -> bool:
     """Whether its last epoch is over and its summary written, by which nothing is left to do."""
-    return _summary(folder).get("stopped", STOPPED_BY_SIGNAL[0]) not in STOPPED_BY_SIGNAL
-
-
-def _summary(folder: Path) -> dict[str, Any]:
-    """What its summary says; empty where there is none that can be read."""
     try:
-        return reading.read_object(folder, files.SUMMARY)
+        summary = reading.read_object(folder, files.SUMMARY)
     except (OSError, ValueError):
-        return {}
+        return False
+    return summary.get("stopped") not in files.STOPPED_BY_SIGNAL and not summary.get("diverged")
 
 
 def remove(folder: Path) -> None:

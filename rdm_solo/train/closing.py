@@ -99,7 +99,7 @@ def last_values(columns: Mapping[str, list[float]]) -> dict[str, dict[str, Any]]
 def how_to_go_on(folder: Path) -> str:
     """The command that goes on with a run that was stopped."""
     if not checkpoints.present(folder):
-        return "no epoch has ended: there is no checkpoint to go on from"
+        return "there is no checkpoint to go on from"
     return f"to go on: python -m rdm_solo.train {shlex.quote(f'resume={folder}')}"
 
 

@@ -32,7 +32,7 @@ def main() -> None:
     except KeyboardInterrupt as error:
         stopped = error if isinstance(error, signals.Stopped) else signals.Stopped()
         if not stopped.told and is_first_process():
-            print(f"{stopped}: the command ends, and no epoch has begun", flush=True)
+            print(f"{stopped}: the command ends", flush=True)
         raise SystemExit(stopped.status) from None
 
 
@@ -44,7 +44,7 @@ def _main() -> None:
     elif _resumes_in_place(sys.argv[1:]):
         from rdm_solo.train import resuming
 
-        _run(*resuming.own_config(sys.argv[1:]))
+        _run(*resuming.own_config(sys.argv[1:], is_first_process()))
     else:
         cli.command(_job, "config")
 
@@ -78,7 +78,7 @@ def _job(cfg: DictConfig) -> str | None:
     before = dict(os.environ)
     try:
         with contextlib.ExitStack() as stack:
-            if not given:
+            if not given and is_first_process():
                 with cli.sentences():
                     folder = stack.enter_context(earlier_run.new_folder(folder))
             os.environ[CONFIG_VARIABLE] = str(folder / CONFIG)

@@ -22,22 +22,23 @@ WRITTEN += ("tensorboard", "wandb")
 NAMES = ("._target_", "filter.function")
 
 
-def own_config(argv: list[str]) -> tuple[DictConfig, Path]:
-    """Config and folder of the run that ``resume=FOLDER`` goes on with, checked, with
-    the options that were typed beside it.
+def own_config(argv: list[str], first: bool = True) -> tuple[DictConfig, Path]:
+    """Config and folder of the run that ``resume=FOLDER`` goes on with, with the options that were
+    typed beside it; checked by the ``first`` of its processes, which may write there already.
     """
     cli.say_anything()
     console = logging.StreamHandler(sys.stdout)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[console])
     with cli.sentences():
         cfg, folder = _changed_config(argv)
-        with reading.named(folder):
+        if first:
             diverged = diverged_in(folder)
             that = f", which diverged in epoch {diverged}" if diverged else ""
             print(f"going on in {folder}{that}", flush=True)
-            checks.check(cfg)
-        ownership.check_free(folder)
-        check_resume(cfg, folder, quiet=True)  # the run itself says what it takes
+            with reading.named(folder):
+                checks.check(cfg)
+            ownership.check_free(folder)
+            check_resume(cfg, folder, quiet=True)  # the run itself says what it takes
     cfg.resume = str(folder)
     return cfg, folder
 

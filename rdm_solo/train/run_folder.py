@@ -22,8 +22,10 @@ class Finished(Exception):
     """SLURM has started a job again whose run had ended: there is nothing to do."""
 
 
-def check(cfg: DictConfig, folder: Path) -> bool:
+def check(cfg: DictConfig, folder: Path, first: bool) -> bool:
     """Whether the folder's earlier run is to be removed; FolderTaken where it must not be.
+
+    Of a run's processes the ``first`` alone refuses a folder.
 
     A job that SLURM has requeued goes on: then ``cfg.resume`` is the folder afterwards. On the
     disk, nothing is changed.
@@ -39,8 +41,8 @@ def check(cfg: DictConfig, folder: Path) -> bool:
         return overwrite
     if is_of_this_job(folder) and not _differences(cfg, folder):
         return _begins_anew(cfg, folder)
-    if overwrite:
-        return True
+    if overwrite or not first:
+        return overwrite
     raise ownership.FolderTaken(
         f"{folder} holds a run: give another hydra.run.dir, go on with "
         f"{shlex.quote(f'resume={folder}')} alone, or start over with overwrite=true, which "

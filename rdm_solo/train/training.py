@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.cli.answers import naming_what_the_config_lacks
 from rdm_solo.runs import earlier_run, failures, ownership
-from rdm_solo.runs.files import FAILED, METRICS, CannotWrite
+from rdm_solo.runs.files import CHECKPOINT, FAILED, METRICS, CannotWrite
 from rdm_solo.train import signals
 
 if TYPE_CHECKING:
@@ -148,15 +148,16 @@ def fit(parts: Parts) -> dict[str, Any]:
 @naming_what_the_config_lacks()
 def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     """Everything a run needs; ValueErrors from here are answers to what the user typed."""
-    if is_first_process():
+    first = is_first_process()
+    if first:
         _say_what_begins(cfg, folder)
     from rdm_solo.runs import labels
     from rdm_solo.train import checks, datamodule, derived_values, resuming, run_folder
 
     checks.check(cfg)
-    if is_first_process():
+    if first:
         ownership.check_free(folder)
-    overwrite = run_folder.check(cfg, folder)
+    overwrite = run_folder.check(cfg, folder, first)
     resume = Path(cfg.resume) if cfg.resume else None
     parts = (cfg.dataset.source, cfg.dataset.views)
     dataset, views = (instantiate(part) if OmegaConf.is_dict(part) else part for part in parts)
@@ -184,9 +185,9 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     model = methods.prepare(model, cfg)
     model.labelled = dataset.labelled
     checkpoint = None
-    if resume:
-        checkpoint = resuming.check_resume(cfg, resume, quiet=not is_first_process())
-    if is_first_process():
+    if resume:  # Lightning asks the first process which one it is
+        checkpoint = resuming.check_resume(cfg, resume) if first else resume / CHECKPOINT
+    if first:
         _announce(cfg, derived, number)
         smallest_crop = min(pipeline.crop_scale[0] for pipeline in views.pipelines)
         for sentence in warnings_before(cfg, derived.filter_batch, smallest_crop):

@@ -19,7 +19,7 @@ from conftest import ROOT, command
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
-from support.small_runs import QUICK, SMALL, run
+from support.small_runs import QUICK, SMALL, rows, run
 
 from rdm_solo.callbacks.progress import epoch_line, moving_line
 from rdm_solo.runs import failures, spectra_files
@@ -111,8 +111,8 @@ class TestCommand:
     def test_runs_of_two_processes_in_a_log_end_together(self, tmp_path):
         """No terminal: a line an epoch, from one process; nothing that anybody else has to say. The
         first run diverges on both processes, the second is stopped by its watch and does not take
-        itself for a process of the first. Lightning starts the second process by the name of the
-        module that runs, which is not rdm_solo.train here.
+        itself for a process of the first; it goes on by ``resume=`` alone. Lightning starts the
+        second process by the name of the module that runs, which is not rdm_solo.train here.
 
         That gradients equal one process's is in test_distributed; batch norm, which sees a
         process's rows alone on a CPU, keeps whole runs from being compared.
@@ -144,6 +144,13 @@ class TestCommand:
         said = r"error: training diverged in epoch 1, step 3: all \d+ rows [^\n]*\n"
         assert re.fullmatch(said, out.stderr)
         assert "Initializing distributed" not in out.stdout
+
+        # Its second process reads the folder, too, which the first one owns and has begun to write.
+        more = [f"resume={path.parent}", "max_epochs=2", "watch.stop=false"]
+        out = command("rdm_solo.train", *more, cwd=tmp_path, PYTHONWARNINGS="")
+        assert (out.returncode, out.stderr) == (0, ""), out.stdout[-3000:]
+        assert out.stdout.count("going on in ") == 1
+        assert [row["epoch"] for row in rows(path.parent)] == [1, 2]
 
 
 class TestSweep:

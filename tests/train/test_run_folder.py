@@ -232,6 +232,17 @@ class TestRequeued:
         run(folder, *options)
         assert rows(folder) == rows(tmp_path / "whole")
 
+    def test_one_that_diverged_is_not_taken_for_finished(self, tmp_path, monkeypatch):
+        """Status 0 would tell the job's next command that all is well."""
+        options = [*TINY, "optimizer.lr=1e30"]
+        cfg = configure(*options)
+        (tmp_path / ".hydra").mkdir()
+        OmegaConf.save(cfg, tmp_path / ".hydra" / "config.yaml")
+        for restarts in (0, 1):
+            set_job(monkeypatch, 7, restarts=restarts)
+            with pytest.raises(FloatingPointError, match="diverged in epoch 1"):
+                train.run(cfg, tmp_path)
+
     def broken_off(self, options, epoch, folder, monkeypatch) -> Path:
         cfg = configure(*options)
         (folder / ".hydra").mkdir(parents=True)
