@@ -45,9 +45,10 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     weights, spec = linear_config.find_weights(cfg)
     known = cfg.run is not None or cfg.backbone.stem is not None
     assumed = None if known else weight_files.assumed(weights, spec)
-    # Made now: a long evaluation must not end on a folder that is refused.
+    # Made and read now: a long evaluation must not end on a folder or a file that is refused.
     out = Path(cfg.out or cfg.run or f"{cfg.checkpoint}_linear")
     cli.make_folder(out)
+    linear_results.earlier(out)
     with of_the_run():
         image_size = check_whole("dataset.image_size", cfg.dataset.get("image_size"), *SIDES)
         backbone = weight_files.load(weights, spec, image_size).to(device)

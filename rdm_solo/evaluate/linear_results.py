@@ -75,8 +75,11 @@ def earlier(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def _is_record(entry: Any) -> bool:
-    numbers = [entry.get(name) for name in ("top1", "top5")] if isinstance(entry, dict) else [""]
-    return "seed" in entry and all(isinstance(n, (int, float)) for n in numbers)
+    return (
+        isinstance(entry, dict)
+        and "seed" in entry
+        and all(isinstance(entry.get(name), (int, float)) for name in ("top1", "top5"))
+    )
 
 
 def _write_table(
