@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import Tensor
 
 from rdm_solo import methods
 from rdm_solo.cli.third_party import silence_notices
 from rdm_solo.data.loaders import Loader, loader
+from rdm_solo.evaluate import typed_options
 from rdm_solo.evaluate.features import choose_device
 from rdm_solo.methods import weight_files
 from rdm_solo.runs import checkpoints, reading, saved_config
@@ -83,7 +84,7 @@ def checkpoint_of(folder: Path) -> Path:
 def load(run: Run, device: str = "cpu", typed: Mapping[str, Any] | None = None) -> FinishedRun:
     """The run's model and views on that device; ValueError, in one sentence, where that fails.
 
-    ``typed`` are options that the user gave, such as a ``filter.function`` of their own.
+    ``typed`` are options that the user gave, by dotted name, such as ``filter.function``.
     """
     # Takes seconds to import, and a page without this figure does without solo-learn.
     from rdm_solo.methods import solo_learn
@@ -91,9 +92,7 @@ def load(run: Run, device: str = "cpu", typed: Mapping[str, Any] | None = None) 
     home = choose_device(device)
     path, saved = checkpoints.latest(run.folder)
     with reading.named(run.folder):
-        given = saved_config.with_references(run.folder)
-        for key, value in (typed or {}).items():
-            OmegaConf.update(given, key, value, force_add=True)
+        given = typed_options.changed(run.folder, typed or {})
         cfg = saved_config.to_build(given, run.folder, PARTS, typed or {})
         dataset, views = instantiate(cfg.dataset.source), instantiate(cfg.dataset.views)
         check_parts(dataset, views)

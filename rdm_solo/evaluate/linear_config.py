@@ -1,13 +1,12 @@
 """What a linear evaluation is of: its protocol, its data set and its weights."""
 
-from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from rdm_solo.cli.unknown_names import dotted, nearest
+from rdm_solo.evaluate import typed_options
 from rdm_solo.evaluate.probe import PROTOCOLS, Protocol
 from rdm_solo.messages import check_choice
 from rdm_solo.methods import weight_files
@@ -24,7 +23,7 @@ def with_dataset(cfg: DictConfig) -> DictConfig:
     ``dataset.KEY=VALUE`` changes it, which arrives here as a ``dataset`` of those keys alone.
     """
     changes: Any = OmegaConf.to_container(cfg.get("dataset") or OmegaConf.create())
-    if "source" in changes:  # chosen
+    if {"name", "source"} <= changes.keys():  # chosen
         return cfg
     if cfg.run is None:
         raise ValueError(
@@ -32,25 +31,11 @@ def with_dataset(cfg: DictConfig) -> DictConfig:
             "does not record its data set; --help says more."
         )
     folder = Path(cfg.run)
-    own = saved_config.with_references(folder)
-    known = dict(dotted(OmegaConf.to_container(own)))
-    typed = dict(_leaves(changes, "dataset"))
-    for key, value in typed.items():
-        if key not in known:
-            raise ValueError(f"there is no option {key!r} of this run{nearest(key, known)}")
-        OmegaConf.update(own, key, value)
+    typed = dict(typed_options.leaves(changes, "dataset"))
+    own = typed_options.changed(folder, typed)
     with open_dict(cfg):
         cfg.dataset = saved_config.to_build(own, folder, ["dataset"], typed).dataset
     return cfg
-
-
-def _leaves(node: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of what is no mapping."""
-    if not isinstance(node, dict):
-        yield key, node
-        return
-    for name, value in node.items():
-        yield from _leaves(value, f"{key}.{name}")
 
 
 def choose_protocol(cfg: DictConfig) -> Protocol:

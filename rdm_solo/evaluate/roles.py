@@ -33,16 +33,16 @@ from typing import Any
 import torch
 
 from rdm_solo import cli, runs
-from rdm_solo.evaluate import finished_run
+from rdm_solo.evaluate import finished_run, typed_options
 from rdm_solo.evaluate.role_curves import MEASURES
 from rdm_solo.messages import check_choice, check_whole
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.plots.roles import draw
-from rdm_solo.runs import roles_file
+from rdm_solo.runs import known_parts, roles_file
 from rdm_solo.runs.roles_file import Roles
 
-# How words of the command line begin that are options, and no folders.
-TYPED = ("dataset.", "filter.function=")
+# How words of the command line begin that are options of the runs, and no folders.
+TYPED = tuple(f"{section}." for section in known_parts.SECTIONS)
 
 
 def measure(
@@ -64,11 +64,13 @@ def measure(
             f"{', '.join(m.label for m in METHODS.values() if m.asymmetry in MEASURES)}."
         )
     state = finished_run.checkpoint_of(folder).stat()
-    key = {
+    key: dict[str, Any] = {
         "checkpoint": [state.st_mtime_ns, state.st_size],
         "rows": rows,
         "seed": run.seed,
     }
+    if typed:
+        key["typed"] = dict(typed)
     known = roles_file.read(folder, key)
     if known is not None:
         return known
@@ -114,8 +116,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         "folders",
         nargs="+",
         metavar="FOLDER",
-        help="folders of runs or of sweeps; dataset.KEY=VALUE and filter.function=NAME change what "
-        "their configs say, and name functions of your own, which no folder may by itself",
+        help="folders of runs or of sweeps; SECTION.KEY=VALUE, such as dataset.root=..., changes "
+        "what their configs say, and names functions of your own, which no folder may by itself",
     )
     parser.add_argument(
         "--rows", type=int, default=4096, help="views that go through each model (default: 4096)"
@@ -128,12 +130,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         help="file for the picture, a .png, .pdf or .svg (default: roles.png)",
     )
     cli.say_anything()
-    given = parser.parse_args(argv)
+    given = parser.parse_intermixed_args(argv)
     found = []
     with cli.sentences():
         check_choice("the ending of --out", given.out.suffix, (".png", ".pdf", ".svg"))
-        typed = dict(word.split("=", 1) for word in given.folders if word.startswith(TYPED))
-        folders = [Path(word) for word in given.folders if not word.startswith(TYPED)]
+        options = [w for w in given.folders if "=" in w and w.startswith(TYPED)]
+        typed = typed_options.parsed(options)
+        folders = [Path(word) for word in given.folders if word not in options]
+        if not folders:
+            raise ValueError("give the folder of a run, too.")
         for run in runs.find(folders):
             try:
                 found.append(measure(run.folder, given.rows, given.device, typed))

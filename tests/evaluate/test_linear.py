@@ -235,6 +235,15 @@ class TestAugmentation:
         assert (pipeline.crop_scale, pipeline.flip) == ((0.5, 1.0), 0.25)
 
 
+@pytest.mark.parametrize("broken", ['{"cached": [5]}', '{"cached": [', '{"cached": {"top1": 1}}'])
+def test_a_broken_earlier_evaluation_is_named_before_this_one(broken, finished, monkeypatch):
+    (finished / "linear.json").write_text(broken)
+    monkeypatch.setattr(features, "extract", None)
+    with pytest.raises(ValueError, match=r"linear\.json cannot be read"):
+        evaluate(f"run={finished}", "features=cached")
+    assert (finished / "linear.json").read_text() == broken
+
+
 class TestConfig:
     def test_the_runs_data_set_comes_with_its_own_settings(self, finished):
         saved = finished / ".hydra" / "config.yaml"
@@ -246,6 +255,9 @@ class TestConfig:
         flip = "dataset.views.pipelines.0.flip=0.25"
         cfg = linear_config.with_dataset(configure(f"run={finished}", flip))
         assert cfg.dataset.views.pipelines[0].flip == 0.25
+        again = "dataset.source._target_=my.images"  # as the refusal of a folder's own asks for
+        cfg = linear_config.with_dataset(configure(f"run={finished}", again))
+        assert (cfg.dataset.name, cfg.dataset.source._target_) == ("synthetic", "my.images")
         cfg = linear_config.with_dataset(configure(f"run={finished}", "dataset=digits"))
         assert cfg.dataset.name == "digits"
 
@@ -254,6 +266,7 @@ class TestConfig:
         [
             (["dataset.num_trian=3"], "no option 'dataset.num_trian' of this run; did you mean"),
             (["dataset.views.pipelines.1.flip=0"], "no option 'dataset.views.pipelines.1.flip'"),
+            (["dataset.source.root=/x"], "no option 'dataset.source.root' of this run"),
         ],
     )
     def test_a_setting_that_the_runs_data_set_lacks(self, changes, says, finished):

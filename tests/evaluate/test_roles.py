@@ -290,6 +290,20 @@ class TestCache:
         (folder / "roles.json").write_bytes(b"torn")
         alike(roles.measure(folder, rows=64), changed)
 
+    def test_typed_options_change_what_is_measured(self, trained, measured, tmp_path, capsys):
+        folder = Path(shutil.copytree(trained / "simsiam", tmp_path / "run"))
+        weaker = "dataset.views.pipelines.0.jitter=0.1"
+        command = ["--rows", str(ROWS), "--out", str(tmp_path / "a.png"), str(folder)]
+        roles.main([*command, weaker])
+        capsys.readouterr()
+        shelf = json.loads((folder / "roles.json").read_text())
+        assert shelf["key"]["typed"] == {"dataset.views.pipelines.0.jitter": 0.1}
+        assert shelf["erank"] != measured["simsiam"].erank
+        assert roles.measure(folder, rows=ROWS).erank == measured["simsiam"].erank
+        with pytest.raises(SystemExit):
+            roles.main([*command, "dataset.flips=0.5"])
+        assert "no option 'dataset.flips' of this run" in capsys.readouterr().out
+
     def test_more_rows_than_an_epoch_has_come_from_the_next(self, trained):
         again = finished_run.load(runs.load(trained / "dino"))
         batches = list(again.batches(200))

@@ -1,0 +1,45 @@
+"""Options of a finished run that the user types again, to change what its folder says."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+from omegaconf import DictConfig, OmegaConf
+
+from rdm_solo.cli.unknown_names import dotted, nearest
+from rdm_solo.runs import saved_config
+
+
+def parsed(words: Sequence[str]) -> dict[str, Any]:
+    """Words ``KEY=VALUE`` as dotted keys and values, with numbers and lists as YAML reads them.
+
+    >>> parsed(["dataset.image_size=8", "dataset.root=/data"])
+    {'dataset.image_size': 8, 'dataset.root': '/data'}
+    """
+    try:
+        given = OmegaConf.to_container(OmegaConf.from_dotlist(list(words)))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{' '.join(words)} cannot be read as options KEY=VALUE.") from error
+    return dict(leaves(given))
+
+
+def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of what is no mapping."""
+    if not isinstance(node, dict):
+        yield key, node
+        return
+    for name, value in node.items():
+        yield from leaves(value, f"{key}.{name}" if key else str(name))
+
+
+def changed(folder: Path, typed: Mapping[str, Any]) -> DictConfig:
+    """The run's config, its references in place, with these values; ValueError for other keys."""
+    config = saved_config.with_references(folder)
+    # Earlier versions kept no function beside a filter's name.
+    known = {"filter.function": None, **dict(dotted(OmegaConf.to_container(config)))}
+    for key, value in typed.items():
+        if key not in known:
+            raise ValueError(f"there is no option {key!r} of this run{nearest(key, known)}")
+        OmegaConf.update(config, key, value, force_add=True)
+    return config
