@@ -22,9 +22,9 @@ UNMEASURED = "not measured"
 CURVES = ("filter/monotonicity", "filter/monotonicity_directional")
 
 RULES = (
-    "Answers, means, bands and n count the runs with the most epochs in each setting. A run with "
-    "fewer epochs is named, drawn over the epochs as a thin line, and judged alone in the table of "
-    "every run. So is a run that diverged, and the answers count it.",
+    "Means, bands and n count the runs with the most epochs in each setting; the answers count "
+    "these and the runs that diverged. Every other run is named, drawn as a thin line over its "
+    "epochs, and judged alone in the table of every run.",
     "The target leads in an epoch where its effective rank is above the online branch's by more "
     f"than {100 * NO_GAP:g} %. Yes means in at least 95 % of the measured epochs, and not below it "
     f"in all of the last {LAST}. Without a filter, or after a collapse, a lead is not scored.",
@@ -116,10 +116,13 @@ def _leads(run: Run) -> Judged:
     if np.abs(gaps).max() <= NO_GAP:
         return "no, both ranks are the same", None
     if share == 0:
+        if (gaps < -NO_GAP).mean() < 0.5:
+            return "no, both ranks are nearly the same", None
         return "no, the online branch leads", False
     if len(gaps) >= LAST and (gaps[-LAST:] < -NO_GAP).all():
         since = int(np.flatnonzero(gaps >= -NO_GAP)[-1]) + 1
-        return f"no longer: the online branch leads in the last {len(gaps) - since} epochs", False
+        count = len(gaps) - since
+        return f"no longer: the online branch leads in the last {count} measured epochs", False
     if share >= 0.95:
         answer = "yes, in every epoch" if share == 1 else "yes, in nearly every epoch"
         # A fixed filter between outputs of one network makes the gap in each batch.
@@ -219,7 +222,8 @@ def _measured_epochs(run: Run) -> list[MeasuredEpoch]:
 
 
 def _dimensions(run: Run) -> int:
-    return int(max(run.spectra.get("dimensions", [0])))
+    known = run.spectra.get("dimensions", np.empty(0))  # what a folder says, which may be anything
+    return int(np.nan_to_num(known, posinf=0).max(initial=0))
 
 
 def _gap_from_setting(run: Run) -> str:

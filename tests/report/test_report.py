@@ -289,8 +289,13 @@ def run(p: float | None = -0.5, seed: int = 0, epochs: int = 3, folder: Path = P
         ({"erank__gap": [1e-9, 0, -1e-9]}, "no, both ranks are the same", None),
         ({"erank__gap": [2e-6] * 3, "p": None}, "no, both ranks are the same", None),
         (
+            {"epochs": 20, "erank__gap": [0] * 18 + [-1] * 2, "p": None},
+            "no, both ranks are nearly the same",
+            None,
+        ),
+        (
             {"epochs": 100, "erank__gap": [1] * 95 + [-1] * 5, "p": None},
-            "no longer: the online branch leads in the last 5 epochs",
+            "no longer: the online branch leads in the last 5 measured epochs",
             False,
         ),
         (
@@ -371,6 +376,13 @@ def test_whether_the_filter_is_low_pass(by_rank, by_direction, answer):
     assert verdicts.low_pass([run(**columns)]).answer == answer
 
 
+@pytest.mark.parametrize("dimensions", [[], [np.nan] * 3, [[8, 8]] * 3, [-5] * 3])
+def test_odd_dimensions_in_a_folder_do_not_cost_the_page(dimensions):
+    odd = run()
+    odd.spectra["dimensions"] = np.array(dimensions)
+    assert verdicts.collapsed([odd]).answer.startswith("no")
+
+
 FEW, COMPLETELY = "yes, into few directions", "yes, completely"
 
 
@@ -391,7 +403,8 @@ FEW, COMPLETELY = "yes, into few directions", "yes, completely"
         ({"erank__centred": [np.nan] * 3}, "not completely; directions were not measured"),
         ({"erank__centred": [5, 1.1, 1.1], "method": "dino", "p": None}, FEW),
         ({"epochs": 1}, "too early to say"),
-        ({"feature__spread": [np.nan] * 3}, "not measured"),
+        ({"feature__spread": [np.nan] * 3, "feature__variance": [0.01] * 3}, "yes, completely"),
+        ({"feature__spread": [np.nan] * 3, "feature__variance": [np.nan] * 3}, "not measured"),
     ],
 )
 def test_whether_anything_collapsed(changed, answer):

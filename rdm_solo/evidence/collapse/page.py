@@ -147,7 +147,10 @@ def _choice(rows: Sequence[Row]) -> str:
         for bounds, named, alarms in choice(rows)[:8]
     ]
     head = ["watch.variance", "watch.erank", "collapses named in time", "false alarms"]
-    title = "## The bounds\n\nThe best pairs on the first half; the first one is the package's.\n\n"
+    own = f"The package's are {Bounds().variance:g} and {Bounds().erank:g}."
+    title = (
+        f"## The bounds\n\nThe pairs that did best on the first half, the best one first. {own}\n\n"
+    )
     return title + _table(head, shown)
 
 
