@@ -69,7 +69,6 @@ class Diagnostics(pl.Callback):
         self.on_fit_end(trainer, pl_module)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        # Without resume=, SLURM has requeued the job, and Lightning goes on in the same folder.
         if trainer.is_global_zero:
             spectra_files.begin(self.folder, trainer.current_epoch, self.resume)
 

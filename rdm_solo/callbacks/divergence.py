@@ -66,7 +66,7 @@ class DivergenceGuard(pl.Callback):  # type: ignore[misc,name-defined]
         self._check(trainer, pl_module)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """For a checkpoint within an epoch, such as that of a job that SLURM ends."""
+        """For a checkpoint within an epoch, which a callback of the user's own may write."""
         if self._checked != trainer.global_step:
             for name in not_finite(checkpoint["state_dict"])[:1]:
                 self._raise(trainer, None, _words(name))

@@ -18,7 +18,6 @@ class EpochTable(pl.Callback):
         self.rows: list[dict[str, Any]] = []
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        # Without resume=, SLURM has requeued the job, and Lightning goes on in the same folder.
         if trainer.is_global_zero:
             self.rows = metrics_file.begin(self.folder, trainer.current_epoch, self.resume)
 

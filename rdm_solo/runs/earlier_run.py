@@ -15,17 +15,9 @@ RESULTS = (
 )
 # All that this package writes into a run's folder.
 WRITTEN = (
-    *(files.METRICS, files.SUMMARY),
-    *(
-        files.OLD_SPECTRA,
-        files.FORMAT,
-        files.SKIPPED,
-        files.FAILED,
-        files.LOGGERS,
-        files.LOG,
-        files.ROLES,
-    ),
-    *(files.ROLES, files.LINEAR, files.LINEAR_TABLE, files.CONFIG, files.OVERRIDES, files.HYDRA),
+    *(files.METRICS, files.SUMMARY, files.OLD_SPECTRA, files.FORMAT, files.SKIPPED, files.FAILED),
+    *(files.LOGGERS, files.LOG, files.ROLES, files.LINEAR, files.LINEAR_TABLE),
+    *(files.CONFIG, files.OVERRIDES, files.HYDRA),
     *(f"{files.SPECTRA}/epoch_*.npz", f"{files.FIGURES}/*.png", f"{files.FIGURES}/*.pdf"),
     *("checkpoints/*.ckpt", "hpc_ckpt_*.ckpt", f"{files.EXPORT}/backbone.*"),
     *("report/*.html", "report/*.png", "report/*.pdf", "report/*.csv", "report/*.tex"),
@@ -53,7 +45,8 @@ def remove(folder: Path) -> None:
     for path in found:
         inner = path.parent.resolve().is_relative_to(folder.resolve())  # no link leads out of it
         if inner and not path.is_dir():
-            path.unlink(missing_ok=True)
+            with files.writing(path):
+                path.unlink(missing_ok=True)
     shutil.rmtree(folder / "wandb", ignore_errors=True)
     for path in sorted({path.parent for path in found} - {folder}, reverse=True):
         with contextlib.suppress(OSError):
@@ -74,9 +67,9 @@ def new_folder(wanted: Path) -> Iterator[Path]:
                 path.mkdir(parents=True)
                 break
             path.mkdir(parents=True)
-        except FileExistsError:
-            continue
         except OSError as error:
+            if isinstance(error, FileExistsError) and error.filename == str(path):
+                continue
             raise ValueError(
                 f"{error.filename} cannot be made ({error.strerror}); give another hydra.run.dir."
             ) from error

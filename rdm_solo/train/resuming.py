@@ -1,5 +1,6 @@
 """Going on with a run: in its own folder, or from another one's checkpoint."""
 
+import contextlib
 import logging
 import shlex
 import sys
@@ -8,8 +9,15 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import cli
-from rdm_solo.runs import checkpoints, earlier_run, ownership, reading, saved_config
-from rdm_solo.runs.files import CHECKPOINT, CONFIG, FIGURES, SPECTRA
+from rdm_solo.runs import (
+    checkpoints,
+    earlier_run,
+    metrics_file,
+    ownership,
+    reading,
+    saved_config,
+)
+from rdm_solo.runs.files import CHECKPOINT, CONFIG, FIGURES, METRICS, SPECTRA
 from rdm_solo.runs.folder import diverged_in
 from rdm_solo.train import checks, resume_options
 
@@ -104,6 +112,9 @@ def check_resume(cfg: DictConfig, folder: Path, quiet: bool = False) -> Path:
     saved = saved_config.run_config(folder) if config.is_file() else None
     if saved is not None:
         resume_options.check_same(saved, cfg, folder)
+    with reading.named(folder / METRICS), contextlib.suppress(FileNotFoundError):
+        if "epoch" not in metrics_file.read(folder).columns:
+            raise ValueError("it has no column epoch")
     checkpoint, found = checkpoints.latest(folder, quiet)
     done = found["epoch"] + 1
     if done > cfg.max_epochs or (done == cfg.max_epochs and earlier_run.has_ended(folder)):

@@ -89,6 +89,19 @@ class TestRefused:
         assert len(rows(tmp_path / "sweep" / "1")) == 1
 
 
+@pytest.mark.parametrize("table", ["epoch,train/loss\n1,none\n", "train/loss\n0.5\n"])
+def test_a_table_that_cannot_be_read_is_named_before_anything_changes(
+    table, place, typed, tmp_path
+):
+    shutil.copytree(place / "run", tmp_path / "run")
+    (tmp_path / "run" / "metrics.csv").write_text(table)
+    before = tree(tmp_path)
+    out = typed("rdm_solo.train", "resume=run", "max_epochs=2", cwd=tmp_path)
+    assert out.returncode == 2
+    assert "run/metrics.csv: " in out.stderr
+    assert tree(tmp_path) == before
+
+
 def test_overwriting_removes_the_earlier_runs_files_alone(place, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(place / "run", folder)
@@ -180,6 +193,15 @@ class TestOwner:
         for process in many:
             process.join()
         assert found == sorted([str(wanted), *(f"{wanted}_{n}" for n in range(2, 21))])
+
+    def test_a_parent_that_is_a_link_to_nowhere_is_named(self, tmp_path):
+        """Such as runs -> /scratch/runs where that disk is not mounted."""
+        (tmp_path / "runs").symlink_to(tmp_path / "scratch" / "runs")
+        with (
+            pytest.raises(ValueError, match=r"runs cannot be made \(File exists\)"),
+            earlier_run.new_folder(tmp_path / "runs" / "now"),
+        ):
+            pass
 
     def test_an_unwritten_folder_is_removed_with_its_new_parents(self, tmp_path):
         with earlier_run.new_folder(tmp_path / "a" / "b") as folder:
