@@ -14,6 +14,8 @@ from rdm_solo.spectra.collapse import Bounds, MeasuredEpoch
 
 log = logging.getLogger("rdm_solo")
 
+FORMAT = 3  # of the state in a checkpoint; readings of earlier versions are other numbers
+
 
 class CollapseWatch(pl.Callback):
     """Warns once for each kind of collapse, and ends the run at the first if ``stop`` is set.
@@ -42,18 +44,19 @@ class CollapseWatch(pl.Callback):
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "format": 2,
+            "format": FORMAT,
             "warnings": self.warnings,
             "readings": [asdict(epoch) for epoch in self.measured],
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        shift = "format" not in state_dict  # epochs counted from 0
-        self.warnings, measured = (
-            [{**entry, "epoch": entry["epoch"] + shift} for entry in state_dict.get(name, [])]
-            for name in ("warnings", "readings")
-        )
-        self.measured = [MeasuredEpoch(**epoch) for epoch in measured]
+        version = state_dict.get("format", 1)
+        shift = version == 1  # epochs counted from 0
+        self.warnings = [
+            {**entry, "epoch": entry["epoch"] + shift} for entry in state_dict.get("warnings", [])
+        ]
+        readings = state_dict["readings"] if version == FORMAT else []
+        self.measured = [MeasuredEpoch(**epoch) for epoch in readings]
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         latest = _read(trainer)
@@ -104,7 +107,9 @@ def _read(trainer: Any) -> MeasuredEpoch | None:
     if diagnostics is None or diagnostics.latest is None or any(n not in metrics for n in names):
         return None
     spread, erank, online, target = (float(metrics[name]) for name in names)
-    if not (math.isfinite(spread + erank) and min(online, target) > 0):
+    if not math.isfinite(spread + erank):
         return None
-    epoch, gap = trainer.current_epoch + 1, math.log(target / online)
+    # Outputs that are all zero have no rank, and no gap.
+    gap = math.log(target / online) if min(online, target) > 0 else math.nan
+    epoch = trainer.current_epoch + 1
     return MeasuredEpoch(epoch, spread, erank, diagnostics.latest.dimensions, gap)

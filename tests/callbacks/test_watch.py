@@ -219,15 +219,21 @@ class TestRun:
         assert (warning["kind"], warning["epoch"]) == (WRONG_WAY, 3)
         assert "sigma^0.5 " in warning["text"]  # 0.1, 0.3, 0.5
 
-    def test_a_checkpoint_of_an_earlier_version_counts_from_0(self):
+    def test_checkpoints_of_earlier_versions_keep_their_warnings(self):
         watch = CollapseWatch(configure(*WRONG), {})
         warning = {"kind": WRONG_WAY, "epoch": 1, "text": "negative gap in epoch 2"}
-        reading = asdict(MeasuredEpoch(1, 0.3, 5.0, 32, -0.1))
-        watch.load_state_dict({"warnings": [warning], "readings": [reading]})
+        known = asdict(MeasuredEpoch(1, 0.3, 5.0, 32, -0.1))
+        watch.load_state_dict({"warnings": [warning], "readings": [known]})  # epochs from 0
+        assert [entry["epoch"] for entry in watch.warnings] == [2]
+        watch.load_state_dict(
+            {"format": 2, "warnings": [warning], "readings": [{**known, "softmax": False}]}
+        )
+        assert (watch.warnings, watch.measured) == ([warning], [])
+        watch.measured = [MeasuredEpoch(**known)]
         state = watch.state_dict()
-        assert [entry["epoch"] for entry in (*state["warnings"], *state["readings"])] == [2, 2]
         watch.load_state_dict(state)
         assert watch.state_dict() == state
+        assert state["readings"] == [known]
 
     def test_a_sample_of_rows_has_the_outputs_dimension(self, tmp_path):
         cfg = configure(*WRONG, "diagnostics.max_dim=8", "diagnostics.sample=4", "max_epochs=1")
@@ -236,19 +242,24 @@ class TestRun:
         (watch,) = (c for c in parts.trainer.callbacks if isinstance(c, CollapseWatch))
         assert [epoch.dimensions for epoch in watch.measured] == [16]
 
-    @pytest.mark.parametrize(
-        ("name", "value"), [("feature/spread", math.nan), ("erank/target", 0.0)]
-    )
-    def test_an_epoch_of_zeros_or_nan_is_left_out(self, tmp_path, name, value):
+    def test_an_epoch_of_nan_is_left_out_and_outputs_that_are_all_zero_have_collapsed(
+        self, tmp_path
+    ):
         parts = train.build(configure(*WRONG, "max_epochs=1"), tmp_path)
         parts.trainer.fit(parts.model, datamodule=parts.data)
         (watch,) = (c for c in parts.trainer.callbacks if isinstance(c, CollapseWatch))
         watch.on_train_epoch_end(parts.trainer, parts.model)
         assert len(watch.measured) == 2
-        parts.trainer.callback_metrics[name] = torch.tensor(value)
         watch.measured = []
+        seen = parts.trainer.callback_metrics
+        seen["feature/spread"] = torch.tensor(math.nan)
         watch.on_train_epoch_end(parts.trainer, parts.model)
         assert watch.measured == []
+        for name in ("feature/spread", "erank/centred", "erank/online", "erank/target"):
+            seen[name] = torch.tensor(0.0)
+        for _ in range(2):
+            watch.on_train_epoch_end(parts.trainer, parts.model)
+        assert COMPLETE in [warning["kind"] for warning in watch.warnings]
 
     def test_switched_off_it_says_nothing(self, tmp_path, caplog):
         off = ["watch.gap_epochs=null", "watch.variance=0", "watch.erank=null", "max_epochs=2"]

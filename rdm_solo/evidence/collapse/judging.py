@@ -40,7 +40,7 @@ def history(row: Row) -> list[MeasuredEpoch]:
     return [
         MeasuredEpoch(epoch, variance, rank, int(row["dimensions"]), gap)
         for epoch, (variance, rank, gap) in enumerate(zip(*columns), start=1)
-        if math.isfinite(variance + rank + gap)
+        if math.isfinite(variance + rank)
     ]
 
 
