@@ -42,7 +42,7 @@ def open_all(choices: Mapping[str, Any], run: RunInfo) -> list[RunLogger]:
     """Open the chosen loggers (``cfg.logger``), in the first process alone."""
     import hydra.utils
 
-    earlier = _read_records(run.goes_on_from) if run.goes_on_from else {}
+    earlier = _read_records(run.goes_on_from) if choices and run.goes_on_from else {}
     opened: dict[str, RunLogger] = {}
     for name, node in choices.items():
         open_one = hydra.utils.instantiate(node, _partial_=True, _convert_="all")

@@ -72,15 +72,14 @@ def check_same(saved: DictConfig, cfg: DictConfig, folder: Path) -> None:
             f"resume={folder} was run with another {apart[0]!r} than this command: leave that "
             "option out; resume=... alone takes the run's own config."
         )
-    before = ownership.last_owner(folder).get("processes")
     now = derived_values.world_size(cfg.trainer)
-    if not isinstance(before, int) or isinstance(before, bool) or before < 1:
-        before = now  # an earlier version's folder does not say
-    filtered = saved.batch_size * before
+    filtered = ownership.last_owner(folder).get("filter_batch")
+    if not isinstance(filtered, int) or isinstance(filtered, bool) or filtered < 1:
+        filtered = saved.batch_size * now  # an earlier version's folder does not say
     if cfg.batch_size * now != filtered:
         fitting = f"batch_size={filtered // now}" if filtered % now == 0 else "another number"
         raise ValueError(
-            f"resume={folder} has filtered batches of {saved.batch_size} x {before} process(es) = "
-            f"{filtered}, and batch_size={cfg.batch_size} on {now} makes {cfg.batch_size * now}: "
-            f"give {fitting}{' of processes' * (filtered % now > 0)}."
+            f"resume={folder} has filtered {filtered} rows at once, and "
+            f"batch_size={cfg.batch_size} on {now} makes {cfg.batch_size * now}: give "
+            f"{fitting}{' of processes' * (filtered % now > 0)}."
         )

@@ -79,7 +79,7 @@ def owned(parts: Parts) -> Iterator[None]:
     if not trainer.is_global_zero:
         yield
         return
-    with ownership.owned(folder, processes=trainer.world_size):
+    with ownership.owned(folder, filter_batch=parts.recorded["derived"]["filter_batch"]):
         if parts.overwrite:
             earlier_run.remove(folder)
         if not trainer.fast_dev_run:

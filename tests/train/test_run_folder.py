@@ -102,6 +102,20 @@ def test_a_table_that_cannot_be_read_is_named_before_anything_changes(
     assert tree(tmp_path) == before
 
 
+def test_a_refused_change_of_devices_is_not_taken_for_the_runs_own(place, typed, tmp_path):
+    """The rows that a filter saw at once stay known, whatever was tried in between."""
+    shutil.copytree(place / "run", tmp_path / "run")
+    (tmp_path / "run" / "loggers.json").write_text("{")
+    go_on = ["rdm_solo.train", "resume=run", "max_epochs=2"]
+    more = ["trainer.devices=2", "batch_size=8", "logger=tensorboard"]
+    out = typed(*go_on, *more, cwd=tmp_path)
+    assert out.returncode == 2
+    assert "loggers.json cannot be read" in out.stderr
+    out = typed(*go_on, cwd=tmp_path)
+    assert (out.returncode, out.stderr) == (0, "")
+    assert len(rows(tmp_path / "run")) == 2
+
+
 def test_overwriting_removes_the_earlier_runs_files_alone(place, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(place / "run", folder)
