@@ -6,6 +6,7 @@ JPEG files with ImageNet-100's, decoding included. solo-learn's crops are bicubi
 run asks ours for bicubic ones too; in memory ours are bilinear.
 """
 
+import itertools
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
@@ -106,8 +107,10 @@ def from_files(pipeline: data.Pipeline, root: Path, batch: int) -> list[Callable
 def _epoch(source: data.Dataset, pipeline: data.Pipeline, batch: int) -> Callable[[], int]:
     loader = data.loader(source, "train", batch, views=data.Views([pipeline]), drop_last=False)
 
+    epochs = itertools.count()
+
     def run() -> int:
-        loader.set_epoch(loader.epoch + 1)
+        loader.set_epoch(next(epochs))
         return sum(_count(views) for _, views, _ in loader)
 
     return run

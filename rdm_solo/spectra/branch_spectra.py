@@ -216,12 +216,15 @@ class BranchSpectra(Metric):
                 "positive was given with some batches and left out with others; give it always, "
                 "or never, between two resets."
             )
-        of = self._of_sample if self.sampled else self._of_sums
         mean = self.sum_mean / seen
         variance = self.sum_squared / seen - mean.square().sum()
         rows = min(seen, self.sample) if self.sampled else seen
         of_mean = spread(self.sum_squared / seen, mean)
-        moments = of(rows, with_positives > 0, mean)
+        moments = (
+            self._of_sample(rows, with_positives > 0)
+            if self.sampled
+            else self._of_sums(rows, with_positives > 0, mean)
+        )
         return summarize(moments, variance, of_mean, self.dim, rows, self.m, self.sampled)
 
     def _of_sums(self, rows: int, positives: bool, mean: Tensor) -> Moments:
@@ -229,10 +232,10 @@ class BranchSpectra(Metric):
         C_plus = (self.sum_positive + self.sum_positive.mT) / (2 * rows)
         return from_matrices(C_p, C_z, C_plus if positives else None, C_y, mean)
 
-    def _of_sample(self, rows: int, positives: bool, mean: Tensor) -> Moments:
+    def _of_sample(self, rows: int, positives: bool) -> Moments:
         order = dim_zero_cat(self.kept_keys).argsort()[:rows]
         p, z, plus, y = (self._unit(x[order]) for x in dim_zero_cat(self.kept).unbind(1))
-        return from_rows(p, z, plus if positives else None, y, mean, min(self.sample, self.dim))
+        return from_rows(p, z, plus if positives else None, y, min(self.sample, self.dim))
 
 
 class Correlation(Metric):

@@ -47,11 +47,8 @@ def from_matrices(
     return Moments(*found[:6], _eigenvalues(C_plus), *along(C_plus))
 
 
-def from_rows(
-    p: Tensor, z: Tensor, z_plus: Tensor | None, y: Tensor, mean: Tensor, length: int
-) -> Moments:
+def from_rows(p: Tensor, z: Tensor, z_plus: Tensor | None, y: Tensor, length: int) -> Moments:
     r"""Of float64 rows ``(N, k)`` themselves, by N x N matrices; results have ``length`` entries.
-    ``mean`` is that of all rows of which y are a sample.
 
     With :math:`ZZ^T/N = W \Lambda W^T`, the eigenvectors :math:`u_i = Z^T w_i / \sqrt{N\lambda_i}`
     enter through cross Grams alone: :math:`P u_i` is :math:`PZ^T w_i / \sqrt{N\lambda_i}`.
@@ -68,7 +65,7 @@ def from_rows(
     lam_y = _shared(y, (z, lam_z), (p, lam_p))
     if lam_y is None:
         lam_y = _eigenvalues(y @ y.mT / n)
-    around = y - mean
+    around = y - y.mean(0)
     lam_centred = _above_noise(_eigenvalues(around @ around.mT / n), lam_y.max())
     found = [lam_p, lam_z, lam_y, lam_centred, p_u.square().sum(0) / n, _norm(p_u, gram_p) / n]
     if z_plus is not None:

@@ -129,6 +129,7 @@ def test_a_resumed_runs_charts_begin_with_the_epochs_before(requeued, tmp_path):
     past = {name: np.stack([array] * 15) for name, array in arrays.items()}
     np.savez(tmp_path / "spectra.npz", epoch=np.arange(15), **past)
     folder, resume = (tmp_path, None) if requeued else (tmp_path / "run", tmp_path)
+    folder.mkdir(exist_ok=True)
     trained = Trained(folder, 21, resume=resume)
     assert trained.run(pictures.Pictures(10), range(12, 21), start=12) == [20]
     assert trained.logger.charts == [[1, 11, 21]]

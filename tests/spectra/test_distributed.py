@@ -138,7 +138,7 @@ def test_spectra_of_several_processes_equal_one(several, route):
         del got["kept"]
         for name, value in got.pop("scalars").items():
             # The variance is a sum over all rows on either route.
-            rel = 0 if exact and name != "feature/variance" else 1e-9
+            rel = 0 if exact and name not in ("feature/variance", "feature/spread") else 1e-9
             assert value == pytest.approx(want["scalars"][name], rel=rel, abs=1e-12 * (rel > 0))
         for name, array in got.items():
             rel = 0 if exact else 1e-9

@@ -20,6 +20,7 @@ from rdm_solo.spectra import (
     low_rank_spectrum,
     rankme,
 )
+from rdm_solo.theory import filter_effect
 
 LAM = torch.tensor([4.0, 1.0, 0.25], dtype=torch.float64)
 TURN = torch.linalg.qr(features("gaussian", 3, 3).double())[0]
@@ -138,9 +139,11 @@ def test_rows_that_are_not_scaled_and_have_no_square_are_left_out(route):
     hidden = Correlation(10)
     hidden.update(x)
     others = x[x.abs().amax(1) < 1e100]
-    torch.testing.assert_close(hidden.compute(), correlation(others))
+    C, mean = hidden.compute()
+    torch.testing.assert_close(C, correlation(others))
+    torch.testing.assert_close(mean, others.mean(0))
 
 
 def test_a_preview_takes_one_gain_for_each_singular_value():
     with pytest.raises(ValueError, match=r"'it' must return one number .* got shape \(3, 1\)"):
-        theory.filter_effect.look("it", "online", lambda sigma: sigma[:, None], LAM)
+        filter_effect.look("it", "online", lambda sigma: sigma[:, None], LAM)
