@@ -84,6 +84,8 @@ TRAINER = (
     *("limit_train_batches", "limit_val_batches", "log_every_n_steps", "check_val_every_n_epoch"),
     *("val_check_interval", "min_epochs", "min_steps", "max_steps", "max_time", "deterministic"),
     *("benchmark", "detect_anomaly", "num_sanity_val_steps", "enable_model_summary"),
+    *("overfit_batches", "inference_mode", "use_distributed_sampler"),
+    "reload_dataloaders_every_n_epochs",
 )
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
 

@@ -56,6 +56,12 @@ def test_the_list_is_that_of_the_functions():
             assert set(parameters) <= taken or any(p.kind is p.VAR_KEYWORD for p in signature), name
 
 
+def test_arguments_of_the_trainer_that_only_say_how_to_train_are_taken(tmp_path):
+    given = {"overfit_batches": 2, "inference_mode": False, "use_distributed_sampler": False}
+    changed = {f"trainer__{name}": value for name, value in given.items()}
+    assert given.items() <= build(folder_of(tmp_path, **changed)).trainer.items()
+
+
 PART = "which is not in this package and is not run"
 
 
