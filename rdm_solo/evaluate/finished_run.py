@@ -9,7 +9,6 @@ lag behind a model that moved. Batches are those of all the run's processes toge
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,8 +22,7 @@ from rdm_solo.evaluate import typed_options
 from rdm_solo.evaluate.features import choose_device
 from rdm_solo.methods import weight_files
 from rdm_solo.runs import checkpoints, reading, saved_config
-from rdm_solo.runs.files import CHECKPOINT
-from rdm_solo.runs.folder import Run, diverged_in
+from rdm_solo.runs.folder import Run
 from rdm_solo.train import derived_values
 from rdm_solo.train.datamodule import check_parts
 from rdm_solo.train.training import instantiate
@@ -69,16 +67,6 @@ PARTS = (
     *("method", "filter", "p", "dataset", "backbone", "optimizer", "scheduler", "trainer", "knn"),
     *("batch_size", "seed", "max_epochs"),
 )
-
-
-def checkpoint_of(folder: Path) -> Path:
-    """The run's last checkpoint; ValueError where it has none."""
-    found = checkpoints.present(folder)
-    if not found:
-        diverged = diverged_in(folder)
-        why = f"it diverged in epoch {diverged}" if diverged else "let the run finish an epoch"
-        raise ValueError(f"{folder} has no {CHECKPOINT}: {why}.")
-    return found[0]
 
 
 def load(run: Run, device: str = "cpu", typed: Mapping[str, Any] | None = None) -> FinishedRun:

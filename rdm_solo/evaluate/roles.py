@@ -38,7 +38,7 @@ from rdm_solo.evaluate.role_curves import MEASURES
 from rdm_solo.messages import check_choice, check_whole
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.plots.roles import draw
-from rdm_solo.runs import known_parts, roles_file
+from rdm_solo.runs import checkpoints, known_parts, roles_file
 from rdm_solo.runs.roles_file import Roles
 
 # How words of the command line begin that are options of the runs, and no folders.
@@ -63,7 +63,7 @@ def measure(
             f"{folder} has no asymmetric design: {run.label} is none of "
             f"{', '.join(m.label for m in METHODS.values() if m.asymmetry in MEASURES)}."
         )
-    state = finished_run.checkpoint_of(folder).stat()
+    state = checkpoints.found(folder)[0].stat()
     key: dict[str, Any] = {
         "checkpoint": [state.st_mtime_ns, state.st_size],
         "rows": rows,

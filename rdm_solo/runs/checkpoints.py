@@ -33,15 +33,9 @@ def of_run(run: str | Path, checkpoint: str | Path | None = None) -> tuple[Weigh
     if not isinstance(name, str) or not isinstance(stem, str) or not isinstance(kwargs, dict):
         raise reading.Unreadable(source(folder), "it does not say what its backbone is")
     spec = Spec(name, stem, {key: value for key, value in kwargs.items() if value is not None})
-    path, saved = Path(checkpoint or Path(run) / CHECKPOINT), None
-    if checkpoint is None and present(Path(run)):
-        path, saved = latest(Path(run))
-    diverged = diverged_in(Path(run))
-    if not path.is_file():
-        why = f"it diverged in epoch {diverged}" if diverged else "let it finish an epoch"
-        raise ValueError(f"run={run} has no checkpoint {path}: {why}, or give checkpoint=FILE")
+    path, saved = (Path(checkpoint), None) if checkpoint else latest(folder)
     weights = weight_files.read(path, saved)
-    if diverged:
+    if diverged := diverged_in(folder):
         log.warning(
             f"warning: run={run} diverged in epoch {diverged}; {path.name} is of epoch "
             f"{weights.epoch}."
@@ -51,8 +45,17 @@ def of_run(run: str | Path, checkpoint: str | Path | None = None) -> tuple[Weigh
 
 def present(folder: Path) -> list[Path]:
     """The run's last checkpoint and the one before it, as far as they are there."""
-    found = [name for name in (CHECKPOINT, PREVIOUS) if (folder / name).is_file()]
-    return [reading.inside(folder, name) for name in found]
+    names = [name for name in (CHECKPOINT, PREVIOUS) if (folder / name).is_file()]
+    return [reading.inside(folder, name) for name in names]
+
+
+def found(folder: Path) -> list[Path]:
+    """Those that are :func:`present`; ValueError where there is none."""
+    if there := present(folder):
+        return there
+    diverged = diverged_in(folder)
+    why = f"it diverged in epoch {diverged}" if diverged else "let the run finish an epoch"
+    raise ValueError(f"{folder} has no {CHECKPOINT}: {why}.")
 
 
 def latest(folder: Path, quiet: bool = False) -> tuple[Path, dict[str, Any]]:
@@ -61,7 +64,7 @@ def latest(folder: Path, quiet: bool = False) -> tuple[Path, dict[str, Any]]:
     The log says where it is not the last one, unless ``quiet``.
     """
     broken: list[str] = []
-    for path in present(folder):
+    for path in found(folder):
         try:
             saved = read(path)
         except ValueError as error:
@@ -71,7 +74,7 @@ def latest(folder: Path, quiet: bool = False) -> tuple[Path, dict[str, Any]]:
             why = broken[0] if broken else f"{folder / CHECKPOINT} is not there"
             log.warning(f"warning: {why}; {path.name}, of epoch {saved['epoch'] + 1}, is taken")
         return path, saved
-    raise ValueError("; ".join(broken) or f"{folder} has no {CHECKPOINT}")
+    raise ValueError("; ".join(broken))
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -84,8 +87,8 @@ def read(path: Path) -> dict[str, Any]:
     if not isinstance(saved.get("state_dict"), Mapping):
         raise ValueError(f"{path} cannot be read as a checkpoint of a run: it holds no weights")
     weight_files.check_finite(saved["state_dict"], path)
-    found: dict[str, Any] = saved
-    return found
+    checked: dict[str, Any] = saved
+    return checked
 
 
 def write(path: Path, content: Mapping[str, Any], earlier: Path | None = None) -> None:
@@ -123,11 +126,11 @@ def of_epoch(folder: Path, epoch: int) -> Path:
 
 def kept(folder: Path) -> dict[int, Path]:
     """The kept checkpoints by their epochs, the first one first."""
-    found = {}
+    by_epoch = {}
     for path in (folder / "checkpoints").glob("epoch_*.ckpt"):
         if number := re.fullmatch(r"epoch_(\d+)", path.stem):
-            found[int(number[1])] = path
-    return dict(sorted(found.items()))
+            by_epoch[int(number[1])] = path
+    return dict(sorted(by_epoch.items()))
 
 
 def begin(folder: Path, done: int) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from rdm_solo import filters
+from rdm_solo.messages import shown
 from rdm_solo.methods.weight_files import FETCHING
 
 _READING = ("image_size", "resize", "channels", "interpolation", "workers", "skip_broken")
@@ -144,9 +145,7 @@ def _refusal(source: str, name: str, value: Any, reason: str) -> ValueError:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, int) and value.bit_length() > 256:
-        return f"a whole number of {value.bit_length()} bits"
-    text = value if isinstance(value, str) and value.isprintable() else ascii(value)
+    text = value if isinstance(value, str) and value.isprintable() else shown(value)
     return text if len(text) < 100 else f"{text[:97]}..."
 
 

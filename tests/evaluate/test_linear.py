@@ -362,7 +362,7 @@ class TestRefusals:
             (["run={run}", "features=cached", "weight_decay=1", "lr=100000"], "lower lr=100000"),
             (["run={run}", "seed=-1"], "seed must be a whole number"),
             (["run={run}", "backbone.name=resnet50"], "backbone.name=resnet50 would be ignored"),
-            (["run={run}", "checkpoint=other.ckpt"], "has no checkpoint other.ckpt"),
+            (["run={run}", "checkpoint=other.ckpt"], "there is no checkpoint other.ckpt"),
             (
                 ["run={run}", "features=cached", "augmentation.flip=0.5"],
                 "augmentation.flip=0.5 would be ignored",
