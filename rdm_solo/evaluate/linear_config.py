@@ -52,12 +52,8 @@ def find_weights(cfg: DictConfig) -> tuple[Weights, Spec]:
     plain: Any = OmegaConf.to_container(cfg.backbone)
     given = {name: value for name, value in plain.items() if value}
     if cfg.run is not None:
-        for name, value in given.items():
-            raise ValueError(
-                f"backbone.{name}={value} would be ignored: run={cfg.run} says what its backbone "
-                "is; leave it out."
-            )
-        return checkpoints.of_run(cfg.run, cfg.checkpoint)
+        typed = dict(typed_options.leaves(given, "backbone"))
+        return checkpoints.of_run(cfg.run, cfg.checkpoint, typed)
     weights = weight_files.read(cfg.checkpoint)
     about = weights.spec
     if "name" not in given:

@@ -23,10 +23,24 @@ MOST_EPOCHS = 10**7  # that a checkpoint may name
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
-def of_run(run: str | Path, checkpoint: str | Path | None = None) -> tuple[Weights, Spec]:
-    """A run's last weights, or those of another of its checkpoints, and its backbone."""
-    folder = Path(run)
-    config: Any = OmegaConf.to_container(to_build(with_references(folder), folder, ["backbone"]))
+def of_run(
+    run: str | Path,
+    checkpoint: str | Path | None = None,
+    typed: Mapping[str, Any] | None = None,
+) -> tuple[Weights, Spec]:
+    """A run's last weights, or those of another of its checkpoints, and its backbone.
+
+    ``typed`` are options of the backbone that the user gave; they must be the run's own.
+    """
+    folder, typed = Path(run), typed or {}
+    built = to_build(with_references(folder), folder, ["backbone"], typed)
+    for key, value in typed.items():
+        if OmegaConf.select(built, key) != value:
+            raise ValueError(
+                f"{key}={value} would be ignored: run={run} says what its backbone is; leave it "
+                "out."
+            )
+    config: Any = OmegaConf.to_container(built)
     backbone = config.get("backbone")
     backbone = backbone if isinstance(backbone, dict) else {}
     name, stem, kwargs = (backbone.get(key) for key in ("name", "stem", "kwargs"))

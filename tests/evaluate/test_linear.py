@@ -261,6 +261,18 @@ class TestConfig:
         cfg = linear_config.with_dataset(configure(f"run={finished}", "dataset=digits"))
         assert cfg.dataset.name == "digits"
 
+    def test_a_word_of_the_runs_backbone_counts_when_it_is_typed_again(self, finished):
+        summary = json.loads((finished / "summary.json").read_text())
+        summary["config"]["backbone"]["kwargs"]["act"] = "gelu"
+        (finished / "summary.json").write_text(json.dumps(summary))
+        with pytest.raises(ValueError, match=r"type backbone\.kwargs\.act=gelu again"):
+            linear_config.find_weights(configure(f"run={finished}"))
+        again = configure(f"run={finished}", "++backbone.kwargs.act=gelu")
+        assert linear_config.find_weights(again)[1].kwargs["act"] == "gelu"
+        other = configure(f"run={finished}", "++backbone.kwargs.act=relu")
+        with pytest.raises(ValueError, match=r"backbone\.kwargs\.act=relu would be ignored"):
+            linear_config.find_weights(other)
+
     @pytest.mark.parametrize(
         ("changes", "says"),
         [
