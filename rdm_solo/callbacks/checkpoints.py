@@ -120,7 +120,8 @@ class CheckpointFiles(pl.plugins.CheckpointIO):
     ) -> None:
         path = Path(path)
         with writing(path):
-            path.parent.mkdir(exist_ok=True)  # not the run's own folder, if somebody removed it
+            # Of the run's own not its folder, if somebody removed it.
+            path.parent.mkdir(parents=path != self.last, exist_ok=True)
         known = path == self.last and _same(self._whole, path)
         checkpoints.write(path, checkpoint, self.previous if known else None)
         self._whole = path

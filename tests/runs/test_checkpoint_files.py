@@ -255,6 +255,13 @@ def test_kills_while_checkpoints_are_written(tmp_path):
     record("kill -9 while checkpoints are written", tried, survived)
 
 
+def test_a_checkpoint_of_a_callback_of_ones_own_may_lie_anywhere(tmp_path):
+    """Lightning's ModelCheckpoint names a folder of its own below the logger's."""
+    path = tmp_path / "version_0" / "checkpoints" / "mine.ckpt"
+    CheckpointFiles(tmp_path / "run").save_checkpoint({"epoch": 0, "state_dict": {}}, path)
+    assert checkpoints.read(path)["epoch"] == 0
+
+
 def test_kept_ones_that_are_later_than_the_run_go(tmp_path):
     folder = written(tmp_path / "run", 0, 1)
     for epoch in (1, 2, 10_000):
