@@ -156,13 +156,14 @@ def run_all(seeds: Sequence[int], root: Path, csv: Path, jobs: int) -> None:
     there = {(line["row"], int(line["seed"])) for line in lines_of(csv)}
     wanted = [(PIXELS, seeds[0]), *((row, s) for s in seeds for row in (UNTRAINED, *ROWS))]
     missing = [each for each in wanted if each not in there]
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _silence) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), silence) as pool:
         futures = [pool.submit(measure, row, seed, root) for row, seed in missing]
         for future in tqdm(as_completed(futures), total=len(futures), unit="run"):
             table.add(csv, future.result())
 
 
-def _silence() -> None:
+def silence() -> None:
+    """Set up a process of runs: no warnings, one thread."""
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)

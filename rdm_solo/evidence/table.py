@@ -91,10 +91,15 @@ def _fault(line: Line) -> str:
 def add(path: Path, new: Line) -> None:
     """Add a line; the file is whole at any moment. One process at a time may add."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    write(path, HEAD, [*read(path), new])
+
+
+def write(path: Path, head: Sequence[str], lines: Sequence[Line]) -> None:
+    """Write a table; what a line does not have stays empty."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, HEAD, restval="", lineterminator="\n")
+    writer = csv.DictWriter(text, head, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows([*read(path), new])
+    writer.writerows(lines)
     write_whole(path, text.getvalue())
 
 

@@ -3,19 +3,18 @@
 import argparse
 import csv
 import io
-import logging
-import warnings
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
-import torch
 from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
 
 from rdm_solo import cli
+from rdm_solo.evidence import table
 from rdm_solo.evidence.collapse.page import page
 from rdm_solo.evidence.collapse.runs import HEAD, measure, planned
+from rdm_solo.evidence.study import silence
 from rdm_solo.runs.files import write_whole
 
 
@@ -28,27 +27,17 @@ def read(path: Path) -> list[Mapping[str, str]]:
 
 def add(path: Path, row: Mapping[str, str]) -> None:
     """Write the table with one more row."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, HEAD, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows([*read(path), row])
-    write_whole(path, text.getvalue())
+    table.write(path, HEAD, [*read(path), row])
 
 
 def run_missing(path: Path, jobs: int, most: int | None) -> None:
     """The planned runs that the table lacks, ``jobs`` at a time."""
     done = {row["name"] for row in read(path)}
     missing = [run for run in planned() if run.name not in done][:most]
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _quietly) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), silence) as pool:
         futures = [pool.submit(measure, run) for run in missing]
         for future in tqdm(as_completed(futures), total=len(futures), unit="run"):
             add(path, future.result())
-
-
-def _quietly() -> None:
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
 
 
 def main() -> None:
