@@ -15,7 +15,7 @@ from rdm_solo.lightning import pl
 from rdm_solo.loggers import RunLogger
 from rdm_solo.loggers.charts import PICTURE
 from rdm_solo.runs import spectra_files
-from rdm_solo.runs.files import FIGURES
+from rdm_solo.runs.files import FIGURES, METRICS
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.metrics_file import read_metrics
 
@@ -100,7 +100,7 @@ class RankFigure(pl.Callback):  # type: ignore[misc,name-defined]
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         ends_early = isinstance(exception, (KeyboardInterrupt, FloatingPointError))
-        if trainer.is_global_zero and ends_early:
+        if trainer.is_global_zero and ends_early and (self.folder / METRICS).exists():
             self._draw()
 
     def _draw(self) -> None:

@@ -133,3 +133,10 @@ def test_a_resumed_runs_charts_begin_with_the_epochs_before(requeued, tmp_path):
     trained = Trained(folder, 21, resume=resume)
     assert trained.run(pictures.Pictures(10), range(12, 21), start=12) == [20]
     assert trained.logger.charts == [[1, 11, 21]]
+
+
+def test_a_run_that_diverges_in_its_first_epoch_has_nothing_to_draw(tmp_path, caplog):
+    trainer = SimpleNamespace(is_global_zero=True)
+    figure = pictures.RankFigure(tmp_path, None)
+    figure.on_exception(trainer, None, FloatingPointError())
+    assert (caplog.text, list(tmp_path.iterdir())) == ("", [])
