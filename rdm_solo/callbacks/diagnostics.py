@@ -11,9 +11,10 @@ from rdm_solo.callbacks.branches import Observer, Outputs, observer
 from rdm_solo.callbacks.last_epoch import ends
 from rdm_solo.lightning import pl
 from rdm_solo.runs import spectra_files
-from rdm_solo.spectra.branch_spectra import BranchSpectra, Correlation
+from rdm_solo.spectra.branch_spectra import BranchSpectra, StepCorrelation
 from rdm_solo.spectra.epoch_summary import Spectra
 from rdm_solo.spectra.measures import effective_rank, low_rank_spectrum
+from rdm_solo.spectra.moments import around_means, spread
 
 log = logging.getLogger("rdm_solo")
 
@@ -44,7 +45,7 @@ class Diagnostics(pl.Callback):
         self.every_n_epochs, self.max_rows = every_n_epochs, max_rows
         self.max_dim, self.sample = max_dim, sample
         self.metric: BranchSpectra | None = None
-        self.hidden: Correlation | None = None
+        self.hidden: StepCorrelation | None = None
         self.latest: Spectra | None = None
         self.observer: Observer | None = None
         self._rows = 0  # of a recorded step, over all processes; 0: none recorded yet
@@ -109,9 +110,10 @@ class Diagnostics(pl.Callback):
                 self.observer.m,
                 self.max_dim,
                 self.sample,
+                steps=outputs.hidden is None,
             ).to(outputs.online.device)
             if outputs.hidden is not None:
-                self.hidden = Correlation(outputs.hidden.shape[1]).to(outputs.online.device)
+                self.hidden = StepCorrelation(outputs.hidden.shape[1]).to(outputs.online.device)
         self.metric.update(outputs.online, outputs.target, outputs.positive, outputs.projection)
         if self.hidden is not None:
             self.hidden.update(outputs.hidden)
@@ -151,18 +153,20 @@ class Diagnostics(pl.Callback):
 
     def _spectra(self, metric: BranchSpectra) -> Spectra:
         spectra = metric.compute()
-        if self.hidden is not None:
-            weight = self.observer.weight()
-            C, mean = self.hidden.compute()
-            spectra.lam_logits = low_rank_spectrum(C, weight).cpu()
-            spectra.scalars["erank/logits"] = float(effective_rank(spectra.lam_logits))
-            # A softmax's scale depends on its temperature: collapse shows in the logits before it.
-            around = low_rank_spectrum(C - mean.outer(mean), weight).cpu()
-            spectra.scalars["erank/centred"] = float(effective_rank(around))
-            spectra.scalars["feature/spread"] = float(
-                around.sum() / spectra.lam_logits.sum().clamp_min(1e-300)
-            )
-            spectra.dimensions = len(around)
+        if self.hidden is None:
+            return spectra
+        # A softmax's scale depends on its temperature: collapse shows before it. Directions are
+        # those of the last layer's input, since a layer of few prototypes need not use them all.
+        weight = self.observer.weight().double()
+        C, C_means = self.hidden.compute()
+        spectra.lam_logits = low_rank_spectrum(C, weight).cpu()
+        moment, off = ((weight @ x * weight).sum() for x in (C, C_means))
+        spectra.scalars |= {
+            "erank/logits": float(effective_rank(spectra.lam_logits)),
+            "erank/centred": float(effective_rank(around_means(C, C_means))),
+            "feature/spread": float(spread(moment, off)),
+        }
+        spectra.dimensions = len(C)
         return spectra
 
     def _warn(self, what: str, once: str) -> None:

@@ -36,7 +36,8 @@ RULES = (
     "Complete collapse: in the last two measured epochs, the outputs' variance is below "
     f"{100 * (BOUNDS.variance or 0):g} % of its greatest possible value. Dimensional collapse: the "
     f"same for their effective rank around the mean and k^{BOUNDS.erank:g}. The outputs are the "
-    "projections, or SwAV's and DINO's logits before the softmax. Values that would "
+    "projections around their step's mean; of SwAV and DINO the variance is that of the logits, "
+    "the rank that of the vectors that the last layer makes these from. Values that would "
     f"pass the bound within {collapse.AHEAD} epochs, growing as they did last, are not scored; nor "
     "is a run whose outputs are mostly their mean. The warnings in training use the same rules.",
 )
@@ -179,7 +180,7 @@ def collapsed(runs: Sequence[Run]) -> Verdict:
     )
     caveat = ""
     if runs[0].described.softmax:
-        caveat = "Both are of the logits, before the softmax."
+        caveat = "The variance is the logits', the rank that of the last layer's input."
     return _verdict("Did anything collapse?", runs, _collapsed, numbers, caveat)
 
 

@@ -36,8 +36,8 @@ COLUMNS = {
         Column("erank/target", "erank target", 2, _RANK, compared=True),
         Column("erank/gap", "gap", 2, "gap (target − online)", compared=True),
         Column("erank/projection", "erank projection", 2, "effective rank before any filter"),
-        # Of the outputs that collapse is judged by, the projections or a softmax's logits: their
-        # directions around the mean, and their variance over the second moment.
+        # What collapse is judged by: the outputs' directions around their step's mean, and their
+        # variance over the second moment.
         Column("erank/centred", "erank around the mean", 2, "effective rank before any filter"),
         Column("feature/spread", "variance / second moment", 3),
         Column("erank/positive", "erank positive", 2),

@@ -1,6 +1,6 @@
 """Measures of the branches' spectra, the metric that accumulates them, rules of collapse.
 
-``BranchSpectra`` and ``Correlation`` need torchmetrics, which is imported when they are first used.
+``BranchSpectra`` and ``StepCorrelation`` need torchmetrics, imported when they are first used.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -19,12 +19,12 @@ from rdm_solo.spectra.measures import (
 )
 
 if TYPE_CHECKING:
-    from rdm_solo.spectra.branch_spectra import BranchSpectra, Correlation
+    from rdm_solo.spectra.branch_spectra import BranchSpectra, StepCorrelation
 
 __all__ = [
     "BranchSpectra",
-    "Correlation",
     "Spectra",
+    "StepCorrelation",
     "alignment",
     "correlation",
     "effective_rank",
@@ -38,7 +38,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("BranchSpectra", "Correlation"):
+    if name in ("BranchSpectra", "StepCorrelation"):
         from rdm_solo.spectra import branch_spectra
 
         return getattr(branch_spectra, name)

@@ -1,6 +1,7 @@
 """Spectra of the two branches over an epoch: one metric, right on one process and on many."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from rdm_solo.distributed import gather, world_size
+from rdm_solo.distributed import gather, sum_over_processes, world_size
 from rdm_solo.messages import check_whole
 from rdm_solo.spectra.epoch_summary import Spectra, summarize
 from rdm_solo.spectra.moments import Moments, from_matrices, from_rows, spread
@@ -41,6 +42,12 @@ class BranchSpectra(Metric):
             128 for BYOL. Never more than there are.
         max_dim: the largest k for k x k matrices.
         sample: N, the rows that are kept where k is larger.
+        steps: whether each update is a training step, which all processes make at the same time,
+            each with its part of the rows. Projections are then also looked at around the mean of
+            their step (``erank/centred``, ``feature/spread``): a network whose outputs move while
+            it trains shows different ones over an epoch even where each step has but one. An
+            update sends k numbers to the other processes. (Of a sample of rows, ``erank/centred``
+            is that around the epoch's mean.)
 
     >>> metric = BranchSpectra(dim=2)
     >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -57,6 +64,8 @@ class BranchSpectra(Metric):
     sum_projection: Tensor
     sum_mean: Tensor
     sum_squared: Tensor
+    sum_means: Tensor
+    sum_means_squared: Tensor
     count: Tensor
     broken: Tensor
     batches: Tensor
@@ -71,19 +80,23 @@ class BranchSpectra(Metric):
         m: int = 512,
         max_dim: int = 4096,
         sample: int = 1024,
+        steps: bool = False,
     ) -> None:
         super().__init__(compute_with_cache=False)
         for name, value in (("dim", dim), ("max_dim", max_dim), ("sample", sample), ("m", m)):
             check_whole(name, value, 1)
         self.dim, self.normalize, self.m = dim, normalize, m
-        self.sampled, self.sample = dim > max_dim, sample
-        shapes: dict[str, tuple[int, ...]] = {"sum_mean": (dim,), "sum_squared": ()}
+        self.sampled, self.sample, self.steps = dim > max_dim, sample, steps
+        shapes: dict[str, tuple[int, ...]] = {"sum_mean": (dim,)}
+        shapes |= {"sum_squared": (), "sum_means_squared": ()}
         if self.sampled:
             for name in ("kept", "kept_keys"):
                 self.add_state(name, [], dist_reduce_fx="cat")
         else:
             for name in ("sum_online", "sum_target", "sum_positive", "sum_projection"):
                 shapes[name] = (dim, dim)
+            if steps:
+                shapes["sum_means"] = (dim, dim)
         for name, shape in shapes.items():
             self.add_state(name, torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
         for name in ("count", "broken", "batches", "with_positives"):
@@ -100,6 +113,8 @@ class BranchSpectra(Metric):
         """Add a batch. Shapes: ``(N, k)`` each. Rows with NaN or infinity in any of them are left
         out, as the filters do, and counted; so are rows that are not normalised and whose squares
         leave the range of float64. Positives come with every batch or with none."""
+        if projection is None:
+            projection = target
         given = {"online": online, "target": target, "positive": positive, "projection": projection}
         parts = {name: x for name, x in given.items() if x is not None}
         for name, x in parts.items():
@@ -110,18 +125,16 @@ class BranchSpectra(Metric):
                 )
         # Either of them is NaN where any number is.
         end = math.inf if self.normalize else LARGEST
-        finite = [(x.amax(1) < end) & (x.amin(1) > -end) for x in parts.values()]
+        finite = [(x.amax(1) < end) & (x.amin(1) > -end) for x in _once(parts.values())]
         whole = torch.stack(finite).all(0)
         self.count += whole.sum()
         self.broken += (~whole).sum()
         self.batches += 1
         self.with_positives += positive is not None
-        if projection is None:
-            projection = target
         if self.sampled:
-            self._keep(online, target, target if positive is None else positive, projection, whole)
+            self._keep(parts, whole)
         else:
-            self._add_products(online, target, positive, projection, whole)
+            self._add_products(parts, whole)
 
     def _rows(self, x: Tensor, whole: Tensor) -> Tensor:
         # Zero rows add nothing; dropping them would make the device tell how many are left.
@@ -137,46 +150,40 @@ class BranchSpectra(Metric):
             y = y / torch.where(largest > 0, largest, 1.0)
         return torch.nn.functional.normalize(y, dim=1, eps=1e-150)
 
-    def _add_moments(self, y: Tensor) -> None:
-        self.sum_mean += y.sum(0)
-        self.sum_squared += y.square().sum()
+    def _add_moments(self, blocks: Iterable[Tensor], whole: Tensor) -> None:
+        """A batch's projections, some rows at a time."""
+        total = torch.zeros_like(self.sum_mean)
+        for y in blocks:
+            total += y.sum(0)
+            self.sum_squared += y.square().sum()
+        self.sum_mean += total
+        if not self.steps:
+            return
+        of_step = step_mean(total, whole)
+        self.sum_means_squared += of_step.square().sum()
+        if not self.sampled:
+            self.sum_means.addr_(of_step, of_step)
 
-    def _add_products(
-        self,
-        online: Tensor,
-        target: Tensor,
-        positive: Tensor | None,
-        projection: Tensor,
-        whole: Tensor,
-    ) -> None:
+    def _add_products(self, parts: dict[str, Tensor], whole: Tensor) -> None:
         """A batch's moments; outputs that are one tensor are multiplied once."""
-        z = self._rows(target, whole)
-        z_z = z.mT @ z
-        p, p_p = z, z_z
-        if online is not target:
-            p = self._rows(online, whole)
-            p_p = p.mT @ p
-        if projection is target:
-            y, y_y = z, z_z
-        elif projection is online:
-            y, y_y = p, p_p
-        else:
-            y = self._rows(projection, whole)
-            y_y = y.mT @ y
-        self._add_moments(y)
-        self.sum_online += p_p
-        self.sum_target += z_z
-        self.sum_projection += y_y
-        if positive is not None:
-            self.sum_positive += z.mT @ self._rows(positive, whole)
+        unit = {id(x): self._rows(x, whole) for x in _once(parts.values())}
+        rows = {name: unit[id(x)] for name, x in parts.items()}
+        branches = _once(parts[name] for name in ("online", "target", "projection"))
+        grams = {id(x): unit[id(x)].mT @ unit[id(x)] for x in branches}
+        self.sum_online += grams[id(parts["online"])]
+        self.sum_target += grams[id(parts["target"])]
+        self.sum_projection += grams[id(parts["projection"])]
+        self._add_moments([rows["projection"]], whole)
+        if "positive" in rows:
+            self.sum_positive += rows["target"].mT @ rows["positive"]
 
-    def _keep(
-        self, online: Tensor, target: Tensor, positive: Tensor, projection: Tensor, whole: Tensor
-    ) -> None:
+    def _keep(self, parts: dict[str, Tensor], whole: Tensor) -> None:
         """Of the rows so far and these, the ones with the smallest hashes."""
-        for rows in few_rows(*projection.shape):
-            self._add_moments(self._rows(projection[rows], whole[rows]))
-        outputs = [online, target, positive, projection]
+        y = parts["projection"]
+        blocks = (self._rows(y[rows], whole[rows]) for rows in few_rows(*y.shape))
+        self._add_moments(blocks, whole)
+        target = parts["target"]
+        outputs = [parts["online"], target, parts.get("positive", target), y]
         kept, key = self._room(any(x.dtype == torch.double for x in outputs))
         keep_smallest(kept, key, outputs, row_hashes(outputs, whole))
 
@@ -216,59 +223,73 @@ class BranchSpectra(Metric):
                 "positive was given with some batches and left out with others; give it always, "
                 "or never, between two resets."
             )
-        mean = self.sum_mean / seen
-        variance = self.sum_squared / seen - mean.square().sum()
+        moment, off = self.sum_squared / seen, self.sum_means_squared / seen
         rows = min(seen, self.sample) if self.sampled else seen
-        of_mean = spread(self.sum_squared / seen, mean)
-        moments = (
-            self._of_sample(rows, with_positives > 0)
-            if self.sampled
-            else self._of_sums(rows, with_positives > 0, mean)
-        )
-        return summarize(moments, variance, of_mean, self.dim, rows, self.m, self.sampled)
+        of_rows = self._of_sample if self.sampled else self._of_sums
+        moments = of_rows(rows, with_positives > 0)
+        scalars = {"feature/variance": moment - (self.sum_mean / seen).square().sum()}
+        if self.steps:
+            scalars["feature/spread"] = spread(moment, off)
+        return summarize(moments, scalars, self.dim, rows, self.m, self.sampled)
 
-    def _of_sums(self, rows: int, positives: bool, mean: Tensor) -> Moments:
+    def _of_sums(self, rows: int, positives: bool) -> Moments:
         C_p, C_z, C_y = (s / rows for s in (self.sum_online, self.sum_target, self.sum_projection))
-        C_plus = (self.sum_positive + self.sum_positive.mT) / (2 * rows)
-        return from_matrices(C_p, C_z, C_plus if positives else None, C_y, mean)
+        C_plus = (self.sum_positive + self.sum_positive.mT) / (2 * rows) if positives else None
+        return from_matrices(C_p, C_z, C_plus, C_y, self.sum_means / rows if self.steps else None)
 
     def _of_sample(self, rows: int, positives: bool) -> Moments:
         order = dim_zero_cat(self.kept_keys).argsort()[:rows]
         p, z, plus, y = (self._unit(x[order]) for x in dim_zero_cat(self.kept).unbind(1))
-        return from_rows(p, z, plus if positives else None, y, min(self.sample, self.dim))
+        length = min(self.sample, self.dim)
+        return from_rows(p, z, plus if positives else None, y, length, around_mean=self.steps)
 
 
-class Correlation(Metric):
-    """Correlation matrix and mean of rows ``(N, b)`` over an epoch, as they are, in float64.
+def _once(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Each tensor once, however many of the outputs it is."""
+    return list({id(x): x for x in tensors}.values())
 
-    >>> metric = Correlation(dim=2)
+
+def step_mean(total: Tensor, whole: Tensor) -> Tensor:
+    """The mean of a step's rows on all processes, from this one's sum of its own; times the root of
+    how many it has, so that its outer product is what the mean adds to their products' sum."""
+    count = whole.sum().to(total)
+    counted = sum_over_processes(torch.cat([total, count[None]]))
+    return counted[:-1] / counted[-1].clamp_min(1) * count.sqrt()
+
+
+class StepCorrelation(Metric):
+    """Rows ``(N, b)`` of an epoch's training steps as they are, in float64: their correlation
+    matrix, and the part of it that the steps' means make. All processes update at the same time.
+
+    >>> metric = StepCorrelation(dim=2)
     >>> metric.update(torch.eye(2))
-    >>> C, mean = metric.compute()
-    >>> C.tolist(), mean.tolist()
-    ([[0.5, 0.0], [0.0, 0.5]], [0.5, 0.5])
+    >>> C, C_means = metric.compute()
+    >>> C.tolist(), C_means.tolist()
+    ([[0.5, 0.0], [0.0, 0.5]], [[0.25, 0.25], [0.25, 0.25]])
     """
 
     full_state_update = False
 
     total: Tensor
-    sum: Tensor
+    means: Tensor
     count: Tensor
 
     def __init__(self, dim: int) -> None:
         super().__init__(compute_with_cache=False)
-        self.add_state("total", torch.zeros(dim, dim, dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("sum", torch.zeros(dim, dtype=torch.float64), dist_reduce_fx="sum")
+        for name in ("total", "means"):
+            self.add_state(name, torch.zeros(dim, dim, dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("count", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
 
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
         whole = (x.abs() < LARGEST).all(1)
         x = x.double().where(whole[:, None], 0.0)
+        of_step = step_mean(x.sum(0), whole)
         self.total += x.mT @ x
-        self.sum += x.sum(0)
+        self.means.addr_(of_step, of_step)
         self.count += whole.sum()
 
     @torch.no_grad()
     def compute(self) -> tuple[Tensor, Tensor]:
         rows = self.count.clamp_min(1)
-        return self.total / rows, self.sum / rows
+        return self.total / rows, self.means / rows

@@ -20,10 +20,11 @@ MOSTLY_MEAN = 0.2
 class MeasuredEpoch:
     """What one measured epoch says; ``epoch`` counts from 1.
 
-    The outputs are the projections before any filter, or SwAV's and DINO's logits. ``variance`` is
-    theirs over their second moment: 0 where all images get one output, 1 where the outputs' mean
-    is 0. ``erank`` is their effective rank around the mean: in the uncentred spectrum a large mean
-    hides how many directions they differ in.
+    The outputs are the projections before any filter, around the mean of their step. ``variance``
+    is theirs over their second moment: 0 where all images get one output, 1 where the outputs' mean
+    is 0. ``erank`` is their effective rank: in the uncentred spectrum a large mean hides how many
+    directions they differ in. Of SwAV and DINO the variance is that of the logits, the rank that of
+    the vectors that the last layer makes these from.
     """
 
     epoch: int

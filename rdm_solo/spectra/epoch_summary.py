@@ -44,14 +44,13 @@ class Spectra:
 
 def summarize(
     moments: Moments,
-    variance: Tensor,
-    spread: Tensor,
+    scalars: dict[str, Tensor],
     dimensions: int,
     rows: int,
     m: int,
     sampled: bool,
 ) -> Spectra:
-    """The curves and scalars of an epoch's moments; arrays come to the CPU."""
+    """The curves and further scalars of an epoch's moments; arrays come to the CPU."""
     moments = moments._replace(
         **{k: x.cpu() for k, x in moments._asdict().items() if x is not None}
     )
@@ -63,12 +62,10 @@ def summarize(
     lam_plus = torch.full_like(lam_z, torch.nan) if moments.lam_plus is None else moments.lam_plus
     # Directions of rounding noise have no eigenvectors that would mean anything.
     m = max(1, min(m, int((lam_z > measures.noise_floor(lam_z)).sum())))
-    scalars = {
+    scalars = scalars | {
         **_ranks(moments),
         "filter/monotonicity": _monotonicity(curve[:leading], lam_z[:leading]),
         "filter/monotonicity_directional": _monotonicity(directional[:leading], lam_z[:leading]),
-        "feature/variance": variance,
-        "feature/spread": spread,
     }
     for name, energy, norm in (
         ("alignment/online_target", moments.energy_p, moments.norm_p),
@@ -105,10 +102,11 @@ def _ranks(moments: Moments) -> dict[str, Tensor]:
         "erank/target": target,
         "erank/gap": target - online,
         "erank/projection": measures.effective_rank(moments.lam_y),
-        "erank/centred": measures.effective_rank(moments.lam_centred),
         "rankme/online": measures.rankme(moments.lam_p),
         "rankme/target": measures.rankme(moments.lam_z),
     }
+    if moments.lam_centred is not None:
+        ranks["erank/centred"] = measures.effective_rank(moments.lam_centred)
     if moments.lam_plus is not None:
         ranks["erank/positive"] = measures.effective_rank(moments.lam_plus)
     return ranks

@@ -12,24 +12,26 @@ ROUNDING = 1e-12
 
 
 class Moments(NamedTuple):
-    """Eigenvalues of C_p, C_z, C_y, of C_y around the mean, and of C_+, descending; and C_p and C_+
-    along C_z's eigenvectors u: u^T C u, and the norm of C u. None where no positives were seen."""
+    """Eigenvalues of C_p, C_z, C_y, and C_+, descending; and C_p and C_+ along C_z's eigenvectors
+    u: u^T C u, and the norm of C u. None where no positives were seen. ``lam_centred`` are those
+    of the rows of C_y around their mean, None where nobody asked."""
 
     lam_p: Tensor
     lam_z: Tensor
     lam_y: Tensor
-    lam_centred: Tensor
     energy_p: Tensor
     norm_p: Tensor
+    lam_centred: Tensor | None = None
     lam_plus: Tensor | None = None
     energy_plus: Tensor | None = None
     norm_plus: Tensor | None = None
 
 
 def from_matrices(
-    C_p: Tensor, C_z: Tensor, C_plus: Tensor | None, C_y: Tensor, mean: Tensor
+    C_p: Tensor, C_z: Tensor, C_plus: Tensor | None, C_y: Tensor, C_means: Tensor | None
 ) -> Moments:
-    """Of correlation matrices ``(k, k)``, and the mean of the rows behind C_y."""
+    """Of correlation matrices ``(k, k)``; ``C_means`` is the part of C_y that the rows' means make,
+    and is left out of ``lam_centred``."""
     lam_z, u = torch.linalg.eigh(C_z)
     lam_z, u = lam_z.flip(0).clamp_min(0), u.flip(1)
 
@@ -41,13 +43,14 @@ def from_matrices(
     lam_y = _shared(C_y, (C_z, lam_z), (C_p, lam_p))
     if lam_y is None:
         lam_y = _eigenvalues(C_y)
-    found = Moments(lam_p, lam_z, lam_y, around_mean(C_y, mean), *along(C_p))
-    if C_plus is None:
-        return found
-    return Moments(*found[:6], _eigenvalues(C_plus), *along(C_plus))
+    lam_centred = None if C_means is None else around_means(C_y, C_means)
+    found = Moments(lam_p, lam_z, lam_y, *along(C_p), lam_centred)
+    return found if C_plus is None else Moments(*found[:6], _eigenvalues(C_plus), *along(C_plus))
 
 
-def from_rows(p: Tensor, z: Tensor, z_plus: Tensor | None, y: Tensor, length: int) -> Moments:
+def from_rows(
+    p: Tensor, z: Tensor, z_plus: Tensor | None, y: Tensor, length: int, around_mean: bool
+) -> Moments:
     r"""Of float64 rows ``(N, k)`` themselves, by N x N matrices; results have ``length`` entries.
 
     With :math:`ZZ^T/N = W \Lambda W^T`, the eigenvectors :math:`u_i = Z^T w_i / \sqrt{N\lambda_i}`
@@ -65,14 +68,22 @@ def from_rows(p: Tensor, z: Tensor, z_plus: Tensor | None, y: Tensor, length: in
     lam_y = _shared(y, (z, lam_z), (p, lam_p))
     if lam_y is None:
         lam_y = _eigenvalues(y @ y.mT / n)
-    around = y - y.mean(0)
-    lam_centred = _above_noise(_eigenvalues(around @ around.mT / n), lam_y.max())
-    found = [lam_p, lam_z, lam_y, lam_centred, p_u.square().sum(0) / n, _norm(p_u, gram_p) / n]
+    found = Moments(lam_p, lam_z, lam_y, p_u.square().sum(0) / n, _norm(p_u, gram_p) / n)
+    if around_mean:
+        around = y - y.mean(0)
+        lam_centred = _above_noise(_eigenvalues(around @ around.mT / n), lam_y.max())
+        found = found._replace(lam_centred=lam_centred)
     if z_plus is not None:
-        found += _positives(gram_z, z @ z_plus.mT, z_plus @ z_plus.mT, w)
+        lam, energy, norm = _positives(gram_z, z @ z_plus.mT, z_plus @ z_plus.mT, w)
+        found = found._replace(lam_plus=lam, energy_plus=energy, norm_plus=norm)
     # With few rows, more eigenvalues are zero than were computed.
     pad = torch.nn.functional.pad
-    return Moments(*(pad(x[:length], (0, max(0, length - len(x)))) for x in found))
+    sizes = {
+        name: pad(x[:length], (0, max(0, length - len(x))))
+        for name, x in found._asdict().items()
+        if x is not None
+    }
+    return Moments(**sizes)
 
 
 def _positives(gram: Tensor, cross: Tensor, gram_plus: Tensor, w: Tensor) -> list[Tensor]:
@@ -100,23 +111,24 @@ def _eigenvalues(C: Tensor) -> Tensor:
     return lam.flip(0).clamp_min(0)
 
 
-def spread(moment: Tensor, mean: Tensor) -> Tensor:
-    """Rows' variance over their second moment: 0 where all are one, 1 where their mean is 0.
+def spread(moment: Tensor, of_means: Tensor) -> Tensor:
+    """Rows' variance over their second moment, of which ``of_means`` is their means' part: 0 where
+    all are one, 1 where their mean is 0.
 
-    >>> spread(torch.tensor(1.0), torch.tensor([0.6, 0.0]))
-    tensor(0.6400)
+    >>> spread(torch.tensor(1.0), torch.tensor(0.25))
+    tensor(0.7500)
     """
-    share = 1 - mean.square().sum() / torch.where(moment > 0, moment, 1.0)
+    share = 1 - of_means / torch.where(moment > 0, moment, 1.0)
     return torch.where(moment > 0, share.clamp_min(0), 0.0)
 
 
-def around_mean(C: Tensor, mean: Tensor) -> Tensor:
-    """The eigenvalues, descending, of a correlation matrix ``(k, k)`` without its rows' mean.
+def around_means(C: Tensor, C_means: Tensor) -> Tensor:
+    """The eigenvalues, descending, of a correlation matrix without its rows' means' part.
 
-    >>> around_mean(torch.eye(2).double(), torch.tensor([1.0, 0.0]).double())
+    >>> around_means(torch.eye(2).double(), torch.diag(torch.tensor([0.0, 1.0]).double()))
     tensor([1., 0.], dtype=torch.float64)
     """
-    return _above_noise(_eigenvalues(C - mean.outer(mean)), C.diagonal().sum())
+    return _above_noise(_eigenvalues(C - C_means), C.diagonal().sum())
 
 
 def _above_noise(lam: Tensor, scale: Tensor) -> Tensor:

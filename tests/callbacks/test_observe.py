@@ -221,7 +221,7 @@ class TestReturned:
     def test_outputs_are_taken_as_they_are_returned(self, names, tmp_path):
         model = Pairs("online", "target", *names)
         diagnostics = fit(model, tmp_path)
-        want = BranchSpectra(6)
+        want = BranchSpectra(6, steps=True)
         for outputs in model.seen:
             want.update(**outputs)
         want = want.compute()
@@ -242,7 +242,7 @@ class TestReturned:
         model = Pairs("online", "target", normalize=False)
         model.projector = nn.Identity()
         diagnostics = fit(model, tmp_path)
-        want = BranchSpectra(6, normalize=False)
+        want = BranchSpectra(6, normalize=False, steps=True)
         for outputs in model.seen:
             want.update(**outputs)
         assert diagnostics.latest.scalars == want.compute().scalars
@@ -342,3 +342,10 @@ def test_the_spectrum_of_the_logits_is_that_of_the_epochs_last_weight(method, tm
     torch.testing.assert_close(spectra.lam_logits, want[:b], rtol=2e-6, atol=2e-6 * float(want[0]))
     assert spectra.scalars["erank/logits"] == pytest.approx(float(effective_rank(want)), rel=1e-5)
     assert spectra.arrays()["lam_logits"] is spectra.lam_logits
+    # What collapse is judged by: the logits' variance, and the directions of what they are made of.
+    around = torch.cat([step - step.mean(0) for step in hidden.split(32)])
+    share = float((around @ W.T).square().sum() / logits.square().sum())
+    assert spectra.scalars["feature/spread"] == pytest.approx(share, rel=1e-5)
+    directions = float(effective_rank(torch.linalg.svdvals(around).square()))
+    assert spectra.scalars["erank/centred"] == pytest.approx(directions, rel=1e-9)
+    assert spectra.dimensions == hidden.shape[1]

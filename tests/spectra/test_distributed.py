@@ -41,13 +41,14 @@ def make_model(k: int) -> nn.Module:
 def measured(rank: int, world: int, **options: int) -> dict[str, object]:
     """Spectra of that process's share of the rows, its uneven batches with a broken row among
     them; two epochs, of which the second counts."""
-    metric = BranchSpectra(dim=24, **options)
+    metric = BranchSpectra(dim=24, steps=True, **options)
     parts = [features("1/i", 64, 24), *(features("gaussian", 64, 24, seed=i) for i in (5, 6, 7))]
     parts[2][40, 3] = float("nan")
     metric.update(*(x.chunk(world)[rank] for x in reversed(parts)))
     metric.compute()
     metric.reset()
-    for rows in torch.arange(64).chunk(world)[rank].split(11):
+    for step in torch.arange(64).split(11):
+        rows = step.tensor_split(world)[rank]
         metric.update(*(x[rows] for x in parts))
     spectra = metric.compute()
     kept = len(metric.kept[0]) if metric.sampled else 0

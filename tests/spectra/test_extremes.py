@@ -11,7 +11,7 @@ from conftest import features
 from rdm_solo import theory
 from rdm_solo.spectra import (
     BranchSpectra,
-    Correlation,
+    StepCorrelation,
     alignment,
     correlation,
     effective_rank,
@@ -136,12 +136,12 @@ def test_rows_that_are_not_scaled_and_have_no_square_are_left_out(route):
     metric.update(x, x, x)
     assert int(metric.broken) == 2
     assert all(math.isfinite(value) for value in metric.compute().scalars.values())
-    hidden = Correlation(10)
+    hidden = StepCorrelation(10)
     hidden.update(x)
     others = x[x.abs().amax(1) < 1e100]
-    C, mean = hidden.compute()
+    C, C_means = hidden.compute()
     torch.testing.assert_close(C, correlation(others))
-    torch.testing.assert_close(mean, others.mean(0))
+    torch.testing.assert_close(C_means, others.mean(0).outer(others.mean(0)))
 
 
 def test_a_preview_takes_one_gain_for_each_singular_value():

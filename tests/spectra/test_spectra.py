@@ -19,7 +19,7 @@ import rdm_solo.spectra
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.spectra import (
     BranchSpectra,
-    Correlation,
+    StepCorrelation,
     alignment,
     correlation,
     effective_rank,
@@ -264,7 +264,7 @@ def test_a_projection_that_is_one_of_the_outputs_has_its_eigenvalues(options, mo
     for output, branch in ((z, "target"), (p, "online")):
         seen.clear()
         found = spectra_of([p, z, z_plus, output], **options)
-        assert len(seen) == 3  # C_p, C_plus, the centred one; C_z's are found with its vectors
+        assert len(seen) == 2  # C_p and C_plus; C_z's are found with its vectors
         assert torch.equal(found.lam_projection, getattr(found, f"lam_{branch}"))
         assert found.scalars["erank/projection"] == found.scalars[f"erank/{branch}"]
     third = spectra_of([p, z, z_plus, y], **options).lam_projection
@@ -460,7 +460,7 @@ class NoSync(TorchDispatchMode):
 def test_an_update_waits_for_no_device(max_dim, sample):
     parts = four(20, 8)
     metric = BranchSpectra(8, max_dim=max_dim, sample=sample)
-    hidden = Correlation(8)
+    hidden = StepCorrelation(8)
     with NoSync():
         for _ in range(2):
             metric.update(*parts)
@@ -485,20 +485,43 @@ def test_the_functions_need_neither_torchmetrics_nor_torchvision():
         rdm_solo.spectra.Branches  # noqa: B018
 
 
-@pytest.mark.parametrize("options", [{}, {"max_dim": 4, "sample": 500}], ids=["matrices", "rows"])
+ROUTES = {"matrices": {}, "rows": {"max_dim": 4, "sample": 500}}
+
+
+@pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("offset", [0.0, 3.0, 1e3])
-def test_around_the_mean_directions_and_variance_equal_numpys(options, offset):
+def test_around_the_mean_directions_and_variance_equal_numpys(route, offset):
     y = features("1/i", 500, 12).double() + offset
     x = torch.nn.functional.normalize(y, dim=1).numpy()
-    scalars = spectra_of([y, y, y, y], **options).scalars
+    scalars = spectra_of([y, y, y, y], steps=True, **ROUTES[route]).scalars
     want = ((x - x.mean(0)) ** 2).sum(1).mean() / (x**2).sum(1).mean()
     bound = max(1e-9, 1e-13 / want)  # rounding of the second moment, which the mean makes up
     assert scalars["feature/spread"] == pytest.approx(want, rel=bound)
     assert scalars["erank/centred"] == pytest.approx(numpy_erank(x - x.mean(0)), rel=bound)
 
 
-def test_equal_outputs_have_no_direction_around_their_mean():
-    one = features("gaussian", 1, 6).expand(300, 6)
-    scalars = spectra_of([one, one, one, one]).scalars
-    assert scalars["erank/centred"] == 0
+def test_around_the_mean_of_each_step_directions_and_variance_equal_numpys():
+    y = features("1/i", 480, 12).double() + 3
+    x = torch.nn.functional.normalize(y, dim=1).numpy()
+    around = np.concatenate([step - step.mean(0) for step in np.split(x, 8)])
+    scalars = spectra_of([y, y, y, y], batch=60, steps=True).scalars
+    assert scalars["feature/spread"] == pytest.approx((around**2).sum(1).mean(), rel=1e-9)
+    assert scalars["erank/centred"] == pytest.approx(numpy_erank(around), rel=1e-9)
+    hidden = StepCorrelation(12)
+    for step in y.split(60):
+        hidden.update(step)
+    C, C_means = hidden.compute()
+    means = np.stack([step.mean(0) for step in np.split(y.numpy(), 8)])
+    np.testing.assert_allclose(C_means, means.T @ means / 8, rtol=1e-12)
+    np.testing.assert_allclose(C, y.T @ y / 480, rtol=1e-12)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_outputs_that_move_together_while_a_network_trains_have_collapsed(route):
+    """One output for all rows of a step, another one in the next: over the epoch they differ."""
+    one = features("gaussian", 10, 6).repeat_interleave(30, 0)
+    scalars = spectra_of([one, one, one, one], batch=30, steps=True, **ROUTES[route]).scalars
     assert scalars["feature/spread"] < 1e-14
+    assert scalars["feature/variance"] > 0.5
+    if route == "matrices":
+        assert scalars["erank/centred"] == 0

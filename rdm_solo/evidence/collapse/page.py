@@ -48,9 +48,9 @@ end, for at least {in_a_row} epochs:
 
 kNN can survive the last two. A collapse counts as named when a warning of a collapse (not of a
 negative gap) came at the latest {in_time} epochs after the event; any warning about a healthy run
-is a false alarm. Runs that diverge end with an error and are counted apart. The bounds were chosen
-on one half of the runs, as those that name the most collapses with at most {most:.0%} of false
-alarms, and are judged on the other half. Intervals are Clopper and Pearson's, 95 %.
+is a false alarm. Runs that diverge end with an error and are counted apart. One half of the runs
+was trained first. The bounds are those that name the most collapses in it with at most {most:.0%}
+of false alarms, and are judged on the other half. Intervals are Clopper and Pearson's, 95 %.
 """
 
 

@@ -5,6 +5,7 @@ import random
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,13 @@ PLAN: Any = OmegaConf.to_container(
     OmegaConf.create((files(__package__) / "study.yaml").read_text(encoding="utf-8"))
 )
 # Columns with a number for each epoch: what the warnings read, and what the labels do.
-MEASURED = ("variance", "erank", "centred", "logits", "gap")
+READ = {
+    "variance": "feature/spread",
+    "erank": "erank/projection",
+    "centred": "erank/centred",
+    "logits": "erank/logits",
+}
+MEASURED = (*READ, "gap")
 LABELS = ("knn", "held_out_rank", "held_out_variance")
 ABOUT = ("name", "half", "data", "setting", "method", "options", "distinct", "batch_norm")
 HEAD = (*ABOUT, "dimensions", "diverged", *LABELS, *MEASURED, "versions")
@@ -51,16 +58,17 @@ class Planned:
 
 
 def planned() -> Iterator[Planned]:
-    """All runs of the plan, so mixed that a study that stops early has some of everything."""
-    found = [
-        Planned(half, data, setting, number)
-        for setting, options in PLAN["settings"].items()
-        for data in PLAN["sets"]
-        for half in ("choose", "judge")
-        for number in range(options.get("times", 1))
-    ]
-    random.Random("order").shuffle(found)
-    return iter(found)
+    """All runs of the plan, the half that bounds are chosen on first; so mixed that a study that
+    stops early has some of everything."""
+    for half in ("choose", "judge"):
+        found = [
+            Planned(half, data, setting, number)
+            for setting, options in PLAN["settings"].items()
+            for data in PLAN["sets"]
+            for number in range(options.get("times", 1))
+        ]
+        random.Random("order").shuffle(found)
+        yield from found
 
 
 @dataclass(frozen=True)
@@ -75,7 +83,7 @@ class Drawn:
 
 def draw(run: Planned) -> Drawn:
     """The same settings for the same planned run, whoever asks."""
-    setting, dice = PLAN["settings"][run.setting], random.Random(run.name)
+    setting, dice = PLAN["settings"][run.setting], random.Random(PLAN["draws"] + run.name)
     drawn = PLAN["drawn"]
     seed = dice.randrange(1000, 2**31)
     factor = _between(dice, *setting.get("rate", drawn["rate"]))
@@ -114,35 +122,37 @@ class Labels(pl.Callback):  # type: ignore[misc]
     @torch.no_grad()
     def _measure(self, model: Any) -> None:
         was, _ = model.training, model.eval()
-        (memory, labels, _), (queries, expected, outputs) = (
-            self._pass(model, loader) for loader in self.loaders
-        )
+        (memory, labels), (queries, expected) = map(partial(_features, model), self.loaders)
+        outputs, directions = outputs_of(model, queries)
         model.train(was)
         near = Neighbours(unit(queries), k=20)
         near.add(unit(memory), labels)
         right = near.scores(sets.CLASSES, temperature=0.07).argmax(1) == expected
-        rows = unit(outputs).double()
-        around = rows - rows.mean(0)
+        around, spanned = (x - x.mean(0) for x in (unit(outputs).double(), directions.double()))
         values = (
             float(100 * right.float().mean()),
-            float(effective_rank(torch.linalg.svdvals(around).square())),
+            float(effective_rank(torch.linalg.svdvals(spanned).square())),
             float(around.square().sum(1).mean()),
         )
         for name, value in zip(LABELS, values):
             self.found[name].append(value)
 
-    def _pass(self, model: Any, loader: Any) -> tuple[Tensor, ...]:
-        batches = [(model.backbone(x), y) for x, y in loader]
-        features = torch.cat([x for x, _ in batches])
-        return features, torch.cat([y for _, y in batches]), outputs_of(model, features)
+
+def _features(model: Any, loader: Any) -> tuple[Tensor, Tensor]:
+    """The backbone's features and the labels of a loader's samples."""
+    batches = [(model.backbone(x), y) for x, y in loader]
+    return torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
 
 
-def outputs_of(model: Any, features: Tensor) -> Any:
-    """What the loss compares, before any filter, predictor or softmax."""
+def outputs_of(model: Any, features: Tensor) -> tuple[Tensor, Tensor]:
+    """What the loss compares, before any filter, predictor or softmax; and the unit vectors that
+    the last layer before a softmax makes it from, or else itself as unit vectors."""
     if hasattr(model, "head"):
-        return model.head(features)
+        hidden = unit(model.head.mlp(features))
+        return model.head.last_layer(hidden), hidden
     z = model.projector(features)
-    return model.prototypes(unit(z)) if hasattr(model, "prototypes") else z
+    hidden = unit(z)
+    return (model.prototypes(hidden) if hasattr(model, "prototypes") else z), hidden
 
 
 def measure(run: Planned) -> dict[str, str]:
@@ -205,8 +215,7 @@ def _measured(folder: Path) -> tuple[int, dict[str, list[float]]]:
     if not (folder / METRICS).exists():
         return 0, {name: [] for name in MEASURED}
     table = runs.read_metrics(folder)
-    columns = ("feature/spread", "erank/projection", "erank/centred", "erank/logits")
-    found = {name: table[column].tolist() for name, column in zip(MEASURED, columns)}
+    found = {name: table[column].tolist() for name, column in READ.items()}
     found["gap"] = np.log(table["erank/target"] / table["erank/online"]).tolist()
     return int(spectra_files.read(folder)[0]["dimensions"].max()), found
 
