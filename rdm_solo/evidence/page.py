@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rdm_solo.evidence import markdown
 from rdm_solo.evidence.claims import Judge
 from rdm_solo.evidence.table import Runs
 from rdm_solo.runs.groups import spread
@@ -53,10 +54,11 @@ tested against −1, and the interval's lower end must be above −1.
 95 % confidence, that at least {share:.0f} % of all seeds pass.
 - **Controls** go through the same rule. A claim that a control passes too (by any one seed, where \
 the rule is a bound) is undecided, because then the rule does not tell the claim from its absence.
-- **Collapsed** is a run whose projection ends with a variance below {variance:g} or an effective \
-rank below {rank:g} of 32. A collapsed control or baseline is named as such; where a claim says \
-that a filter keeps the rank up, a row that collapsed itself does not reproduce it. SwAV's and \
-DINO's softmaxes are on another scale and are not judged."""
+- **Collapsed**, on this page, is a run whose projection ends with a variance below {variance:g} \
+or an effective rank below {rank:g} of 32; the warnings in training have \
+[rules of their own](collapse.md). A collapsed control or baseline is named as such; where a claim \
+says that a filter keeps the rank up, a row that collapsed itself does not reproduce it. SwAV's \
+and DINO's softmaxes are on another scale and are not judged."""
 
 
 def page(
@@ -87,10 +89,10 @@ def page(
         plan(judge),
         "## Table",
         f"{so_far} Mean ± standard deviation over seeds; n is their number.",
-        "\n".join(_table(judge, rows)),
+        _table(judge, rows),
         *(["Runs that failed: " + "; ".join(lost) + "."] if lost else []),
         "## Verdicts",
-        "\n".join(_verdicts(judge)),
+        _verdicts(judge),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -115,9 +117,9 @@ def plan(judge: Judge) -> str:
     )
 
 
-def _table(judge: Judge, rows: Sequence[str]) -> list[str]:
+def _table(judge: Judge, rows: Sequence[str]) -> str:
     heads = ["", "n", *(head[0] for head in HEADS), "collapsed"]
-    lines = [_line(heads), "|" + "---|" * len(heads)]
+    lines = []
     for name in rows:
         seeds = list(judge.runs[name].values())
         cells = [name, str(len(seeds))]
@@ -127,18 +129,14 @@ def _table(judge: Judge, rows: Sequence[str]) -> list[str]:
             cells.append(between.join(values) or "–")
         collapsed = judge.collapsed(name)
         cells.append("{} of {}".format(*collapsed) if collapsed else "–")
-        lines.append(_line(cells))
-    return lines
+        lines.append(cells)
+    return markdown.table(heads, lines)
 
 
-def _verdicts(judge: Judge) -> list[str]:
+def _verdicts(judge: Judge) -> str:
     heads = ["claim", "rule", "verdict", "numbers", "controls"]
-    lines = [_line(heads), "|" + "---|" * len(heads)]
+    lines = []
     for claim, found in zip(judge.study["claims"], judge.verdicts()):
         cells = [claim["says"], claim["rule"], f"**{found.verdict}**", found.numbers or "–"]
-        lines.append(_line([*cells, found.controls or "–"]))
-    return lines
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+        lines.append([*cells, found.controls or "–"])
+    return markdown.table(heads, lines)

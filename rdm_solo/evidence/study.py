@@ -7,24 +7,18 @@ of training and at its end. Each run adds a line to a table, and the page is mad
 import argparse
 import hashlib
 import json
-import logging
 import math
 import shutil
 import statistics
 import subprocess
-import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from importlib.resources import files
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from rdm_solo import cli, data, methods, runs
 from rdm_solo.bench.timing import processor
@@ -32,7 +26,7 @@ from rdm_solo.callbacks.knn import Neighbours, unit
 from rdm_solo.cli.answers import first_line
 from rdm_solo.evaluate.features import extract
 from rdm_solo.evaluate.probe import fit_linear
-from rdm_solo.evidence import table
+from rdm_solo.evidence import processes, table
 from rdm_solo.evidence.page import page
 from rdm_solo.lightning import pl
 from rdm_solo.runs.files import write_whole
@@ -156,17 +150,8 @@ def run_all(seeds: Sequence[int], root: Path, csv: Path, jobs: int) -> None:
     there = {(line["row"], int(line["seed"])) for line in lines_of(csv)}
     wanted = [(PIXELS, seeds[0]), *((row, s) for s in seeds for row in (UNTRAINED, *ROWS))]
     missing = [each for each in wanted if each not in there]
-    with ProcessPoolExecutor(jobs, get_context("spawn"), silence) as pool:
-        futures = [pool.submit(measure, row, seed, root) for row, seed in missing]
-        for future in tqdm(as_completed(futures), total=len(futures), unit="run"):
-            table.add(csv, future.result())
-
-
-def silence() -> None:
-    """Set up a process of runs: no warnings, one thread."""
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
+    tasks = [(row, seed, root) for row, seed in missing]
+    processes.run_all(measure, tasks, jobs, lambda line: table.add(csv, line))
 
 
 def lines_of(csv: Path) -> list[table.Line]:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import product
 
+from rdm_solo.evidence import markdown
 from rdm_solo.evidence.collapse import judging
 from rdm_solo.evidence.collapse.judging import LABELS, WARMUP, Judged, Row
 from rdm_solo.evidence.collapse.runs import PLAN, planned
@@ -72,7 +73,7 @@ def page(rows: Sequence[Row]) -> str:
     parts = [INTRODUCTION, _progress(rows), _result(runs), text, _choice(halves["choose"])]
     parts += [_by(runs["judge"], what) for what in ("label", "data", "method")]
     parts += [_mistakes(runs)]
-    return "\n".join(parts).rstrip() + "\n"
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
 def _progress(rows: Sequence[Row]) -> str:
@@ -80,7 +81,7 @@ def _progress(rows: Sequence[Row]) -> str:
     versions = ", ".join(sorted({row["versions"].replace("=", " ") for row in rows}))
     kept = "" if len(rows) == total else f" **The study is not finished: {len(rows)} of {total}.**"
     diverged = sum(bool(row["diverged"]) for row in rows)
-    return f"{len(rows)} runs, of which {diverged} diverged.{kept} Versions: {versions}.\n"
+    return f"{len(rows)} runs, of which {diverged} diverged.{kept} Versions: {versions}."
 
 
 def _rate(count: int, total: int) -> str:
@@ -90,21 +91,13 @@ def _rate(count: int, total: int) -> str:
     return f"{count} of {total} ({100 * count / total:.1f} %, {100 * low:.1f} to {100 * high:.1f})"
 
 
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join([_line(head), _line(["---"] * len(head)), *map(_line, rows)]) + "\n"
-
-
 def _result(runs: dict[str, list[Judged]]) -> str:
     names = {"choose": "the half that the bounds were chosen on", "judge": "**the other half**"}
     found = [
         [names[half], _rate(*judging.named(of)), _rate(*judging.alarms(of))]
         for half, of in runs.items()
     ]
-    return "## Result\n\n" + _table(["", "collapses named in time", "false alarms"], found)
+    return "## Result\n\n" + markdown.table(["", "collapses named in time", "false alarms"], found)
 
 
 def choice(rows: Sequence[Row]) -> list[tuple[Bounds, tuple[int, int], tuple[int, int]]]:
@@ -148,10 +141,8 @@ def _choice(rows: Sequence[Row]) -> str:
     ]
     head = ["watch.variance", "watch.erank", "collapses named in time", "false alarms"]
     own = f"The package's are {Bounds().variance:g} and {Bounds().erank:g}."
-    title = (
-        f"## The bounds\n\nThe pairs that did best on the first half, the best one first. {own}\n\n"
-    )
-    return title + _table(head, shown)
+    told = f"The pairs that did best on the first half, the best one first. {own}"
+    return f"## The bounds\n\n{told}\n\n" + markdown.table(head, shown)
 
 
 def _by(runs: Sequence[Judged], what: str) -> str:
@@ -167,7 +158,7 @@ def _by(runs: Sequence[Judged], what: str) -> str:
         if name in groups
     ]
     head = [what, "collapses named in time", "false alarms"]
-    return f"## The other half by {what}\n\n" + _table(head, found)
+    return f"## The other half by {what}\n\n" + markdown.table(head, found)
 
 
 def _mistakes(runs: dict[str, list[Judged]]) -> str:
@@ -183,4 +174,4 @@ def _mistakes(runs: dict[str, list[Judged]]) -> str:
                 lines.append(f"- false alarm: {about}; {said}")
     counts = Counter(line.split(":")[0] for line in lines)
     title = f"## Every mistake ({sum(counts.values())})\n\n"
-    return title + "\n".join(lines or ["none"]) + "\n"
+    return title + "\n".join(lines or ["none"])

@@ -4,17 +4,13 @@ import argparse
 import csv
 import io
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 
-from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
-
 from rdm_solo import cli
-from rdm_solo.evidence import table
+from rdm_solo.evidence import processes, table
 from rdm_solo.evidence.collapse.page import page
 from rdm_solo.evidence.collapse.runs import HEAD, measure, planned
-from rdm_solo.evidence.study import silence
 from rdm_solo.runs.files import write_whole
 
 
@@ -34,10 +30,7 @@ def run_missing(path: Path, jobs: int, most: int | None) -> None:
     """The planned runs that the table lacks, ``jobs`` at a time."""
     done = {row["name"] for row in read(path)}
     missing = [run for run in planned() if run.name not in done][:most]
-    with ProcessPoolExecutor(jobs, get_context("spawn"), silence) as pool:
-        futures = [pool.submit(measure, run) for run in missing]
-        for future in tqdm(as_completed(futures), total=len(futures), unit="run"):
-            add(path, future.result())
+    processes.run_all(measure, [(run,) for run in missing], jobs, partial(add, path))
 
 
 def main() -> None:
