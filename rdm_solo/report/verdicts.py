@@ -27,7 +27,8 @@ RULES = (
     "epochs, and judged alone in the table of every run.",
     "The target leads in an epoch where its effective rank is above the online branch's by more "
     f"than {100 * NO_GAP:g} %. Yes means in at least 95 % of the measured epochs, and not below it "
-    f"in all of the last {LAST}. Without a filter, or after a collapse, a lead is not scored.",
+    f"in all of the last {LAST}. Without a filter, with one that may point "
+    "either way, or after a collapse, a lead is not scored.",
     f"The filter is low-pass where Spearman's rank correlation of the last epoch's curve with the "
     f"target's eigenvalues is at least {SORTED:g} for sorted eigenvalues and at least "
     f"{DIRECTIONAL:g} along the target's eigenvectors. The sorted curve rises wherever the "
@@ -126,10 +127,12 @@ def _leads(run: Run) -> Judged:
         return f"no longer: the online branch leads in the last {count} measured epochs", False
     if share >= 0.95:
         answer = "yes, in every epoch" if share == 1 else "yes, in nearly every epoch"
+        direction = _direction(run)
         # A fixed filter between outputs of one network makes the gap in each batch.
-        if not run.described.momentum and (_direction(run) or 0) > 0:
+        if not run.described.momentum and (direction or 0) > 0:
             answer += " (this filter makes it)"
-        scored = not _unfiltered(run) and _collapsed(run)[1] is not False
+        # Of a filter that need not make one, a gap says nothing.
+        scored = direction != 0 and not _unfiltered(run) and _collapsed(run)[1] is not False
         return answer, True if scored else None
     return ("in most epochs", None) if share >= 0.5 else ("in few epochs", False)
 
@@ -157,7 +160,7 @@ def _low_pass(run: Run) -> Judged:
     by_rank, by_direction = map(run.last, CURVES)
     if not math.isfinite(by_rank):
         return UNMEASURED, None
-    if len(_gaps(run)) and abs(_gaps(run)[-1]) <= NO_GAP and _unfiltered(run):
+    if _unfiltered(run):
         return "there is no filter", None
     if by_rank >= SORTED:
         if by_direction >= DIRECTIONAL:

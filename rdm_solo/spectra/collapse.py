@@ -12,6 +12,8 @@ IN_A_ROW = 2
 AHEAD = 10
 # Equal branches differ by rounding; where there is a gap, it was 1e-3 and more in the logarithm.
 NO_GAP = 1e-3
+# Batch norm alone keeps two directions apart, so that fewer than these are too few in any space.
+FEWEST = 2.2
 # Below that share of variance most of the outputs is their mean, which is worth saying.
 MOSTLY_MEAN = 0.2
 
@@ -43,14 +45,17 @@ class Bounds:
     erank: float | None = 0.21
     gap_epochs: int | None = 3
     warmup: float = 0
+    fewest: float = FEWEST
 
     def directions(self, dimensions: int) -> float:
-        """The effective rank that is the bound: ``dimensions ** erank``.
+        """The effective rank that is the bound: ``dimensions ** erank``, but not below ``fewest``,
+        nor above half of the dimensions.
 
-        >>> [round(Bounds().directions(k), 1) for k in (32, 256, 2048)]
-        [2.1, 3.2, 5.0]
+        >>> [round(Bounds().directions(k), 1) for k in (4, 32, 256, 2048)]
+        [2.0, 2.2, 3.2, 5.0]
         """
-        return float(dimensions ** (self.erank or 0))
+        bound = max(self.fewest, float(dimensions ** (self.erank or 0)))
+        return min(bound, dimensions / 2)
 
 
 @dataclass(frozen=True)

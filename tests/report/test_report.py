@@ -271,7 +271,7 @@ def run(p: float | None = -0.5, seed: int = 0, epochs: int = 3, folder: Path = P
     [
         ({"erank__gap": [1, 1, 1], "p": None}, "yes, in every epoch", True),
         ({"erank__gap": [1, 1, 1]}, "yes, in every epoch (this filter makes it)", True),
-        ({"erank__gap": [1, 1, 1], "p": -1.5}, "yes, in every epoch", True),
+        ({"erank__gap": [1, 1, 1], "p": -1.5}, "yes, in every epoch", None),
         ({"erank__gap": [1, 1, 1], "method": "byol"}, "yes, in every epoch", True),
         (
             {"erank__gap": [1, 1, 1], "p": None, "method": "byol", "filter": "identity"},
@@ -374,6 +374,9 @@ def test_whether_the_filter_is_low_pass(by_rank, by_direction, answer):
         "filter__monotonicity_directional": [0, 0, by_direction],
     }
     assert verdicts.low_pass([run(**columns)]).answer == answer
+    lagging = run(p=None, method="byol", filter="identity", **columns)
+    assert verdicts.low_pass([lagging]).answer == "there is no filter"
+    assert verdicts.low_pass([lagging]).good is None
 
 
 @pytest.mark.parametrize("dimensions", [[], [np.nan] * 3, [[8, 8]] * 3, [-5] * 3])

@@ -13,7 +13,8 @@ from rdm_solo.spectra.collapse import Bounds
 
 # Bounds that were tried on the first half.
 VARIANCES = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15)
-ERANKS = (0.1, 0.15, 0.18, 0.21, 0.24, 0.27, 0.3)
+ERANKS = (0.15, 0.18, 0.21, 0.24, 0.27)
+FEWEST = (1.8, 2, 2.1, 2.2, 2.3, 2.4, 2.6)
 MOST_ALARMS = 0.05
 
 INTRODUCTION = """\
@@ -101,13 +102,13 @@ def _result(runs: dict[str, list[Judged]]) -> str:
 
 
 def choice(rows: Sequence[Row]) -> list[tuple[Bounds, tuple[int, int], tuple[int, int]]]:
-    """Every pair of bounds with the collapses that it names and its false alarms, the best first.
+    """All bounds with the collapses that they name and their false alarms, the best first.
 
     Among equals, the one in the middle of them, so that the next run is as safe as it can be.
     """
     found = []
-    for variance, erank in product(VARIANCES, ERANKS):
-        bounds = Bounds(variance, erank, warmup=WARMUP)
+    for variance, erank, fewest in product(VARIANCES, ERANKS, FEWEST):
+        bounds = Bounds(variance, erank, warmup=WARMUP, fewest=fewest)
         runs = judging.judge_all(rows, bounds)
         found.append((bounds, judging.named(runs), judging.alarms(runs)))
 
@@ -122,26 +123,31 @@ def choice(rows: Sequence[Row]) -> list[tuple[Bounds, tuple[int, int], tuple[int
 
 
 def _from_middle(bounds: Bounds, among: Sequence[Bounds]) -> float:
-    """How far a pair is from the middle of others, in steps of both lists."""
+    """How far bounds are from the middle of others, in steps of the lists."""
 
-    def place(b: Bounds) -> tuple[int, int]:
-        return VARIANCES.index(b.variance or 0), ERANKS.index(b.erank or 0)
+    def place(b: Bounds) -> tuple[int, int, int]:
+        places = VARIANCES.index(b.variance or 0), ERANKS.index(b.erank or 0)
+        return *places, FEWEST.index(b.fewest)
 
     places = [place(b) for b in among]
     middle = [sum(axis) / len(axis) for axis in zip(*places)]
     return float(sum((at - centre) ** 2 for at, centre in zip(place(bounds), middle)))
 
 
+def _values(bounds: Bounds) -> tuple[float, float, float]:
+    return bounds.variance or 0, bounds.erank or 0, bounds.fewest
+
+
 def _choice(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     shown = [
-        [f"{bounds.variance:g}", f"{bounds.erank:g}", _rate(*named), _rate(*alarms)]
+        [*(f"{b:g}" for b in _values(bounds)), _rate(*named), _rate(*alarms)]
         for bounds, named, alarms in choice(rows)[:8]
     ]
-    head = ["watch.variance", "watch.erank", "collapses named in time", "false alarms"]
-    own = f"The package's are {Bounds().variance:g} and {Bounds().erank:g}."
-    told = f"The pairs that did best on the first half, the best one first. {own}"
+    head = ["variance", "exponent", "fewest", "collapses named in time", "false alarms"]
+    own = "The package's are {:g}, {:g} and {:g}.".format(*_values(Bounds()))
+    told = f"The bounds that did best on the first half, the best ones first: `watch.variance`, the exponent `watch.erank`, and the fewest directions in any space. {own}"
     return f"## The bounds\n\n{told}\n\n" + markdown.table(head, shown)
 
 
