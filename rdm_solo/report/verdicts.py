@@ -197,9 +197,11 @@ def _collapsed(run: Run) -> Judged:
         return "too early to say", None
     shown = collapse.states(measured, Bounds(warmup=warmup, gap_epochs=None))
     for rule in collapse.RULES:
+        if shown.get(rule.kind) == collapse.FOUND:
+            return rule.answer, False
+    for rule in collapse.RULES:
         if rule.kind in shown:
-            found = shown[rule.kind] == collapse.FOUND
-            return (rule.answer, False) if found else (f"{rule.measures} {collapse.RISING}", None)
+            return f"{rule.measures} {collapse.RISING}", None
     now = judged[-1]
     if not (now.dimensions and math.isfinite(now.erank)):
         return "not completely; directions were not measured", None

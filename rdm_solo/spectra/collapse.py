@@ -123,7 +123,7 @@ def states(epochs: Sequence[MeasuredEpoch], bounds: Bounds) -> dict[str, str]:
         if all(limit is not None and value < limit for value, limit in zip(values, limits)):
             rises = rule.waits and _rises(values, limits[-1] or 0)
             shown[rule.kind] = RISING if rises else FOUND
-    if COMPLETE in shown:
+    if shown.get(COMPLETE) == FOUND:
         shown.pop(DIMENSIONAL, None)  # of what is hardly there
     return shown
 

@@ -88,8 +88,21 @@ class TestRules:
         assert warned(epochs([0.19] * 4, [1.02] * 4), Bounds()) == {DIMENSIONAL}
         assert warned(epochs([0.06] * 4, [4.6] * 4), Bounds()) == set()
 
+    @pytest.mark.parametrize(
+        ("k", "few", "enough"), [(4, 1.9, 2.1), (16, 2.1, 2.3), (32, 2.1, 2.3), (2048, 4.9, 5.1)]
+    )
+    def test_two_directions_are_too_few_in_any_space_and_more_in_a_large_one(self, k, few, enough):
+        for rank, kinds in ((few, [DIMENSIONAL]), (enough, [])):
+            history = [MeasuredEpoch(epoch, 0.99, rank, k, 0.0) for epoch in (8, 9)]
+            assert kinds_of_collapse(history, Bounds()) == kinds
+
     def test_directions_of_what_is_hardly_there_are_not_judged(self):
         assert warned(epochs([0.001] * 4, [1.0] * 4), Bounds()) == {COMPLETE}
+
+    def test_a_variance_that_rises_along_one_direction_is_a_dimensional_collapse(self):
+        """DINO without batch norm, measured: its kNN accuracy stayed below the untrained one."""
+        rising = epochs([0.0022, 0.0077, 0.0168, 0.0251], [1.07, 1.04, 1.02, 1.01])
+        assert warned(rising, Bounds()) == {DIMENSIONAL}
 
     def test_the_gap_must_be_negative_in_a_row(self):
         flat = [0.9] * 6, [9.0] * 6

@@ -399,6 +399,7 @@ FEW, COMPLETELY = "yes, into few directions", "yes, completely"
             "the variance is below its bound, but rising",
         ),
         ({"feature__spread": [0.9, 1.2e-5, 1.4e-5]}, "yes, completely"),
+        ({"feature__spread": [0.9, 0.01, 0.02], "erank__centred": [5, 1.02, 1.02]}, FEW),
         ({"feature__spread": [0.9, 0.06, 0.06]}, "no, but the mean carries 94 % of the outputs"),
         ({"feature__spread": [0.9, 0.19, 0.19], "erank__centred": [5, 1.02, 1.02]}, FEW),
         ({"feature__spread": [0.01, 0.9, 0.9]}, "no"),

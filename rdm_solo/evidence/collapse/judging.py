@@ -19,7 +19,7 @@ def events(row: Row) -> dict[str, int]:
     knn, rank, variance = (
         series(row, name) for name in ("knn", "held_out_rank", "held_out_variance")
     )
-    least = knn[0] + PLAN["sets"][row["data"]]["margin"]
+    least = knn[0] + PLAN["margin"]
     bad = {
         "features": [value < least for value in knn],
         "one point": [value < 1 - PLAN["cosine"] for value in variance],

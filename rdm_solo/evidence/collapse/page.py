@@ -41,8 +41,7 @@ collapsed from the first epoch (the {first}th or later) from which on one of the
 end, for at least {in_a_row} epochs:
 
 - **features**: weighted kNN accuracy of the backbone's features is below that of the same network
-  before training plus a margin ({margins} points: a quarter of what SimSiam with the target filter
-  σ^-0.5 gained over three other seeds);
+  before training plus {margin} points;
 - **one point**: the outputs of two different validation samples have a mean cosine above
   {cosine:g};
 - **few directions**: the validation outputs' effective rank around their mean is below
@@ -65,14 +64,14 @@ def page(rows: Sequence[Row]) -> str:
         epochs=15,
         first=PLAN["judged_from"],
         in_a_row=PLAN["in_a_row"],
-        margins=", ".join(f"{name} {about['margin']}" for name, about in PLAN["sets"].items()),
+        margin=PLAN["margin"],
         cosine=PLAN["cosine"],
         directions=PLAN["directions"],
         in_time=judging.IN_TIME,
         most=MOST_ALARMS,
     )
     parts = [INTRODUCTION, _progress(rows), _result(runs), text, _choice(halves["choose"])]
-    parts += [_by(runs["judge"], what) for what in ("label", "data", "method")]
+    parts += [_by(runs["judge"], what) for what in ("label", "data", "method", "setting")]
     parts += [_mistakes(runs)]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
@@ -147,7 +146,10 @@ def _choice(rows: Sequence[Row]) -> str:
     ]
     head = ["variance", "exponent", "fewest", "collapses named in time", "false alarms"]
     own = "The package's are {:g}, {:g} and {:g}.".format(*_values(Bounds()))
-    told = f"The bounds that did best on the first half, the best ones first: `watch.variance`, the exponent `watch.erank`, and the fewest directions in any space. {own}"
+    told = (
+        "The bounds that did best on the first half, the best ones first: `watch.variance`, the "
+        f"exponent `watch.erank`, and the fewest directions in a space of any size. {own}"
+    )
     return f"## The bounds\n\n{told}\n\n" + markdown.table(head, shown)
 
 
