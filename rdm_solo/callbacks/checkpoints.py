@@ -11,7 +11,7 @@ import torch
 from rdm_solo.callbacks.last_epoch import ends
 from rdm_solo.distributed import first_says, gather_objects, rank
 from rdm_solo.lightning import pl
-from rdm_solo.runs import checkpoints
+from rdm_solo.runs import checkpoints, earlier_run
 from rdm_solo.runs.files import (
     BEST,
     CHECKPOINT,
@@ -63,6 +63,8 @@ class Checkpoints(pl.callbacks.Checkpoint):
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         trainer.callback_metrics.pop(KNN, None)  # Lightning keeps it until it is measured again
+        if trainer.is_global_zero:
+            earlier_run.forget(self.folder)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if trainer.fast_dev_run:

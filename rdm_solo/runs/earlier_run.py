@@ -1,12 +1,16 @@
-"""The run that a folder holds already: whether there is one, and how its files are removed."""
+"""The run that a folder holds already: whether there is one, and how another takes its place."""
 
 import contextlib
+import logging
+import os
 import shutil
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
 from rdm_solo.runs import files, reading
+
+log = logging.getLogger("rdm_solo")
 
 # What an epoch that has ended leaves; a folder with none of them holds nothing to lose.
 RESULTS = (
@@ -21,8 +25,10 @@ WRITTEN = (
     *(f"{files.SPECTRA}/epoch_*.npz", f"{files.FIGURES}/*.png", f"{files.FIGURES}/*.pdf"),
     *("checkpoints/*.ckpt", "hpc_ckpt_*.ckpt", f"{files.EXPORT}/backbone.*"),
     *("report/*.html", "report/*.png", "report/*.pdf", "report/*.csv", "report/*.tex"),
-    "tensorboard/**/events.out.tfevents.*",
+    *("tensorboard/**/events.out.tfevents.*", "tensorboard/**/hparams.yaml"),
 )
+# Where the files of an earlier run are gathered or removed.
+UNFINISHED = f"{files.ASIDE}.part"
 
 
 def holds_run(folder: Path) -> bool:
@@ -41,16 +47,114 @@ def has_ended(folder: Path) -> bool:
 
 def remove(folder: Path) -> None:
     """Remove what this package has written there, and no other file; its owner's alone stays."""
-    found = [path for pattern in WRITTEN for path in folder.glob(pattern)]
+    found = _written(folder)
     for path in found:
-        inner = path.parent.resolve().is_relative_to(folder.resolve())  # no link leads out of it
-        if inner and not path.is_dir():
-            with files.writing(path):
+        with files.writing(path):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
                 path.unlink(missing_ok=True)
-    shutil.rmtree(folder / "wandb", ignore_errors=True)
     for path in sorted({path.parent for path in found} - {folder}, reverse=True):
         with contextlib.suppress(OSError):
             path.rmdir()  # unless a file of the user's own is there
+
+
+class SetAside:
+    """An earlier run that is set aside while the body runs a new one in its folder.
+
+    Its files are removed once the new run has ended an epoch. Until then they come back where the
+    body ends, whatever the reason; ``came_back`` is True then. ``owner`` is what its ``owner.json``
+    said.
+    """
+
+    def __init__(self, folder: Path, owner: bytes) -> None:
+        self.folder, self.owner, self.came_back = folder, owner, False
+
+    def __enter__(self) -> None:
+        if holds_run(self.folder):
+            _gather(self.folder, self.owner)
+        try:
+            remove(self.folder)
+        except BaseException:
+            put_back(self.folder)
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        forget(self.folder)
+        if put_back(self.folder):
+            self.came_back = True
+            log.info(f"the earlier run in {self.folder} is in its place again")
+
+
+def put_back(folder: Path) -> bool:
+    """Give the folder back to the run that was set aside; False where none was.
+
+    What a new run has written is removed. After a kill in the middle, the next call ends it.
+    """
+    aside = folder / files.ASIDE
+    if aside.is_symlink():
+        return False
+    if found := aside.is_dir():
+        remove(folder)
+        with files.writing(aside):
+            _put(_written(aside), aside, folder)
+            if (aside / files.OWNER).exists():  # in place, since it may be locked
+                (folder / files.OWNER).write_bytes((aside / files.OWNER).read_bytes())
+    _drop(folder)
+    return found
+
+
+def unfinished(folder: Path) -> bool:
+    """Whether a run was killed before it could put back, or remove, what it had set aside."""
+    return any((folder / name).is_dir() for name in (files.ASIDE, UNFINISHED))
+
+
+def forget(folder: Path) -> None:
+    """Remove the run that was set aside, if any, once a new one has ended an epoch."""
+    if any((folder / name).exists() for name in (files.METRICS, files.CHECKPOINT)):
+        _drop(folder)
+
+
+def _drop(folder: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(folder / files.ASIDE, folder / UNFINISHED)
+    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+
+
+def _gather(folder: Path, owner: bytes) -> None:
+    """Give all files of a run a second name below ``ASIDE``, which is whole or absent."""
+    part = folder / UNFINISHED
+    with files.writing(part):
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir()
+        if owner:
+            (part / files.OWNER).write_bytes(owner)
+        _put(_written(folder), folder, part)
+        os.replace(part, folder / files.ASIDE)
+
+
+def _written(folder: Path) -> list[Path]:
+    """What this package has written there, but for ``owner.json``."""
+    found = [path for pattern in WRITTEN for path in folder.glob(pattern)]
+    inner = [p for p in found if p.parent.resolve().is_relative_to(folder.resolve())]
+    return [p for p in inner if not p.is_dir()] + list(folder.glob("wandb"))
+
+
+def _put(paths: list[Path], source: Path, target: Path) -> None:
+    """Give files a second name below another folder."""
+    for path in paths:
+        new = target / path.relative_to(source)
+        new.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            shutil.copytree(path, new, symlinks=True, copy_function=_second_name)
+        elif path.is_symlink():
+            new.symlink_to(os.readlink(path))
+        else:
+            _second_name(path, new)
+
+
+def _second_name(path: str | Path, new: str | Path) -> None:
+    files.add_name(Path(path), Path(new))
 
 
 @contextlib.contextmanager

@@ -9,6 +9,10 @@ from rdm_solo.runs.files import FAILED, write_first
 MOST_REASON = 2**16  # bytes
 
 
+class AnotherProcessFailed(RuntimeError):
+    """The run failed in another of its processes first, which has given the reason."""
+
+
 def reason(error: BaseException) -> str:
     """What went wrong, in one line.
 

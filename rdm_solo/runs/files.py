@@ -23,6 +23,7 @@ SKIPPED = "skipped.txt"  # images that dataset.skip_broken=true left out
 STOPPED_BY_SIGNAL = ("Ctrl-C", "SIGTERM")  # what `stopped` there says of such a run
 FAILED = "failed.txt"  # why the run failed, in one line
 OWNER = "owner.json"  # who writes here, or did last; locked while it does
+ASIDE = ".earlier_run"  # a folder: the run that was here, until the new one has ended an epoch
 LOGGERS = "loggers.json"  # how to find the run's loggers again
 FIGURES = "figures"
 LINEAR = "linear.json"  # linear evaluations, and each one's epochs:

@@ -14,7 +14,7 @@ from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.messages import finite, shown
 from rdm_solo.methods import descriptions
 from rdm_solo.runs import failures, metrics_file, reading, spectra_files
-from rdm_solo.runs.files import CONFIG, METRICS, SPECTRA, SUMMARY
+from rdm_solo.runs.files import ASIDE, CONFIG, METRICS, SPECTRA, SUMMARY
 from rdm_solo.runs.labels import exponent
 from rdm_solo.runs.saved_config import run_config, source
 
@@ -334,4 +334,4 @@ def _below(folder: Path) -> list[Path]:
 
     inner = {path.parent for path in folder.rglob(SUMMARY)}
     inner |= {path.parent.parent for path in folder.rglob(CONFIG)}
-    return sorted(inner, key=order)
+    return sorted((path for path in inner if path.name != ASIDE), key=order)

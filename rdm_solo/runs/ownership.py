@@ -48,11 +48,11 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextlib.contextmanager
-def owned(folder: Path, **more: Any) -> Iterator[None]:
+def owned(folder: Path, **more: Any) -> Iterator[bytes]:
     """Own the folder while the body runs; ValueError, in a sentence, where another process does.
 
     The folder is made, and removed again where the body has written nothing into it. ``more`` is
-    kept in ``owner.json``.
+    kept in ``owner.json``; the body gets what that file said before.
     """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     number = None
@@ -67,6 +67,8 @@ def owned(folder: Path, **more: Any) -> Iterator[None]:
                 "since": datetime.datetime.now().isoformat(" ", "seconds"),
                 **more,
             }
+            before = os.read(number, reading.MOST_JSON)
+            os.lseek(number, 0, os.SEEK_SET)
             # One write into the locked file: another file of that name would have no lock.
             written = os.write(number, (json.dumps(about) + "\n").encode())
             os.ftruncate(number, written)
@@ -75,7 +77,7 @@ def owned(folder: Path, **more: Any) -> Iterator[None]:
             raise ValueError(
                 f"{place} cannot be written ({error.strerror}); give another hydra.run.dir."
             ) from error
-        yield
+        yield before
     finally:
         if number is not None:
             with contextlib.suppress(OSError):

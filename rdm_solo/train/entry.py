@@ -12,10 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import cli
 from rdm_solo.runs import earlier_run, failures, ownership
+from rdm_solo.runs.failures import AnotherProcessFailed
 from rdm_solo.runs.files import CONFIG, FAILED, LOG, CannotWrite, write_whole, writing
 from rdm_solo.runs.ownership import FolderTaken
 from rdm_solo.train import run_folder, signals, sweep, warm_ups
-from rdm_solo.train.training import AnotherProcessFailed, build, fit, is_first_process, owned
+from rdm_solo.train.training import build, fit, is_first_process, owned
 
 log = logging.getLogger("rdm_solo")
 
@@ -107,10 +108,13 @@ def _run(cfg: DictConfig, folder: Path, one_of_many: bool = False) -> str | None
     run's as they are. The folders of a sweep are new, and name the runs that were refused.
     """
     answers: tuple[type[Exception], ...] = (ValueError, ImportError, CannotWrite)
-    ours = not earlier_run.holds_run(folder)
+    ours, aside = False, None
     early = MemoryHandler(1000, flushOnClose=False)  # of train.log
     logging.getLogger().addHandler(early)
     try:
+        if is_first_process():
+            run_folder.end_what_was_cut_short(folder)
+        ours = not earlier_run.holds_run(folder)
         warm_ups.fit(cfg)
         if one_of_many:
             ownership.check_free(folder)
@@ -119,7 +123,7 @@ def _run(cfg: DictConfig, folder: Path, one_of_many: bool = False) -> str | None
         parts = build(cfg, folder)
         from rdm_solo.data.images import DataError
 
-        with owned(parts):
+        with owned(parts) as aside:
             ours = True
             if is_first_process():
                 _write_config(cfg, folder)
@@ -129,6 +133,7 @@ def _run(cfg: DictConfig, folder: Path, one_of_many: bool = False) -> str | None
     except run_folder.Finished as finished:
         log.info(str(finished))
     except Exception as error:
+        ours = ours and not (aside and aside.came_back)
         if one_of_many and (isinstance(error, FolderTaken) or not ours):
             sys.stderr.write(f"error: {error}\n")
             return str(error)

@@ -19,7 +19,7 @@ from rdm_solo.runs import (
 )
 from rdm_solo.runs.files import CHECKPOINT, CONFIG, FIGURES, METRICS, SPECTRA
 from rdm_solo.runs.folder import diverged_in
-from rdm_solo.train import checks, resume_options
+from rdm_solo.train import checks, resume_options, run_folder
 
 log = logging.getLogger("rdm_solo")
 
@@ -38,6 +38,8 @@ def own_config(argv: list[str], first: bool = True) -> tuple[DictConfig, Path]:
     console = logging.StreamHandler(sys.stdout)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[console])
     with cli.sentences():
+        if first:
+            run_folder.end_what_was_cut_short(_folder(argv))
         cfg, folder = _changed_config(argv)
         if first:
             diverged = diverged_in(folder)
@@ -51,10 +53,15 @@ def own_config(argv: list[str], first: bool = True) -> tuple[DictConfig, Path]:
     return cfg, folder
 
 
+def _folder(argv: list[str]) -> Path:
+    return Path(dict(argument.partition("=")[::2] for argument in argv)["resume"].strip("'\""))
+
+
 def _changed_config(argv: list[str]) -> tuple[DictConfig, Path]:
     """The config of the run to go on with, with the options typed beside ``resume=``."""
     given = dict(argument.partition("=")[::2] for argument in argv)
-    folder = Path(given.pop("resume").strip("'\""))
+    del given["resume"]
+    folder = _folder(argv)
     path = folder / CONFIG
     if not path.is_file():
         inner = sorted(folder.glob(f"*/{CONFIG}"))

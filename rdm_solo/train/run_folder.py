@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rdm_solo.cli import quote_paths, slurm
 from rdm_solo.runs import earlier_run, ownership
-from rdm_solo.runs.files import CHECKPOINT, CONFIG
+from rdm_solo.runs.files import CHECKPOINT, CONFIG, OWNER
 from rdm_solo.runs.saved_config import run_config
 from rdm_solo.runs.settings import SETTING, differences
 
@@ -48,6 +48,14 @@ def check(cfg: DictConfig, folder: Path, first: bool) -> bool:
         f"{shlex.quote(f'resume={folder}')} alone, or start over with overwrite=true, which "
         "removes that run's files."
     )
+
+
+def end_what_was_cut_short(folder: Path) -> None:
+    """Put the earlier run back where the one that was to take its place was killed too soon."""
+    if earlier_run.unfinished(folder):
+        with ownership.owned(folder) as before:
+            if not earlier_run.put_back(folder):
+                (folder / OWNER).write_bytes(before)
 
 
 def is_of_this_job(folder: Path) -> bool:

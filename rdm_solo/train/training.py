@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.cli.answers import naming_what_the_config_lacks
 from rdm_solo.runs import earlier_run, failures, ownership
-from rdm_solo.runs.files import CHECKPOINT, FAILED, METRICS, CannotWrite
+from rdm_solo.runs.files import CHECKPOINT, FAILED, METRICS, CannotWrite, writing
 from rdm_solo.train import signals
 
 if TYPE_CHECKING:
@@ -53,10 +53,6 @@ class Parts:
     overwrite: bool  # whether an earlier run in the folder is removed first
 
 
-class AnotherProcessFailed(RuntimeError):
-    """The run failed in another of its processes first, which has given the reason."""
-
-
 def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, Any]:
     """One run: config in, dataset, method, trainer built, fit, results written to the folder.
 
@@ -70,21 +66,25 @@ def run(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> dict[str, A
 
 
 @contextlib.contextmanager
-def owned(parts: Parts) -> Iterator[None]:
+def owned(parts: Parts) -> Iterator[earlier_run.SetAside | None]:
     """Own the run's folder, and open the loggers there; ValueError where another run goes on.
 
-    The first process alone writes tables, spectra and checkpoints, so it owns the folder.
+    The first process alone writes there, so it owns it. The body gets what is written over, if any.
     """
     trainer, folder = parts.trainer, parts.folder
     if not trainer.is_global_zero:
-        yield
+        yield None
         return
-    with ownership.owned(folder, filter_batch=parts.recorded["derived"]["filter_batch"]):
-        if parts.overwrite:
-            earlier_run.remove(folder)
+    filter_batch = parts.recorded["derived"]["filter_batch"]
+    with contextlib.ExitStack() as stack:
+        before = stack.enter_context(ownership.owned(folder, filter_batch=filter_batch))
+        aside = earlier_run.SetAside(folder, before) if parts.overwrite else None
+        if aside:
+            stack.enter_context(aside)
         if not trainer.fast_dev_run:
-            trainer.loggers = parts.open_loggers()
-        yield
+            with writing(folder):
+                trainer.loggers = parts.open_loggers()
+        yield aside
 
 
 @signals.handled()
@@ -120,7 +120,7 @@ def fit(parts: Parts) -> dict[str, Any]:
         answer = isinstance(error, (DataError, CannotWrite))
         why = str(error) if answer else failures.reason(error)
         if cause := failures.note(folder, why):
-            raise AnotherProcessFailed(cause) from error
+            raise failures.AnotherProcessFailed(cause) from error
         raise
     finally:
         parts.children.let_go(trainer, failed)
@@ -135,7 +135,7 @@ def fit(parts: Parts) -> dict[str, Any]:
         with signals.waiting():
             summary = closing.write(folder, trainer, parts.recorded, seconds, why, diverged)
     if diverged:
-        raise AnotherProcessFailed(noted) if noted else diverged
+        raise failures.AnotherProcessFailed(noted) if noted else diverged
     if interrupted:
         if trainer.is_global_zero:
             log.info(closing.how_to_go_on(folder))

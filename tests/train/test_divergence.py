@@ -17,8 +17,8 @@ from rdm_solo import runs, train
 from rdm_solo.callbacks.divergence import Diverged
 from rdm_solo.lightning import pl
 from rdm_solo.report import entry
+from rdm_solo.runs.failures import AnotherProcessFailed
 from rdm_solo.runs.groups import groups
-from rdm_solo.train.training import AnotherProcessFailed
 
 QUICK = [option for option in SMALL if "pred_hidden" not in option and "num_train" not in option]
 QUICK += ["dataset.num_train=32", "knn.k=3", "trainer.enable_progress_bar=false"]

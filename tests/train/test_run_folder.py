@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -12,12 +13,12 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from support.image_files import write_tree
+from support.image_files import spoil, write_tree
 from support.slurm import set_job
 from support.small_runs import SMALL, CutInEpoch, configure, rows, run
 
 from rdm_solo import train
-from rdm_solo.runs import earlier_run, ownership
+from rdm_solo.runs import earlier_run, files, ownership
 from rdm_solo.train import entry, run_folder
 
 TINY = [*SMALL, "max_epochs=1", "scheduler.warmup_epochs=0", "knn.every_n_epochs=0"]
@@ -133,6 +134,89 @@ def test_overwriting_removes_the_earlier_runs_files_alone(place, tmp_path):
         names == {p for p in tree(tmp_path / "fresh") if (tmp_path / "fresh" / p).is_file()} | mine
     )
     assert rows(folder) == rows(tmp_path / "fresh")
+
+
+def wholly(folder: Path) -> dict[str, bytes]:
+    return {name: content for name, (_, content) in tree(folder).items()}
+
+
+class TestOverwriting:
+    """Until the new run has ended an epoch, the earlier one is not lost."""
+
+    def test_what_refuses_late_leaves_the_earlier_run(self, place, typed, tmp_path):
+        """An image that cannot be read: by then loggers, config and log are open."""
+        shutil.copytree(place / "run", tmp_path / "run")
+        write_tree(tmp_path / "data", train=12)
+        for path in (tmp_path / "data" / "train").rglob("*.png"):
+            spoil(path, "truncated")
+        before = wholly(tmp_path)
+        images = [o for o in TINY if not o.startswith("dataset")]
+        images += ["dataset=folder", "dataset.root=data", "dataset.image_size=8", "batch_size=2"]
+        more = ["logger=tensorboard", "hydra.run.dir=run", "overwrite=true"]
+        out = typed("rdm_solo.train", *images, *more, cwd=tmp_path)
+        assert out.returncode == 2
+        assert "cannot be decoded" in out.stderr
+        assert wholly(tmp_path) == before
+        sweep = ["hydra.sweep.dir=.", "hydra.sweep.subdir=run", "overwrite=true"]
+        out = typed("rdm_solo.train", "-m", *images, *sweep, cwd=tmp_path)
+        assert out.returncode == 1
+        assert "cannot be decoded" in out.stderr
+        assert wholly(tmp_path / "run") == wholly(place / "run")
+
+    def test_a_logger_that_cannot_be_opened_leaves_the_earlier_run(self, place, typed, tmp_path):
+        shutil.copytree(place / "run", tmp_path / "run")
+        (tmp_path / "run" / "tensorboard").write_text("of the user's own")
+        before = wholly(tmp_path)
+        more = ["logger=tensorboard", "hydra.run.dir=run", "overwrite=true"]
+        out = typed("rdm_solo.train", *TINY, *more, cwd=tmp_path)
+        assert (out.returncode, out.stderr) == (
+            2,
+            f"error: {tmp_path / 'run'} cannot be written: File exists\n",
+        )
+        assert wholly(tmp_path) == before
+
+    @pytest.mark.parametrize("step", ["gathering", "gathered", "begun", "put back"])
+    def test_the_next_command_puts_back_what_a_kill_left(
+        self, step, place, typed, tmp_path, monkeypatch
+    ):
+        folder = tmp_path / "run"
+        shutil.copytree(place / "run", folder)
+        before = wholly(tmp_path)
+        set_aside = earlier_run.SetAside(folder, (folder / "owner.json").read_bytes())
+        with contextlib.suppress(KeyboardInterrupt), monkeypatch.context() as patch:
+            if step == "gathering":
+                patch.setattr(files, "add_name", interrupted)
+            elif step == "gathered":
+                patch.setattr(earlier_run, "put_back", interrupted)  # a kill allows no answer
+                patch.setattr(earlier_run, "remove", interrupted)
+            set_aside.__enter__()
+        if step == "begun":
+            for name in (".hydra/config.yaml", "train.log", "failed.txt"):
+                (folder / name).parent.mkdir(exist_ok=True)
+                (folder / name).write_text("of the new run")
+            (folder / "owner.json").write_text("{}")
+        elif step == "put back":
+            with contextlib.suppress(KeyboardInterrupt), monkeypatch.context() as patch:
+                patch.setattr(shutil, "rmtree", interrupted)
+                earlier_run.put_back(folder)
+        again = ["resume=run"] if step == "gathered" else [*TINY, "hydra.run.dir=run"]
+        out = typed("rdm_solo.train", *again, cwd=tmp_path)
+        assert out.returncode == 2
+        assert "holds a run" in out.stderr or "has finished 1 epochs" in out.stderr
+        assert wholly(tmp_path) == before
+
+    def test_a_strangers_link_is_not_followed(self, place, tmp_path):
+        shutil.copytree(place / "run", tmp_path / "run")
+        (tmp_path / "outside").mkdir()
+        (tmp_path / "outside" / "metrics.csv").write_text("mine")
+        (tmp_path / "run" / ".earlier_run").symlink_to(tmp_path / "outside")
+        before = wholly(tmp_path)
+        assert not earlier_run.put_back(tmp_path / "run")
+        assert wholly(tmp_path) == before
+
+
+def interrupted(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_run_that_was_killed_before_its_summary_gets_one(typed, place, tmp_path):
