@@ -14,50 +14,32 @@ from rdm_solo import filters
 from rdm_solo.messages import shown
 from rdm_solo.methods.weight_files import FETCHING
 
-_READING = ("image_size", "resize", "channels", "interpolation", "workers", "skip_broken")
-_PIPELINE = (
-    *("size", "num_crops", "crop_scale", "crop_ratio", "flip", "jitter", "brightness", "contrast"),
-    *("saturation", "hue", "grey", "blur", "blur_sigma", "solarize", "solarize_threshold"),
-    "rotate",
-)
-_WANDB = ("project", "entity", "offline", "name", "group", "tags", "finish_timeout")
-
 # Parts of a config that hold options.
 SECTIONS = (
     *("method", "filter", "backbone", "optimizer", "scheduler", "dataset", "trainer", "logger"),
     *("callbacks", "diagnostics", "pictures", "watch", "knn", "checkpoint"),
 )
 
-# Where a `_target_` may stand, what it may name there, and the parameters that it may get.
-PARTS: dict[str, dict[str, tuple[str, ...]]] = {
-    "dataset.source": {
-        "rdm_solo.data.digits": (),
-        "rdm_solo.data.cifar10": ("root", "download"),
-        "rdm_solo.data.cifar100": ("root", "download"),
-        "rdm_solo.data.synthetic": (
-            *("num_train", "num_val", "size", "channels", "num_classes", "seed"),
-        ),
-        "rdm_solo.data.folder": ("root", "train", "val", "labels", "mean", "std", *_READING),
-        "rdm_solo.data.imagenet": ("root", *_READING),
-        "rdm_solo.data.imagenet100": ("root", *_READING),
-    },
-    "dataset.views": {"rdm_solo.data.Views": ("pipelines",)},
-    "dataset.views.pipelines.*": {"rdm_solo.data.Pipeline": _PIPELINE},
-    "callbacks.*": {
-        "rdm_solo.callbacks.Diagnostics": ("every_n_epochs", "max_rows", "max_dim", "sample"),
-        "rdm_solo.callbacks.WeightedKNN": ("every_n_epochs", "k", "temperature"),
-        "rdm_solo.callbacks.CollapseWatch": (
-            *("warmup_epochs", "variance", "erank", "gap_epochs", "stop"),
-        ),
-        "rdm_solo.callbacks.Pictures": ("every_n_epochs",),
-        "rdm_solo.callbacks.EpochTable": (),
-        "rdm_solo.callbacks.RankFigure": (),
-        "rdm_solo.callbacks.Progress": (),
-    },
-    "logger.*": {
-        "rdm_solo.loggers.event_files.TensorBoard.open": (),
-        "rdm_solo.loggers.weights_biases.WeightsAndBiases.open": _WANDB,
-    },
+# Where a `_target_` may stand, and what it may name there. Parameters are not listed: each gets a
+# number, true, false, null or a word of WORDS, and the function refuses one that it does not have.
+PARTS = {
+    "dataset.source": (
+        *("rdm_solo.data.digits", "rdm_solo.data.cifar10", "rdm_solo.data.cifar100"),
+        *("rdm_solo.data.synthetic", "rdm_solo.data.folder", "rdm_solo.data.imagenet"),
+        "rdm_solo.data.imagenet100",
+    ),
+    "dataset.views": ("rdm_solo.data.Views",),
+    "dataset.views.pipelines.*": ("rdm_solo.data.Pipeline",),
+    "callbacks.*": (
+        *("rdm_solo.callbacks.Diagnostics", "rdm_solo.callbacks.WeightedKNN"),
+        *("rdm_solo.callbacks.CollapseWatch", "rdm_solo.callbacks.Pictures"),
+        *("rdm_solo.callbacks.EpochTable", "rdm_solo.callbacks.RankFigure"),
+        "rdm_solo.callbacks.Progress",
+    ),
+    "logger.*": (
+        "rdm_solo.loggers.event_files.TensorBoard.open",
+        "rdm_solo.loggers.weights_biases.WeightsAndBiases.open",
+    ),
 }
 CONVERTED = ("dataset.source", "dataset.views")  # may say `_convert_: all`
 
@@ -181,12 +163,6 @@ def _fault(key: Key, value: Any, config: Mapping[str, Any], typed: Collection[st
     if any(name.startswith("_") for name in key):
         return "which says how to build something"
     own = f"{'.'.join(place)}._target_" in typed  # whose parameters the user knows
-    for pattern, targets in PARTS.items():
-        depth = pattern.count(".") + 1
-        if not own and len(key) > depth and _matches(key[:depth], pattern):
-            target = _at(config, (*key[:depth], "_target_"))
-            if target in targets and key[depth] not in targets[target]:
-                return f"which {target} does not get"
     if len(key) == 1 and key[0] in SECTIONS:
         return None if value is None else "where options with names belong"
     if key[0] == "trainer" and key[1] not in TRAINER:
@@ -221,17 +197,6 @@ def _fault_of_word(key: Key, value: str, own: bool) -> str | None:
     return None
 
 
-def _at(node: Any, key: Key) -> Any:
-    for name in key:
-        if isinstance(node, Mapping):
-            node = node.get(name)
-        elif isinstance(node, list) and name.isdigit() and int(name) < len(node):
-            node = node[int(name)]
-        else:
-            return None
-    return node
-
-
 def _check_sizes(
     config: Mapping[str, Any], parts: Sequence[str], source: str, typed: Collection[str]
 ) -> None:
@@ -239,23 +204,22 @@ def _check_sizes(
     if "dataset" not in parts or any(name.startswith("dataset.") for name in typed):
         return
 
-    def number(*key: str) -> int:
-        value = _at(config, key)
-        return value if isinstance(value, int) else 1
+    def product(options: Any, *names: str) -> int:
+        return math.prod(v for v in (_at(options, name) for name in names) if isinstance(v, int))
 
-    source_of_images = "dataset", "source"
-    if _at(config, (*source_of_images, "_target_")) == "rdm_solo.data.synthetic":
-        images = sum(number(*source_of_images, name) for name in ("num_train", "num_val"))
-        side, channels = number(*source_of_images, "size"), number(*source_of_images, "channels")
-        if images * channels * side**2 > MOST_GENERATED:
+    dataset = config.get("dataset")
+    generated = _at(dataset, "source")
+    for part in ("num_train", "num_val", "num_classes"):
+        if product(generated, part, "size", "size", "channels") > MOST_GENERATED:
             what = "with so many pixels that they fill the memory"
-            raise _refusal(source, "dataset.num_train", images, what)
-    pipelines = _at(config, ("dataset", "views", "pipelines")) or []
-    sides = [
-        number("dataset", "views", "pipelines", str(i), "size") ** 2
-        * number("dataset", "views", "pipelines", str(i), "num_crops")
-        for i in range(len(pipelines) if isinstance(pipelines, list) else 0)
-    ]
-    if number("batch_size") * 3 * sum(sides) > MOST_VALUES:
+            raise _refusal(source, f"dataset.source.{part}", _at(generated, part), what)
+    pipelines = _at(_at(dataset, "views"), "pipelines")
+    pipelines = pipelines if isinstance(pipelines, list) else []
+    pixels = sum(product(pipeline, "size", "size", "num_crops") for pipeline in pipelines)
+    if product(config, "batch_size") * 3 * pixels > MOST_VALUES:
         what = "whose views of a batch fill the memory"
-        raise _refusal(source, "dataset.image_size", number("dataset", "image_size"), what)
+        raise _refusal(source, "dataset.image_size", _at(dataset, "image_size"), what)
+
+
+def _at(options: Any, name: str) -> Any:
+    return options.get(name) if isinstance(options, Mapping) else None
