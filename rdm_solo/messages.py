@@ -137,12 +137,13 @@ def _refuse(
 def shown(value: object) -> str:
     """The value as Python writes it, which refuses to write numbers of more than 4300 digits.
 
-    >>> shown("a"), shown(10**5000)
-    ("'a'", 'a whole number of 16610 bits')
+    >>> shown("a"), shown(10**5000), len(shown("a" * 10**6))
+    ("'a'", 'a whole number of 16610 bits', 200)
     """
     if isinstance(value, int) and value.bit_length() > 256:
         return f"a whole number of {value.bit_length()} bits"
-    return repr(value)
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def printable(text: object) -> str:

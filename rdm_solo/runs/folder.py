@@ -11,12 +11,14 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.filters.schedules import as_schedule
-from rdm_solo.messages import finite, shown
+from rdm_solo.messages import check_number, check_whole, finite, shown
 from rdm_solo.methods import descriptions
 from rdm_solo.runs import failures, metrics_file, reading, spectra_files
 from rdm_solo.runs.files import ASIDE, CONFIG, METRICS, SPECTRA, SUMMARY
 from rdm_solo.runs.labels import exponent
 from rdm_solo.runs.saved_config import run_config, source
+
+ABSENT = object()
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,22 +231,16 @@ def _plain(value: Any) -> bool:
 
 def checked_config(folder: Path) -> DictConfig:
     """A run's config, whose main options are of their kinds; ValueError names the file at fault."""
-    if not _is_run(folder):
-        raise ValueError(f"{folder} is not a run folder: it holds neither {CONFIG} nor {SUMMARY}.")
     path = source(folder)
-    try:
+    with reading.named(path):
         config = run_config(folder)
-        plain: Any = OmegaConf.to_container(config)
-    except Exception as error:  # YAML's, OmegaConf's and the file system's: one sentence for all
-        raise ValueError(f"{path}: its config cannot be read ({_line(error)}).") from error
-    if not all(OmegaConf.select(config, f"{name}.name") for name in NAMED) or "seed" not in plain:
-        raise ValueError(f"{path} is no run's of this package: its config names no method or seed.")
-    for name, (fits, kind) in KINDS.items():
-        value: Any = plain
-        for key in name.split("."):
-            value = value.get(key, ABSENT) if isinstance(value, dict) else ABSENT
-        if value is not ABSENT and not fits(value):
-            raise ValueError(f"{path}: {name} is {_shown(value)}; a run's is {kind}.")
+        named = all(OmegaConf.select(config, f"{name}.name") for name in NAMED)
+        if not named or "seed" not in config:
+            raise ValueError("it is no run's of this package: it names no method or seed.")
+        for name, (check, *limits) in KINDS.items():
+            value = OmegaConf.select(config, name, default=ABSENT)
+            if value is not ABSENT:
+                check(name, value, *limits)
     return config
 
 
@@ -252,38 +248,31 @@ def _check_exponent(config: DictConfig, folder: Path) -> None:
     """Refuse a p that no run can have; of a run that was refused it may be anything."""
     p = config.get("p")
     if p is not None:
-        try:
+        with reading.named(source(folder)):
             p = OmegaConf.to_container(p) if OmegaConf.is_config(p) else p
             as_schedule(p, epochs=config.get("max_epochs"))
-        except ValueError as error:
-            raise ValueError(f"{source(folder)}: {error}") from error
 
 
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+def _check_word(name: str, value: Any, alternative: Any = ABSENT) -> None:
+    word = isinstance(value, str) and value.isprintable() and 0 < len(value) < 200
+    if not word and value is not alternative:
+        raise ValueError(f"{name} must be a word, got {shown(value)}.")
 
 
-def _word(value: object) -> bool:
-    return isinstance(value, str) and value.isprintable() and 0 < len(value) < 200
+def _check_options(name: str, value: Any) -> None:
+    if value is not None and not OmegaConf.is_dict(value):
+        raise ValueError(f"{name} must be options with names, got {shown(value)}.")
 
 
-# Options that pages and tables read, and what they can be.
+# Options that pages and tables read, and what checks them.
 NAMED = ("method", "filter", "dataset")
-ABSENT = object()
-_WHOLE, _WORD = (_whole, "a whole number"), (_word, "a word")
-_OPTIONAL_WORD = (lambda value: value is None or _word(value), "a word or null")
-_OPTIONS = (lambda value: value is None or isinstance(value, dict), "options with names")
-KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **{"seed": _WHOLE, "max_epochs": _WHOLE, "batch_size": _WHOLE},
-    **{f"{name}.name": _WORD for name in NAMED},
-    **{"filter.branch": _OPTIONAL_WORD, "filter.function": _OPTIONAL_WORD},
-    **dict.fromkeys(("method.kwargs", "backbone", "scheduler", "trainer"), _OPTIONS),
-    "scheduler.warmup_epochs": (lambda value: finite(value) is not None, "a number"),
+KINDS: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("seed", "max_epochs", "batch_size"), (check_whole, 0, 2**53)),
+    **{f"{name}.name": (_check_word,) for name in NAMED},
+    **{f"filter.{name}": (_check_word, None) for name in ("branch", "function")},
+    **dict.fromkeys(("method.kwargs", "backbone", "scheduler", "trainer"), (_check_options,)),
+    "scheduler.warmup_epochs": (check_number,),
 }
-
-
-def _shown(value: Any) -> str:
-    return "null" if value is None else shown(value)[:100]
 
 
 def _line(error: Exception) -> str:

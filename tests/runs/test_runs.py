@@ -221,10 +221,10 @@ def test_a_table_that_is_not_there_is_told_from_one_without_rows(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"last": {"ep', "summary.json: its config cannot be read (Unterminated string"),
-        ("{}", "summary.json: its config cannot be read (it holds no config"),
-        ("[1]", "summary.json: its config cannot be read (it holds no object"),
-        ('{"config": 3}', "summary.json: its config cannot be read"),
+        ('{"last": {"ep', "summary.json cannot be read (Unterminated string"),
+        ("{}", "summary.json cannot be read (it holds no config"),
+        ("[1]", "summary.json cannot be read (it holds no object"),
+        ('{"config": 3}', "summary.json cannot be read (its config holds no options"),
     ],
 )
 def test_a_summary_alone_that_tells_nothing_is_named(text, said, tmp_path):
@@ -239,9 +239,9 @@ def test_a_summary_alone_that_tells_nothing_is_named(text, said, tmp_path):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"seed": None}, "seed is null; a run's is a whole number"),
-        ({"seed": "a"}, "seed is 'a'"),
-        ({"max_epochs": None}, "max_epochs is null"),
+        ({"seed": None}, "seed must be a whole number from 0 to 9007199254740992, got None"),
+        ({"seed": "a"}, "seed must be a whole number from 0 to 9007199254740992, got 'a'"),
+        ({"max_epochs": None}, "max_epochs must be a whole number"),
     ],
 )
 def test_numbers_that_are_none_are_named_with_their_file(changed, said, tmp_path):
@@ -253,7 +253,9 @@ def test_numbers_that_are_none_are_named_with_their_file(changed, said, tmp_path
     assert f"other/.hydra/config.yaml: {said}" in sentence.replace("\\", "/")
 
 
-@pytest.mark.parametrize("config", ["a: [", "db: {name: mysql}", "- 1", "", "method: {name: byol}"])
+@pytest.mark.parametrize(
+    "config", ["a: [", "db: {name: mysql}", "- 1", "", "method: {name: byol}", "method: [1]"]
+)
 def test_a_config_of_something_else_is_no_run_and_the_others_are_read(config, tmp_path):
     write(tmp_path / "good")
     (tmp_path / "other" / ".hydra").mkdir(parents=True)
