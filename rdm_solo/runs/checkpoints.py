@@ -19,7 +19,6 @@ from rdm_solo.runs.saved_config import source, to_build, with_references
 
 log = logging.getLogger("rdm_solo")
 
-MOST_EPOCHS = 10**7  # that a checkpoint may name
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -96,7 +95,11 @@ def read(path: Path) -> dict[str, Any]:
     weight is not finite."""
     saved: Any = torch_files.read(path)
     epoch = saved.get("epoch") if isinstance(saved, dict) else None
-    if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch < MOST_EPOCHS:
+    if (
+        isinstance(epoch, bool)
+        or not isinstance(epoch, int)
+        or not 0 <= epoch < reading.MOST_EPOCHS
+    ):
         raise ValueError(f"{path} cannot be read as a checkpoint of a run: it names no epoch")
     if not isinstance(saved.get("state_dict"), Mapping):
         raise ValueError(f"{path} cannot be read as a checkpoint of a run: it holds no weights")

@@ -19,7 +19,7 @@ from rdm_solo.runs import reading
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import FORMAT, METRICS, SUMMARY, write_whole
 
-MOST_COLUMNS, MOST_EPOCHS = 1000, 10**7
+MOST_COLUMNS = 1000
 NUMBER = 2  # of the format that this version writes; 1 counted epochs from 0
 
 
@@ -68,7 +68,7 @@ def read(folder: Path) -> Table:
     if "epoch" in columns:
         columns["epoch"] += folder_format(folder) == 1
         epochs = columns["epoch"]
-        if not ((epochs >= 1) & (epochs < MOST_EPOCHS) & (epochs == epochs.round())).all():
+        if not ((epochs >= 1) & (epochs < reading.MOST_EPOCHS) & (epochs == epochs.round())).all():
             raise ValueError("its column epoch does not count epochs")
     losses = (row.get("train/loss") for row in rows)
     broken = [i for i, loss in enumerate(losses) if loss and not math.isfinite(float(loss))]

@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 
 # The most bytes of a file that is read as a whole, far above what a run writes.
 MOST_CONFIG, MOST_JSON, MOST_TABLE, MOST_ARRAYS = 2**18, 2**24, 2**26, 2**30
+MOST_EPOCHS = 10**7  # that a table, spectra or a checkpoint may name
 # Of a YAML file: values, levels, and letters of one value.
 MOST_EVENTS, DEEPEST, LONGEST = 20_000, 20, 2**14
 

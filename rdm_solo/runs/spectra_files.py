@@ -15,7 +15,7 @@ import numpy as np
 from rdm_solo.runs import reading
 from rdm_solo.runs.files import OLD_SPECTRA, SPECTRA, write_whole, writing
 
-MOST_EPOCHS, MOST_VALUES = 10**7, 2**28
+MOST_VALUES = 2**28
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -111,7 +111,7 @@ def _arrays(folder: Path, name: Path) -> dict[str, np.ndarray]:
             arrays[member.filename.removesuffix(".npy")] = array.reshape(
                 shape, order="F" if by_column else "C"
             )
-    if not 0 <= int(arrays["epoch"].min()) <= int(arrays["epoch"].max()) < MOST_EPOCHS:
+    if not 0 <= int(arrays["epoch"].min()) <= int(arrays["epoch"].max()) < reading.MOST_EPOCHS:
         raise ValueError("it names no epoch")
     return arrays
 
