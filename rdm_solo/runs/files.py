@@ -88,28 +88,6 @@ def write_whole(
             raise
 
 
-def write_first(path: Path, content: bytes) -> bool:
-    """Write a whole file unless one of that name is there; False where it is."""
-    part = _part(path)
-    with writing(path):
-        try:
-            with open(part, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(part, path)
-            except FileExistsError:
-                return False
-            except OSError:  # a file system without hard links
-                if path.exists():
-                    return False
-                os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
-    return True
-
-
 def add_name(path: Path, name: Path) -> None:
     """Give a file a second name; on a file system without hard links, copy it."""
     with writing(name):

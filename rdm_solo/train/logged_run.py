@@ -7,18 +7,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.loggers import RunInfo
 from rdm_solo.methods.descriptions import ChosenFilter
-from rdm_solo.runs import checkpoints, labels
+from rdm_solo.runs import labels
 from rdm_solo.train.derived_values import Derived
 
 
-def run_info(cfg: DictConfig, folder: Path, derived: Derived, checkpoint: Path | None) -> RunInfo:
-    """The description of the run in ``folder``; ``checkpoint`` is that of the run it resumes."""
+def run_info(cfg: DictConfig, folder: Path, derived: Derived, step: int) -> RunInfo:
+    """The description of the run in ``folder``; it goes on from that ``step``."""
     goes_on_from = Path(cfg.resume) if cfg.resume else None
     if goes_on_from and goes_on_from.resolve() == folder.resolve():
         goes_on_from = folder
-    saved: dict[str, Any] = {}
-    if checkpoint:
-        saved = checkpoints.read(checkpoint)
     chosen, scheduled = ChosenFilter.of(cfg), OmegaConf.is_config(cfg.p)
     words = cfg.method.name if chosen.absent else f"{cfg.method.name}-{chosen.label}"
     if cfg.p is not None:
@@ -46,7 +43,7 @@ def run_info(cfg: DictConfig, folder: Path, derived: Derived, checkpoint: Path |
         config=config,
         sweep=sweep,
         goes_on_from=goes_on_from,
-        step=int(saved.get("global_step", 0)),
+        step=step,
     )
 
 

@@ -13,7 +13,6 @@ from rdm_solo.runs import (
     checkpoints,
     earlier_run,
     metrics_file,
-    ownership,
     reading,
     saved_config,
 )
@@ -47,8 +46,6 @@ def own_config(argv: list[str], first: bool = True) -> tuple[DictConfig, Path]:
             print(f"going on in {folder}{that}", flush=True)
             with reading.named(folder):
                 checks.check(cfg)
-            ownership.check_free(folder)
-            check_resume(cfg, folder, quiet=True)  # the run itself says what it takes
     cfg.resume = str(folder)
     return cfg, folder
 
@@ -108,10 +105,10 @@ def _add_callbacks(cfg: DictConfig, shipped: DictConfig) -> None:
         cfg.callbacks = OmegaConf.merge(shipped, own)
 
 
-def check_resume(cfg: DictConfig, folder: Path, quiet: bool = False) -> Path:
-    """The checkpoint to go on from; refuses one of another experiment or of a finished run.
+def check_resume(cfg: DictConfig, folder: Path) -> tuple[Path, int]:
+    """The checkpoint to go on from and its step; refuses another experiment or a finished run.
 
-    The log says where it is not the last one, unless ``quiet``.
+    The log says where it is not the last one.
     """
     config = folder / CONFIG
     if not checkpoints.present(folder):
@@ -122,11 +119,11 @@ def check_resume(cfg: DictConfig, folder: Path, quiet: bool = False) -> Path:
     with reading.named(folder / METRICS), contextlib.suppress(FileNotFoundError):
         if "epoch" not in metrics_file.read(folder).columns:
             raise ValueError("it has no column epoch")
-    checkpoint, found = checkpoints.latest(folder, quiet)
+    checkpoint, found = checkpoints.latest(folder)
     done = found["epoch"] + 1
     if done > cfg.max_epochs or (done == cfg.max_epochs and earlier_run.has_ended(folder)):
         raise ValueError(
             f"resume={folder} has finished {done} epochs and max_epochs={cfg.max_epochs}; raise "
             "max_epochs to go on."
         )
-    return checkpoint
+    return checkpoint, int(found.get("global_step", 0))

@@ -159,6 +159,11 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
         ownership.check_free(folder)
     overwrite = run_folder.check(cfg, folder, first)
     resume = Path(cfg.resume) if cfg.resume else None
+    checkpoint, step = None, 0
+    if resume and first:
+        checkpoint, step = resuming.check_resume(cfg, resume)
+    elif resume:
+        checkpoint = resume / CHECKPOINT  # Lightning asks the first process which one it is
     parts = (cfg.dataset.source, cfg.dataset.views)
     dataset, views = (instantiate(part) if OmegaConf.is_dict(part) else part for part in parts)
     datamodule.check_parts(dataset, views)
@@ -184,9 +189,6 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     number = threads.chosen(cfg, model.backbone, channels, views, derived.processes)
     model = methods.prepare(model, cfg)
     model.labelled = dataset.labelled
-    checkpoint = None
-    if resume:  # Lightning asks the first process which one it is
-        checkpoint = resuming.check_resume(cfg, resume) if first else resume / CHECKPOINT
     if first:
         _announce(cfg, derived, number)
         smallest_crop = min(pipeline.crop_scale[0] for pipeline in views.pipelines)
@@ -215,7 +217,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     trainer = _trainer(cfg, derived.processes, folder, [*own, *listed, *extra])
 
     def open_loggers() -> list[Any]:
-        run_info = logged_run.run_info(cfg, folder, derived, checkpoint)
+        run_info = logged_run.run_info(cfg, folder, derived, step)
         return loggers.open_all(chosen_loggers, run_info)
 
     config: Any = OmegaConf.to_container(cfg, resolve=True)

@@ -70,7 +70,11 @@ def commands():
         "export": lambda folder: cli.sentences()(export)(plain_export(folder)),
         "linear": lambda folder: cli.sentences()(evaluate)(linear(folder)),
         "roles": lambda folder: roles.main([str(folder), "--rows=64", f"--out={folder}/r.png"]),
-        "resume": lambda folder: resuming.own_config([f"resume={folder}", "max_epochs=3"]),
+        "resume": cli.sentences()(
+            lambda folder: resuming.check_resume(
+                *resuming.own_config([f"resume={folder}", "max_epochs=3"])
+            )
+        ),
     }
 
 

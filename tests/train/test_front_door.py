@@ -287,10 +287,12 @@ def test_a_folder_that_names_code_of_its_own_is_not_resumed(tmp_path, capsys):
         assert (folder / ".hydra" / "config.yaml").read_bytes() == before
 
 
-def test_a_run_whose_data_folder_is_the_environments_is_its_own(tmp_path, capsys):
+def test_a_run_whose_data_folder_is_the_environments_is_its_own(tmp_path, monkeypatch):
     """The shipped configs of real data sets name ${oc.env:RDM_DATA,data}."""
     (tmp_path / ".hydra").mkdir()
     OmegaConf.save(configure("dataset=cifar10"), tmp_path / ".hydra" / "config.yaml")
-    with pytest.raises(SystemExit):
-        resuming.own_config([f"resume={tmp_path}"])
-    assert "holds no checkpoints/last.ckpt" in capsys.readouterr().err
+    monkeypatch.setenv("RDM_DATA", "here")
+    cfg, folder = resuming.own_config([f"resume={tmp_path}"])
+    assert cfg.dataset.root == "here"
+    with pytest.raises(ValueError, match=r"holds no checkpoints/last\.ckpt"):
+        resuming.check_resume(cfg, folder)
