@@ -92,25 +92,15 @@ def read_epochs(folder: Path) -> tuple[dict[int, Arrays], list[str]]:
 
 
 def _arrays(folder: Path, name: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file, each as large as its header says, and of numbers alone."""
-    arrays = {}
-    with zipfile.ZipFile(reading.regular(folder, name, reading.MOST_ARRAYS)) as file:
+    """The arrays of an .npz file, of numbers alone."""
+    path = reading.regular(folder, name, reading.MOST_ARRAYS)
+    with zipfile.ZipFile(path) as file:
         if sum(member.file_size for member in file.infolist()) > reading.MOST_ARRAYS:
             raise ValueError("it is larger than any run's")
-        for member in file.infolist():
-            with file.open(member) as content:
-                version = np.lib.format.read_magic(content)
-                read_header = np.lib.format.read_array_header_1_0
-                if version != (1, 0):
-                    read_header = np.lib.format.read_array_header_2_0
-                shape, by_column, dtype = read_header(content)
-                data = content.read()
-            if dtype.kind not in "iufb" or math.prod(shape) * dtype.itemsize != len(data):
-                raise ValueError("an array is not what its header says")
-            array = np.frombuffer(data, dtype)
-            arrays[member.filename.removesuffix(".npy")] = array.reshape(
-                shape, order="F" if by_column else "C"
-            )
+    with np.load(path, allow_pickle=False) as file:
+        arrays = dict(file)
+    if any(array.dtype.kind not in "iufb" for array in arrays.values()):
+        raise ValueError("an array holds no numbers")
     if not 0 <= int(arrays["epoch"].min()) <= int(arrays["epoch"].max()) < reading.MOST_EPOCHS:
         raise ValueError("it names no epoch")
     return arrays
