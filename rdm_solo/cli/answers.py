@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 
 def say_anything() -> None:
@@ -26,14 +26,10 @@ def fail(message: str) -> NoReturn:
 @contextlib.contextmanager
 def sentences() -> Iterator[None]:
     """Print errors that are answers to the user as one sentence, without a traceback."""
-    from hydra.errors import InstantiationException
     from omegaconf.errors import OmegaConfBaseException
 
     try:
         yield
-    except InstantiationException as error:
-        cause = error.__cause__
-        fail(str(cause) if isinstance(cause, (ValueError, ImportError)) else first_line(error))
     except OmegaConfBaseException as error:  # a key that is missing, or no section of options
         fail(first_line(error))
     except (ValueError, ImportError) as error:
@@ -52,6 +48,21 @@ def naming_what_the_config_lacks() -> Iterator[None]:
             f"the config cannot be used ({error.full_key}: {str(error).splitlines()[0]}): a file "
             "of your own needs every key of the one that it stands for."
         ) from error
+
+
+def instantiate(node: Any, **options: Any) -> Any:
+    """What the node's ``_target_`` makes; ValueError or ImportError, in a sentence, where not."""
+    import hydra.utils
+    from hydra.errors import InstantiationException
+
+    try:
+        return hydra.utils.instantiate(node, **options)
+    except InstantiationException as error:
+        cause = error.__cause__ or error
+        if isinstance(cause, (ValueError, ImportError)) and "\n" not in str(cause):
+            raise cause from None
+        reason = " ".join(str(cause).splitlines()[:2])
+        raise ValueError(f"{getattr(node, '_target_', node)} cannot be called: {reason}") from error
 
 
 def make_folder(folder: Path, option: str = "out=FOLDER") -> None:

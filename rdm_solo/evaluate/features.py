@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from hydra.utils import instantiate
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
@@ -25,13 +24,10 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda" if found and name != "cpu" else "cpu")
 
 
-def evaluation_views(cfg: DictConfig) -> Views:
-    """One view: crop, resize, flip; nothing else."""
-    views = instantiate(cfg.dataset.views)
-    if not isinstance(views, Views):
-        raise ValueError(f"dataset.views must be rdm_solo.data.Views, got {views!r:.80}")
+def evaluation_views(views: Views, augmentation: DictConfig) -> Views:
+    """One view of the run's own size: crop, resize, flip; nothing else."""
     own = views.pipelines[0]
-    crop_scale, flip = cfg.augmentation.crop_scale, cfg.augmentation.flip
+    crop_scale, flip = augmentation.crop_scale, augmentation.flip
     if crop_scale is None:
         crop_scale = own.crop_scale if own.crop_scale[0] > 0.5 else (0.08, 1.0)
     options: dict[str, Any] = {"jitter": 0.0, "grey": 0.0, "blur": 0.0, "solarize": 0.0}

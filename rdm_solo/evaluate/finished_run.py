@@ -23,9 +23,7 @@ from rdm_solo.evaluate.features import choose_device
 from rdm_solo.methods import weight_files
 from rdm_solo.runs import checkpoints, reading, saved_config
 from rdm_solo.runs.folder import Run
-from rdm_solo.train import derived_values
-from rdm_solo.train.datamodule import check_parts
-from rdm_solo.train.training import instantiate
+from rdm_solo.train import datamodule, derived_values
 
 
 @dataclass(frozen=True)
@@ -82,8 +80,7 @@ def load(run: Run, device: str = "cpu", typed: Mapping[str, Any] | None = None) 
     with reading.named(run.folder):
         given = typed_options.changed(run.folder, typed or {})
         cfg = saved_config.to_build(given, run.folder, PARTS, typed or {})
-        dataset, views = instantiate(cfg.dataset.source), instantiate(cfg.dataset.views)
-        check_parts(dataset, views)
+        dataset, views = datamodule.made(cfg)
         # As training had it, on this machine's one process.
         cfg.trainer.devices = cfg.trainer.num_nodes = 1
         cfg.batch_size = min(cfg.batch_size, len(dataset.train))

@@ -20,7 +20,6 @@ if TYPE_CHECKING:  # torch takes seconds, and --help needs none
 def evaluate(cfg: DictConfig) -> dict[str, Any]:
     """One evaluation: config in; backbone, data and classifier; results written."""
     import torch
-    from hydra.utils import instantiate
 
     from rdm_solo.data.images import SIDES
     from rdm_solo.data.loaders import loader
@@ -29,7 +28,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     from rdm_solo.methods import weight_files
     from rdm_solo.runs import reading
     from rdm_solo.runs.files import CannotWrite
-    from rdm_solo.train import closing
+    from rdm_solo.train import closing, datamodule
 
     cached = check_choice("features", cfg.features, linear_results.VARIANTS) == "cached"
     if cached:
@@ -52,9 +51,9 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     with of_the_run():
         image_size = check_whole("dataset.image_size", cfg.dataset.get("image_size"), *SIDES)
         backbone = weight_files.load(weights, spec, image_size).to(device)
-        dataset = instantiate(cfg.dataset.source)
+        dataset, views = datamodule.made(cfg)
         linear_config.check_labels(dataset)
-        views = features.evaluation_views(cfg)
+        views = features.evaluation_views(views, cfg.augmentation)
 
     started = time.perf_counter()
     channels = features.channels(backbone)

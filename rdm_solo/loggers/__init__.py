@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rdm_solo.cli.answers import instantiate
 from rdm_solo.loggers.run_logger import RunInfo, RunLogger
 from rdm_solo.runs import reading
 from rdm_solo.runs.files import LOGGERS, write_whole
@@ -40,12 +41,10 @@ def check_packages(names: Iterable[str]) -> None:
 
 def open_all(choices: Mapping[str, Any], run: RunInfo) -> list[RunLogger]:
     """Open the chosen loggers (``cfg.logger``), in the first process alone."""
-    import hydra.utils
-
     earlier = _read_records(run.goes_on_from) if choices and run.goes_on_from else {}
     opened: dict[str, RunLogger] = {}
     for name, node in choices.items():
-        open_one = hydra.utils.instantiate(node, _partial_=True, _convert_="all")
+        open_one = instantiate(node, _partial_=True, _convert_="all")
         opened[name] = open_one(run=run, earlier=earlier.get(name, {}))
     if opened:
         _write_records(run.folder, {name: logger.record for name, logger in opened.items()})

@@ -1,19 +1,27 @@
 """The data set, the views and the loaders of a run."""
 
+from omegaconf import DictConfig, OmegaConf
+
+from rdm_solo.cli.answers import instantiate
 from rdm_solo.data.images import Dataset
 from rdm_solo.data.loaders import Loader, loader
 from rdm_solo.data.views import Views
 from rdm_solo.lightning import pl
 
 
-def check_parts(dataset: object, views: object) -> None:
-    """Refuse a config whose ``dataset.source`` or ``dataset.views`` builds something else."""
-    for name, made, kind in (("source", dataset, Dataset), ("views", views, Views)):
-        if not isinstance(made, kind):
+def made(cfg: DictConfig) -> tuple[Dataset, Views]:
+    """What ``dataset.source`` and ``dataset.views`` build; ValueError for anything else."""
+    parts = []
+    for name, kind in (("source", Dataset), ("views", Views)):
+        node = cfg.dataset[name]
+        part = instantiate(node) if OmegaConf.is_dict(node) else node
+        if not isinstance(part, kind):
             raise ValueError(
                 f"dataset.{name} must name a function that returns a rdm_solo.data.{kind.__name__} "
-                f"(its _target_), got {made!r:.80}."
+                f"(its _target_), got {part!r:.80}."
             )
+        parts.append(part)
+    return parts[0], parts[1]  # type: ignore[return-value]
 
 
 class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]

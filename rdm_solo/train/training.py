@@ -2,12 +2,11 @@
 
 import contextlib
 import functools
-import inspect
 import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,9 +163,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
         checkpoint, step = resuming.check_resume(cfg, resume)
     elif resume:
         checkpoint = resume / CHECKPOINT  # Lightning asks the first process which one it is
-    parts = (cfg.dataset.source, cfg.dataset.views)
-    dataset, views = (instantiate(part) if OmegaConf.is_dict(part) else part for part in parts)
-    datamodule.check_parts(dataset, views)
+    dataset, views = datamodule.made(cfg)
     full, derived = derived_values.derive(
         cfg, dataset, views.num_large_crops, views.num_small_crops
     )
@@ -181,6 +178,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     from rdm_solo.methods import solo_learn
     from rdm_solo.train import logged_run, threads
     from rdm_solo.train.child_processes import Children
+    from rdm_solo.train.trainer import make_callbacks, make_trainer
 
     third_party.silence_notices()
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
@@ -214,7 +212,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     own: list[Any] = [guard, children]
     if any(isinstance(p, Files) and p.reading.skip_broken for p in (dataset.train, dataset.val)):
         own.append(SkippedImages(folder))
-    trainer = _trainer(cfg, derived.processes, folder, [*own, *listed, *extra])
+    trainer = make_trainer(cfg, derived.processes, folder, [*own, *listed, *extra])
 
     def open_loggers() -> list[Any]:
         run_info = logged_run.run_info(cfg, folder, derived, step)
@@ -236,108 +234,11 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     )
 
 
-def instantiate(node: Any, **options: Any) -> Any:
-    """What the node's ``_target_`` makes; ValueError or ImportError, in a sentence, where not."""
-    import hydra.utils
-    from hydra.errors import InstantiationException
-
-    try:
-        return hydra.utils.instantiate(node, **options)
-    except InstantiationException as error:
-        cause = error.__cause__ or error
-        if isinstance(cause, (ValueError, ImportError)) and "\n" not in str(cause):
-            raise cause from None
-        reason = " ".join(str(cause).splitlines()[:2])
-        raise ValueError(f"{getattr(node, '_target_', node)} cannot be called: {reason}") from error
-
-
-def make_callbacks(nodes: Mapping[str, Any], **of_the_run: Any) -> list[Any]:
-    """The callbacks of these nodes, in order; None stands for one that was left out.
-
-    A constructor also gets those values of the run that it has a parameter for.
-    """
-    from rdm_solo.lightning import pl
-
-    made = []
-    for name, node in nodes.items():
-        if node is None:
-            continue
-        start = instantiate(node, _partial_=True) if OmegaConf.is_dict(node) else node
-        kind = getattr(start, "func", None)
-        if not (inspect.isclass(kind) and issubclass(kind, pl.Callback)):
-            raise ValueError(
-                f"callbacks.{name} must name a class derived from rdm_solo.lightning.pl.Callback "
-                f"as its _target_, got {getattr(node, '_target_', node)!r}."
-            )
-        wanted = inspect.signature(kind).parameters
-        try:
-            made.append(start(**{key: of_the_run[key] for key in of_the_run if key in wanted}))
-        except TypeError as error:
-            raise ValueError(f"callbacks.{name} cannot be made: {error}") from error
-    return made
-
-
-def _trainer(cfg: DictConfig, processes: int, folder: Path, callbacks: Sequence[Any]) -> Any:
-    from rdm_solo.callbacks.checkpoints import CheckpointFiles, Checkpoints
-    from rdm_solo.callbacks.order import in_order
-    from rdm_solo.lightning import pl, slurm_environment
-    from rdm_solo.train import derived_values
-
-    options: dict[str, Any] = OmegaConf.to_container(cfg.trainer, resolve=True)
-    if options["accelerator"] == "auto":  # Lightning would take Apple's, which has no float64
-        options["accelerator"] = "cpu" if derived_values.on_cpu(cfg.trainer) else "gpu"
-    if options["sync_batchnorm"] is None:
-        options["sync_batchnorm"] = processes > 1 and options["accelerator"] != "cpu"
-    bars = [c for c in callbacks if isinstance(c, pl.callbacks.ProgressBar)]
-    if not options["enable_progress_bar"]:
-        callbacks = [c for c in callbacks if c not in bars]
-    options["enable_progress_bar"] &= bool(bars)  # without one, Lightning would add its own
-    checkpoint = Checkpoints(folder, **cfg.get("checkpoint", {}))
-    answer = pl.callbacks.LambdaCallback(
-        on_exception=_say_that_it_stops,
-        on_train_start=lambda *_: signals.take_back(),
-        on_train_batch_start=lambda *_: signals.check(),
-        on_validation_batch_start=lambda *_: signals.check(),
-    )
-    on_slurm = slurm_environment()
-    # Its own checkpoint, in the middle of an epoch, would not repeat the uninterrupted run.
-    cluster = [on_slurm(auto_requeue=False)] if on_slurm.detect() else []
-    defaults = {
-        "plugins": [CheckpointFiles(folder), *cluster],
-        "max_epochs": cfg.max_epochs,
-        "default_root_dir": folder,
-        "logger": False,  # ours are opened once Lightning has accepted everything
-        "callbacks": [answer, *in_order(callbacks), checkpoint],
-        "num_sanity_val_steps": 0,
-        "use_distributed_sampler": False,
-        "enable_model_summary": False,
-        "log_every_n_steps": 1,
-    }
-    refusals = (
-        TypeError,
-        ValueError,
-        RuntimeError,
-        pl.utilities.exceptions.MisconfigurationException,
-    )
-    try:
-        return pl.Trainer(**{**defaults, **options})
-    except refusals as error:
-        reason = str(error).removeprefix("Trainer.__init__() ")
-        raise ValueError(f"Lightning's Trainer refuses trainer=...: {reason}") from error
-
-
 def _say_what_begins(cfg: DictConfig, folder: Path) -> None:
     """The first line: before torch and Lightning load, which takes seconds, and before checks."""
     words = [cfg.method.name, cfg.filter.name, "" if cfg.p is None else f"p={cfg.p}"]
     shown = ", ".join(str(w) for w in [*words, cfg.dataset.name] if w not in ("", "none"))
     log.info(f"{shown}: {cfg.max_epochs} epochs, seed {cfg.seed}, in {folder}")
-
-
-def _say_that_it_stops(trainer: Any, pl_module: Any, exception: BaseException) -> None:
-    """Answers a signal at once; closing the loggers and drawing take a moment."""
-    if isinstance(exception, KeyboardInterrupt) and trainer.is_global_zero:
-        word = str(exception) or "Ctrl-C"
-        log.info(f"{word}: the run stops in epoch {trainer.current_epoch + 1}")
 
 
 def _announce(cfg: DictConfig, derived: "Derived", threads: int | None) -> None:

@@ -24,6 +24,7 @@ from rdm_solo import cli
 from rdm_solo.data import loader, synthetic
 from rdm_solo.evaluate import features, linear, linear_config, probe
 from rdm_solo.methods import weight_files
+from rdm_solo.train import datamodule
 
 DATA = ["dataset=synthetic", "dataset.num_train=64", "dataset.num_val=32", "dataset.image_size=8"]
 
@@ -217,7 +218,7 @@ class TestBackbone:
 class TestAugmentation:
     def settings(self, *argv):
         cfg = configure("checkpoint=x", *argv)
-        return features.evaluation_views(cfg).pipelines[0]
+        return features.evaluation_views(datamodule.made(cfg)[1], cfg.augmentation).pipelines[0]
 
     def test_digits_are_neither_mirrored_nor_cut_apart(self):
         pipeline = self.settings("dataset=digits")
