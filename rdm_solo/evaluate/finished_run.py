@@ -20,7 +20,7 @@ from rdm_solo.cli.third_party import silence_notices
 from rdm_solo.data.loaders import Loader, loader
 from rdm_solo.evaluate import typed_options
 from rdm_solo.evaluate.features import choose_device
-from rdm_solo.methods import weight_files
+from rdm_solo.methods import backbones, weight_files
 from rdm_solo.runs import checkpoints, reading, saved_config
 from rdm_solo.runs.folder import Run
 from rdm_solo.train import datamodule, derived_values
@@ -72,9 +72,6 @@ def load(run: Run, device: str = "cpu", typed: Mapping[str, Any] | None = None) 
 
     ``typed`` are options that the user gave, by dotted name, such as ``filter.function``.
     """
-    # Takes seconds to import, and a page without this figure does without solo-learn.
-    from rdm_solo.methods import solo_learn
-
     home = choose_device(device)
     path, saved = checkpoints.latest(run.folder)
     with reading.named(run.folder):
@@ -111,6 +108,6 @@ def load(run: Run, device: str = "cpu", typed: Mapping[str, Any] | None = None) 
         views=views,
         seed=full.seed,
         device=home,
-        expand_channels=solo_learn.input_channels(full),
+        expand_channels=backbones.input_channels(full),
     )
     return FinishedRun(model, batches, epoch, None if queue is None else queue.to(home))

@@ -1,6 +1,10 @@
-"""A small residual network for small images, so that a laptop without a GPU can pretrain."""
+"""Arguments of backbones, and one that solo-learn lacks: a residual network for small images."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
+from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from rdm_solo.messages import check_whole
@@ -55,3 +59,34 @@ class SmallResNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
         return self.stages(self.stem(x)).mean(dim=(2, 3))
+
+
+# Backbones that solo-learn lacks.
+OWN: dict[str, Callable[..., Any]] = {"small_resnet": SmallResNet}
+
+
+def arguments(
+    name: str, stem: str, given: Mapping[str, Any], image_size: int | None
+) -> dict[str, Any]:
+    """The arguments of the backbone that is named; a recipe's may be those of another."""
+    foreign = () if name in OWN else ("in_channels", "width")
+    if not name.startswith("resnet"):
+        foreign = (*foreign, "zero_init_residual")
+    kwargs = {k: value for k, value in given.items() if value is not None and k not in foreign}
+    if name.startswith(("vit_", "swin_")):  # they are built for one size of image
+        kwargs.setdefault("img_size", image_size)
+    if name.startswith("swin_") and stem == "small":  # solo-learn 1.0.2 does, for CIFAR
+        kwargs.setdefault("window_size", 4)
+    return kwargs
+
+
+def configured_arguments(cfg: DictConfig) -> dict[str, Any]:
+    """Those of a run's config."""
+    chosen = cfg.backbone
+    return arguments(chosen.name, chosen.stem, chosen.kwargs, cfg.dataset.get("image_size"))
+
+
+def input_channels(cfg: DictConfig) -> int:
+    """The channels that the backbone of a run's config takes."""
+    kwargs = configured_arguments(cfg)
+    return int(kwargs.get("in_channels", kwargs.get("in_chans", 3)))

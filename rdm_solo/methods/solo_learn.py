@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.lightning import CURRENT, pl
 from rdm_solo.messages import suggest
-from rdm_solo.methods.backbones import SmallResNet
+from rdm_solo.methods import backbones
 from rdm_solo.methods.descriptions import METHODS
 
 INSTALL = """solo-learn is not installed. Its release on the package index pins torch 1.9, so \
@@ -89,11 +89,9 @@ GENERATION = "current" if CURRENT else "legacy"
 # Methods that take small crops beside the two large ones.
 MULTI_CROP = [name for name, described in METHODS.items() if GENERATION in described.multi_crop]
 
-# Backbones that solo-learn lacks.
-OWN_BACKBONES: dict[str, Callable[..., Any]] = {"small_resnet": SmallResNet}
 _KNOWN = "_BACKBONES" if CURRENT else "_SUPPORTED_ENCODERS"
 SOLO_BACKBONES = tuple(getattr(_base.BaseMethod, _KNOWN))
-BACKBONES = (*OWN_BACKBONES, *SOLO_BACKBONES)
+BACKBONES = (*backbones.OWN, *SOLO_BACKBONES)
 TIMM = "timm/"  # and a name of timm's
 
 
@@ -237,8 +235,8 @@ def check_backbone(name: str) -> None:
 
 
 def _constructor(name: str) -> Callable[..., Any]:
-    if name in OWN_BACKBONES:
-        return OWN_BACKBONES[name]
+    if name in backbones.OWN:
+        return backbones.OWN[name]
     if name.startswith(TIMM):
         return functools.partial(timm.create_model, name.removeprefix(TIMM), num_classes=0)
     if CURRENT:
@@ -251,7 +249,7 @@ def _constructor(name: str) -> Callable[..., Any]:
 def backbone(name: str, stem: str, kwargs: Mapping[str, Any], image_size: int) -> Any:
     """A backbone alone, as solo-learn's methods build theirs."""
     check_backbone(name)
-    made = _constructor(name)(**_backbone_kwargs(name, stem, kwargs, image_size))
+    made = _constructor(name)(**backbones.arguments(name, stem, kwargs, image_size))
     if name.startswith("resnet"):  # what BaseMethod.__init__ does to it
         made.fc = torch.nn.Identity()
         if stem == "small":
@@ -260,39 +258,13 @@ def backbone(name: str, stem: str, kwargs: Mapping[str, Any], image_size: int) -
     return made
 
 
-def _backbone_kwargs(
-    name: str, stem: str, given: Mapping[str, Any], image_size: int
-) -> dict[str, Any]:
-    """The arguments of the backbone that is named; a recipe's may be those of another."""
-    foreign = () if name in OWN_BACKBONES else ("in_channels", "width")
-    if not name.startswith("resnet"):
-        foreign = (*foreign, "zero_init_residual")
-    kwargs = {k: value for k, value in given.items() if value is not None and k not in foreign}
-    if name.startswith(("vit_", "swin_")):  # they are built for one size of image
-        kwargs.setdefault("img_size", image_size)
-    if name.startswith("swin_") and stem == "small":  # 1.0.2 does, for CIFAR
-        kwargs.setdefault("window_size", 4)
-    return kwargs
-
-
-def _configured_kwargs(cfg: DictConfig) -> dict[str, Any]:
-    chosen = cfg.backbone
-    return _backbone_kwargs(chosen.name, chosen.stem, chosen.kwargs, cfg.dataset.get("image_size"))
-
-
-def input_channels(cfg: DictConfig) -> int:
-    """The channels that the backbone takes."""
-    kwargs = _configured_kwargs(cfg)
-    return int(kwargs.get("in_channels", kwargs.get("in_chans", 3)))
-
-
 def current_config(cfg: DictConfig) -> DictConfig:
     """Our config as the current generation's. Optimiser, schedule, kNN and the scaling of the
     learning rate are ours; here they are switched off or neutral."""
     return OmegaConf.create(
         {
             "method": cfg.method.name,
-            "backbone": {"name": cfg.backbone.name, "kwargs": _configured_kwargs(cfg)},
+            "backbone": {"name": cfg.backbone.name, "kwargs": backbones.configured_arguments(cfg)},
             "data": {
                 # solo-learn keys the small stem of a ResNet on the data set's name.
                 "dataset": "cifar10" if cfg.backbone.stem == "small" else "custom",

@@ -175,7 +175,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     from rdm_solo.cli import third_party
     from rdm_solo.data.images import Files
     from rdm_solo.lightning import pl
-    from rdm_solo.methods import solo_learn
+    from rdm_solo.methods import backbones
     from rdm_solo.train import logged_run, threads
     from rdm_solo.train.child_processes import Children
     from rdm_solo.train.trainer import make_callbacks, make_trainer
@@ -183,7 +183,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     third_party.silence_notices()
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     model = methods.build(full)
-    channels = solo_learn.input_channels(full)
+    channels = backbones.input_channels(full)
     number = threads.chosen(cfg, model.backbone, channels, views, derived.processes)
     model = methods.prepare(model, cfg)
     model.labelled = dataset.labelled
