@@ -153,3 +153,24 @@ def printable(text: object) -> str:
     ('a cat.jpg', 'two\\nlines\\udcff.jpg')
     """
     return str(text) if str(text).isprintable() else repr(str(text))[1:-1]
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message that holds text; without any, the error's kind.
+
+    >>> first_line(ValueError("\\n no room\\nleft")), first_line(KeyError())
+    ('no room', 'KeyError')
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first three names, and how many more there are.
+
+    >>> listed("abcde"), listed("ab")
+    ('a; b; c; and 2 more', 'a; b')
+    """
+    names = list(names)
+    more = [f"and {len(names) - 3} more"] if len(names) > 3 else []
+    return "; ".join([*names[:3], *more])

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from rdm_solo.messages import first_line
+
 
 def say_anything() -> None:
     """Print ``?`` for characters that the terminal cannot show, instead of failing."""
@@ -73,9 +75,3 @@ def make_folder(folder: Path, option: str = "out=FOLDER") -> None:
         raise ValueError(f"{folder} cannot be made ({error.strerror}): give {option}") from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ValueError(f"{folder} cannot be written to: give {option}")
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message that holds text."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -5,9 +5,8 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rdm_solo.cli.answers import first_line
 from rdm_solo.cli.config_files import config_folder, groups
-from rdm_solo.messages import printable, suggest
+from rdm_solo.messages import first_line, printable, suggest
 
 # Sections that take keys of the user's own: they are passed on to something that knows them.
 OPEN = (

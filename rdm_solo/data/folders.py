@@ -17,7 +17,7 @@ import torch
 
 from rdm_solo.data import listing
 from rdm_solo.data.images import DataError, Dataset, Files, Reading, path_of
-from rdm_solo.messages import check_switch
+from rdm_solo.messages import check_switch, listed
 
 log = logging.getLogger("rdm_solo")
 
@@ -143,8 +143,7 @@ def _labelled(
     for part, names in zip(parts, found):
         absent = sorted(set(classes) - set(names))
         if absent or not classes:
-            first = ", ".join(absent[:3]) + (", ..." if len(absent) > 3 else "")
-            lacks = f"lacks {len(absent)} of {len(classes)} class folders ({first})"
+            lacks = f"lacks {len(absent)} of {len(classes)} class folders ({listed(absent)})"
             loose = listing.loose_image(part)
             hint = f": images such as {loose} lie in it, sort them into class folders"
             raise DataError(

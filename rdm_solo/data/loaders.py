@@ -16,7 +16,7 @@ from rdm_solo.data.decoding import Decoded, Decoder, Task
 from rdm_solo.data.draws import generator
 from rdm_solo.data.images import REMEDY, DataError, Dataset, Files, Images
 from rdm_solo.data.views import Views
-from rdm_solo.messages import check_whole, printable
+from rdm_solo.messages import check_whole, listed, printable
 
 log = logging.getLogger("rdm_solo")
 
@@ -239,10 +239,9 @@ def skipped_images(broken: Mapping[str, str]) -> str:
     >>> skipped_images({"a.jpg": "is empty", "b.jpg": "is no image"})
     '2 unreadable images were skipped: a.jpg is empty; b.jpg is no image'
     """
-    first = "; ".join(f"{printable(path)} {why}" for path, why in list(broken.items())[:3])
-    more = f"; and {len(broken) - 3} more" if len(broken) > 3 else ""
+    first = listed(f"{printable(path)} {why}" for path, why in broken.items())
     were = "images were" if len(broken) > 1 else "image was"
-    return f"{len(broken)} unreadable {were} skipped: {first}{more}"
+    return f"{len(broken)} unreadable {were} skipped: {first}"
 
 
 def loader(

@@ -23,12 +23,12 @@ from torch import Tensor, nn
 from rdm_solo import cli, data, methods, runs
 from rdm_solo.bench.timing import processor
 from rdm_solo.callbacks.knn import Neighbours, unit
-from rdm_solo.cli.answers import first_line
 from rdm_solo.evaluate.features import extract
 from rdm_solo.evaluate.probe import fit_linear
 from rdm_solo.evidence import processes, table
 from rdm_solo.evidence.page import page
 from rdm_solo.lightning import pl
+from rdm_solo.messages import first_line
 from rdm_solo.runs.files import write_whole
 from rdm_solo.train import closing, derived_values, training
 

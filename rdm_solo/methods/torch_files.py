@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from rdm_solo.messages import first_line, listed
+
 log = logging.getLogger("rdm_solo")
 
 # What pickles call to make a tensor. Storages are torch.load's own concern.
@@ -42,8 +44,9 @@ def read(path: Path, other_objects: bool = False) -> Any:
                 raise
             return _read_tensors_alone(path)
     except Exception as error:  # what a torn file raises depends on where it is torn
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ValueError(f"{path} cannot be read as a checkpoint of torch: {reason}") from error
+        raise ValueError(
+            f"{path} cannot be read as a checkpoint of torch: {first_line(error)}"
+        ) from error
 
 
 def _compare_checksums(path: Path) -> None:
@@ -72,7 +75,7 @@ def _read_tensors_alone(path: Path) -> Any:
 
     like_pickle = SimpleNamespace(__name__="inert", Unpickler=Unpickler, load=load)
     saved = torch.load(path, map_location="cpu", weights_only=False, pickle_module=like_pickle)
-    log.info(f"{path}: left unread, being no weights: {some(sorted(left))}")
+    log.info(f"{path}: left unread, being no weights: {listed(sorted(left))}")
     return saved
 
 
@@ -90,9 +93,3 @@ class _Inert:
 
     # What unpickling calls on the objects that it has made.
     __setstate__ = __setitem__ = append = extend = add = __init__
-
-
-def some(names: list[str]) -> str:
-    """The first three."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rdm_solo.messages import listed
 from rdm_solo.methods import torch_files
-from rdm_solo.methods.torch_files import some
 
 log = logging.getLogger("rdm_solo")
 
@@ -80,7 +80,7 @@ def load(weights: Weights, spec: Spec, image_size: int = 224) -> nn.Module:
         hint = "give the backbone.name and backbone.stem that it was trained with"
         if found is not None and (found.name, found.stem) != (spec.name, spec.stem):
             hint = f"it looks like {found}: backbone.name={found.name} backbone.stem={found.stem}"
-        said = ", ".join(f"{what} {some(names)}" for what, names in faults.items() if names)
+        said = " and ".join(f"{what} {listed(names)}" for what, names in faults.items() if names)
         raise ValueError(f"{weights.path} does not fit {spec}: it {said}; {hint}")
     backbone.load_state_dict(given, strict=False)
     return backbone.eval().requires_grad_(False)
@@ -104,8 +104,8 @@ def known(weights: Weights) -> Spec:
     if weights.spec is None:
         raise ValueError(
             f"{weights.path} does not show which backbone it holds "
-            f"({some(sorted(weights.state))}): give backbone.name=..., and backbone.stem=... of a "
-            "resnet"
+            f"({listed(sorted(weights.state))}): give backbone.name=..., and "
+            "backbone.stem=... of a resnet"
         )
     return weights.spec
 
@@ -184,7 +184,7 @@ def check_finite(state: Mapping[str, Any], path: Path) -> None:
     """Refuse a file's weights where they hold NaN or infinity."""
     if broken := not_finite(state):
         raise ValueError(
-            f"{path} holds NaN or infinity ({some(broken)}): training had diverged when it was "
+            f"{path} holds NaN or infinity ({listed(broken)}): training had diverged when it was "
             "written, and nothing can be made of it."
         )
 

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from rdm_solo.messages import listed
 from rdm_solo.plots.style import marked
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import Curve, Group, counted_runs, listed, run_name, runs_behind, so_far
+from rdm_solo.runs.groups import Curve, Group, counted_runs, run_name, runs_behind, so_far
 
 
 def draw_curve(axes: Axes, curve: Curve, band: bool = True, **style: Any) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 from omegaconf import OmegaConf
 
-from rdm_solo.messages import finite
+from rdm_solo.messages import finite, listed
 from rdm_solo.report.measured import cells
 from rdm_solo.report.typesetting import relative
 from rdm_solo.report.verdicts import verdicts
@@ -17,7 +17,7 @@ from rdm_solo.runs import reading
 from rdm_solo.runs.columns import COLUMNS, Column, compared
 from rdm_solo.runs.files import OVERRIDES
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import Group, counted_runs, listed, run_name, runs_behind, so_far
+from rdm_solo.runs.groups import Group, counted_runs, run_name, runs_behind, so_far
 from rdm_solo.runs.labels import exponent
 
 OF_ONE_RUN = ("erank/online", "erank/target", "val/acc1", "val/knn_acc1")

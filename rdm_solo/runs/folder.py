@@ -11,7 +11,7 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.filters.schedules import as_schedule
-from rdm_solo.messages import check_number, check_whole, finite, shown
+from rdm_solo.messages import check_number, check_whole, finite, first_line, shown
 from rdm_solo.methods import descriptions
 from rdm_solo.runs import failures, metrics_file, reading, spectra_files
 from rdm_solo.runs.files import ASIDE, CONFIG, METRICS, SPECTRA, SUMMARY
@@ -276,9 +276,7 @@ KINDS: dict[str, tuple[Any, ...]] = {
 
 
 def _line(error: Exception) -> str:
-    if isinstance(error, reading.Unreadable):
-        return error.reason
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return error.reason if isinstance(error, reading.Unreadable) else first_line(error)
 
 
 def find(paths: Sequence[Path]) -> list[Run]:

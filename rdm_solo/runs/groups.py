@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,6 @@ import numpy as np
 
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.settings import settings
-
-NAMED = 4  # runs that a line names one by one
 
 
 @dataclass(frozen=True)
@@ -203,10 +201,3 @@ def _suffixes(settings: list[dict[str, Any]]) -> list[str]:
 def run_name(run: Run) -> str:
     """The label and the seed."""
     return f"{run.label}, seed {run.seed}"
-
-
-def listed(names: Iterable[str]) -> str:
-    """The first names, and how many more there are."""
-    names = list(names)
-    more = len(names) - NAMED
-    return "; ".join(names[:NAMED]) + (f"; and {more} more" if more > 0 else "")

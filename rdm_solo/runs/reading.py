@@ -11,6 +11,8 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 from omegaconf import OmegaConf
 
+from rdm_solo.messages import first_line
+
 # The most bytes of a file that is read as a whole, far above what a run writes.
 MOST_CONFIG, MOST_JSON, MOST_TABLE, MOST_ARRAYS = 2**18, 2**24, 2**26, 2**30
 MOST_EPOCHS = 10**7  # that a table, spectra or a checkpoint may name
@@ -36,11 +38,8 @@ def named(path: Path) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, ValueError) and str(path) in str(error):
             raise
-        line = next(filter(None, str(error).splitlines()), type(error).__name__)
-        known = isinstance(error, ValueError)
-        raise ValueError(
-            f"{path}: {line if known else f'{type(error).__name__}: {line}'}"
-        ) from error
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise ValueError(f"{path}: {kind}{first_line(error)}") from error
 
 
 def inside(folder: Path, name: str | Path) -> Path:
@@ -105,8 +104,7 @@ def read_yaml(folder: Path, name: str | Path) -> Any:
         _check_events(text)
         return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
     except Exception as error:  # YAML's, OmegaConf's and ours
-        first = next(iter(str(error).splitlines()), type(error).__name__)
-        raise Unreadable(folder / name, first) from error
+        raise Unreadable(folder / name, first_line(error)) from error
 
 
 def _check_events(text: str) -> None:

@@ -192,7 +192,7 @@ class TestRefusals:
         state["predictor.weight"] = torch.zeros(1)
         torch.save(state, tmp_path / "a.pt")
         says = self.refused(tmp_path / "a.pt", SMALL)
-        assert "lacks stem.0.weight, stages.1.bn1.bias," in says
+        assert "lacks stem.0.weight; stages.1.bn1.bias and" in says
         assert "has unexpected predictor.weight" in says
 
     def test_another_stem_or_depth_is_named(self, tmp_path):
