@@ -12,6 +12,7 @@ from rdm_solo.messages import check_choice
 from rdm_solo.methods import weight_files
 from rdm_solo.methods.weight_files import Spec, Weights
 from rdm_solo.runs import checkpoints, saved_config
+from rdm_solo.runs.settings import options
 
 if TYPE_CHECKING:
     from rdm_solo.data.images import Dataset
@@ -31,7 +32,7 @@ def with_dataset(cfg: DictConfig) -> DictConfig:
             "does not record its data set; --help says more."
         )
     folder = Path(cfg.run)
-    typed = dict(typed_options.leaves(changes, "dataset"))
+    typed = dict(options(changes, "dataset."))
     own = typed_options.changed(folder, typed)
     with open_dict(cfg):
         cfg.dataset = saved_config.to_build(own, folder, ["dataset"], typed).dataset
@@ -52,7 +53,7 @@ def find_weights(cfg: DictConfig) -> tuple[Weights, Spec]:
     plain: Any = OmegaConf.to_container(cfg.backbone)
     given = {name: value for name, value in plain.items() if value}
     if cfg.run is not None:
-        typed = dict(typed_options.leaves(given, "backbone"))
+        typed = dict(options(given, "backbone."))
         return checkpoints.of_run(cfg.run, cfg.checkpoint, typed)
     weights = weight_files.read(cfg.checkpoint)
     about = weights.spec

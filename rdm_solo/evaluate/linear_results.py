@@ -1,5 +1,6 @@
 """What linear evaluations write: ``linear.json``, ``linear.csv``, the run's summary and loggers."""
 
+import contextlib
 import csv
 import io
 import json
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rdm_solo import loggers
 from rdm_solo.runs import reading
-from rdm_solo.runs.files import LINEAR, LINEAR_TABLE, SUMMARY, write_whole
+from rdm_solo.runs.files import LINEAR, LINEAR_TABLE, SUMMARY, write_table, write_whole
 
 if TYPE_CHECKING:
     from rdm_solo.evaluate.probe import EpochRow
@@ -38,7 +39,10 @@ def write(folder: Path, record: Record, curve: "list[EpochRow]") -> list[Record]
     at = next((i for i in alike if entries[i]["seed"] == record["seed"]), len(entries))
     entries[at : at + 1] = [record]
     write_whole(folder / LINEAR, json.dumps({**known, variant: entries}, indent=2) + "\n")
-    _write_table(folder / LINEAR_TABLE, rows, record, str(at), curve)
+    own = {"features": record["features"], "entry": str(at)}  # whose epochs are written anew
+    rows = [row for row in rows if not own.items() <= row.items()]
+    rows += [{**own, "seed": record["seed"], **row._asdict()} for row in curve]
+    write_table(folder / LINEAR_TABLE, COLUMNS, rows)
     return [entries[i] for i in sorted({*alike, at})]
 
 
@@ -46,31 +50,23 @@ def earlier(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The evaluations that the folder has, and their epochs; ValueError where a file is broken."""
     known: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
-    if (folder / LINEAR).exists() or (folder / LINEAR).is_symlink():
+    with contextlib.suppress(FileNotFoundError):
         known = reading.read_object(folder, LINEAR)
-    for variant, _ in VARIANTS.values():
-        entries = known.get(variant, [])
+    for variant in known.keys() & {variant for variant, _ in VARIANTS.values()}:
+        entries = known[variant]
         entries = [entries] if isinstance(entries, dict) else entries  # as it was written once
-        whole = isinstance(entries, list) and all(map(_is_record, entries))
-        if not whole:
+        if not isinstance(entries, list) or not all(map(_is_record, entries)):
             raise reading.Unreadable(folder / LINEAR, f"its {variant} are no linear evaluations")
-        if variant in known:
-            known[variant] = entries
-    path = folder / LINEAR_TABLE
-    if path.exists() or path.is_symlink():
-        try:
-            text = reading.read_text(folder, LINEAR_TABLE, reading.MOST_TABLE)
-            rows = list(csv.DictReader(io.StringIO(text)))
-            # Evaluations by earlier versions, whose epochs begin with 0.
-            old = {(row["features"], row["entry"]) for row in rows if row["epoch"] == "0"}
-            for row in rows:
-                row["epoch"] = int(row["epoch"]) + ((row["features"], row["entry"]) in old)
-                if not row.keys() <= set(COLUMNS):
-                    raise ValueError("it has other columns")
-        except (ValueError, KeyError, TypeError, csv.Error) as error:
-            if isinstance(error, reading.Unreadable):
-                raise
-            raise reading.Unreadable(path, f"it is no table of evaluations ({error})") from error
+        known[variant] = entries
+    with reading.named(folder / LINEAR_TABLE), contextlib.suppress(FileNotFoundError):
+        text = reading.read_text(folder, LINEAR_TABLE, reading.MOST_TABLE)
+        rows = list(csv.DictReader(io.StringIO(text)))
+        if not all(row.keys() <= set(COLUMNS) for row in rows):
+            raise ValueError("it is no table of evaluations: it has other columns")
+        # Evaluations by earlier versions, whose epochs begin with 0.
+        old = {(row["features"], row["entry"]) for row in rows if row["epoch"] == "0"}
+        for row in rows:
+            row["epoch"] = int(row["epoch"]) + ((row["features"], row["entry"]) in old)
     return known, rows
 
 
@@ -80,24 +76,6 @@ def _is_record(entry: Any) -> bool:
         and "seed" in entry
         and all(isinstance(entry.get(name), (int, float)) for name in ("top1", "top5"))
     )
-
-
-def _write_table(
-    path: Path,
-    rows: list[dict[str, Any]],
-    record: Record,
-    entry: str,
-    curve: "list[EpochRow]",
-) -> None:
-    """The epochs of all evaluations, those of this entry anew."""
-    own = {"features": record["features"], "entry": entry}
-    rows = [row for row in rows if not own.items() <= row.items()]
-    rows += [{**own, "seed": record["seed"], **row._asdict()} for row in curve]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS)
-    writer.writeheader()
-    writer.writerows(rows)
-    write_whole(path, text.getvalue())
 
 
 def _settings(record: Record) -> Record:

@@ -1,6 +1,6 @@
 """Options of a finished run that the user types again, to change what its folder says."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.cli.unknown_names import dotted, nearest
 from rdm_solo.runs import saved_config
+from rdm_solo.runs.settings import options
 
 
 def parsed(words: Sequence[str]) -> dict[str, Any]:
@@ -18,19 +19,10 @@ def parsed(words: Sequence[str]) -> dict[str, Any]:
     {'dataset.image_size': 8, 'dataset.root': '/data'}
     """
     try:
-        given = OmegaConf.to_container(OmegaConf.from_dotlist(list(words)))
+        given: Any = OmegaConf.to_container(OmegaConf.from_dotlist(list(words)))
     except yaml.YAMLError as error:
         raise ValueError(f"{' '.join(words)} cannot be read as options KEY=VALUE.") from error
-    return dict(leaves(given))
-
-
-def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of what is no mapping."""
-    if not isinstance(node, dict):
-        yield key, node
-        return
-    for name, value in node.items():
-        yield from leaves(value, f"{key}.{name}" if key else str(name))
+    return dict(options(given))
 
 
 def changed(folder: Path, typed: Mapping[str, Any]) -> DictConfig:

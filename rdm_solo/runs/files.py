@@ -1,11 +1,13 @@
 """Names of the files in a run's folder, and how a file is written."""
 
 import contextlib
+import csv
+import io
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 CONFIG = ".hydra/config.yaml"
 OVERRIDES = ".hydra/overrides.yaml"
@@ -86,6 +88,15 @@ def write_whole(
             with contextlib.suppress(OSError):
                 part.unlink()
             raise
+
+
+def write_table(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a CSV with a line for each row; what a row lacks stays empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(columns), extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(path, text.getvalue())
 
 
 def add_name(path: Path, name: Path) -> None:

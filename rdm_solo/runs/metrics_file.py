@@ -17,7 +17,7 @@ import numpy as np
 from rdm_solo.messages import shown
 from rdm_solo.runs import reading
 from rdm_solo.runs.columns import COLUMNS
-from rdm_solo.runs.files import FORMAT, METRICS, SUMMARY, write_whole
+from rdm_solo.runs.files import FORMAT, METRICS, SUMMARY, write_table, write_whole
 
 MOST_COLUMNS = 1000
 NUMBER = 2  # of the format that this version writes; 1 counted epochs from 0
@@ -106,9 +106,5 @@ def begin(folder: Path, done: int, earlier: Path | None = None) -> list[dict[str
 
 
 def write(folder: Path, rows: Iterable[Mapping[str, float]]) -> None:
-    """Write the whole table; what a row lacks stays empty."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_whole(folder / METRICS, text.getvalue())
+    """Write the whole table."""
+    write_table(folder / METRICS, COLUMNS, rows)

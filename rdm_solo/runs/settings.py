@@ -1,6 +1,6 @@
 """What makes two runs the same setting: the options that belong to it, by their dotted names."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rdm_solo.runs.saved_config import inert, resolved
@@ -24,24 +24,25 @@ def settings(config: Any, parts: Sequence[str] = SETTING) -> dict[str, Any]:
     {'p': -0.5, 'optimizer.lr': 0.1}
     """
     plain: Any = resolved(inert(config))
-    found: dict[str, Any] = {}
+    chosen = {part: plain[part] for part in parts if part in plain}
+    trainer = chosen.pop("trainer", None) or {}
+    found = {k: v for k, v in options(chosen) if k.rpartition(".")[2] not in LOCAL}
+    return found | {f"trainer.{name}": trainer[name] for name in TRAINER if name in trainer}
 
-    def walk(name: str, value: Any) -> None:
+
+def options(node: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names and values of what is no mapping; of a list that holds mappings, those.
+
+    >>> dict(options({"p": -1, "views": [{"size": 8}], "sizes": [8, 4]}))
+    {'p': -1, 'views.0.size': 8, 'sizes': [8, 4]}
+    """
+    for key, value in node.items():
+        if isinstance(value, list) and any(isinstance(inner, Mapping) for inner in value):
+            value = dict(enumerate(value))
         if isinstance(value, Mapping) and value:
-            for key, inner in value.items():
-                walk(f"{name}.{key}", inner)
-        elif isinstance(value, list) and any(isinstance(inner, Mapping) for inner in value):
-            walk(name, dict(enumerate(value)))
-        elif name.rpartition(".")[2] not in LOCAL:
-            found[name] = value
-
-    for part in parts:
-        if part == "trainer":
-            options = plain.get(part) or {}
-            found |= {f"trainer.{name}": options[name] for name in TRAINER if name in options}
-        elif part in plain:
-            walk(part, plain[part])
-    return found
+            yield from options(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def differences(one: Any, other: Any, parts: Sequence[str] = SETTING) -> list[str]:
