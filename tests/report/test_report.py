@@ -208,7 +208,7 @@ def test_what_is_missing_is_said_and_the_rest_is_there(made):
     words = "".join(Page(made[1]).text)
     for said in (
         *("1 of 3 epochs", "epoch_0001.npz cannot be read", "no spectra", "no epoch has ended"),
-        *("its config cannot be read", "erank/gap was never measured", "no accuracy"),
+        *("config.yaml cannot be read", "erank/gap was never measured", "no accuracy"),
         "no epoch has ended; it failed: all rows hold NaN",
     ):
         assert said in words
@@ -222,7 +222,7 @@ def test_the_command_ends_with_a_table_and_the_place(made):
     assert "yes, in every epoch (this filter makes it)" in printed
     left_out = [line for line in lines if line.startswith("left out: ")]
     assert len(left_out) == 2
-    assert "its config cannot be read" in left_out[0]
+    assert "config.yaml cannot be read" in left_out[0]
     assert left_out[1].endswith("it failed: all rows hold NaN: σ^2 <b>diverged</b>.")
     assert str(path) in lines[-1]
 
