@@ -45,7 +45,10 @@ def open_all(choices: Mapping[str, Any], run: RunInfo) -> list[RunLogger]:
     opened: dict[str, RunLogger] = {}
     for name, node in choices.items():
         open_one = instantiate(node, _partial_=True, _convert_="all")
-        opened[name] = open_one(run=run, earlier=earlier.get(name, {}))
+        try:
+            opened[name] = open_one(run=run, earlier=earlier.get(name, {}))
+        except TypeError as error:  # an option that it does not have
+            raise ValueError(f"logger.{name} cannot be opened: {error}") from error
     if opened:
         _write_records(run.folder, {name: logger.record for name, logger in opened.items()})
     return list(opened.values())

@@ -8,7 +8,7 @@ import logging
 import re
 import secrets
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,19 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
         self.broken = False
 
     @classmethod
-    def open(cls, run: RunInfo, earlier: Mapping[str, Any], **options: Any) -> "WeightsAndBiases":
+    def open(
+        cls,
+        run: RunInfo,
+        earlier: Mapping[str, Any],
+        *,
+        project: str,
+        entity: str | None,
+        offline: bool,
+        name: str | None,
+        group: str | None,
+        tags: Sequence[str],
+        finish_timeout: float,
+    ) -> "WeightsAndBiases":
         """Open a run whose id we choose and keep, or go on with that of ``earlier``.
 
         A sweep's runs share a tag, by which they can be filtered and grouped.
@@ -54,11 +66,14 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
         resumed = [str(run.goes_on_from)] if earlier and run.goes_on_from != run.folder else []
         sweep = [f"sweep:{run.sweep}"[:64]] if run.sweep else []
         record = {
-            **options,
             "id": _own_id(earlier) or secrets.token_hex(4),
-            "name": options["name"] or run.name,
-            "group": options["group"] or run.group,
-            "tags": [*options["tags"], *sweep],
+            "project": project,
+            "entity": entity,
+            "offline": offline,
+            "name": name or run.name,
+            "group": group or run.group,
+            "tags": [*tags, *sweep],
+            "finish_timeout": finish_timeout,
             "earlier": resumed,
         }
         made = cls(run.folder, record)

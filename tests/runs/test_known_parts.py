@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 from hydra.utils import get_method
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from support.small_runs import configure
 
+from rdm_solo import loggers
 from rdm_solo.cli import config_folder
+from rdm_solo.loggers import RunInfo
 from rdm_solo.runs import known_parts, saved_config
+from rdm_solo.train import datamodule
+from rdm_solo.train.trainer import make_callbacks
 
 DATASETS = sorted(p.stem for p in (config_folder() / "dataset").glob("*.yaml"))
 METHODS = sorted(p.stem for p in (config_folder() / "method").glob("*.yaml"))
@@ -56,6 +60,26 @@ def test_arguments_of_the_trainer_that_only_say_how_to_train_are_taken(tmp_path)
     given = {"overfit_batches": 2, "inference_mode": False, "use_distributed_sampler": False}
     changed = {f"trainer__{name}": value for name, value in given.items()}
     assert given.items() <= build(folder_of(tmp_path, **changed)).trainer.items()
+
+
+def make_all(cfg: DictConfig, folder: Path) -> None:
+    datamodule.made(cfg)
+    make_callbacks(cfg.callbacks, folder=folder, resume=None, cfg=cfg, title="", advise=None)
+    loggers.open_all(cfg.logger, RunInfo(folder, "name", "group", {}, {}))
+
+
+PLACES = ["dataset.source", "dataset.views", "dataset.views.pipelines.0"]
+PLACES += ["callbacks.knn", "logger.wandb"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_number_that_a_part_does_not_take_is_refused_by_that_part(place, tmp_path):
+    """Words are refused before; no other value is in a folder's config."""
+    folder = folder_of(tmp_path, "logger=wandb", **{f"{place}.mine".replace(".", "__"): 5})
+    cfg = build(folder)
+    with pytest.raises(ValueError, match="argument 'mine'"):
+        make_all(cfg, folder)
+    assert [path.name for path in tmp_path.iterdir()] == [".hydra"]
 
 
 PART = "which is not in this package and is not run"
