@@ -36,9 +36,10 @@ RULES = (
     "the stricter one.",
     "Complete collapse: in the last two measured epochs, the outputs' variance is below "
     f"{100 * (BOUNDS.variance or 0):g} % of its greatest possible value. Dimensional collapse: the "
-    f"same for their effective rank around the mean and k^{BOUNDS.erank:g}. The outputs are the "
-    "projections around their step's mean; of SwAV and DINO the variance is that of the logits, "
-    "the rank that of the vectors that the last layer makes these from. Values that would "
+    f"same for their effective rank and k^{BOUNDS.erank:g}, or {BOUNDS.fewest:g} if that is more. "
+    "The outputs are the projections around their step's mean; of SwAV and DINO the variance is "
+    "that of the logits, the rank that of the vectors that the last layer makes these from. Values "
+    "that would "
     f"pass the bound within {collapse.AHEAD} epochs, growing as they did last, are not scored; nor "
     "is a run whose outputs are mostly their mean. The warnings in training use the same rules.",
 )

@@ -41,8 +41,8 @@ class Bounds:
     """When to warn; ``None`` or 0 switches a rule off. ``warmup`` epochs are not judged by rank and
     variance: both crash there, and most recover."""
 
-    variance: float | None = 0.03
-    erank: float | None = 0.21
+    variance: float | None = 0.1
+    erank: float | None = 0.18
     gap_epochs: int | None = 3
     warmup: float = 0
     fewest: float = FEWEST
@@ -52,7 +52,7 @@ class Bounds:
         nor above half of the dimensions.
 
         >>> [round(Bounds().directions(k), 1) for k in (4, 32, 256, 2048)]
-        [2.0, 2.2, 3.2, 5.0]
+        [2.0, 2.2, 2.7, 3.9]
         """
         bound = max(self.fewest, float(dimensions ** (self.erank or 0)))
         return min(bound, dimensions / 2)
