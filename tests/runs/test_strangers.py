@@ -104,11 +104,14 @@ def attempt(call, folder: Path, watch: Watch, names: str, seconds: int = SECONDS
 
 
 @pytest.mark.drill
-def test_mutated_folders_run_nothing_and_are_named(base, commands, watch, tmp_path, monkeypatch):
+@pytest.mark.parametrize("part", range(tries(1, 5)))  # which several workers share
+def test_mutated_folders_run_nothing_and_are_named(
+    base, commands, watch, part, tmp_path, monkeypatch
+):
     monkeypatch.setenv("SECRET", "SECRET-OF-THE-ENVIRONMENT")
     monkeypatch.chdir(tmp_path)
-    stranger = Stranger(base, tmp_path / "place", draws("strangers"))
-    number, bad, together = tries(5, 500), [], []
+    stranger = Stranger(base, tmp_path / "place", draws(f"strangers {part}"))
+    number, bad, together = tries(3, 100), [], []
     if number < TOGETHER:  # the suite leaves the drawing, which takes half a minute, to the drills
         monkeypatch.setattr(report.figures, "draw", lambda *_: ([], []))
     for i in range(number):
@@ -137,7 +140,8 @@ def test_mutated_folders_run_nothing_and_are_named(base, commands, watch, tmp_pa
         if faults:
             bad.append(i)
             print(i, mutations, *faults, sep="\n  ", flush=True)
-    record("mutated run folders through every command that reads one", number, number - len(bad))
+    name = f"mutated run folders through every command that reads one, part {part + 1}"
+    record(name, number, number - len(bad))
 
 
 def _remove(folder: Path) -> None:
