@@ -6,6 +6,7 @@ Nothing in a file is executed (:mod:`rdm_solo.methods.torch_files`).
 import contextlib
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,8 @@ log = logging.getLogger("rdm_solo")
 
 # Arguments of backbones that fetch or read files.
 FETCHING = ("pretrained", "checkpoint_path", "cache_dir", "weights")
+# Words that a backbone looks up in a table of its own, such as global_pool=avg; no path, no module.
+PLAIN_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 SPARE = 2**26  # values that a model may have beyond those of its file
 
 # Classifiers behind a backbone; a backbone has none.
@@ -93,9 +96,12 @@ def build(spec: Spec, image_size: int = 224) -> nn.Module:
     try:
         with torch.random.fork_rng(devices=[]):
             return solo_learn.backbone(spec.name, spec.stem, spec.kwargs, image_size)
-    except TypeError as error:
+    except Exception as error:  # whatever a builder raises on an argument
+        if isinstance(error, ImportError) or str(error).startswith("backbone."):
+            raise
+        reason = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else error
         raise ValueError(
-            f"backbone.name={spec.name} cannot be built: {error}; look at backbone.kwargs."
+            f"backbone.name={spec.name} cannot be built: {reason}; look at backbone.kwargs."
         ) from error
 
 
@@ -244,15 +250,26 @@ def _said(path: Path, text: str | bytes) -> dict[str, Any]:
 
 
 def _spec(path: Path, said: Mapping[str, Any]) -> Spec:
-    """The backbone that a file names; its arguments are numbers, which fetch and read nothing."""
+    """The backbone that a file names; its arguments are numbers and plain words, which fetch and
+    read nothing."""
     name, stem, kwargs = (said.get(key) for key in ("name", "stem", "kwargs"))
-    plain = isinstance(kwargs, dict) and not any(
-        key.startswith(FETCHING) or not isinstance(value, (bool, int, float, type(None)))
+    plain = isinstance(kwargs, dict) and all(
+        not key.startswith(FETCHING)
+        and (isinstance(value, (bool, int, float, type(None))) or is_plain_word(value))
         for key, value in kwargs.items()
     )
     if not isinstance(name, str) or not isinstance(stem, str) or not plain:
         raise ValueError(f"{path} names a backbone that is not taken from a file: {said!r:.200}")
     return Spec(name, stem, kwargs)
+
+
+def is_plain_word(value: object) -> bool:
+    """Whether a backbone may get the value although a file says so.
+
+    >>> is_plain_word("avg"), is_plain_word("os.system"), is_plain_word("/etc/passwd")
+    (True, False, False)
+    """
+    return isinstance(value, str) and PLAIN_WORD.fullmatch(value) is not None
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 
 from rdm_solo import filters
 from rdm_solo.messages import shown
-from rdm_solo.methods.weight_files import FETCHING
+from rdm_solo.methods.weight_files import FETCHING, is_plain_word
 
 # Parts of a config that hold options.
 SECTIONS = (
@@ -169,6 +169,8 @@ def _fault(key: Key, value: Any, config: Mapping[str, Any], typed: Collection[st
         return "an argument of Lightning's Trainer that may read or write elsewhere"
     if key[:2] == ("backbone", "kwargs") and key[2:3] and key[2].startswith(FETCHING):
         return "which may fetch or read files" if value else None
+    if key[:2] == ("backbone", "kwargs") and is_plain_word(value):
+        return None
     if isinstance(value, str):
         return _fault_of_word(key, value, own)
     if isinstance(value, (int, float)) and not isinstance(value, bool):

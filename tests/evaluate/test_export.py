@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torchvision
+from omegaconf import OmegaConf
 from safetensors import safe_open
 from safetensors.torch import load_file
 from support.backbones import load
@@ -15,6 +16,8 @@ from support.small_runs import SMALL, run
 
 from rdm_solo import cli
 from rdm_solo.evaluate import export, linear
+from rdm_solo.methods import weight_files
+from rdm_solo.methods.weight_files import Spec
 
 RESNET = [o for o in SMALL if not o.startswith("backbone.")] + ["backbone.name=resnet18"]
 RESNET += ["dataset.num_train=16", "dataset.num_val=16", "max_epochs=1"]
@@ -132,6 +135,33 @@ def test_refusals_are_sentences(small, tmp_path, capsys):
         assert says in capsys.readouterr().err
     with pytest.raises(ValueError, match=r"did you mean 'run'\?"):
         configure("export", "runs=x")
+
+
+def test_a_word_that_the_network_knows_is_taken_from_a_folder(tmp_path):
+    """A plain word, which is looked up in the network's own table; from a file as well."""
+    (tmp_path / ".hydra").mkdir()
+    options = ["backbone.name=vit_tiny", "dataset=synthetic", "dataset.image_size=32"]
+    cfg = configure("config", *options, "backbone.kwargs.zero_init_residual=null")
+    OmegaConf.update(cfg, "backbone.kwargs.global_pool", "avg", force_add=True)
+    OmegaConf.save(cfg, tmp_path / ".hydra" / "config.yaml")
+    network = weight_files.build(Spec("vit_tiny", "small", {"global_pool": "avg"}), 32)
+    state = {f"backbone.{name}": value for name, value in network.state_dict().items()}
+    (tmp_path / "checkpoints").mkdir()
+    saved = {"epoch": 0, "global_step": 1, "state_dict": state}
+    torch.save(saved, tmp_path / "checkpoints" / "last.ckpt")
+    out = export.export(configure("export", f"run={tmp_path}"))
+    assert weight_files.read(out / "backbone.safetensors").spec.kwargs == {"global_pool": "avg"}
+    for word, says in (
+        (
+            "bogus",
+            r"backbone\.name=vit_tiny cannot be built: Only avg, .*; look at",
+        ),
+        ("os.system", r"backbone\.kwargs\.global_pool=os\.system, a word where"),
+    ):
+        cfg.backbone.kwargs.global_pool = word
+        OmegaConf.save(cfg, tmp_path / ".hydra" / "config.yaml")
+        with pytest.raises(ValueError, match=says):
+            export.export(configure("export", f"run={tmp_path}"))
 
 
 def test_the_command_as_typed(typed, small, tmp_path):

@@ -264,12 +264,12 @@ class TestConfig:
 
     def test_a_word_of_the_runs_backbone_counts_when_it_is_typed_again(self, finished):
         summary = json.loads((finished / "summary.json").read_text())
-        summary["config"]["backbone"]["kwargs"]["act"] = "gelu"
+        summary["config"]["backbone"]["kwargs"]["act"] = "my.gelu"
         (finished / "summary.json").write_text(json.dumps(summary))
-        with pytest.raises(ValueError, match=r"type backbone\.kwargs\.act=gelu again"):
+        with pytest.raises(ValueError, match=r"type backbone\.kwargs\.act=my\.gelu again"):
             linear_config.find_weights(configure(f"run={finished}"))
-        again = configure(f"run={finished}", "++backbone.kwargs.act=gelu")
-        assert linear_config.find_weights(again)[1].kwargs["act"] == "gelu"
+        again = configure(f"run={finished}", "++backbone.kwargs.act=my.gelu")
+        assert linear_config.find_weights(again)[1].kwargs["act"] == "my.gelu"
         other = configure(f"run={finished}", "++backbone.kwargs.act=relu")
         with pytest.raises(ValueError, match=r"backbone\.kwargs\.act=relu would be ignored"):
             linear_config.find_weights(other)
