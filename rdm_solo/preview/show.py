@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo import cli, runs
+from rdm_solo import cli, filters, runs
 from rdm_solo.messages import check_choice, check_number, check_whole
 from rdm_solo.plots import style
 from rdm_solo.plots.preview import draw_filter, draw_prediction
@@ -49,6 +49,15 @@ def preview(cfg: DictConfig) -> None:
         raise ValueError(f"filter={chosen.name} {_why_not(chosen.name)}")
     inner = reading.inside(run.folder, FIGURES) if run and not cfg.out else Path("preview")
     folder = Path(cfg.out or inner)
+    if "function" in typed:
+        if "branch" not in chosen:
+            raise ValueError(
+                f"filter.function={typed.function} needs the branch that it filters, since run="
+                f"{cfg.run} has no filter of that kind: add filter.branch=online or target."
+            )
+        if own and p is not None and not filters.takes_p(str(typed.function)):
+            p = None  # the run's exponent belongs to the run's function
+        inputs.choose(chosen, p, cfg.steps, 0)  # a fault in it is not the folder's
     cli.make_folder(folder)
     written = []
     with reading.named(run.folder) if run is not None else contextlib.nullcontext():

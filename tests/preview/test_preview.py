@@ -14,7 +14,7 @@ from rdm_solo.report import verdicts
 
 
 def configure(*argv: str):
-    return cli.compose("preview", argv)
+    return cli.compose("preview", argv, ["filter"])
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +164,35 @@ def test_symmetric_methods_have_no_filter(method, label, tmp_path, caplog):
 # --------------------------------------------------------------------------------------
 # The command
 # --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["learnable", "target_pow"])
+def test_a_typed_function_is_the_users_own(name, tmp_path, caplog, monkeypatch):
+    """Also beside a run whose filter is none, or has an exponent; its faults are not the run's."""
+    caplog.set_level("INFO", logger="rdm_solo")
+    folder = write_run(tmp_path / "run", pull=0.5, epochs=3, name=name)
+    branch = ["filter.branch=target"] if name == "learnable" else []
+    (tmp_path / "own_filters.py").write_text("def half(sigma):\n    return 0 * sigma + 0.5\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    out = f"out={tmp_path / 'out'}"
+    show.preview(configure(f"run={folder}", "filter.function=own_filters.half", *branch, out))
+    assert "own_filters.half" in caplog.text
+    assert {"filter_target_own_filters.half.png", "prediction.png"} <= names(tmp_path / "out")
+    for arguments, says in (
+        ([*branch, "filter.function=own_filters.none"], "'own_filters.none' cannot be imported"),
+        ([*branch, "filter.function=torch.sort"], "'torch.sort' must return one number"),
+        (["filter.function=torch.asinh"], "add filter.branch=online or target")
+        if branch
+        else (
+            ["filter.function=pwo"],
+            "did you mean 'pow'",
+        ),
+    ):
+        with pytest.raises(ValueError, match="filter") as refused:
+            show.preview(configure(f"run={folder}", *arguments, f"out={tmp_path / 'new'}"))
+        assert says in str(refused.value)
+        assert not str(refused.value).startswith(str(folder))
+        assert not (tmp_path / "new").exists()
 
 
 def test_refusals_are_sentences(known, tmp_path, capsys):
