@@ -36,10 +36,13 @@ def own_config(argv: list[str], first: bool = True) -> tuple[DictConfig, Path]:
     cli.say_anything()
     console = logging.StreamHandler(sys.stdout)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[console])
+    given = dict(argument.partition("=")[::2] for argument in argv)
+    folder = Path(given.pop("resume").strip("'\""))
     with cli.sentences():
         if first:
-            run_folder.end_what_was_cut_short(_folder(argv))
-        cfg, folder = _changed_config(argv)
+            run_folder.end_what_was_cut_short(folder)
+        cfg = _changed_config(folder, given)
+        folder = folder.resolve()
         if first:
             diverged = diverged_in(folder)
             that = f", which diverged in epoch {diverged}" if diverged else ""
@@ -50,15 +53,8 @@ def own_config(argv: list[str], first: bool = True) -> tuple[DictConfig, Path]:
     return cfg, folder
 
 
-def _folder(argv: list[str]) -> Path:
-    return Path(dict(argument.partition("=")[::2] for argument in argv)["resume"].strip("'\""))
-
-
-def _changed_config(argv: list[str]) -> tuple[DictConfig, Path]:
+def _changed_config(folder: Path, given: dict[str, str]) -> DictConfig:
     """The config of the run to go on with, with the options typed beside ``resume=``."""
-    given = dict(argument.partition("=")[::2] for argument in argv)
-    del given["resume"]
-    folder = _folder(argv)
     path = folder / CONFIG
     if not path.is_file():
         inner = sorted(folder.glob(f"*/{CONFIG}"))
@@ -94,7 +90,7 @@ def _changed_config(argv: list[str]) -> tuple[DictConfig, Path]:
     cfg = saved_config.to_build(cfg, folder, parts, names, references=True)
     OmegaConf.set_struct(cfg, True)
     cfg.resume = None
-    return cfg, folder.resolve()
+    return cfg
 
 
 def _add_callbacks(cfg: DictConfig, shipped: DictConfig) -> None:
