@@ -8,7 +8,7 @@ import logging
 import re
 import secrets
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,34 +46,21 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
         self.broken = False
 
     @classmethod
-    def open(
-        cls,
-        run: RunInfo,
-        earlier: Mapping[str, Any],
-        *,
-        project: str,
-        entity: str | None,
-        offline: bool,
-        name: str | None,
-        group: str | None,
-        tags: Sequence[str],
-        finish_timeout: float,
-    ) -> "WeightsAndBiases":
+    def open(cls, run: RunInfo, earlier: Mapping[str, Any], **options: Any) -> "WeightsAndBiases":
         """Open a run whose id we choose and keep, or go on with that of ``earlier``.
 
         A sweep's runs share a tag, by which they can be filtered and grouped.
         """
+        if unknown := options.keys() - {*INIT_OPTIONS, "offline", "finish_timeout"}:
+            raise TypeError(f"it got an unexpected argument {min(unknown)!r}")
         resumed = [str(run.goes_on_from)] if earlier and run.goes_on_from != run.folder else []
         sweep = [f"sweep:{run.sweep}"[:64]] if run.sweep else []
         record = {
+            **options,
             "id": _own_id(earlier) or secrets.token_hex(4),
-            "project": project,
-            "entity": entity,
-            "offline": offline,
-            "name": name or run.name,
-            "group": group or run.group,
-            "tags": [*tags, *sweep],
-            "finish_timeout": finish_timeout,
+            "name": options["name"] or run.name,
+            "group": options["group"] or run.group,
+            "tags": [*options["tags"], *sweep],
             "earlier": resumed,
         }
         made = cls(run.folder, record)

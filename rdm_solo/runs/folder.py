@@ -201,7 +201,11 @@ def _before(
 def _summary(folder: Path) -> dict[str, Any]:
     """What summary.json says, without values that are not of their kinds."""
     said = reading.read_object(folder, SUMMARY)
-    found = {name: value for name, value in said.items() if _fits(name, value)}
+    found: dict[str, Any] = {
+        name: value
+        for name, value in said.items()
+        if isinstance(value, SUMMARY_KINDS.get(name, object))
+    }
     for table in ("last", "derived", "versions"):
         if table in found:
             found[table] = {k: v for k, v in found[table].items() if _plain(v)}
@@ -218,10 +222,6 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 
 SUMMARY_KINDS = {"last": dict, "derived": dict, "versions": dict, "warnings": list, "device": str}
-
-
-def _fits(name: str, value: Any) -> bool:
-    return isinstance(value, SUMMARY_KINDS[name]) if name in SUMMARY_KINDS else True
 
 
 def _plain(value: Any) -> bool:
