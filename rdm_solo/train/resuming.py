@@ -95,7 +95,9 @@ def _changed_config(folder: Path, given: dict[str, str]) -> DictConfig:
 
 def _add_callbacks(cfg: DictConfig, shipped: DictConfig) -> None:
     """Configs of runs before callbacks became a group list a user's own alone."""
-    own = cfg.get("callbacks") or {}
+    own = cfg.get("callbacks") or OmegaConf.create()
+    if not OmegaConf.is_dict(own):
+        return  # which is refused with the rest of the config
     targets = [str(OmegaConf.select(cfg, f"callbacks.{name}._target_")) for name in own]
     if not any(target.startswith("rdm_solo.callbacks.") for target in targets):
         cfg.callbacks = OmegaConf.merge(shipped, own)

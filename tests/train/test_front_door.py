@@ -270,6 +270,7 @@ def test_a_folder_that_names_code_of_its_own_is_not_resumed(tmp_path, capsys):
             ("callbacks", {"mine": {"_target_": "os.getcwd"}}),
             ("dataset.root", "${oc.env:HOME}"),
             ("filter.function", "os.system"),
+            ("callbacks", 1e308),
         ]
     ):
         folder = tmp_path / str(number)
