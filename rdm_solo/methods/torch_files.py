@@ -11,6 +11,7 @@ puts an object without effect in place of everything else. torch's own way aroun
 
 import logging
 import pickle
+import tarfile
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,6 +52,8 @@ def read(path: Path, other_objects: bool = False) -> Any:
 
 def _compare_checksums(path: Path) -> None:
     if not zipfile.is_zipfile(path):
+        if tarfile.is_tarfile(path):  # torch's format of before 2017, for which it makes a folder
+            raise ValueError("it is a tar archive")
         return  # torch's format of before 2020 has none; anything else torch refuses
     with zipfile.ZipFile(path) as file:
         if any(record.compress_type != zipfile.ZIP_STORED for record in file.infolist()):

@@ -216,6 +216,8 @@ class TestRefusals:
             assert str(path) in self.refused(path)
             path.write_bytes(b"")
             assert str(path) in self.refused(path)
+        (tmp_path / "a.ckpt").write_bytes(bytes(10240))  # an empty tar archive
+        assert "it is a tar archive" in self.refused(tmp_path / "a.ckpt")
         torch.save(weights(SMALL), tmp_path / "cut.pt")
         whole = (tmp_path / "cut.pt").read_bytes()
         (tmp_path / "cut.pt").write_bytes(whole[: len(whole) // 2])
