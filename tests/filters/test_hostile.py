@@ -8,7 +8,7 @@ import random
 
 import pytest
 import torch
-from support.drills import draws, record, tries
+from support.drills import draws, record_faults, tries
 from support.hostile import batch, describe
 
 from rdm_solo.filters import SpectralFilter, relative_cut
@@ -138,18 +138,14 @@ def fault(x: torch.Tensor, name: str, p: float | None, branch: str, caplog) -> s
 
 @pytest.mark.drill
 def test_hostile_batches_through_the_filters(caplog):
-    draw, count, bad = draws("filters"), tries(120, 6000), []
+    draw = draws("filters")
     caplog.set_level(logging.WARNING)
-    for _ in range(count):
-        seed = draw.getrandbits(32)
+
+    def attempt(seed):
         x = batch(random.Random(seed), largest=draw.choice([4, 16, 40, 40, 200]))
         name, p = draw.choice(FILTERS)
         branch = draw.choice(["online", "target"])
-        try:
-            problem = fault(x, name, p, branch, caplog)
-        except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-        if problem:
-            bad.append(f"{seed} {describe(x)} {branch} {name} {p}: {problem}")
-    print(*bad[:40], sep="\n")
-    record("hostile batches through filters", count, count - len(bad))
+        words = f"{describe(x)} {branch} {name} {p}"
+        return words, lambda: fault(x, name, p, branch, caplog)
+
+    record_faults("hostile batches through filters", draw, tries(120, 6000), attempt)

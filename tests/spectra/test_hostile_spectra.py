@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from support.drills import draws, record, tries
+from support.drills import draws, record_faults, tries
 from support.hostile import batch, describe
 
 from rdm_solo.spectra import (
@@ -103,14 +103,9 @@ def fault(draw: random.Random) -> str | None:
 
 @pytest.mark.drill
 def test_hostile_outputs_through_the_spectra():
-    draw, count, bad = draws("spectra"), tries(80, 4000), []
-    for _ in range(count):
-        seed = draw.getrandbits(32)
-        try:
-            problem = fault(random.Random(seed))
-        except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-        if problem:
-            bad.append(f"{seed} {describe(batch(random.Random(seed), 40))}: {problem}")
-    print(*bad[:40], sep="\n")
-    record("hostile outputs through spectra", count, count - len(bad))
+    def attempt(seed):
+        words = describe(batch(random.Random(seed), 40))
+        return words, lambda: fault(random.Random(seed))
+
+    draw = draws("spectra")
+    record_faults("hostile outputs through spectra", draw, tries(80, 4000), attempt)

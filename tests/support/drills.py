@@ -6,6 +6,7 @@ it; ``docs/reliability.md`` has the table. ``DRILL_SEED`` draws other tries.
 
 import os
 import random
+from collections.abc import Callable
 
 MANY = os.environ.get("DRILLS") == "many"
 SEED = int(os.environ.get("DRILL_SEED", "0"))
@@ -25,3 +26,25 @@ def record(name: str, tried: int, survived: int) -> None:
     """Print the drill's row, and fail where not every try survived."""
     print(f"\ndrill: {name}: {survived} of {tried} tries survived (DRILL_SEED={SEED})")
     assert survived == tried, f"{name}: {tried - survived} of {tried} tries did not survive"
+
+
+def record_faults(
+    name: str, draw: random.Random, number: int, attempt: Callable[[int], tuple[str, Callable]]
+) -> None:
+    """Make that many attempts, and fail with the seed and the words of each that has a fault.
+
+    An attempt gets a seed; it gives words on what it is about to try, and a function that returns
+    what went wrong, or None. An exception is a fault as well.
+    """
+    bad = []
+    for _ in range(number):
+        seed = draw.getrandbits(32)
+        words, fault = attempt(seed)
+        try:
+            problem = fault()
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+        if problem:
+            bad.append(f"{seed} {words}: {problem}")
+    print(*bad[:40], sep="\n")
+    record(name, number, number - len(bad))
