@@ -13,8 +13,8 @@ from rdm_solo.spectra.collapse import COMPLETE, WRONG_WAY
 
 GENERAL = "A lower optimizer.lr and a longer scheduler.warmup_epochs are what to try first."
 LOG = (
-    "log(sigma) is negative below sigma = 1: it flips such directions, and grows in size as sigma "
-    "falls; with many of them the filter does not increase. filter=online_log1p does. sigma grows "
+    "log(sigma) is negative below sigma = 1: it flips these directions and strengthens the "
+    "smallest of them, so that it is no low-pass filter. filter=online_log1p is one. sigma grows "
     "with the root of the global batch, so the filter changes with the batch size."
 )
 
@@ -80,15 +80,15 @@ CASES: tuple[tuple[Callable[[Collapse], Any], Callable[[Collapse], str]], ...] =
 )
 IDENTITY = (
     "filter=identity does this by design: neither branch leads the other in rank. "
-    "filter=target_pow p=-0.5, or filter=learnable, lifts the target's."
+    "filter=target_pow p=-0.5 and filter=learnable raise the target's rank above the online one's."
 )
 LAG_ALONE = (
     "With filter=identity the branches differ by the target network's lag alone, which does not "
-    "hold the rank. filter=target_pow p=-0.5, or filter=learnable, does more."
+    "prevent a collapse. filter=target_pow p=-0.5 and filter=learnable do more."
 )
 PREDICTOR = (
-    "The predictor raises the online rank instead of lowering it, which filters with p < 0 on the "
-    "target cannot do."
+    "The predictor raises the online rank instead of lowering it. filter=target_pow p=-0.5 lifts "
+    "the target's instead, in each batch."
 )
 LONG_ROWS = (
     "The filter does make the target's rank the higher one in each batch, but a few very long rows "
@@ -112,16 +112,14 @@ def divergence_advice(epoch: int, step: int | None, cfg: DictConfig, lr: float) 
         "No weight had changed yet, so the learning rate is not the cause: look at the images and "
         "their views."
         if (epoch, step) == (1, 1)
-        else f"The learning rate is the likeliest cause (optimizer.lr={rate:g}, which the batch "
-        f"scales to {lr:.3g}; scheduler.warmup_epochs={warmup:g}): try a tenth of it, or a longer "
-        "warm-up."
+        else f"The learning rate is the likeliest cause (optimizer.lr={rate:g}, scaled by the "
+        f"batch size to {lr:.3g}; scheduler.warmup_epochs={warmup:g}): try a tenth of it, or a "
+        "longer warm-up."
     )
     if cfg.trainer.precision == "16-mixed":
-        said += (
-            " float16 ends at 65504, too: trainer.precision=bf16-mixed has the range of float32."
-        )
+        said += " float16 also overflows above 65504: trainer.precision=bf16-mixed does not."
     if ChosenFilter.of(cfg).spectral:
-        said += " filter=learnable shows whether the filter has a part in it."
+        said += " filter=learnable shows whether the filter is the cause."
     return said
 
 
@@ -198,8 +196,8 @@ def _small_batch(cfg: DictConfig, batch: int) -> list[str]:
         return []
     return [
         f"A batch of {batch} rows, over all processes, is less than twice the {k} output "
-        "dimensions: some directions are empty and the filter curve need not be monotone. Raise "
-        "batch_size, or lower method.kwargs.proj_output_dim."
+        "dimensions: some directions are nearly empty and the filter curve need not be monotone. "
+        "Raise batch_size, or lower method.kwargs.proj_output_dim."
     ]
 
 
@@ -212,8 +210,8 @@ def _weak_online(chosen: ChosenFilter) -> str:
 
 def _linear(cfg: DictConfig) -> str:
     return (
-        "A linear predictor may collapse where optimizer.lr is above 0.5 or the warm-up is under "
-        f"a tenth of the epochs (here optimizer.lr={cfg.optimizer.lr:g} and "
-        f"{cfg.scheduler.warmup_epochs:g} of {cfg.max_epochs} epochs): halve the rate and double "
-        "the warm-up, or take filter=online_pow p=1, the same filter computed instead of learned."
+        "Linear predictors collapse easily, with a high rate or a short warm-up above all (here "
+        f"optimizer.lr={cfg.optimizer.lr:g} and {cfg.scheduler.warmup_epochs:g} of "
+        f"{cfg.max_epochs} epochs): halve the rate and double the warm-up, or take "
+        "filter=online_pow p=1, a fixed filter in its place."
     )

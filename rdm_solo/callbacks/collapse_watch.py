@@ -88,8 +88,8 @@ FACTS: dict[str, Callable[[MeasuredEpoch, Bounds], str]] = {
     ),
     collapse.DIMENSIONAL: lambda seen, bounds: (
         f"dimensional collapse in epoch {seen.epoch}: around their mean, the outputs span "
-        f"{seen.erank:.1f} of {seen.dimensions} directions (bound "
-        f"{bounds.directions(seen.dimensions):.1f}; watch.erank={bounds.erank:g})."
+        f"{seen.erank:.1f} of {seen.dimensions} directions, which is below "
+        f"{bounds.directions(seen.dimensions):.1f} (watch.erank=null switches this warning off)."
     ),
     collapse.WRONG_WAY: lambda seen, bounds: (
         f"negative gap in epoch {seen.epoch}: for {bounds.gap_epochs} measured epochs in a row the "

@@ -26,9 +26,9 @@ RULES = (
     "these and the runs that diverged. Every other run is named, drawn as a thin line over its "
     "epochs, and judged alone in the table of every run.",
     "The target leads in an epoch where its effective rank is above the online branch's by more "
-    f"than {100 * NO_GAP:g} %. Yes means in at least 95 % of the measured epochs, and not below it "
-    f"in all of the last {LAST}. Without a filter, with one that may point "
-    "either way, or after a collapse, a lead is not scored.",
+    f"than {100 * NO_GAP:g} %. Yes means in at least 95 % of the measured epochs, and that the "
+    f"online branch did not lead in all of the last {LAST}. Without a filter, with one that may "
+    "point either way, or after a collapse, a lead is not scored.",
     f"The filter is low-pass where Spearman's rank correlation of the last epoch's curve with the "
     f"target's eigenvalues is at least {SORTED:g} for sorted eigenvalues and at least "
     f"{DIRECTIONAL:g} along the target's eigenvectors. The sorted curve rises wherever the "
@@ -36,12 +36,12 @@ RULES = (
     "the stricter one.",
     "Complete collapse: in the last two measured epochs, the outputs' variance is below "
     f"{100 * (BOUNDS.variance or 0):g} % of its greatest possible value. Dimensional collapse: the "
-    f"same for their effective rank and k^{BOUNDS.erank:g}, or {BOUNDS.fewest:g} if that is more. "
-    "The outputs are the projections around their step's mean; of SwAV and DINO the variance is "
-    "that of the logits, the rank that of the vectors that the last layer makes these from. Values "
-    "that would "
-    f"pass the bound within {collapse.AHEAD} epochs, growing as they did last, are not scored; nor "
-    "is a run whose outputs are mostly their mean. The warnings in training use the same rules.",
+    f"same for their effective rank and k^{BOUNDS.erank:g}, or {BOUNDS.fewest:g} if that is more "
+    "(at most k/2). The outputs are the projections around their step's mean; of SwAV and DINO the "
+    "variance is that of the logits, the rank that of the vectors that the last layer takes. A "
+    f"value that rises so fast that it passes its bound within {collapse.AHEAD} epochs is not "
+    "scored; nor is a run whose outputs are mostly their mean. The warnings in training use the "
+    "same rules, in every epoch and with the run's own bounds.",
 )
 
 
@@ -263,7 +263,7 @@ def _gap_from_setting(run: Run) -> str:
     lag = " The target network's lag adds to the gap or reduces it." if lags else ""
     if direction < 0:
         return f"The filter is fixed and points the wrong way: it causes a negative gap.{lag}"
-    effect = "is low-pass, so that it makes a gap"
+    effect = "keeps the target's rank above the online one's"
     if lags:  # the target's spectrum is another network's
         effect = "raises the target's rank" if target else "lowers the online rank"
     return (

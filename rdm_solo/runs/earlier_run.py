@@ -83,7 +83,7 @@ class SetAside:
         forget(self.folder)
         if put_back(self.folder):
             self.came_back = True
-            log.info(f"the earlier run in {self.folder} is in its place again")
+            log.info(f"the earlier run in {self.folder} has been put back")
 
 
 def put_back(folder: Path) -> bool:

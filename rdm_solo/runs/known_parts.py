@@ -134,11 +134,16 @@ def _shown(value: Any) -> str:
 def _leaves(node: Any, key: Key, source: str) -> Iterator[tuple[Key, Any]]:
     """Every value that is no mapping and no list, with the parts of its name."""
     if len(key) > DEEPEST:
-        raise ValueError(f"{source}: {'.'.join(key[:3])} has more than {DEEPEST} levels.")
+        raise ValueError(
+            f"{source}: {'.'.join(key[:3])} has more than {DEEPEST} levels, which no run's has."
+        )
     if isinstance(node, Mapping):
         for name, value in node.items():
             if not isinstance(name, str) or not re.fullmatch(r"\w[\w-]*", name, re.ASCII):
-                raise ValueError(f"{source}: {'.'.join(key)} has the key {_shown(name)}.")
+                raise ValueError(
+                    f"{source}: {'.'.join(key)} has the key {_shown(name)}, which is no option's "
+                    "name: letters, digits, _ and - are allowed."
+                )
             yield from _leaves(value, (*key, name), source)
     elif isinstance(node, (list, tuple)):
         for number, value in enumerate(node):
@@ -161,10 +166,10 @@ def _fault(key: Key, value: Any, config: Mapping[str, Any], typed: Collection[st
     if leaf == "_target_" and known is not None:
         return None if value in known else "which is not in this package and is not run"
     if any(name.startswith("_") for name in key):
-        return "which says how to build something"
+        return "which is an instruction for Hydra (its name begins with _)"
     own = f"{'.'.join(place)}._target_" in typed  # whose parameters the user knows
     if len(key) == 1 and key[0] in SECTIONS:
-        return None if value is None else "where options with names belong"
+        return None if value is None else "where a group of options belongs"
     if key[0] == "trainer" and key[1] not in TRAINER:
         return "an argument of Lightning's Trainer that may read or write elsewhere"
     if key[:2] == ("backbone", "kwargs") and key[2:3] and key[2].startswith(FETCHING):

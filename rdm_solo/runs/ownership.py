@@ -140,8 +140,8 @@ def _lock(number: int, folder: Path) -> bool:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         raise FolderTaken(
-            f"a run is going on in {folder}{_described(last_owner(folder))}: wait for its end, or "
-            "give another hydra.run.dir."
+            f"another run is writing to {folder}{_described(last_owner(folder))}: wait until it "
+            "ends, or give another hydra.run.dir."
         ) from None
     except OSError as error:
         if error.errno not in NO_LOCKS:

@@ -65,7 +65,7 @@ def regular(folder: Path, name: str | Path, most: int | None = None) -> Path:
     if not stat.S_ISREG(state.st_mode):
         raise Unreadable(path, "it is not a regular file")
     if most is not None and state.st_size > most:
-        raise Unreadable(path, f"it has {state.st_size:,} bytes, and no run's has above {most:,}")
+        raise Unreadable(path, f"it has {state.st_size:,} bytes; a run writes at most {most:,}")
     return path
 
 
@@ -93,7 +93,7 @@ def read_object(folder: Path, name: str | Path) -> dict[str, Any]:
     except ValueError as error:  # no JSON, or a number of thousands of digits
         raise Unreadable(folder / name, str(error)) from error
     if not isinstance(found, dict):
-        raise Unreadable(folder / name, "it holds no object with names")
+        raise Unreadable(folder / name, "it is not a JSON object")
     return found
 
 
@@ -112,7 +112,7 @@ def _check_events(text: str) -> None:
     depth = 0
     for number, event in enumerate(yaml.parse(text, Loader=loader)):
         if isinstance(event, yaml.AliasEvent):
-            raise ValueError("it repeats a part of itself (*name), which no run's config does")
+            raise ValueError("it has a YAML alias (*name), which no run's config has")
         if isinstance(event, yaml.ScalarEvent) and len(event.value) > LONGEST:
             raise ValueError(f"it has a value of {len(event.value):,} letters")
         if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):

@@ -46,7 +46,7 @@ def check(cfg: DictConfig, folder: Path, first: bool) -> bool:
     raise ownership.FolderTaken(
         f"{folder} holds a run: give another hydra.run.dir, go on with "
         f"{shlex.quote(f'resume={folder}')} alone, or start over with overwrite=true, which "
-        "removes that run's files."
+        "removes that run once the new one has ended an epoch."
     )
 
 

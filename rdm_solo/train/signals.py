@@ -49,7 +49,10 @@ class _Handler:
                 raise Stopped(number)
         elif time.monotonic() - self.since > SECONDS:
             word = WORDS[signal.Signals(number)]
-            os.write(2, f"error: {word} again: ended before all was written\n".encode())
+            os.write(
+                2,
+                f"error: {word} again: no summary; the epochs that ended are saved\n".encode(),
+            )
             os._exit(128 + number)
 
 
@@ -123,6 +126,6 @@ def _requeue(number: int, frame: FrameType | None) -> None:
         why = done.stderr.strip() if done.returncode else ""
     except (OSError, subprocess.SubprocessError) as error:
         why = str(error)
-    text = f"SLURM will start job {slurm.job()} again, which goes on from the last epoch"
+    text = f"SLURM will start job {slurm.job()} again; it goes on after the last epoch that ended"
     sys.stdout.write(f"USR1: {f'the job cannot be requeued ({why})' if why else text}\n")
     sys.stdout.flush()

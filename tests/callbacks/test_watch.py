@@ -120,7 +120,7 @@ class TestWords:
         [
             (WRONG_WAY, ["filter=target_pow", "p=0.5"], "A target filter needs p < 0"),
             (COMPLETE, ["filter=online_pow", "p=-0.5"], "An online filter needs p > 0"),
-            (WRONG_WAY, ["filter=online_log"], "filter=online_log1p does"),
+            (WRONG_WAY, ["filter=online_log"], "filter=online_log1p is one"),
             (WRONG_WAY, ["filter=learnable"], "The predictor raises the online rank"),
             (WRONG_WAY, ["filter=online_log1p", "filter.function=torch.cos"], "must increase on"),
             (WRONG_WAY, ["filter=target_pow", "p=-2"], "p=-2 is below -1: sigma^-1 falls"),

@@ -316,7 +316,7 @@ def test_what_a_setting_forces_is_called_that():
         return verdicts.leads([run(**changed)]).caveat
 
     assert "in each batch" in caveat()
-    assert "it makes a gap in each batch" in caveat()
+    assert "keeps the target's rank above the online one's in each batch" in caveat()
     assert "unit length" in caveat()
     assert "wrong way" in caveat(p=0.5)
     assert caveat(p=None) == "Nothing in the setting forces a gap: it was learned."

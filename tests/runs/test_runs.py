@@ -223,7 +223,7 @@ def test_a_table_that_is_not_there_is_told_from_one_without_rows(tmp_path):
     [
         ('{"last": {"ep', "summary.json cannot be read (Unterminated string"),
         ("{}", "summary.json cannot be read (it holds no config"),
-        ("[1]", "summary.json cannot be read (it holds no object"),
+        ("[1]", "summary.json cannot be read (it is not a JSON object"),
         ('{"config": 3}', "summary.json cannot be read (its config holds no options"),
     ],
 )

@@ -263,7 +263,7 @@ class TestOwner:
         for own in (ownership.check_free, lambda folder: ownership.owned(folder).__enter__()):
             with pytest.raises(ownership.FolderTaken) as refused:
                 own(tmp_path / "run")
-            assert f"a run is going on in {tmp_path / 'run'} (process {owner.pid}, on " in str(
+            assert f"another run is writing to {tmp_path / 'run'} (process {owner.pid}, on " in str(
                 refused.value
             )
         assert tree(tmp_path) == before
