@@ -23,7 +23,10 @@ LAUGHS = "a: &a [x]\nb: [*a, *a]\n"
         (lambda path: path.mkdir(), "it is not a regular file"),
         (lambda path: path.symlink_to("/dev/zero"), "it is a link that leads out of the folder"),
         (lambda path: path.symlink_to(path), "it "),
-        (lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 2**33), "a run writes at most"),
+        (
+            lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 2**33),
+            "a run writes at most",
+        ),
         (lambda path: path.write_bytes(b"\xff"), "it is not UTF-8 text"),
         (lambda path: path.write_text(LAUGHS), "it has a YAML alias"),
         (lambda path: path.write_text("[" * 50 + "]" * 50), "more than 20 levels"),
