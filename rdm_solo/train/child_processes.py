@@ -1,13 +1,16 @@
 """The other processes of a DDP run that Lightning has started from this one."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 from rdm_solo.lightning import pl
+from rdm_solo.train import signals
 
 
 class Children(pl.Callback):
@@ -26,6 +29,15 @@ class Children(pl.Callback):
         self._take_over(trainer)
         if self._started:
             threading.Thread(target=self._watch, daemon=True, name="rdm_solo-children").start()
+
+    def stopped_by(self, seconds: float = 10) -> signal.Signals | None:
+        """The signal by which another process was told to stop, if that is why this one failed."""
+        until = time.monotonic() + seconds
+        for child in self._started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(max(0, until - time.monotonic()))
+        codes = [child.returncode for child in self._started]
+        return next((n for n in signals.WORDS if {128 + n, -n} & {*codes}), None)
 
     def let_go(self, trainer: Any, failed: bool) -> None:
         """Wait for them, and end those that hang, when the run is over."""

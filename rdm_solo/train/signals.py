@@ -94,6 +94,12 @@ def check() -> None:
         raise Stopped(_current.received)
 
 
+def take(number: int) -> None:
+    """Take a signal that another process of the run has got for one of this process."""
+    if _current is not None and _current.received is None:
+        _current.received, _current.since = number, time.monotonic()
+
+
 def received() -> int:
     """The signal that ended training; SIGINT for a KeyboardInterrupt of Python's own."""
     return (_current.received if _current else None) or signal.SIGINT

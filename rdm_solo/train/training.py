@@ -117,10 +117,16 @@ def fit(parts: Parts) -> dict[str, Any]:
         noted = failures.note(folder, str(diverged))
     except Exception as error:
         answer = isinstance(error, (DataError, CannotWrite))
-        why = str(error) if answer else failures.reason(error)
-        if cause := failures.note(folder, why):
-            raise failures.AnotherProcessFailed(cause) from error
-        raise
+        # A closed connection says nothing of why the other process has ended.
+        sent = parts.children.stopped_by() if isinstance(error, RuntimeError) else None
+        if sent is None:
+            why = str(error) if answer else failures.reason(error)
+            if cause := failures.note(folder, why):
+                raise failures.AnotherProcessFailed(cause) from error
+            raise
+        signals.take(sent)
+        log.info(f"{signals.WORDS[sent]} to another process of the run: it stops")
+        interrupted = True
     finally:
         parts.children.let_go(trainer, failed)
         if trainer.is_global_zero:

@@ -11,9 +11,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import command
+from conftest import ROOT, command
+from support.drills import record
 from support.image_files import epoch_of, loader, spoil, write_tree
-from support.small_runs import QUICK, SMALL
+from support.small_runs import QUICK, SMALL, rows
 from support.world import processes
 
 from rdm_solo.lightning import pl
@@ -21,6 +22,8 @@ from rdm_solo.runs import failures
 from rdm_solo.runs.files import FAILED
 from rdm_solo.train import training
 from rdm_solo.train.child_processes import Children
+
+PATH = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
 
 
 def watch(how: str, grace: float, seconds: float, out: Path) -> None:
@@ -83,6 +86,46 @@ def test_what_one_process_alone_has_met_is_said_once(tmp_path):
     (line,) = out.stderr.splitlines()
     assert line.startswith(f"error: {path} cannot be decoded")
     assert (tmp_path / "run" / FAILED).read_text() == f"{line.removeprefix('error: ')}\n"
+
+
+def children_of(process: int) -> list[int]:
+    found = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [int(p) for p in found if b"rdm_solo" in Path(f"/proc/{p}/cmdline").read_bytes()]
+
+
+@pytest.mark.long
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for children in /proc")
+def test_a_signal_to_one_process_ends_the_run_in_order(tmp_path):
+    """To either of two, while they train: the files so far, the sentence, the status, no orphan."""
+    cases = [(sent, rank) for sent in (signal.SIGTERM, signal.SIGINT) for rank in (1, 0)]
+    survived = 0
+    for sent, rank in cases:
+        folder = tmp_path / f"{sent.name}{rank}"
+        folder.mkdir()
+        options = [*SMALL, "max_epochs=300", "scheduler.warmup_epochs=1", "batch_size=8"]
+        options += ["trainer=ddp", "trainer.devices=2", "trainer.accelerator=cpu"]
+        with open(folder / "said", "w") as said, open(folder / "error", "w") as error:
+            first = subprocess.Popen(
+                [sys.executable, "-m", "rdm_solo.train", *options, "hydra.run.dir=run"],
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": PATH, "PYTHONWARNINGS": ""},
+                stdout=said,
+                stderr=error,
+            )
+        while "epoch 2/" not in (folder / "said").read_text():
+            assert first.poll() is None, (folder / "error").read_text()
+            time.sleep(0.1)
+        (child,) = children_of(first.pid)
+        os.kill(child if rank else first.pid, sent)
+        status = first.wait(60)
+        said, error = ((folder / name).read_text() for name in ("said", "error"))
+        fine = [status == 128 + sent, error == "", "to go on: python -m rdm_solo.train" in said]
+        fine += [not Path(f"/proc/{child}").exists(), not (folder / "run" / FAILED).exists()]
+        fine += [(folder / "run" / "summary.json").exists(), len(rows(folder / "run")) >= 2]
+        print(sent.name, rank, status, fine, said[-300:], error[-1000:])
+        survived += all(fine)
+    record("SIGINT or SIGTERM to one of a run's two processes", len(cases), survived)
 
 
 @pytest.mark.parametrize("launcher", ["RANK", "LOCAL_RANK", "SLURM_PROCID"])
