@@ -13,7 +13,12 @@ def job() -> str | None:
 
 def requeued() -> bool:
     """Whether SLURM has started this job before."""
-    return os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
+    return start() not in (None, "0")
+
+
+def start() -> str | None:
+    """How often SLURM had started this job before, in digits; None outside a job."""
+    return None if job() is None else os.environ.get("SLURM_RESTART_COUNT") or "0"
 
 
 def name_of_folder(now: str, overrides: Sequence[str]) -> str:

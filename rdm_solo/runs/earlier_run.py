@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
-from rdm_solo.runs import files, reading
+from rdm_solo.cli import slurm
+from rdm_solo.runs import files, ownership, reading
 
 log = logging.getLogger("rdm_solo")
 
@@ -162,8 +163,13 @@ def new_folder(wanted: Path) -> Iterator[Path]:
     """A folder that no other run has: the wanted one, or the first free of ``..._2``, ``..._3``.
 
     Making a folder succeeds for one process alone. It is removed again if it stays empty.
+
+    In a SLURM job, each start of the job leaves an empty file in the folders that it takes. When
+    SLURM starts the job again, its first command thus gets the first folder of the earlier start,
+    and the same command given a second time the second.
     """
     missing = [path for path in wanted.parents if not path.exists()]
+    taken = None if slurm.start() is None else f".slurm_start_{slurm.start()}"
     for number in count(1):
         path = wanted if number == 1 else wanted.with_name(f"{wanted.name}_{number}")
         try:
@@ -172,15 +178,35 @@ def new_folder(wanted: Path) -> Iterator[Path]:
                 break
             path.mkdir(parents=True)
         except OSError as error:
-            if isinstance(error, FileExistsError) and error.filename == str(path):
+            if not (isinstance(error, FileExistsError) and error.filename == str(path)):
+                raise ValueError(
+                    f"{error.filename} cannot be made ({error.strerror}); give another "
+                    "hydra.run.dir."
+                ) from error
+            if not (slurm.requeued() and path.is_dir() and _of_this_job(path)):
                 continue
-            raise ValueError(
-                f"{error.filename} cannot be made ({error.strerror}); give another hydra.run.dir."
-            ) from error
+            try:
+                (path / str(taken)).touch(exist_ok=False)
+            except FileExistsError:  # by an earlier command of this start
+                continue
+            except OSError:  # the run says that nothing can be written there
+                pass
         break
+    if taken:
+        with contextlib.suppress(OSError):
+            (path / taken).touch()
     try:
         yield path
     finally:
+        with contextlib.suppress(OSError):
+            if taken and os.listdir(path) == [taken]:
+                (path / taken).unlink()
         for made in (path, *missing):
             with contextlib.suppress(OSError):
                 made.rmdir()
+
+
+def _of_this_job(folder: Path) -> bool:
+    """Whether an earlier start of this SLURM job has made the folder, as far as it shows."""
+    owner = ownership.last_owner(folder).get("slurm_job")
+    return owner == slurm.job() if owner else any(folder.glob(".slurm_start_*"))

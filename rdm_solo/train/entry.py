@@ -75,7 +75,6 @@ def _job(cfg: DictConfig) -> str | None:
             "hydra.run.dir out, or name another folder by it."
         )
     given = many or run_folder.typed(HydraConfig.instance().cfg, "run.dir")
-    given |= run_folder.is_of_this_job(folder)
     before = dict(os.environ)
     try:
         with contextlib.ExitStack() as stack:

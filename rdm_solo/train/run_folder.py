@@ -59,10 +59,8 @@ def end_what_was_cut_short(folder: Path) -> None:
 
 
 def is_of_this_job(folder: Path) -> bool:
-    """Whether SLURM has requeued this job, and the folder's run was its own, or did not begin."""
-    if not (slurm.requeued() and folder.is_dir()):
-        return False
-    return ownership.last_owner(folder).get("slurm_job") == slurm.job() or not any(folder.iterdir())
+    """Whether SLURM has requeued this job, and the folder's run was its own."""
+    return slurm.requeued() and ownership.last_owner(folder).get("slurm_job") == slurm.job()
 
 
 def _differences(cfg: DictConfig, folder: Path) -> list[str]:
@@ -111,10 +109,8 @@ class Folders(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         if typed(config, "sweep.dir"):
             return
-        wanted = Path(config.hydra.sweep.dir)
-        if not (slurm.requeued() and wanted.is_dir()):
-            with earlier_run.new_folder(wanted) as wanted:
-                (wanted / "multirun.yaml").touch()  # Hydra writes it next
+        with earlier_run.new_folder(Path(config.hydra.sweep.dir)) as wanted:
+            (wanted / "multirun.yaml").touch()  # Hydra writes it next
         _set(config, "hydra.sweep.dir", str(wanted))
         with read_write(config.hydra.overrides):  # from which Hydra composes each job
             config.hydra.overrides.hydra.extend(quote_paths([f"hydra.sweep.dir={wanted}"]))

@@ -372,6 +372,32 @@ class TestRequeued:
             train.run(cfg, folder, [CutInEpoch(epoch)])
         return folder
 
+    def test_a_second_command_of_the_job_is_no_requeue_of_the_first(
+        self, typed, tmp_path, monkeypatch
+    ):
+        """The same command twice in one batch script, whose job SLURM then starts again."""
+
+        def names() -> list[str]:
+            return sorted(path.parent.name[-12:] for path in tmp_path.glob("runs/*/owner.json"))
+
+        set_job(monkeypatch, 7)
+        for number in (1, 2):
+            out = typed("rdm_solo.train", *TINY, cwd=tmp_path)
+            assert (out.returncode, out.stderr) == (0, "")
+            assert "has finished" not in out.stdout
+            assert len(names()) == number
+        (second,) = tmp_path.glob("runs/*_2")
+        (second / "summary.json").unlink()  # as if the second was killed before its end
+        (second / "checkpoints" / "last.ckpt").unlink()
+        set_job(monkeypatch, 7, restarts=1)
+        says = ["has finished", "begins anew", "learnable_3"]
+        for words in says:
+            out = typed("rdm_solo.train", *TINY, cwd=tmp_path)
+            assert (out.returncode, out.stderr) == (0, "")
+            assert words in out.stdout
+        assert (second / "summary.json").exists()
+        assert len(names()) == 3
+
     def test_the_default_folder_and_a_sweeps_are_found_again(self, typed, tmp_path, monkeypatch):
         """The names hold the job, not the time; another command of the job has another name."""
         set_job(monkeypatch, 7)
@@ -388,6 +414,7 @@ class TestRequeued:
             assert "its run in" in out.stdout
             assert "has finished." in out.stdout
         after = tree(tmp_path)
-        assert {n: b for n, (_, b) in after.items() if not n.endswith("multirun.yaml")} == {
-            n: b for n, (_, b) in before.items() if not n.endswith("multirun.yaml")
-        }
+        for found in (before, after):
+            for name in [n for n in found if n.endswith("multirun.yaml") or ".slurm_start_" in n]:
+                del found[name]
+        assert {n: b for n, (_, b) in after.items()} == {n: b for n, (_, b) in before.items()}
