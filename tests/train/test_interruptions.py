@@ -16,7 +16,9 @@ from conftest import ROOT, command
 from support.drills import draws, record, tries
 from support.small_runs import SMALL, rows, run
 
-from rdm_solo.runs import checkpoints
+from rdm_solo.callbacks.knn import WeightedKNN
+from rdm_solo.filters import SpectralFilter
+from rdm_solo.runs import checkpoints, metrics_file, spectra_files
 
 EPOCHS = 12
 OPTIONS = [*SMALL, f"max_epochs={EPOCHS}", "scheduler.warmup_epochs=1", "trainer=cpu"]
@@ -99,3 +101,67 @@ def test_a_signal_ends_a_run_in_order(uninterrupted, tmp_path):
         print(attempt, sent.name, process.returncode, fine, said[-200:], error[-300:])
         survived += all(fine)
     record(SIGNALS, number, survived)
+
+
+# Where a signal is sent to the process itself: the function, its call, and whether behind it.
+MOMENTS = [
+    *((metrics_file, "write", call, behind) for call in (1, 2) for behind in (False, True)),
+    *((checkpoints, "write", call, behind) for call in (1, 2) for behind in (False, True)),
+    *((os, "replace", call, behind) for call in (3, 8) for behind in (False, True)),
+    (os, "fsync", 9, False),
+    (os, "link", 1, True),
+    (spectra_files, "write", 2, False),
+    (WeightedKNN, "on_validation_epoch_end", 1, False),
+    (WeightedKNN, "on_validation_epoch_end", 2, True),
+    (SpectralFilter, "forward", 3, False),
+    (SpectralFilter, "forward", 20, True),
+]
+
+
+def interrupted(original, wanted: int, behind: bool, sent: signal.Signals):
+    """The function, in whose call of that number the process gets the signal; behind it, twice."""
+    calls = 0
+
+    def call(*arguments, **more):
+        nonlocal calls
+        calls += 1
+        now = calls == wanted
+        if now and not behind:
+            os.kill(os.getpid(), sent)
+        made = original(*arguments, **more)
+        if now and behind:
+            os.kill(os.getpid(), sent)
+            os.kill(os.getpid(), sent)
+        return made
+
+    return call
+
+
+@pytest.mark.long
+def test_a_signal_at_a_forced_moment_changes_no_result(typed, tmp_path, monkeypatch):
+    """Between row and checkpoint, in the middle of a write, of the neighbours, of a step; twice."""
+    options = [*SMALL, "filter=target_pow", "p=-0.5", "max_epochs=3"]
+    options += ["scheduler.warmup_epochs=1", "trainer=cpu"]
+    assert typed("rdm_solo.train", *options, "hydra.run.dir=whole", cwd=tmp_path).returncode == 0
+    expected, survived, tried = (tmp_path / "whole" / "metrics.csv").read_bytes(), 0, 0
+    said = []
+    for number, (owner, name, call, behind) in enumerate(MOMENTS):
+        for sent in (signal.SIGTERM, signal.SIGINT):
+            tried += 1
+            folder = tmp_path / f"{number}_{sent.name}"
+            interrupting = interrupted(getattr(owner, name), call, behind, sent)
+            with monkeypatch.context() as patch:
+                patch.setattr(owner, name, interrupting)
+                out = typed("rdm_solo.train", *options, f"hydra.run.dir={folder}", cwd=tmp_path)
+            status = out.returncode
+            if list(folder.rglob("*.ckpt")):
+                out = typed("rdm_solo.train", f"resume={folder}", cwd=tmp_path)
+            else:
+                again = [f"hydra.run.dir={folder}", "overwrite=true"]
+                out = typed("rdm_solo.train", *options, *again, cwd=tmp_path)
+            table = (folder / "metrics.csv").read_bytes()
+            fine = [status == 128 + sent, out.returncode == 0, table == expected]
+            said.append(f"{owner.__name__} {name} {call} {behind} {sent.name} {fine} {out.stderr}")
+            survived += all(fine)
+    print(*said, sep="\n")
+    record("a signal at a forced moment of a run, which then goes on", tried, survived)
