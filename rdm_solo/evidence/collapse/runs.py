@@ -30,6 +30,7 @@ from rdm_solo.train.training import Parts
 PLAN: Any = OmegaConf.to_container(
     OmegaConf.create((files(__package__) / "study.yaml").read_text(encoding="utf-8"))
 )
+PARTS = ("choose", "judge", "test")
 # Columns with a number for each epoch: what the warnings read, and what the labels do.
 READ = {
     "variance": "feature/spread",
@@ -39,30 +40,30 @@ READ = {
 }
 MEASURED = (*READ, "gap")
 LABELS = ("knn", "held_out_rank", "held_out_variance")
-ABOUT = ("name", "half", "data", "setting", "method", "options", "distinct", "batch_norm")
+ABOUT = ("name", "part", "data", "setting", "method", "options", "distinct", "batch_norm")
 HEAD = (*ABOUT, "dimensions", "diverged", *LABELS, *MEASURED, "versions")
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A run of the plan: which half it belongs to, and what it draws by."""
+    """A run of the plan: which part it belongs to, and what it draws by."""
 
-    half: str  # "choose" or "judge"
+    part: str
     data: str
     setting: str
     number: int
 
     @property
     def name(self) -> str:
-        return f"{self.half}/{self.data}/{self.setting}/{self.number}"
+        return f"{self.part}/{self.data}/{self.setting}/{self.number}"
 
 
 def planned() -> Iterator[Planned]:
-    """All runs of the plan, the half that bounds are chosen on first; so mixed that a study that
-    stops early has some of everything."""
-    for half in ("choose", "judge"):
+    """All runs of the plan, part after part, each so mixed that a study that stops early has some
+    of everything."""
+    for part in PARTS:
         found = [
-            Planned(half, data, setting, number)
+            Planned(part, data, setting, number)
             for setting, options in PLAN["settings"].items()
             for data in PLAN["sets"]
             for number in range(options.get("times", 1))
@@ -172,7 +173,7 @@ def measure(run: Planned) -> dict[str, str]:
         dimensions, measured = _measured(Path(folder))
     row = {
         "name": run.name,
-        **{name: getattr(run, name) for name in ("half", "data", "setting")},
+        **{name: getattr(run, name) for name in ("part", "data", "setting")},
         "options": " ".join(drawn.options[len(PLAN["shared"]) :]),
         "distinct": str(drawn.distinct),
         "batch_norm": str(drawn.batch_norm).lower(),
