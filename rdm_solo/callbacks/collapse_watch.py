@@ -91,6 +91,11 @@ FACTS: dict[str, Callable[[MeasuredEpoch, Bounds], str]] = {
         f"{seen.erank:.1f} of {seen.dimensions} directions, which is below "
         f"{bounds.directions(seen.dimensions):.1f} (watch.erank=null switches this warning off)."
     ),
+    collapse.UNIFORM: lambda seen, bounds: (
+        f"equal assignments in epoch {seen.epoch}: the softmax gives all images nearly the same "
+        f"one (its effective rank is {seen.assigned:.2f}, and 1 where all are equal; "
+        "watch.variance=null switches this warning off)."
+    ),
     collapse.WRONG_WAY: lambda seen, bounds: (
         f"negative gap in epoch {seen.epoch}: for {bounds.gap_epochs} measured epochs in a row the "
         "target's effective rank has been below the online one's, by "
@@ -112,4 +117,6 @@ def _read(trainer: Any) -> MeasuredEpoch | None:
     # Outputs that are all zero have no rank, and no gap.
     gap = math.log(target / online) if min(online, target) > 0 else math.nan
     epoch = trainer.current_epoch + 1
-    return MeasuredEpoch(epoch, spread, erank, diagnostics.latest.dimensions, gap)
+    softmax = diagnostics.latest.lam_logits is not None
+    assigned = float(metrics["erank/projection"]) if softmax else math.nan
+    return MeasuredEpoch(epoch, spread, erank, diagnostics.latest.dimensions, gap, assigned)

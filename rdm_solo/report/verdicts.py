@@ -38,7 +38,9 @@ RULES = (
     f"{100 * (BOUNDS.variance or 0):g} % of its greatest possible value. Dimensional collapse: the "
     f"same for their effective rank and k^{BOUNDS.erank:g}, or {BOUNDS.fewest:g} if that is more "
     "(at most k/2). The outputs are the projections around their step's mean; of SwAV and DINO the "
-    "variance is that of the logits, the rank that of the vectors that the last layer takes. A "
+    "variance is that of the logits, the rank that of the vectors that the last layer takes; their "
+    f"assignments are equal where the softmax has an effective rank below "
+    f"{collapse.ONE_ASSIGNMENT:g}. A "
     f"value that rises so fast that it passes its bound within {collapse.AHEAD} epochs is not "
     "scored; nor is a run whose outputs are mostly their mean. The warnings in training use the "
     "same rules, in every epoch and with the run's own bounds.",
@@ -224,8 +226,13 @@ def _measured_epochs(run: Run) -> list[MeasuredEpoch]:
     if not np.isfinite(spreads).any() and not run.described.softmax:
         spreads = run.metrics.get("feature/variance", unknown)
     ranks, k = run.metrics.get("erank/centred", unknown), _dimensions(run)
-    measured = zip(epochs, spreads, ranks)
-    return [MeasuredEpoch(int(e), v, rank, k, 0.0) for e, v, rank in measured if math.isfinite(v)]
+    softmax = run.described.softmax
+    assigned = run.metrics.get("erank/projection", unknown) if softmax else unknown
+    return [
+        MeasuredEpoch(int(epoch), spread, rank, k, 0.0, one)
+        for epoch, spread, rank, one in zip(epochs, spreads, ranks, assigned)
+        if math.isfinite(spread)
+    ]
 
 
 def _dimensions(run: Run) -> int:

@@ -1,9 +1,11 @@
 """When spectra have collapsed: the rules by which a run is watched, and judged afterwards."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-COMPLETE, DIMENSIONAL, WRONG_WAY = "complete collapse", "dimensional collapse", "negative gap"
+COMPLETE, DIMENSIONAL = "complete collapse", "dimensional collapse"
+UNIFORM, WRONG_WAY = "equal assignments", "negative gap"
 
 # Every rank crashes in the first epochs and most recover, so that a single epoch says nothing.
 IN_A_ROW = 2
@@ -13,7 +15,9 @@ AHEAD = 10
 # Equal branches differ by rounding; where there is a gap, it was 1e-3 and more in the logarithm.
 NO_GAP = 1e-3
 # Batch norm alone keeps two directions apart, so that fewer than these are too few in any space.
-FEWEST = 2.2
+FEWEST = 2.4
+# A softmax that gives all images one assignment has an effective rank of 1 (uncentred).
+ONE_ASSIGNMENT = 1.2
 # Below that share of variance most of the outputs is their mean, which is worth saying.
 MOSTLY_MEAN = 0.2
 
@@ -26,7 +30,8 @@ class MeasuredEpoch:
     is theirs over their second moment: 0 where all images get one output, 1 where the outputs' mean
     is 0. ``erank`` is their effective rank: in the uncentred spectrum a large mean hides how many
     directions they differ in. Of SwAV and DINO the variance is that of the logits, the rank that of
-    the vectors that the last layer makes these from.
+    the vectors that the last layer makes these from; ``assigned`` is the uncentred effective rank
+    of their softmax, NaN where there is none.
     """
 
     epoch: int
@@ -34,6 +39,7 @@ class MeasuredEpoch:
     erank: float
     dimensions: int
     gap: float  # log of the target's effective rank over the online one's
+    assigned: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -42,17 +48,18 @@ class Bounds:
     variance: both crash there, and most recover."""
 
     variance: float | None = 0.1
-    erank: float | None = 0.18
+    erank: float | None = 0.21
     gap_epochs: int | None = 3
     warmup: float = 0
     fewest: float = FEWEST
+    assignment: float = ONE_ASSIGNMENT
 
     def directions(self, dimensions: int) -> float:
         """The effective rank that is the bound: ``dimensions ** erank``, but not below ``fewest``,
         nor above half of the dimensions.
 
         >>> [round(Bounds().directions(k), 1) for k in (4, 32, 256, 2048)]
-        [2.0, 2.2, 2.7, 3.9]
+        [2.0, 2.4, 3.2, 5.0]
         """
         bound = max(self.fewest, float(dimensions ** (self.erank or 0)))
         return min(bound, dimensions / 2)
@@ -91,6 +98,13 @@ RULES = (
         bound=lambda epoch, bounds: bounds.directions(epoch.dimensions) if bounds.erank else None,
     ),
     Rule(
+        UNIFORM,
+        "yes, all images get nearly the same assignment",
+        "the assignments' rank is",
+        value=lambda epoch: epoch.assigned,
+        bound=lambda epoch, bounds: None if bounds.variance is None else bounds.assignment,
+    ),
+    Rule(
         WRONG_WAY,
         "the online branch leads",
         "the gap is",
@@ -124,7 +138,8 @@ def states(epochs: Sequence[MeasuredEpoch], bounds: Bounds) -> dict[str, str]:
             rises = rule.waits and _rises(values, limits[-1] or 0)
             shown[rule.kind] = RISING if rises else FOUND
     if shown.get(COMPLETE) == FOUND:
-        shown.pop(DIMENSIONAL, None)  # of what is hardly there
+        for kind in (DIMENSIONAL, UNIFORM):  # of what is hardly there
+            shown.pop(kind, None)
     return shown
 
 

@@ -22,6 +22,7 @@ from rdm_solo.spectra.collapse import (
     DIMENSIONAL,
     FOUND,
     RISING,
+    UNIFORM,
     WRONG_WAY,
     Bounds,
     MeasuredEpoch,
@@ -89,7 +90,7 @@ class TestRules:
         assert warned(epochs([0.15] * 4, [4.6] * 4), Bounds()) == set()
 
     @pytest.mark.parametrize(
-        ("k", "few", "enough"), [(4, 1.9, 2.1), (16, 2.1, 2.3), (32, 2.1, 2.3), (2048, 3.8, 4.0)]
+        ("k", "few", "enough"), [(4, 1.9, 2.1), (16, 2.3, 2.5), (32, 2.3, 2.5), (2048, 4.9, 5.1)]
     )
     def test_two_directions_are_too_few_in_any_space_and_more_in_a_large_one(self, k, few, enough):
         for rank, kinds in ((few, [DIMENSIONAL]), (enough, [])):
@@ -103,6 +104,15 @@ class TestRules:
         """DINO without batch norm, measured: its kNN accuracy stayed below the untrained one."""
         rising = epochs([0.0022, 0.0077, 0.0168, 0.0251], [1.07, 1.04, 1.02, 1.01])
         assert warned(rising, Bounds()) == {DIMENSIONAL}
+
+    @pytest.mark.parametrize(
+        ("assigned", "kinds"), [(1.1, {UNIFORM}), (1.3, set()), (math.nan, set())]
+    )
+    def test_a_softmax_that_assigns_all_images_alike_is_named(self, assigned, kinds):
+        history = epochs([0.5] * 4, [9.0] * 4, assigned=assigned)
+        assert warned(history, Bounds()) == kinds
+        assert warned(history, Bounds(variance=None)) == set()
+        assert warned(epochs([0.01] * 4, [9.0] * 4, assigned=1.0), Bounds()) == {COMPLETE}
 
     def test_the_gap_must_be_negative_in_a_row(self):
         flat = [0.9] * 6, [9.0] * 6
@@ -141,6 +151,7 @@ class TestWords:
             (DIMENSIONAL, ["filter=target_pow", "batch_size=32"], "less than twice the 32 output"),
             (COMPLETE, ["method=byol"], "raise method.momentum.base_tau (now 0.99)"),
             (COMPLETE, ["method=swav"], "method.kwargs.sk_iters"),
+            (UNIFORM, ["method=swav"], "method.kwargs.sk_iters"),
             (COMPLETE, ["method=dino"], "method.centring"),
         ],
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from rdm_solo.evidence.collapse.runs import PLAN, series
+from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.spectra.collapse import WRONG_WAY, Bounds, MeasuredEpoch, kinds_of_collapse
 
 Row = Mapping[str, str]
@@ -36,10 +37,13 @@ def events(row: Row) -> dict[str, int]:
 
 def history(row: Row) -> list[MeasuredEpoch]:
     """What the watch read of a run."""
-    columns = (series(row, name) for name in ("variance", "centred", "gap"))
+    columns = (series(row, name) for name in ("variance", "centred", "gap", "erank"))
+    softmax = METHODS[row["method"]].softmax
     return [
-        MeasuredEpoch(epoch, variance, rank, int(row["dimensions"]), gap)
-        for epoch, (variance, rank, gap) in enumerate(zip(*columns), start=1)
+        MeasuredEpoch(
+            epoch, variance, rank, int(row["dimensions"]), gap, one if softmax else math.nan
+        )
+        for epoch, (variance, rank, gap, one) in enumerate(zip(*columns), start=1)
         if math.isfinite(variance + rank)
     ]
 
@@ -55,7 +59,7 @@ def warnings(row: Row, bounds: Bounds) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Judged:
-    """A run: its label with the earliest event, None of a healthy one, and the warnings."""
+    """A run: its labels with their events, and the warnings with their epochs."""
 
     row: Row
     events: Mapping[str, int]
@@ -64,6 +68,11 @@ class Judged:
     @property
     def collapsed(self) -> bool:
         return bool(self.events)
+
+    @property
+    def control(self) -> bool:
+        """Whether it is a run with a healthy setting that did not collapse."""
+        return self.row["setting"].startswith("healthy ") and not self.collapsed
 
     @property
     def named(self) -> bool:
@@ -90,6 +99,14 @@ def named(runs: Sequence[Judged]) -> tuple[int, int]:
 
 
 def alarms(runs: Sequence[Judged]) -> tuple[int, int]:
-    """How many healthy runs were warned of, of how many."""
-    healthy = [run for run in runs if not run.collapsed]
-    return sum(bool(run.warnings) for run in healthy), len(healthy)
+    """How many healthy controls were warned of, of how many."""
+    return _warned([run for run in runs if run.control])
+
+
+def unlabelled(runs: Sequence[Judged]) -> tuple[int, int]:
+    """The same of runs with an induced failure that have no label."""
+    return _warned([run for run in runs if not run.collapsed and not run.control])
+
+
+def _warned(runs: Sequence[Judged]) -> tuple[int, int]:
+    return sum(bool(run.warnings) for run in runs), len(runs)
