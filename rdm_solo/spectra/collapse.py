@@ -15,7 +15,7 @@ AHEAD = 10
 # Equal branches differ by rounding; where there is a gap, it was 1e-3 and more in the logarithm.
 NO_GAP = 1e-3
 # Batch norm alone keeps two directions apart, so that fewer than these are too few in any space.
-FEWEST = 2.4
+FEWEST = 2.2
 # A softmax that gives all images one assignment has an effective rank of 1 (uncentred).
 ONE_ASSIGNMENT = 1.2
 # Below that share of variance most of the outputs is their mean, which is worth saying.
@@ -59,7 +59,7 @@ class Bounds:
         nor above half of the dimensions.
 
         >>> [round(Bounds().directions(k), 1) for k in (4, 32, 256, 2048)]
-        [2.0, 2.4, 3.2, 5.0]
+        [2.0, 2.2, 3.2, 5.0]
         """
         bound = max(self.fewest, float(dimensions ** (self.erank or 0)))
         return min(bound, dimensions / 2)

@@ -124,8 +124,8 @@ def test_the_recorded_page_is_that_of_the_recorded_table():
     assert (ROOT / "docs/collapse.md").read_text() == page.page(rows)
 
 
-def test_the_packages_bounds_are_of_those_that_the_first_two_parts_chose():
-    rows = [row for row in study.read(ROOT / "docs/collapse.csv") if row["part"] != "test"]
+def test_the_packages_bounds_are_of_those_that_the_other_parts_chose():
+    rows = [row for row in study.read(ROOT / "docs/collapse.csv") if row["part"] != "last"]
     (_, *best), *_ = page.choice(rows)
     judged = judging.judge_all(rows)
     assert [judging.named(judged), judging.alarms(judged)] == best

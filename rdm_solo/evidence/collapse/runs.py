@@ -30,7 +30,7 @@ from rdm_solo.train.training import Parts
 PLAN: Any = OmegaConf.to_container(
     OmegaConf.create((files(__package__) / "study.yaml").read_text(encoding="utf-8"))
 )
-PARTS = ("choose", "judge", "test")
+PARTS = ("choose", "judge", "test", "last")
 # Columns with a number for each epoch: what the warnings read, and what the labels do.
 READ = {
     "variance": "feature/spread",
