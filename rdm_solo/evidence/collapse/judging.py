@@ -48,9 +48,9 @@ def history(row: Row) -> list[MeasuredEpoch]:
     ]
 
 
-def warnings(row: Row, bounds: Bounds) -> dict[str, int]:
+def warnings(epochs: Sequence[MeasuredEpoch], bounds: Bounds) -> dict[str, int]:
     """The kinds of collapse that the watch named, and in which epoch first."""
-    epochs, found = history(row), dict[str, int]()
+    found: dict[str, int] = {}
     for n, epoch in enumerate(epochs, start=1):
         for kind in kinds_of_collapse(epochs[:n], bounds):
             found.setdefault(kind, epoch.epoch)
@@ -83,7 +83,7 @@ class Judged:
 
 def judge(row: Row, bounds: Bounds) -> Judged:
     """That run by these bounds."""
-    return Judged(row, events(row), warnings(row, bounds))
+    return Judged(row, events(row), warnings(history(row), bounds))
 
 
 def judge_all(rows: Sequence[Row], bounds: Bounds | None = None) -> list[Judged]:

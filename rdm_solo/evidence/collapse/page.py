@@ -130,10 +130,20 @@ def choice(rows: Sequence[Row]) -> list[tuple[Bounds, tuple[int, int], tuple[int
 
     Among equals, the one in the middle of them, so that the next run is as safe as it can be.
     """
+    read = [(row, judging.events(row), judging.history(row)) for row in rows]
+    known: dict[tuple[int, float, float], Judged] = {}  # several bounds are one in a small space
+
+    def judged(number: int, bounds: Bounds) -> Judged:
+        row, events, epochs = read[number]
+        key = number, bounds.variance or 0, bounds.directions(int(row["dimensions"]))
+        if key not in known:
+            known[key] = Judged(row, events, judging.warnings(epochs, bounds))
+        return known[key]
+
     found = []
     for variance, erank, fewest in product(VARIANCES, ERANKS, FEWEST):
         bounds = Bounds(variance, erank, warmup=WARMUP, fewest=fewest)
-        runs = judging.judge_all(rows, bounds)
+        runs = [judged(number, bounds) for number in range(len(read))]
         found.append((bounds, judging.named(runs), judging.alarms(runs)))
 
     def order(entry: tuple[Bounds, tuple[int, int], tuple[int, int]]) -> tuple[bool, int, int]:
