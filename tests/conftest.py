@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import runpy
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -31,6 +32,12 @@ def _without_wandb_variables():
         for name in [name for name in os.environ if name.startswith("WANDB_")]:
             patch.delenv(name)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _interruptible() -> None:
+    """A shell's background job ignores Ctrl-C, and so would every process that tests start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")

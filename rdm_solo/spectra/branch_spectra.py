@@ -264,8 +264,8 @@ class StepCorrelation(Metric):
     >>> metric = StepCorrelation(dim=2)
     >>> metric.update(torch.eye(2))
     >>> C, C_means = metric.compute()
-    >>> C.tolist(), C_means.tolist()
-    ([[0.5, 0.0], [0.0, 0.5]], [[0.25, 0.25], [0.25, 0.25]])
+    >>> C.diagonal(), C_means.diagonal()
+    (tensor([0.5000, 0.5000], dtype=torch.float64), tensor([0.2500, 0.2500], dtype=torch.float64))
     """
 
     full_state_update = False
