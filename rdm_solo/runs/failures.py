@@ -4,7 +4,7 @@ import contextlib
 from pathlib import Path
 
 from rdm_solo.runs import reading
-from rdm_solo.runs.files import FAILED, write_whole
+from rdm_solo.runs.files import FAILED, write_first
 
 MOST_REASON = 2**16  # bytes
 
@@ -29,12 +29,14 @@ def note(folder: Path, why: str) -> str | None:
     The first to fail is the cause: it writes before its connections close, which is how the others
     learn of it. Where the disk is full, which may be the very reason, nothing is left.
     """
-    if earlier := of(folder):
-        return earlier
+    path = folder / FAILED
     # The name of a file may hold bytes that are no text.
     content = f"{why}\n".encode("utf-8", errors="backslashreplace")
     with contextlib.suppress(OSError):
-        write_whole(folder / FAILED, content)
+        if path.exists() and not path.stat().st_size:  # left by an earlier version on a full disk
+            path.unlink()
+        if not write_first(path, content):
+            return of(folder) or why
     return None
 
 

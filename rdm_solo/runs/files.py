@@ -99,6 +99,23 @@ def write_table(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, 
     write_whole(path, text.getvalue())
 
 
+def write_first(path: Path, content: bytes) -> bool:
+    """Write a whole file unless one of that name is there; False where it is."""
+    part = _part(path)
+    write_whole(part, content)
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without hard links
+        if path.exists():
+            return False
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    return True
+
+
 def add_name(path: Path, name: Path) -> None:
     """Give a file a second name; on a file system without hard links, copy it."""
     with writing(name):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -145,3 +147,25 @@ def test_the_first_reason_is_kept(tmp_path):
     assert failures.note(tmp_path, "diverged") is None
     assert failures.of(tmp_path) == "diverged"
     assert failures.note(tmp_path / "nowhere", "disk full") is None
+
+
+def first_of(rank: int, ready, folders: list[Path]) -> list[str | None]:
+    found = []
+    for folder in folders:
+        ready.wait()
+        found.append(failures.note(folder, str(rank)))
+    return found
+
+
+def test_of_processes_that_fail_at_one_moment_one_alone_is_the_first(tmp_path):
+    folders = [tmp_path / str(n) for n in range(100)]
+    for folder in folders:
+        folder.mkdir()
+    fork = multiprocessing.get_context("fork")
+    with fork.Manager() as manager, ProcessPoolExecutor(4, fork) as pool:
+        ready = manager.Barrier(4)
+        found = [pool.submit(first_of, rank, ready, folders) for rank in range(4)]
+        said = zip(*(each.result(60) for each in found))
+    for folder, answers in zip(folders, said):
+        assert answers.count(None) == 1, answers
+        assert {*answers} == {None, failures.of(folder)}
