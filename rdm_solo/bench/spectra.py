@@ -26,7 +26,8 @@ class Recorded:
         self.observer = observer(step.model)
         options = step.cfg.diagnostics
         k = step.model.projector[-1].num_features
-        self.metric = BranchSpectra(k, max_dim=options.max_dim, sample=options.sample).to(device)
+        sizes = {"max_dim": options.max_dim, "sample": options.sample}
+        self.metric = BranchSpectra(k, **sizes, steps=True).to(device)  # as a run measures
         self.seconds: list[float] = []
 
     def __call__(self) -> None:

@@ -73,7 +73,7 @@ def page(
     rows = [name for name in ("raw pixels", "untrained network", *study["rows"]) if name in runs]
     counts = [len(runs.get(name, {})) for name in study["rows"]]
     has = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-    so_far = f"Each row has {has} of {len(seeds)} seeds."
+    so_far = f"Each trained row has {has} of {len(seeds)} seeds."
     if judge.missing:
         so_far += (
             f" **{judge.missing} of {len(seeds) * len(counts)} runs are missing, so there is no "

@@ -14,7 +14,7 @@ ROUNDING = 1e-12
 class Moments(NamedTuple):
     """Eigenvalues of C_p, C_z, C_y, and C_+, descending; and C_p and C_+ along C_z's eigenvectors
     u: u^T C u, and the norm of C u. None where no positives were seen. ``lam_centred`` are those
-    of the rows of C_y around their mean, None where nobody asked."""
+    of the rows of C_y around their mean, None unless they are asked for."""
 
     lam_p: Tensor
     lam_z: Tensor

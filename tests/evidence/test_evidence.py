@@ -176,7 +176,10 @@ def test_no_verdict_before_all_runs_and_none_without_the_failed():
     results = Judge(study.STUDY, runs, SEEDS).verdicts()
     assert {result.verdict for result in results} == {WAITS, BUILT, UNTESTED}
     text = page.page(study.STUDY, runs, {}, {}, SEEDS)
-    assert "Each row has 9 to 10 of 10 seeds. **1 of 340 runs are missing, so there is no" in text
+    assert (
+        "Each trained row has 9 to 10 of 10 seeds. **1 of 340 runs are missing, so there is no"
+        in text
+    )
     assert "\n| clustering: DINO | 9 | " in text
     results = Judge(study.STUDY, runs, SEEDS, ["clustering: DINO"]).verdicts()
     assert WAITS not in {result.verdict for result in results}
@@ -221,7 +224,7 @@ def test_the_command_trains_nothing_that_the_table_has(tmp_path, monkeypatch, ca
         monkeypatch.setattr(sys, "argv", ["evidence", option, "runs.csv", "--out", out])
         study.main()
     assert (tmp_path / "a.md").read_text() == (tmp_path / "b.md").read_text()
-    assert "Each row has 10 of 10 seeds. Mean" in (tmp_path / "a.md").read_text()
+    assert "Each trained row has 10 of 10 seeds. Mean" in (tmp_path / "a.md").read_text()
     assert "\n- runs: 340 of 340, 3 s each" in (tmp_path / "a.md").read_text()
 
     capsys.readouterr()

@@ -459,13 +459,13 @@ class NoSync(TorchDispatchMode):
 @pytest.mark.parametrize(("max_dim", "sample"), [(4, 16), (4, 32), (64, 16)])
 def test_an_update_waits_for_no_device(max_dim, sample):
     parts = four(20, 8)
-    metric = BranchSpectra(8, max_dim=max_dim, sample=sample)
+    metric = BranchSpectra(8, max_dim=max_dim, sample=sample, steps=True)
     hidden = StepCorrelation(8)
     with NoSync():
         for _ in range(2):
             metric.update(*parts)
             hidden.update(parts[0])
-    elsewhere = BranchSpectra(8, max_dim=max_dim, sample=sample).to("meta")
+    elsewhere = BranchSpectra(8, max_dim=max_dim, sample=sample, steps=True).to("meta")
     for _ in range(2):
         elsewhere.update(*(part.to("meta") for part in parts))
     with NoSync(), pytest.raises(AssertionError, match="in a step"):

@@ -186,7 +186,7 @@ def _choice(rows: Sequence[Row]) -> str:
         f"exponent `watch.erank`, and the fewest directions in a space of any size. {own} All "
         "runs have 16 to 64 dimensions, so nothing is known of larger spaces. The rule of equal "
         f"assignments (a softmax with an effective rank below {ONE_ASSIGNMENT:g}) came with the "
-        "second choice: in the first two parts, each run below it had collapsed."
+        "second choice."
     )
     return f"## The bounds\n\n{told}\n\n" + markdown.table(head, shown)
 
