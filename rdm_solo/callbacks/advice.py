@@ -24,10 +24,7 @@ def warnings_before(cfg: DictConfig, filter_batch: int, smallest_crop: float) ->
     chosen = ChosenFilter.of(cfg)
     found = _small_batch(cfg, filter_batch) if chosen.spectral else []
     if chosen.logarithmic and not chosen.on_target and smallest_crop < 0.5:
-        found.append(
-            f"{_weak_online(chosen)} Crops are from {smallest_crop:g} of the area here; on digits "
-            "the effective rank fell to 1."
-        )
+        found.append(f"{_weak_online(chosen)} Crops are from {smallest_crop:g} of the area here.")
     if _online_log(chosen):
         found.append(LOG)
     short = cfg.scheduler.warmup_epochs < 0.1 * cfg.max_epochs

@@ -25,6 +25,7 @@ def export(cfg: DictConfig) -> Path:
     from safetensors.torch import save
 
     from rdm_solo.data.images import SIDES
+    from rdm_solo.evaluate import typed_options
     from rdm_solo.messages import check_whole
     from rdm_solo.methods import descriptions, weight_files
     from rdm_solo.runs import checkpoints, metrics_file, reading
@@ -32,7 +33,9 @@ def export(cfg: DictConfig) -> Path:
 
     if cfg.run is None:
         raise ValueError("give run=RUN_FOLDER; --help says more.")
-    weights, spec = checkpoints.of_run(cfg.run, cfg.checkpoint)
+    weights, spec = checkpoints.of_run(
+        cfg.run, cfg.checkpoint, typed_options.of_part(cfg, "backbone")
+    )
     config = checked_config(Path(cfg.run))
     with reading.named(Path(cfg.run)):
         image_size = check_whole("dataset.image_size", config.dataset.get("image_size"), *SIDES)

@@ -50,11 +50,10 @@ def choose_protocol(cfg: DictConfig) -> Protocol:
 
 def find_weights(cfg: DictConfig) -> tuple[Weights, Spec]:
     """The weights to evaluate and the backbone that they belong to."""
+    if cfg.run is not None:
+        return checkpoints.of_run(cfg.run, cfg.checkpoint, typed_options.of_part(cfg, "backbone"))
     plain: Any = OmegaConf.to_container(cfg.backbone)
     given = {name: value for name, value in plain.items() if value}
-    if cfg.run is not None:
-        typed = dict(options(given, "backbone."))
-        return checkpoints.of_run(cfg.run, cfg.checkpoint, typed)
     weights = weight_files.read(cfg.checkpoint)
     about = weights.spec
     if "name" not in given:

@@ -25,6 +25,16 @@ def parsed(words: Sequence[str]) -> dict[str, Any]:
     return dict(options(given))
 
 
+def of_part(cfg: DictConfig, part: str) -> dict[str, Any]:
+    """The options of a part of a command's config that were given, by their dotted names.
+
+    >>> of_part(OmegaConf.create({"backbone": {"name": None, "kwargs": {"width": 8}}}), "backbone")
+    {'backbone.kwargs.width': 8}
+    """
+    plain: Any = OmegaConf.to_container(cfg[part])
+    return {name: value for name, value in options(plain, f"{part}.") if value not in (None, {})}
+
+
 def changed(folder: Path, typed: Mapping[str, Any]) -> DictConfig:
     """The run's config, its references in place, with these values; ValueError for other keys."""
     config = saved_config.with_references(folder)

@@ -162,6 +162,9 @@ def test_a_word_that_the_network_knows_is_taken_from_a_folder(tmp_path):
         OmegaConf.save(cfg, tmp_path / ".hydra" / "config.yaml")
         with pytest.raises(ValueError, match=says):
             export.export(configure("export", f"run={tmp_path}"))
+    again = "backbone.kwargs.global_pool=os.system"
+    with pytest.raises(ValueError, match=r"backbone\.name=vit_tiny cannot be built: Only avg"):
+        export.export(configure("export", f"run={tmp_path}", again))
 
 
 def test_the_command_as_typed(typed, small, tmp_path):

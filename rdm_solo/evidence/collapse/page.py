@@ -35,7 +35,7 @@ an MLP takes in place of the convolutions. {settings} settings of SimSiam, BYOL,
 symmetric baselines: healthy ones, and ones with no predictor, a filter the wrong way round, a
 learning rate 10 to 100 times too high, batches of 4 or 8, no batch norm, strong weight decay, or 2
 to 8 samples again and again. Each run draws its learning rate, batch size, dimensions, seed and,
-where its filter has one, the exponent; {epochs} epochs, 3 of warm-up.
+where its filter has one, the exponent; {epochs} epochs, {warmup} of warm-up.
 
 Labels come from clean samples in `eval()` mode, before training and after each epoch. A run has
 collapsed from the first epoch (the {first}th or later) from which on one of these holds to the
@@ -69,9 +69,11 @@ def page(rows: Sequence[Row]) -> str:
     early = [row for row in rows if row["part"] != "last"]
     second = judging.judge_all(parts["judge"], FIRST)
     healthy = [run for run in second if not run.collapsed]
+    shared = dict(option.split("=", 1) for option in PLAN["shared"])
     text = METHOD.format(
         settings=len(PLAN["settings"]),
-        epochs=15,
+        epochs=shared["max_epochs"],
+        warmup=shared["scheduler.warmup_epochs"],
         first=PLAN["judged_from"],
         in_a_row=PLAN["in_a_row"],
         margin=PLAN["margin"],
