@@ -15,11 +15,12 @@ from rdm_solo.runs.settings import options
 def parsed(words: Sequence[str]) -> dict[str, Any]:
     """Words ``KEY=VALUE`` as dotted keys and values, with numbers and lists as YAML reads them.
 
-    >>> parsed(["dataset.image_size=8", "dataset.root=/data"])
+    >>> parsed(["dataset.image_size=8", "++dataset.root=/data"])
     {'dataset.image_size': 8, 'dataset.root': '/data'}
     """
+    bare = [word.lstrip("+") for word in words]
     try:
-        given: Any = OmegaConf.to_container(OmegaConf.from_dotlist(list(words)))
+        given: Any = OmegaConf.to_container(OmegaConf.from_dotlist(bare))
     except yaml.YAMLError as error:
         raise ValueError(f"{' '.join(words)} cannot be read as options KEY=VALUE.") from error
     return dict(options(given))

@@ -120,9 +120,11 @@ def is_filter(function: Any) -> bool:
 
 def _refusal(source: str, name: str, value: Any, reason: str) -> ValueError:
     text = _shown(value)
+    # Hydra takes a key that a command does not list by itself with ++ alone.
+    again = f"++{name}" if name.startswith("backbone.kwargs.") else name
     return ValueError(
         f"{source} gives {name}={text}, {reason}, so it is not taken from a folder. If you trust "
-        f"it, type {name}={text if len(text) < 60 else '...'} again on the command line."
+        f"it, type {again}={text if len(text) < 60 else '...'} again on the command line."
     )
 
 

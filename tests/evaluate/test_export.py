@@ -162,7 +162,7 @@ def test_a_word_that_the_network_knows_is_taken_from_a_folder(tmp_path):
         OmegaConf.save(cfg, tmp_path / ".hydra" / "config.yaml")
         with pytest.raises(ValueError, match=says):
             export.export(configure("export", f"run={tmp_path}"))
-    again = "backbone.kwargs.global_pool=os.system"
+    again = "++backbone.kwargs.global_pool=os.system"
     with pytest.raises(ValueError, match=r"backbone\.name=vit_tiny cannot be built: Only avg"):
         export.export(configure("export", f"run={tmp_path}", again))
 
