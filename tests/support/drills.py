@@ -1,7 +1,8 @@
 """Drills: the same test with a few seeded tries in the suite, and with many in `.ci/run drills`.
 
 A test marked ``drill`` asks :func:`tries` how often to try and tells :func:`record` what came of
-it; ``docs/reliability.md`` has the table. ``DRILL_SEED`` draws other tries.
+it; ``docs/reliability.md`` has the table. ``DRILL_SEED`` draws other tries, and ``DRILL_TABLE``
+names a file that gets a row of each.
 """
 
 import os
@@ -24,7 +25,11 @@ def draws(name: str) -> random.Random:
 
 def record(name: str, tried: int, survived: int) -> None:
     """Print the drill's row, and fail where not every try survived."""
-    print(f"\ndrill: {name}: {survived} of {tried} tries survived (DRILL_SEED={SEED})")
+    row = f"drill: {name}: {survived} of {tried} tries survived (DRILL_SEED={SEED})"
+    print(f"\n{row}")
+    if table := os.environ.get("DRILL_TABLE"):
+        with open(table, "a") as file:
+            file.write(f"{row}\n")
     assert survived == tried, f"{name}: {tried - survived} of {tried} tries did not survive"
 
 
