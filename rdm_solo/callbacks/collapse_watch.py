@@ -62,8 +62,7 @@ class CollapseWatch(pl.Callback):
         latest = _read(trainer)
         if latest is None:
             return
-        judged = max(collapse.IN_A_ROW, self.bounds.gap_epochs or 0)
-        self.measured = [*self.measured, latest][-judged:]
+        self.measured = [*self.measured, latest][-self.bounds.read :]
         warned = {warning["kind"] for warning in self.warnings}
         kinds = collapse.kinds_of_collapse(self.measured, self.bounds)
         new = trainer.strategy.broadcast([kind for kind in kinds if kind not in warned])

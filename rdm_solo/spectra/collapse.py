@@ -64,6 +64,11 @@ class Bounds:
         bound = max(self.fewest, float(dimensions ** (self.erank or 0)))
         return min(bound, dimensions / 2)
 
+    @property
+    def read(self) -> int:
+        """How many of the last measured epochs the rules read."""
+        return max(IN_A_ROW, self.gap_epochs or 0)
+
 
 @dataclass(frozen=True)
 class Rule:
