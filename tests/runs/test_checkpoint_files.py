@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,24 @@ def test_a_torn_file_is_noticed(whole, tmp_path):
             checkpoints.read(path)
         survived += 1
     record("a checkpoint cut off", tried, survived)
+
+
+def test_a_small_or_empty_file_cannot_keep_a_command_busy(whole, tmp_path):
+    """10 GB of zeros that take no space, and a zip whose thousand records are the same 10 MB."""
+    path = tmp_path / "zeros.ckpt"
+    with open(path, "wb") as file:
+        file.truncate(10 * 2**30)
+    began = time.monotonic()
+    with pytest.raises(ValueError, match="cannot be read as a checkpoint of torch: it is a tar"):
+        checkpoints.read(path)
+    path = tmp_path / "overlapping.ckpt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data/0", bytes(10**7))
+        record = archive.filelist[0]
+        archive.filelist += [record] * 999
+    with pytest.raises(ValueError, match="its records overlap"):
+        checkpoints.read(path)
+    assert time.monotonic() - began < 3
 
 
 def test_the_one_before_the_last_stays_and_is_taken_with_a_sentence(tmp_path, caplog):
