@@ -7,10 +7,21 @@ what it got. ``alternative`` says what else is allowed; the caller tests for it.
 import math
 from collections.abc import Iterable
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, NoReturn
 
 # Counts and sizes reach C code as 32-bit numbers; nothing that a run can use is larger.
 LARGEST = 2**31 - 1
+
+
+class CannotWrite(OSError):
+    """A file that cannot be written, and why, in one sentence."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(error.errno, f"{path} cannot be written: {error.strerror or error}")
+
+    def __str__(self) -> str:
+        return str(self.strerror)
 
 
 def suggest(word: object, allowed: Iterable[str]) -> str:

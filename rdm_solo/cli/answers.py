@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rdm_solo.messages import first_line
+from rdm_solo.messages import CannotWrite, first_line
 
 
 def say_anything() -> None:
@@ -34,7 +34,7 @@ def sentences() -> Iterator[None]:
         yield
     except OmegaConfBaseException as error:  # a key that is missing, or no section of options
         fail(first_line(error))
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, CannotWrite) as error:
         fail(str(error))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from rdm_solo import cli
-from rdm_solo.messages import check_choice, check_switch, check_whole
+from rdm_solo.messages import CannotWrite, check_choice, check_switch, check_whole
 
 if TYPE_CHECKING:  # torch takes seconds, and --help needs none
     from torch import Tensor
@@ -27,7 +27,6 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     from rdm_solo.evaluate.probe import fit, fit_linear
     from rdm_solo.methods import weight_files
     from rdm_solo.runs import reading
-    from rdm_solo.runs.files import CannotWrite
     from rdm_solo.train import closing, datamodule
 
     cached = check_choice("features", cfg.features, linear_results.VARIANTS) == "cached"
@@ -44,9 +43,8 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     weights, spec = linear_config.find_weights(cfg)
     known = cfg.run is not None or cfg.backbone.stem is not None
     assumed = None if known else weight_files.assumed(weights, spec)
-    # Made and read now: a long evaluation must not end on a folder or a file that is refused.
+    # Read, and made, now: a long evaluation must not end on a file or a folder that is refused.
     out = Path(cfg.out or cfg.run or f"{cfg.checkpoint}_linear")
-    cli.make_folder(out)
     linear_results.earlier(out)
     with of_the_run():
         image_size = check_whole("dataset.image_size", cfg.dataset.get("image_size"), *SIDES)
@@ -54,6 +52,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         dataset, views = datamodule.made(cfg)
         linear_config.check_labels(dataset)
         views = features.evaluation_views(views, cfg.augmentation)
+    cli.make_folder(out)
 
     started = time.perf_counter()
     channels = features.channels(backbone)

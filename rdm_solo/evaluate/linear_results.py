@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rdm_solo import loggers
-from rdm_solo.runs import reading
+from rdm_solo.runs import linear_file, reading
 from rdm_solo.runs.files import LINEAR, LINEAR_TABLE, SUMMARY, write_table, write_whole
+from rdm_solo.runs.linear_file import Record
 
 if TYPE_CHECKING:
     from rdm_solo.evaluate.probe import EpochRow
@@ -23,8 +24,6 @@ VARIANTS = {"augmented": ("protocol", "linear/"), "cached": ("cached", "linear/c
 COLUMNS = ("features", "entry", "seed", "epoch", "lr", "loss", "top1", "top5")
 # What a repetition under another seed has of its own; all else in a record is its settings.
 OUTCOMES = ("top1", "top5", "seed", "seconds", "device", "versions")
-
-Record = dict[str, Any]
 
 
 def write(folder: Path, record: Record, curve: "list[EpochRow]") -> list[Record]:
@@ -46,18 +45,10 @@ def write(folder: Path, record: Record, curve: "list[EpochRow]") -> list[Record]
     return [entries[i] for i in sorted({*alike, at})]
 
 
-def earlier(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def earlier(folder: Path) -> tuple[dict[str, list[Record]], list[dict[str, Any]]]:
     """The evaluations that the folder has, and their epochs; ValueError where a file is broken."""
-    known: dict[str, Any] = {}
+    known = linear_file.read(folder)
     rows: list[dict[str, Any]] = []
-    with contextlib.suppress(FileNotFoundError):
-        known = reading.read_object(folder, LINEAR)
-    for variant in known.keys() & {variant for variant, _ in VARIANTS.values()}:
-        entries = known[variant]
-        entries = [entries] if isinstance(entries, dict) else entries  # as it was written once
-        if not isinstance(entries, list) or not all(map(_is_record, entries)):
-            raise reading.Unreadable(folder / LINEAR, f"its {variant} are no linear evaluations")
-        known[variant] = entries
     with reading.named(folder / LINEAR_TABLE), contextlib.suppress(FileNotFoundError):
         text = reading.read_text(folder, LINEAR_TABLE, reading.MOST_TABLE)
         rows = list(csv.DictReader(io.StringIO(text)))
@@ -68,14 +59,6 @@ def earlier(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         for row in rows:
             row["epoch"] = int(row["epoch"]) + ((row["features"], row["entry"]) in old)
     return known, rows
-
-
-def _is_record(entry: Any) -> bool:
-    return (
-        isinstance(entry, dict)
-        and "seed" in entry
-        and all(isinstance(entry.get(name), (int, float)) for name in ("top1", "top5"))
-    )
 
 
 def _settings(record: Record) -> Record:

@@ -26,6 +26,7 @@ effective rank above the online branch's (Theorem 3).
 """
 
 import argparse
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from rdm_solo.messages import check_choice, check_whole
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.plots.roles import draw
 from rdm_solo.runs import checkpoints, known_parts, roles_file
+from rdm_solo.runs.files import write_whole
 from rdm_solo.runs.roles_file import Roles
 
 # How words of the command line begin that are options of the runs, and no folders.
@@ -134,9 +136,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     found = []
     with cli.sentences():
         check_choice("the ending of --out", given.out.suffix, (".png", ".pdf", ".svg"))
-        options = [w for w in given.folders if "=" in w and w.startswith(TYPED)]
-        typed = typed_options.parsed(options)
-        folders = [Path(word) for word in given.folders if word not in options]
+        typed_words = [w for w in given.folders if "=" in w and w.lstrip("+").startswith(TYPED)]
+        typed = typed_options.parsed(typed_words)
+        folders = [Path(word) for word in given.folders if word not in typed_words]
         if not folders:
             raise ValueError("give the folder of a run, too.")
         for run in runs.find(folders):
@@ -151,8 +153,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         if not found:
             raise ValueError("none of these runs has curves to draw.")
         cli.make_folder(given.out.parent, "--out FILE")
-        try:
-            draw(found).savefig(given.out, dpi=150)
-        except OSError as error:
-            raise ValueError(f"--out={given.out} cannot be written ({error.strerror}).") from error
+        options = {"dpi": 150, "format": given.out.suffix[1:]}
+        write_whole(given.out, functools.partial(draw(found).savefig, **options))
         print(f"the picture is {given.out}")

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rdm_solo.runs import columns, reading
-from rdm_solo.runs.files import LINEAR
+from rdm_solo.runs import columns, linear_file
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import latest, latest_in_words, spread
 
@@ -44,19 +43,13 @@ def linear(run: Run) -> tuple[str, dict[str, float]]:
 
     The paper's protocol comes before cached features, the latest settings before older ones.
     """
-    try:
-        found = reading.read_object(run.folder, LINEAR)
-        for kind in ("protocol", "cached"):
-            entries = found.get(kind) or []
-            entries = [entries] if isinstance(entries, dict) else entries
-            if entries:
-                protocol = entries[-1]["protocol"]
-                alike = [entry for entry in entries if entry["protocol"] == protocol]
-                return kind, {
-                    top: float(np.mean([entry[top] for entry in alike])) for top in ("top1", "top5")
-                }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or not of ours
-        pass
+    for kind in linear_file.KINDS:
+        if entries := run.linear.get(kind):
+            protocol = entries[-1].get("protocol")
+            alike = [entry for entry in entries if entry.get("protocol") == protocol]
+            return kind, {
+                top: float(np.mean([entry[top] for entry in alike])) for top in ("top1", "top5")
+            }
     return "", {}
 
 

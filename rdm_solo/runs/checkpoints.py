@@ -10,10 +10,11 @@ from typing import IO, Any
 import torch
 from omegaconf import OmegaConf
 
+from rdm_solo.messages import CannotWrite
 from rdm_solo.methods import torch_files, weight_files
 from rdm_solo.methods.weight_files import Spec, Weights
 from rdm_solo.runs import reading
-from rdm_solo.runs.files import BEST, CHECKPOINT, PREVIOUS, CannotWrite, write_whole
+from rdm_solo.runs.files import BEST, CHECKPOINT, PREVIOUS, write_whole
 from rdm_solo.runs.folder import diverged_in
 from rdm_solo.runs.saved_config import source, to_build, with_references
 

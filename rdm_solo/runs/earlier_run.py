@@ -95,12 +95,15 @@ def put_back(folder: Path) -> bool:
     aside = folder / files.ASIDE
     if aside.is_symlink():
         return False
-    if found := aside.is_dir():
+    if found := holds_run(aside):  # nothing else is ever set aside
+        owner = b""
+        with contextlib.suppress(FileNotFoundError):
+            owner = reading.read_bytes(aside, files.OWNER)
         remove(folder)
         with files.writing(aside):
             _put(_written(aside), aside, folder)
-            if (aside / files.OWNER).exists():  # in place, since it may be locked
-                (folder / files.OWNER).write_bytes((aside / files.OWNER).read_bytes())
+            if owner:  # written in place, since it may be locked
+                reading.inside(folder, files.OWNER).write_bytes(owner)
     _drop(folder)
     return found
 

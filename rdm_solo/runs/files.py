@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from rdm_solo.messages import CannotWrite
+
 CONFIG = ".hydra/config.yaml"
 OVERRIDES = ".hydra/overrides.yaml"
 HYDRA = ".hydra/hydra.yaml"
@@ -32,16 +34,6 @@ LINEAR = "linear.json"  # linear evaluations, and each one's epochs:
 LINEAR_TABLE = "linear.csv"
 ROLES = "roles.json"
 EXPORT = "export"
-
-
-class CannotWrite(OSError):
-    """A file that cannot be written, and why, in one sentence."""
-
-    def __init__(self, path: Path, error: OSError) -> None:
-        super().__init__(error.errno, f"{path} cannot be written: {error.strerror or error}")
-
-    def __str__(self) -> str:
-        return str(self.strerror)
 
 
 @contextlib.contextmanager

@@ -13,8 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.messages import check_number, check_whole, finite, first_line, shown
 from rdm_solo.methods import descriptions
-from rdm_solo.runs import failures, metrics_file, reading, spectra_files
-from rdm_solo.runs.files import ASIDE, CONFIG, METRICS, SPECTRA, SUMMARY
+from rdm_solo.runs import failures, linear_file, metrics_file, reading, spectra_files
+from rdm_solo.runs.files import ASIDE, CONFIG, LINEAR, METRICS, SPECTRA, SUMMARY
 from rdm_solo.runs.labels import exponent
 from rdm_solo.runs.saved_config import run_config, source
 
@@ -27,7 +27,8 @@ class Run:
 
     ``metrics`` has the columns of ``metrics.csv`` (NaN: not measured, or not finite; ``measured``
     tells them apart), ``spectra`` the arrays of its spectra, whose first axis are the epochs in
-    ``spectra["epoch"]``. Epochs count from 1, whichever version wrote the folder.
+    ``spectra["epoch"]``, ``linear`` its linear evaluations by kind. Epochs count from 1, whichever
+    version wrote the folder.
 
     ``diverged`` is the epoch in which training diverged. Neither it nor a later one is in
     ``metrics`` or ``spectra``: earlier versions went on, and wrote rows of NaN.
@@ -41,6 +42,7 @@ class Run:
     missing: tuple[str, ...] = ()
     diverged: int | None = None
     measured: dict[str, np.ndarray] = field(default_factory=dict)
+    linear: dict[str, list[linear_file.Record]] = field(default_factory=dict)
 
     @property
     def method(self) -> str:
@@ -139,6 +141,7 @@ def load(folder: Path) -> Run:
             return nothing
 
     summary = found(SUMMARY, _summary, {})
+    linear = found(LINEAR, linear_file.read, {})
     table = found(METRICS, metrics_file.read, metrics_file.Table({}, {}))
     diverged = table.diverged or _diverged(summary, table.columns)
     metrics, measured = (_before(diverged, part, table.columns) for part in table[:2])
@@ -169,7 +172,8 @@ def load(folder: Path) -> Run:
     missing += [f"{name} cannot be read and is left out" for name in broken]
     if done and not spectra:
         missing.append("no spectra (diagnostics were off?)")
-    return Run(folder, config, metrics, spectra, summary, tuple(missing), diverged, measured)
+    lacks = tuple(missing)
+    return Run(folder, config, metrics, spectra, summary, lacks, diverged, measured, linear)
 
 
 def diverged_in(folder: Path) -> int | None:
@@ -321,4 +325,4 @@ def _below(folder: Path) -> list[Path]:
 
     inner = {path.parent for path in folder.rglob(SUMMARY)}
     inner |= {path.parent.parent for path in folder.rglob(CONFIG)}
-    return sorted((path for path in inner if path.name != ASIDE), key=order)
+    return sorted((path for path in inner if not path.name.startswith(ASIDE)), key=order)

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import socket
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,8 @@ def _locked(folder: Path) -> int:
     while True:
         number = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o666)
         try:
+            if not stat.S_ISREG(os.fstat(number).st_mode):  # reading a pipe would wait
+                raise ValueError(f"{path} is not a regular file; give another hydra.run.dir.")
             has_locks = _lock(number, folder)
             if path.exists() and os.path.samestat(os.fstat(number), path.stat()):
                 break

@@ -11,9 +11,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import cli
+from rdm_solo.messages import CannotWrite
 from rdm_solo.runs import earlier_run, failures, ownership
 from rdm_solo.runs.failures import AnotherProcessFailed
-from rdm_solo.runs.files import CONFIG, FAILED, LOG, CannotWrite, write_whole, writing
+from rdm_solo.runs.files import CONFIG, FAILED, LOG, write_whole, writing
 from rdm_solo.runs.ownership import FolderTaken
 from rdm_solo.train import run_folder, signals, sweep, warm_ups
 from rdm_solo.train.training import build, fit, is_first_process, owned

@@ -54,8 +54,12 @@ def end_what_was_cut_short(folder: Path) -> None:
     """Put the earlier run back where the one that was to take its place was killed too soon."""
     if earlier_run.unfinished(folder):
         with ownership.owned(folder) as before:
-            if not earlier_run.put_back(folder):
-                (folder / OWNER).write_bytes(before)
+            came_back = False
+            try:
+                came_back = earlier_run.put_back(folder)
+            finally:
+                if not came_back:
+                    (folder / OWNER).write_bytes(before)
 
 
 def is_of_this_job(folder: Path) -> bool:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.cli.answers import naming_what_the_config_lacks
+from rdm_solo.messages import CannotWrite
 from rdm_solo.runs import earlier_run, failures, ownership
-from rdm_solo.runs.files import CHECKPOINT, FAILED, METRICS, CannotWrite, writing
+from rdm_solo.runs.files import CHECKPOINT, FAILED, METRICS, writing
 from rdm_solo.train import signals
 
 if TYPE_CHECKING:

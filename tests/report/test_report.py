@@ -21,7 +21,7 @@ from support.written_runs import write_spectra
 
 from rdm_solo import cli, report, runs
 from rdm_solo.evaluate import roles
-from rdm_solo.report import captions, entry, tables, typesetting, verdicts
+from rdm_solo.report import captions, entry, measured, tables, typesetting, verdicts
 from rdm_solo.report import figures as report_figures
 from rdm_solo.report.page import page
 from rdm_solo.report.paper_comparison import against_paper
@@ -528,15 +528,31 @@ def test_a_seed_that_is_there_twice_is_named():
     assert "times" not in " ".join(entry.incomplete([run(), run(seed=1)]))
 
 
+@pytest.mark.parametrize(
+    "torn",
+    [
+        '{"protocol": [{"seed": 0, "to',
+        '{"protocol": [{"seed": 0, "top1": NaN, "top5": 99, "protocol": {}}]}',
+        '{"cached": [{"seed": 0, "top1": %s, "top5": 99, "protocol": {}}]}' % ("1" * 400),
+        '{"cached": 5}',
+    ],
+)
+def test_evaluations_that_cannot_be_read_are_named(torn, tmp_path):
+    write(tmp_path / "run", None, 0)
+    (tmp_path / "run" / "linear.json").write_text(torn)
+    (found,) = runs.find([tmp_path / "run"])
+    assert "linear.json cannot be read" in " ".join(entry.incomplete([found]))
+    assert not measured.linear_accuracies([found])
+
+
 def preset(folder: Path, *overrides: str) -> runs.Run:
     """A run of the paper's preset that has ended and was evaluated."""
     chosen = ["experiment=cifar10/simsiam_target_pow", "p=-0.5", "max_epochs=100", *overrides]
     with initialize_config_dir(str(cli.config_folder()), version_base="1.3"):
         cfg = compose("config", overrides=chosen)
-    record = {"top1": 78.0, "top5": 99.0, "protocol": {"lr": 30}}
-    (folder / "linear.json").write_text(json.dumps({"protocol": [record]}))
+    record = {"seed": 0, "top1": 78.0, "top5": 99.0, "protocol": {"lr": 30}}
     epochs = {"epoch": np.arange(1, cfg.max_epochs + 1)}
-    return runs.Run(folder, cfg, epochs)
+    return runs.Run(folder, cfg, epochs, linear={"protocol": [record]})
 
 
 def test_the_papers_number_stands_beside_a_run_of_its_setting(tmp_path):

@@ -19,8 +19,8 @@ from support.small_disk import small_disk
 from support.world import processes
 
 from rdm_solo.callbacks.checkpoints import CheckpointFiles, random_state
+from rdm_solo.messages import CannotWrite
 from rdm_solo.runs import checkpoints, files
-from rdm_solo.runs.files import CannotWrite
 
 
 def content(epoch: int, numbers: int = 500) -> dict:

@@ -80,6 +80,15 @@ def test_every_method_ends_in_the_epoch_in_which_it_diverges(method, precision, 
     assert (summary["last"], summary["last_measured"]) == ({}, {})
 
 
+def test_the_command_ends_with_a_sentence_and_status_2(typed, tmp_path):
+    given = [*options("simsiam"), "optimizer.lr=1e30", "hydra.run.dir=run"]
+    out = typed("rdm_solo.train", *given, cwd=tmp_path)
+    assert out.returncode == 2
+    (line,) = (line for line in out.stderr.splitlines() if line.startswith("error: "))
+    assert line == f"error: {(tmp_path / 'run' / 'failed.txt').read_text().strip()}"
+    assert "training diverged in epoch 1, step 2: the loss is NaN" in line
+
+
 @pytest.fixture(scope="module")
 def later(tmp_path_factory):
     """A run that diverged in epoch 3, how it ended, and its files when that epoch began."""
@@ -118,6 +127,8 @@ def test_commands_use_the_last_finite_checkpoint_and_say_so(later, tmp_path, typ
     assert (out.returncode, said in out.stdout) == (0, True), out
     out = typed("rdm_solo.roles", str(folder), "--rows=16", "--out=roles.png", cwd=tmp_path)
     assert "the run diverged in epoch 3, after this checkpoint" in out.stdout, out
+    out = typed("rdm_solo.linear", f"run={folder}", "features=cached", "epochs=1", cwd=tmp_path)
+    assert (out.returncode, said in out.stdout) == (0, True), out
     found = runs.load(folder)
     assert "it failed: training diverged in epoch 3, step 2" in entry.incomplete([found])[0]
     assert entry.verdict_table(groups([found])).count("diverged in epoch 3") == 3

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import command
 from support.drills import draws, record, tries
 from support.small_disk import small_disk
 from support.small_runs import SMALL
@@ -89,6 +90,34 @@ def test_an_accuracy_that_cannot_be_kept_is_printed(typed, tmp_path):
             assert (out.returncode, "top-1 " in out.stdout) == (2, evaluated)
             assert f"run/{name} cannot be read" in out.stderr
             (disk / "run" / name).unlink()
+
+
+def test_results_that_cannot_be_kept_are_named_in_a_sentence(typed, tmp_path):
+    made = tmp_path / "made"
+    made.mkdir()
+    assert typed("rdm_solo.train", *TINY, "hydra.run.dir=run", cwd=made).returncode == 0
+    with small_disk(tmp_path / "disk", "16m") as disk:
+        fill(disk / "rest")
+        commands = {
+            "report": [str(made / "run"), f"--out={disk}"],
+            "export": [f"run={made / 'run'}", f"out={disk}"],
+            "preview": ["filter=target_pow", f"out={disk}"],
+            "roles": [str(made / "run"), "--rows=16", f"--out={disk / 'roles.png'}"],
+        }
+        for command, arguments in commands.items():
+            out = typed(f"rdm_solo.{command}", *arguments, cwd=made)
+            *_, line = out.stderr.splitlines()
+            assert (out.returncode, line.startswith(f"error: {disk}/")) == (2, True), out
+            assert line.endswith("cannot be written: No space left on device")
+            assert [path.name for path in disk.iterdir()] == ["rest"]
+
+
+def test_a_run_needs_no_space_for_temporary_files(tmp_path):
+    with small_disk(tmp_path / "disk", "16k") as disk:
+        fill(disk / "rest")
+        out = command("rdm_solo.train", *TINY, "hydra.run.dir=run", cwd=tmp_path, TMPDIR=str(disk))
+        assert (out.returncode, out.stderr) == (0, "")
+        assert not torn(tmp_path / "run")
 
 
 def test_a_reason_is_whole_or_not_there(tmp_path):

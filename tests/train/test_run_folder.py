@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import multiprocessing
+import os
 import shutil
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ from support.image_files import spoil, write_tree
 from support.slurm import set_job
 from support.small_runs import SMALL, CutInEpoch, configure, rows, run
 
-from rdm_solo import train
+from rdm_solo import runs, train
 from rdm_solo.runs import earlier_run, files, ownership
 from rdm_solo.train import entry, run_folder
 
@@ -213,6 +214,43 @@ class TestOverwriting:
         before = wholly(tmp_path)
         assert not earlier_run.put_back(tmp_path / "run")
         assert wholly(tmp_path) == before
+
+    def test_a_strangers_folder_of_that_name_loses_nothing(self, place, typed, tmp_path):
+        """An empty one, and one whose owner.json would be waited for."""
+        shutil.copytree(place / "run", tmp_path / "run")
+        before, aside = wholly(tmp_path), tmp_path / "run" / ".earlier_run"
+        aside.mkdir()
+        out = typed("rdm_solo.train", *TINY, "hydra.run.dir=run", cwd=tmp_path)
+        assert (out.returncode, "holds a run" in out.stderr) == (2, True)
+        assert wholly(tmp_path) == before
+        aside.mkdir()
+        (aside / "metrics.csv").write_text("epoch\n1\n")
+        os.mkfifo(aside / "owner.json")
+        out = typed("rdm_solo.train", "resume=run", "max_epochs=2", cwd=tmp_path)
+        assert (out.returncode, "owner.json cannot be read" in out.stderr) == (2, True)
+        shutil.rmtree(aside)
+        assert wholly(tmp_path) == before
+
+    def test_a_run_is_found_once_while_another_takes_its_place(self, place, tmp_path):
+        shutil.copytree(place / "run", tmp_path / "run")
+        for name in (".earlier_run", ".earlier_run.part"):
+            shutil.copytree(place / "run", tmp_path / "run" / name)
+        (tmp_path / "runs").mkdir()
+        shutil.move(tmp_path / "run", tmp_path / "runs" / "run")
+        assert [run.folder for run in runs.find([tmp_path])] == [tmp_path / "runs" / "run"]
+
+
+def test_an_owner_that_would_be_waited_for_is_refused(place, typed, tmp_path):
+    shutil.copytree(place / "run", tmp_path / "run")
+    (tmp_path / "run" / "owner.json").unlink()
+    os.mkfifo(tmp_path / "run" / "owner.json")
+    for given, says in (
+        (["resume=run", "max_epochs=2"], "owner.json cannot be read (it is not a regular file)"),
+        ([*TINY, "hydra.run.dir=run", "overwrite=true"], "owner.json is not a regular file"),
+    ):
+        out = typed("rdm_solo.train", *given, cwd=tmp_path)
+        assert (out.returncode, says in out.stderr) == (2, True), out
+        assert (tmp_path / "run" / "metrics.csv").exists()
 
 
 def interrupted(*_: object, **__: object) -> None:
