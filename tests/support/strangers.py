@@ -23,8 +23,9 @@ PAYLOADS = ("os.system", "builtins.exec", "builtins.eval", "sympy.sympify", "tor
 PAYLOADS += ("subprocess.run", "evilmod.f", "rdm_solo.data.folders.os.system", "hydra.utils.call")
 NAMES = ("metrics.csv", "summary.json", "format.json", "linear.json", "linear.csv", "roles.json")
 NAMES += ("loggers.json", "failed.txt", ".hydra/overrides.yaml", ".hydra/config.yaml")
-NAMES += ("spectra/epoch_0001.npz", "checkpoints/last.ckpt")
+NAMES += ("spectra/epoch_0001.npz", "checkpoints/last.ckpt", "owner.json")
 FOLDERS = ("report", "export", "figures", "spectra", "checkpoints", "tensorboard", ".hydra")
+FOLDERS += (".earlier_run",)
 LAUGHS = "a: &a [x,x,x,x,x,x,x,x]\n" + "".join(
     f"{b}: &{b} [*{a},*{a},*{a},*{a},*{a},*{a},*{a},*{a}]\n"
     for a, b in zip("abcdefghi", "bcdefghij")
@@ -53,6 +54,7 @@ class Stranger:
         folder = self.place / f"run_{number}"
         shutil.copytree(self.base, folder)
         kinds = [self.config, self.config, self.text, self.file, self.link, self.arrays, self.json]
+        kinds += [self.set_aside]
         done = []
         for _ in range(self.draw.randint(1, 3)):
             kind = self.draw.choice(kinds)
@@ -183,6 +185,13 @@ class Stranger:
             ]
             path.symlink_to(self.draw.choice(ends))
         return f"{name} -> {os.readlink(path)}"
+
+    def set_aside(self, folder: Path) -> str:
+        """What a kill leaves while another run takes the folder, and a fault in it."""
+        aside = folder / ".earlier_run"
+        shutil.copytree(self.base, aside)
+        kind = self.draw.choice([self.text, self.file, self.link])
+        return f".earlier_run/{kind(aside)}"
 
     def json(self, folder: Path) -> str:
         name = self.draw.choice(["summary.json", "linear.json", "loggers.json", "roles.json"])
