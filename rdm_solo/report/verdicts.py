@@ -27,7 +27,8 @@ RULES = (
     "epochs, and judged alone in the table of every run.",
     "The target leads in an epoch where its effective rank is above the online branch's by more "
     f"than {100 * NO_GAP:g} %. Yes means in at least 95 % of the measured epochs, and that the "
-    f"online branch did not lead in all of the last {LAST}. Without a filter, with one that may "
+    f"online branch did not lead in all of the last {LAST}. Where a fixed filter makes the lead in "
+    "each batch, whatever was learned, the answer says so. Without a filter, with one that may "
     "point either way, or after a collapse, a lead is not scored.",
     f"The filter is low-pass where Spearman's rank correlation of the last epoch's curve with the "
     f"target's eigenvalues is at least {SORTED:g} for sorted eigenvalues and at least "

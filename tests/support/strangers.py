@@ -276,9 +276,12 @@ class Watch:
             if writes or (mode and set(mode) & set("wax+")):
                 self._changes(os.fsdecode(path), event)
         elif event in CHANGES:
-            for path in arguments[:2]:
+            made = arguments[1:2] if event == "os.symlink" else arguments[:2]
+            opened = arguments[1] if event in ("os.remove", "os.rmdir") else -1  # a folder's number
+            place = "" if opened == -1 else os.readlink(f"/proc/self/fd/{opened}")
+            for path in made:
                 if isinstance(path, (str, bytes)):
-                    self._changes(os.fsdecode(path), event)
+                    self._changes(os.path.join(place, os.fsdecode(path)), event)
 
     def _changes(self, path: str, event: str) -> None:
         allowed, self.allowed = self.allowed, None  # resolving must not ask again
