@@ -57,3 +57,15 @@ def share(count: int, total: int) -> tuple[float, float]:
     low = float(betaincinv(count, total - count + 1, 0.025)) if count else 0.0
     high = float(betaincinv(count + 1, total - count, 0.975)) if count < total else 1.0
     return low, high
+
+
+def rate(count: int, total: int) -> str:
+    """A share in words, with its interval in per cent.
+
+    >>> rate(19, 20)
+    '19 of 20 (95.0 %, 75.1 to 99.9)'
+    """
+    if not total:
+        return "no such run"
+    low, high = share(count, total)
+    return f"{count} of {total} ({100 * count / total:.1f} %, {100 * low:.1f} to {100 * high:.1f})"

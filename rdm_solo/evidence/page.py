@@ -53,7 +53,10 @@ tested against −1, and the interval's lower end must be above −1.
 - **Bounds** must be passed by every seed; the table has the worst one. {n} of {n} seeds say, at \
 95 % confidence, that at least {share:.0f} % of all seeds pass.
 - **Controls** go through the same rule. A claim that a control passes too (by any one seed, where \
-the rule is a bound) is undecided, because then the rule does not tell the claim from its absence.
+the rule is a bound) is undecided, because then the rule does not tell the claim from its absence. \
+Some controls were added after the runs: a row that collapsed in most of its seeds is a control of \
+every claim on its family that collapse contradicts. Two claims on BYOL, which were called \
+reproduced before, became undecided by it; no verdict got stronger.
 - **Collapsed**, on this page, is a run whose projection ends with a variance below {variance:g} \
 or an effective rank below {rank:g} of 32; the warnings in training have \
 [rules of their own](collapse.md). A collapsed control or baseline is named as such; where a claim \

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from rdm_solo.evidence.collapse import judging, page, runs, sets, study
+from rdm_solo.evidence.collapse import definitions, judging, page, runs, sets, study
 from rdm_solo.spectra.collapse import COMPLETE, UNIFORM, WRONG_WAY, Bounds
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,6 +53,48 @@ def test_a_run_that_comes_back_has_not_collapsed():
     assert judging.events({**found, "knn": " ".join([*words[:-1], "60"])}) == {}
 
 
+def low_knn(*epochs: int) -> dict[str, str]:
+    """A healthy run's row but for kNN in these epochs."""
+    values = [50.0, *(40.0 if epoch in epochs else KNN for epoch in range(1, 16))]
+    return {**row(), "knn": " ".join(map(str, values))}
+
+
+@pytest.mark.parametrize(
+    ("low", "start", "event"),
+    [
+        ((7, 8, 9), 6, 7),
+        ((7, 8, 10, 11, 12), 6, 10),  # two in a row are too few
+        ((4, 5, 6, 7), 6, None),  # two of the four are judged
+        ((4, 5, 6, 7, 8), 6, 6),
+        ((4, 5, 6, 7), 4, 4),
+        ((1, 2, 3), 4, None),
+        ((1, 2, 3), 1, 1),
+        ((13, 14, 15), 6, 13),
+        ((14, 15), 6, None),
+    ],
+)
+def test_the_first_of_three_epochs_in_a_row(low, start, event):
+    found = judging.first_in_a_row(low_knn(*low), start)
+    assert found == ({} if event is None else {"features": event})
+
+
+def test_other_definitions_and_labels_change_what_was_named():
+    back = judging.judge({**row(variance=(11, 1e-3)), "knn": low_knn(10, 11, 12)["knn"]}, Bounds())
+    kept = judging.judge(row(variance=(11, 1e-3), held_out_rank=(11, 1.0)), Bounds())
+    assert judging.named([back, kept]) == (1, 1)  # the first one came back
+    for start, named in ((6, (2, 2)), (11, (1, 1))):
+        other = judging.redefined([back, kept], partial(judging.first_in_a_row, start=start))
+        assert judging.named(other) == named
+    other = judging.redefined([back, kept], partial(judging.first_in_a_row, start=6), ["features"])
+    assert [run.events for run in other] == [{"features": 10}, {}]
+    assert judging.named(other) == (1, 1)
+    late = judging.judge({**back.row, "knn": low_knn(7, 8, 9)["knn"]}, Bounds())
+    assert late.warnings == {COMPLETE: 12}
+    assert judging.named(judging.redefined([late], partial(judging.first_in_a_row, start=6))) == (
+        (0, 1)
+    )
+
+
 @pytest.mark.parametrize(("event", "in_time"), [(6, False), (9, False), (10, True), (12, True)])
 def test_a_collapse_must_be_named_within_two_epochs(event, in_time):
     found = judging.judge(row(variance=(11, 1e-3), knn=(event, 40.0)), Bounds(warmup=3))
@@ -67,6 +110,8 @@ def test_a_negative_gap_alarms_but_names_no_collapse():
     induced = judging.judge({**wrong, "setting": "wrong way"}, Bounds())
     assert judging.alarms([induced]) == (0, 0)
     assert judging.unlabelled([induced, healthy]) == (1, 1)
+    fine = judging.judge(row(), Bounds())
+    assert judging.alarms_as_planned([induced, healthy, collapsed, fine]) == (2, 3)
     assert judging.named([healthy, collapsed]) == (0, 1)
 
 
@@ -117,6 +162,27 @@ def test_rows_of_numbers_are_the_same_for_each_seed_of_a_run():
     assert not first.equal(third)
     one.set_epoch(1)
     assert not first.equal(next(iter(one))[1][0])
+
+
+def test_the_page_counts_by_each_definition():
+    kept = {**row(variance=(6, 1e-3)), "knn": low_knn(*range(6, 16))["knn"], "name": "kept"}
+    back = {**low_knn(7, 8, 9), "name": "back"}
+    text = definitions.section(judging.judge_all([kept, back]))
+    counts = ["1 of 1", "1 of 2", "1 of 2", "1 of 2"]
+    rows = text.split("|---|---|---|\n")[1].splitlines()[:4]
+    assert [line.split("|")[2].split(" (")[0].strip() for line in rows] == counts
+    assert "95 % is reached by this page's definition: 1 of 1 (100.0 %" in text
+    assert (
+        "For 1 of the 1 collapses this page's event is epoch 6, the first that is\njudged; 0 of"
+        in text
+    )
+    assert "of the 2 events that are counted\nfrom epoch 1 on, 0 are too early" in text
+    assert "In 1 runs a label held" in text
+    assert (
+        "\n- digits: healthy SimSiam; features in epochs 7 to 9; at the end kNN +10.0 points"
+        in text
+    )
+    assert definitions.section(judging.judge_all([back])) == ""
 
 
 def test_the_recorded_page_is_that_of_the_recorded_table():

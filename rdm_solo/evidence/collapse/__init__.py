@@ -1,1 +1,1 @@
-"""Whether the warnings of collapse are right: runs that nobody tuned on, labelled without them."""
+"""Whether the warnings of collapse are right: a study of runs that are labelled without them."""

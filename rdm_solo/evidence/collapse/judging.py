@@ -1,8 +1,8 @@
 """What became of a run of the study, and what the warnings said of it."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from rdm_solo.evidence.collapse.runs import PLAN, series
@@ -15,22 +15,38 @@ LABELS = ("features", "one point", "few directions")
 WARMUP = 3
 
 
-def events(row: Row) -> dict[str, int]:
-    """The labels that a run got, and in which epoch."""
+def labels_of_epochs(row: Row) -> dict[str, list[bool]]:
+    """For each label, in which epochs it holds; number 0 is the untrained network."""
     knn, rank, variance = (
         series(row, name) for name in ("knn", "held_out_rank", "held_out_variance")
     )
     least = knn[0] + PLAN["margin"]
-    bad = {
+    return {
         "features": [value < least for value in knn],
         "one point": [value < 1 - PLAN["cosine"] for value in variance],
         "few directions": [value < PLAN["directions"] for value in rank],
     }
+
+
+def events(row: Row) -> dict[str, int]:
+    """The labels that a run got, and from which epoch to the end."""
     found = {}
-    for label, epochs in bad.items():  # number 0 is the untrained network
+    for label, epochs in labels_of_epochs(row).items():
         good = [epoch for epoch, holds in enumerate(epochs) if not holds]
         first = max(PLAN["judged_from"], max(good, default=0) + 1)
         if len(epochs) - first >= PLAN["in_a_row"]:
+            found[label] = first
+    return found
+
+
+def first_in_a_row(row: Row, start: int) -> dict[str, int]:
+    """The same by another definition: the first of three epochs in a row, from ``start`` on,
+    whether or not the label holds to the end."""
+    found, needed = {}, PLAN["in_a_row"]
+    for label, epochs in labels_of_epochs(row).items():
+        starts = range(start, len(epochs) - needed + 1)
+        first = next((at for at in starts if all(epochs[at : at + needed])), None)
+        if first is not None:
             found[label] = first
     return found
 
@@ -92,6 +108,18 @@ def judge_all(rows: Sequence[Row], bounds: Bounds | None = None) -> list[Judged]
     return [*map(partial(judge, bounds=bounds), (row for row in rows if not row["diverged"]))]
 
 
+def redefined(
+    runs: Sequence[Judged],
+    define: Callable[[Row], Mapping[str, int]],
+    labels: Collection[str] = LABELS,
+) -> list[Judged]:
+    """The runs with the events of another definition, of these labels alone."""
+    return [
+        replace(run, events={name: at for name, at in define(run.row).items() if name in labels})
+        for run in runs
+    ]
+
+
 def named(runs: Sequence[Judged]) -> tuple[int, int]:
     """How many collapses were named in time, of how many."""
     collapses = [run for run in runs if run.collapsed]
@@ -106,6 +134,11 @@ def alarms(runs: Sequence[Judged]) -> tuple[int, int]:
 def unlabelled(runs: Sequence[Judged]) -> tuple[int, int]:
     """The same of runs with an induced failure that have no label."""
     return _warned([run for run in runs if not run.collapsed and not run.control])
+
+
+def alarms_as_planned(runs: Sequence[Judged]) -> tuple[int, int]:
+    """The same of both, as the plan's first words have it: all runs without a label are healthy."""
+    return _warned([run for run in runs if not run.collapsed])
 
 
 def _warned(runs: Sequence[Judged]) -> tuple[int, int]:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from itertools import product
 
 from rdm_solo.evidence import markdown
-from rdm_solo.evidence.collapse import judging
+from rdm_solo.evidence.collapse import definitions, judging
 from rdm_solo.evidence.collapse.judging import LABELS, WARMUP, Judged, Row
 from rdm_solo.evidence.collapse.runs import PARTS, PLAN, planned
-from rdm_solo.evidence.intervals import share
+from rdm_solo.evidence.intervals import rate
 from rdm_solo.spectra.collapse import ONE_ASSIGNMENT, Bounds
 
 # Those that the first part chose alone, and the first two; and what was tried on the first three.
@@ -21,11 +21,17 @@ MOST_ALARMS = 0.05
 INTRODUCTION = """\
 # Are the warnings of collapse right?
 
-`python -m rdm_solo.evidence.collapse` trains runs that nobody tuned on, labels each without the
-numbers that the warnings read, and compares. It adds a row to [collapse.csv](collapse.csv) for
-each run that ends, and goes on where it stopped; `--most 0` writes this page from the table alone.
-The plan, `rdm_solo/evidence/collapse/study.yaml`, was written before the runs. One number of it
-changed, the margin, once the first part had been trained and before the second: it says why there.
+`python -m rdm_solo.evidence.collapse` trains runs, labels each without the numbers that the
+warnings read, and compares. The bounds of the warnings were chosen on {early} of the runs; the
+{last} of the last part, on which nobody tuned, judge them. The command adds a row to
+[collapse.csv](collapse.csv) for each run that ends, and goes on where it stopped; `--most 0` writes
+this page from the table alone.
+
+The plan, `rdm_solo/evidence/collapse/study.yaml`, was written before the runs. Three things in it
+changed while they were made, and it says why there: kNN's margin, when the first part had been
+trained; what counts as a healthy run, when the second part had been judged; and the number of
+parts, from two to four, because the bounds that had been chosen failed on the second part and again
+on the third.
 """
 METHOD = """\
 ## How it was done
@@ -53,13 +59,16 @@ negative gap) came at the latest {in_time} epochs after the event. Any warning a
 setting that got no label is a false alarm. Runs with an induced failure that got no label are
 counted apart: many are next to a collapse. So are runs that diverge, which end with an error.
 
+By the plan's first words, all runs without a label are healthy. The second part was judged by
+them, and {second_alarms} were false alarms. Only then were the two kinds told
+apart. By the first words, {last_alarms} are false alarms in the last part. The
+last column of the result has this rate for every part.
+
 The runs were trained in four parts. The bounds are those that name the most collapses with at
 most {most:.0%} of false alarms. They were chosen on the first part and judged on the second; chosen
 anew on these two and judged on the third; and chosen anew on these three, each time before a run of
 the next part was looked at. Twice, the next part showed that they did not hold. Only the last part
-judges the package's bounds. When the second part was judged, runs with an induced failure and no
-label still counted as healthy; of these and the healthy ones together, {first_alarms} were false
-alarms. Intervals are Clopper and Pearson's, 95 %.
+judges the package's bounds. Intervals are Clopper and Pearson's, 95 %.
 """
 
 
@@ -68,7 +77,7 @@ def page(rows: Sequence[Row]) -> str:
     parts = {part: [row for row in rows if row["part"] == part] for part in PARTS}
     early = [row for row in rows if row["part"] != "last"]
     second = judging.judge_all(parts["judge"], FIRST)
-    healthy = [run for run in second if not run.collapsed]
+    judged = judging.judge_all(parts["last"])
     shared = dict(option.split("=", 1) for option in PLAN["shared"])
     text = METHOD.format(
         settings=len(PLAN["settings"]),
@@ -81,9 +90,9 @@ def page(rows: Sequence[Row]) -> str:
         directions=PLAN["directions"],
         in_time=judging.IN_TIME,
         most=MOST_ALARMS,
-        first_alarms=_rate(sum(bool(run.warnings) for run in healthy), len(healthy)),
+        second_alarms=rate(*judging.alarms_as_planned(second)),
+        last_alarms=rate(*judging.alarms_as_planned(judged)),
     )
-    judged = judging.judge_all(parts["last"])
     results = {
         "first part, by bounds that were chosen on it": judging.judge_all(parts["choose"], FIRST),
         "second part, by the same bounds": second,
@@ -93,7 +102,10 @@ def page(rows: Sequence[Row]) -> str:
         "these three, by the package's bounds, chosen on them": judging.judge_all(early),
         "**last part, by the package's bounds**": judged,
     }
-    found = [INTRODUCTION, _progress(rows), _result(results), text, _choice(early)]
+    last = sum(run.part == "last" for run in planned())
+    introduction = INTRODUCTION.format(early=sum(1 for _ in planned()) - last, last=last)
+    found = [introduction, _progress(rows), _result(results), text, definitions.section(judged)]
+    found += [_choice(early)]
     found += [_by(judged, what) for what in ("label", "data", "method", "setting")]
     found += [_mistakes(judged)]
     return "\n\n".join(part.strip() for part in found if part) + "\n"
@@ -107,24 +119,23 @@ def _progress(rows: Sequence[Row]) -> str:
     return f"{len(rows)} runs, of which {diverged} diverged.{kept} Versions: {versions}."
 
 
-def _rate(count: int, total: int) -> str:
-    if not total:
-        return "no such run"
-    low, high = share(count, total)
-    return f"{count} of {total} ({100 * count / total:.1f} %, {100 * low:.1f} to {100 * high:.1f})"
-
-
 HEAD = ("collapses named in time", "false alarms", "warned of, no label")
 
 
 def _rates(runs: Sequence[Judged]) -> list[str]:
     counts = (judging.named(runs), judging.alarms(runs), judging.unlabelled(runs))
-    return [_rate(*count) for count in counts]
+    return [rate(*count) for count in counts]
 
 
 def _result(results: dict[str, list[Judged]]) -> str:
-    found = [[name, *_rates(runs)] for name, runs in results.items()]
-    return "## Result\n\n" + markdown.table(["", *HEAD], found)
+    found = [
+        [name, *_rates(runs), rate(*judging.alarms_as_planned(runs))]
+        for name, runs in results.items()
+    ]
+    table = markdown.table(["", *HEAD, "warned of, all without a label"], found)
+    other = "How many are named depends on what counts as a collapse, and from when:"
+    link = "[by other definitions](#the-last-part-by-other-definitions)."
+    return f"## Result\n\n{table}\n\n{other} {link}"
 
 
 def choice(rows: Sequence[Row]) -> list[tuple[Bounds, tuple[int, int], tuple[int, int]]]:
@@ -178,7 +189,7 @@ def _choice(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     shown = [
-        [*(f"{b:g}" for b in _values(bounds)), _rate(*named), _rate(*alarms)]
+        [*(f"{b:g}" for b in _values(bounds)), rate(*named), rate(*alarms)]
         for bounds, named, alarms in choice(rows)[:8]
     ]
     head = ["variance", "exponent", "fewest", "collapses named in time", "false alarms"]
