@@ -16,6 +16,7 @@ from rdm_solo.runs import earlier_run, failures, ownership
 from rdm_solo.runs.failures import AnotherProcessFailed
 from rdm_solo.runs.files import CONFIG, FAILED, LOG, write_whole, writing
 from rdm_solo.runs.ownership import FolderTaken
+from rdm_solo.runs.reading import Unreadable
 from rdm_solo.train import run_folder, signals, sweep, warm_ups
 from rdm_solo.train.training import build, fit, is_first_process, owned
 
@@ -128,7 +129,8 @@ def _run(cfg: DictConfig, folder: Path, one_of_many: bool = False) -> str | None
             if is_first_process():
                 _write_config(cfg, folder)
                 _open_log(folder, early)
-            answers = (DataError, FloatingPointError, CannotWrite, AnotherProcessFailed)
+            answers = (DataError, FloatingPointError, CannotWrite, Unreadable)
+            answers += (AnotherProcessFailed,)
             fit(parts)
     except run_folder.Finished as finished:
         log.info(str(finished))

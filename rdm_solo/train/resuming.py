@@ -27,6 +27,8 @@ WRITTEN = (".hydra", "train.log", "owner.json", "checkpoints", SPECTRA, FIGURES)
 WRITTEN += ("tensorboard", "wandb")
 # Options that name a function; one of the user's own counts only where it is typed again.
 NAMES = ("._target_", "filter.function")
+# What Lightning goes on from, beside the epoch and the weights.
+PARTS = ("pytorch-lightning_version", "loops", "optimizer_states", "lr_schedulers", "callbacks")
 
 
 def own_config(argv: list[str], first: bool = True) -> tuple[DictConfig, Path]:
@@ -118,6 +120,8 @@ def check_resume(cfg: DictConfig, folder: Path) -> tuple[Path, int]:
         if "epoch" not in metrics_file.read(folder).columns:
             raise ValueError("it has no column epoch")
     checkpoint, found = checkpoints.latest(folder)
+    if lacking := [part for part in PARTS if part not in found]:
+        raise reading.Unreadable(checkpoint, f"it lacks {', '.join(lacking)}")
     done = found["epoch"] + 1
     if done > cfg.max_epochs or (done == cfg.max_epochs and earlier_run.has_ended(folder)):
         raise ValueError(

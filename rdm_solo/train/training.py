@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from rdm_solo.cli.answers import naming_what_the_config_lacks
 from rdm_solo.messages import CannotWrite
 from rdm_solo.runs import earlier_run, failures, ownership
 from rdm_solo.runs.files import CHECKPOINT, FAILED, METRICS, writing
+from rdm_solo.runs.reading import Unreadable
 from rdm_solo.train import signals
 
 if TYPE_CHECKING:
@@ -116,15 +118,18 @@ def fit(parts: Parts) -> dict[str, Any]:
     except FloatingPointError as error:
         diverged = parts.guard.error(trainer, error)
         noted = failures.note(folder, str(diverged))
-    except Exception as error:
-        answer = isinstance(error, (DataError, CannotWrite))
+    except Exception as raised:
+        error = _of_checkpoint(parts.checkpoint, raised) or raised
+        answer = isinstance(error, (DataError, CannotWrite, Unreadable))
         # A closed connection says nothing of why the other process has ended.
         sent = parts.children.stopped_by() if isinstance(error, RuntimeError) else None
         if sent is None:
             why = str(error) if answer else failures.reason(error)
             if cause := failures.note(folder, why):
-                raise failures.AnotherProcessFailed(cause) from error
-            raise
+                raise failures.AnotherProcessFailed(cause) from raised
+            if error is raised:
+                raise
+            raise error from raised
         signals.take(sent)
         log.info(f"{signals.WORDS[sent]} to another process of the run: it stops")
         interrupted = True
@@ -149,6 +154,14 @@ def fit(parts: Parts) -> dict[str, Any]:
         raise stopped
     signals.check()  # one that came while the files were written
     return summary
+
+
+def _of_checkpoint(path: Path | None, error: Exception) -> Unreadable | None:
+    """What is wrong with the checkpoint to go on from, where Lightning has failed to take it up."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if path is None or not any(Path(f.filename).stem == "checkpoint_connector" for f in frames):
+        return None
+    return Unreadable(path, f"the run cannot go on from it: {failures.reason(error)}")
 
 
 @naming_what_the_config_lacks()

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 from support.image_files import spoil, write_tree
 from support.slurm import set_job
@@ -238,6 +239,29 @@ class TestOverwriting:
         (tmp_path / "runs").mkdir()
         shutil.move(tmp_path / "run", tmp_path / "runs" / "run")
         assert [run.folder for run in runs.find([tmp_path])] == [tmp_path / "runs" / "run"]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda saved: saved.pop("pytorch-lightning_version"),
+        lambda saved: saved.pop("loops"),
+        lambda saved: saved["state_dict"].popitem(),
+        lambda saved: saved.update(optimizer_states=[{"state": {}, "param_groups": []}]),
+        lambda saved: saved.update(callbacks={"Checkpoints": 5}),
+    ],
+)
+def test_a_checkpoint_that_lacks_a_part_is_refused_in_a_sentence(fault, place, typed, tmp_path):
+    shutil.copytree(place / "run", tmp_path / "run")
+    path = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    saved = torch.load(path, weights_only=True)
+    fault(saved)
+    torch.save(saved, path)
+    content, table = path.read_bytes(), (tmp_path / "run" / "metrics.csv").read_bytes()
+    out = typed("rdm_solo.train", "resume=run", "max_epochs=2", cwd=tmp_path)
+    (line,) = (line for line in out.stderr.splitlines() if not line.startswith("warning: "))
+    assert (out.returncode, line.startswith(f"error: {path} cannot be read (")) == (2, True), out
+    assert (path.read_bytes(), (tmp_path / "run" / "metrics.csv").read_bytes()) == (content, table)
 
 
 def test_an_owner_that_would_be_waited_for_is_refused(place, typed, tmp_path):
