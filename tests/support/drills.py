@@ -23,9 +23,9 @@ def draws(name: str) -> random.Random:
     return random.Random(f"{name} {SEED}")
 
 
-def record(name: str, tried: int, survived: int) -> None:
+def record(name: str, tried: int, survived: int, measured: str = "") -> None:
     """Print the drill's row, and fail where not every try survived."""
-    row = f"drill: {name}: {survived} of {tried} tries survived (DRILL_SEED={SEED})"
+    row = f"drill: {name}: {survived} of {tried} tries survived (DRILL_SEED={SEED}){measured}"
     print(f"\n{row}")
     if table := os.environ.get("DRILL_TABLE"):
         with open(table, "a") as file:
