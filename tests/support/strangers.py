@@ -32,6 +32,17 @@ LAUGHS = "a: &a [x,x,x,x,x,x,x,x]\n" + "".join(
 )
 
 
+# What a mutation may raise where an earlier one is in its way.
+IN_THE_WAY = (OSError, ValueError, KeyError, AttributeError, TypeError, yaml.YAMLError)
+
+
+def _small(path: Path) -> Path:
+    """The path, unless an earlier mutation has made 10 GB of the file."""
+    if path.stat().st_size > 2**24:
+        raise ValueError(path)
+    return path
+
+
 class Stranger:
     """Mutates copies of a run's folder; ``canary`` is what its code would write."""
 
@@ -58,8 +69,8 @@ class Stranger:
         done = []
         for _ in range(self.draw.randint(1, 3)):
             kind = self.draw.choice(kinds)
-            with contextlib.suppress(OSError, ValueError, KeyError, AttributeError, TypeError):
-                done.append(f"{kind.__name__}: {kind(folder)}")  # an earlier one may be in the way
+            with contextlib.suppress(*IN_THE_WAY):
+                done.append(f"{kind.__name__}: {kind(folder)}")
         return folder, done
 
     def value(self) -> Any:
@@ -91,7 +102,7 @@ class Stranger:
 
     def config(self, folder: Path) -> str:
         path = folder / ".hydra" / "config.yaml"
-        tree = yaml.safe_load(path.read_text())
+        tree = yaml.safe_load(_small(path).read_text())
         nodes: list[tuple[Any, Any, str]] = []
 
         def walk(node: Any, name: str) -> None:
@@ -129,7 +140,7 @@ class Stranger:
     def text(self, folder: Path) -> str:
         name = self.draw.choice(NAMES)
         path, draw = folder / name, self.draw
-        data = path.read_bytes() if path.is_file() else b"{}"
+        data = _small(path).read_bytes() if path.is_file() else b"{}"
         how = draw.randrange(7)
         if how == 0:
             data = data[: draw.randrange(len(data) + 1)]
@@ -196,7 +207,7 @@ class Stranger:
     def json(self, folder: Path) -> str:
         name = self.draw.choice(["summary.json", "linear.json", "loggers.json", "roles.json"])
         path = folder / name
-        tree = json.loads(path.read_text()) if path.is_file() else {"a": 1}
+        tree = json.loads(_small(path).read_text()) if path.is_file() else {"a": 1}
         key = self.draw.choice(list(tree))
         value = self.value()
         inner = tree[key]
