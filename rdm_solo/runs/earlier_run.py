@@ -99,9 +99,12 @@ def put_back(folder: Path) -> bool:
         owner = b""
         with contextlib.suppress(FileNotFoundError):
             owner = reading.read_bytes(aside, files.OWNER)
+        kept = _written(aside)
+        for place in {path.relative_to(aside).parent for path in kept}:
+            reading.inside(folder, place)
         remove(folder)
         with files.writing(aside):
-            _put(_written(aside), aside, folder)
+            _put(kept, aside, folder)
             if owner:  # written in place, since it may be locked
                 reading.inside(folder, files.OWNER).write_bytes(owner)
     _drop(folder)
@@ -149,10 +152,10 @@ def _put(paths: list[Path], source: Path, target: Path) -> None:
     for path in paths:
         new = target / path.relative_to(source)
         new.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            shutil.copytree(path, new, symlinks=True, copy_function=_second_name)
-        elif path.is_symlink():
+        if path.is_symlink():
             new.symlink_to(os.readlink(path))
+        elif path.is_dir():
+            shutil.copytree(path, new, symlinks=True, copy_function=_second_name)
         else:
             _second_name(path, new)
 

@@ -37,8 +37,8 @@ IN_THE_WAY = (OSError, ValueError, KeyError, AttributeError, TypeError, yaml.YAM
 
 
 def _small(path: Path) -> Path:
-    """The path, unless an earlier mutation has made 10 GB of the file."""
-    if path.stat().st_size > 2**24:
+    """The path, unless an earlier mutation has made 10 GB or a pipe of the file."""
+    if not path.is_file() or path.stat().st_size > 2**24:
         raise ValueError(path)
     return path
 

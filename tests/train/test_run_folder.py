@@ -232,6 +232,21 @@ class TestOverwriting:
         shutil.rmtree(aside)
         assert wholly(tmp_path) == before
 
+    def test_nothing_is_put_back_through_a_link(self, place, typed, tmp_path):
+        shutil.copytree(place / "run", tmp_path / "run")
+        shutil.copytree(place / "run", tmp_path / "run" / ".earlier_run")
+        (tmp_path / "outside").mkdir()
+        (tmp_path / "run" / ".earlier_run" / "wandb").symlink_to("/etc")
+        shutil.rmtree(tmp_path / "run" / "figures")
+        (tmp_path / "run" / "figures").symlink_to(tmp_path / "outside")
+        before = wholly(tmp_path)
+        out = typed("rdm_solo.train", "resume=run", "max_epochs=2", cwd=tmp_path)
+        assert (out.returncode, "figures cannot be read (it is a link" in out.stderr) == (2, True)
+        assert wholly(tmp_path) == before
+        (tmp_path / "run" / "figures").unlink()
+        assert earlier_run.put_back(tmp_path / "run")
+        assert (tmp_path / "run" / "wandb").is_symlink()
+
     def test_a_run_is_found_once_while_another_takes_its_place(self, place, tmp_path):
         shutil.copytree(place / "run", tmp_path / "run")
         for name in (".earlier_run", ".earlier_run.part"):
