@@ -103,6 +103,8 @@ def check(
     message; ``typed`` are the dotted names of options that the user has typed again.
     """
     for part in parts:
+        if part in SECTIONS and isinstance(config.get(part), (list, tuple)):
+            raise _refusal(source, part, config[part], "where a group of options belongs")
         if part in config and config[part] is not None:
             for key, value in _leaves(config[part], (part,), source):
                 name = ".".join(key)

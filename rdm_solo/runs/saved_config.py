@@ -83,7 +83,8 @@ def to_build(
             kept.append(node)
     file, followed = source(folder), resolved(plain)
     known_parts.check(followed, parts, str(file), typed)
-    root = OmegaConf.select(OmegaConf.create(followed), "dataset.root")
+    found = followed.get("dataset")
+    root = found.get("root") if isinstance(found, dict) else None
     if "dataset" in parts and root and not kept and "dataset.root" not in typed:
         log.info(f"data are read from {root}, as {file} says")
     for node in kept:

@@ -128,6 +128,7 @@ PART = "which is not in this package and is not run"
         ("optimizer.lr", float("inf"), "which is not a finite number"),
         ("seed", "a", "a word where"),
         ("trainer", "a", "where a group of options belongs"),
+        ("dataset", [1, [2, 3]], "where a group of options belongs"),
     ],
 )
 def test_anything_else_is_refused_by_file_name_and_value(name, value, said, tmp_path):

@@ -36,9 +36,14 @@ LAUGHS = "a: &a [x,x,x,x,x,x,x,x]\n" + "".join(
 IN_THE_WAY = (OSError, ValueError, KeyError, AttributeError, TypeError, yaml.YAMLError)
 
 
-def _small(path: Path) -> Path:
-    """The path, unless an earlier mutation has made 10 GB or a pipe of the file."""
-    if not path.is_file() or path.stat().st_size > 2**24:
+def _own(folder: Path, name: str) -> Path:
+    """A file of the folder that a mutation may change; ValueError where an earlier one is in the
+    way: a link that leads out, a pipe, or 10 GB."""
+    path = folder / name
+    inside = path.resolve().is_relative_to(folder.resolve())
+    if not inside or (path.exists() and not path.is_file()):
+        raise ValueError(path)
+    if path.exists() and path.stat().st_size > 2**24:
         raise ValueError(path)
     return path
 
@@ -101,8 +106,8 @@ class Stranger:
         return draw.choice(options)
 
     def config(self, folder: Path) -> str:
-        path = folder / ".hydra" / "config.yaml"
-        tree = yaml.safe_load(_small(path).read_text())
+        path = _own(folder, ".hydra/config.yaml")
+        tree = yaml.safe_load(path.read_text())
         nodes: list[tuple[Any, Any, str]] = []
 
         def walk(node: Any, name: str) -> None:
@@ -139,8 +144,8 @@ class Stranger:
 
     def text(self, folder: Path) -> str:
         name = self.draw.choice(NAMES)
-        path, draw = folder / name, self.draw
-        data = _small(path).read_bytes() if path.is_file() else b"{}"
+        path, draw = _own(folder, name), self.draw
+        data = path.read_bytes() if path.is_file() else b"{}"
         how = draw.randrange(7)
         if how == 0:
             data = data[: draw.randrange(len(data) + 1)]
@@ -206,8 +211,8 @@ class Stranger:
 
     def json(self, folder: Path) -> str:
         name = self.draw.choice(["summary.json", "linear.json", "loggers.json", "roles.json"])
-        path = folder / name
-        tree = json.loads(_small(path).read_text()) if path.is_file() else {"a": 1}
+        path = _own(folder, name)
+        tree = json.loads(path.read_text()) if path.is_file() else {"a": 1}
         key = self.draw.choice(list(tree))
         value = self.value()
         inner = tree[key]
@@ -220,8 +225,8 @@ class Stranger:
 
     def arrays(self, folder: Path) -> str:
         draw, how = self.draw, self.draw.randrange(7)
-        path = folder / "spectra" / "epoch_0001.npz"
-        checkpoint = folder / "checkpoints" / "last.ckpt"
+        path = _own(folder, "spectra/epoch_0001.npz")
+        checkpoint = _own(folder, "checkpoints/last.ckpt")
         if how == 0:
             np.savez(path, epoch=np.array(1), lam_online=np.array([_Evil(f"touch {self.canary}")]))
         elif how == 1:
