@@ -27,7 +27,7 @@ composed = functools.cache(configure)
 def folder_of(tmp_path: Path, *options: str, **changed: object) -> Path:
     cfg = composed(*options).copy()
     for key, value in changed.items():
-        OmegaConf.update(cfg, key.replace("__", "."), value, force_add=True)
+        OmegaConf.update(cfg, key.replace("__", "."), value, merge=False, force_add=True)
     (tmp_path / ".hydra").mkdir()
     OmegaConf.save(cfg, tmp_path / ".hydra" / "config.yaml")
     return tmp_path
