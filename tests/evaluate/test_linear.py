@@ -266,7 +266,7 @@ class TestConfig:
         summary = json.loads((finished / "summary.json").read_text())
         summary["config"]["backbone"]["kwargs"]["act"] = "my.gelu"
         (finished / "summary.json").write_text(json.dumps(summary))
-        with pytest.raises(ValueError, match=r"type backbone\.kwargs\.act=my\.gelu again"):
+        with pytest.raises(ValueError, match=r"type \+\+backbone\.kwargs\.act=my\.gelu again"):
             linear_config.find_weights(configure(f"run={finished}"))
         again = configure(f"run={finished}", "++backbone.kwargs.act=my.gelu")
         assert linear_config.find_weights(again)[1].kwargs["act"] == "my.gelu"
