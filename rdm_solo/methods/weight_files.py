@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rdm_solo.messages import listed
+from rdm_solo.messages import first_line, listed
 from rdm_solo.methods import torch_files
 
 log = logging.getLogger("rdm_solo")
@@ -99,7 +99,7 @@ def build(spec: Spec, image_size: int = 224) -> nn.Module:
     except Exception as error:  # whatever a builder raises on an argument
         if isinstance(error, ImportError) or str(error).startswith("backbone."):
             raise
-        reason = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else error
+        reason = f"KeyError: {error}" if isinstance(error, KeyError) else first_line(error)
         raise ValueError(
             f"backbone.name={spec.name} cannot be built: {reason}; look at backbone.kwargs."
         ) from error
