@@ -62,7 +62,7 @@ class CollapseWatch(pl.Callback):
         latest = _read(trainer)
         if latest is None:
             return
-        self.measured = [*self.measured, latest][-self.bounds.read :]
+        self.measured = [*self.measured, latest][-self.bounds.epochs_read :]
         warned = {warning["kind"] for warning in self.warnings}
         kinds = collapse.kinds_of_collapse(self.measured, self.bounds)
         new = trainer.strategy.broadcast([kind for kind in kinds if kind not in warned])

@@ -36,6 +36,11 @@ ROLES = "roles.json"
 EXPORT = "export"
 
 
+def is_aside(folder: Path) -> bool:
+    """Whether an earlier run is kept there, or was being gathered, until the new one has begun."""
+    return folder.name.startswith(ASIDE)
+
+
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Name the file in the error where the system lets nothing be written."""

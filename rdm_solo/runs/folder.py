@@ -14,7 +14,7 @@ from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.messages import check_number, check_whole, finite, first_line, shown
 from rdm_solo.methods import descriptions
 from rdm_solo.runs import failures, linear_file, metrics_file, reading, spectra_files
-from rdm_solo.runs.files import ASIDE, CONFIG, LINEAR, METRICS, SPECTRA, SUMMARY
+from rdm_solo.runs.files import CONFIG, LINEAR, METRICS, SPECTRA, SUMMARY, is_aside
 from rdm_solo.runs.labels import exponent
 from rdm_solo.runs.saved_config import run_config, source
 
@@ -325,4 +325,4 @@ def _below(folder: Path) -> list[Path]:
 
     inner = {path.parent for path in folder.rglob(SUMMARY)}
     inner |= {path.parent.parent for path in folder.rglob(CONFIG)}
-    return sorted((path for path in inner if not path.name.startswith(ASIDE)), key=order)
+    return sorted((path for path in inner if not is_aside(path)), key=order)

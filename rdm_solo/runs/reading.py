@@ -47,8 +47,10 @@ def inside(folder: Path, name: str | Path) -> Path:
     path = folder / name
     try:
         within = path.resolve().is_relative_to(folder.resolve())
-        with contextlib.suppress(FileNotFoundError):
-            path.stat()  # Python 3.13 resolves a circle of links without a word
+        if within and not path.exists():
+            path.resolve(strict=True)  # Python 3.13 resolves a circle of links without a word
+    except FileNotFoundError:  # it is not there, or a link to nothing
+        pass
     except (OSError, RuntimeError) as error:  # a circle of links
         raise Unreadable(path, f"it cannot be followed ({type(error).__name__})") from error
     if not within:

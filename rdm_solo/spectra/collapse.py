@@ -65,7 +65,7 @@ class Bounds:
         return min(bound, dimensions / 2)
 
     @property
-    def read(self) -> int:
+    def epochs_read(self) -> int:
         """How many of the last measured epochs the rules read."""
         return max(IN_A_ROW, self.gap_epochs or 0)
 

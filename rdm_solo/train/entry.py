@@ -129,8 +129,10 @@ def _run(cfg: DictConfig, folder: Path, one_of_many: bool = False) -> str | None
             if is_first_process():
                 _write_config(cfg, folder)
                 _open_log(folder, early)
-            answers = (DataError, FloatingPointError, CannotWrite, Unreadable)
-            answers += (AnotherProcessFailed,)
+            answers = (
+                *(DataError, FloatingPointError, CannotWrite, Unreadable),
+                AnotherProcessFailed,
+            )
             fit(parts)
     except run_folder.Finished as finished:
         log.info(str(finished))

@@ -10,7 +10,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from rdm_solo.runs import failures
-from rdm_solo.runs.files import ASIDE, FAILED
+from rdm_solo.runs.files import FAILED, is_aside
 
 if TYPE_CHECKING:  # Hydra imports this module before it answers --help
     from rdm_solo.runs.folder import Run
@@ -47,8 +47,8 @@ def tell(folder: Path, stopped: bool = False) -> bool:
     """Print the table of the runs in a sweep's folder; whether one has failed."""
     from rdm_solo import runs
 
-    reasons = [path for path in folder.rglob(FAILED) if not path.parent.name.startswith(ASIDE)]
-    failed = sorted(reasons, key=lambda path: path.stat().st_mtime)
+    failed = [path for path in folder.rglob(FAILED) if not is_aside(path.parent)]
+    failed.sort(key=lambda path: path.stat().st_mtime)
     found, broken = runs.survey([folder])
     done = [run for run in found if run.epochs or run.diverged]
     for sentence in broken.values():
@@ -58,10 +58,10 @@ def tell(folder: Path, stopped: bool = False) -> bool:
         print(f"the sweep ends here: {begun} of its runs have an epoch")
     if done:
         print(f"\n{table(done)}")
-        alike: dict[str | None, list[str]] = {}
+        reasons: dict[str | None, list[str]] = {}
         for path in failed:
-            alike.setdefault(failures.of(path.parent), []).append(path.parent.name)
-        for reason, names in alike.items():
+            reasons.setdefault(failures.of(path.parent), []).append(path.parent.name)
+        for reason, names in reasons.items():
             print(f"failed: {', '.join(names)}: {reason}")
         print(f"the runs are in {folder}; a page with their pictures and tables:")
         print(f"    python -m rdm_solo.report {shlex.quote(str(folder))}")

@@ -122,7 +122,7 @@ def fit(parts: Parts) -> dict[str, Any]:
         error = _of_checkpoint(parts.checkpoint, raised) or raised
         answer = isinstance(error, (DataError, CannotWrite, Unreadable))
         # A closed connection says nothing of why the other process has ended.
-        sent = parts.children.stopped_by() if isinstance(error, RuntimeError) else None
+        sent = parts.children.stopped_by() if isinstance(raised, RuntimeError) else None
         if sent is None:
             why = str(error) if answer else failures.reason(error)
             if cause := failures.note(folder, why):

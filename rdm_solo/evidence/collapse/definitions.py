@@ -57,7 +57,8 @@ def section(runs: Sequence[Judged]) -> str:
     ]
     named, total = judging.named(judging.redefined(runs, judging.events, KNN))
     floor = [run for run in collapses if _event(run) == FIRST]
-    from_first = [_event(run) for run in judging.redefined(runs, by) if run.collapsed]
+    from_start = judging.redefined(runs, partial(judging.first_in_a_row, start=1))
+    from_first = [_event(run) for run in from_start if run.collapsed]
     earliest = WARMUP + IN_A_ROW
     lines = {run.row["name"]: line for run in runs if (line := _recovered(run))}
     without = [run for run in runs if run.row["name"] in lines and not run.collapsed]

@@ -68,7 +68,7 @@ def warnings(epochs: Sequence[MeasuredEpoch], bounds: Bounds) -> dict[str, int]:
     """The kinds of collapse that the watch named, and in which epoch first."""
     found: dict[str, int] = {}
     for n, epoch in enumerate(epochs, start=1):
-        for kind in kinds_of_collapse(epochs[max(0, n - bounds.read) : n], bounds):
+        for kind in kinds_of_collapse(epochs[max(0, n - bounds.epochs_read) : n], bounds):
             found.setdefault(kind, epoch.epoch)
     return found
 
