@@ -37,6 +37,13 @@ def test_images_refuse_what_is_no_data_set():
         Dataset("toy", good, good, 2, (0.5,), (0.5,))
 
 
+def test_images_are_compared_by_identity():
+    """By their tensors' values the comparison would itself be a tensor, and an error."""
+    first, second = (Images(torch.zeros(3, 1, 8, 8).byte(), torch.arange(3)) for _ in range(2))
+    assert first != second
+    assert {first: 1}[first] == 1
+
+
 def test_digits_are_scikit_learns():
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split

@@ -269,6 +269,15 @@ def test_a_collapse_is_said_once_and_a_batch_norms_null_direction_never(caplog):
     assert "1 of 64 directions" in caplog.records[0].message
 
 
+def test_a_second_empty_direction_is_said(caplog):
+    x = features("batchnorm", 64, 256)
+    x[0] = x[1]  # beside the one that centring leaves
+    x -= x.mean(0)
+    with caplog.at_level(logging.WARNING):
+        SpectralFilter("target", "pow", p=-0.5)(x)
+    assert "has 62 of 64 directions above rounding noise" in caplog.text
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("branch", ["online", "target"])
 def test_dtype_is_returned_and_half_precision_costs_its_own_rounding_only(dtype, branch):
@@ -453,6 +462,12 @@ def test_p_follows_its_schedule():
         module.set_epoch(epoch)
         assert module.p == pytest.approx(p)
         assert torch.equal(module(x), SpectralFilter("target", "pow", p=module.p)(x))
+
+
+@pytest.mark.parametrize("kind", ["linear", "cosine"])
+def test_the_shortest_schedules_still_end_at_their_end(kind):
+    assert Schedule(kind, 0.0, -1.0, epochs=1)(0) == -1.0
+    assert [Schedule(kind, 0.0, -1.0, epochs=2)(epoch) for epoch in range(3)] == [0.0, -1.0, -1.0]
 
 
 def test_a_filter_has_no_state_to_save():

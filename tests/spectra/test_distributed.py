@@ -78,6 +78,10 @@ def work(rank: int, world: int) -> dict[str, object]:
     results["float64"] = SpectralFilter("target", "pow", p=-1.0)(flat.chunk(world)[rank])
     for name, options in ROUTES.items():
         results[name] = measured(rank, world, **options)
+    metric = BranchSpectra(24, **ROUTES["sample of 8"])
+    metric.update(*[features("1/i", 64, 24).chunk(world)[rank]] * 2)
+    metric.sync()
+    results["rows after a sync of the user's own"] = len(metric.kept)
     return results
 
 
@@ -144,3 +148,7 @@ def test_spectra_of_several_processes_equal_one(several, route):
         for name, array in got.items():
             rel = 0 if exact else 1e-9
             torch.testing.assert_close(array, want[name], rtol=rel, atol=rel, equal_nan=True)
+
+
+def test_a_sync_that_the_user_asks_for_sends_no_more_rows(several):
+    assert {rank["rows after a sync of the user's own"] for rank in several} == {8}

@@ -74,6 +74,18 @@ def test_a_matrix_that_is_not_symmetric_is_refused_at_any_scale(scale):
     assert effective_rank(rounded) == pytest.approx(float(effective_rank(C)), rel=0.05)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_how_far_rounding_alone_may_set_a_half_precision_matrix_apart(dtype):
+    eps = torch.finfo(dtype).eps
+    for factor, refused in ((3, False), (4, False), (5, True), (6, True)):
+        matrix = torch.tensor([[1.0, factor * eps], [0.0, 1.0]], dtype=dtype)
+        if refused:
+            with pytest.raises(ValueError, match="takes a symmetric matrix"):
+                effective_rank(matrix)
+        else:
+            assert 1.9 < effective_rank(matrix) <= 2.0
+
+
 def test_negative_eigenvalues_count_as_zero():
     assert effective_rank(torch.tensor([2.0, 2.0, -1.0])) == 2
     assert effective_rank(-C) == 0

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from rdm_solo.spectra import BranchSpectra
-from rdm_solo.spectra.sampling import BLOCK, LAST, row_hashes
+from rdm_solo.spectra.sampling import BLOCK, LAST, few_rows, row_hashes
 
 NAMES = ("online", "target", "positive", "projection")
 
@@ -69,6 +69,10 @@ def test_rows_that_differ_in_signs_alone_are_told_apart(dtype):
     signs = torch.cartesian_prod(*[torch.tensor([1.0, -1.0], dtype=dtype)] * 8)
     for parts in ([signs], [signs, signs], [signs, -signs]):
         assert len(row_hashes(parts, torch.ones(256, dtype=torch.bool)).unique()) == 256
+
+
+def test_rows_wider_than_a_block_are_taken_one_at_a_time():
+    assert list(few_rows(2, 2 * BLOCK)) == [slice(0, 1), slice(1, 2)]
 
 
 def test_a_rows_hash_does_not_depend_on_how_many_are_hashed_at_once():
