@@ -103,10 +103,13 @@ def check(
     message; ``typed`` are the dotted names of options that the user has typed again.
     """
     for part in parts:
-        if part in SECTIONS and isinstance(config.get(part), (list, tuple)):
-            raise _refusal(source, part, config[part], "where a group of options belongs")
-        if part in config and config[part] is not None:
-            for key, value in _leaves(config[part], (part,), source):
+        held = config.get(part)
+        if part in SECTIONS and not isinstance(held, (Mapping, type(None))):
+            raise ValueError(
+                f"{source} gives {part}={_shown(held)}, where a group of options belongs."
+            )
+        if held is not None:
+            for key, value in _leaves(held, (part,), source):
                 name = ".".join(key)
                 again = any(name == own or name.startswith(f"{own}.") for own in typed)
                 reason = None if again else _fault(key, value, config, typed)
@@ -172,8 +175,6 @@ def _fault(key: Key, value: Any, config: Mapping[str, Any], typed: Collection[st
     if any(name.startswith("_") for name in key):
         return "which is an instruction for Hydra (its name begins with _)"
     own = f"{'.'.join(place)}._target_" in typed  # whose parameters the user knows
-    if len(key) == 1 and key[0] in SECTIONS:
-        return None if value is None else "where a group of options belongs"
     if key[0] == "trainer" and key[1] not in TRAINER:
         return "an argument of Lightning's Trainer that may read or write elsewhere"
     if key[:2] == ("backbone", "kwargs") and key[2:3] and key[2].startswith(FETCHING):

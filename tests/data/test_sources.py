@@ -35,6 +35,9 @@ def test_images_refuse_what_is_no_data_set():
     good = Images(images, torch.tensor([0, 1, 2]))
     with pytest.raises(ValueError, match=r"num_classes=2 allows labels from 0 to 1, got 0 to 2"):
         Dataset("toy", good, good, 2, (0.5,), (0.5,))
+    below = Images(images, torch.tensor([0, -1, 1]))
+    with pytest.raises(ValueError, match=r"labels from 0 to 1, got -1 to 1"):
+        Dataset("toy", below, None, 2, (0.5,), (0.5,))
 
 
 def test_images_are_compared_by_identity():

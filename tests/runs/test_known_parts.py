@@ -127,8 +127,6 @@ PART = "which is not in this package and is not run"
         ("knn.k", 10**12, "which is more than"),
         ("optimizer.lr", float("inf"), "which is not a finite number"),
         ("seed", "a", "a word where"),
-        ("trainer", "a", "where a group of options belongs"),
-        ("dataset", [1, [2, 3]], "where a group of options belongs"),
     ],
 )
 def test_anything_else_is_refused_by_file_name_and_value(name, value, said, tmp_path):
@@ -139,6 +137,19 @@ def test_anything_else_is_refused_by_file_name_and_value(name, value, said, tmp_
     assert str(folder / ".hydra" / "config.yaml") in str(refused.value)
     assert name in str(refused.value)
     assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("group", "value"), [("trainer", "a"), ("trainer", 3), ("dataset", [1, [2, 3]]), ("knn", [])]
+)
+def test_a_value_where_a_group_belongs_is_an_error_that_typing_would_not_mend(
+    group, value, tmp_path
+):
+    folder = folder_of(tmp_path, **{group: value})
+    with pytest.raises(ValueError, match="where a group of options belongs") as refused:
+        build(folder)
+    assert str(refused.value).startswith(f"{folder / '.hydra' / 'config.yaml'} gives {group}=")
+    assert "type" not in str(refused.value)
 
 
 def test_a_name_that_is_typed_again_counts(tmp_path):
