@@ -78,6 +78,14 @@ def test_synthetic_depends_on_its_seed_alone_and_can_be_learned():
     assert (got.train.labels[nearest] == got.val.labels).float().mean() > 0.9  # chance: 0.14
 
 
+def test_synthetic_images_stay_what_they_were():
+    """Figures measured on them are compared with later ones."""
+    got = data.synthetic(num_train=4, num_val=1, size=8, num_classes=2).train
+    assert got.labels.tolist() == [0, 0, 1, 1]
+    want = torch.tensor([[173, 118, 81], [199, 172, 183], [170, 196, 93]])
+    assert (got.images[0, :, 0, ::3].int() - want).abs().max() <= 1  # rounding
+
+
 def test_synthetic_is_a_smooth_pattern_a_smooth_variation_and_noise():
     """A least-squares fit of 4 x 4 values, enlarged bilinearly, separates the three."""
     got = data.synthetic(num_train=500, num_val=1, size=16, num_classes=20).train
