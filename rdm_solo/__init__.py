@@ -1,30 +1,48 @@
 """The Rank Differential Mechanism for solo-learn: spectral filters in place of predictors."""
 
+import atexit
 import os
+import signal
 import sys
-from types import TracebackType
+import threading
+from types import FrameType
 
 __version__ = "0.1.0"
 
+_process = os.getpid()
 
-def _end_in_a_line(
-    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-) -> None:
-    """What a command says of a Ctrl-C that nothing has answered: no traceback, status 130."""
-    if not issubclass(kind, KeyboardInterrupt):
-        sys.__excepthook__(kind, error, traceback)
-        return
-    if os.environ.get("LOCAL_RANK", "0") == "0":  # one of a run's processes says so
-        sys.stdout.write("Ctrl-C: the command ends\n")
-        sys.stdout.flush()
-    raise SystemExit(130)
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """End a command on Ctrl-C or SIGTERM, where nothing else answers them: a line, no traceback."""
+    if os.getpid() != _process:  # forked by a library
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    elif threading.main_thread().is_alive():
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # one of a run's processes says so
+            word = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+            sys.stdout.write(f"{word}: the command ends\n")
+            sys.stdout.flush()
+        raise SystemExit(128 + number)
+    else:  # all is written, and Python takes its time to end; a second signal ends it at once
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _ignore() -> None:
+    """From where Python would not call :func:`_end` any more."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 # Of a command alone, and here, since the imports of its own module take seconds already. While
 # Python looks for the module of `python -m`, the name of the program is "-m".
 _started = sys.orig_argv[1:] if sys.argv[:1] == ["-m"] else []
 if any(w.startswith("rdm_solo") for w in _started) or "".join(sys.argv[:1]).endswith("rdm-solo"):
-    sys.excepthook = _end_in_a_line
+    for _number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(_number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(_number, _end)
+    atexit.register(_ignore)
 
 
 def register_methods() -> None:

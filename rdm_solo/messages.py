@@ -91,7 +91,8 @@ def check_number(
         and (below is None or number < below)
     ):
         return number
-    limits = {"of at least": least, "above": above, "of at most": most, "below": below}
+    at_most = "at most" if least is not None or above is not None else "of at most"
+    limits = {"of at least": least, "above": above, at_most: most, "below": below}
     interval = " and ".join(f"{words} {x}" for words, x in limits.items() if x is not None)
     if least is not None and most is not None:
         interval = f"from {least} to {most}"

@@ -15,7 +15,7 @@ GENERAL = "A lower optimizer.lr and a longer scheduler.warmup_epochs are what to
 LOG = (
     "log(sigma) is negative below sigma = 1: it flips these directions and strengthens the "
     "smallest of them, so that it is no low-pass filter. filter=online_log1p is one. sigma grows "
-    "with the root of the global batch, so the filter changes with the batch size."
+    "with the root of the filter's batch, so the filter changes with batch_size x processes."
 )
 
 
@@ -126,9 +126,9 @@ def _online_log(chosen: ChosenFilter) -> bool:
 
 def _reversed(it: Collapse) -> str:
     return (
-        f"p={it.p:g} is below -1: sigma^{1 + (it.p or 0):g} falls with sigma, so that the weakest "
-        "directions come out first and nothing says which branch leads. Exponents between -1 and 0 "
-        "on the target keep the order; p=-0.5 is a good start."
+        f"p={it.p:g} is below -1: sigma^{1 + (it.p or 0):g} falls with sigma: the weakest "
+        "directions become the strongest, and either branch may have the higher rank. Exponents "
+        "between -1 and 0 on the target keep the order; p=-0.5 is a good start."
     )
 
 

@@ -122,7 +122,7 @@ class CheckpointFiles(pl.plugins.CheckpointIO):
     ) -> None:
         path = Path(path)
         with writing(path):
-            # Of the run's own not its folder, if somebody removed it.
+            # Its folder is made, but not the run's if somebody removed that.
             path.parent.mkdir(parents=path != self.last, exist_ok=True)
         known = path == self.last and _same(self._whole, path)
         checkpoints.write(path, checkpoint, self.previous if known else None)

@@ -82,8 +82,8 @@ class CollapseWatch(pl.Callback):
 # What was seen, by kind of collapse.
 FACTS: dict[str, Callable[[MeasuredEpoch, Bounds], str]] = {
     collapse.COMPLETE: lambda seen, bounds: (
-        f"complete collapse in epoch {seen.epoch}: all images get nearly the same output (variance "
-        f"{seen.variance:.2g} of at most 1; watch.variance={bounds.variance:g})."
+        f"complete collapse in epoch {seen.epoch}: all images get nearly the same output "
+        f"(feature/spread is {seen.variance:.2g} of at most 1; watch.variance={bounds.variance:g})."
     ),
     collapse.DIMENSIONAL: lambda seen, bounds: (
         f"dimensional collapse in epoch {seen.epoch}: around their mean, the outputs span "
@@ -92,7 +92,7 @@ FACTS: dict[str, Callable[[MeasuredEpoch, Bounds], str]] = {
     ),
     collapse.UNIFORM: lambda seen, bounds: (
         f"equal assignments in epoch {seen.epoch}: the softmax gives all images nearly the same "
-        f"one (its effective rank is {seen.assigned:.2f}, and 1 where all are equal; "
+        f"assignment (their effective rank is {seen.assigned:.2f}; 1 if all are equal; "
         "watch.variance=null switches this warning off)."
     ),
     collapse.WRONG_WAY: lambda seen, bounds: (

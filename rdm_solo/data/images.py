@@ -82,7 +82,7 @@ class Reading:
             most = 2 * SIDES[1]
             check_whole("dataset.resize", self.resize, self.image_size, most, alternative="null")
         if self.workers is not None:
-            check_whole("dataset.workers", self.workers, 0, 1024, alternative="null")
+            check_whole("dataset.workers", self.workers, 0, 256, alternative="null")
         if self.channels not in (1, 3):
             raise ValueError(f"dataset.channels must be 3 or 1, got {self.channels!r}.")
         check_choice("dataset.interpolation", self.interpolation, ("bilinear", "bicubic"))

@@ -39,7 +39,7 @@ class Loader(ABC):
         dataset: what to load.
         part: ``train`` or ``val``.
         batch_size: images per process and step.
-        views: makes a sample's views; ``None`` loads plain images.
+        views: makes a sample's views; ``None`` loads clean images, without augmentation.
         seed: of the order and of the augmentation.
         drop_last: leave out the last batch of views where it would be short.
         device: where the views are made.
@@ -167,7 +167,7 @@ class FileLoader(Loader):
 
     An image that cannot be read raises a DataError with its path. With ``skip_broken`` the next
     readable image takes its place in training, under its own index and label but by the draws of
-    the one that it stands in for: batches keep their size, and a repeated run its views. Of plain
+    the one that it stands in for: batches keep their size, and a repeated run its views. Of clean
     images they are left out. Either way they are in `skipped`.
     """
 

@@ -36,7 +36,7 @@ def evaluation_views(views: Views, augmentation: DictConfig) -> Views:
 
 
 def extract(backbone: nn.Module, loader: Loader) -> tuple[Tensor, Tensor]:
-    """Features ``(N, d)`` and labels of plain images, in order; of those that can be read.
+    """Features ``(N, d)`` and labels of clean images, in order; of those that can be read.
 
     They stay on the device where they fit into half of its free memory.
     """

@@ -11,8 +11,8 @@ measured:
   calls ω monotonically decreasing and its text a low-pass filter. Both hold where the horizontal
   axis is the index of eigenvalues that descend; over λ, which is the axis here, low-pass is rising.
 * **SwAV**: the target filter :math:`h = \sqrt{\lambda^z_i/\lambda^p_i}` over the online eigenvalue
-  for 0, 1, 2, 3 Sinkhorn iterations. With 0 the target is the softmax of logits/ε, rows alone: what
-  is left of :func:`~rdm_solo.evaluate.role_curves.sinkhorn` without an iteration. Where ε is below
+  for 0, 1, 2, 3 Sinkhorn iterations. With 0, each row of the target is the softmax of
+  logits/ε: :func:`~rdm_solo.evaluate.role_curves.sinkhorn` without an iteration. Where ε is below
   the online temperature this sharpens by itself; so there is a second group of curves with ε at
   the online temperature, where 0 iterations would be the online branch and what is seen is the
   iterations' own. (A run with ``sk_iters: 0`` trains on solo-learn's exponential over its total,
@@ -118,8 +118,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         "folders",
         nargs="+",
         metavar="FOLDER",
-        help="folders of runs or of sweeps; SECTION.KEY=VALUE, such as dataset.root=..., changes "
-        "what their configs say, and names functions of your own, which no folder may by itself",
+        help="folders of runs or of sweeps; SECTION.KEY=VALUE, such as dataset.root=..., replaces "
+        "a value of their configs; a function of your own must be given this way, because a folder "
+        "may not name it",
     )
     parser.add_argument(
         "--rows", type=int, default=4096, help="views that go through each model (default: 4096)"

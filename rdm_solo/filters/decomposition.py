@@ -1,7 +1,7 @@
 """A filter's mathematics as pure functions: a batch's spectrum, its gains, their application.
 
-``decompose`` finds the singular values of the global batch, ``gains`` evaluates ``g`` on them, and
-``filter_target`` or ``filter_online`` applies them; ``filter_gradient`` is the online backward.
+``decompose`` finds the singular values of all processes' rows, ``gains`` evaluates ``g`` on them,
+and ``filter_target`` or ``filter_online`` applies them; ``filter_gradient`` is the online backward.
 :class:`rdm_solo.filters.SpectralFilter` is a module over these five.
 """
 
@@ -50,7 +50,7 @@ def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
 
 @dataclass(frozen=True)
 class Spectrum:
-    """The spectrum of a global batch ``(n, k)`` without its rounding noise; float64.
+    """The spectrum of all processes' rows ``(n, k)`` without its rounding noise; float64.
 
     With more directions than rows (``dual``) ``vectors`` are left singular vectors ``(n, r)`` and
     ``rows`` those of all processes; otherwise right ones ``(k, r)`` and this process's rows.
@@ -65,8 +65,8 @@ class Spectrum:
     rows: Tensor
     own: slice  # this process's part of rows
     negligible: Tensor | None  # (N, 1): this process's rows that have no direction; None if none
-    negligible_rows: int  # how many of the global batch, broken ones among them
-    broken_rows: int  # rows of the global batch with NaN or infinity, which count as zero
+    negligible_rows: int  # how many rows, broken ones among them
+    broken_rows: int  # rows with NaN or infinity, which count as zero
 
 
 class Operator(NamedTuple):
@@ -78,7 +78,7 @@ class Operator(NamedTuple):
 
 
 def decompose(x: Tensor) -> Spectrum:
-    r"""The singular values and vectors of the global batch, :math:`X = U \Sigma V^\top`.
+    r"""The singular values and vectors of all processes' rows, :math:`X = U \Sigma V^\top`.
 
     Directions with ``sigma <= relative_cut(...) * max(sigma)`` are left out. A row without a
     direction is one shorter than ``relative_cut(float32, n, k)`` times the rows' root mean square
@@ -275,5 +275,5 @@ def _finished(spectrum: Spectrum, rows: Tensor) -> Tensor:
 
 
 def _gram(rows: Tensor, dual: bool) -> Tensor:
-    """Of the global batch: ``X X^T`` of gathered rows, or the processes' sum of ``X^T X``."""
+    """Of all processes' rows: ``X X^T`` of gathered rows, or the processes' sum of ``X^T X``."""
     return rows @ rows.mT if dual else sum_over_processes(rows.mT @ rows)

@@ -29,7 +29,7 @@ class SpectralFilter(nn.Module):
     ``torch.set_float32_matmul_precision`` says. Where the result would leave the range in which
     losses can normalise its rows, it is multiplied by one constant that they divide out again. In
     ``eval()`` the input is returned as it is: nothing is decomposed. ``dropped_rows`` counts the
-    rows of the last global batch that were mapped to zero.
+    rows of the last batch, all processes', that were mapped to zero.
 
     Args:
         branch: ``"online"`` or ``"target"``.

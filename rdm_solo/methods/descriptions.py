@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from rdm_solo.messages import check_choice
 
 ASYMMETRIES = ("predictor", "sinkhorn", "centring")
-LEGACY, CURRENT = "legacy", "current"  # the two generations of solo-learn
+LEGACY, CURRENT = "legacy", "current"  # the two versions of solo-learn
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Method:
         loss_minimum: the smallest value of the loss; None where it depends on temperatures.
             Methods with the same one share a panel in the picture of losses.
         loss_name: what solo-learn logs the loss as.
-        multi_crop: the generations of solo-learn in which it takes small crops.
+        multi_crop: the versions of solo-learn in which it takes small crops.
         paper_m: how many eigenvectors the paper's code compares in the alignment.
         gap_comes_from: what, beside learning, makes a gap between the branches' ranks.
         on_collapse: what to change first after a collapse; empty: what its filter suggests.

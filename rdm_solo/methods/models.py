@@ -35,7 +35,7 @@ class Float32Linear(nn.Linear):
 
 
 class Configured:
-    """Optimiser and schedule from our config, for any method of either generation."""
+    """Optimiser and schedule from our config, for any method of both versions."""
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
@@ -208,7 +208,7 @@ class SwAV(Configured, solo_learn.adapted("swav")):
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
-        # solo-learn 1.0.2 lets the prototypes' norms learn; the current generation holds them at 1.
+        # solo-learn 1.0.2 lets the prototypes' norms learn; the current version holds them at 1.
         self.prototypes.weight_g.data.fill_(1)
         self.prototypes.weight_g.requires_grad = False
 

@@ -1,4 +1,4 @@
-"""Optimisers and the warm-up cosine schedule, the same on both generations of solo-learn."""
+"""Optimisers and the warm-up cosine schedule, the same on both versions of solo-learn."""
 
 import math
 from collections.abc import Iterable

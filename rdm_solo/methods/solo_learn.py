@@ -1,6 +1,6 @@
-"""solo-learn, whichever generation is installed, with the interface of the current one.
+"""solo-learn, whichever version is installed, with the interface of the current one.
 
-The current generation (GitHub, 1.0.6) builds methods from one OmegaConf config. The only release on
+The current version (GitHub, 1.0.6) builds methods from one OmegaConf config. The only release on
 the Python package index (1.0.2) takes keyword arguments and was written for Lightning 1.4. This is
 the one module that knows either; when the index catches up, the classes named Legacy can go.
 """
@@ -98,7 +98,7 @@ TIMM = "timm/"  # and a name of timm's
 def version() -> str:
     """The installed solo-learn, as a person would name it.
 
-    The index's wheel may lie beside a checkout that shadows it, so the generation decides.
+    The index's wheel may lie beside a checkout that shadows it, so the code's version decides.
     """
     if CURRENT:
         return "1.0.6 or later (current)"
@@ -127,7 +127,7 @@ class _OurScalars(pl.LightningModule):
 
 
 class _Current(_OurScalars):
-    """Builds a class of the current generation from our config."""
+    """Builds a class of the current version from our config."""
 
     def __init__(self, cfg: DictConfig) -> None:
         own = _constructor(cfg.backbone.name)
@@ -138,7 +138,7 @@ class _Current(_OurScalars):
 
 
 class _Legacy(_OurScalars):
-    """Builds a class of 1.0.2 from our config, with the current generation's names and hooks."""
+    """Builds a class of 1.0.2 from our config, with the current version's names and hooks."""
 
     NAMES = {"encoder": "backbone", "momentum_encoder": "momentum_backbone"}
 
@@ -170,7 +170,7 @@ class _LegacyMomentum(_Legacy):
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         stepped = self.trainer.global_step > self.last_step
         super().on_train_batch_end(outputs, batch, batch_idx, 0)
-        if stepped:  # 1.0.2 counts the loader's length; the current generation counts steps
+        if stepped:  # 1.0.2 counts the loader's length; the current version counts steps
             self.momentum_updater.update_tau(
                 cur_step=self.trainer.global_step,
                 max_steps=self.trainer.estimated_stepping_batches,
@@ -185,7 +185,7 @@ class _LegacyMomentum(_Legacy):
 
 
 def adapted(name: str) -> Any:
-    """solo-learn's class of that method, built from our config on either generation."""
+    """solo-learn's class of that method, built from our config, on both versions."""
     base = TABLE[name]
     adapter: type = _Current
     if not CURRENT:
@@ -259,7 +259,7 @@ def backbone(name: str, stem: str, kwargs: Mapping[str, Any], image_size: int) -
 
 
 def current_config(cfg: DictConfig) -> DictConfig:
-    """Our config as the current generation's. Optimiser, schedule, kNN and the scaling of the
+    """Our config as the current version's. Optimiser, schedule, kNN and the scaling of the
     learning rate are ours; here they are switched off or neutral."""
     return OmegaConf.create(
         {

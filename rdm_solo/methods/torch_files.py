@@ -91,7 +91,7 @@ def _read_tensors_alone(path: Path) -> Any:
 
     like_pickle = SimpleNamespace(__name__="inert", Unpickler=Unpickler, load=load)
     saved = torch.load(path, map_location="cpu", weights_only=False, pickle_module=like_pickle)
-    log.info(f"{path}: left unread, being no weights: {listed(sorted(left))}")
+    log.info(f"{path}: not read, because these are not weights: {listed(sorted(left))}")
     return saved
 
 

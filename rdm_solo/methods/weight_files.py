@@ -198,7 +198,7 @@ def check_finite(state: Mapping[str, Any], path: Path) -> None:
 def _backbone_of(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
     """The backbone's entries of a state dict, under its own names; whether solo-learn wrote it.
 
-    solo-learn's current generation calls it ``backbone``, its release ``encoder``; a momentum copy,
+    solo-learn's current version calls it ``backbone``, its release ``encoder``; a momentum copy,
     heads and the classifier are left out, as are the prefixes of DDP, ``torch.compile`` and a plain
     wrapper.
     """
@@ -259,7 +259,9 @@ def _spec(path: Path, said: Mapping[str, Any]) -> Spec:
         for key, value in kwargs.items()
     )
     if not isinstance(name, str) or not isinstance(stem, str) or not plain:
-        raise ValueError(f"{path} names a backbone that is not taken from a file: {said!r:.200}")
+        raise ValueError(
+            f"{path} names a backbone with values that may not come from a file: {said!r:.200}"
+        )
     return Spec(name, stem, kwargs)
 
 

@@ -57,7 +57,7 @@ def spectra(runs: Sequence[Run]) -> Figure:
     found = [(group, *group.spectrum()) for group in groups(runs)]
     shown = [(group, at, arrays) for group, at, arrays in found if arrays]
     if not shown:
-        raise ValueError("No run has a spectrum; were diagnostics.every_n_epochs 0?")
+        raise ValueError("No run has a spectrum; was diagnostics.every_n_epochs=0?")
     if len(shown) == 1:
         made, panels = style.figure(2, panel=(3.5, 2.7))
     else:

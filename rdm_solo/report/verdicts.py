@@ -36,13 +36,13 @@ RULES = (
     "target's spectrum is the flatter one, whatever its directions; the test along eigenvectors is "
     "the stricter one.",
     "Complete collapse: in the last two measured epochs, the outputs' variance is below "
-    f"{100 * (BOUNDS.variance or 0):g} % of its greatest possible value. Dimensional collapse: the "
-    f"same for their effective rank and k^{BOUNDS.erank:g}, or {BOUNDS.fewest:g} if that is more "
-    "(at most k/2). The outputs are the projections around their step's mean; of SwAV and DINO the "
-    "variance is that of the logits, the rank that of the vectors that the last layer takes; their "
-    f"assignments are equal where the softmax has an effective rank below "
-    f"{collapse.ONE_ASSIGNMENT:g}. A "
-    f"value that rises so fast that it passes its bound within {collapse.AHEAD} epochs is not "
+    f"{100 * (BOUNDS.variance or 0):g} % of their second moment. Dimensional collapse: in these "
+    f"epochs their effective rank is below k^{BOUNDS.erank:g} or {BOUNDS.fewest:g}, whichever is "
+    "larger (at most k/2). The outputs are the projections around their step's mean; of SwAV and "
+    "DINO the variance is that of the logits, the rank that of the vectors that the last layer "
+    "takes; their assignments are equal where the softmax has an effective rank below "
+    f"{collapse.ONE_ASSIGNMENT:g}. A value "
+    f"that rises so fast that it passes its bound within {collapse.AHEAD} epochs is not "
     "scored; nor is a run whose outputs are mostly their mean. The warnings in training use the "
     "same rules, in every epoch and with the run's own bounds.",
 )
@@ -182,8 +182,9 @@ def collapsed(runs: Sequence[Run]) -> Verdict:
     highest = [float(values.max()) for values in finite(runs, "erank/centred")]
     shares = [100 * epochs[-1].variance for epochs in map(_measured_epochs, runs) if epochs]
     numbers = (
-        f"variance {spread(shares, 1)} % of its greatest value; effective rank around the mean "
-        f"{spread(last(runs, 'erank/centred'), 1)}{of}, at its highest {spread(highest, 1)}"
+        f"variance {spread(shares, 1)} % of the second moment; effective rank around the mean "
+        f"{spread(last(runs, 'erank/centred'), 1)}{of}, highest during training "
+        f"{spread(highest, 1)}"
     )
     caveat = ""
     if runs[0].described.softmax:

@@ -240,7 +240,9 @@ def checked_config(folder: Path) -> DictConfig:
         config = run_config(folder)
         named = all(OmegaConf.select(config, f"{name}.name") for name in NAMED)
         if not named or "seed" not in config:
-            raise ValueError("it is no run's of this package: it names no method or seed.")
+            raise ValueError(
+                "it is not the config of a run of this package: it names no method or seed."
+            )
         for name, (check, *limits) in KINDS.items():
             value = OmegaConf.select(config, name, default=ABSENT)
             if value is not ABSENT:

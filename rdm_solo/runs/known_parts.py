@@ -77,8 +77,8 @@ MOST = 2**32
 LARGEST = {
     "max_epochs": 10**6,
     "threads": 1024,
-    "dataset.workers": 64,
-    "dataset.source.workers": 64,
+    "dataset.workers": 256,
+    "dataset.source.workers": 256,
     "dataset.views.pipelines.*.num_crops": 64,
     "backbone.kwargs.*": 2**16,
     "method.kwargs.*": 2**20,

@@ -23,7 +23,7 @@ Arrays = Mapping[str, np.ndarray]
 def write(folder: Path, epoch: int, arrays: Arrays) -> None:
     """Write the arrays of an epoch, counted from 1, in the run's folder."""
     with writing(folder / SPECTRA):
-        (folder / SPECTRA).mkdir(exist_ok=True)  # not the run's, if somebody removed it
+        (folder / SPECTRA).mkdir(exist_ok=True)  # but not the run's folder, if somebody removed it
     content: dict[str, Any] = {"epoch": np.array(epoch), **arrays}
     write_whole(_path(folder, epoch), lambda file: np.savez(file, **content))
 

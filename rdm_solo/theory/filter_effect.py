@@ -91,7 +91,7 @@ def _on_scale(gain: Gain, sigma: Tensor, values: Tensor, own: str) -> Iterator[s
         text += f"; with {batch} the batch it is {called(found)}" if found != own else ""
     if moved:
         yield (
-            "the curve depends on the global batch size, because sigma grows with its root and "
+            "the curve depends on the filter's batch size, because sigma grows with its root and "
             f"with the outputs' scale, taken here as a batch norm's{text}."
         )
 

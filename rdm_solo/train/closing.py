@@ -97,7 +97,7 @@ def last_values(columns: Mapping[str, list[float]]) -> dict[str, dict[str, Any]]
 
 
 def how_to_go_on(folder: Path) -> str:
-    """The command that goes on with a run that was stopped."""
+    """The command that continues a run that was stopped."""
     if not checkpoints.present(folder):
         return "there is no checkpoint to go on from"
     return f"to go on: python -m rdm_solo.train {shlex.quote(f'resume={folder}')}"

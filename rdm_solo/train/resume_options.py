@@ -79,7 +79,7 @@ def check_same(saved: DictConfig, cfg: DictConfig, folder: Path) -> None:
     if cfg.batch_size * now != filtered:
         fitting = f"batch_size={filtered // now}" if filtered % now == 0 else "another number"
         raise ValueError(
-            f"resume={folder} has filtered {filtered} rows at once, and "
-            f"batch_size={cfg.batch_size} on {now} makes {cfg.batch_size * now}: give "
+            f"the run in {folder} filtered {filtered} rows at once, and "
+            f"batch_size={cfg.batch_size} on {now} process(es) makes {cfg.batch_size * now}: give "
             f"{fitting}{' of processes' * (filtered % now > 0)}."
         )

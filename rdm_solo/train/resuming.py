@@ -82,7 +82,7 @@ def _changed_config(folder: Path, given: dict[str, str]) -> DictConfig:
     if "logger" not in names and OmegaConf.select(cfg, "logger.wandb"):
         # A folder's word is not enough to send anything.
         OmegaConf.update(cfg, "logger.wandb.offline", True)
-        log.info("Weights & Biases is kept offline; logger=wandb, typed again, sends it")
+        log.info("Weights & Biases stays offline; type logger=wandb again to send this run")
     for name in WRITTEN:
         reading.inside(folder, name)
     for name in ("train.log", "owner.json"):
@@ -96,7 +96,7 @@ def _changed_config(folder: Path, given: dict[str, str]) -> DictConfig:
 
 
 def _add_callbacks(cfg: DictConfig, shipped: DictConfig) -> None:
-    """Configs of runs before callbacks became a group list a user's own alone."""
+    """Add the shipped callbacks: before they were a group, a config listed the user's own alone."""
     own = cfg.get("callbacks") or OmegaConf.create()
     if not OmegaConf.is_dict(own):
         return  # which is refused with the rest of the config

@@ -1,7 +1,7 @@
 """SIGINT (Ctrl-C) and SIGTERM end a run in order, with status 130 or 143; USR1 requeues a job.
 
-Files are whole at any moment. What the order adds are a sentence, the summary of what there is, and
-the command that goes on.
+Files are whole at any moment. Ending in order adds a sentence, the summary of what there is, and
+the command that continues the run.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Ctrl-C while a command starts: one line and status 130, as real processes."""
+"""Ctrl-C and SIGTERM while a command starts or ends, as real processes: one line, no crash."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ import time
 import pytest
 from conftest import ROOT
 
+WORDS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("arguments", "after"),
+    ("arguments", "sent", "after"),
     [
-        (["train"], (0.02, 1.5)),
-        (["report", "run"], (0.3,)),
-        (["export", "run=run"], (1.0,)),
-        (["bench", "filters"], (0.8,)),
+        (["train"], signal.SIGINT, (0.02, 1.5)),
+        (["train"], signal.SIGTERM, (0.02, 1.5)),
+        (["report", "run"], signal.SIGINT, (0.3,)),
+        (["export", "run=run"], signal.SIGTERM, (1.0,)),
+        (["bench", "filters"], signal.SIGINT, (0.8,)),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_ctrl_c_in_the_first_seconds_is_one_line(arguments, after, tmp_path):
+def test_a_signal_in_the_first_seconds_is_one_line(arguments, sent, after, tmp_path):
     """Sent to the group, as a terminal does, once this package begins to be imported."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"
@@ -47,7 +50,37 @@ def test_ctrl_c_in_the_first_seconds_is_one_line(arguments, after, tmp_path):
         )
         assert process.stdout.readline() == "begun\n"
         time.sleep(seconds)
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, sent)
         said, error = process.communicate(timeout=60)
-        assert (process.returncode, error) == (130, ""), (seconds, said, error[-2000:])
-        assert said.splitlines()[-1] == "Ctrl-C: the command ends", seconds
+        assert (process.returncode, error) == (128 + sent, ""), (seconds, said, error[-2000:])
+        assert said.splitlines()[-1] == f"{WORDS[sent]}: the command ends", seconds
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("sent", WORDS, ids=WORDS.get)
+def test_a_signal_once_all_is_written_is_no_crash(sent, tmp_path):
+    """Python takes half a second to end with torch in it."""
+    ends = tmp_path / "rdm_solo_ends"
+    ends.mkdir()
+    (ends / "__init__.py").write_text("import rdm_solo\n")
+    (ends / "__main__.py").write_text(
+        "from rdm_solo.train import signals\n"
+        "with signals.handled(): import torch\n"
+        "print('all is written', flush=True)\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    for seconds in (0.0, 0.05, 0.2, 0.4):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rdm_solo_ends"],
+            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": ""},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout.readline() == "all is written\n"
+        time.sleep(seconds)
+        process.send_signal(sent)
+        said, error = process.communicate(timeout=60)
+        assert process.returncode in (0, 128 + sent), (seconds, said, error[-2000:])
+        assert process.returncode == 0 or said, seconds
+        assert error == "", seconds

@@ -158,7 +158,10 @@ class TestRefusals:
             ({"milestones": 3}, r"a list of shares of the epochs, such as \[0.6, 0.8\], got 3"),
             ({"optimizer": "adam"}, "optimizer must be one of sgd, lars, got 'adam'"),
             ({"schedule": "steps"}, "schedule must be one of step, cosine"),
-            ({"milestones": (60, 80)}, "a share of the epochs, must be a number above 0 and of"),
+            (
+                {"milestones": (60, 80)},
+                "a share of the epochs, must be a number above 0 and at most 1",
+            ),
         ],
     )
     def test_protocol(self, options, says):

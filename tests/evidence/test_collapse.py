@@ -176,7 +176,7 @@ def test_the_page_counts_by_each_definition():
         "For 1 of the 1 collapses this page's event is epoch 6, the first that is\njudged; 0 of"
         in text
     )
-    assert "of the 2 events that are counted\nfrom epoch 1 on, 0 are too early" in text
+    assert "of the 2 events that are\ncounted from epoch 1 on, 0 are too early" in text
     assert "In 1 runs a label held" in text
     assert (
         "\n- digits: healthy SimSiam; features in epochs 7 to 9; at the end kNN +10.0 points"

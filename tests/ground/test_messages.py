@@ -57,7 +57,7 @@ def test_what_is_no_number_is_refused_in_a_sentence(value):
         ({"above": 0}, 0, "a number above 0"),
         ({"below": 1}, 1.0, "a number below 1"),
         ({"least": 0, "below": 1}, 1, "a number of at least 0 and below 1"),
-        ({"above": 0, "most": 1}, 0.0, "a number above 0 and of at most 1"),
+        ({"above": 0, "most": 1}, 0.0, "a number above 0 and at most 1"),
     ],
 )
 def test_each_limit_is_kept_and_named(limits, outside, words):

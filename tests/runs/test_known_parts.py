@@ -10,7 +10,7 @@ from hydra.utils import get_method
 from omegaconf import DictConfig, OmegaConf
 from support.small_runs import configure
 
-from rdm_solo import loggers
+from rdm_solo import data, loggers
 from rdm_solo.cli import config_folder
 from rdm_solo.loggers import RunInfo
 from rdm_solo.runs import known_parts, saved_config
@@ -49,6 +49,14 @@ def test_all_that_this_package_ships_is_known(dataset, method, tmp_path):
     assert OmegaConf.to_container(build(folder_of(tmp_path, *options))) == OmegaConf.to_container(
         cfg
     )
+
+
+def test_a_folder_may_ask_for_as_many_workers_as_a_command(tmp_path):
+    dataset = {"dataset__workers": 256}
+    assert build(folder_of(tmp_path, "dataset=folder", **dataset)).dataset.workers == 256
+    assert data.Reading(image_size=32, workers=256).workers == 256
+    with pytest.raises(ValueError, match=r"dataset\.workers must be .* from 0 to 256"):
+        data.Reading(image_size=32, workers=257)
 
 
 def test_the_list_is_that_of_the_functions():

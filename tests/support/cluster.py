@@ -85,6 +85,7 @@ class Cluster:
         if requeue:
             self.call("scontrol", "requeue", job)
         self.wait(job, "PENDING")
+        time.sleep(2)  # a credential of the second in which the job ended is refused by the node
         self.call("scontrol", "update", f"JobId={job}", "StartTime=now")
 
 

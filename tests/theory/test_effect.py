@@ -48,7 +48,7 @@ def test_log_is_a_band_filter_across_one_and_says_what_it_depends_on():
     above = seen("online", "log")
     assert above.own == "low-pass"
     (text,) = above.warnings
-    assert "depends on the global batch size" in text
+    assert "depends on the filter's batch size" in text
     near = seen("online", "log", sigma=SIGMA / 4)  # 1.25 to 5: half of that crosses 1
     assert "with a quarter of the batch it is band-stop" in near.warnings[0]
     assert not any("batch" in text for text in seen("target", "pow", -0.7).warnings)

@@ -25,14 +25,14 @@ were named in time, by each definition:
 {table}
 
 By the kNN label alone, 95 % {reached} reached by this page's definition: {knn}.
-An interval that begins below 95 % leaves open whether 95 % is reached.
+Where an interval begins below 95 % and ends above it, the true rate may lie on either side.
 
 For {floor} of the {collapses} collapses this page's event is epoch {first}, the first that is
-judged; {before} of these had the label in the epoch before, too. There the study tests that a
-warning had come by epoch {by}, not that it came within {in_time} epochs of the beginning of the
-collapse. The warnings wait for {warmup} epochs of warm-up and need {needed} measured epochs in a
-row, so that none of a collapse comes before epoch {earliest}: of the {all} events that are counted
-from epoch 1 on, {early} are too early to be named in time.
+judged; {before} of these {floor} had the label in the epoch before, too. There the study tests
+that a warning had come by epoch {by}, not that it came within {in_time} epochs of the beginning of
+the collapse. The warnings wait for {warmup} epochs of warm-up and need {needed} measured epochs in
+a row, so that none of a collapse comes before epoch {earliest}: of the {all} events that are
+counted from epoch 1 on, {early} are too early to be named in time.
 
 In {differ} runs a label held for {in_a_row} epochs in a row, from epoch {after} on, but not to the
 end. {without} of them have no label by this page's definition: at the end their kNN is

@@ -28,7 +28,7 @@ warnings read, and compares. The bounds of the warnings were chosen on {early} o
 this page from the table alone.
 
 The plan, `rdm_solo/evidence/collapse/study.yaml`, was written before the runs. Three things in it
-changed while they were made, and it says why there: kNN's margin, when the first part had been
+changed while the runs were made, and it says why: kNN's margin, when the first part had been
 trained; what counts as a healthy run, when the second part had been judged; and the number of
 parts, from two to four, because the bounds that had been chosen failed on the second part and again
 on the third.
@@ -51,18 +51,18 @@ end, for at least {in_a_row} epochs:
   before training plus {margin} points;
 - **one point**: the outputs of two different validation samples have a mean cosine above
   {cosine:g};
-- **few directions**: the validation outputs' effective rank around their mean is below
-  {directions:g}.
+- **few directions**: the effective rank of the validation outputs around their mean is below
+  {directions:g} (of SwAV and DINO, that of the unit vectors that enter the last layer).
 
 kNN can survive the last two. A collapse counts as named when a warning of a collapse (not of a
 negative gap) came at the latest {in_time} epochs after the event. Any warning about a healthy
 setting that got no label is a false alarm. Runs with an induced failure that got no label are
 counted apart: many are next to a collapse. So are runs that diverge, which end with an error.
 
-By the plan's first words, all runs without a label are healthy. The second part was judged by
-them, and {second_alarms} were false alarms. Only then were the two kinds told
-apart. By the first words, {last_alarms} are false alarms in the last part. The
-last column of the result has this rate for every part.
+The plan first counted every run that did not collapse as healthy. The second part was judged that
+way: {second_alarms} were false alarms. After that, induced failures that did not
+collapse were counted apart. Counted the first way, {last_alarms} are false alarms in
+the last part. The last column of the result has this rate for every part.
 
 The runs were trained in four parts. The bounds are those that name the most collapses with at
 most {most:.0%} of false alarms. They were chosen on the first part and judged on the second; chosen
@@ -119,7 +119,7 @@ def _progress(rows: Sequence[Row]) -> str:
     return f"{len(rows)} runs, of which {diverged} diverged.{kept} Versions: {versions}."
 
 
-HEAD = ("collapses named in time", "false alarms", "warned of, no label")
+HEAD = ("collapses named in time", "false alarms", "induced failures without collapse, warned of")
 
 
 def _rates(runs: Sequence[Judged]) -> list[str]:
@@ -132,7 +132,7 @@ def _result(results: dict[str, list[Judged]]) -> str:
         [name, *_rates(runs), rate(*judging.alarms_as_planned(runs))]
         for name, runs in results.items()
     ]
-    table = markdown.table(["", *HEAD, "warned of, all without a label"], found)
+    table = markdown.table(["", *HEAD, "all runs without collapse, warned of"], found)
     other = "How many are named depends on what counts as a collapse, and from when:"
     link = "[by other definitions](#the-last-part-by-other-definitions)."
     return f"## Result\n\n{table}\n\n{other} {link}"
