@@ -210,7 +210,7 @@ def test_a_signal_keeps_what_there_is_and_the_command_it_names_goes_on(typed, tm
         (["optimizer.lr=3"], "optimizer.lr=3 must stay the run's own 0.5; leave it out"),
         (["trainer.precision=bf16-mixed"], "trainer.precision=bf16-mixed must stay"),
         (["batch_size=32"], "and batch_size=32 on 1 process(es) makes 32: give batch_size=64"),
-        (["trainer.devices=2"], "and batch_size=64 on 2 makes 128: give batch_size=32"),
+        (["trainer.devices=2"], "and batch_size=64 on 2 process(es) makes 128: give batch_size=32"),
         (["~callbacks.knn"], "write callbacks.knn=null"),
         (["overwrite=true"], "overwrite=True must stay the run's own False"),
         ([f"max_epochs={len(before) - 1}"], "raise max_epochs to go on"),
