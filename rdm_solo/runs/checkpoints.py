@@ -117,12 +117,7 @@ def write(path: Path, content: Mapping[str, Any], earlier: Path | None = None) -
     """
 
     def save(file: IO[bytes]) -> None:
-        try:
-            torch.save(content, file)
-        except RuntimeError as error:  # torch 2.15 says "unexpected pos" where the disk is full
-            if isinstance(error.__context__, OSError):
-                raise error.__context__ from error
-            raise
+        torch.save(content, file)
 
     try:
         write_whole(path, save, earlier)

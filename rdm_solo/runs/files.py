@@ -69,7 +69,7 @@ def write_whole(
             part.unlink(missing_ok=True)  # a link of that name would lead elsewhere
             with open(part, "xb") as file:
                 if callable(content):
-                    content(file)
+                    _let_write(content, file)
                 else:
                     file.write(content.encode("utf-8") if isinstance(content, str) else content)
                 file.flush()
@@ -85,6 +85,16 @@ def write_whole(
             with contextlib.suppress(OSError):
                 part.unlink()
             raise
+
+
+def _let_write(content: Callable[[IO[bytes]], object], file: IO[bytes]) -> None:
+    try:
+        content(file)
+    except RuntimeError as error:
+        # Where the disk is full or a signal comes, torch.save says "unexpected pos" of its archive.
+        if isinstance(error.__context__, (OSError, KeyboardInterrupt)):
+            raise error.__context__ from error
+        raise
 
 
 def write_table(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> None:

@@ -90,8 +90,8 @@ def take_back() -> None:
 
 def check() -> None:
     """Raise what was raised before, where a library has caught it."""
-    if _current is not None and _current.received is not None:
-        raise Stopped(_current.received)
+    if (number := came()) is not None:
+        raise Stopped(number)
 
 
 def take(number: int) -> None:
@@ -100,9 +100,14 @@ def take(number: int) -> None:
         _current.received, _current.since = number, time.monotonic()
 
 
+def came() -> int | None:
+    """The signal that this process got, or :func:`take` took; None where there was none."""
+    return _current.received if _current is not None else None
+
+
 def received() -> int:
     """The signal that ended training; SIGINT for a KeyboardInterrupt of Python's own."""
-    return (_current.received if _current else None) or signal.SIGINT
+    return came() or signal.SIGINT
 
 
 @contextlib.contextmanager

@@ -121,17 +121,21 @@ def fit(parts: Parts) -> dict[str, Any]:
     except Exception as raised:
         error = _of_checkpoint(parts.checkpoint, raised) or raised
         answer = isinstance(error, (DataError, CannotWrite, Unreadable))
+        why = str(error) if answer else failures.reason(error)
+        # A library may turn the signal into an error of its own.
+        own = None if answer else signals.came()
+        if own is not None:
+            log.info(f"{signals.WORDS[own]}: the run stops ({why})")
         # A closed connection says nothing of why the other process has ended.
-        sent = parts.children.stopped_by() if isinstance(raised, RuntimeError) else None
-        if sent is None:
-            why = str(error) if answer else failures.reason(error)
+        elif isinstance(raised, RuntimeError) and (sent := parts.children.stopped_by()):
+            signals.take(sent)
+            log.info(f"{signals.WORDS[sent]} to another process of the run: it stops")
+        else:
             if cause := failures.note(folder, why):
                 raise failures.AnotherProcessFailed(cause) from raised
             if error is raised:
                 raise
             raise error from raised
-        signals.take(sent)
-        log.info(f"{signals.WORDS[sent]} to another process of the run: it stops")
         interrupted = True
     finally:
         parts.children.let_go(trainer, failed)

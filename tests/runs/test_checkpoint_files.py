@@ -274,6 +274,34 @@ def test_kills_while_checkpoints_are_written(tmp_path):
     record("kill -9 while checkpoints are written", tried, survived)
 
 
+def test_a_signal_while_a_checkpoint_is_written_stays_a_signal(tmp_path):
+    """At random moments: torch says "unexpected pos" where a write into its archive is cut off."""
+    folder = written(tmp_path / "run", 1)
+    last, previous = (folder / name for name in (files.CHECKPOINT, checkpoints.PREVIOUS))
+    saved = content(2, numbers=200_000)
+    began = time.perf_counter()
+    checkpoints.write(last, saved)
+    took = time.perf_counter() - began
+
+    def stop(number, frame):
+        raise KeyboardInterrupt
+
+    stopped, before = 0, signal.signal(signal.SIGALRM, stop)
+    try:
+        for attempt in range(60):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, took * (attempt + 1) / 60)
+                checkpoints.write(last, saved, previous)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                stopped += 1
+            assert checkpoints.read(last)["epoch"] == 2
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert stopped > 10
+
+
 def test_a_checkpoint_of_a_callback_of_ones_own_may_lie_anywhere(tmp_path):
     """Lightning's ModelCheckpoint names a folder of its own below the logger's."""
     path = tmp_path / "version_0" / "checkpoints" / "mine.ckpt"

@@ -137,6 +137,23 @@ def interrupted(original, wanted: int, behind: bool, sent: signal.Signals):
     return call
 
 
+@pytest.mark.process
+def test_a_signal_that_a_library_turns_into_an_error_is_still_a_signal(
+    typed, tmp_path, monkeypatch
+):
+    def measure(self, trainer, pl_module):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except KeyboardInterrupt as error:
+            raise RuntimeError("unexpected pos 28992 vs 28944") from error
+
+    monkeypatch.setattr(WeightedKNN, "on_validation_epoch_end", measure)
+    out = typed("rdm_solo.train", *OPTIONS, "hydra.run.dir=run", cwd=tmp_path)
+    assert (out.returncode, out.stderr) == (143, "")
+    assert "SIGTERM: the run stops (RuntimeError: unexpected pos 28992 vs 28944)\n" in out.stdout
+    assert list((tmp_path / "run").rglob("failed.txt")) == []
+
+
 @pytest.mark.long
 def test_a_signal_at_a_forced_moment_changes_no_result(typed, tmp_path, monkeypatch):
     """Between row and checkpoint, in the middle of a write, of the neighbours, of a step; twice."""
