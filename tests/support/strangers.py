@@ -40,7 +40,8 @@ def _own(folder: Path, name: str) -> Path:
     """A file of the folder that a mutation may change; ValueError where an earlier one is in the
     way: a link that leads out, a pipe, or 10 GB."""
     path = folder / name
-    inside = path.resolve().is_relative_to(folder.resolve())
+    # Path.resolve raises on a circle of links before Python 3.13.
+    inside = Path(os.path.realpath(path)).is_relative_to(folder.resolve())
     if not inside or (path.exists() and not path.is_file()):
         raise ValueError(path)
     if path.exists() and path.stat().st_size > 2**24:
@@ -302,7 +303,7 @@ class Watch:
     def _changes(self, path: str, event: str) -> None:
         allowed, self.allowed = self.allowed, None  # resolving must not ask again
         assert allowed is not None
-        parent = Path(path).parent.resolve() / Path(path).name
+        parent = Path(os.path.realpath(Path(path).parent)) / Path(path).name
         if not parent.is_relative_to(allowed) and path != os.devnull and "__pycache__" not in path:
             self.seen.append(f"{event} {path}")
         self.allowed = allowed
