@@ -2,6 +2,7 @@
 
 import logging
 import os
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -19,6 +20,10 @@ from rdm_solo.data.views import Views
 from rdm_solo.messages import check_whole, listed, printable
 
 log = logging.getLogger("rdm_solo")
+
+# A worker hands over its tensors by a socket of that name in the folder for temporary files. With a
+# longer name it prints a traceback, and the training process waits for ever.
+LONGEST_TMPDIR = 107 - len("/pymp-12345678/listener-12345678")
 
 
 class Loader(ABC):
@@ -212,6 +217,8 @@ class FileLoader(Loader):
     def _decoded(self) -> DataLoader[Decoded | DataError]:
         """Decodes the tasks; in training with the same worker processes in every epoch."""
         workers = self._number_of_workers()
+        if workers:
+            _check_tmpdir()
         return DataLoader(
             Decoder(self.images, self.views, self.seed),
             batch_size=None,
@@ -231,6 +238,18 @@ class FileLoader(Loader):
         if torch.cuda.is_available():  # some of them may be on other machines
             processes = min(processes, torch.cuda.device_count())
         return max(1, min(16, (cores or 1) // processes))
+
+
+def _check_tmpdir() -> None:
+    folder = tempfile.gettempdir()
+    length = len(os.fsencode(folder))
+    by_socket = torch.multiprocessing.get_sharing_strategy() == "file_descriptor"
+    if by_socket and length > LONGEST_TMPDIR:
+        raise DataError(
+            f"{folder}, the folder for temporary files, has a name of {length} bytes; processes "
+            f"that decode images need one of at most {LONGEST_TMPDIR}: set TMPDIR to a shorter "
+            "one, or decode in the training process by dataset.workers=0."
+        )
 
 
 def skipped_images(broken: Mapping[str, str]) -> str:

@@ -1,6 +1,10 @@
 """Batches of image files: the same ones however they are loaded; broken files are named."""
 
 import logging
+import os
+import subprocess
+import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -23,6 +27,7 @@ from torchvision.transforms.v2 import functional as tv
 
 from rdm_solo import data
 from rdm_solo.data import DataError, decoding, folders
+from rdm_solo.data.loaders import LONGEST_TMPDIR
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +71,37 @@ def test_workers_change_nothing(tree):
     for (x, y), (a, b) in zip(list(loader(tree, "val", source={"workers": 2})), val, strict=True):
         assert torch.equal(x, a)
         assert torch.equal(y, b)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+def test_a_folder_for_temporary_files_that_no_worker_can_use_is_refused(tree):
+    """A worker's socket could not have its name: the batches would never come."""
+    code = (
+        "import sys\n"
+        "from rdm_solo.data import DataError, folder, loader\n"
+        "try:\n"
+        "    data = folder(sys.argv[1], image_size=16, workers=1)\n"
+        "    print(len(list(loader(data, 'val', 4))))\n"
+        "except DataError as error:\n"
+        "    print(error)\n"
+    )
+    for length in (LONGEST_TMPDIR, LONGEST_TMPDIR + 1):
+        with tempfile.TemporaryDirectory(dir="/tmp") as short:
+            name = f"{short}/".ljust(length, "t")
+            os.mkdir(name)
+            out = subprocess.run(
+                [sys.executable, "-c", code, str(tree)],
+                env={**os.environ, "TMPDIR": name},
+                capture_output=True,
+                text=True,
+                timeout=100,
+            )
+        assert out.stderr == ""
+        if length == LONGEST_TMPDIR:
+            assert int(out.stdout) > 0
+        else:
+            assert f"a name of {length} bytes" in out.stdout
+            assert "at most 75: set TMPDIR" in out.stdout
 
 
 def test_an_epoch_left_early_does_not_leak_into_the_next(tree):

@@ -6,6 +6,7 @@ import csv
 import math
 import os
 import statistics
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -24,18 +25,18 @@ COUNTED = ("descriptors", "threads", "temporary", "children")
 
 def epochs_of(tmp_path: Path, *options: str) -> list[dict[str, float]]:
     """A run as a user starts it, with its own folder for temporary files; a row for each epoch."""
-    (tmp_path / "temporary").mkdir()
     places = (str(ROOT / "tests"), str(ROOT), os.environ.get("PYTHONPATH", ""))
-    out = command(
-        "rdm_solo.train",
-        *options,
-        "+callbacks.soak._target_=support.soak.Held",
-        "hydra.run.dir=run",
-        cwd=tmp_path,
-        timeout=3000,
-        TMPDIR=str(tmp_path / "temporary"),
-        PYTHONPATH=os.pathsep.join(filter(None, places)),
-    )
+    with tempfile.TemporaryDirectory() as temporary:  # short enough for the workers' sockets
+        out = command(
+            "rdm_solo.train",
+            *options,
+            "+callbacks.soak._target_=support.soak.Held",
+            "hydra.run.dir=run",
+            cwd=tmp_path,
+            timeout=900,
+            TMPDIR=temporary,
+            PYTHONPATH=os.pathsep.join(filter(None, places)),
+        )
     assert out.returncode == 0, out.stderr
     with (tmp_path / "run" / "soak.csv").open(newline="") as file:
         return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
