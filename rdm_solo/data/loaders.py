@@ -243,8 +243,8 @@ class FileLoader(Loader):
 def _check_tmpdir() -> None:
     folder = tempfile.gettempdir()
     length = len(os.fsencode(folder))
-    by_socket = torch.multiprocessing.get_sharing_strategy() == "file_descriptor"
-    if by_socket and length > LONGEST_TMPDIR:
+    strategy = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
+    if strategy == "file_descriptor" and length > LONGEST_TMPDIR:
         raise DataError(
             f"{folder}, the folder for temporary files, has a name of {length} bytes; processes "
             f"that decode images need one of at most {LONGEST_TMPDIR}: set TMPDIR to a shorter "
