@@ -5,8 +5,12 @@ import csv
 import io
 import os
 import shutil
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any
 
 from rdm_solo.messages import CannotWrite
@@ -89,12 +93,39 @@ def write_whole(
 
 def _let_write(content: Callable[[IO[bytes]], object], file: IO[bytes]) -> None:
     try:
-        content(file)
-    except RuntimeError as error:
-        # Where the disk is full or a signal comes, torch.save says "unexpected pos" of its archive.
-        if isinstance(error.__context__, (OSError, KeyboardInterrupt)):
+        with _signals_afterwards():
+            content(file)
+    except RuntimeError as error:  # torch 2.15 says "unexpected pos" where the disk is full
+        if isinstance(error.__context__, OSError):
             raise error.__context__ from error
         raise
+
+
+@contextlib.contextmanager
+def _signals_afterwards() -> Iterator[None]:
+    """Answer a signal once the body is over: inside torch.save, its exception would become an
+    error of torch's. A second signal, two seconds later or more, ends the process at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: dict[int, float] = {}
+
+    def wait(number: int, frame: FrameType | None) -> None:
+        if came and time.monotonic() - min(came.values()) > 2:
+            os._exit(128 + number)
+        came.setdefault(number, time.monotonic())
+
+    answers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    answers = {number: answer for number, answer in answers.items() if callable(answer)}
+    for number in answers:
+        signal.signal(number, wait)
+    try:
+        yield
+    finally:
+        for number, answer in answers.items():
+            signal.signal(number, answer)
+        for sent in came:
+            signal.raise_signal(sent)
 
 
 def write_table(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> None:
