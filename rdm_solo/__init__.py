@@ -4,7 +4,6 @@ import atexit
 import os
 import signal
 import sys
-import threading
 from types import FrameType
 
 __version__ = "0.1.0"
@@ -19,7 +18,7 @@ def _end(number: int, frame: FrameType | None) -> None:
             raise KeyboardInterrupt
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-    elif threading.main_thread().is_alive():
+    elif not _is_over(frame):
         if os.environ.get("LOCAL_RANK", "0") == "0":  # one of a run's processes says so
             word = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
             sys.stdout.write(f"{word}: the command ends\n")
@@ -27,6 +26,13 @@ def _end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
     else:  # all is written, and Python takes its time to end; a second signal ends it at once
         signal.signal(number, signal.SIG_DFL)
+
+
+def _is_over(frame: FrameType | None) -> bool:
+    """Whether the program has returned: what Python calls while it ends was not called by it."""
+    while frame is not None and frame.f_back is not None:
+        frame = frame.f_back
+    return frame is None or frame.f_code.co_name not in ("_run_module_as_main", "<module>")
 
 
 def _ignore() -> None:

@@ -4,8 +4,9 @@ import errno
 import logging
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from omegaconf import OmegaConf
@@ -116,9 +117,7 @@ def write(path: Path, content: Mapping[str, Any], earlier: Path | None = None) -
     the newer one is whole.
     """
 
-    def save(file: IO[bytes]) -> None:
-        torch.save(content, file)
-
+    save = partial(torch.save, content)
     try:
         write_whole(path, save, earlier)
     except CannotWrite as error:

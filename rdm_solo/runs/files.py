@@ -39,6 +39,9 @@ LINEAR_TABLE = "linear.csv"
 ROLES = "roles.json"
 EXPORT = "export"
 
+# Launchers send a signal twice within these seconds; after them, a second one ends the process.
+AT_ONCE_AFTER = 2.0
+
 
 def is_aside(folder: Path) -> bool:
     """Whether an earlier run is kept there, or was being gathered, until the new one has begun."""
@@ -104,14 +107,14 @@ def _let_write(content: Callable[[IO[bytes]], object], file: IO[bytes]) -> None:
 @contextlib.contextmanager
 def _signals_afterwards() -> Iterator[None]:
     """Answer a signal once the body is over: inside torch.save, its exception would become an
-    error of torch's. A second signal, two seconds later or more, ends the process at once."""
+    error of torch's."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     came: dict[int, float] = {}
 
     def wait(number: int, frame: FrameType | None) -> None:
-        if came and time.monotonic() - min(came.values()) > 2:
+        if came and time.monotonic() - min(came.values()) > AT_ONCE_AFTER:
             os._exit(128 + number)
         came.setdefault(number, time.monotonic())
 

@@ -15,10 +15,9 @@ from collections.abc import Iterator
 from types import FrameType
 
 from rdm_solo.cli import slurm
+from rdm_solo.runs.files import AT_ONCE_AFTER
 
 WORDS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
-# Launchers send a signal twice within this time; after it, another one ends the process at once.
-SECONDS = 2.0
 
 
 class Stopped(KeyboardInterrupt):
@@ -47,7 +46,7 @@ class _Handler:
             self.received, self.since = number, time.monotonic()
             if not self.waiting:
                 raise Stopped(number)
-        elif time.monotonic() - self.since > SECONDS:
+        elif time.monotonic() - self.since > AT_ONCE_AFTER:
             word = WORDS[signal.Signals(number)]
             os.write(
                 2,

@@ -69,7 +69,7 @@ def test_a_signal_once_all_is_written_is_no_crash(sent, tmp_path):
         "print('all is written', flush=True)\n"
     )
     path = os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    for seconds in (0.2, 0.4):
+    for seconds in (0.0, 0.0, 0.0, 0.02, 0.05, 0.2, 0.4):
         process = subprocess.Popen(
             [sys.executable, "-m", "rdm_solo_ends"],
             env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": ""},
