@@ -23,6 +23,8 @@ def _end(number: int, frame: FrameType | None) -> None:
             word = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
             sys.stdout.write(f"{word}: the command ends\n")
             sys.stdout.flush()
+        # A library may make an error of its own of it, as numpy does while it is imported.
+        sys.excepthook = lambda *_: sys.exit(128 + number)
         raise SystemExit(128 + number)
     else:  # all is written, and Python takes its time to end; a second signal ends it at once
         signal.signal(number, signal.SIG_DFL)
