@@ -23,11 +23,20 @@ def _end(number: int, frame: FrameType | None) -> None:
             word = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
             sys.stdout.write(f"{word}: the command ends\n")
             sys.stdout.flush()
-        # A library may make an error of its own of it, as numpy does while it is imported.
+        if _imports(frame):  # native code that is being loaded may abort on an exception
+            os._exit(128 + number)
+        # A library may make an error of its own of it, as torch does while it writes a file.
         sys.excepthook = lambda *_: sys.exit(128 + number)
         raise SystemExit(128 + number)
     else:  # all is written, and Python takes its time to end; a second signal ends it at once
         signal.signal(number, signal.SIG_DFL)
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Whether a module is being imported."""
+    while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+        frame = frame.f_back
+    return frame is not None
 
 
 def _is_over(frame: FrameType | None) -> bool:

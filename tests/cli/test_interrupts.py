@@ -58,6 +58,34 @@ def test_a_signal_in_the_first_seconds_is_one_line(arguments, sent, after, tmp_p
 
 @pytest.mark.process
 @pytest.mark.parametrize("sent", WORDS, ids=WORDS.get)
+def test_a_library_that_aborts_on_an_exception_while_it_is_loaded_is_no_crash(sent, tmp_path):
+    """torch's and numpy's native code does: 1 of 120 commands ended with SIGABRT."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys, time\n"
+        "class Library:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'rdm_solo.train':\n"
+        "            print('begun', flush=True)\n"
+        "            try: time.sleep(30)\n"
+        "            except BaseException: os.abort()\n"
+        "sys.meta_path.insert(0, Library())\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rdm_solo.train"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(sent)
+    said, error = process.communicate(timeout=60)
+    assert (process.returncode, said) == (128 + sent, f"{WORDS[sent]}: the command ends\n"), error
+    assert error == ""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("sent", WORDS, ids=WORDS.get)
 def test_a_signal_once_all_is_written_is_no_crash(sent, tmp_path):
     """Python takes half a second to end with torch in it."""
     ends = tmp_path / "rdm_solo_ends"
