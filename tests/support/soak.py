@@ -6,27 +6,35 @@ import csv
 import os
 import resource
 import tempfile
+import time
 from pathlib import Path
+
+import torch
 
 from rdm_solo.lightning import pl
 
-NAMES = ["epoch", "rss", "descriptors", "threads", "temporary", "children", "seconds"]
+NAMES = ["epoch", "rss", "descriptors", "threads", "temporary", "children", "seconds", "work"]
 
 
 class Held(pl.Callback):
     """Writes a row an epoch into ``soak.csv``: of this process, and of its children the number.
 
-    ``rss`` is VmRSS in kB; ``seconds`` is CPU time of the epoch, of the children as well once they
-    have ended; ``temporary`` counts what lies in the folder for temporary files.
+    ``rss`` is VmRSS in kB; ``temporary`` counts what lies in the folder for temporary files;
+    ``seconds`` is this process's CPU time for the epoch. Other programs change what a core does in
+    a second, by a fifth and more, so ``work`` is that time in units of a fixed piece of work, which
+    is done anew in each epoch.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.file, self.before = folder / "soak.csv", 0.0
+        self.file = folder / "soak.csv"
+        self.before = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+        self.unit = unit_of_work()
 
     def on_train_epoch_end(self, trainer, pl_module) -> None:
         status = Path("/proc/self/status").read_text()
         said = dict(line.split(":", 1) for line in status.splitlines())
-        now = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+        seconds = sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) - self.before
+        unit = unit_of_work()
         pid = os.getpid()
         row = [
             trainer.current_epoch + 1,
@@ -35,8 +43,20 @@ class Held(pl.Callback):
             int(said["Threads"]),
             sum(len(names) for _, *names in os.walk(tempfile.gettempdir())),
             len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()),
-            round(now - self.before, 4),
+            round(seconds, 4),
+            round(2 * seconds / (self.unit + unit), 4),  # of before and after the epoch
         ]
-        self.before = now
+        self.unit = unit
         with self.file.open("a", newline="") as file:
             csv.writer(file).writerows([row] if file.tell() else [NAMES, row])
+        self.before = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+
+
+def unit_of_work() -> float:
+    """Seconds of CPU time that a few steps of a small network take: Python and arithmetic."""
+    began = time.thread_time()
+    images = torch.linspace(-1, 1, 12 * 3 * 16 * 16).view(12, 3, 16, 16)
+    weight = torch.linspace(-1, 1, 16 * 3 * 3 * 3).view(16, 3, 3, 3).requires_grad_()
+    for _ in range(40):
+        torch.nn.functional.conv2d(images, weight).relu().mean().backward()
+    return time.thread_time() - began

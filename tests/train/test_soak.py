@@ -66,7 +66,7 @@ def check_flat(name: str, rows: list[dict[str, float]], early: slice, late: slic
         before, after = (max(row[counted] for row in rows[window]) for window in (early, late))
         print(f"{counted}: {before:.0f} then {after:.0f}")
         flat.append(after <= before)
-    for quantity in ("rss", "seconds"):
+    for quantity in ("rss", "work"):
         rise, error = drift(rows, quantity, early, late)
         level = statistics.median(row[quantity] for row in rows[early])
         measured += f"; {quantity} {level:.6g}, later {rise:+.2%}, standard error {error:.2%}"
