@@ -1,6 +1,6 @@
 """Arguments of the commands, and answers to the user."""
 
-from rdm_solo.cli.answers import fail, make_folder, say_anything, sentences
+from rdm_solo.cli.answers import fail, log_to_terminal, make_folder, say_anything, sentences
 from rdm_solo.cli.arguments import command, compose, quote_paths
 from rdm_solo.cli.config_files import config_folder
 
@@ -9,6 +9,7 @@ __all__ = [
     "compose",
     "config_folder",
     "fail",
+    "log_to_terminal",
     "make_folder",
     "quote_paths",
     "say_anything",

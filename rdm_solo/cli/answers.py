@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,12 @@ def say_anything() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+
+
+def log_to_terminal() -> None:
+    """Print what is logged, where Hydra has not set this up."""
+    console = logging.StreamHandler(sys.stdout)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[console])
 
 
 def fail(message: str) -> NoReturn:

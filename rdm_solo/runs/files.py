@@ -29,6 +29,7 @@ BEST = "checkpoints/best.ckpt"  # of the epoch with the highest kNN accuracy, wh
 SUMMARY = "summary.json"  # written when the run ends
 SKIPPED = "skipped.txt"  # images that dataset.skip_broken=true left out
 STOPPED_BY_SIGNAL = ("Ctrl-C", "SIGTERM")  # what `stopped` there says of such a run
+PLANNED = ".jobs"  # in a sweep's folder: the config of each of its runs, from before they began
 FAILED = "failed.txt"  # why the run failed, in one line
 OWNER = "owner.json"  # who writes here, or did last; locked while it does
 ASIDE = ".earlier_run"  # a folder: the run that was here, until the new one has ended an epoch

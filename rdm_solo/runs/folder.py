@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.messages import check_number, check_whole, finite, first_line, shown
 from rdm_solo.methods import descriptions
 from rdm_solo.runs import failures, linear_file, metrics_file, reading, spectra_files
-from rdm_solo.runs.files import CONFIG, LINEAR, METRICS, SPECTRA, SUMMARY, is_aside
+from rdm_solo.runs.files import CONFIG, LINEAR, METRICS, PLANNED, SPECTRA, SUMMARY, is_aside
 from rdm_solo.runs.labels import exponent
 from rdm_solo.runs.saved_config import run_config, source
 
@@ -319,12 +319,22 @@ def _is_run(folder: Path) -> bool:
 
 
 def _below(folder: Path) -> list[Path]:
-    """The runs below, job 10 of a sweep behind job 9."""
+    """The runs below."""
+    inner = {path.parent for path in folder.rglob(SUMMARY)}
+    inner |= {path.parent.parent for path in folder.rglob(CONFIG)}
+    inner = {path for path in inner if PLANNED not in path.relative_to(folder).parts}
+    return in_order(path for path in inner if not is_aside(path))
+
+
+def in_order(paths: Iterable[Path]) -> list[Path]:
+    """Folders of runs as a list has them, job 10 of a sweep behind job 9.
+
+    >>> [path.name for path in in_order([Path("s/10_byol"), Path("s/9_byol")])]
+    ['9_byol', '10_byol']
+    """
 
     def order(path: Path) -> list[tuple[int, str]]:
         numbers = ((part.split("_")[0], part) for part in path.parts)
         return [(int(lead) if lead.isdigit() else -1, part) for lead, part in numbers]
 
-    inner = {path.parent for path in folder.rglob(SUMMARY)}
-    inner |= {path.parent.parent for path in folder.rglob(CONFIG)}
-    return sorted((path for path in inner if not is_aside(path)), key=order)
+    return sorted(paths, key=order)

@@ -109,6 +109,7 @@ def _saved(folder: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise reading.Unreadable(file, "its config holds no options with names")
     saved: dict[str, Any] = inert(of_today(found))
+    saved.pop("launcher", None)  # of the sweep
     return saved
 
 

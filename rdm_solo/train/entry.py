@@ -4,11 +4,12 @@ import contextlib
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rdm_solo import cli
 from rdm_solo.messages import CannotWrite
@@ -18,13 +19,10 @@ from rdm_solo.runs.files import CONFIG, FAILED, LOG, write_whole, writing
 from rdm_solo.runs.ownership import FolderTaken
 from rdm_solo.runs.reading import Unreadable
 from rdm_solo.train import run_folder, signals, sweep, warm_ups
+from rdm_solo.train.run_folder import CONFIG_VARIABLE, FOLDER_VARIABLE
 from rdm_solo.train.training import build, fit, is_first_process, owned
 
 log = logging.getLogger("rdm_solo")
-
-# Lightning starts the other processes of a DDP run with this process's command line. They read the
-# composed config of the first one instead of composing (or, in a multirun, sweeping) again.
-CONFIG_VARIABLE, FOLDER_VARIABLE = "RDM_SOLO_CONFIG", "RDM_SOLO_FOLDER"
 
 
 def main() -> None:
@@ -40,20 +38,36 @@ def main() -> None:
 
 
 def _main() -> None:
-    if CONFIG_VARIABLE in os.environ and "LOCAL_RANK" in os.environ:
+    of_sweep = sweep.of_this_process() is not None
+    if of_sweep:
+        signals.end_with(os.environ.pop(sweep.PARENT_VARIABLE, None))
+        cli.say_anything()
+        cli.log_to_terminal()
+    if CONFIG_VARIABLE in os.environ and (of_sweep or "LOCAL_RANK" in os.environ):
         cli.say_anything()
         cfg: Any = OmegaConf.load(os.environ[CONFIG_VARIABLE])
-        _run(cfg, Path(os.environ[FOLDER_VARIABLE]))
-    elif _resumes_in_place(sys.argv[1:]):
+        folder = Path(os.environ[FOLDER_VARIABLE])
+    elif not _resumes_in_place(sys.argv[1:]):
+        cli.command(_job, "config")
+        return
+    else:
         from rdm_solo.train import resuming
 
-        _run(*resuming.own_config(sys.argv[1:], is_first_process()))
-    else:
-        cli.command(_job, "config")
+        if not of_sweep and (found := resuming.sweep_in(sys.argv[1:])):
+            from rdm_solo.train.launchers import what_is_left
+
+            what_is_left.run(found, sys.argv[1:])
+            return
+        cfg, folder = resuming.own_config(sys.argv[1:], is_first_process())
+    # Of a run's processes the first alone answers for it.
+    one_of_many = of_sweep and is_first_process()
+    refused = _run(cfg, folder, one_of_many)
+    if one_of_many and (refused or failures.of(folder)):
+        raise SystemExit(1)
 
 
 def _resumes_in_place(argv: list[str]) -> bool:
-    """Whether a run is to go on in its own folder, by its own config.
+    """Whether a run, or a sweep, is to go on in its own folder, by its own config.
 
     With a folder of its own, or in a sweep, it is a new run that starts from another's checkpoint.
     """
@@ -76,6 +90,13 @@ def _job(cfg: DictConfig) -> str | None:
             f"resume={cfg.resume} alone goes on in that folder, by its own config; leave "
             "hydra.run.dir out, or name another folder by it."
         )
+    with open_dict(cfg):
+        launcher = cfg.pop("launcher", None)
+    if not many and launcher and launcher.name != "basic":
+        cli.fail(
+            f"launcher={launcher.name} starts the runs of a sweep: add -m and values to sweep over "
+            "such as p=-0.5,-0.3, or leave it out."
+        )
     given = many or run_folder.typed(HydraConfig.instance().cfg, "run.dir")
     before = dict(os.environ)
     try:
@@ -85,7 +106,9 @@ def _job(cfg: DictConfig) -> str | None:
                     folder = stack.enter_context(earlier_run.new_folder(folder))
             os.environ[CONFIG_VARIABLE] = str(folder / CONFIG)
             os.environ[FOLDER_VARIABLE] = str(folder)
-            return _run(cfg, folder, one_of_many=many)
+            if many:
+                os.environ[sweep.VARIABLE] = hydra.sweep.dir
+            return _run(cfg, folder, one_of_many=many, said=warm_ups.fit(cfg))
     except KeyboardInterrupt:
         if many:
             sweep.tell(Path(hydra.sweep.dir), stopped=True)
@@ -101,7 +124,9 @@ def _job(cfg: DictConfig) -> str | None:
             dist.destroy_process_group()
 
 
-def _run(cfg: DictConfig, folder: Path, one_of_many: bool = False) -> str | None:
+def _run(
+    cfg: DictConfig, folder: Path, one_of_many: bool = False, said: Sequence[str] = ()
+) -> str | None:
     """One run. Where it fails with an answer to the user, the status is 2; a sweep goes on, and
     gets the reason back where the folder is another run's, in which nothing is written.
 
@@ -116,7 +141,8 @@ def _run(cfg: DictConfig, folder: Path, one_of_many: bool = False) -> str | None
         if is_first_process():
             run_folder.end_what_was_cut_short(folder)
         ours = not earlier_run.holds_run(folder)
-        warm_ups.fit(cfg)
+        for sentence in said:
+            log.info(sentence)
         if one_of_many:
             ownership.check_free(folder)
             if ours:
@@ -153,19 +179,21 @@ def _run(cfg: DictConfig, folder: Path, one_of_many: bool = False) -> str | None
 
 
 def _write_config(cfg: DictConfig, folder: Path) -> None:
-    """What Hydra would write, of the config as it is now."""
+    """The config as it is now, and Hydra's."""
     from hydra.core.hydra_config import HydraConfig
 
-    saved = {"config": OmegaConf.merge(cfg, {"overwrite": False})}
+    saved: Any = OmegaConf.merge(cfg, {"overwrite": False})
     if cfg.resume == str(folder):
-        saved["config"].resume = None
+        saved.resume = None
+    run_folder.write_config(folder, config=saved)
     if HydraConfig.initialized():
-        saved["hydra"] = HydraConfig.instance().cfg
-        saved["overrides"] = HydraConfig.get().overrides.task
-    with writing(folder / CONFIG):
-        (folder / CONFIG).parent.mkdir(exist_ok=True)
-    for name, node in saved.items():
-        write_whole((folder / CONFIG).with_stem(name), OmegaConf.to_yaml(node))
+        overrides = HydraConfig.get().overrides.task
+        run_folder.write_config(folder, hydra=HydraConfig.instance().cfg, overrides=overrides)
+    elif CONFIG_VARIABLE in os.environ:  # composed by a sweep's launcher
+        planned = Path(os.environ[CONFIG_VARIABLE])
+        for path in (planned.with_stem("hydra"), planned.with_stem("overrides")):
+            if path.is_file():
+                write_whole((folder / CONFIG).with_name(path.name), path.read_bytes())
 
 
 class _Log(logging.FileHandler):

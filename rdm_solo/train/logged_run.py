@@ -9,6 +9,7 @@ from rdm_solo.loggers import RunInfo
 from rdm_solo.methods.descriptions import ChosenFilter
 from rdm_solo.runs import labels
 from rdm_solo.train.derived_values import Derived
+from rdm_solo.train.sweep import of_this_process
 
 
 def run_info(cfg: DictConfig, folder: Path, derived: Derived, step: int) -> RunInfo:
@@ -21,8 +22,9 @@ def run_info(cfg: DictConfig, folder: Path, derived: Derived, step: int) -> RunI
     if cfg.p is not None:
         words += f"-p={labels.exponent(cfg.p)}"
     config: Any = OmegaConf.to_container(cfg, resolve=True)
-    if sweep := _sweep_folder():
-        config["sweep_folder"] = sweep  # "sweep" means something else to W&B
+    sweep = of_this_process()
+    if sweep is not None:
+        config["sweep_folder"] = sweep.name  # "sweep" means something else to W&B
     return RunInfo(
         folder=folder,
         name=f"{words}-seed={cfg.seed}",
@@ -41,17 +43,7 @@ def run_info(cfg: DictConfig, folder: Path, derived: Derived, step: int) -> RunI
             "seed": cfg.seed,
         },
         config=config,
-        sweep=sweep,
+        sweep=None if sweep is None else sweep.name,
         goes_on_from=goes_on_from,
         step=step,
     )
-
-
-def _sweep_folder() -> str | None:
-    """The name of the sweep's folder, in a multirun."""
-    from hydra.core.hydra_config import HydraConfig
-    from hydra.types import RunMode
-
-    if not HydraConfig.initialized() or HydraConfig.get().mode != RunMode.MULTIRUN:
-        return None
-    return Path(HydraConfig.get().sweep.dir).name

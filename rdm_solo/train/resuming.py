@@ -2,8 +2,6 @@
 
 import contextlib
 import logging
-import shlex
-import sys
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -16,7 +14,7 @@ from rdm_solo.runs import (
     reading,
     saved_config,
 )
-from rdm_solo.runs.files import CHECKPOINT, CONFIG, FIGURES, METRICS, SPECTRA
+from rdm_solo.runs.files import CHECKPOINT, CONFIG, FIGURES, METRICS, PLANNED, SPECTRA
 from rdm_solo.runs.folder import diverged_in
 from rdm_solo.train import checks, resume_options, run_folder
 
@@ -36,14 +34,13 @@ def own_config(argv: list[str], first: bool = True) -> tuple[DictConfig, Path]:
     typed beside it; checked by the ``first`` of its processes, which may write there already.
     """
     cli.say_anything()
-    console = logging.StreamHandler(sys.stdout)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[console])
+    cli.log_to_terminal()
     given = dict(argument.partition("=")[::2] for argument in argv)
     folder = Path(given.pop("resume").strip("'\""))
     with cli.sentences():
         if first:
             run_folder.end_what_was_cut_short(folder)
-        cfg = _changed_config(folder, given)
+        cfg = changed_config(folder, given)
         folder = folder.resolve()
         if first:
             diverged = diverged_in(folder)
@@ -55,16 +52,20 @@ def own_config(argv: list[str], first: bool = True) -> tuple[DictConfig, Path]:
     return cfg, folder
 
 
-def _changed_config(folder: Path, given: dict[str, str]) -> DictConfig:
+def sweep_in(argv: list[str]) -> Path | None:
+    """The folder of a sweep, where that is what ``resume=`` names; a run's own folder is none."""
+    given = dict(argument.partition("=")[::2] for argument in argv)
+    folder = Path(given["resume"].strip("'\""))
+    if (folder / CONFIG).is_file():
+        return None
+    begun = any(folder.glob(f"*/{CONFIG}"))
+    return folder if begun or (folder / PLANNED).is_dir() else None
+
+
+def changed_config(folder: Path, given: dict[str, str]) -> DictConfig:
     """The config of the run to go on with, with the options typed beside ``resume=``."""
     path = folder / CONFIG
     if not path.is_file():
-        inner = sorted(folder.glob(f"*/{CONFIG}"))
-        if inner:
-            raise ValueError(
-                f"resume={folder} is a sweep's folder: go on with one of its runs, such as "
-                f"{shlex.quote(f'resume={inner[0].parent.parent}')}."
-            )
         raise ValueError(f"resume={folder} holds no {CONFIG}; give a run's folder.")
     cfg = saved_config.with_references(folder)
     # Names of the user's own functions, which count where they are typed again.

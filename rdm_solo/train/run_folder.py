@@ -11,11 +11,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rdm_solo.cli import quote_paths, slurm
 from rdm_solo.runs import earlier_run, ownership
-from rdm_solo.runs.files import CHECKPOINT, CONFIG, OWNER
+from rdm_solo.runs.files import CHECKPOINT, CONFIG, OWNER, write_whole, writing
 from rdm_solo.runs.saved_config import run_config
 from rdm_solo.runs.settings import SETTING, differences
 
 log = logging.getLogger("rdm_solo")
+
+# A process that reads a composed config instead of composing one finds the config's file and the
+# run's folder here: Lightning starts the other processes of a DDP run with this process's command
+# line, and some launchers a process for each run of a sweep.
+CONFIG_VARIABLE, FOLDER_VARIABLE = "RDM_SOLO_CONFIG", "RDM_SOLO_FOLDER"
 
 
 class Finished(Exception):
@@ -83,6 +88,15 @@ def _begins_anew(cfg: DictConfig, folder: Path) -> bool:
         return False
     log.info(f"{job} before an epoch was saved: its run begins anew in {folder}")
     return True
+
+
+def write_config(folder: Path, **saved: Any) -> None:
+    """Write configs into the folder, each as a file of its name: config, hydra, overrides."""
+    path = folder / CONFIG
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    for name, node in saved.items():
+        write_whole(path.with_stem(name), OmegaConf.to_yaml(node))
 
 
 class Folders(Callback):

@@ -80,6 +80,22 @@ def handled() -> Iterator[None]:
             signal.signal(number, handler or signal.SIG_DFL)
 
 
+def end_with(parent: str | None) -> None:
+    """End this process in order, as on SIGTERM, once the process of that number is gone.
+
+    A launcher that was killed cannot end what it has started.
+    """
+    if parent is None:
+        return
+
+    def watch() -> None:
+        while os.getppid() == int(parent):
+            time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True, name="rdm_solo-parent").start()
+
+
 def take_back() -> None:
     """Answer the signals again, after Lightning has put its own handlers in place."""
     for number in WORDS:

@@ -1,6 +1,7 @@
 """The runs of a multirun in one table, when the last of them has ended."""
 
 import math
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,10 @@ from rdm_solo.runs.files import FAILED, is_aside
 
 if TYPE_CHECKING:  # Hydra imports this module before it answers --help
     from rdm_solo.runs.folder import Run
+
+# A process that trains one run of a sweep finds the sweep's folder here, and the process that
+# started it and ends with it.
+VARIABLE, PARENT_VARIABLE = "RDM_SOLO_SWEEP", "RDM_SOLO_PARENT"
 
 COLUMNS = {
     "val/knn_acc1": "kNN",
@@ -43,13 +48,27 @@ class SweepTable(Callback):
             raise SystemExit(1)
 
 
+def of_this_process() -> Path | None:
+    """The folder of the sweep whose run this process trains; None outside a sweep."""
+    folder = os.environ.get(VARIABLE)
+    return Path(folder) if folder else None
+
+
+def how_to_go_on(folder: Path) -> str:
+    """The command that runs what a sweep that was stopped has left."""
+    return f"to go on: python -m rdm_solo.train {shlex.quote(f'resume={folder}')}"
+
+
 def tell(folder: Path, stopped: bool = False) -> bool:
     """Print the table of the runs in a sweep's folder; whether one has failed."""
     from rdm_solo import runs
 
     failed = [path for path in folder.rglob(FAILED) if not is_aside(path.parent)]
     failed.sort(key=lambda path: path.stat().st_mtime)
-    found, broken = runs.survey([folder])
+    try:
+        found, broken = runs.survey([folder])
+    except ValueError:  # no run has begun
+        found, broken = [], {}
     done = [run for run in found if run.epochs or run.diverged]
     for sentence in broken.values():
         print(f"failed: {sentence}")
@@ -67,6 +86,8 @@ def tell(folder: Path, stopped: bool = False) -> bool:
         print(f"    python -m rdm_solo.report {shlex.quote(str(folder))}")
     elif not stopped:
         print(f"no run has finished an epoch, for the reasons above; the folders are in {folder}")
+    if stopped:
+        print(how_to_go_on(folder))
     return bool(failed or broken)
 
 

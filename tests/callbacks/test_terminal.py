@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
-import os
-import pty
 import re
-import struct
-import subprocess
-import sys
-import termios
-from pathlib import Path
 
 import pytest
-from conftest import ROOT, command
+from conftest import command
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from support.small_runs import QUICK, SMALL, rows, run
+from support.terminal import in_a_terminal
 
 from rdm_solo.callbacks.progress import epoch_line, moving_line
 from rdm_solo.runs import failures, spectra_files
@@ -48,34 +41,6 @@ def test_everything_fits_in_80_columns():
     line = moving_line(1000, 1000, 5, 10, values, math.nan, 80)
     assert line == ("epoch 1000/1000 [######......]  loss -0.812  erank 1204.3 < 1530.1  kNN 68.9")
     assert "acc 71.2" in epoch_line(1, 1, values, 1)
-
-
-def in_a_terminal(arguments: list[str], cwd: Path, columns: int = 80) -> tuple[str, int]:
-    """What ``python -m ARGUMENTS`` writes to a terminal of that width, and its exit status."""
-    leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": ""}
-    process = subprocess.Popen(
-        [sys.executable, "-m", *arguments],
-        cwd=cwd,
-        env=environment,
-        stdin=follower,
-        stdout=follower,
-        stderr=follower,
-    )
-    os.close(follower)
-    seen = b""
-    while True:
-        try:
-            read = os.read(leader, 65536)
-        except OSError:  # how Linux says that the other end is closed
-            break
-        if not read:
-            break
-        seen += read
-    os.close(leader)
-    return seen.decode(), process.wait(timeout=600)
 
 
 @pytest.mark.process

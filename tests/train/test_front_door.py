@@ -146,7 +146,8 @@ def test_a_short_run_shortens_the_recipes_warm_up(typed, tmp_path):
 
 def test_a_typed_warm_up_is_kept():
     cfg = configure("max_epochs=2", "scheduler.warmup_epochs=3")
-    assert shorten_warm_ups(cfg, 30, ["max_epochs", "scheduler.warmup_epochs"]) == []
+    recipe = configure("max_epochs=30", "scheduler.warmup_epochs=3")
+    assert shorten_warm_ups(cfg, recipe, ["max_epochs", "scheduler.warmup_epochs"]) == []
     assert cfg.scheduler.warmup_epochs == 3
     with pytest.raises(ValueError, match="warmup_epochs=3 is longer than max_epochs=2"):
         checks.check(cfg)

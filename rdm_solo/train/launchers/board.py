@@ -1,0 +1,65 @@
+"""Shows how the runs of a sweep that go on at once are getting on."""
+
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+
+from tqdm import tqdm
+
+BAR = 12
+EPOCH = re.compile(r"epoch (\d+)/(\d+): (.*)")  # what a run says in a log at an epoch's end
+# Lines that a user wants to see at once; the others are in each run's train.log.
+URGENT = ("error: ", "warning: ", "! ")
+
+
+class Board:
+    """In a terminal a row for each run that goes on; in a log, a line for each epoch.
+
+    ``names`` are those of all the runs of the sweep, and ``rows`` how many go on at once.
+    """
+
+    def __init__(self, names: Sequence[str], rows: int) -> None:
+        self.width = max(map(len, names))
+        self.runs, self.over = len(names), 0
+        self.told: set[str] = set()
+        self.moves = sys.stderr.isatty()
+        kept = {"file": sys.stderr, "leave": False, "disable": not self.moves}
+        self.rows = [tqdm(bar_format="{desc}", position=row, **kept) for row in range(rows)]
+        self.total = tqdm(bar_format="{desc}", position=rows, **kept)
+
+    def said(self, row: int, name: str, line: str) -> None:
+        """A line that the run of that name has said."""
+        if found := EPOCH.fullmatch(line):
+            epoch, epochs, values = int(found[1]), int(found[2]), found[3]
+            full = round(BAR * epoch / max(epochs, 1))
+            self.show(row, name, f"{epoch}/{epochs} [{'#' * full}{'.' * (BAR - full)}]  {values}")
+            if not self.moves:
+                self.tell(name, line)
+        elif line.startswith(URGENT) and line not in self.told:  # many runs may say the same
+            self.told.add(line)
+            self.tell(name, line)
+
+    def tell(self, name: str, line: str) -> None:
+        """Print a line about the run of that name, above the rows."""
+        tqdm.write(f"[{name.ljust(self.width)}] {line}", file=sys.stdout)
+        sys.stdout.flush()
+
+    def show(self, row: int, name: str, words: str) -> None:
+        """What a row says from here on."""
+        text = f"[{name.ljust(self.width)}] {words}" if name else words
+        self._draw(self.rows[row], text)
+
+    def ended(self, row: int) -> None:
+        """Count one more run that is over, whose row is free."""
+        self.over += 1
+        self.show(row, "", "")
+        self._draw(self.total, f"{self.over} of {self.runs} runs are over")
+
+    def close(self) -> None:
+        """Take the rows away."""
+        for bar in (*self.rows, self.total):
+            bar.close()
+
+    def _draw(self, bar: "tqdm[None]", text: str) -> None:
+        bar.set_description_str(text[: shutil.get_terminal_size().columns - 1])

@@ -1,0 +1,80 @@
+"""The runs of a sweep, composed and written down before the first of them begins."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+
+from rdm_solo.runs.files import PLANNED
+from rdm_solo.train import run_folder, warm_ups
+
+log = logging.getLogger("rdm_solo")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a sweep, to be started."""
+
+    folder: Path  # of the run
+    config: DictConfig  # of the run
+    options: Sequence[str] = ()  # that tell it apart, as they are typed
+    hydra: DictConfig | None = field(default=None, repr=False)  # its whole config, Hydra's part too
+    planned: Path | None = None  # the folder that its config is read from; None: the run's own
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.folder.name
+
+
+def compose(
+    loader: Any, config: DictConfig, job_overrides: Sequence[Sequence[str]], first: int
+) -> list[Job]:
+    """A job for each list of overrides, numbered from ``first``, as Hydra's own launchers do it."""
+    from hydra.core.hydra_config import HydraConfig
+
+    known, jobs = HydraConfig.instance().cfg, []
+    said: list[str] = []
+    try:
+        for number, overrides in enumerate(job_overrides, first):
+            whole = loader.load_sweep_config(config, list(overrides))
+            with open_dict(whole):
+                whole.hydra.job.id = whole.hydra.job.num = number
+            HydraConfig.instance().set_config(whole)  # which the folder's name asks
+            folder = Path(whole.hydra.sweep.dir, str(whole.hydra.sweep.subdir)).absolute()
+            with open_dict(whole.hydra.runtime), read_write(whole.hydra.runtime):
+                whole.hydra.runtime.output_dir = str(folder)
+            said += warm_ups.fit(whole)
+            own = whole.copy()
+            with read_write(own), open_dict(own):
+                del own["hydra"], own["launcher"]
+            jobs.append(Job(folder, own, list(overrides), whole))
+    finally:
+        HydraConfig.instance().cfg = known
+    for sentence in dict.fromkeys(said):
+        log.info(sentence)
+    return jobs
+
+
+def write(job: Job, sweep: Path) -> Job:
+    """Write the job's config into the sweep's folder, from where its process reads it.
+
+    A run's folder belongs to the run, and may hold an earlier one.
+    """
+    planned = place(job.folder, sweep)
+    run_folder.write_config(planned, config=job.config)
+    if job.hydra is not None:
+        hydra = OmegaConf.masked_copy(job.hydra, "hydra")
+        run_folder.write_config(planned, hydra=hydra, overrides=hydra.hydra.overrides.task)
+    return replace(job, planned=planned)
+
+
+def place(folder: Path, sweep: Path) -> Path:
+    """The folder in which the config of the run in ``folder`` is kept."""
+    sweep = sweep.absolute()
+    # With a sub-folder such as ../other the run is not below the sweep's folder.
+    below = folder.relative_to(sweep) if folder.is_relative_to(sweep) else Path(folder.name)
+    return sweep / PLANNED / below

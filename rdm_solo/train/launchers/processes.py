@@ -1,0 +1,218 @@
+"""Runs of a sweep in processes of their own, as many at once as there are shares of the machine."""
+
+import contextlib
+import logging
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rdm_solo.runs import failures, ownership
+from rdm_solo.runs.files import FAILED
+from rdm_solo.train import signals
+from rdm_solo.train.launchers.board import Board
+from rdm_solo.train.launchers.devices import Share
+from rdm_solo.train.sweep import PARENT_VARIABLE
+
+log = logging.getLogger("rdm_solo")
+
+LAST_LINES = 40  # of a run that ends without a reason
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run that is to be started as a command of its own."""
+
+    folder: Path  # of the run
+    arguments: Sequence[str]  # of python -m rdm_solo.train
+    variables: Mapping[str, str]  # of its environment
+
+
+@dataclass
+class _Process:
+    task: Task
+    share: Share
+    row: int
+    process: "subprocess.Popen[str]"
+    began: float = field(default_factory=time.time)
+    last: "deque[str]" = field(default_factory=lambda: deque(maxlen=LAST_LINES))
+    reader: threading.Thread | None = None
+
+    @property
+    def name(self) -> str:
+        return self.task.folder.name
+
+
+def run(tasks: Sequence[Task], shares: Sequence[Share]) -> dict[Path, str]:
+    """Run each task in the next share that is free; the reasons of those that were refused or ended
+    without leaving one in their folder, by folder.
+
+    A run that fails does not stop the others. A signal is passed on to all of them, and answered
+    once they have ended.
+    """
+    return _Runs(tasks, shares).all()
+
+
+class _Runs:
+    """The runs that wait, those that go on, and what became of the others."""
+
+    def __init__(self, tasks: Sequence[Task], shares: Sequence[Share]) -> None:
+        self.waiting, self.free = deque(tasks), deque(enumerate(shares))
+        self.going_on: list[_Process] = []
+        self.lines: queue.Queue[tuple[_Process, str]] = queue.Queue()
+        self.reasons: dict[Path, str] = {}
+        self.board = Board([task.folder.name for task in tasks], len(shares))
+
+    def all(self) -> dict[Path, str]:
+        try:
+            while self.waiting or self.going_on:
+                self._step()
+        except KeyboardInterrupt as stopped:
+            number = signals.came() or signal.SIGINT
+            word = signals.WORDS[signal.Signals(number)]
+            log.info(f"{word}: {len(self.going_on)} runs stop")
+            self.waiting.clear()
+            with signals.waiting():
+                self._pass_on(number)
+            raise signals.Stopped(number, told=True) from stopped
+        finally:
+            for process in self.going_on:  # an error of our own
+                _end(process)
+            self.board.close()
+        return self.reasons
+
+    def _step(self) -> None:
+        while self.waiting and self.free:
+            with signals.waiting():  # a process that was started is known
+                self._start(self.waiting.popleft(), *self.free.popleft())
+            signals.check()
+        with contextlib.suppress(queue.Empty):
+            self._show(*self.lines.get(timeout=0.1))
+        self._show_all()
+        for process in [p for p in self.going_on if p.process.poll() is not None]:
+            self._over(process)
+
+    def _start(self, task: Task, row: int, share: Share) -> None:
+        self.board.show(row, task.folder.name, "starts")
+        with _on_cores(share.cores):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "rdm_solo.train", *task.arguments],
+                env={
+                    **os.environ,
+                    **share.variables(),
+                    **task.variables,
+                    PARENT_VARIABLE: str(os.getpid()),
+                    "PYTHONUNBUFFERED": "1",
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                start_new_session=True,  # Ctrl-C reaches this process, which passes it on
+            )
+        started = _Process(task, share, row, process)
+        started.reader = threading.Thread(target=self._read, args=(started,), daemon=True)
+        started.reader.start()
+        self.going_on.append(started)
+
+    def _read(self, process: _Process) -> None:
+        for line in process.process.stdout or ():
+            self.lines.put((process, line.rstrip("\n")))
+
+    def _show(self, process: _Process, line: str) -> None:
+        process.last.append(line)
+        self.board.said(process.row, process.name, line)
+
+    def _show_all(self) -> None:
+        for _ in range(self.lines.qsize()):
+            self._show(*self.lines.get_nowait())
+
+    def _over(self, process: _Process) -> None:
+        """Take note of a run that has ended, and give its share to the next."""
+        _end(process)
+        if process.reader:
+            process.reader.join(timeout=5)
+        self.going_on.remove(process)
+        self._show_all()
+        status, folder = process.process.returncode, process.task.folder
+        stopped = any(status in (-number, 128 + number) for number in signals.WORDS)
+        if status and not (stopped and signals.came()):
+            self._take_reason(process, folder, status)
+        word = "stopped" if stopped else "failed" if status else "ended"
+        self.board.tell(process.name, f"{word} after {time.time() - process.began:.0f} s")
+        self.board.ended(process.row)
+        self.free.append((process.row, process.share))
+
+    def _take_reason(self, process: _Process, folder: Path, status: int) -> None:
+        """Why a run has failed, where its folder does not say so."""
+        left = folder / FAILED
+        with contextlib.suppress(OSError):
+            if left.stat().st_mtime >= process.began - 1:
+                return
+        errors = [line for line in process.last if line.startswith("error: ")]
+        if status > 0 and errors:
+            self.reasons[folder] = errors[-1].removeprefix("error: ")
+            return
+        for line in process.last:
+            self.board.tell(process.name, line)
+        if status < 0:
+            reason = f"the run was ended by {_signal_name(-status)}"
+        else:
+            reason = f"the run ended with status {status}"
+        owner = ownership.last_owner(folder).get("process")
+        if owner != process.process.pid or failures.note(folder, reason):
+            self.reasons[folder] = reason
+
+    def _pass_on(self, number: int) -> None:
+        """Ask the runs to end, show what they say, and wait until they have."""
+        for process in self.going_on:
+            with contextlib.suppress(OSError):
+                process.process.send_signal(number)
+        while self.going_on:
+            self._step()
+
+
+def _end(process: _Process) -> None:
+    """End what is left of a run's processes, such as workers that load images."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(OSError):
+            os.killpg(process.process.pid, signal.SIGKILL)
+    else:
+        process.process.kill()
+    process.process.wait()
+
+
+def _signal_name(number: int) -> str:
+    """The signal, and what it is most often a sign of.
+
+    >>> _signal_name(9)
+    'SIGKILL (perhaps the machine ran out of memory)'
+    """
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    return f"{name} (perhaps the machine ran out of memory)" if name == "SIGKILL" else name
+
+
+@contextlib.contextmanager
+def _on_cores(cores: Sequence[int]) -> Iterator[None]:
+    """Let what the body starts run on these cores alone; none: wherever this process may."""
+    if not cores or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

@@ -1,0 +1,116 @@
+"""Goes on with a sweep: ``resume=SWEEP_FOLDER`` runs what is missing or was stopped."""
+
+import logging
+from pathlib import Path
+
+from rdm_solo import cli
+from rdm_solo.messages import check_choice
+from rdm_solo.runs import checkpoints, earlier_run, metrics_file, reading
+from rdm_solo.runs.files import CONFIG, PLANNED
+from rdm_solo.runs.folder import diverged_in, in_order
+from rdm_solo.train import resuming, sweep
+from rdm_solo.train.launchers import plan, start
+from rdm_solo.train.launchers.plan import Job
+
+log = logging.getLogger("rdm_solo")
+
+LAUNCHERS = ("basic", "local")
+
+
+def run(folder: Path, argv: list[str]) -> None:
+    """Run what the sweep in that folder has left, by each run's own config.
+
+    What was typed beside ``resume=`` holds for each of these runs; it may be what may differ where
+    one run goes on. A folder may come from a stranger: the same rules hold for its configs.
+    """
+    cli.log_to_terminal()
+    cli.say_anything()
+    given = dict(argument.partition("=")[::2] for argument in argv)
+    del given["resume"]
+    with cli.sentences():
+        launcher = check_choice("launcher", given.pop("launcher", "basic"), LAUNCHERS)
+        number = _number(given.pop("launcher.jobs", None), launcher)
+        jobs, refused = _unfinished(folder, given)
+    if not jobs:
+        log.info(f"nothing is left to do in {folder}")
+    try:
+        reasons = start.at_once(jobs, folder, number)
+    except KeyboardInterrupt:
+        sweep.tell(folder, stopped=True)
+        raise
+    refused |= {path.name: reason for path, reason in reasons.items()}
+    failed = sweep.tell(folder)
+    for name, reason in refused.items():
+        print(f"refused: {name}: {reason}")
+    raise SystemExit(1 if failed or refused else 0)
+
+
+def _number(typed: str | None, launcher: str) -> int | None:
+    """How many runs go on at once; None: as many as there are devices."""
+    if launcher == "basic":
+        if typed is not None:
+            raise ValueError("launcher.jobs goes with launcher=local; add that, or leave it out.")
+        return 1
+    if typed in (None, "null"):
+        return None
+    try:
+        return int(str(typed))
+    except ValueError:
+        raise ValueError(f"launcher.jobs must be a whole number or null, got {typed!r}.") from None
+
+
+def _unfinished(sweep_folder: Path, given: dict[str, str]) -> tuple[list[Job], dict[str, str]]:
+    """The runs of a sweep that have not begun, or not ended, and why others cannot go on, by name.
+
+    The log names those that have ended.
+    """
+    jobs: list[Job] = []
+    broken: dict[str, str] = {}
+    over: dict[str, list[str]] = {"finished": [], "diverged, so left as they are": []}
+    for folder in _runs(sweep_folder):
+        try:
+            job = _job(sweep_folder, folder, given)
+        except ValueError as error:
+            broken[folder.name] = str(error)
+            continue
+        if diverged_in(folder) is not None:
+            over["diverged, so left as they are"].append(folder.name)
+        elif earlier_run.has_ended(folder) and _epochs(folder) >= job.config.max_epochs:
+            over["finished"].append(folder.name)
+        else:
+            jobs.append(job)
+    for why, names in over.items():
+        if names:
+            log.info(f"{why}: {', '.join(names)}")
+    if broken and not jobs and not any(over.values()):
+        raise ValueError(next(iter(broken.values())))
+    return jobs, broken
+
+
+def _job(sweep_folder: Path, folder: Path, given: dict[str, str]) -> Job:
+    """The run in that folder, by its own config; ValueError where it cannot go on."""
+    reading.inside(sweep_folder, folder.relative_to(sweep_folder))
+    planned = plan.place(folder.absolute(), sweep_folder)
+    options = [f"{name}={value}" for name, value in given.items()]
+    if checkpoints.present(folder):
+        config = resuming.changed_config(folder, dict(given))
+        return Job(folder.absolute(), config, [f"resume={folder}", *options])
+    reading.inside(sweep_folder, planned.relative_to(sweep_folder.absolute()))
+    source = planned if (planned / CONFIG).is_file() else folder
+    config = resuming.changed_config(source, dict(given))
+    config.overwrite = False
+    return plan.write(Job(folder.absolute(), config, options), sweep_folder)
+
+
+def _runs(sweep_folder: Path) -> list[Path]:
+    """The folders of all runs that were planned or have begun."""
+    planned = sweep_folder / PLANNED
+    found = {path.parent.parent.relative_to(planned) for path in planned.rglob(CONFIG)}
+    begun = sweep_folder.glob(f"*/{CONFIG}")
+    found |= {path.parent.parent.relative_to(sweep_folder) for path in begun}
+    return in_order(sweep_folder / name for name in found)
+
+
+def _epochs(folder: Path) -> float:
+    """How many epochs the run has had."""
+    return float(len(metrics_file.read(folder).columns.get("epoch", ())))

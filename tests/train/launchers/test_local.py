@@ -1,0 +1,188 @@
+"""``launcher=local``: the runs of a sweep at once, each in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, command
+from support.small_runs import SMALL, run
+from support.terminal import in_a_terminal
+
+from rdm_solo.train.launchers import processes
+from rdm_solo.train.launchers.devices import Share
+from rdm_solo.train.launchers.processes import Task
+
+OPTIONS = [*SMALL, "max_epochs=2", "scheduler.warmup_epochs=1", "filter=target_pow"]
+LOCAL = ["-m", *OPTIONS, "launcher=local", "launcher.jobs=2"]
+
+
+def of_folder(folder: Path) -> list[int]:
+    """The processes that train a run below that folder, or load its images."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"RDM_SOLO_SWEEP={folder}".encode() in (path / "environ").read_bytes():
+                found.append(int(path.name))
+    return found
+
+
+def none_left(folder: Path) -> bool:
+    for _ in range(200):
+        if not of_folder(folder):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.process
+class TestCommand:
+    def test_runs_at_once_are_those_of_one_after_the_other(self, tmp_path):
+        """One fails, and the others go on; tables, files and figures are those of basic."""
+        sweep = ["p=-0.5,soft,-1", "hydra.sweep.dir=sweep", "hydra.sweep.subdir=${p}"]
+        out = command("rdm_solo.train", *LOCAL, *sweep, cwd=tmp_path, PYTHONWARNINGS="")
+        assert out.returncode == 1, (out.stdout + out.stderr)[-3000:]
+        assert out.stderr == ""
+        assert "3 runs, 2 at once on this machine, in sweep" in out.stdout
+        for name in ("-0.5", "-1"):
+            assert re.search(rf"^\[{name} *\] epoch 2/2: loss", out.stdout, re.M)
+            assert re.search(rf"^\[{name} *\] ended after \d+ s$", out.stdout, re.M)
+        assert re.search(r"^\[soft\] failed after \d+ s$", out.stdout, re.M)
+        table = out.stdout.rpartition("\nsetting")[2]
+        assert table.count("SimSiam, h(σ) = σ^") == 2
+        assert "failed: soft: p must be a number" in table
+        assert "python -m rdm_solo.report sweep" in table
+        one = run(tmp_path / "one", *OPTIONS, "p=-1")
+        other = json.loads((tmp_path / "sweep" / "-1" / "summary.json").read_text())
+        assert other["last"] == one["last"]
+        assert "launcher" not in other["config"]
+        basic = command(
+            *("rdm_solo.train", "-m", *OPTIONS, "p=-1", "hydra.sweep.dir=basic"),
+            *("hydra.sweep.subdir=${p}",),
+            cwd=tmp_path,
+        )
+        assert basic.returncode == 0, basic.stderr
+        for name in ("-1", ".jobs/-1"):
+            same = [
+                {path.relative_to(tmp_path / sweep / name) for path in files}
+                for sweep in ("basic", "sweep")
+                if (files := list((tmp_path / sweep / name).rglob("*")))
+            ]
+            assert same[0] == same[1]
+
+    def test_rows_that_move_in_a_terminal_and_ctrl_c(self, tmp_path):
+        options = [*LOCAL, "max_epochs=2000", "p=-0.5,-0.3,-1", "hydra.sweep.dir=sweep"]
+        seen, status = in_a_terminal(["rdm_solo.train", *options], tmp_path, 80, b"] 2/2000 [")
+        assert status == 130, seen[-3000:]
+        rows = re.findall(
+            r"\[\d_simsiam_target_pow_p=-\S+ *\] \d+/2000 \[[#.]{12}\][^\r\n\x1b]*", seen
+        )
+        assert rows
+        assert max(map(len, rows)) < 80
+        assert "Ctrl-C: 2 runs stop" in seen
+        assert "Traceback" not in seen
+        assert "to go on: python -m rdm_solo.train resume=sweep" in seen
+        assert none_left(tmp_path / "sweep")
+        assert not (tmp_path / "sweep" / "2_simsiam_target_pow_p=-1").exists()
+        stopped = [json.loads(p.read_text()) for p in tmp_path.glob("sweep/*/summary.json")]
+        assert [summary["stopped"] for summary in stopped] in (["Ctrl-C"], ["Ctrl-C"] * 2)
+
+
+def sleeper(folder: Path, program: str) -> Task:
+    """A task that runs this program instead of a training."""
+    return Task(folder, [], {"PYTHONSTARTUP": "", "PROGRAM": program})
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """Let a task run the program that its variable holds, in place of a training."""
+    popen = subprocess.Popen
+
+    def start(line, **options):
+        assert line[:3] == [sys.executable, "-m", "rdm_solo.train"]
+        return popen([sys.executable, "-c", options["env"]["PROGRAM"]], **options)
+
+    monkeypatch.setattr(processes.subprocess, "Popen", start)
+
+
+class TestProcesses:
+    def test_each_has_its_cores_and_variables(self, tmp_path, programs):
+        (core, *_) = sorted(os.sched_getaffinity(0))
+        program = (
+            "import os; print('error:', os.sched_getaffinity(0), os.environ['OMP_NUM_THREADS'], "
+            "os.getsid(0) == os.getpid()); raise SystemExit(3)"
+        )
+        tasks = [sleeper(tmp_path / str(i), program) for i in range(3)]
+        reasons = processes.run(tasks, [Share(cores=(core,), threads=1)])
+        assert reasons == {task.folder: f"{{{core}}} 1 True" for task in tasks}
+        assert core in os.sched_getaffinity(0)
+
+    def test_shares_are_given_on_as_they_become_free(self, tmp_path, programs):
+        """One long run on one share, short ones after each other on the other."""
+        program = (
+            "import os, time; time.sleep({}); print('error:', os.environ['CUDA_VISIBLE_DEVICES']); "
+            "raise SystemExit(2)"
+        )
+        tasks = [
+            sleeper(tmp_path / str(i), program.format(2.5 if i == 0 else 0.1)) for i in range(4)
+        ]
+        reasons = processes.run(tasks, [Share(gpus=("a",)), Share(gpus=("b",))])
+        assert list(reasons.values()) == ["b", "b", "b", "a"]
+
+    def test_what_a_run_leaves_behind_is_ended_with_it(self, tmp_path, programs):
+        child = "import time; time.sleep(600)"
+        program = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}])"
+        task = Task(tmp_path, [], {"PROGRAM": program, "RDM_SOLO_SWEEP": str(tmp_path)})
+        assert processes.run([task], [Share()]) == {}
+        assert none_left(tmp_path)
+
+    def test_a_run_that_dies_without_a_word(self, tmp_path, programs, capsys):
+        program = "import os; print('the last line'); os.kill(os.getpid(), 9)"
+        reasons = processes.run([sleeper(tmp_path / "run", program)], [Share()])
+        assert "SIGKILL" in reasons[tmp_path / "run"]
+        assert "memory" in reasons[tmp_path / "run"]
+        assert "[run] the last line" in capsys.readouterr().out
+
+    def test_many_lines_and_long_ones_do_not_hold_a_run_up(self, tmp_path, programs):
+        program = "print('x' * 10**6); [print('y' * 100) for _ in range(20000)]"
+        assert processes.run([sleeper(tmp_path / "run", program)], [Share()]) == {}
+
+
+@pytest.mark.process
+def test_the_runs_end_when_their_launcher_is_killed(tmp_path):
+    """By the system, for want of memory, say; what is left goes on as if nothing had happened."""
+    path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
+    options = [*LOCAL, "max_epochs=12", "p=-0.5,-0.3,-1", "hydra.sweep.dir=sweep"]
+    options += ["hydra.sweep.subdir=${p}"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rdm_solo.train", *options],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    for line in process.stdout:
+        if "epoch 3/12" in line:
+            break
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert none_left(tmp_path / "sweep")
+    assert not (tmp_path / "sweep" / "-1").exists()
+    more = ["resume=sweep", "launcher=local"]
+    out = command("rdm_solo.train", *more, cwd=tmp_path, PYTHONWARNINGS="")
+    assert (out.returncode, out.stderr) == (0, ""), out.stdout[-3000:]
+    assert out.stdout.count("epoch 12/12") == 3
+    for p in ("-0.5", "-1"):
+        whole = run(tmp_path / p, *OPTIONS, "max_epochs=12", f"p={p}")
+        found = json.loads((tmp_path / "sweep" / p / "summary.json").read_text())
+        assert found["last"] == whole["last"]
+        assert found["stopped"] is None

@@ -1,0 +1,150 @@
+"""``resume=SWEEP_FOLDER``: which runs go on, which begin, and which are left as they are."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+from support.small_runs import SMALL, configure, rows, run
+
+from rdm_solo.callbacks.divergence import Diverged
+from rdm_solo.train.launchers import plan, start, what_is_left
+from rdm_solo.train.launchers.plan import Job
+
+OPTIONS = [*SMALL, "scheduler.warmup_epochs=0", "filter=target_pow"]
+
+
+def planned(sweep: Path, name: str, *options: str) -> Path:
+    """A run that has not begun."""
+    config = configure(*OPTIONS, *options)
+    plan.write(Job(sweep / name, config), sweep)
+    return sweep / name
+
+
+@pytest.fixture
+def left(monkeypatch, capsys, caplog):
+    """What ``resume=`` would start: the status, the jobs by name, and what it says."""
+
+    def found(sweep: Path, *options: str):
+        jobs: dict[str, Job] = {}
+
+        def at_once(chosen, folder, number):
+            jobs.update({job.name: job for job in chosen})
+            return {}
+
+        monkeypatch.setattr(start, "at_once", at_once)
+        caplog.clear()
+        with caplog.at_level("INFO", "rdm_solo"), pytest.raises(SystemExit) as end:
+            what_is_left.run(sweep, [f"resume={sweep}", *options])
+        return end.value.code, jobs, caplog.text + "".join(capsys.readouterr())
+
+    return found
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory) -> Path:
+    """Run 0 has finished, 1 was stopped after an epoch, 2 diverged, 10 and 9 have not begun."""
+    folder = tmp_path_factory.mktemp("sweep")
+    diverges = ["optimizer.name=adam", "optimizer.lr=1e30"]
+    for name, more in (("0_a", []), ("1_a", ["max_epochs=1"]), ("2_a", diverges)):
+        with contextlib.suppress(Diverged):
+            run(folder / name, *OPTIONS, *more)
+        (folder / name / ".hydra").mkdir()
+        config = configure(*OPTIONS, *more, "max_epochs=2")
+        OmegaConf.save(config, folder / name / ".hydra" / "config.yaml")
+    summary = folder / "1_a" / "summary.json"
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"stopped": "SIGTERM"}))
+    for name in ("10_a", "9_a"):
+        planned(folder, name, f"seed={name.partition('_')[0]}")
+    return folder
+
+
+def test_what_has_not_begun_begins_and_what_was_stopped_goes_on(sweep, left):
+    status, jobs, said = left(sweep)
+    assert status == 1  # as the sweep's own, since a run has diverged
+    assert list(jobs) == ["1_a", "9_a", "10_a"]
+    assert jobs["1_a"].options == [f"resume={sweep / '1_a'}"]
+    assert jobs["1_a"].planned is None
+    for name in ("9_a", "10_a"):
+        assert jobs[name].planned == sweep / ".jobs" / name
+        assert jobs[name].config.seed == int(name.partition("_")[0])
+    assert "finished: 0_a" in said
+    assert "diverged, so left as they are: 2_a" in said
+
+
+def test_more_epochs_for_all_of_them(sweep, left):
+    _, jobs, said = left(sweep, "max_epochs=3")
+    assert list(jobs) == ["0_a", "1_a", "9_a", "10_a"]
+    assert {job.config.max_epochs for job in jobs.values()} == {3}
+    assert jobs["0_a"].options == [f"resume={sweep / '0_a'}", "max_epochs=3"]
+    assert "finished" not in said
+
+
+def test_an_option_that_must_stay_is_refused_in_one_sentence(sweep, left):
+    before = {path: path.read_bytes() for path in sweep.rglob("*") if path.is_file()}
+    for option, says in (
+        ("optimizer.lr=1", "must stay the run's own"),
+        ("launcher=slrm", "launcher must be one of basic, local, got 'slrm'"),
+        ("launcher.jobs=2", "add that, or leave it out"),
+        ("nothing=2", "there is no option 'nothing'"),
+    ):
+        status, jobs, said = left(sweep, option)
+        assert (status, jobs) == (2, {})
+        assert said.count(says) == 1
+    assert {path: path.read_bytes() for path in sweep.rglob("*") if path.is_file()} == before
+
+
+def test_a_sweep_of_an_earlier_version_has_no_plan(sweep, left, tmp_path):
+    (tmp_path / "0_a").symlink_to(sweep / "1_a")
+    status, jobs, said = left(tmp_path)
+    assert (status, jobs) == (2, {})
+    assert "leads out of the folder" in said
+    copy = tmp_path / "s"
+    run(copy / "0_a", *OPTIONS, "max_epochs=1")
+    (copy / "0_a" / ".hydra").mkdir()
+    OmegaConf.save(configure(*OPTIONS, "max_epochs=3"), copy / "0_a" / ".hydra" / "config.yaml")
+    assert list(left(copy)[1]) == ["0_a"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("dataset.source._target_", "os.system"), ("callbacks", {"mine": {"_target_": "os.getcwd"}})],
+)
+def test_a_strangers_plan_names_no_code(tmp_path, left, key, value):
+    """The other runs go on, and nothing is changed in what is refused."""
+    fine, bad = planned(tmp_path, "0_a"), planned(tmp_path, "1_a")
+    path = tmp_path / ".jobs" / bad.name / ".hydra" / "config.yaml"
+    config = OmegaConf.load(path)
+    OmegaConf.update(config, key, value, force_add=True)
+    OmegaConf.save(config, path)
+    before = path.read_bytes()
+    status, jobs, said = left(tmp_path)
+    assert (status, list(jobs)) == (1, [fine.name])
+    assert "refused: 1_a: " in said
+    assert "is not taken from a folder" in said
+    assert path.read_bytes() == before
+
+
+def test_a_link_in_a_strangers_plan_is_not_followed(tmp_path, left):
+    outside = planned(tmp_path / "outside", "0_a")
+    sweep = tmp_path / "sweep"
+    (sweep / ".jobs").mkdir(parents=True)
+    planned(sweep, "1_a")
+    (sweep / ".jobs" / "0_a").symlink_to(tmp_path / "outside" / ".jobs" / "0_a")
+    (sweep / "2_a").symlink_to(outside.parent)
+    before = {path: path.read_bytes() for path in (tmp_path / "outside").rglob("*.yaml")}
+    _, jobs, _ = left(sweep)
+    assert list(jobs) == ["1_a"]
+    assert {p: p.read_bytes() for p in (tmp_path / "outside").rglob("*.yaml")} == before
+
+
+def test_a_planned_run_is_no_run_of_a_report(tmp_path):
+    from rdm_solo import runs
+
+    planned(tmp_path, "0_a")
+    run(tmp_path / "1_a", *OPTIONS, "max_epochs=1")
+    assert [path.name for path in (found.folder for found in runs.survey([tmp_path])[0])] == ["1_a"]
+    assert len(rows(tmp_path / "1_a")) == 1
