@@ -11,29 +11,27 @@ from hydra.plugins.launcher import Launcher
 
 
 class _Launcher(Launcher):
+    """Writes the runs' configs down, and starts the runs as ``launcher.name`` says."""
+
     def setup(self, *, hydra_context: Any, task_function: Any, config: Any) -> None:
-        self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
+        self.context, self.task_function, self.config = hydra_context, task_function, config
+
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
+        from rdm_solo.train.launchers import start
+
+        jobs = start.planned(self.context, self.config, job_overrides, initial_job_idx)
+        return start.start(self.context, self.task_function, self.config, jobs)
 
 
 class Basic(_Launcher):
     """One run after the other, in this process."""
 
-    def launch(
-        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
-    ) -> Sequence[JobReturn]:
-        from rdm_solo.train.launchers import start
-
-        jobs = start.planned(self.hydra_context, self.config, job_overrides, initial_job_idx)
-        return start.one_after_the_other(self.hydra_context, self.task_function, jobs)
-
 
 class Local(_Launcher):
     """As many runs at once as this machine has devices, each in a process of its own."""
 
-    def launch(
-        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
-    ) -> Sequence[JobReturn]:
-        from rdm_solo.train.launchers import start
 
-        jobs = start.planned(self.hydra_context, self.config, job_overrides, initial_job_idx)
-        return start.on_all_devices(self.hydra_context, self.config, jobs)
+class Slurm(_Launcher):
+    """A job of SLURM for each run."""

@@ -14,7 +14,9 @@ from rdm_solo.cli.unknown_names import dotted
 
 WIDTH, COLUMN, GROUP_COLUMN = 98, 38, 26
 # Keys that say how a choice is built; a user changes the options that they refer to.
-BUILT = re.compile(r"(^|\.)_|^hydra(\.|$)|^(method|filter|dataset)\.name$|^dataset\.source(\.|$)")
+BUILT = re.compile(
+    r"(^|\.)_|^hydra(\.|$)|^(method|filter|dataset|launcher)\.name$|^dataset\.source(\.|$)"
+)
 
 
 def comments(path: Path, prefix: str = "") -> dict[str, str]:

@@ -166,7 +166,7 @@ def _run(
         ours = ours and not (aside and aside.came_back)
         if one_of_many and (isinstance(error, FolderTaken) or not ours):
             sys.stderr.write(f"error: {error}\n")
-            return str(error)
+            return f"refused: {error}"
         if one_of_many:
             _leave_reason(folder, error, isinstance(error, answers))
         elif isinstance(error, AnotherProcessFailed):

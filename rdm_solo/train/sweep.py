@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hydra.core.utils import JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
@@ -34,17 +35,21 @@ class SweepTable(Callback):
     """Hydra's callback that prints the table; the command's status is 1 where a run failed."""
 
     def __init__(self) -> None:
-        self.refused: list[str] = []  # folders of other runs
+        self.reasons: list[str] = []  # why runs have failed, of those that no folder names
+        self.submitted = False  # the runs go on after this command
 
     def on_job_end(self, config: DictConfig, job_return: Any, **kwargs: Any) -> None:
+        self.submitted |= job_return.status is JobStatus.UNKNOWN
         if isinstance(job_return._return_value, str):
-            self.refused.append(job_return._return_value)
+            self.reasons.append(job_return._return_value)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        if self.submitted:
+            return
         failed = tell(Path(config.hydra.sweep.dir))
-        for sentence in self.refused:
-            print(f"refused: {sentence}")
-        if failed or self.refused:
+        for sentence in self.reasons:
+            print(sentence)
+        if failed or self.reasons:
             raise SystemExit(1)
 
 
@@ -85,7 +90,7 @@ def tell(folder: Path, stopped: bool = False) -> bool:
         print(f"the runs are in {folder}; a page with their pictures and tables:")
         print(f"    python -m rdm_solo.report {shlex.quote(str(folder))}")
     elif not stopped:
-        print(f"no run has finished an epoch, for the reasons above; the folders are in {folder}")
+        print(f"no run has finished an epoch; the folders are in {folder}")
     if stopped:
         print(how_to_go_on(folder))
     return bool(failed or broken)

@@ -38,7 +38,7 @@ def explained(text: str) -> dict[str, str]:
 
 GROUPS = {
     group: sorted(path.stem for path in (cli.config_folder() / group).glob("*.yaml"))
-    for group in ("method", "dataset", "logger", "trainer")
+    for group in ("method", "dataset", "launcher", "logger", "trainer")
 }
 # As many choices as the largest group has options: each option is chosen in one of them.
 CHOICES = [
@@ -59,7 +59,7 @@ def test_every_option_is_explained(config, choices, capsys, monkeypatch):
     assert max(map(len, text.splitlines())) <= 100
     cfg = cli.compose(config, choices)
     for key in cfg:
-        if key not in ("filter", "dataset", "logger", "callbacks"):
+        if key not in ("filter", "dataset", "launcher", "logger", "callbacks"):
             assert any(name == key or name.startswith(f"{key}.") for name in options), key
 
 
@@ -73,12 +73,13 @@ def test_values_are_those_of_the_run_that_would_start(capsys, monkeypatch):
 def test_groups_of_the_command_alone_are_listed_with_a_line_for_each_option(capsys, monkeypatch):
     text = shown(capsys, monkeypatch, "config").split("Options (key=value")[0]
     listed = dict(re.findall(r"^  (\w+=[\w/]+) +(\S.*)$", text, flags=re.M))
-    for group in ("dataset", "filter", "logger", "method", "trainer"):
+    for group in ("dataset", "filter", "launcher", "logger", "method", "trainer"):
         for path in (cli.config_folder() / group).glob("*.yaml"):
             assert len(listed[f"{group}={path.stem}"]) > 5
     assert "byol_learnable" in listed["experiment=cifar10/"]
     assert {name.partition("=")[0] for name in listed} == {
-        *("callbacks", "dataset", "experiment", "filter", "logger", "method", "trainer")
+        *("callbacks", "dataset", "experiment", "filter", "launcher", "logger", "method"),
+        "trainer",
     }
 
 

@@ -1,7 +1,7 @@
 """Shows how the runs of a sweep that go on at once are getting on."""
 
+import os
 import re
-import shutil
 import sys
 from collections.abc import Sequence
 
@@ -28,8 +28,8 @@ class Board:
         self.rows = [tqdm(bar_format="{desc}", position=row, **kept) for row in range(rows)]
         self.total = tqdm(bar_format="{desc}", position=rows, **kept)
 
-    def said(self, row: int, name: str, line: str) -> None:
-        """A line that the run of that name has said."""
+    def said(self, row: int | None, name: str, line: str) -> None:
+        """A line that the run of that name has said; None where it has no row."""
         if found := EPOCH.fullmatch(line):
             epoch, epochs, values = int(found[1]), int(found[2]), found[3]
             full = round(BAR * epoch / max(epochs, 1))
@@ -45,12 +45,14 @@ class Board:
         tqdm.write(f"[{name.ljust(self.width)}] {line}", file=sys.stdout)
         sys.stdout.flush()
 
-    def show(self, row: int, name: str, words: str) -> None:
+    def show(self, row: int | None, name: str, words: str) -> None:
         """What a row says from here on."""
+        if row is None:
+            return
         text = f"[{name.ljust(self.width)}] {words}" if name else words
         self._draw(self.rows[row], text)
 
-    def ended(self, row: int) -> None:
+    def ended(self, row: int | None) -> None:
         """Count one more run that is over, whose row is free."""
         self.over += 1
         self.show(row, "", "")
@@ -62,4 +64,6 @@ class Board:
             bar.close()
 
     def _draw(self, bar: "tqdm[None]", text: str) -> None:
-        bar.set_description_str(text[: shutil.get_terminal_size().columns - 1])
+        if self.moves:
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+            bar.set_description_str(text[: columns - 1])

@@ -8,8 +8,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from rdm_solo.runs.files import PLANNED
-from rdm_solo.train import run_folder, warm_ups
+from rdm_solo.runs.files import CONFIG, PLANNED
+from rdm_solo.train import run_folder, sweep, warm_ups
+from rdm_solo.train.run_folder import CONFIG_VARIABLE, FOLDER_VARIABLE
 
 log = logging.getLogger("rdm_solo")
 
@@ -28,6 +29,17 @@ class Job:
     def name(self) -> str:
         """The name of its folder."""
         return self.folder.name
+
+    def variables(self, sweep_folder: Path) -> dict[str, str]:
+        """What the environment of the job's process says, beside ``options`` on its line."""
+        told = {sweep.VARIABLE: str(sweep_folder.absolute())}
+        if self.planned is not None:
+            told[CONFIG_VARIABLE] = str(self.planned / CONFIG)
+            told[FOLDER_VARIABLE] = str(self.folder)
+        if self.hydra is not None:
+            typed: Any = OmegaConf.to_container(self.hydra.hydra.job.env_set)
+            told |= {name: str(value) for name, value in typed.items()}
+        return told
 
 
 def compose(
@@ -59,12 +71,12 @@ def compose(
     return jobs
 
 
-def write(job: Job, sweep: Path) -> Job:
+def write(job: Job, sweep_folder: Path) -> Job:
     """Write the job's config into the sweep's folder, from where its process reads it.
 
     A run's folder belongs to the run, and may hold an earlier one.
     """
-    planned = place(job.folder, sweep)
+    planned = place(job.folder, sweep_folder)
     run_folder.write_config(planned, config=job.config)
     if job.hydra is not None:
         hydra = OmegaConf.masked_copy(job.hydra, "hydra")
@@ -72,9 +84,9 @@ def write(job: Job, sweep: Path) -> Job:
     return replace(job, planned=planned)
 
 
-def place(folder: Path, sweep: Path) -> Path:
+def place(folder: Path, sweep_folder: Path) -> Path:
     """The folder in which the config of the run in ``folder`` is kept."""
-    sweep = sweep.absolute()
+    top = sweep_folder.absolute()
     # With a sub-folder such as ../other the run is not below the sweep's folder.
-    below = folder.relative_to(sweep) if folder.is_relative_to(sweep) else Path(folder.name)
-    return sweep / PLANNED / below
+    below = folder.relative_to(top) if folder.is_relative_to(top) else Path(folder.name)
+    return top / PLANNED / below

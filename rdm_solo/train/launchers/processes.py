@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from rdm_solo.runs.files import FAILED
 from rdm_solo.train import signals
 from rdm_solo.train.launchers.board import Board
 from rdm_solo.train.launchers.devices import Share
+from rdm_solo.train.launchers.plan import Job
 from rdm_solo.train.sweep import PARENT_VARIABLE
 
 log = logging.getLogger("rdm_solo")
@@ -26,18 +27,9 @@ log = logging.getLogger("rdm_solo")
 LAST_LINES = 40  # of a run that ends without a reason
 
 
-@dataclass(frozen=True)
-class Task:
-    """A run that is to be started as a command of its own."""
-
-    folder: Path  # of the run
-    arguments: Sequence[str]  # of python -m rdm_solo.train
-    variables: Mapping[str, str]  # of its environment
-
-
 @dataclass
 class _Process:
-    task: Task
+    job: Job
     share: Share
     row: int
     process: "subprocess.Popen[str]"
@@ -47,28 +39,30 @@ class _Process:
 
     @property
     def name(self) -> str:
-        return self.task.folder.name
+        return self.job.name
 
 
-def run(tasks: Sequence[Task], shares: Sequence[Share]) -> dict[Path, str]:
-    """Run each task in the next share that is free; the reasons of those that were refused or ended
-    without leaving one in their folder, by folder.
+def run(jobs: Sequence[Job], folder: Path, shares: Sequence[Share]) -> dict[Path, str]:
+    """Run each job of the sweep in that folder in the next share that is free.
+
+    The reasons of those that were refused or ended without leaving one in their folder, by folder.
 
     A run that fails does not stop the others. A signal is passed on to all of them, and answered
     once they have ended.
     """
-    return _Runs(tasks, shares).all()
+    return _Runs(jobs, folder, shares).all()
 
 
 class _Runs:
     """The runs that wait, those that go on, and what became of the others."""
 
-    def __init__(self, tasks: Sequence[Task], shares: Sequence[Share]) -> None:
-        self.waiting, self.free = deque(tasks), deque(enumerate(shares))
+    def __init__(self, jobs: Sequence[Job], folder: Path, shares: Sequence[Share]) -> None:
+        self.folder = folder
+        self.waiting, self.free = deque(jobs), deque(enumerate(shares))
         self.going_on: list[_Process] = []
         self.lines: queue.Queue[tuple[_Process, str]] = queue.Queue()
         self.reasons: dict[Path, str] = {}
-        self.board = Board([task.folder.name for task in tasks], len(shares))
+        self.board = Board([job.name for job in jobs], len(shares))
 
     def all(self) -> dict[Path, str]:
         try:
@@ -99,15 +93,15 @@ class _Runs:
         for process in [p for p in self.going_on if p.process.poll() is not None]:
             self._over(process)
 
-    def _start(self, task: Task, row: int, share: Share) -> None:
-        self.board.show(row, task.folder.name, "starts")
+    def _start(self, job: Job, row: int, share: Share) -> None:
+        self.board.show(row, job.name, "starts")
         with _on_cores(share.cores):
             process = subprocess.Popen(
-                [sys.executable, "-m", "rdm_solo.train", *task.arguments],
+                [sys.executable, "-m", "rdm_solo.train", *job.options],
                 env={
                     **os.environ,
                     **share.variables(),
-                    **task.variables,
+                    **job.variables(self.folder),
                     PARENT_VARIABLE: str(os.getpid()),
                     "PYTHONUNBUFFERED": "1",
                 },
@@ -119,7 +113,7 @@ class _Runs:
                 errors="replace",
                 start_new_session=True,  # Ctrl-C reaches this process, which passes it on
             )
-        started = _Process(task, share, row, process)
+        started = _Process(job, share, row, process)
         started.reader = threading.Thread(target=self._read, args=(started,), daemon=True)
         started.reader.start()
         self.going_on.append(started)
@@ -143,7 +137,7 @@ class _Runs:
             process.reader.join(timeout=5)
         self.going_on.remove(process)
         self._show_all()
-        status, folder = process.process.returncode, process.task.folder
+        status, folder = process.process.returncode, process.job.folder
         stopped = any(status in (-number, 128 + number) for number in signals.WORDS)
         if status and not (stopped and signals.came()):
             self._take_reason(process, folder, status)

@@ -1,20 +1,18 @@
 """What each ``launcher=...`` does with the runs of a sweep."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus, configure_log, run_job
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from rdm_solo import cli
 from rdm_solo.messages import check_whole
-from rdm_solo.runs.files import CONFIG
 from rdm_solo.train import sweep
 from rdm_solo.train.launchers import plan
 from rdm_solo.train.launchers.plan import Job
-from rdm_solo.train.run_folder import CONFIG_VARIABLE, FOLDER_VARIABLE
 
 log = logging.getLogger("rdm_solo")
 
@@ -28,8 +26,33 @@ def planned(
     return [plan.write(job, Path(config.hydra.sweep.dir)) for job in jobs]
 
 
-def one_after_the_other(context: Any, task_function: Any, jobs: Sequence[Job]) -> list[JobReturn]:
-    """Run the jobs in this process."""
+def start(
+    context: Any, task_function: Any, config: DictConfig, jobs: Sequence[Job]
+) -> list[JobReturn]:
+    """Run the jobs of a sweep as ``launcher.name`` says; Hydra's callbacks hear of each one."""
+    if config.launcher.name == "basic":
+        return _in_this_process(context, task_function, jobs)
+    folder = Path(config.hydra.sweep.dir)
+    try:
+        reasons = elsewhere(jobs, folder, config.launcher)
+    except KeyboardInterrupt:
+        sweep.tell(folder, stopped=True)
+        raise
+    # A job that was only submitted has no status that Hydra would accept.
+    status = JobStatus.UNKNOWN if reasons is None else JobStatus.COMPLETED
+    results = []
+    for job in jobs:
+        reason = (reasons or {}).get(job.folder)
+        said = None if reason is None else f"failed: {job.name}: {reason}"
+        result = JobReturn(cfg=job.config, status=status, _return_value=said)
+        context.callbacks.on_job_end(config=job.hydra, job_return=result)
+        result.status = JobStatus.COMPLETED
+        results.append(result)
+    return results
+
+
+def _in_this_process(context: Any, task_function: Any, jobs: Sequence[Job]) -> list[JobReturn]:
+    """Run the jobs one after the other."""
     results = []
     for number, job in enumerate(jobs, 1):
         log.info(f"\nrun {number} of {len(jobs)}: {' '.join(job.options)}")
@@ -45,46 +68,23 @@ def one_after_the_other(context: Any, task_function: Any, jobs: Sequence[Job]) -
     return results
 
 
-def on_all_devices(context: Any, config: DictConfig, jobs: Sequence[Job]) -> list[JobReturn]:
-    """Run as many jobs at once as there are devices, each in a process of its own."""
-    folder = Path(config.hydra.sweep.dir)
-    try:
-        reasons = at_once(jobs, folder, config.launcher.jobs)
-    except KeyboardInterrupt:
-        sweep.tell(folder, stopped=True)
-        raise
-    results = []
-    for job in jobs:
-        reason = reasons.get(job.folder)
-        said = None if reason is None else f"{job.name}: {reason}"
-        result = JobReturn(cfg=job.config, status=JobStatus.COMPLETED, _return_value=said)
-        context.callbacks.on_job_end(config=job.hydra, job_return=result)
-        results.append(result)
-    return results
+def elsewhere(jobs: Sequence[Job], folder: Path, launcher: DictConfig) -> dict[Path, str] | None:
+    """Run the jobs of the sweep in that folder, each in a process of its own.
 
+    The reasons of those that failed without leaving one in their folder, by folder; None where the
+    jobs were only submitted.
+    """
+    from rdm_solo.train.launchers import local, slurm
 
-def at_once(jobs: Sequence[Job], folder: Path, number: int | None) -> dict[Path, str]:
-    """Run the jobs of that sweep, ``number`` at once; the reasons that are in no folder."""
-    from rdm_solo.train.launchers import devices, processes
-
+    ways: dict[str, Callable[..., dict[Path, str] | None]] = {
+        "basic": local.run,
+        "local": local.run,
+        "slurm": slurm.run,
+    }
     if not jobs:
         return {}
+    number = launcher.get("jobs")
     with cli.sentences():
         if number is not None:
-            check_whole("launcher.jobs", number, 1, alternative="null to let the machine decide")
-        shares = devices.shares([job.config for job in jobs], number)
-    log.info(f"{len(jobs)} runs, {len(shares)} at once on this machine, in {folder}")
-    return processes.run([_task(job, folder) for job in jobs], shares)
-
-
-def _task(job: Job, folder: Path) -> Any:
-    from rdm_solo.train.launchers.processes import Task
-
-    variables = {sweep.VARIABLE: str(folder.absolute())}
-    if job.planned is not None:
-        variables[CONFIG_VARIABLE] = str(job.planned / CONFIG)
-        variables[FOLDER_VARIABLE] = str(job.folder)
-    if job.hydra is not None:
-        typed: Any = OmegaConf.to_container(job.hydra.hydra.job.env_set)
-        variables |= {name: str(value) for name, value in typed.items()}
-    return Task(job.folder, job.options, variables)
+            check_whole("launcher.jobs", number, 1, alternative="null for no limit of your own")
+        return ways[launcher.name](jobs, folder, launcher)

@@ -3,8 +3,9 @@
 import logging
 from pathlib import Path
 
+from omegaconf import DictConfig
+
 from rdm_solo import cli
-from rdm_solo.messages import check_choice
 from rdm_solo.runs import checkpoints, earlier_run, metrics_file, reading
 from rdm_solo.runs.files import CONFIG, PLANNED
 from rdm_solo.runs.folder import diverged_in, in_order
@@ -13,8 +14,6 @@ from rdm_solo.train.launchers import plan, start
 from rdm_solo.train.launchers.plan import Job
 
 log = logging.getLogger("rdm_solo")
-
-LAUNCHERS = ("basic", "local")
 
 
 def run(folder: Path, argv: list[str]) -> None:
@@ -28,35 +27,31 @@ def run(folder: Path, argv: list[str]) -> None:
     given = dict(argument.partition("=")[::2] for argument in argv)
     del given["resume"]
     with cli.sentences():
-        launcher = check_choice("launcher", given.pop("launcher", "basic"), LAUNCHERS)
-        number = _number(given.pop("launcher.jobs", None), launcher)
+        launcher = _launcher(given)
         jobs, refused = _unfinished(folder, given)
     if not jobs:
         log.info(f"nothing is left to do in {folder}")
     try:
-        reasons = start.at_once(jobs, folder, number)
+        reasons = start.elsewhere(jobs, folder, launcher)
     except KeyboardInterrupt:
         sweep.tell(folder, stopped=True)
         raise
-    refused |= {path.name: reason for path, reason in reasons.items()}
-    failed = sweep.tell(folder)
+    if reasons is None:  # the jobs are submitted
+        failed = False
+    else:
+        refused |= {path.name: reason for path, reason in reasons.items()}
+        failed = sweep.tell(folder)
     for name, reason in refused.items():
-        print(f"refused: {name}: {reason}")
+        print(f"failed: {name}: {reason}")
     raise SystemExit(1 if failed or refused else 0)
 
 
-def _number(typed: str | None, launcher: str) -> int | None:
-    """How many runs go on at once; None: as many as there are devices."""
-    if launcher == "basic":
-        if typed is not None:
-            raise ValueError("launcher.jobs goes with launcher=local; add that, or leave it out.")
-        return 1
-    if typed in (None, "null"):
-        return None
-    try:
-        return int(str(typed))
-    except ValueError:
-        raise ValueError(f"launcher.jobs must be a whole number or null, got {typed!r}.") from None
+def _launcher(given: dict[str, str]) -> DictConfig:
+    """The launcher's options, which are taken out of those that were typed."""
+    names = [name for name in given if name.lstrip("+").partition(".")[0] == "launcher"]
+    typed = cli.compose("config", [f"{name}={given.pop(name)}" for name in names])
+    options: DictConfig = typed.launcher
+    return options
 
 
 def _unfinished(sweep_folder: Path, given: dict[str, str]) -> tuple[list[Job], dict[str, str]]:

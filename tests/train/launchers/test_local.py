@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, command
+from omegaconf import OmegaConf
 from support.small_runs import SMALL, run
 from support.terminal import in_a_terminal
 
 from rdm_solo.train.launchers import processes
 from rdm_solo.train.launchers.devices import Share
-from rdm_solo.train.launchers.processes import Task
+from rdm_solo.train.launchers.plan import Job
 
 OPTIONS = [*SMALL, "max_epochs=2", "scheduler.warmup_epochs=1", "filter=target_pow"]
 LOCAL = ["-m", *OPTIONS, "launcher=local", "launcher.jobs=2"]
@@ -96,9 +97,10 @@ class TestCommand:
         assert [summary["stopped"] for summary in stopped] in (["Ctrl-C"], ["Ctrl-C"] * 2)
 
 
-def sleeper(folder: Path, program: str) -> Task:
-    """A task that runs this program instead of a training."""
-    return Task(folder, [], {"PYTHONSTARTUP": "", "PROGRAM": program})
+def job(folder: Path, program: str) -> Job:
+    """A job whose environment names this program, to be run instead of a training."""
+    hydra = {"hydra": {"job": {"env_set": {"PROGRAM": program}}}}
+    return Job(folder, OmegaConf.create(), [], OmegaConf.create(hydra))
 
 
 @pytest.fixture
@@ -120,9 +122,9 @@ class TestProcesses:
             "import os; print('error:', os.sched_getaffinity(0), os.environ['OMP_NUM_THREADS'], "
             "os.getsid(0) == os.getpid()); raise SystemExit(3)"
         )
-        tasks = [sleeper(tmp_path / str(i), program) for i in range(3)]
-        reasons = processes.run(tasks, [Share(cores=(core,), threads=1)])
-        assert reasons == {task.folder: f"{{{core}}} 1 True" for task in tasks}
+        jobs = [job(tmp_path / str(i), program) for i in range(3)]
+        reasons = processes.run(jobs, tmp_path, [Share(cores=(core,), threads=1)])
+        assert reasons == {each.folder: f"{{{core}}} 1 True" for each in jobs}
         assert core in os.sched_getaffinity(0)
 
     def test_shares_are_given_on_as_they_become_free(self, tmp_path, programs):
@@ -131,29 +133,26 @@ class TestProcesses:
             "import os, time; time.sleep({}); print('error:', os.environ['CUDA_VISIBLE_DEVICES']); "
             "raise SystemExit(2)"
         )
-        tasks = [
-            sleeper(tmp_path / str(i), program.format(2.5 if i == 0 else 0.1)) for i in range(4)
-        ]
-        reasons = processes.run(tasks, [Share(gpus=("a",)), Share(gpus=("b",))])
+        jobs = [job(tmp_path / str(i), program.format(2.5 if i == 0 else 0.1)) for i in range(4)]
+        reasons = processes.run(jobs, tmp_path, [Share(gpus=("a",)), Share(gpus=("b",))])
         assert list(reasons.values()) == ["b", "b", "b", "a"]
 
     def test_what_a_run_leaves_behind_is_ended_with_it(self, tmp_path, programs):
         child = "import time; time.sleep(600)"
         program = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}])"
-        task = Task(tmp_path, [], {"PROGRAM": program, "RDM_SOLO_SWEEP": str(tmp_path)})
-        assert processes.run([task], [Share()]) == {}
+        assert processes.run([job(tmp_path / "run", program)], tmp_path, [Share()]) == {}
         assert none_left(tmp_path)
 
     def test_a_run_that_dies_without_a_word(self, tmp_path, programs, capsys):
         program = "import os; print('the last line'); os.kill(os.getpid(), 9)"
-        reasons = processes.run([sleeper(tmp_path / "run", program)], [Share()])
+        reasons = processes.run([job(tmp_path / "run", program)], tmp_path, [Share()])
         assert "SIGKILL" in reasons[tmp_path / "run"]
         assert "memory" in reasons[tmp_path / "run"]
         assert "[run] the last line" in capsys.readouterr().out
 
     def test_many_lines_and_long_ones_do_not_hold_a_run_up(self, tmp_path, programs):
         program = "print('x' * 10**6); [print('y' * 100) for _ in range(20000)]"
-        assert processes.run([sleeper(tmp_path / "run", program)], [Share()]) == {}
+        assert processes.run([job(tmp_path / "run", program)], tmp_path, [Share()]) == {}
 
 
 @pytest.mark.process

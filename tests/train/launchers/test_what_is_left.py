@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 from support.small_runs import SMALL, configure, rows, run
 
-from rdm_solo.callbacks.divergence import Diverged
+from rdm_solo.runs import failures
 from rdm_solo.train.launchers import plan, start, what_is_left
 from rdm_solo.train.launchers.plan import Job
 
@@ -31,11 +30,11 @@ def left(monkeypatch, capsys, caplog):
     def found(sweep: Path, *options: str):
         jobs: dict[str, Job] = {}
 
-        def at_once(chosen, folder, number):
+        def elsewhere(chosen, folder, launcher):
             jobs.update({job.name: job for job in chosen})
             return {}
 
-        monkeypatch.setattr(start, "at_once", at_once)
+        monkeypatch.setattr(start, "elsewhere", elsewhere)
         caplog.clear()
         with caplog.at_level("INFO", "rdm_solo"), pytest.raises(SystemExit) as end:
             what_is_left.run(sweep, [f"resume={sweep}", *options])
@@ -48,15 +47,16 @@ def left(monkeypatch, capsys, caplog):
 def sweep(tmp_path_factory) -> Path:
     """Run 0 has finished, 1 was stopped after an epoch, 2 diverged, 10 and 9 have not begun."""
     folder = tmp_path_factory.mktemp("sweep")
-    diverges = ["optimizer.name=adam", "optimizer.lr=1e30"]
-    for name, more in (("0_a", []), ("1_a", ["max_epochs=1"]), ("2_a", diverges)):
-        with contextlib.suppress(Diverged):
-            run(folder / name, *OPTIONS, *more)
+    for name, epochs in (("0_a", 2), ("1_a", 1), ("2_a", 1)):
+        run(folder / name, *OPTIONS, f"max_epochs={epochs}")
         (folder / name / ".hydra").mkdir()
-        config = configure(*OPTIONS, *more, "max_epochs=2")
+        config = configure(*OPTIONS, "max_epochs=2")
         OmegaConf.save(config, folder / name / ".hydra" / "config.yaml")
-    summary = folder / "1_a" / "summary.json"
-    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"stopped": "SIGTERM"}))
+    diverged = {"epoch": 2, "step": 1, "what": "the loss"}
+    for name, more in (("1_a", {"stopped": "SIGTERM"}), ("2_a", {"diverged": diverged})):
+        summary = folder / name / "summary.json"
+        summary.write_text(json.dumps(json.loads(summary.read_text()) | more))
+    failures.note(folder / "2_a", "training diverged in epoch 2")
     for name in ("10_a", "9_a"):
         planned(folder, name, f"seed={name.partition('_')[0]}")
     return folder
@@ -73,6 +73,7 @@ def test_what_has_not_begun_begins_and_what_was_stopped_goes_on(sweep, left):
         assert jobs[name].config.seed == int(name.partition("_")[0])
     assert "finished: 0_a" in said
     assert "diverged, so left as they are: 2_a" in said
+    assert said.count("failed: ") == 1
 
 
 def test_more_epochs_for_all_of_them(sweep, left):
@@ -87,8 +88,8 @@ def test_an_option_that_must_stay_is_refused_in_one_sentence(sweep, left):
     before = {path: path.read_bytes() for path in sweep.rglob("*") if path.is_file()}
     for option, says in (
         ("optimizer.lr=1", "must stay the run's own"),
-        ("launcher=slrm", "launcher must be one of basic, local, got 'slrm'"),
-        ("launcher.jobs=2", "add that, or leave it out"),
+        ("launcher=loc", "launcher must be one of basic, local, slurm; got 'loc'"),
+        ("launcher.job=2", "there is no option 'launcher.job'"),
         ("nothing=2", "there is no option 'nothing'"),
     ):
         status, jobs, said = left(sweep, option)
@@ -123,7 +124,7 @@ def test_a_strangers_plan_names_no_code(tmp_path, left, key, value):
     before = path.read_bytes()
     status, jobs, said = left(tmp_path)
     assert (status, list(jobs)) == (1, [fine.name])
-    assert "refused: 1_a: " in said
+    assert "failed: 1_a: " in said
     assert "is not taken from a folder" in said
     assert path.read_bytes() == before
 

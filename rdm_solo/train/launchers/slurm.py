@@ -1,0 +1,258 @@
+"""``launcher=slurm``: each run of a sweep is a job of SLURM.
+
+submitit writes the batch scripts and submits them. In a job it starts the command that trains one
+run, in its own place, so that signals reach the run's own handlers: a warning before the time limit
+is answered by one request to requeue, the run's. Whether a job has ended is asked of squeue, which
+answers on clusters without accounting, too.
+"""
+
+import contextlib
+import importlib.util
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from rdm_solo.messages import check_number, check_switch, check_whole
+from rdm_solo.runs import earlier_run, failures
+from rdm_solo.train import sweep
+from rdm_solo.train.launchers.board import Board
+from rdm_solo.train.launchers.plan import Job
+
+log = logging.getLogger("rdm_solo")
+
+SCRIPTS = ".slurm"  # in the sweep's folder: batch scripts and what the jobs print
+ROWS = 16  # of jobs whose progress a terminal shows
+POLL = 5.0  # seconds between two questions to SLURM
+WARNED_BEFORE = 90  # seconds before the time limit
+
+
+def run(jobs: Sequence[Job], folder: Path, launcher: DictConfig) -> dict[Path, str] | None:
+    """Submit the jobs and wait until they have ended; the reasons that are in no folder.
+
+    None with ``launcher.wait=false``, which only submits.
+    """
+    _check(launcher)
+    submitted: list[_Submitted] = []
+    for shape, alike in _by_shape(jobs).items():
+        submitted += _submit(shape, alike, folder, launcher)
+    arrays = ",".join(dict.fromkeys(job.id.partition("_")[0] for job in submitted))
+    log.info(f"{len(jobs)} runs are submitted as SLURM jobs {arrays}, in {folder}")
+    log.info(f"    squeue --me --job {arrays}    shows them")
+    log.info(f"    scancel {arrays}    ends them")
+    log.info(f"    {folder / SCRIPTS}    has what they print")
+    if not launcher.wait:
+        log.info(f"a table and pictures of what there is: python -m rdm_solo.report {folder}")
+        log.info(sweep.how_to_go_on(folder) + " launcher=slurm")
+        return None
+    try:
+        return _Watch(submitted).until_all_have_ended()
+    except KeyboardInterrupt:
+        log.info(f"the SLURM jobs go on without this command; scancel {arrays} ends them")
+        raise
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a job asks of SLURM: nodes, and tasks and GPUs on each of them."""
+
+    nodes: int
+    tasks: int
+    gpus: int
+
+    @classmethod
+    def of(cls, trainer: DictConfig) -> "Shape":
+        """The shape of a run; ValueError where the config does not say how many devices it takes.
+
+        >>> trainer = OmegaConf.create({"accelerator": "gpu", "devices": 4, "num_nodes": 2})
+        >>> Shape.of(trainer)
+        Shape(nodes=2, tasks=4, gpus=4)
+        """
+        on_gpu = trainer.accelerator in ("gpu", "cuda")
+        devices = trainer.devices
+        if devices == "auto" and not on_gpu:
+            devices = 1
+        tasks = check_whole("with launcher=slurm, trainer.devices", devices, 1)
+        return cls(check_whole("trainer.num_nodes", trainer.num_nodes, 1), tasks, tasks * on_gpu)
+
+
+@dataclass
+class _Submitted:
+    job: Job
+    id: str  # as squeue has it: the array's job, and the task in it
+    says: Path  # the file that the run's first process prints to
+    read: int = 0  # bytes of it
+    state: str = ""
+    row: int | None = None  # of the board
+    began: float = field(default_factory=time.time)
+
+
+def _check(launcher: DictConfig) -> None:
+    """Refuse options that SLURM could not use, and a machine without SLURM."""
+    check_number("launcher.minutes", launcher.minutes, 1)
+    check_switch("launcher.wait", launcher.wait)
+    check_switch("launcher.requeue", launcher.requeue)
+    for name, least in (("cpus", 1), ("memory", 0)):
+        if launcher[name] is not None:
+            check_number(f"launcher.{name}", launcher[name], least, alternative="null")
+    if importlib.util.find_spec("submitit") is None:
+        raise ValueError(
+            "launcher=slurm needs the package submitit, which is not installed: pip install "
+            "submitit, or leave launcher=slurm out."
+        )
+    if shutil.which("sbatch") is None:
+        raise ValueError(
+            "launcher=slurm needs SLURM's program sbatch, which this machine does not have: start "
+            "the command on the cluster's login node, or take launcher=local."
+        )
+
+
+def _by_shape(jobs: Sequence[Job]) -> dict[Shape, list[Job]]:
+    found: dict[Shape, list[Job]] = {}
+    for job in jobs:
+        found.setdefault(Shape.of(job.config.trainer), []).append(job)
+    return found
+
+
+def _submit(
+    shape: Shape, jobs: Sequence[Job], folder: Path, launcher: DictConfig
+) -> list[_Submitted]:
+    """Submit jobs of one shape as an array."""
+    # Which signal submitit asks SLURM for; it reads the variable when it is imported.
+    os.environ["SUBMITIT_PREEMPT_SIGNAL"] = "USR1"
+    import submitit
+
+    typed: Any = OmegaConf.to_container(launcher.options)
+    more: dict[str, Any] = {"requeue" if launcher.requeue else "no-requeue": True, **typed}
+    wanted = {
+        "job_name": "rdm_solo",
+        "partition": launcher.partition,
+        "time": launcher.minutes,
+        "nodes": shape.nodes,
+        "ntasks_per_node": shape.tasks,
+        "gpus_per_node": shape.gpus or None,
+        "cpus_per_task": launcher.cpus,
+        "mem": None if launcher.memory is None else f"{round(launcher.memory * 1024)}M",
+        "setup": list(launcher.setup) or None,
+        "signal_delay_s": WARNED_BEFORE,
+        "array_parallelism": launcher.jobs or len(jobs),
+        "stderr_to_stdout": True,
+        "additional_parameters": more,
+    }
+    executor = submitit.SlurmExecutor(folder=(folder / SCRIPTS).absolute())
+    executor.update_parameters(**{name: value for name, value in wanted.items() if value})
+    try:
+        with executor.batch():
+            made = [executor.submit(os.execvp, "env", _command(job, folder)) for job in jobs]
+    except (submitit.core.utils.FailedJobError, subprocess.CalledProcessError, OSError) as error:
+        said = [line for line in str(error).splitlines() if "error:" in line]
+        raise ValueError(f"SLURM refuses the jobs: {said[-1] if said else error}") from error
+    return [_Submitted(job, str(at.job_id), Path(at.paths.stdout)) for job, at in zip(jobs, made)]
+
+
+def _command(job: Job, folder: Path) -> list[str]:
+    """The program env, the variables that it sets, and the command that trains the run."""
+    variables = [f"{name}={value}" for name, value in job.variables(folder).items()]
+    return ["env", *variables, sys.executable, "-u", "-m", "rdm_solo.train", *job.options]
+
+
+class _Watch:
+    """Follows jobs until SLURM has none of them any more."""
+
+    def __init__(self, jobs: Sequence[_Submitted]) -> None:
+        self.jobs = list(jobs)
+        self.board = Board([job.job.name for job in jobs], min(len(jobs), ROWS))
+        self.rows = list(range(min(len(jobs), ROWS)))
+        self.reasons: dict[Path, str] = {}
+
+    def until_all_have_ended(self) -> dict[Path, str]:
+        try:
+            while self.jobs:
+                states = _states()
+                for job in list(self.jobs):
+                    self._show(job, states)
+                if self.jobs:
+                    time.sleep(POLL)
+        finally:
+            self.board.close()
+        return self.reasons
+
+    def _show(self, job: _Submitted, states: dict[str, str] | None) -> None:
+        name = job.job.name
+        state = job.state if states is None else states.get(job.id, "")
+        if job.row is None and self.rows and state.startswith("RUNNING"):
+            job.row = self.rows.pop(0)
+        if state != job.state and state:
+            self.board.tell(name, f"SLURM job {job.id}: {state}")
+        job.state = state
+        for line in _new_lines(job):
+            self.board.said(job.row, name, line)
+        if states is None or job.id in states:
+            return
+        self.jobs.remove(job)
+        if reason := _why_it_failed(job):
+            self.reasons[job.job.folder] = reason
+        failed = bool(reason or failures.of(job.job.folder))
+        self.board.tell(name, "failed" if failed else "ended")
+        self.board.ended(job.row)
+        if job.row is not None:
+            self.rows.append(job.row)
+
+
+def _states() -> dict[str, str] | None:
+    """State, and node or reason, of the user's jobs that wait or run; None where SLURM is silent.
+
+    A job that was submitted is there from the first moment, also while it is requeued.
+    """
+    command = ["squeue", "--me", "--noheader", "--array", "--format=%i|%T %R"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    if done.returncode:
+        return None
+    return dict(line.strip().split("|", 1) for line in done.stdout.splitlines() if "|" in line)
+
+
+def _new_lines(job: _Submitted) -> list[str]:
+    """Whole lines that the run has printed since the last time."""
+    try:
+        with open(job.says, "rb") as file:
+            file.seek(job.read)
+            text, _, _ = file.read().rpartition(b"\n")
+    except OSError:  # the job has not begun
+        return []
+    job.read += len(text) + bool(text)
+    return text.decode("utf-8", "replace").splitlines()
+
+
+def _why_it_failed(job: _Submitted) -> str | None:
+    """The reason of a run that has not finished, unless its folder has one."""
+    folder = job.job.folder
+    if earlier_run.has_ended(folder) or failures.of(folder):
+        return None
+    state, errors = _last_state(job.id), ""
+    with contextlib.suppress(OSError):
+        lines = job.says.read_text("utf-8", "replace").splitlines()
+        errors = next((line for line in reversed(lines) if line.startswith("error: ")), "")
+    if errors:
+        return errors.removeprefix("error: ")
+    return f"SLURM job {job.id} has ended{f' as {state}' if state else ''}; see {job.says}"
+
+
+def _last_state(number: str) -> str:
+    """How a job ended, as far as the cluster still knows: it forgets after some minutes."""
+    command = ["scontrol", "--oneliner", "show", "job", number]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        words = dict(word.partition("=")[::2] for word in done.stdout.split())
+        return words.get("JobState", "")
+    return ""
