@@ -5,6 +5,7 @@ the command that continues the run.
 """
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -138,13 +139,18 @@ def waiting() -> Iterator[None]:
         _current.waiting = False
 
 
+def _in_worker() -> bool:
+    """Whether this process loads images for a run: SLURM sends a signal to these, too."""
+    return multiprocessing.parent_process() is not None
+
+
 def _requeue(number: int, frame: FrameType | None) -> None:
     """SLURM's warning that the time is nearly over, where ``--signal=USR1@90`` asks for it.
 
     Lightning's own answer saves a checkpoint in the middle of an epoch, from which a run does not
     repeat the uninterrupted one; this one goes on from the last epoch's.
     """
-    if os.environ.get("SLURM_PROCID", "0") != "0":
+    if os.environ.get("SLURM_PROCID", "0") != "0" or _in_worker():
         return
     command = ["scontrol", "requeue", str(slurm.job())]
     try:

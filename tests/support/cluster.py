@@ -1,4 +1,4 @@
-"""A real SLURM of one node on this machine: controller and node daemon as ordinary processes."""
+"""A real SLURM on this machine: controller and node daemons as ordinary processes."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ SlurmdUser=root
 AuthType=auth/munge
 AuthInfo=cred_expire=5
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
@@ -49,14 +49,15 @@ AccountingStorageType=accounting_storage/none
 JobRequeue=1
 ReturnToService=2
 KillWait=30
-NodeName={host} NodeAddr=127.0.0.1 Port={node_port} CPUs={cpus} State=UNKNOWN
-PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP
+SlurmdTimeout=10
+NodeName={names} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports} CPUs={cpus} State=UNKNOWN
+PartitionName=main Nodes={names} Default=YES MaxTime=INFINITE State=UP
 """
 
 
 class Cluster:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, nodes: list[str]) -> None:
+        self.folder, self.nodes = folder, nodes
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("SLURM_")},
             "SLURM_CONF": str(folder / "slurm.conf"),
@@ -88,6 +89,16 @@ class Cluster:
         time.sleep(2)  # a credential of the second in which the job ended is refused by the node
         self.call("scontrol", "update", f"JobId={job}", "StartTime=now")
 
+    def start_node(self, name: str) -> None:
+        self.call("slurmd", "-N", name, "-f", str(self.folder / "slurm.conf"))
+
+    def daemon(self, name: str) -> int:
+        """The process of a node's daemon."""
+        return int((self.folder / f"slurmd-{name}.pid").read_text())
+
+    def idle(self) -> bool:
+        return len(self.call("sinfo", "-h", "-N", "-t", "idle").split("\n")) > len(self.nodes)
+
 
 def until(true: Callable[[], bool], seconds: float = 400) -> None:
     end = time.monotonic() + seconds
@@ -97,25 +108,28 @@ def until(true: Callable[[], bool], seconds: float = 400) -> None:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path) -> Iterator[Cluster]:
+def cluster(folder: Path, nodes: int = 1) -> Iterator[Cluster]:
+    """Nodes n1, n2, ..., each with all of this machine's cores."""
     (folder / "state").mkdir(parents=True)
-    host, port = socket.gethostname().split(".")[0], random.randrange(20000, 60000)
+    port = random.randrange(20000, 60000)
+    several = nodes > 1
     text = CONFIG.format(
-        host=host, port=port, node_port=port + 1, folder=folder, cpus=os.cpu_count()
+        host=socket.gethostname().split(".")[0],
+        port=port,
+        names=f"n[1-{nodes}]" if several else "n1",
+        ports=f"[{port + 1}-{port + nodes}]" if several else port + 1,
+        folder=folder,
+        cpus=os.cpu_count(),
     )
     (folder / "slurm.conf").write_text(text)
-    made = Cluster(folder)
+    made = Cluster(folder, [f"n{number}" for number in range(1, nodes + 1)])
     if subprocess.run(["munge", "-n"], capture_output=True).returncode:
         _start_munge()
     made.call("slurmctld", "-f", str(folder / "slurm.conf"))
-    made.call("slurmd", "-N", host, "-f", str(folder / "slurm.conf"))
     try:
-        for _ in range(120):
-            if made.call("sinfo", "-h", "-N", "-t", "idle").strip():
-                break
-            time.sleep(0.5)
-        else:
-            raise AssertionError((folder / "slurmd.log").read_text()[-2000:])
+        for name in made.nodes:
+            made.start_node(name)
+        until(made.idle, 60)
         yield made
     finally:
         for job in made.call("squeue", "-h", "-o", "%A").split():
@@ -125,9 +139,9 @@ def cluster(folder: Path) -> Iterator[Cluster]:
             if not made.call("squeue", "-h").strip():
                 break
             time.sleep(0.5)
-        for name in ("slurmd", "slurmctld"):
+        for path in folder.glob("*.pid"):
             with contextlib.suppress(OSError, ValueError):
-                os.kill(int((folder / f"{name}.pid").read_text()), signal.SIGTERM)
+                os.kill(int(path.read_text()), signal.SIGTERM)
 
 
 def _start_munge() -> None:

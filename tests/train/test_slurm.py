@@ -1,7 +1,8 @@
-"""Drill: jobs of a real SLURM that are killed at random moments and requeued."""
+"""Jobs of a real SLURM that are killed at random moments, warned and requeued."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -11,7 +12,10 @@ import pytest
 from conftest import ROOT
 from support import cluster
 from support.drills import draws, record, tries
+from support.slurm import set_job
 from support.small_runs import SMALL
+
+from rdm_solo.train import signals
 
 EPOCHS = 40
 OPTIONS = [*SMALL, f"max_epochs={EPOCHS}", "scheduler.warmup_epochs=1", "trainer=cpu"]
@@ -90,3 +94,24 @@ def process_in(folder: Path) -> int:
         if here and b"rdm_solo.train" in line and b"python" in line[0]:
             return int(path.name)
     raise AssertionError("there is no training")
+
+
+def warned() -> None:
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def test_one_process_of_a_run_answers_the_warning_before_the_time_limit(tmp_path, monkeypatch):
+    """SLURM sends USR1 to the processes that load images, too."""
+    program = tmp_path / "scontrol"
+    program.write_text(f"#!/bin/sh\necho $@ >> {tmp_path}/asked\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    set_job(monkeypatch, 7)
+    with signals.handled():
+        worker = multiprocessing.get_context("fork").Process(target=warned)
+        worker.start()
+        worker.join()
+        assert worker.exitcode == 0
+        assert not (tmp_path / "asked").exists()
+        warned()
+    assert (tmp_path / "asked").read_text() == "requeue 7\n"

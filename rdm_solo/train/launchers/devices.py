@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from rdm_solo.train import derived_values
 from rdm_solo.train.threads import VARIABLE as THREADS
@@ -35,7 +35,7 @@ def shares(configs: Sequence[DictConfig], at_once: int | None = None) -> list[Sh
     """A share for each of the runs that go on at once, of runs with these configs.
 
     ``at_once`` of them, or one for each GPU (or group of ``trainer.devices`` GPUs), or for each
-    core that a run's threads need. ValueError where a run names its GPUs itself.
+    core that a run's threads need.
     """
     trainers = [config.trainer for config in configs]
     cores = available_cores()
@@ -48,12 +48,6 @@ def shares(configs: Sequence[DictConfig], at_once: int | None = None) -> list[Sh
             Share(cores=own, threads=max(1, len(own) // processes))
             for own in divided(cores, number)
         ]
-    if any(OmegaConf.is_list(trainer.devices) for trainer in trainers):
-        raise ValueError(
-            "launcher=local hands out the GPUs itself: give trainer.devices as the number of GPUs "
-            "of each run, or choose those of the sweep by CUDA_VISIBLE_DEVICES=0,1 before the "
-            "command."
-        )
     gpus = visible_gpus()
     groups = max(1, len(gpus) // processes)
     number = min(at_once or groups, len(configs))

@@ -40,7 +40,6 @@ def run(jobs: Sequence[Job], folder: Path, launcher: DictConfig) -> dict[Path, s
 
     None with ``launcher.wait=false``, which only submits.
     """
-    _check(launcher)
     submitted: list[_Submitted] = []
     for shape, alike in _by_shape(jobs).items():
         submitted += _submit(shape, alike, folder, launcher)
@@ -95,8 +94,9 @@ class _Submitted:
     began: float = field(default_factory=time.time)
 
 
-def _check(launcher: DictConfig) -> None:
+def check(launcher: DictConfig, trainer: DictConfig) -> None:
     """Refuse options that SLURM could not use, and a machine without SLURM."""
+    Shape.of(trainer)
     check_number("launcher.minutes", launcher.minutes, 1)
     check_switch("launcher.wait", launcher.wait)
     check_switch("launcher.requeue", launcher.requeue)
@@ -245,6 +245,8 @@ def _why_it_failed(job: _Submitted) -> str | None:
         errors = next((line for line in reversed(lines) if line.startswith("error: ")), "")
     if errors:
         return errors.removeprefix("error: ")
+    if not state and not job.says.exists():
+        return f"SLURM job {job.id} was cancelled before it began"
     return f"SLURM job {job.id} has ended{f' as {state}' if state else ''}; see {job.says}"
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus, configure_log, run_job
+from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from rdm_solo import cli
@@ -15,6 +16,29 @@ from rdm_solo.train.launchers import plan
 from rdm_solo.train.launchers.plan import Job
 
 log = logging.getLogger("rdm_solo")
+
+
+class CheckLauncher(Callback):
+    """Hydra's callback that refuses a launcher's options before the sweep has a folder."""
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        if "launcher" in config:
+            with cli.sentences():
+                check(config.launcher, config.trainer)
+
+
+def check(launcher: DictConfig, trainer: DictConfig) -> None:
+    """Refuse, in a sentence, what the launcher could not use."""
+    if launcher.get("jobs") is not None:
+        check_whole("launcher.jobs", launcher.jobs, 1, alternative="null for no limit of your own")
+    if launcher.name == "local":
+        from rdm_solo.train.launchers import local
+
+        local.check(trainer)
+    elif launcher.name == "slurm":
+        from rdm_solo.train.launchers import slurm
+
+        slurm.check(launcher, trainer)
 
 
 def planned(
@@ -83,8 +107,7 @@ def elsewhere(jobs: Sequence[Job], folder: Path, launcher: DictConfig) -> dict[P
     }
     if not jobs:
         return {}
-    number = launcher.get("jobs")
     with cli.sentences():
-        if number is not None:
-            check_whole("launcher.jobs", number, 1, alternative="null for no limit of your own")
+        for job in jobs:
+            check(launcher, job.config.trainer)
         return ways[launcher.name](jobs, folder, launcher)

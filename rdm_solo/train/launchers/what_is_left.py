@@ -93,7 +93,8 @@ def _job(sweep_folder: Path, folder: Path, given: dict[str, str]) -> Job:
     reading.inside(sweep_folder, planned.relative_to(sweep_folder.absolute()))
     source = planned if (planned / CONFIG).is_file() else folder
     config = resuming.changed_config(source, dict(given))
-    config.overwrite = False
+    # Stopped before the first checkpoint: it begins anew. One that has ended is not replaced.
+    config.overwrite = not earlier_run.has_ended(folder)
     return plan.write(Job(folder.absolute(), config, options), sweep_folder)
 
 

@@ -67,10 +67,12 @@ def test_several_runs_on_a_gpu_where_that_was_typed(machine):
     assert [share.gpus[0] for share in shares(jobs(9), at_once=5)] == ["0", "1", "0", "1", "0"]
 
 
-def test_a_run_that_names_its_gpus_is_refused(machine):
-    machine(4, 16)
-    with pytest.raises(ValueError, match=r"hands out the GPUs itself: give trainer\.devices as"):
-        shares(jobs(2, "trainer.devices=[0,1]"))
+def test_a_run_that_names_its_gpus_is_refused(typed, tmp_path):
+    sweep = ["-m", "launcher=local", "trainer.devices=[0,1]", "seed=0,1"]
+    out = typed("rdm_solo.train", *sweep, cwd=tmp_path)
+    assert out.returncode == 2
+    assert "hands out the GPUs itself: give trainer.devices as" in out.stderr
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

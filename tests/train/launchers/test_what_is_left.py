@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,17 @@ def test_what_has_not_begun_begins_and_what_was_stopped_goes_on(sweep, left):
     assert "finished: 0_a" in said
     assert "diverged, so left as they are: 2_a" in said
     assert said.count("failed: ") == 1
+
+
+def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_anew(sweep, left, tmp_path):
+    copy = tmp_path / "s"
+    shutil.copytree(sweep, copy)
+    for name in ("0_a", "1_a"):
+        shutil.rmtree(copy / name / "checkpoints")
+    _, jobs, _ = left(copy, "max_epochs=3")
+    assert jobs["1_a"].planned == copy / ".jobs" / "1_a"
+    assert jobs["1_a"].config.overwrite is True
+    assert jobs["0_a"].config.overwrite is False  # it has finished: the run refuses to replace it
 
 
 def test_more_epochs_for_all_of_them(sweep, left):

@@ -1,0 +1,141 @@
+"""``launcher=slurm`` on a real SLURM of two nodes: a job for each run of a sweep."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT, command
+from omegaconf import OmegaConf
+from support import cluster
+from support.small_runs import SMALL, configure, run
+
+from rdm_solo.train.launchers import slurm as launcher
+from rdm_solo.train.launchers.plan import Job
+
+OPTIONS = [*SMALL, "scheduler.warmup_epochs=1", "filter=target_pow", "trainer=cpu"]
+SWEEP = ["-m", *OPTIONS, "launcher=slurm", "hydra.sweep.dir=sweep", "hydra.sweep.subdir=${p}"]
+
+
+@pytest.fixture(scope="module")
+def two_nodes(tmp_path_factory):
+    if why := cluster.why_not():
+        pytest.skip(why)
+    pytest.importorskip("submitit")
+    with cluster.cluster(tmp_path_factory.mktemp("slurm"), nodes=2) as made:
+        yield made
+
+
+@pytest.mark.process
+class TestOnTwoNodes:
+    def test_a_sweep(self, two_nodes, tmp_path):
+        """One run fails and one is cancelled while it waits: neither hangs the sweep."""
+        path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
+        exponents = ["p=-0.5,soft,-1,-0.7", "launcher.jobs=3"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rdm_solo.train", *SWEEP, *exponents, "max_epochs=2"],
+            cwd=tmp_path,
+            env={**two_nodes.environment, "PYTHONPATH": path, "PYTHONWARNINGS": ""},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if found := re.search(r"\[-0\.7 *\] SLURM job (\d+_3): PENDING", line):
+                two_nodes.call("scancel", found[1])
+        status, text = process.wait(timeout=300), "".join(said)
+        assert status == 1, text[-3000:]
+        nodes = {words.split()[-1] for words in re.findall(r"RUNNING n\d", text)}
+        assert nodes == {"n1", "n2"}
+        assert re.search(r"^\[-1 *\] epoch 2/2: loss", text, re.M)
+        assert text.count("SimSiam, h(σ) = σ^") == 2
+        assert "failed: soft: p must be a number" in text
+        assert re.search(r"failed: -0\.7: SLURM job \d+_3 was cancelled before it began", text)
+        one = run(tmp_path / "one", *OPTIONS, "p=-1", "max_epochs=2")
+        other = json.loads((tmp_path / "sweep" / "-1" / "summary.json").read_text())
+        assert other["last"] == one["last"]
+        job = json.loads((tmp_path / "sweep" / "-1" / "owner.json").read_text())["slurm_job"]
+        assert re.fullmatch(r"\d+_2", job)
+
+    def test_a_sweep_that_is_only_submitted(self, two_nodes, tmp_path):
+        """The command ends at once, and says how to look; what is left goes on by resume=."""
+        variables = two_nodes.environment
+        more = ["launcher.wait=false", "max_epochs=3000", "p=-0.5,-1"]
+        out = command("rdm_solo.train", *SWEEP, *more, cwd=tmp_path, **variables)
+        assert (out.returncode, out.stderr) == (0, ""), out.stdout
+        number = re.search(r"submitted as SLURM jobs (\d+), in sweep", out.stdout)[1]
+        assert f"squeue --me --job {number}" in out.stdout
+        assert "resume=sweep launcher=slurm" in out.stdout
+        assert "setting" not in out.stdout
+        assert len(two_nodes.call("squeue", "-h", "-r", "-j", number).splitlines()) == 2
+        tables = [tmp_path / "sweep" / p / "metrics.csv" for p in ("-0.5", "-1")]
+        cluster.until(lambda: all(path.exists() for path in tables), 60)
+        two_nodes.call("scancel", number)
+        cluster.until(lambda: number not in two_nodes.call("squeue", "-h"), 60)
+        stopped = [json.loads((path.parent / "summary.json").read_text()) for path in tables]
+        assert [summary["stopped"] for summary in stopped] == ["SIGTERM"] * 2
+        epochs = max(int(summary["last"]["epoch"]) for summary in stopped) + 2
+        again = ["resume=sweep", "launcher=slurm", f"max_epochs={epochs}"]
+        out = command("rdm_solo.train", *again, cwd=tmp_path, **variables)
+        assert (out.returncode, out.stderr) == (0, ""), out.stdout
+        assert out.stdout.count(f"epoch {epochs}/{epochs}") == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [
+        ((), (1, 1, 0)),
+        (("trainer=gpu",), (1, 1, 1)),
+        (("trainer=ddp", "trainer.accelerator=gpu", "trainer.devices=4"), (1, 4, 4)),
+        (("trainer.accelerator=cpu", "trainer.devices=2", "trainer.num_nodes=3"), (3, 2, 0)),
+    ],
+)
+def test_what_a_run_asks_for(options, shape):
+    found = launcher.Shape.of(configure(*options).trainer)
+    assert (found.nodes, found.tasks, found.gpus) == shape
+
+
+def test_a_run_on_all_gpus_of_a_node_must_say_how_many_these_are():
+    config = configure("trainer=ddp", "trainer.accelerator=gpu")
+    with pytest.raises(ValueError, match=r"with launcher=slurm, trainer\.devices must be a whole"):
+        launcher.Shape.of(config.trainer)
+
+
+def test_the_command_of_a_job_holds_all_that_it_needs(tmp_path):
+    hydra = OmegaConf.create({"hydra": {"job": {"env_set": {"A": "b c"}}}})
+    job = Job(tmp_path / "x", configure(), ["p=-0.5"], hydra, tmp_path / ".jobs" / "x")
+    assert launcher._command(job, tmp_path) == [
+        "env",
+        f"RDM_SOLO_SWEEP={tmp_path}",
+        f"RDM_SOLO_CONFIG={tmp_path / '.jobs' / 'x' / '.hydra' / 'config.yaml'}",
+        f"RDM_SOLO_FOLDER={tmp_path / 'x'}",
+        "A=b c",
+        *(sys.executable, "-u", "-m", "rdm_solo.train", "p=-0.5"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("launcher.minutes=0", "launcher.minutes must be a number of at least 1, got 0"),
+        ("launcher.wait=perhaps", "launcher.wait must be true or false"),
+        ("launcher.memory=much", "launcher.memory must be a number of at least 0, or null"),
+        ("launcher.jobs=0", "launcher.jobs must be a whole number of at least 1"),
+        ("launcher.partion=a", "did you mean 'launcher.partition'?"),
+        ("launcher.cpus=4", "needs SLURM's program sbatch, which this machine does not have"),
+    ],
+)
+def test_what_slurm_could_not_use_is_refused(option, says, typed, tmp_path, monkeypatch):
+    pytest.importorskip("submitit")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    out = typed("rdm_solo.train", *SWEEP, "p=-1,-0.5", option, cwd=tmp_path)
+    assert out.returncode == 2
+    assert says in out.stderr
+    assert out.stderr.count("\n") == 1
+    assert not any(tmp_path.iterdir())
