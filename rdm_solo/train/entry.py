@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rdm_solo import cli
+from rdm_solo.cli import torchrun
 from rdm_solo.messages import CannotWrite
 from rdm_solo.runs import earlier_run, failures, ownership
 from rdm_solo.runs.failures import AnotherProcessFailed
@@ -101,9 +102,7 @@ def _job(cfg: DictConfig) -> str | None:
     before = dict(os.environ)
     try:
         with contextlib.ExitStack() as stack:
-            if not given and is_first_process():
-                with cli.sentences():
-                    folder = stack.enter_context(earlier_run.new_folder(folder))
+            folder = _agreed_folder(folder, given, stack)
             os.environ[CONFIG_VARIABLE] = str(folder / CONFIG)
             os.environ[FOLDER_VARIABLE] = str(folder)
             if many:
@@ -122,6 +121,25 @@ def _job(cfg: DictConfig) -> str | None:
 
         if dist.is_available() and dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _agreed_folder(folder: Path, given: bool, stack: contextlib.ExitStack) -> Path:
+    """The run's folder, which the first of its processes chooses; a default name is a free one.
+
+    The processes that Lightning starts read it from the environment, those of ``srun`` compute the
+    same, and those of torchrun, each of which composes the config by itself, learn it here.
+    """
+    if torchrun.started() and not is_first_process():
+        return Path(torchrun.learn())
+    before = torchrun.folder_before()
+    if before is not None:
+        folder = Path(before)
+    elif not given and is_first_process():
+        with cli.sentences():
+            folder = stack.enter_context(earlier_run.new_folder(folder))
+    if torchrun.started():
+        torchrun.tell(str(folder))
+    return folder
 
 
 def _run(

@@ -9,7 +9,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from rdm_solo.cli import quote_paths, slurm
+from rdm_solo.cli import quote_paths, slurm, torchrun
 from rdm_solo.runs import earlier_run, ownership
 from rdm_solo.runs.files import CHECKPOINT, CONFIG, OWNER, write_whole, writing
 from rdm_solo.runs.saved_config import run_config
@@ -24,7 +24,7 @@ CONFIG_VARIABLE, FOLDER_VARIABLE = "RDM_SOLO_CONFIG", "RDM_SOLO_FOLDER"
 
 
 class Finished(Exception):
-    """SLURM has started a job again whose run had ended: there is nothing to do."""
+    """SLURM or torchrun has started a run again that had ended: there is nothing to do."""
 
 
 def check(cfg: DictConfig, folder: Path, first: bool) -> bool:
@@ -32,8 +32,8 @@ def check(cfg: DictConfig, folder: Path, first: bool) -> bool:
 
     Of a run's processes the ``first`` alone refuses a folder.
 
-    A job that SLURM has requeued goes on: then ``cfg.resume`` is the folder afterwards. On the
-    disk, nothing is changed.
+    A run that SLURM or torchrun has started again goes on: then ``cfg.resume`` is the folder
+    afterwards. On the disk, nothing is changed.
     """
     overwrite = bool(cfg.get("overwrite"))  # which configs of earlier versions lack
     in_place = bool(cfg.resume) and Path(cfg.resume).resolve() == folder.resolve()
@@ -44,8 +44,9 @@ def check(cfg: DictConfig, folder: Path, first: bool) -> bool:
         )
     if in_place or not earlier_run.holds_run(folder):
         return overwrite
-    if is_of_this_job(folder) and not _differences(cfg, folder):
-        return _begins_anew(cfg, folder)
+    again = _started_again(folder)
+    if again and not _differences(cfg, folder):
+        return _begins_anew(cfg, folder, again if first else None)
     if overwrite or not first:
         return overwrite
     raise ownership.FolderTaken(
@@ -67,9 +68,13 @@ def end_what_was_cut_short(folder: Path) -> None:
                     (folder / OWNER).write_bytes(before)
 
 
-def is_of_this_job(folder: Path) -> bool:
-    """Whether SLURM has requeued this job, and the folder's run was its own."""
-    return slurm.requeued() and ownership.last_owner(folder).get("slurm_job") == slurm.job()
+def _started_again(folder: Path) -> str | None:
+    """Who has started the folder's run again, as a sentence; None where it is another run."""
+    if slurm.requeued() and ownership.last_owner(folder).get("slurm_job") == slurm.job():
+        return f"SLURM has started job {slurm.job()} again"
+    if torchrun.folder_before() == str(folder):
+        return "torchrun has started this run again"
+    return None
 
 
 def _differences(cfg: DictConfig, folder: Path) -> list[str]:
@@ -77,17 +82,20 @@ def _differences(cfg: DictConfig, folder: Path) -> list[str]:
     return differences(run_config(folder), cfg, (*SETTING, "seed")) if path.is_file() else [CONFIG]
 
 
-def _begins_anew(cfg: DictConfig, folder: Path) -> bool:
-    """What a requeued job does with its own run: goes on, or False; begins anew, or True."""
-    job = f"SLURM has started job {slurm.job()} again"
+def _begins_anew(cfg: DictConfig, folder: Path, again: str | None) -> bool:
+    """What is done with a run that was started again: goes on, or False; begins anew, or True.
+
+    ``again`` says who has started it; None in processes that have nothing to say.
+    """
     if earlier_run.has_ended(folder):
-        raise Finished(f"{job}; its run in {folder} has finished.")
-    if any((folder / CHECKPOINT).parent.glob("*.ckpt")):
-        log.info(f"{job}: its run goes on in {folder}")
+        raise Finished(f"{again or 'it was started again'}; its run in {folder} has finished.")
+    goes_on = any((folder / CHECKPOINT).parent.glob("*.ckpt"))
+    if goes_on:
         cfg.resume = str(folder)
-        return False
-    log.info(f"{job} before an epoch was saved: its run begins anew in {folder}")
-    return True
+    if again:
+        what = "goes on" if goes_on else "begins anew, since no epoch was saved,"
+        log.info(f"{again}: its run {what} in {folder}")
+    return not goes_on
 
 
 def write_config(folder: Path, **saved: Any) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from rdm_solo.cli import torchrun
 from rdm_solo.cli.answers import naming_what_the_config_lacks
 from rdm_solo.messages import CannotWrite
 from rdm_solo.runs import earlier_run, failures, ownership
@@ -104,6 +105,7 @@ def fit(parts: Parts) -> dict[str, Any]:
     try:
         with threads.limited(parts.threads), garbage.collected_soon():
             signals.check()
+            _join_processes(trainer)
             trainer.fit(
                 parts.model,
                 datamodule=parts.data,
@@ -158,6 +160,17 @@ def fit(parts: Parts) -> dict[str, Any]:
         raise stopped
     signals.check()  # one that came while the files were written
     return summary
+
+
+def _join_processes(trainer: Any) -> None:
+    """Under torchrun, connect the run's processes; elsewhere Lightning does."""
+    if torchrun.started() and trainer.world_size > 1:
+        device = trainer.strategy.root_device
+        if device.type == "cuda":
+            import torch
+
+            torch.cuda.set_device(device)
+        torchrun.join("nccl" if device.type == "cuda" else "gloo")
 
 
 def _of_checkpoint(path: Path | None, error: Exception) -> Unreadable | None:

@@ -10,6 +10,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from rdm_solo import cli
+from rdm_solo.cli import torchrun
 from rdm_solo.messages import check_whole
 from rdm_solo.train import sweep
 from rdm_solo.train.launchers import plan
@@ -22,6 +23,11 @@ class CheckLauncher(Callback):
     """Hydra's callback that refuses a launcher's options before the sweep has a folder."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        if torchrun.started():
+            cli.fail(
+                "a sweep starts the processes of its runs itself: leave torchrun out, and add "
+                "launcher=local for several runs at once."
+            )
         if "launcher" in config:
             with cli.sentences():
                 check(config.launcher, config.trainer)

@@ -56,7 +56,8 @@ class TestOnTwoNodes:
         assert re.search(r"^\[-1 *\] epoch 2/2: loss", text, re.M)
         assert text.count("SimSiam, h(σ) = σ^") == 2
         assert "failed: soft: p must be a number" in text
-        assert re.search(r"failed: -0\.7: SLURM job \d+_3 was cancelled before it began", text)
+        ended = r"(was cancelled before it began|has ended as CANCELLED)"
+        assert re.search(rf"failed: -0\.7: SLURM job \d+_3 {ended}", text)
         one = run(tmp_path / "one", *OPTIONS, "p=-1", "max_epochs=2")
         other = json.loads((tmp_path / "sweep" / "-1" / "summary.json").read_text())
         assert other["last"] == one["last"]
