@@ -96,6 +96,13 @@ class Cluster:
         """The process of a node's daemon."""
         return int((self.folder / f"slurmd-{name}.pid").read_text())
 
+    def kill_step(self, job: str) -> None:
+        """Kill the daemons of the job's steps."""
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if f"slurmstepd: [{job}." in (path / "cmdline").read_text():
+                    os.kill(int(path.name), signal.SIGKILL)
+
     def idle(self) -> bool:
         return len(self.call("sinfo", "-h", "-N", "-t", "idle").split("\n")) > len(self.nodes)
 

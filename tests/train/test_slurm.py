@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -18,9 +19,9 @@ from support.small_runs import SMALL
 
 from rdm_solo.train import signals
 
-EPOCHS = 40
+EPOCHS = 60
 OPTIONS = [*SMALL, f"max_epochs={EPOCHS}", "scheduler.warmup_epochs=1", "trainer=cpu"]
-DRILL = "jobs of a real SLURM, killed at a random epoch and requeued"
+DRILL = "a run on a real SLURM, killed, requeued or warned at random epochs"
 
 
 @pytest.fixture(scope="module")
@@ -69,45 +70,77 @@ def test_a_job_of_two_nodes_is_that_of_two_processes_on_one(slurm, tmp_path):
     assert said.count("simsiam, target_pow, p=-0.5") == 1
 
 
+@pytest.fixture(scope="module")
+def whole(slurm, tmp_path_factory) -> bytes:
+    """The table of the run that nobody interrupts."""
+    folder = tmp_path_factory.mktemp("whole")
+    job = slurm.submit(script(folder, "hydra.run.dir=run"), folder)
+    slurm.wait(job, "COMPLETED", "FAILED")
+    return (folder / "run" / "metrics.csv").read_bytes()
+
+
 @pytest.mark.long
 @pytest.mark.process
-def test_a_requeued_job_ends_as_the_uninterrupted_one(slurm, tmp_path):
-    """By kill -9, by SLURM's own requeue (SIGTERM), and by USR1; default folder and typed one."""
-    draw = draws(DRILL)
-    (tmp_path / "whole").mkdir()
-    whole = slurm.submit(script(tmp_path / "whole", "hydra.run.dir=run"), tmp_path / "whole")
-    slurm.wait(whole, "COMPLETED", "FAILED")
-    table = (tmp_path / "whole" / "run" / "metrics.csv").read_bytes()
-    number, survived = tries(3, 6), 0
-    for attempt in range(number):
-        folder = tmp_path / str(attempt)
-        folder.mkdir()
-        typed = ["hydra.run.dir=run"] if attempt % 2 else []
-        how = ("killed", "requeued", "warned")[attempt // 2 % 3]
-        state, said = interrupted(slurm, folder, typed, how, draw.randrange(EPOCHS - 5))
-        (found,) = folder.rglob("metrics.csv")
-        again = "SLURM has started job" in said
-        survived += again and state == "COMPLETED" and found.read_bytes() == table
-        print(how, typed, state, again, found.read_bytes() == table, said[-600:])
-    record(DRILL, number, survived)
-
-
-def interrupted(slurm, folder: Path, typed: list[str], how: str, epoch: int) -> tuple[str, str]:
-    """The state of the job in the end, and what it has said, after it was started again."""
-    job, said = slurm.submit(script(folder, *typed), folder), folder / "said.txt"
-    line = f"epoch {epoch}/{EPOCHS}" if epoch else "simsiam, learnable"
-    cluster.until(lambda: said.exists() and line in said.read_text())
-    if how == "killed":
-        os.kill(process_in(folder), signal.SIGKILL)
-        slurm.wait(job, "FAILED")
-        slurm.start_again(job)
-    elif how == "requeued":
-        slurm.start_again(job)
-    else:
-        slurm.call("scancel", "--signal=USR1", job)
-        slurm.start_again(job, requeue=False)
+@pytest.mark.parametrize("typed", [[], ["hydra.run.dir=run"]], ids=["default folder", "typed"])
+def test_a_run_that_is_interrupted_many_times(slurm, whole, tmp_path, typed):
+    """By kill -9, by SLURM's own requeue (SIGTERM), and by USR1, at random epochs."""
+    name = f"{DRILL}, {'typed' if typed else 'default'} folder"
+    draw, number = draws(name), tries(2, 5 if typed else 10)
+    job, said, epoch = slurm.submit(script(tmp_path, *typed), tmp_path), tmp_path / "said.txt", 0
+    for _ in range(number):
+        epoch += draw.randrange(1, EPOCHS // number)
+        line = f"epoch {epoch}/{EPOCHS}"
+        cluster.until(lambda line=line: said.exists() and line in said.read_text())
+        how = draw.choice(["killed", "requeued", "warned"])
+        print(line, how)
+        if how == "killed":
+            os.kill(process_in(tmp_path), signal.SIGKILL)
+            slurm.wait(job, "FAILED")
+        elif how == "warned":
+            slurm.call("scancel", "--signal=USR1", job)
+        slurm.start_again(job, requeue=how != "warned")
     slurm.wait(job, "COMPLETED", "FAILED")
-    return slurm.state(job)["JobState"], said.read_text()
+    (found,) = tmp_path.rglob("metrics.csv")
+    text = said.read_text()
+    print(text[-1000:])
+    survived = found.read_bytes() == whole and text.count("SLURM has started job") == number
+    record(name, number, number * survived)
+
+
+@pytest.mark.long
+@pytest.mark.process
+@pytest.mark.parametrize("survives", [False, True], ids=["with its step", "its step survives"])
+def test_a_node_that_is_lost(slurm, whole, tmp_path, survives):
+    """Its job starts on the other node, and goes on. Where the first start's processes survive,
+    the folder is theirs: the second start is refused, and they end the run."""
+    job, said = slurm.submit(script(tmp_path), tmp_path), tmp_path / "said.txt"
+    cluster.until(lambda: said.exists() and f"epoch 3/{EPOCHS}" in said.read_text())
+    node = slurm.state(job)["NodeList"]
+    training = process_in(tmp_path)
+    try:
+        os.kill(slurm.daemon(node), signal.SIGKILL)
+        if survives:
+            os.kill(training, signal.SIGSTOP)  # until SLURM has noticed
+        else:
+            slurm.kill_step(job)
+            os.kill(training, signal.SIGKILL)
+        slurm.start_again(job, requeue=False)
+        slurm.wait(job, "COMPLETED", "FAILED")
+        text, state = said.read_text(), slurm.state(job)
+        assert state["NodeList"] != node
+        if survives:
+            assert state["JobState"] == "FAILED", text[-2000:]
+            assert re.search("error: another run is writing to .*: wait until it ends", text)
+            os.kill(training, signal.SIGCONT)
+        else:
+            assert state["JobState"] == "COMPLETED", text[-2000:]
+            assert "its run goes on in" in text
+        (table,) = tmp_path.rglob("metrics.csv")
+        cluster.until((table.parent / "summary.json").exists)
+        assert table.read_bytes() == whole
+    finally:
+        slurm.start_node(node)
+        cluster.until(slurm.idle)
 
 
 def process_in(folder: Path) -> int:
