@@ -1,6 +1,7 @@
 """The runs of a sweep, composed and written down before the first of them begins."""
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -69,6 +70,16 @@ def compose(
     for sentence in dict.fromkeys(said):
         log.info(sentence)
     return jobs
+
+
+def check_folders(jobs: Sequence[Job]) -> None:
+    """Refuse a sweep that gives several runs one folder."""
+    counted = Counter(job.folder for job in jobs)
+    if several := [folder for folder, number in counted.items() if number > 1]:
+        raise ValueError(
+            f"{counted[several[0]]} runs of the sweep would have the folder {several[0]}: let "
+            "hydra.sweep.subdir name what differs between them, such as '${hydra.job.num}'."
+        )
 
 
 def write(job: Job, sweep_folder: Path) -> Job:

@@ -53,7 +53,9 @@ def planned(
     """The jobs that Hydra asks a launcher for, once their configs are written down."""
     configure_log(config.hydra.job_logging, config.hydra.verbose)
     jobs = plan.compose(context.config_loader, config, job_overrides, first)
-    return [plan.write(job, Path(config.hydra.sweep.dir)) for job in jobs]
+    with cli.sentences():
+        plan.check_folders(jobs)
+        return [plan.write(job, Path(config.hydra.sweep.dir)) for job in jobs]
 
 
 def start(

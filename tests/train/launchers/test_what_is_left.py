@@ -154,6 +154,14 @@ def test_a_link_in_a_strangers_plan_is_not_followed(tmp_path, left):
     assert {p: p.read_bytes() for p in (tmp_path / "outside").rglob("*.yaml")} == before
 
 
+def test_two_runs_of_a_sweep_in_one_folder_are_refused(typed, tmp_path):
+    sweep = ["-m", *OPTIONS, "p=-1,-0.5", "hydra.sweep.dir=s", "hydra.sweep.subdir=same"]
+    out = typed("rdm_solo.train", *sweep, cwd=tmp_path)
+    assert out.returncode == 2
+    assert f"2 runs of the sweep would have the folder {tmp_path / 's' / 'same'}" in out.stderr
+    assert [path.name for path in (tmp_path / "s").iterdir()] == ["multirun.yaml"]
+
+
 def test_a_planned_run_is_no_run_of_a_report(tmp_path):
     from rdm_solo import runs
 
