@@ -1,8 +1,9 @@
 """A filter's mathematics as pure functions: a batch's spectrum, its gains, their application.
 
-``decompose`` finds the singular values of all processes' rows, ``gains`` evaluates ``g`` on them,
-and ``filter_target`` or ``filter_online`` applies them; ``filter_gradient`` is the online backward.
-:class:`rdm_solo.filters.SpectralFilter` is a module over these five.
+``decompose`` finds the singular values of all processes' rows, ``evaluate`` and ``rescale`` make
+gains of them (``gains`` is both, and checks what it got), and ``filter_target`` or
+``filter_online`` applies these; ``filter_gradient`` is the online backward.
+:class:`rdm_solo.filters.SpectralFilter` is a module over them.
 """
 
 import math
@@ -50,23 +51,25 @@ def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
 
 @dataclass(frozen=True)
 class Spectrum:
-    """The spectrum of all processes' rows ``(n, k)`` without its rounding noise; float64.
+    """The spectrum of all processes' rows ``(n, k)``, with its rounding noise marked; float64.
 
     With more directions than rows (``dual``) ``vectors`` are left singular vectors ``(n, r)`` and
-    ``rows`` those of all processes; otherwise right ones ``(k, r)`` and this process's rows.
+    ``rows`` those of all processes; otherwise right ones ``(k, r)`` and this process's rows. All
+    ``r = min(n, k)`` directions are there: how many of them are noise, the device alone knows.
     """
 
     n: int
     k: int
     dual: bool
     dtype: torch.dtype  # of the batch, and of what is handed back
-    sigma: Tensor  # (r,) singular values, ascending
+    sigma: Tensor  # (r,) singular values, ascending; in place of noise the least one above it
+    kept: Tensor  # (r,) whether a direction is above rounding noise
     vectors: Tensor
     rows: Tensor
     own: slice  # this process's part of rows
-    negligible: Tensor | None  # (N, 1): this process's rows that have no direction; None if none
-    negligible_rows: int  # how many rows, broken ones among them
-    broken_rows: int  # rows with NaN or infinity, which count as zero
+    negligible: Tensor  # (N, 1): whether a row of this process has no direction
+    negligible_rows: Tensor  # (): how many of all processes, broken ones among them
+    broken_rows: Tensor  # (): rows with NaN or infinity, which count as zero
 
 
 class Operator(NamedTuple):
@@ -74,13 +77,13 @@ class Operator(NamedTuple):
 
     matrix: Tensor
     gain: Tensor | None
-    negligible: Tensor | None
+    negligible: Tensor
 
 
 def decompose(x: Tensor) -> Spectrum:
     r"""The singular values and vectors of all processes' rows, :math:`X = U \Sigma V^\top`.
 
-    Directions with ``sigma <= relative_cut(...) * max(sigma)`` are left out. A row without a
+    Directions with ``sigma <= relative_cut(...) * max(sigma)`` are not kept. A row without a
     direction is one shorter than ``relative_cut(float32, n, k)`` times the rows' root mean square
     (float64: its own cut), since normalising it would multiply a gradient by the inverse. That
     bound has nothing to do with half precision: a row of any length is rounded to the same share of
@@ -89,12 +92,14 @@ def decompose(x: Tensor) -> Spectrum:
 
     Every process calls this with an equal share of the rows. The smaller of the n x n and k x k
     Gram matrices is decomposed in float64, because a Gram matrix squares the condition number;
-    float64 input is scaled before it is squared, and keeps its digits through an SVD. The host
-    reads a few numbers off the device, around a decomposition that waits for the device itself.
+    float64 input is scaled before it is squared, and keeps its digits through an SVD. What is left
+    out is masked and counted on the device, so that the host waits for it in ``eigh`` (or ``svd``)
+    alone, which looks for an error of its own.
 
     Shapes: ``(N, k)`` of this process.
 
-    >>> decompose(torch.diag(torch.tensor([3.0, 1e-9, 2.0]))).sigma
+    >>> spectrum = decompose(torch.diag(torch.tensor([3.0, 1e-9, 2.0])))
+    >>> spectrum.sigma[spectrum.kept]
     tensor([2., 3.], dtype=torch.float64)
     """
     n, k = len(x) * world_size(), x.shape[1]
@@ -103,83 +108,121 @@ def decompose(x: Tensor) -> Spectrum:
     rows = (gather_equal(x) if dual else x).detach().double()
     start = rank() * len(x) if dual else 0
     own = slice(start, start + len(x))
+    exact = x.dtype == torch.float64
+    by_svd = exact and (dual or world_size() == 1)
 
-    scale = 1.0
-    if x.dtype == torch.float64:
-        size = rows.abs()
-        rows = torch.where(size < 1 / LARGEST, 0.0, torch.where(size <= LARGEST, rows, torch.nan))
-        scale = _power_of_two(rows)
-    scaled = rows / scale if scale != 1 else rows
-    broken_rows, gram = 0, _gram(scaled, dual)
-    total = float(gram.diagonal().sum())
-    if not math.isfinite(total):  # on all processes alike
-        finite = rows.isfinite().all(dim=1, keepdim=True)
-        broken = (~finite).sum()
-        broken_rows = int(broken if dual else sum_over_processes(broken))
-        rows, scaled = torch.where(finite, rows, 0.0), torch.where(finite, scaled, 0.0)
-        gram = _gram(scaled, dual)
-        total = float(gram.diagonal().sum())
-    digits = x.dtype
-    if digits == torch.float64 and (dual or world_size() == 1):
+    scale: Tensor | float = 1.0
+    scaled = rows
+    if exact:
+        rows, scale = _in_range(rows)
+        scaled = rows / scale
+    if dual and not by_svd:
+        gram = scaled @ scaled.mT
+        squares = gram.diagonal()
+    else:
+        squares = scaled.square().sum(dim=1)
+    whole = squares.isfinite()
+    rows = _without(rows, ~whole)
+    scaled = _without(scaled, ~whole) if exact else rows
+    if by_svd:
+        squares = _finite(squares)
+        total = squares.sum()
         u, sigma, vh = torch.linalg.svd(scaled, full_matrices=False)
         vectors, sigma = (u if dual else vh.mT).flip(1), sigma.flip(0)
     else:
+        if dual:  # products of a broken row are NaN or infinity, and no others are
+            gram = _finite(gram)
+        else:
+            squares, gram = _finite(squares), sum_over_processes(scaled.mT @ scaled)
+        total = gram.diagonal().sum()
         lam, vectors = torch.linalg.eigh(gram)
         sigma = lam.clamp_min_(0).sqrt_()
-        if digits == torch.float64:  # a Gram matrix has lost what float64's own cut would keep
-            digits = torch.float32
-    cut = float(sigma[-1]) * relative_cut(digits, n, k)
-    dropped = int(torch.searchsorted(sigma, cut, right=True))
+    # A Gram matrix has lost what float64's own cut would keep.
+    digits = torch.float32 if exact and not by_svd else x.dtype
+    largest = sigma[-1]
+    kept = sigma > largest * relative_cut(digits, n, k)
+    least = torch.where(kept, sigma, torch.where(largest > 0, largest, 1.0)).amin()
 
-    squares = gram.diagonal() if dual else scaled.square().sum(dim=1)
     wide = torch.float64 if digits == torch.float64 else torch.float32
     short = squares <= relative_cut(wide, n, k) ** 2 * total / n
-    count = short.sum()
-    negligible_rows = int(count if dual else sum_over_processes(count))
+    counts = torch.stack([(~whole).sum(), short.sum()])
+    if not dual:
+        counts = sum_over_processes(counts)
     return Spectrum(
         n=n,
         k=k,
         dual=dual,
         dtype=x.dtype,
-        sigma=sigma[dropped:] * scale,
-        vectors=vectors[:, dropped:],
+        sigma=sigma.clamp_min(least) * scale,
+        kept=kept,
+        vectors=vectors,
         rows=rows,
         own=own,
-        negligible=short[own, None] if negligible_rows else None,
-        negligible_rows=negligible_rows,
-        broken_rows=broken_rows,
+        negligible=short[own, None],
+        negligible_rows=counts[1],
+        broken_rows=counts[0],
     )
 
 
-def gains(spectrum: Spectrum, function: Callable[[Tensor], Tensor]) -> Tensor:
-    r"""``g(sigma)``, finite; times one constant where :math:`\max |\sigma g|` is out of range.
+def evaluate(spectrum: Spectrum, function: Callable[[Tensor], Tensor]) -> Tensor:
+    r"""``g(sigma)`` as the function returns it, with no gradient to what it was computed from.
+
+    A function that :func:`rdm_solo.filters.get` has found to look at each value by itself gets all
+    of sigma. Any other gets the values above rounding noise alone, and zeros stand for the rest;
+    the host then waits until the device knows how many they are. Shapes: ``-> (r,)``.
+    """
+    sigma = spectrum.sigma
+    if getattr(function, "of_each", False):
+        return real_values(function(sigma.clone()), sigma, label(function)).detach()
+    own = sigma[spectrum.kept]
+    gain = torch.zeros_like(sigma)
+    if len(own):
+        gain[spectrum.kept] = real_values(function(own.clone()), own, label(function)).detach()
+    return gain
+
+
+def rescale(spectrum: Spectrum, gain: Tensor) -> Tensor:
+    r"""The gains, times one constant where :math:`\max |\sigma g|` is out of range.
 
     Losses normalise the rows and divide the constant out again. In range is 1e-4 to 1e15, of
-    float16 1e-3 to 1e3, with gains up to 1e32 (float64: 2^960). The function gets a copy of sigma
-    and returns as many real numbers (:func:`rdm_solo.filters.get` says which); no gradient reaches
-    what it was computed from. Shapes: ``-> (r,)``.
+    float16 1e-3 to 1e3, with gains up to 1e32 (float64: 2^960). Shapes: ``(r,) -> (r,)``.
+
+    >>> spectrum = decompose(torch.diag(torch.tensor([4.0, 1.0])))
+    >>> rescale(spectrum, torch.full((2,), 1e-300, dtype=torch.float64))
+    tensor([0.2500, 0.2500], dtype=torch.float64)
+    """
+    sigma = spectrum.sigma
+    peak, steepest = _largest(sigma * gain), _largest(gain)
+    most = STEEPEST.get(spectrum.dtype, STEEPEST[torch.float32])
+    low, high = (1e-3, 1e3) if spectrum.dtype == torch.float16 else (1e-4, 1e15)
+    fits = (steepest == 0) | ((low <= peak) & (peak <= high) & (steepest <= most))
+    # sigma * gain may leave the range of float64, where sigma / largest * gain does not.
+    small, largest = gain / steepest, sigma[-1]
+    peak = _largest(sigma / largest * small)
+    return torch.where(fits, gain, small * (1 / peak / largest).clamp_max(most))
+
+
+def gains(spectrum: Spectrum, function: Callable[[Tensor], Tensor]) -> Tensor:
+    r"""``g(sigma)``, finite, in the range of :func:`rescale`; the host waits for the device.
+
+    The function gets a copy of sigma and returns as many real numbers
+    (:func:`rdm_solo.filters.get` says which). Shapes: ``-> (r,)``.
 
     >>> gains(decompose(torch.diag(torch.tensor([4.0, 1.0]))), torch.sqrt)
     tensor([1., 2.], dtype=torch.float64)
     """
-    sigma = spectrum.sigma
-    if not len(sigma):
-        return sigma
-    gain = real_values(function(sigma.clone()), sigma, label(function)).detach()
-    peak, steepest = _largest(sigma * gain), _largest(gain)
-    if not math.isfinite(steepest):
-        raise ValueError(
-            f"the filter function {label(function)!r} returned NaN or infinity for a positive "
-            "singular value; it must be finite on the whole spectrum."
-        )
-    most = STEEPEST.get(spectrum.dtype, STEEPEST[torch.float32])
-    low, high = (1e-3, 1e3) if spectrum.dtype == torch.float16 else (1e-4, 1e15)
-    if steepest == 0 or (low <= peak <= high and steepest <= most):
-        return gain
-    # sigma * gain may leave the range of float64, where sigma / largest * gain does not.
-    gain, largest = gain / steepest, float(sigma[-1])
-    peak = _largest(sigma / largest * gain)
-    return gain * min(1 / peak / largest, most)
+    gain = evaluate(spectrum, function)
+    if not gain.isfinite().all():
+        raise ValueError(not_finite(function))
+    return rescale(spectrum, gain)
+
+
+def not_finite(function: Callable[[Tensor], Tensor]) -> str:
+    """What to say of a function that returned NaN or infinity."""
+    return (
+        f"the filter function {label(function)!r} returned NaN or infinity for a positive "
+        "singular value; it must be finite on the whole spectrum."
+    )
 
 
 def filter_target(spectrum: Spectrum, gain: Tensor) -> Tensor:
@@ -192,8 +235,8 @@ def filter_target(spectrum: Spectrum, gain: Tensor) -> Tensor:
     """
     operator = _operator(spectrum, gain)
     if spectrum.dual:
-        return _finished(spectrum, operator[spectrum.own] @ spectrum.rows)
-    return _finished(spectrum, spectrum.rows @ operator)
+        return (_of_rows(operator[spectrum.own], spectrum) @ spectrum.rows).to(spectrum.dtype)
+    return _of_rows(spectrum.rows @ operator, spectrum).to(spectrum.dtype)
 
 
 def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
@@ -210,13 +253,14 @@ def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
     kept = torch.float64 if spectrum.dtype == torch.float64 else torch.float32
     if spectrum.dual:
         work = _product_dtype(kept)
+        gain = _of_signal(spectrum, gain)
         right = ((spectrum.vectors / spectrum.sigma).mT @ spectrum.rows).to(work)
-        left = (spectrum.vectors * (spectrum.sigma * gain))[spectrum.own]
+        left = _of_rows((spectrum.vectors * (spectrum.sigma * gain))[spectrum.own], spectrum)
         with torch.autocast(right.device.type, enabled=False):
-            out = _finished(spectrum, left.to(work) @ right)
+            out = (left.to(work) @ right).to(spectrum.dtype)
         return out, Operator(right.to(kept), gain.to(kept), spectrum.negligible)
     W = _operator(spectrum, gain)
-    out = _finished(spectrum, spectrum.rows @ W)
+    out = _of_rows(spectrum.rows @ W, spectrum).to(spectrum.dtype)
     return out, Operator(W.to(kept), None, spectrum.negligible)
 
 
@@ -227,21 +271,25 @@ def filter_gradient(grad: Tensor, operator: Operator) -> Tensor:
     Shapes: ``(N, k) -> (N, k)``, in the gradient's dtype.
 
     >>> _, operator = filter_online(decompose(torch.eye(2)), torch.tensor([2.0, 2.0]))
-    >>> filter_gradient(torch.ones(1, 2), operator)
-    tensor([[2., 2.]])
+    >>> filter_gradient(torch.ones(2, 2), operator)
+    tensor([[2., 2.],
+            [2., 2.]])
     """
     matrix, gain, negligible = operator
     work = _product_dtype(matrix.dtype)
     matrix = matrix.to(work)
-    wide = grad if negligible is None else grad.masked_fill(negligible, 0.0)
     with torch.autocast(grad.device.type, enabled=False):
-        wide = wide.to(work)
-        back = wide @ matrix if gain is None else ((wide @ matrix.mT) * gain.to(work)) @ matrix
+        wide = grad.to(work)
+        if gain is None:
+            back = wide.masked_fill(negligible, 0.0) @ matrix
+        else:
+            back = ((wide @ matrix.mT).masked_fill(negligible, 0.0) * gain.to(work)) @ matrix
     return back.to(grad.dtype)
 
 
-def _largest(values: Tensor) -> float:
-    return float(torch.linalg.vector_norm(values, math.inf))
+def _largest(values: Tensor) -> Tensor:
+    size: Tensor = torch.linalg.vector_norm(values, math.inf)
+    return size
 
 
 def _product_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -257,23 +305,38 @@ def _product_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype if set(told) <= {"ieee", "none"} else torch.float64
 
 
-def _power_of_two(rows: Tensor) -> float:
-    """The size of the largest finite number of all processes, as a power of two."""
-    size = float(largest_over_processes(rows.nan_to_num(nan=0.0).abs().max()))
-    return math.ldexp(1.0, math.frexp(size)[1] - 1) if size else 1.0
+def _in_range(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """float64 rows, numbers too large as NaN and too small as zero, and the size of the largest
+    finite one of all processes, as a power of two."""
+    size = rows.abs()
+    rows = torch.where(size < 1 / LARGEST, 0.0, torch.where(size <= LARGEST, rows, torch.nan))
+    largest = largest_over_processes(rows.nan_to_num(nan=0.0).abs().max())
+    digits, _ = torch.frexp(largest)  # from 1/2 to 1; a power of two remains without them
+    return rows, torch.where(largest > 0, largest / (2 * digits), 1.0)
+
+
+def _finite(values: Tensor) -> Tensor:
+    """In place: zero where there was NaN or infinity."""
+    return values.nan_to_num_(0.0, 0.0, 0.0)
+
+
+def _without(rows: Tensor, broken: Tensor) -> Tensor:
+    """In place: zeros for those rows; a CPU takes half of the time that ``masked_fill_`` takes."""
+    return _finite(rows).mul_((~broken[:, None]).to(rows))
+
+
+def _of_rows(x: Tensor, spectrum: Spectrum) -> Tensor:
+    """In place: zeros for rows that have no direction."""
+    return x.mul_((~spectrum.negligible).to(x))
+
+
+def _of_signal(spectrum: Spectrum, gain: Tensor) -> Tensor:
+    """Gains without those of rounding noise. NaN where no row of the batch is finite, so that the
+    loss is NaN as well."""
+    lost = torch.where(spectrum.broken_rows == spectrum.n, torch.nan, 0.0)
+    return torch.where(spectrum.kept, gain, lost)
 
 
 def _operator(spectrum: Spectrum, gain: Tensor) -> Tensor:
     """The constant matrix of the smaller side: ``U g U^T`` (n x n) or ``W`` (k x k)."""
-    return (spectrum.vectors * gain) @ spectrum.vectors.mT
-
-
-def _finished(spectrum: Spectrum, rows: Tensor) -> Tensor:
-    if spectrum.negligible is not None:
-        rows = rows.masked_fill(spectrum.negligible, 0.0)
-    return rows.to(spectrum.dtype)
-
-
-def _gram(rows: Tensor, dual: bool) -> Tensor:
-    """Of all processes' rows: ``X X^T`` of gathered rows, or the processes' sum of ``X^T X``."""
-    return rows @ rows.mT if dual else sum_over_processes(rows.mT @ rows)
+    return (spectrum.vectors * _of_signal(spectrum, gain)) @ spectrum.vectors.mT

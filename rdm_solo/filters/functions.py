@@ -92,7 +92,22 @@ got shape () for 8 of them.
     checked = functools.partial(_checked, function, label(name))
     checked.__name__ = label(name)  # type: ignore[attr-defined]
     checked(torch.logspace(1, -1, 8, dtype=torch.float64, device="cpu"))
+    checked.of_each = _of_each(checked)  # type: ignore[attr-defined]
     return checked
+
+
+def _of_each(function: Function) -> bool:
+    """Whether values stay the same where the least singular value comes a few more times.
+
+    A filter may then leave it to the device how many directions of a batch are rounding noise. A
+    share of the sum, say, does not stay the same.
+    """
+    sigma = torch.logspace(-1, 1, 8, dtype=torch.float64, device="cpu")
+    try:
+        values = [function(torch.cat([sigma[:1].expand(n), sigma]))[n:] for n in (0, 5, 100)]
+    except ValueError:  # of a function that takes no more than so many
+        return False
+    return all(torch.allclose(v, values[0], rtol=1e-12, equal_nan=True) for v in values)
 
 
 def _checked(function: Function, name: str, sigma: Tensor) -> Tensor:
@@ -178,11 +193,11 @@ def power(sigma: Tensor, p: float) -> Tensor:
     are the same.
     """
     powers = sigma.pow(p)
-    if len(sigma):
-        least, most = (float(end) for end in powers.aminmax())
-        if not 1e-290 < least <= most < math.inf:
-            return (sigma / sigma.max()).pow(p)
-    return powers
+    if not len(sigma):
+        return powers
+    least, most = powers.aminmax()
+    fits = (least > 1e-290) & (most < math.inf)
+    return torch.where(fits, powers, (sigma / sigma.max()).pow(p))
 
 
 @register("log")

@@ -1,6 +1,7 @@
 """The module that applies a spectral filter to each batch."""
 
 import logging
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,22 @@ from rdm_solo.filters.functions import Function, get, label
 from rdm_solo.filters.schedules import Schedule, as_schedule
 
 log = logging.getLogger(__name__)
+
+
+class _Batch(NamedTuple):
+    """A batch ``(n, k)`` and what the device counted in it."""
+
+    n: int
+    k: int
+    counts: Tensor  # (4,): broken rows, negligible rows, directions kept, whether g is finite
+
+    @classmethod
+    def of(cls, spectrum: decomposition.Spectrum, gain: Tensor) -> "_Batch":
+        finite = (gain.isfinite() | ~spectrum.kept).all()
+        counts = [spectrum.broken_rows, spectrum.negligible_rows, spectrum.kept.sum(), finite]
+        # A tensor of its own, into which vmap cannot write: it fails here, on any device.
+        own = torch.empty(len(counts), dtype=torch.long, device=gain.device)
+        return cls(spectrum.n, spectrum.k, own.copy_(torch.stack(counts)))
 
 
 class SpectralFilter(nn.Module):
@@ -28,8 +45,11 @@ class SpectralFilter(nn.Module):
     done in float64 outside autocast and returned in the input's dtype, whatever
     ``torch.set_float32_matmul_precision`` says. Where the result would leave the range in which
     losses can normalise its rows, it is multiplied by one constant that they divide out again. In
-    ``eval()`` the input is returned as it is: nothing is decomposed. ``dropped_rows`` counts the
-    rows of the last batch, all processes', that were mapped to zero.
+    ``eval()`` the input is returned as it is: nothing is decomposed.
+
+    A call waits for the device once, in the decomposition. What the log has to say is read at every
+    ``EVERY``-th call, and where :meth:`report` is called, as at an epoch's end; on a CPU, where
+    nothing waits, in every call.
 
     Args:
         branch: ``"online"`` or ``"target"``.
@@ -45,6 +65,8 @@ class SpectralFilter(nn.Module):
             [0., 1.]])
     """
 
+    EVERY = 50
+
     def __init__(
         self,
         branch: str = "online",
@@ -57,12 +79,19 @@ class SpectralFilter(nn.Module):
         self.branch = branch
         self.function = function
         self.schedule = None if p is None else as_schedule(p)
-        self.set_epoch(0)
-        self.dropped_rows = 0
+        self._unread: list[_Batch] = []
+        self._dropped_rows = 0
         self._logged: set[str] = set()
+        self.set_epoch(0)
+
+    @property
+    def dropped_rows(self) -> int:
+        """Rows of the last batch, of all processes, that were mapped to zero; the host waits."""
+        return int(self._unread[-1].counts[1]) if self._unread else self._dropped_rows
 
     def set_epoch(self, epoch: int) -> None:
-        """Move the exponent ``p`` to its value in that epoch."""
+        """Move the exponent ``p`` to its value in that epoch, after a :meth:`report`."""
+        self.report()
         self.p = None if self.schedule is None else self.schedule(epoch)
         self._gain = get(self.function, self.p)
 
@@ -105,6 +134,11 @@ class SpectralFilter(nn.Module):
     def _decomposed(self, x: Tensor) -> tuple[decomposition.Spectrum, Tensor]:
         try:
             spectrum = decomposition.decompose(x)
+            gain = decomposition.evaluate(spectrum, self._gain)
+            self._unread.append(_Batch.of(spectrum, gain))
+            # Reading what is in the CPU's own memory waits for nothing.
+            if x.device.type == "cpu" or len(self._unread) == self.EVERY:
+                self.report()
         except RuntimeError as error:
             if "vmap" not in str(error):
                 raise
@@ -112,27 +146,43 @@ class SpectralFilter(nn.Module):
                 "a spectral filter takes one batch at a time, and its singular values decide what "
                 "is done: torch.func.vmap over batches is not possible; call it for each of them."
             ) from error
-        gain = decomposition.gains(spectrum, self._gain)
-        self.dropped_rows = spectrum.negligible_rows
-        if spectrum.broken_rows == spectrum.n:
-            raise FloatingPointError(
-                f"all {spectrum.n} rows of the batch that reached the {self.branch} filter "
-                "hold NaN or infinity; lower the learning rate, or use bf16 in place of fp16."
-            )
-        if spectrum.broken_rows:
+        return spectrum, decomposition.rescale(spectrum, gain)
+
+    def report(self) -> None:
+        """Say what the batches had that nobody looked at yet; the host waits for the device.
+
+        Raises ``FloatingPointError`` for a batch of nothing but NaN and infinity, and
+        ``ValueError`` for a function that returned such a number.
+        """
+        if not self._unread:
+            return
+        batches = list(self._unread)
+        self._unread.clear()
+        counts = torch.stack([batch.counts for batch in batches]).tolist()
+        self._dropped_rows = counts[-1][1]
+        for batch, (broken, negligible, kept, finite) in zip(batches, counts):
+            if broken == batch.n:
+                raise FloatingPointError(
+                    f"all {batch.n} rows of the batch that reached the {self.branch} filter "
+                    "hold NaN or infinity; lower the learning rate, or use bf16 in place of fp16."
+                )
+            if not finite:
+                raise ValueError(decomposition.not_finite(self._gain))
+            self._log(batch.n, min(batch.n, batch.k), broken, negligible, kept)
+
+    def _log(self, n: int, most: int, broken: int, negligible: int, kept: int) -> None:
+        if broken:
             self._log_once(
                 "nonfinite",
-                f"{spectrum.broken_rows} of {spectrum.n} rows reached the {self.branch} filter "
+                f"{broken} of {n} rows reached the {self.branch} filter "
                 "with NaN or infinity; such rows are mapped to zero and get no gradient.",
             )
-        short = spectrum.negligible_rows - spectrum.broken_rows
-        if short > 0 and spectrum.negligible_rows < spectrum.n:
+        if broken < negligible < n:
             self._log_once(
                 "short",
-                f"{short} of {spectrum.n} rows that reached the {self.branch} filter are zero to "
-                "rounding beside the others; such rows are mapped to zero and get no gradient.",
+                f"{negligible - broken} of {n} rows that reached the {self.branch} filter are zero "
+                "to rounding beside the others; such rows are mapped to zero and get no gradient.",
             )
-        most, kept = min(spectrum.n, spectrum.k), len(spectrum.sigma)
         # A batch that was centred by batch normalisation has one empty direction by construction.
         if kept < most - 1 or kept == 0:
             self._log_once(
@@ -141,7 +191,6 @@ class SpectralFilter(nn.Module):
                 "above rounding noise (collapsed or repeated features?); the others are mapped "
                 "to zero.",
             )
-        return spectrum, gain
 
     def _log_once(self, what: str, message: str) -> None:
         if what not in self._logged:
