@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -47,8 +48,10 @@ class StepWaits(pl.Callback):
         self.began = len(self.counter.found)
 
 
-def run_there(folder: Path, *overrides: str) -> tuple[dict[str, Any], StepWaits]:
-    """Train on the second device; the run's summary, and what its steps waited in."""
+def run_there(
+    folder: Path, *overrides: str, callbacks: Sequence[pl.Callback] = ()
+) -> list[list[waits.Wait]]:
+    """Train on the second device; what each step waited in."""
 
     def on_device(**options: Any) -> Any:
         strategy = pl.strategies.SingleDeviceStrategy(second_device.DEVICE)
@@ -58,5 +61,5 @@ def run_there(folder: Path, *overrides: str) -> tuple[dict[str, Any], StepWaits]
     pl_trainer = pl.Trainer
     steps = StepWaits()
     with mock.patch.object(trainers.pl, "Trainer", on_device), steps.counter:
-        summary = run(folder, *overrides, callbacks=[steps])
-    return summary, steps
+        run(folder, *overrides, callbacks=[steps, *callbacks])
+    return steps.of_steps

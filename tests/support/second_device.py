@@ -49,6 +49,9 @@ class OnDevice(torch.Tensor):
     def __repr__(self, **options: Any) -> str:
         return f"{self.memory!r} on {DEVICE}"
 
+    def __reduce_ex__(self, protocol: Any) -> Any:  # a checkpoint is read into the host's memory
+        return self.memory.__reduce_ex__(protocol)
+
     def tolist(self) -> Any:  # torch's own refuses subclasses
         return self.cpu().tolist()
 
