@@ -245,9 +245,10 @@ def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
     Values come from float64 products, or from unit vectors computed there; float32 is enough for
     what multiplies the gradient.
 
-    >>> out, operator = filter_online(decompose(torch.eye(2)), torch.tensor([2.0, 2.0]))
+    >>> spectrum = decompose(torch.diag(torch.tensor([4.0, 1.0])))
+    >>> out, operator = filter_online(spectrum, torch.tensor([2.0, 2.0]))
     >>> out
-    tensor([[2., 0.],
+    tensor([[8., 0.],
             [0., 2.]])
     """
     kept = torch.float64 if spectrum.dtype == torch.float64 else torch.float32
@@ -270,7 +271,8 @@ def filter_gradient(grad: Tensor, operator: Operator) -> Tensor:
     W is symmetric, so this is the forward-mode derivative, too.
     Shapes: ``(N, k) -> (N, k)``, in the gradient's dtype.
 
-    >>> _, operator = filter_online(decompose(torch.eye(2)), torch.tensor([2.0, 2.0]))
+    >>> spectrum = decompose(torch.diag(torch.tensor([4.0, 1.0])))
+    >>> _, operator = filter_online(spectrum, torch.tensor([2.0, 2.0]))
     >>> filter_gradient(torch.ones(2, 2), operator)
     tensor([[2., 2.],
             [2., 2.]])
