@@ -25,6 +25,7 @@ from rdm_solo.filters.functions import label, real_values
 
 # float64 numbers beyond this count as infinite, and those below its inverse as zero.
 LARGEST = 2.0**960
+WITHOUT_FLOAT64 = {"mps"}
 # The largest gain, so that W and the gradients that it multiplies stay in range.
 STEEPEST = {torch.float64: 2.0**960, torch.float32: 1e32}
 
@@ -47,6 +48,17 @@ def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
     if dtype in (torch.float16, torch.bfloat16):
         return eps / 2
     return eps * math.sqrt(max(n, k))
+
+
+def has_float64(device: torch.device) -> bool:
+    """Whether a device computes in float64: Apple's do not, nor do some of Intel's.
+
+    >>> has_float64(torch.device("cpu")), has_float64(torch.device("mps"))
+    (True, False)
+    """
+    if device.type == "xpu":
+        return bool(torch.xpu.get_device_properties(device).has_fp64)
+    return device.type not in WITHOUT_FLOAT64
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,8 @@ class SpectralFilter(nn.Module):
         return plain(self, x)
 
     def _filtered(self, x: Tensor) -> Tensor:
+        if not decomposition.has_float64(x.device):
+            return self._filtered(x.cpu()).to(x.device)
         learns = self.branch == "online" and _has_derivative(x)
         # detach() drops forward-mode tangents, which no_grad() would let pass.
         with torch.no_grad():

@@ -15,7 +15,7 @@ from support.other_lapack import other_eigh, other_svd
 QUICK = ["rdm_solo/filters", "rdm_solo/spectra", "rdm_solo/theory", "tests/theory/test_effect.py"]
 ROOMS = ["tests/filters", "tests/theory", "tests/spectra"]
 # Their other processes have another LAPACK than this one, which the bits of a sum may show.
-IN_PROCESSES = ("test_device", "test_distributed", "test_sampling")
+IN_PROCESSES = ("test_device_filters", "test_distributed", "test_sampling")
 
 
 @pytest.mark.process

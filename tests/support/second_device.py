@@ -10,13 +10,15 @@ a process of its own (the fixture ``second_device``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils import backend_registration
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from rdm_solo.filters import decomposition
 from support import waits
 
 NAME = "fake"
@@ -27,6 +29,21 @@ FACTORIES = ("arange", "arange.start", "arange.start_step", "linspace", "eye", "
 INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
 
 
+missing: set[torch.dtype] = set()  # what the device cannot compute in
+
+
+@contextlib.contextmanager
+def without_float64() -> Iterator[None]:
+    """The device is like Apple's, and the package knows it."""
+    missing.add(torch.float64)
+    decomposition.WITHOUT_FLOAT64.add(NAME)
+    try:
+        yield
+    finally:
+        missing.remove(torch.float64)
+        decomposition.WITHOUT_FLOAT64.remove(NAME)
+
+
 class OnDevice(torch.Tensor):
     """A tensor on the device; ``memory`` is a CPU tensor of the same shape and strides."""
 
@@ -35,6 +52,8 @@ class OnDevice(torch.Tensor):
 
     @staticmethod
     def __new__(cls, memory: torch.Tensor) -> OnDevice:
+        if memory.dtype in missing:
+            raise TypeError(f"{DEVICE} has no {memory.dtype}")
         made = torch.Tensor._make_wrapper_subclass(
             cls,
             memory.size(),

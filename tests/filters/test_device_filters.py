@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
+import types
 
 import pytest
 import torch
 from conftest import features
-from support.second_device import DEVICE
+from support.second_device import DEVICE, without_float64
 from support.waits import Waits
 
 from rdm_solo.filters import SpectralFilter, decompose
+from rdm_solo.filters.decomposition import has_float64
 
 SHAPES = [(24, 40), (40, 24)]
 FILTERS = [("online", "log1p", None), ("online", "pow", 10), ("target", "pow", -0.5)]
@@ -160,3 +162,42 @@ def test_a_function_of_all_values_waits_to_know_how_many_they_are(on_second_devi
     out, waits = on_second_device(waits_of, share, x)
     assert torch.equal(out, SpectralFilter("target", share)(x))
     assert waits > 1
+
+
+def without(branch: str, name: str, p: float | None, x: torch.Tensor):
+    """Output, its device, and gradient, where there is no float64."""
+    with without_float64():
+        out, grad = result(SpectralFilter(branch, name, p), x.to(DEVICE))
+    return out, str(out.device), grad
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("branch", "name", "p"), FILTERS)
+def test_a_device_without_float64_gets_what_the_cpu_computes(
+    on_second_device, branch, name, p, shape
+):
+    x = features("1/i", *shape)
+    out, home, grad = on_second_device(without, branch, name, p, x)
+    want, wanted = result(SpectralFilter(branch, name, p), x)
+    assert (torch.equal(out, want), home) == (True, DEVICE)
+    assert grad is wanted is None or torch.equal(grad, wanted)
+
+
+def refused() -> str:
+    with without_float64():
+        try:
+            decompose(torch.ones(2, 3, device=DEVICE))
+        except TypeError as error:
+            return str(error)
+    return ""
+
+
+def test_the_device_without_float64_does_refuse_it(on_second_device):
+    assert "has no torch.float64" in on_second_device(refused)
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_intels_devices_are_asked(monkeypatch, has):
+    answer = types.SimpleNamespace(has_fp64=has)
+    monkeypatch.setattr(torch.xpu, "get_device_properties", lambda device: answer)
+    assert has_float64(torch.device("xpu", 0)) == has
