@@ -21,10 +21,12 @@ from rdm_solo.distributed import (
     sum_over_processes,
     world_size,
 )
-from rdm_solo.filters.functions import label, real_values
+from rdm_solo.filters.functions import label, number, real_values
 
 # float64 numbers beyond this count as infinite, and those below its inverse as zero.
 LARGEST = 2.0**960
+# Stands for the singular values of a batch of zeros: its inverse is in range.
+SMALLEST = 1e-150
 WITHOUT_FLOAT64 = {"mps"}
 # The largest gain, so that W and the gradients that it multiplies stay in range.
 STEEPEST = {torch.float64: 2.0**960, torch.float32: 1e32}
@@ -66,8 +68,9 @@ class Spectrum:
     """The spectrum of all processes' rows ``(n, k)``, with its rounding noise marked; float64.
 
     With more directions than rows (``dual``) ``vectors`` are left singular vectors ``(n, r)`` and
-    ``rows`` those of all processes; otherwise right ones ``(k, r)`` and this process's rows. All
-    ``r = min(n, k)`` directions are there: how many of them are noise, the device alone knows.
+    ``rows`` those of all processes; otherwise right ones ``(k, r)`` and this process's rows. On a
+    CPU noise is left out. On another device all ``r = min(n, k)`` directions are there, since the
+    host does not know how many of them are noise.
     """
 
     n: int
@@ -76,10 +79,11 @@ class Spectrum:
     dtype: torch.dtype  # of the batch, and of what is handed back
     sigma: Tensor  # (r,) singular values, ascending; in place of noise the least one above it
     kept: Tensor  # (r,) whether a direction is above rounding noise
+    directions: Tensor  # (): how many are
     vectors: Tensor
     rows: Tensor
     own: slice  # this process's part of rows
-    negligible: Tensor  # (N, 1): whether a row of this process has no direction
+    negligible: Tensor | None  # (N, 1): this process's rows that have no direction; None if none
     negligible_rows: Tensor  # (): how many of all processes, broken ones among them
     broken_rows: Tensor  # (): rows with NaN or infinity, which count as zero
 
@@ -89,7 +93,7 @@ class Operator(NamedTuple):
 
     matrix: Tensor
     gain: Tensor | None
-    negligible: Tensor
+    negligible: Tensor | None
 
 
 def decompose(x: Tensor) -> Spectrum:
@@ -121,75 +125,93 @@ def decompose(x: Tensor) -> Spectrum:
     start = rank() * len(x) if dual else 0
     own = slice(start, start + len(x))
     exact = x.dtype == torch.float64
-    by_svd = exact and (dual or world_size() == 1)
+    by_gram = not exact or not (dual or world_size() == 1)
 
     scale: Tensor | float = 1.0
     scaled = rows
     if exact:
         rows, scale = _in_range(rows)
         scaled = rows / scale
-    if dual and not by_svd:
+    if dual and by_gram:
         gram = scaled @ scaled.mT
         squares = gram.diagonal()
     else:
         squares = scaled.square().sum(dim=1)
-    whole = squares.isfinite()
-    rows = _without(rows, ~whole)
-    scaled = _without(scaled, ~whole) if exact else rows
-    if by_svd:
-        squares = _finite(squares)
-        total = squares.sum()
-        u, sigma, vh = torch.linalg.svd(scaled, full_matrices=False)
-        vectors, sigma = (u if dual else vh.mT).flip(1), sigma.flip(0)
-    else:
-        if dual:  # products of a broken row are NaN or infinity, and no others are
-            gram = _finite(gram)
-        else:
-            squares, gram = _finite(squares), sum_over_processes(scaled.mT @ scaled)
-        total = gram.diagonal().sum()
+    total = number(squares.sum())
+    broken_rows = torch.zeros((), dtype=torch.long, device=x.device)
+    if (total < math.inf) is not True:  # a device does what may be needless: it is not asked
+        broken = ~squares.isfinite()
+        broken_rows = broken.sum()
+        rows = _without(rows, broken)
+        scaled = _without(scaled, broken) if exact else rows
+        # Products of a broken row are NaN or infinity, and no others are.
+        squares = _finite(gram).diagonal() if dual and by_gram else _finite(squares)
+        total = number(squares.sum())
+    if by_gram:
+        if not dual:
+            gram = sum_over_processes(scaled.mT @ scaled)
+            total = number(gram.diagonal().sum())
         lam, vectors = torch.linalg.eigh(gram)
         sigma = lam.clamp_min_(0).sqrt_()
+    else:
+        u, sigma, vh = torch.linalg.svd(scaled, full_matrices=False)
+        vectors, sigma = (u if dual else vh.mT).flip(1), sigma.flip(0)
     # A Gram matrix has lost what float64's own cut would keep.
-    digits = torch.float32 if exact and not by_svd else x.dtype
+    digits = torch.float32 if exact and by_gram else x.dtype
     largest = sigma[-1]
-    kept = sigma > largest * relative_cut(digits, n, k)
-    least = torch.where(kept, sigma, torch.where(largest > 0, largest, 1.0)).amin()
+    kept = sigma > number(largest) * relative_cut(digits, n, k)
+    directions = kept.sum()
+    count = number(directions)
+    if isinstance(count, int):  # as on a CPU
+        noise = len(sigma) - count
+        sigma, vectors, kept = sigma[noise:], vectors[:, noise:], kept[noise:]
+    else:
+        sigma = sigma.clamp_min(torch.where(kept, sigma, largest).amin().clamp_min(SMALLEST))
 
     wide = torch.float64 if digits == torch.float64 else torch.float32
-    short = squares <= relative_cut(wide, n, k) ** 2 * total / n
-    counts = torch.stack([(~whole).sum(), short.sum()])
-    if not dual:
-        counts = sum_over_processes(counts)
+    short = squares <= total * (relative_cut(wide, n, k) ** 2 / n)
+    negligible_rows = short.sum()
+    none = (number(negligible_rows) == 0) is True
+    if not dual and world_size() > 1:
+        counts = sum_over_processes(torch.stack([broken_rows, negligible_rows]))
+        broken_rows, negligible_rows = counts.unbind()
     return Spectrum(
         n=n,
         k=k,
         dual=dual,
         dtype=x.dtype,
-        sigma=sigma.clamp_min(least) * scale,
+        sigma=sigma * scale if exact else sigma,
         kept=kept,
+        directions=directions,
         vectors=vectors,
         rows=rows,
         own=own,
-        negligible=short[own, None],
-        negligible_rows=counts[1],
-        broken_rows=counts[0],
+        negligible=None if none else short[own, None],
+        negligible_rows=negligible_rows,
+        broken_rows=broken_rows,
     )
 
 
 def evaluate(spectrum: Spectrum, function: Callable[[Tensor], Tensor]) -> Tensor:
-    r"""``g(sigma)`` as the function returns it, with no gradient to what it was computed from.
+    r"""``g(sigma)`` as the function returns it, with no gradient to what it was computed from; zero
+    for rounding noise.
 
-    A function that :func:`rdm_solo.filters.get` has found to look at each value by itself gets all
-    of sigma. Any other gets the values above rounding noise alone, and zeros stand for the rest;
-    the host then waits until the device knows how many they are. Shapes: ``-> (r,)``.
+    On a device, a function that :func:`rdm_solo.filters.get` has found to look at each value by
+    itself gets all of sigma. Any other gets the values above noise alone, as on a CPU; the host
+    then waits until the device knows how many they are. Shapes: ``-> (r,)``.
     """
-    sigma = spectrum.sigma
-    if getattr(function, "of_each", False):
+    sigma, kept = spectrum.sigma, spectrum.kept
+    if sigma.device.type == "cpu":
+        if not len(sigma):
+            return sigma
         return real_values(function(sigma.clone()), sigma, label(function)).detach()
-    own = sigma[spectrum.kept]
+    if getattr(function, "of_each", False):
+        gain = real_values(function(sigma.clone()), sigma, label(function)).detach()
+        return torch.where(kept, gain, 0.0)
+    own = sigma[kept]
     gain = torch.zeros_like(sigma)
     if len(own):
-        gain[spectrum.kept] = real_values(function(own.clone()), own, label(function)).detach()
+        gain[kept] = real_values(function(own.clone()), own, label(function)).detach()
     return gain
 
 
@@ -204,12 +226,18 @@ def rescale(spectrum: Spectrum, gain: Tensor) -> Tensor:
     tensor([0.2500, 0.2500], dtype=torch.float64)
     """
     sigma = spectrum.sigma
-    peak, steepest = _largest(sigma * gain), _largest(gain)
+    if not len(sigma):
+        return gain
+    peak, steepest = number(_largest(sigma * gain)), number(_largest(gain))
     most = STEEPEST.get(spectrum.dtype, STEEPEST[torch.float32])
     low, high = (1e-3, 1e3) if spectrum.dtype == torch.float16 else (1e-4, 1e15)
-    fits = (steepest == 0) | ((low <= peak) & (peak <= high) & (steepest <= most))
+    fits = (low <= peak) & (peak <= high) & (steepest <= most)
+    if fits is True:
+        return gain
+    fits = torch.as_tensor(fits, device=gain.device)
     # sigma * gain may leave the range of float64, where sigma / largest * gain does not.
-    small, largest = gain / steepest, sigma[-1]
+    size, largest = _largest(gain), sigma[-1]
+    small = gain / torch.where(size == 0, 1.0, size)
     peak = _largest(sigma / largest * small)
     return torch.where(fits, gain, small * (1 / peak / largest).clamp_max(most))
 
@@ -238,7 +266,9 @@ def not_finite(function: Callable[[Tensor], Tensor]) -> str:
 
 
 def filter_target(spectrum: Spectrum, gain: Tensor) -> Tensor:
-    r"""The filtered rows of this process, :math:`U \Sigma g(\Sigma) V^\top`. Shapes: ``-> (N, k)``.
+    r"""The filtered rows of this process, :math:`U \Sigma g(\Sigma) V^\top`.
+
+    Gains of noise are zero. Shapes: ``-> (N, k)``.
 
     >>> spectrum = decompose(torch.diag(torch.tensor([4.0, 1.0])))
     >>> filter_target(spectrum, spectrum.sigma.rsqrt())
@@ -266,7 +296,7 @@ def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
     kept = torch.float64 if spectrum.dtype == torch.float64 else torch.float32
     if spectrum.dual:
         work = _product_dtype(kept)
-        gain = _of_signal(spectrum, gain)
+        gain = _lost(spectrum, gain)
         right = ((spectrum.vectors / spectrum.sigma).mT @ spectrum.rows).to(work)
         left = _of_rows((spectrum.vectors * (spectrum.sigma * gain))[spectrum.own], spectrum)
         with torch.autocast(right.device.type, enabled=False):
@@ -294,10 +324,11 @@ def filter_gradient(grad: Tensor, operator: Operator) -> Tensor:
     matrix = matrix.to(work)
     with torch.autocast(grad.device.type, enabled=False):
         wide = grad.to(work)
-        if gain is None:
-            back = wide.masked_fill(negligible, 0.0) @ matrix
-        else:
-            back = ((wide @ matrix.mT).masked_fill(negligible, 0.0) * gain.to(work)) @ matrix
+        if gain is not None:
+            wide = wide @ matrix.mT
+        if negligible is not None:
+            wide = wide.masked_fill(negligible, 0.0)
+        back = wide @ matrix if gain is None else (wide * gain.to(work)) @ matrix
     return back.to(grad.dtype)
 
 
@@ -341,16 +372,16 @@ def _without(rows: Tensor, broken: Tensor) -> Tensor:
 
 def _of_rows(x: Tensor, spectrum: Spectrum) -> Tensor:
     """In place: zeros for rows that have no direction."""
-    return x.mul_((~spectrum.negligible).to(x))
+    return x if spectrum.negligible is None else x.mul_((~spectrum.negligible).to(x))
 
 
-def _of_signal(spectrum: Spectrum, gain: Tensor) -> Tensor:
-    """Gains without those of rounding noise. NaN where no row of the batch is finite, so that the
-    loss is NaN as well."""
-    lost = torch.where(spectrum.broken_rows == spectrum.n, torch.nan, 0.0)
-    return torch.where(spectrum.kept, gain, lost)
+def _lost(spectrum: Spectrum, gain: Tensor) -> Tensor:
+    """The gains, NaN where no row of the batch is finite, so that the loss is NaN as well."""
+    if spectrum.negligible is None:
+        return gain
+    return torch.where(spectrum.broken_rows == spectrum.n, torch.nan, gain)
 
 
 def _operator(spectrum: Spectrum, gain: Tensor) -> Tensor:
     """The constant matrix of the smaller side: ``U g U^T`` (n x n) or ``W`` (k x k)."""
-    return (spectrum.vectors * _of_signal(spectrum, gain)) @ spectrum.vectors.mT
+    return (spectrum.vectors * _lost(spectrum, gain)) @ spectrum.vectors.mT

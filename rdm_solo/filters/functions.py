@@ -6,6 +6,7 @@ import math
 import pkgutil
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -138,6 +139,17 @@ def real_values(gain: object, sigma: Tensor, name: str) -> Tensor:
     return gain.to(sigma)
 
 
+def number(x: Tensor) -> Any:
+    """A tensor's one number where it lies in the host's own memory; else the tensor.
+
+    Reading it from a device would wait for that. Both can be compared and multiplied.
+
+    >>> number(torch.tensor(2.5)), number(torch.tensor(2.5, device="meta")).device
+    (2.5, device(type='meta'))
+    """
+    return x.item() if x.device.type == "cpu" else x
+
+
 def _lookup(name: str | Function) -> Function:
     if isinstance(name, str) and name in _FUNCTIONS:
         return _FUNCTIONS[name]
@@ -195,8 +207,11 @@ def power(sigma: Tensor, p: float) -> Tensor:
     powers = sigma.pow(p)
     if not len(sigma):
         return powers
-    least, most = powers.aminmax()
+    least, most = map(number, powers.aminmax())
     fits = (least > 1e-290) & (most < math.inf)
+    if fits is True:
+        return powers
+    fits = torch.as_tensor(fits, device=sigma.device)
     return torch.where(fits, powers, (sigma / sigma.max()).pow(p))
 
 

@@ -1,6 +1,7 @@
 """The module that applies a spectral filter to each batch."""
 
 import logging
+import math
 from typing import NamedTuple
 
 import torch
@@ -16,19 +17,12 @@ log = logging.getLogger(__name__)
 
 
 class _Batch(NamedTuple):
-    """A batch ``(n, k)`` and what the device counted in it."""
+    """A batch ``(n, k)`` and what the device counted in it, as :meth:`SpectralFilter._say` takes
+    it."""
 
     n: int
     k: int
-    counts: Tensor  # (4,): broken rows, negligible rows, directions kept, whether g is finite
-
-    @classmethod
-    def of(cls, spectrum: decomposition.Spectrum, gain: Tensor) -> "_Batch":
-        finite = (gain.isfinite() | ~spectrum.kept).all()
-        counts = [spectrum.broken_rows, spectrum.negligible_rows, spectrum.kept.sum(), finite]
-        # A tensor of its own, into which vmap cannot write: it fails here, on any device.
-        own = torch.empty(len(counts), dtype=torch.long, device=gain.device)
-        return cls(spectrum.n, spectrum.k, own.copy_(torch.stack(counts)))
+    counts: Tensor
 
 
 class SpectralFilter(nn.Module):
@@ -137,10 +131,7 @@ class SpectralFilter(nn.Module):
         try:
             spectrum = decomposition.decompose(x)
             gain = decomposition.evaluate(spectrum, self._gain)
-            self._unread.append(_Batch.of(spectrum, gain))
-            # Reading what is in the CPU's own memory waits for nothing.
-            if x.device.type == "cpu" or len(self._unread) == self.EVERY:
-                self.report()
+            self._count(spectrum, gain)
         except RuntimeError as error:
             if "vmap" not in str(error):
                 raise
@@ -150,29 +141,47 @@ class SpectralFilter(nn.Module):
             ) from error
         return spectrum, decomposition.rescale(spectrum, gain)
 
+    def _count(self, spectrum: decomposition.Spectrum, gain: Tensor) -> None:
+        """Keep what there may be to say of a batch; on a CPU, where it can be read, say it."""
+        rows = (spectrum.broken_rows, spectrum.negligible_rows)
+        steepest = torch.linalg.vector_norm(gain, math.inf) if len(gain) else gain.sum()
+        counts = (*rows, spectrum.directions, steepest)
+        if gain.device.type == "cpu":
+            self._say(spectrum.n, spectrum.k, *(count.item() for count in counts))
+            return
+        # A tensor of its own, into which vmap cannot write: it fails here.
+        own = torch.empty(len(counts), dtype=torch.float64, device=gain.device)
+        self._unread.append(_Batch(spectrum.n, spectrum.k, own.copy_(torch.stack(counts))))
+        if len(self._unread) == self.EVERY:
+            self.report()
+
     def report(self) -> None:
         """Say what the batches had that nobody looked at yet; the host waits for the device.
 
         Raises ``FloatingPointError`` for a batch of nothing but NaN and infinity, and
         ``ValueError`` for a function that returned such a number.
         """
-        if not self._unread:
-            return
         batches = list(self._unread)
         self._unread.clear()
-        counts = torch.stack([batch.counts for batch in batches]).tolist()
-        self._dropped_rows = counts[-1][1]
-        for batch, (broken, negligible, kept, finite) in zip(batches, counts):
-            if broken == batch.n:
-                raise FloatingPointError(
-                    f"all {batch.n} rows of the batch that reached the {self.branch} filter "
-                    "hold NaN or infinity; lower the learning rate, or use bf16 in place of fp16."
-                )
-            if not finite:
-                raise ValueError(decomposition.not_finite(self._gain))
-            self._log(batch.n, min(batch.n, batch.k), broken, negligible, kept)
+        if batches:
+            counts = torch.stack([batch.counts for batch in batches]).tolist()
+            for batch, numbers in zip(batches, counts):
+                self._say(batch.n, batch.k, *numbers)
 
-    def _log(self, n: int, most: int, broken: int, negligible: int, kept: int) -> None:
+    def _say(
+        self, n: int, k: int, broken: float, negligible: float, kept: float, steepest: float
+    ) -> None:
+        """Of a batch: rows with NaN or infinity, rows without a direction, directions above noise,
+        and the largest gain."""
+        broken, negligible, kept, most = int(broken), int(negligible), int(kept), min(n, k)
+        self._dropped_rows = negligible
+        if broken == n:
+            raise FloatingPointError(
+                f"all {n} rows of the batch that reached the {self.branch} filter "
+                "hold NaN or infinity; lower the learning rate, or use bf16 in place of fp16."
+            )
+        if not math.isfinite(steepest):
+            raise ValueError(decomposition.not_finite(self._gain))
         if broken:
             self._log_once(
                 "nonfinite",

@@ -50,16 +50,26 @@ def measured(branch: str, name: str, p: float | None, shape: tuple[int, int]) ->
     return found
 
 
+def close(found: torch.Tensor, want: torch.Tensor) -> None:
+    """Equal but for the dtype's own rounding, which a sum's order decides."""
+    eps = torch.finfo(want.dtype).eps
+    largest = float(want.double().abs().max())
+    torch.testing.assert_close(
+        found.double(), want.double(), rtol=2 * eps, atol=8 * eps * largest, check_dtype=True
+    )
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("branch", "name", "p"), FILTERS)
 def test_a_call_waits_in_its_decomposition_alone(on_second_device, branch, name, p, shape):
-    """Forward and backward; on a CPU it is the same to the bit."""
+    """Forward and backward; on a CPU, where noise is left out and not masked, it is the same."""
     found = on_second_device(measured, branch, name, p, shape)
     for kind, change in BATCHES.items():
         out, grad = result(SpectralFilter(branch, name, p), change(features("1/i", *shape)))
-        assert torch.equal(found[kind][0], out), kind
         assert (grad is None) == (branch == "target")
-        assert grad is None or torch.equal(found[kind][1], grad), kind
+        close(found[kind][0], out)
+        if grad is not None:
+            close(found[kind][1], grad)
         assert found[kind][2] == ["_linalg_svd" if kind == "float64" else "_linalg_eigh"], kind
 
 
@@ -148,7 +158,7 @@ def test_a_function_of_all_values_gets_those_above_noise(function):
     signal = features("gaussian", 4, 24).double()
     x = (features("gaussian", 12, 4).double() @ signal).float()
     spectrum = decompose(x)
-    assert int(spectrum.kept.sum()) == 4
+    assert int(spectrum.directions) == 4
     u, sigma, vh = torch.linalg.svd(x.double(), full_matrices=False)
     gain = given(sigma[:4].flip(0)).flip(0)
     want = (u[:, :4] * (sigma[:4] * gain)) @ vh[:4]
