@@ -11,11 +11,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from support import second_device
 from support.fake_wandb import Server
-from support.world import Worlds
+from support.world import World, Worlds
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -71,6 +73,24 @@ def worlds(tmp_path_factory) -> Iterator[Worlds]:
     made = Worlds(tmp_path_factory.mktemp)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def on_second_device() -> Iterator[Callable[..., Any]]:
+    """``on_second_device(function, *arguments)``: what the function returns in a process that has
+    the device of :mod:`support.second_device`; called again after a failure, in a new one."""
+    if not second_device.can_install():
+        pytest.skip("this torch takes no device that is written in Python")
+    started: list[World] = []
+
+    def run(function: Callable[..., Any], *arguments: Any) -> Any:
+        if not (started and started[-1].alive):
+            started.append(World(1, second_device.install))
+        return started[-1].run(second_device.call, function, *arguments)[0]
+
+    yield run
+    for world in started:
+        world.close()
 
 
 def features(kind: str, n: int, k: int, seed: int = 0) -> torch.Tensor:

@@ -9,6 +9,7 @@ import torch
 
 from rdm_solo.callbacks.branches import Observer, Outputs, observer
 from rdm_solo.callbacks.last_epoch import ends
+from rdm_solo.filters.decomposition import has_float64
 from rdm_solo.lightning import pl
 from rdm_solo.runs import spectra_files
 from rdm_solo.spectra.branch_spectra import BranchSpectra, StepCorrelation
@@ -103,6 +104,8 @@ class Diagnostics(pl.Callback):
         self._add(recorded)
 
     def _add(self, outputs: Outputs) -> None:
+        home = outputs.online.device if has_float64(outputs.online.device) else torch.device("cpu")
+        outputs = Outputs(*(x if x is None else x.to(home) for x in outputs))
         if self.metric is None:
             self.metric = BranchSpectra(
                 outputs.online.shape[1],
@@ -111,9 +114,9 @@ class Diagnostics(pl.Callback):
                 self.max_dim,
                 self.sample,
                 steps=outputs.hidden is None,
-            ).to(outputs.online.device)
+            ).to(home)
             if outputs.hidden is not None:
-                self.hidden = StepCorrelation(outputs.hidden.shape[1]).to(outputs.online.device)
+                self.hidden = StepCorrelation(outputs.hidden.shape[1]).to(home)
         self.metric.update(outputs.online, outputs.target, outputs.positive, outputs.projection)
         if self.hidden is not None:
             self.hidden.update(outputs.hidden)
@@ -157,8 +160,8 @@ class Diagnostics(pl.Callback):
             return spectra
         # A softmax's scale depends on its temperature: collapse shows before it. Directions are
         # those of the last layer's input, since a layer of few prototypes need not use them all.
-        weight = self.observer.weight().double()
         C, C_means = self.hidden.compute()
+        weight = self.observer.weight().to(C)
         spectra.lam_logits = low_rank_spectrum(C, weight).cpu()
         moment, off = ((weight @ x * weight).sum() for x in (C, C_means))
         spectra.scalars |= {

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rdm_solo.callbacks.diagnostics import Diagnostics
+from rdm_solo.filters import SpectralFilter
 from rdm_solo.lightning import pl
 from rdm_solo.methods.weight_files import not_finite
 
@@ -76,7 +77,8 @@ class DivergenceGuard(pl.Callback):  # type: ignore[misc,name-defined]
         if isinstance(error, Diverged):
             return error
         epoch = trainer.current_epoch + 1
-        step = trainer.fit_loop.batch_idx + 1
+        # A filter's counts may be read some steps later than its NaN has reached the loss.
+        step = min(trainer.fit_loop.batch_idx + 1, self._first_bad_step())
         what = str(error).partition(";")[0]
         return Diverged(epoch, step, what, self.advise(epoch, step))
 
@@ -84,6 +86,9 @@ class DivergenceGuard(pl.Callback):  # type: ignore[misc,name-defined]
         """Losses, outputs and weights; once, whether a validation follows or not."""
         if self._checked == trainer.global_step:
             return
+        for module in pl_module.modules():
+            if isinstance(module, SpectralFilter):  # which knows more of a NaN than the loss does
+                module.report()
         state = pl_module.state_dict()
         broken = not_finite(state)
         weight = list(state).index(broken[0]) if broken else NEVER

@@ -6,6 +6,7 @@ import math
 import pkgutil
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -92,7 +93,22 @@ got shape () for 8 of them.
     checked = functools.partial(_checked, function, label(name))
     checked.__name__ = label(name)  # type: ignore[attr-defined]
     checked(torch.logspace(1, -1, 8, dtype=torch.float64, device="cpu"))
+    checked.of_each = _of_each(checked)  # type: ignore[attr-defined]
     return checked
+
+
+def _of_each(function: Function) -> bool:
+    """Whether values stay the same where the least singular value comes a few more times.
+
+    A filter may then leave it to the device how many directions of a batch are rounding noise. A
+    share of the sum, say, does not stay the same.
+    """
+    sigma = torch.logspace(-1, 1, 8, dtype=torch.float64, device="cpu")
+    try:
+        values = [function(torch.cat([sigma[:1].expand(n), sigma]))[n:] for n in (0, 5, 100)]
+    except ValueError:  # of a function that takes no more than so many
+        return False
+    return all(torch.allclose(v, values[0], rtol=1e-12, equal_nan=True) for v in values)
 
 
 def _checked(function: Function, name: str, sigma: Tensor) -> Tensor:
@@ -121,6 +137,17 @@ def real_values(gain: object, sigma: Tensor, name: str) -> Tensor:
             f"{must}, real and with the digits of float32 or float64, got {gain.dtype}."
         )
     return gain.to(sigma)
+
+
+def number(x: Tensor) -> Any:
+    """A tensor's one number where it lies in the host's own memory; else the tensor.
+
+    Reading it from a device would wait for that. Both can be compared and multiplied.
+
+    >>> number(torch.tensor(2.5)), number(torch.tensor(2.5, device="meta")).device
+    (2.5, device(type='meta'))
+    """
+    return x.item() if x.device.type == "cpu" else x
 
 
 def _lookup(name: str | Function) -> Function:
@@ -178,11 +205,14 @@ def power(sigma: Tensor, p: float) -> Tensor:
     are the same.
     """
     powers = sigma.pow(p)
-    if len(sigma):
-        least, most = (float(end) for end in powers.aminmax())
-        if not 1e-290 < least <= most < math.inf:
-            return (sigma / sigma.max()).pow(p)
-    return powers
+    if not len(sigma):
+        return powers
+    least, most = map(number, powers.aminmax())
+    fits = (least > 1e-290) & (most < math.inf)
+    if fits is True:
+        return powers
+    fits = torch.as_tensor(fits, device=sigma.device)
+    return torch.where(fits, powers, (sigma / sigma.max()).pow(p))
 
 
 @register("log")

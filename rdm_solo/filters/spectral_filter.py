@@ -1,6 +1,8 @@
 """The module that applies a spectral filter to each batch."""
 
 import logging
+import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +14,15 @@ from rdm_solo.filters.functions import Function, get, label
 from rdm_solo.filters.schedules import Schedule, as_schedule
 
 log = logging.getLogger(__name__)
+
+
+class _Batch(NamedTuple):
+    """A batch ``(n, k)`` and what the device counted in it, as :meth:`SpectralFilter._say` takes
+    it."""
+
+    n: int
+    k: int
+    counts: Tensor
 
 
 class SpectralFilter(nn.Module):
@@ -28,8 +39,11 @@ class SpectralFilter(nn.Module):
     done in float64 outside autocast and returned in the input's dtype, whatever
     ``torch.set_float32_matmul_precision`` says. Where the result would leave the range in which
     losses can normalise its rows, it is multiplied by one constant that they divide out again. In
-    ``eval()`` the input is returned as it is: nothing is decomposed. ``dropped_rows`` counts the
-    rows of the last batch, all processes', that were mapped to zero.
+    ``eval()`` the input is returned as it is: nothing is decomposed.
+
+    A call waits for the device once, in the decomposition. What the log has to say is read at every
+    ``EVERY``-th call, and where :meth:`report` is called, as at an epoch's end; on a CPU, where
+    nothing waits, in every call.
 
     Args:
         branch: ``"online"`` or ``"target"``.
@@ -45,6 +59,8 @@ class SpectralFilter(nn.Module):
             [0., 1.]])
     """
 
+    EVERY = 50
+
     def __init__(
         self,
         branch: str = "online",
@@ -57,12 +73,19 @@ class SpectralFilter(nn.Module):
         self.branch = branch
         self.function = function
         self.schedule = None if p is None else as_schedule(p)
-        self.set_epoch(0)
-        self.dropped_rows = 0
+        self._unread: list[_Batch] = []
+        self._dropped_rows = 0
         self._logged: set[str] = set()
+        self.set_epoch(0)
+
+    @property
+    def dropped_rows(self) -> int:
+        """Rows of the last batch, of all processes, that were mapped to zero; the host waits."""
+        return int(self._unread[-1].counts[1]) if self._unread else self._dropped_rows
 
     def set_epoch(self, epoch: int) -> None:
-        """Move the exponent ``p`` to its value in that epoch."""
+        """Move the exponent ``p`` to its value in that epoch, after a :meth:`report`."""
+        self.report()
         self.p = None if self.schedule is None else self.schedule(epoch)
         self._gain = get(self.function, self.p)
 
@@ -92,6 +115,8 @@ class SpectralFilter(nn.Module):
         return plain(self, x)
 
     def _filtered(self, x: Tensor) -> Tensor:
+        if not decomposition.has_float64(x.device):
+            return self._filtered(x.cpu()).to(x.device)
         learns = self.branch == "online" and _has_derivative(x)
         # detach() drops forward-mode tangents, which no_grad() would let pass.
         with torch.no_grad():
@@ -105,6 +130,8 @@ class SpectralFilter(nn.Module):
     def _decomposed(self, x: Tensor) -> tuple[decomposition.Spectrum, Tensor]:
         try:
             spectrum = decomposition.decompose(x)
+            gain = decomposition.evaluate(spectrum, self._gain)
+            self._count(spectrum, gain)
         except RuntimeError as error:
             if "vmap" not in str(error):
                 raise
@@ -112,27 +139,61 @@ class SpectralFilter(nn.Module):
                 "a spectral filter takes one batch at a time, and its singular values decide what "
                 "is done: torch.func.vmap over batches is not possible; call it for each of them."
             ) from error
-        gain = decomposition.gains(spectrum, self._gain)
-        self.dropped_rows = spectrum.negligible_rows
-        if spectrum.broken_rows == spectrum.n:
+        return spectrum, decomposition.rescale(spectrum, gain)
+
+    def _count(self, spectrum: decomposition.Spectrum, gain: Tensor) -> None:
+        """Keep what there may be to say of a batch; on a CPU, where it can be read, say it."""
+        rows = (spectrum.broken_rows, spectrum.negligible_rows)
+        steepest = torch.linalg.vector_norm(gain, math.inf) if len(gain) else gain.sum()
+        counts = (*rows, spectrum.directions, steepest)
+        if gain.device.type == "cpu":
+            self._say(spectrum.n, spectrum.k, *(count.item() for count in counts))
+            return
+        # A tensor of its own, into which vmap cannot write: it fails here.
+        own = torch.empty(len(counts), dtype=torch.float64, device=gain.device)
+        self._unread.append(_Batch(spectrum.n, spectrum.k, own.copy_(torch.stack(counts))))
+        if len(self._unread) == self.EVERY:
+            self.report()
+
+    def report(self) -> None:
+        """Say what the batches had that nobody looked at yet; the host waits for the device.
+
+        Raises ``FloatingPointError`` for a batch of nothing but NaN and infinity, and
+        ``ValueError`` for a function that returned such a number.
+        """
+        batches = list(self._unread)
+        self._unread.clear()
+        if batches:
+            counts = torch.stack([batch.counts for batch in batches]).tolist()
+            for batch, numbers in zip(batches, counts):
+                self._say(batch.n, batch.k, *numbers)
+
+    def _say(
+        self, n: int, k: int, broken: float, negligible: float, kept: float, steepest: float
+    ) -> None:
+        """Of a batch: rows with NaN or infinity, rows without a direction, directions above noise,
+        and the largest gain."""
+        broken, negligible, kept, most = int(broken), int(negligible), int(kept), min(n, k)
+        self._dropped_rows = negligible
+        if broken == n:
             raise FloatingPointError(
-                f"all {spectrum.n} rows of the batch that reached the {self.branch} filter "
+                f"all {n} rows of the batch that reached the {self.branch} filter "
                 "hold NaN or infinity; lower the learning rate, or use bf16 in place of fp16."
             )
-        if spectrum.broken_rows:
+        if not math.isfinite(steepest):
+            raise ValueError(decomposition.not_finite(self._gain))
+        if broken:
             self._log_once(
                 "nonfinite",
-                f"{spectrum.broken_rows} of {spectrum.n} rows reached the {self.branch} filter "
+                f"{broken} of {n} rows reached the {self.branch} filter "
                 "with NaN or infinity; such rows are mapped to zero and get no gradient.",
             )
-        short = spectrum.negligible_rows - spectrum.broken_rows
-        if short > 0 and spectrum.negligible_rows < spectrum.n:
+        if broken < negligible < n:
             self._log_once(
                 "short",
-                f"{short} of {spectrum.n} rows that reached the {self.branch} filter are zero to "
-                "rounding beside the others; such rows are mapped to zero and get no gradient.",
+                f"{negligible - broken} of {n} rows that reached the {self.branch} filter are zero "
+                "to rounding beside the others; such rows are mapped to zero and get no gradient.",
             )
-        most, kept = min(spectrum.n, spectrum.k), len(spectrum.sigma)
         # A batch that was centred by batch normalisation has one empty direction by construction.
         if kept < most - 1 or kept == 0:
             self._log_once(
@@ -141,7 +202,6 @@ class SpectralFilter(nn.Module):
                 "above rounding noise (collapsed or repeated features?); the others are mapped "
                 "to zero.",
             )
-        return spectrum, gain
 
     def _log_once(self, what: str, message: str) -> None:
         if what not in self._logged:

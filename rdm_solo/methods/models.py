@@ -114,6 +114,10 @@ class _Filtered:
         for module in self.filters:
             module.set_epoch(self.trainer.current_epoch)
 
+    def on_train_epoch_end(self) -> None:
+        for module in self.filters:
+            module.report()
+
 
 def _last_linear(layers: nn.Sequential) -> int:
     return max(i for i, layer in enumerate(layers) if isinstance(layer, nn.Linear))

@@ -114,7 +114,7 @@ class _OurScalars(pl.LightningModule):
     labelled = True
     charted = True  # whether anybody reads what is logged for charts; it takes a tenth of a step
 
-    def log(self, name: str, *args: Any, **kwargs: Any) -> None:
+    def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         name = SCALARS.get(name, name)
         unread = name in FOR_LOGGERS and not self.charted
         if unread or (name in OF_LABELS and not self.labelled):  # without labels, all are 0
@@ -123,7 +123,9 @@ class _OurScalars(pl.LightningModule):
             kwargs["on_step"] = False
         if name == "train/loss":
             kwargs["prog_bar"] = True
-        super().log(name, *args, **kwargs)
+        if isinstance(value, (int, float)):  # Lightning's copy of it would wait for the device
+            value = torch.full((), float(value), device=self.device)
+        super().log(name, value, *args, **kwargs)
 
 
 class _Current(_OurScalars):

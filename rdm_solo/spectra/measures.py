@@ -239,8 +239,8 @@ def low_rank_spectrum(C_h: Tensor, W: Tensor) -> Tensor:
     Shapes: ``(b, b), (k, b) -> (min(k, b),)``.
 
     >>> W = torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
-    >>> low_rank_spectrum(torch.eye(2), W)
-    tensor([4., 1.], dtype=torch.float64)
+    >>> low_rank_spectrum(torch.diag(torch.tensor([1.0, 4.0])), W)
+    tensor([16.,  1.], dtype=torch.float64)
     """
     if W.ndim != 2 or C_h.shape != (W.shape[1], W.shape[1]):
         raise ValueError(

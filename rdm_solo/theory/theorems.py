@@ -76,9 +76,10 @@ def equivalent_filter(C_p: Tensor, C_z: Tensor) -> Tensor:
     eigenvectors differ (then it is not symmetric). It is the *correlation* that is reproduced, not
     the outputs, and the sign of g is lost. Shapes: ``(k, k), (k, k) -> (k, k)``.
 
-    >>> equivalent_filter(torch.diag(torch.tensor([4.0, 1.0])), torch.eye(2))
-    tensor([[2., 0.],
-            [0., 1.]], dtype=torch.float64)
+    >>> C_p, C_z = torch.diag(torch.tensor([4.0, 1.0])), torch.diag(torch.tensor([1.0, 4.0]))
+    >>> equivalent_filter(C_p, C_z)
+    tensor([[2.0000, 0.0000],
+            [0.0000, 0.5000]], dtype=torch.float64)
     """
     _check_shapes(2, C_p=C_p, C_z=C_z)
     C_p, C_z = symmetric(C_p, "equivalent_filter"), symmetric(C_z, "equivalent_filter")

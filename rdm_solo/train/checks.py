@@ -103,6 +103,10 @@ OR_NULL |= {
     f"watch.{name}": "null to switch it off" for name in ("variance", "erank", "gap_epochs")
 }
 OR_NULL |= {f"logger.wandb.{name}": "null for the default" for name in WANDB_NAMES}
+OTHER_ACCELERATORS = {
+    "mps": "Apple's GPUs have no float64, in which views and spectra are computed",
+    "xpu": "Lightning has no accelerator of that name",
+}
 ABSENT = object()
 # Arguments of Lightning's Trainer that options of the same name give.
 SET_ELSEWHERE = ("max_epochs", "callbacks", "logger")
@@ -181,8 +185,8 @@ def _check_trainer(trainer: DictConfig) -> None:
     accelerator, devices = trainer.accelerator, trainer.devices
     if accelerator not in ("auto", "cpu", "gpu", "cuda"):
         raise ValueError(
-            f"trainer.accelerator must be auto, cpu, gpu or cuda, got {accelerator!r}; spectra "
-            "need float64, which other accelerators lack."
+            f"trainer.accelerator must be auto, cpu, gpu or cuda, got {accelerator!r}: "
+            f"{OTHER_ACCELERATORS.get(accelerator, 'it was never tried')}; use trainer=cpu."
         )
     found = torch.cuda.device_count()
     if accelerator in ("gpu", "cuda") and not found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
@@ -29,9 +30,9 @@ def configure(*overrides: str):
         return compose("config", overrides=[*QUICK, *overrides])
 
 
-def run(folder: Path, *overrides: str) -> dict:
+def run(folder: Path, *overrides: str, callbacks: Sequence[pl.Callback] = ()) -> dict:
     folder.mkdir(parents=True, exist_ok=True)
-    return train.run(configure(*overrides), folder)
+    return train.run(configure(*overrides), folder, callbacks)
 
 
 def rows(folder: Path) -> list[dict[str, float]]:

@@ -1,8 +1,10 @@
-"""Processes of one gloo group that stay for the whole session: starting one costs seconds."""
+"""Processes that stay for the whole session, since starting one costs seconds: those of one gloo
+group, or one that is prepared in another way."""
 
 from __future__ import annotations
 
 import datetime
+import functools
 import io
 import traceback
 from collections.abc import Callable
@@ -20,15 +22,16 @@ processes.set_forkserver_preload(["rdm_solo.train.training", "rdm_solo.methods.m
 
 
 class World:
-    """``size`` processes; each runs the functions that it is given, one after another."""
+    """``size`` processes; each runs the functions that it is given, one after another.
 
-    def __init__(self, size: int, folder: Path) -> None:
+    Each begins with ``prepare(rank, size)``.
+    """
+
+    def __init__(self, size: int, prepare: Callable[[int, int], None]) -> None:
         pairs = [processes.Pipe() for _ in range(size)]
         self.connections = [ours for ours, _ in pairs]
         self.processes = [
-            processes.Process(
-                target=_serve, args=(rank, size, str(folder / "meet"), theirs), daemon=True
-            )
+            processes.Process(target=_serve, args=(rank, size, prepare, theirs), daemon=True)
             for rank, (_, theirs) in enumerate(pairs)
         ]
         for process, (_, theirs) in zip(self.processes, pairs):
@@ -71,7 +74,8 @@ class Worlds:
 
     def __call__(self, size: int) -> World:
         if size not in self.started or not self.started[size].alive:
-            self.started[size] = World(size, self.make_folder("world"))
+            meeting = self.make_folder("world") / "meet"
+            self.started[size] = World(size, functools.partial(join_group, meeting=str(meeting)))
         return self.started[size]
 
     def close(self) -> None:
@@ -79,11 +83,17 @@ class Worlds:
             world.close()
 
 
-def _serve(rank: int, size: int, meeting: str, connection: Connection) -> None:
-    torch.set_num_threads(1)
+def join_group(rank: int, size: int, meeting: str) -> None:
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{meeting}", rank=rank, world_size=size, timeout=PATIENCE
     )
+
+
+def _serve(
+    rank: int, size: int, prepare: Callable[[int, int], None], connection: Connection
+) -> None:
+    torch.set_num_threads(1)
+    prepare(rank, size)
     while True:
         try:
             function, arguments = connection.recv()

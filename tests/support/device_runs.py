@@ -1,0 +1,65 @@
+"""Small runs on the second device, and what each of their steps waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from rdm_solo.lightning import pl
+from rdm_solo.train import trainer as trainers
+from support import second_device, waits
+from support.small_runs import run
+
+
+class Accelerator(pl.accelerators.Accelerator):
+    """Lightning's view of the device."""
+
+    parse_devices = staticmethod(lambda devices: devices)
+    get_parallel_devices = staticmethod(lambda devices: [second_device.DEVICE])
+    auto_device_count = staticmethod(lambda: 1)
+    is_available = staticmethod(lambda: True)
+    get_device_stats = staticmethod(lambda device: {})
+    name = staticmethod(lambda: second_device.NAME)
+
+    def setup_device(self, device: Any) -> None:
+        assert str(device) == second_device.DEVICE
+
+    def teardown(self) -> None:
+        pass
+
+
+class StepWaits(pl.Callback):
+    """``of_steps`` lists what each step of a run waits in, from its batch to the next one's.
+
+    Left out are the run's first step, which makes what later ones use again, and the last one of an
+    epoch, behind which the epoch's own work begins.
+    """
+
+    def __init__(self) -> None:
+        self.counter = waits.Waits()
+        self.of_steps: list[list[waits.Wait]] = []
+        self.began = 0
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx and trainer.global_step > 1:
+            self.of_steps.append(self.counter.found[self.began :])
+        self.began = len(self.counter.found)
+
+
+def run_there(
+    folder: Path, *overrides: str, callbacks: Sequence[pl.Callback] = ()
+) -> list[list[waits.Wait]]:
+    """Train on the second device; what each step waited in."""
+
+    def on_device(**options: Any) -> Any:
+        strategy = pl.strategies.SingleDeviceStrategy(second_device.DEVICE)
+        options |= {"accelerator": Accelerator(), "strategy": strategy}
+        return pl_trainer(**options)
+
+    pl_trainer = pl.Trainer
+    steps = StepWaits()
+    with mock.patch.object(trainers.pl, "Trainer", on_device), steps.counter:
+        run(folder, *overrides, callbacks=[steps, *callbacks])
+    return steps.of_steps

@@ -1,0 +1,172 @@
+"""A device of its own kind, ``fake:0``, in a world without a GPU.
+
+Its tensors keep their numbers in the CPU's memory and its operators are the CPU's, so results are
+the same to the bit; but torch takes it for an accelerator. Like one, it refuses to mix its tensors
+with those of the host, and its tensors must be copied to be looked at.
+
+torch knows one such device in a process, from the process's first backward pass on. Tests run it in
+a process of its own (the fixture ``second_device``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils import backend_registration
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from rdm_solo.filters import decomposition
+from support import waits
+
+NAME = "fake"
+DEVICE = f"{NAME}:0"
+SETUP = "_setup_privateuseone_for_python_backend"  # of torch 2.10 and later
+COPIES = ("_to_copy", "copy_")
+FACTORIES = ("arange", "arange.start", "arange.start_step", "linspace", "eye", "eye.m", "randperm")
+INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
+
+
+missing: set[torch.dtype] = set()  # what the device cannot compute in
+
+
+@contextlib.contextmanager
+def without_float64() -> Iterator[None]:
+    """The device is like Apple's, and the package knows it."""
+    missing.add(torch.float64)
+    decomposition.WITHOUT_FLOAT64.add(NAME)
+    try:
+        yield
+    finally:
+        missing.remove(torch.float64)
+        decomposition.WITHOUT_FLOAT64.remove(NAME)
+
+
+class OnDevice(torch.Tensor):
+    """A tensor on the device; ``memory`` is a CPU tensor of the same shape and strides."""
+
+    memory: torch.Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, memory: torch.Tensor) -> OnDevice:
+        if memory.dtype in missing:
+            raise TypeError(f"{DEVICE} has no {memory.dtype}")
+        made = torch.Tensor._make_wrapper_subclass(
+            cls,
+            memory.size(),
+            strides=memory.stride(),
+            storage_offset=memory.storage_offset(),
+            dtype=memory.dtype,
+            device=DEVICE,
+        )
+        made.memory = memory
+        return made
+
+    def __repr__(self, **options: Any) -> str:
+        return f"{self.memory!r} on {DEVICE}"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:  # a checkpoint is read into the host's memory
+        return self.memory.__reduce_ex__(protocol)
+
+    def tolist(self) -> Any:  # torch's own refuses subclasses
+        return self.cpu().tolist()
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        name = func.overloadpacket.__name__
+        if name not in COPIES:
+            _refuse_what_an_accelerator_refuses(func, name, args, kwargs)
+        to_host = "device" in kwargs and torch.device(kwargs["device"]).type == "cpu"
+        if kwargs.get("device") is not None:
+            kwargs["device"] = "cpu"
+        own = {id(x.memory): x for x in tree_leaves((args, kwargs)) if isinstance(x, OnDevice)}
+        args, kwargs = tree_map_only(OnDevice, lambda x: x.memory, (args, kwargs))
+        out = func(*args, **kwargs)
+        if any(x.shape != x.memory.shape for x in own.values()):
+            raise NotImplementedError(f"{func} changes the shape of a tensor of {DEVICE}")
+        if name == "_to_copy" and to_host:
+            return out
+        return tree_map_only(
+            torch.Tensor, lambda x: own[id(x)] if id(x) in own else OnDevice(x), out
+        )
+
+
+def _refuse_what_an_accelerator_refuses(func: Any, name: str, args: Any, kwargs: Any) -> None:
+    """Tensors of both devices, but for numbers and indices; random numbers of the host."""
+    for x in tree_leaves((args[:1] if name in INDEXING else args, kwargs)):
+        if isinstance(x, torch.Tensor) and not isinstance(x, OnDevice) and x.ndim:
+            raise RuntimeError(f"{func}: all tensors must be on one device, found {DEVICE} and cpu")
+        if isinstance(x, torch.Generator):
+            raise RuntimeError(f"{func}: a generator of the cpu draws nothing on {DEVICE}")
+
+
+class _Module:
+    """What torch asks of ``torch.fake``."""
+
+    is_available = is_initialized = staticmethod(lambda: True)
+    device_count = staticmethod(lambda: 1)
+    current_device = staticmethod(lambda: 0)
+    _is_in_bad_fork = staticmethod(lambda: False)
+    manual_seed_all = staticmethod(lambda seed: None)
+    get_amp_supported_dtype = staticmethod(lambda: [torch.float16, torch.bfloat16])
+
+
+def can_install() -> bool:
+    """Whether this torch takes a device that is written in Python."""
+    return hasattr(backend_registration, SETUP) and hasattr(torch._C, "_acc")
+
+
+def install(rank: int = 0, size: int = 1) -> None:
+    """Register the device; before the process's first backward pass, which starts its threads."""
+    getattr(backend_registration, SETUP)(NAME, backend_module=_Module())
+    for name, function in (
+        ("empty.memory_format", _empty),
+        ("empty_strided", _empty_strided),
+        ("_copy_from", _copy_from),
+        *((name, _made_by_the_host(name)) for name in FACTORIES),
+    ):
+        _library.impl(name, function, "PrivateUse1")
+
+
+def call(rank: int, size: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What the function returns, with tensors of the device copied to the host."""
+    return tree_map_only(OnDevice, lambda x: x.detach().memory, function(*arguments))
+
+
+_library = torch.library.Library("aten", "IMPL")
+
+
+def _empty(size: Any, *, dtype: Any = None, memory_format: Any = None, **_: Any) -> OnDevice:
+    layout = memory_format or torch.contiguous_format
+    return OnDevice(torch.empty(size, dtype=dtype, device="cpu", memory_format=layout))
+
+
+def _empty_strided(size: Any, stride: Any, *, dtype: Any = None, **_: Any) -> OnDevice:
+    return OnDevice(torch.empty_strided(size, stride, dtype=dtype, device="cpu"))
+
+
+def _made_by_the_host(name: str) -> Callable[..., OnDevice]:
+    """Operators that would make an empty tensor and give it another shape."""
+    packet, _, overload = name.partition(".")
+    make = getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+    def made(*args: Any, device: Any = None, pin_memory: Any = None, **options: Any) -> OnDevice:
+        return OnDevice(make(*args, device="cpu", **options))
+
+    return made
+
+
+def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
+    """What ``torch.tensor`` and others call from inside torch."""
+    one, other = (x.memory if isinstance(x, OnDevice) else x for x in (source, target))
+    other.copy_(one)
+    both = isinstance(source, OnDevice) and isinstance(target, OnDevice)
+    if not (both or non_blocking):
+        waits.note("copy inside torch")
+    return target

@@ -1,0 +1,110 @@
+"""Counts where a program waits for a device: on a GPU, the host then stands still until all that
+was queued before is done."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+# Operators whose result the host needs: a number, a shape, or whether a decomposition failed.
+WAITING = {
+    *("_local_scalar_dense", "equal", "nonzero", "masked_select", "bincount", "_linalg_eigh"),
+    *("_linalg_svd", "_linalg_solve_ex", "linalg_inv_ex", "linalg_cholesky_ex", "_unique2"),
+    *("unique_dim", "unique_consecutive", "linalg_lstsq", "linalg_eig", "linalg_ldl_factor_ex"),
+}
+MASKS = (torch.bool, torch.uint8)
+
+
+class Wait(NamedTuple):
+    """An operator that the host waited in, and the line of a library or of ours that called it."""
+
+    operator: str
+    where: str  # such as rdm_solo/callbacks/knn.py:30
+
+
+class Waits(TorchDispatchMode):
+    """Lists in ``found`` each wait for a device other than the CPU.
+
+    Copies between a device and the host count, unless they are asked not to block.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Wait] = []
+
+    def __enter__(self) -> Waits:
+        _counting.append(self)
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        _counting.remove(self)
+        super().__exit__(*raised)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if waits(func, args, kwargs):
+            self.found.append(Wait(func.name().removeprefix("aten::"), where()))
+        return func(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[list[Wait]]:
+        """What the body waits in, which does not count beside the rest."""
+        before = len(self.found)
+        found: list[Wait] = []
+        yield found
+        found += self.found[before:]
+        del self.found[before:]
+
+
+_counting: list[Waits] = []
+
+
+def note(operator: str) -> None:
+    """For what no dispatch mode sees: ``torch.tensor(..., device=...)`` copies below it."""
+    for counting in _counting:
+        counting.found.append(Wait(operator, where()))
+
+
+def waits(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether the host waits in this call."""
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    on_device = [_away(x.device) for x in tensors]
+    name = func.overloadpacket.__name__
+    if name == "_to_copy" and kwargs.get("device") is not None:
+        moved = _away(torch.device(kwargs["device"])) != any(on_device)
+        return moved and not kwargs.get("non_blocking")
+    if not any(on_device):
+        return False
+    if name == "copy_":
+        return not all(on_device) and not (kwargs.get("non_blocking") or args[2:3] == (True,))
+    if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
+        indices = [x for x in args[1] if x is not None]
+        return any(x.dtype in MASKS or not _away(x.device) for x in indices)
+    if name in ("masked_fill", "masked_fill_"):  # of a value that lies on the device
+        return isinstance(args[2], torch.Tensor) and _away(args[2].device)
+    if name == "repeat_interleave":
+        return kwargs.get("output_size") is None
+    return name in WAITING
+
+
+def _away(device: torch.device) -> bool:
+    return device.type not in ("cpu", "meta")
+
+
+def where() -> str:
+    """The innermost line outside torch and the tests' own pieces."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        path = frame.f_code.co_filename
+        if not any(part in path for part in ("/torch/", "/tests/support/", "<")):
+            return f"{'/'.join(path.split('/')[-3:])}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "the backward pass"

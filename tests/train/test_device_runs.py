@@ -1,0 +1,112 @@
+"""Whole runs on a device that is not the CPU: the same weights, and what their steps wait for."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.device_runs import run_there
+from support.same_values import same
+from support.second_device import DEVICE
+from support.small_methods import FILTERS, batch, loss_of, make
+from support.small_runs import SMALL, CutInEpoch, rows, run
+
+OPTIONS = [option for option in SMALL if "pred_hidden" not in option]
+OPTIONS += ["+backbone.kwargs.width=4", "knn.k=3", "~callbacks.ranks"]
+SIZES = {"proj_hidden": 16, "proj_output": 8, "pred_hidden": 8}
+FEW = {name: ["method.kwargs.num_prototypes=8"] for name in ("swav", "dino")}
+
+# What waits in a step of each run. An eigh for each view is a filter's own.
+FILTERED = ["_linalg_eigh rdm_solo/filters/decomposition.py"] * 2
+# solo-learn's clipping compares the norm of each weight's gradient on the host.
+CLIPPED = "_local_scalar_dense solo/methods/dino.py"
+RUNS = {
+    "simsiam filter=linear trainer.gradient_clip_val=1": [],
+    "byol filter=online_log1p": FILTERED,
+    "swav method.kwargs.queue_size=16 method.kwargs.epoch_queue_starts=0": [],
+    "dino method.kwargs.clip_grad=3": [CLIPPED],
+    "symsimsiam": [],
+    "vanilla": [],
+}
+
+
+def options(words: str) -> list[str]:
+    method, *more = words.split()
+    return [*OPTIONS, f"method={method}", *FEW.get(method, []), *more]
+
+
+def on_device(folder: Path, words: str, *more: str) -> list[list[str]]:
+    """Train there; what each step waited in."""
+    steps = run_there(folder, *options(words), *more)
+    return [[f"{w.operator} {w.where.rpartition(':')[0]}" for w in step] for step in steps]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    saved = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+    return saved["state_dict"]
+
+
+@pytest.mark.parametrize("words", RUNS)
+def test_a_run_is_that_on_the_cpu_and_its_steps_wait_for_what_is_listed(
+    on_second_device, words, tmp_path
+):
+    """Views, training, diagnostics, kNN, watch, table, checkpoints; with a callback of a stranger,
+    for whom everything is logged."""
+    steps = on_second_device(on_device, tmp_path / "there", words)
+    assert len(steps) == 5
+    for step in steps:
+        assert [wait for wait in step if wait != CLIPPED] == [
+            w for w in RUNS[words] if w != CLIPPED
+        ]
+        assert (CLIPPED in step) == (CLIPPED in RUNS[words])
+    run(tmp_path / "here", *options(words))
+    there, here = rows(tmp_path / "there"), rows(tmp_path / "here")
+    assert {"val/knn_acc1", "erank/target", "train/loss"} <= here[-1].keys()
+    for found, want in zip(there, here, strict=True):
+        assert found == pytest.approx(want, rel=1e-9, abs=1e-9)
+    assert same(weights(tmp_path / "there"), weights(tmp_path / "here"))
+    spectra = sorted((tmp_path / "here").rglob("*.npz"))
+    assert spectra
+    for path in spectra:
+        mine = np.load(tmp_path / "there" / path.relative_to(tmp_path / "here"))
+        for name, values in np.load(path).items():
+            if name.startswith("lam_"):  # the Gram matrices are other BLAS calls: 1e-16
+                np.testing.assert_allclose(mine[name], values, rtol=0, atol=1e-12, err_msg=name)
+
+
+def cut_and_resumed(folder: Path, words: str) -> None:
+    """Two epochs there, the second of them by a run that goes on."""
+    with pytest.raises(RuntimeError, match="killed"):
+        run_there(folder, *options(words), callbacks=[CutInEpoch(2)])
+    on_device(folder, words, f"resume={folder}")
+
+
+def test_a_run_goes_on_there_from_its_checkpoint(on_second_device, tmp_path):
+    words = "byol filter=target_pow"
+    on_second_device(cut_and_resumed, tmp_path / "cut", words)
+    run(tmp_path / "whole", *options(words))
+    assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+
+
+def one_step(device: str) -> dict[str, list[torch.Tensor]]:
+    """The loss and the gradients of a method with each filter."""
+    found = {}
+    for method, name in zip(itertools.cycle(("simsiam", "byol")), FILTERS):
+        sizes = [f"method.kwargs.{part}_dim={n}" for part, n in SIZES.items()]
+        model = make(f"method={method}", f"filter={name}", "++backbone.kwargs.width=4", *sizes)
+        model.to(device).log = model.log_dict = lambda *_, **__: None  # there is no trainer
+        index, crops, labels = batch()
+        data = index.to(device), [x.to(device) for x in crops], labels.to(device)
+        loss = loss_of(model, data)
+        loss.backward()
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
+        found[f"{method} {name}"] = [loss.detach(), *grads]
+    return found
+
+
+def test_every_filter_takes_the_same_step(on_second_device):
+    found, want = on_second_device(one_step, DEVICE), one_step("cpu")
+    assert same(found, want)
