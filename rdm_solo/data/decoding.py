@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import Dataset as MapDataset
 from torchvision.io import ImageReadMode, decode_jpeg  # type: ignore[import-untyped]
 
-from rdm_solo.data.image_files import Unreadable, open_image
+from rdm_solo.data.image_files import Unreadable, image_in
 from rdm_solo.data.images import Files, Reading
 from rdm_solo.data.views import Views
 from rdm_solo.messages import printable
@@ -187,7 +187,7 @@ class Decoder(MapDataset[Decoded]):
         if str(path) in broken:
             return []
         try:
-            image = open_image(path)
+            image = image_in(self.files.content(sample))
             if self.views is None:
                 return [clean(image, self.files.reading)]
             boxes = self.views.boxes(draws, image.height, image.width)

@@ -11,7 +11,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as tv
 
 from rdm_solo import data
-from rdm_solo.data import Pipeline, Views, decoding, folders, images
+from rdm_solo.data import Pipeline, Views, decoding, folders, image_files, images
 from rdm_solo.data.draws import random_rows
 
 
@@ -39,7 +39,7 @@ def tree(tmp_path_factory):
 def test_pixels_are_those_of_torchvisions_loader(tmp_path, mode, name):
     path = tmp_path / name
     picture(1).convert(mode).save(path)
-    got = decoding.decode(decoding.open_image(path))
+    got = decoding.decode(image_files.open_image(path))
     assert torch.equal(got, torch.from_numpy(np.array(default_loader(path))).permute(2, 0, 1))
 
 
@@ -53,7 +53,7 @@ def test_transparent_palettes_and_orientations_too(tmp_path):
     picture(4, 30, 20).save(tmp_path / "turned.jpg", exif=exif)
     for name in ("p.png", "turned.jpg"):
         path = tmp_path / name
-        got = decoding.decode(decoding.open_image(path))
+        got = decoding.decode(image_files.open_image(path))
         assert torch.equal(got, torch.from_numpy(np.array(default_loader(path))).permute(2, 0, 1))
     assert got.shape == (3, 30, 20)  # neither of them turns it
 
@@ -62,7 +62,7 @@ def test_transparent_palettes_and_orientations_too(tmp_path):
 def test_sixteen_bits_are_scaled_not_clipped(tmp_path, name):
     values = np.random.default_rng(0).integers(0, 65536, (9, 7), dtype=np.uint16)
     Image.fromarray(values).save(tmp_path / name)
-    got = decoding.decode(decoding.open_image(tmp_path / name))
+    got = decoding.decode(image_files.open_image(tmp_path / name))
     want = torch.from_numpy((values // 257).astype(np.uint8)).expand(3, 9, 7)
     assert torch.equal(got, want)
 
@@ -111,10 +111,10 @@ def test_large_jpegs_are_decoded_at_a_fraction_and_look_the_same(tmp_path):
     picture(7, 1200, 1600).resize((1600, 1200)).save(path, quality=95)
     boxes = torch.tensor([[0, 0, 1200, 1600], [100, 200, 900, 800], [301, 401, 500, 500]])
     for fraction, sizes in ((8, [32] * 2), (4, [56] * 2), (2, [112] * 3), (1, [224] * 3)):
-        image = decoding.open_image(path)
+        image = image_files.open_image(path)
         got = decoding.cut_views(image, boxes[: len(sizes)], sizes, images.Reading())
         assert image.width == 1600 // fraction
-        whole = decoding.decode(decoding.open_image(path))
+        whole = decoding.decode(image_files.open_image(path))
         for crop, box, size in zip(got, boxes, sizes):
             want = decoding.resize_box(whole, box, (size, size), "bilinear")
             # Measured: at most 0.87 of 255 levels on average, in a picture with noise of 20.
@@ -128,20 +128,20 @@ def test_every_kind_of_jpeg_has_pillows_pixels(tmp_path):
             for progressive in (False, True):
                 options = {"subsampling": subsampling, "progressive": progressive}
                 picture(8, height, width).save(path, quality=90, **options)
-                got = decoding.decode(decoding.open_image(path)).permute(1, 2, 0)
+                got = decoding.decode(image_files.open_image(path)).permute(1, 2, 0)
                 assert np.array_equal(got, np.array(Image.open(path)))
 
 
 def test_without_torchvisions_decoder_pillow_reads_the_same(tmp_path, monkeypatch):
     path = tmp_path / "x.jpg"
     picture(9).save(path)
-    want = decoding.decode(decoding.open_image(path))
+    want = decoding.decode(image_files.open_image(path))
 
     def refuse(*_):
         raise RuntimeError("decode_jpeg: torchvision not compiled with libjpeg support")
 
     monkeypatch.setattr(decoding, "decode_jpeg", refuse)
-    assert torch.equal(decoding.decode(decoding.open_image(path)), want)
+    assert torch.equal(decoding.decode(image_files.open_image(path)), want)
 
 
 def full_quality(image, u, pipeline):
