@@ -345,7 +345,9 @@ def test_a_url_without_the_package_or_a_cache_is_refused(tmp_path, monkeypatch):
         data.shards(tmp_path, train=url, cache=tmp_path, download=True)
 
 
-@pytest.mark.parametrize("url", ["pipe:touch x", "s3://a/'; touch x; '.tar", "ais://a/$(touch x)"])
+@pytest.mark.parametrize(
+    "url", ["pipe:true", "pipe:touch x", "s3://a/'; touch x; '.tar", "ais://a/$(touch x)"]
+)
 def test_no_command_is_run(tmp_path, url):
     with pytest.raises(DataError, match="dataset=shards does not open"):
         data.shards(tmp_path, train=url, cache=tmp_path / "cache", download=True)
