@@ -4,8 +4,8 @@ import contextlib
 import hashlib
 import importlib.util
 import logging
-import os
 import re
+import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,7 +68,7 @@ def _fetch(url: str, copy: Path) -> None:
     import webdataset  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     log.info(f"copying {printable(url)} to {printable(copy)}")
-    partial = copy.with_name(f".{copy.name}.{os.getpid()}")
+    partial = copy.with_name(f".{copy.name}.{secrets.token_hex(8)}")
     try:
         with webdataset.gopen(url) as stream, open(partial, "wb") as file:
             shutil.copyfileobj(stream, file, 2**20)

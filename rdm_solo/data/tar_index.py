@@ -9,6 +9,7 @@ import io
 import logging
 import os
 import re
+import secrets
 import tarfile
 import zipfile
 from pathlib import Path
@@ -89,7 +90,7 @@ def _save(beside: Path, tar: Path, index: TarIndex) -> None:
         header=np.frombuffer(header, np.uint8),
         **index._asdict(),
     )
-    partial = beside.with_name(f".{beside.name}.{os.getpid()}")
+    partial = beside.with_name(f".{beside.name}.{secrets.token_hex(8)}")
     try:
         partial.write_bytes(content.getvalue())
         partial.replace(beside)
