@@ -14,6 +14,7 @@ COMMANDS = {
     "preview": "draw a filter before training",
     "paper": "list the paper's tables with the commands that run them",
     "evidence": "test the paper's claims on the embedded digits",
+    "shards": "write a folder of images as tar files, for a shared disk",
     "bench": "measure what filters, steps, views and spectra cost",
     "dashboard": "make a page of panels at Weights & Biases",
     "plugin": "run solo-learn's own scripts with this package's methods",

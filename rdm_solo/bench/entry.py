@@ -16,6 +16,7 @@ WHAT = {
     "cost": "time and peak memory of a whole step of every method and filter",
     "spectra": "the share of the spectra in an epoch of CIFAR-10's size",
     "views": "views per second, beside solo-learn's own pipeline",
+    "reading": "images per second from a folder and from shards of it",
 }
 
 
@@ -43,7 +44,7 @@ def _parse() -> dict[str, Any]:
         kind = kinds.add_parser(what, help=help_, description=f"Measure {help_}.")
         kind.add_argument("--runs", type=int, default=11, help="timed rounds (default: 11)")
         kind.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
-        if what != "views":
+        if what not in ("views", "reading"):
             kind.add_argument("--device", default="cpu", help="cpu (default) or cuda")
         if what == "filters":
             kind.add_argument(
@@ -55,7 +56,7 @@ def _parse() -> dict[str, Any]:
                 metavar=("N", "K"),
                 help="rows and columns of the batch; may be repeated; nine shapes by default",
             )
-        elif what != "views":
+        elif what not in ("views", "reading"):
             words = "options of train, such as batch_size=8 or backbone.compile=true"
             kind.add_argument("overrides", nargs="*", help=words)
     options = parser.parse_args()

@@ -5,6 +5,7 @@ from rdm_solo.data.folders import folder, imagenet, imagenet100, imagenet100_cla
 from rdm_solo.data.images import DataError, Dataset, Files, Images, Reading
 from rdm_solo.data.loaders import Loader, loader
 from rdm_solo.data.sources import cifar10, cifar100, digits, synthetic
+from rdm_solo.data.tar_files import Shards, shards
 from rdm_solo.data.views import Pipeline, Views
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Loader",
     "Pipeline",
     "Reading",
+    "Shards",
     "Views",
     "cifar10",
     "cifar100",
@@ -25,5 +27,6 @@ __all__ = [
     "imagenet100",
     "imagenet100_classes",
     "loader",
+    "shards",
     "synthetic",
 ]

@@ -31,16 +31,21 @@ def blend(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
     >>> blend(x, torch.tensor([0, 1]), torch.tensor([1.5, 1.5]))[:, 0, 0, 0]
     tensor([0.7500, 0.5000])
     """
+    wanted = set(operation.tolist())
+    if wanted == {_BRIGHTNESS}:
+        return x.mul_(match(x, factor).view(-1, 1, 1, 1)).clamp_(0, 1)
     contrast, saturation, factor = (
         match(x, column).view(-1, 1, 1, 1)
         for column in (operation == _CONTRAST, operation == _SATURATION, factor)
     )
     rest = 1 - factor
     grey = luma(x) if x.shape[1] == 3 else x
-    # Summed in float64, so that the mean has the same bits whatever the batch around the sample.
-    mean = grey.sum((1, 2, 3), keepdim=True, dtype=torch.float64) / grey[0].numel()
-    reference = mean.to(x.dtype) * (rest * contrast)
-    if x.shape[1] == 3:
+    reference = x.new_zeros(())
+    if _CONTRAST in wanted:
+        # In float64, so that the mean has the same bits whatever the batch around the sample.
+        mean = grey.sum((1, 2, 3), keepdim=True, dtype=torch.float64) / grey[0].numel()
+        reference = mean.to(x.dtype) * (rest * contrast)
+    if _SATURATION in wanted:
         reference = (grey * (rest * saturation)).add_(reference)
     return x.mul_(factor).add_(reference).clamp_(0, 1)
 
@@ -84,6 +89,8 @@ def color_jitter(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     tensor([[0.0000, 0.6000],
             [0.0000, 0.5000]])
     """
+    if len(x) == 1:
+        return _jitter_one(x.clone(), factors, order[0].tolist())
     operations = [_BRIGHTNESS, _CONTRAST] + [_SATURATION] * (x.shape[1] == 3)
     blends = torch.isin(order, torch.tensor(operations))
     # How many of the blends precede a sample's hue. Sorted by it, the samples whose hue comes at
@@ -104,6 +111,19 @@ def color_jitter(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     return torch.empty_like(x).index_copy_(0, place, x)
 
 
+def _jitter_one(x: Tensor, factors: Tensor, order: list[int]) -> Tensor:
+    """`color_jitter` of one image, **in place**: with nothing to sort, nothing is copied."""
+    for operation in order:
+        factor = factors[:, operation]
+        if x.shape[1] != 3 and operation in (_SATURATION, _HUE):
+            continue
+        if operation != _HUE:
+            blend(x, torch.tensor([operation]), factor)
+        elif bool(factor != 0):
+            shift_hue(x, factor)
+    return x
+
+
 def blur(x: Tensor, sigma: Tensor, radius: int) -> Tensor:
     """Gaussian blur of ``x`` (``(n, C, H, W)``) with a ``sigma`` (``(n,)``) for each sample.
 
@@ -119,17 +139,18 @@ def blur(x: Tensor, sigma: Tensor, radius: int) -> Tensor:
     order = sigma.argsort(descending=True, stable=True)
     kernel = (-0.5 * (k / sigma[order, None]) ** 2).exp()
     # Taps that float32 would not see are left out; the widest kernels come first.
-    reached = (kernel > 1e-8).sum(0).tolist()
+    reached = [n for n in (kernel > 1e-8).sum(0).tolist() if n]
     kernel = match(x, kernel / (2 * kernel.sum(1, keepdim=True) - 1)).view(-1, radius + 1, 1, 1, 1)
     place = order.to(x.device, non_blocking=True)
-    x = x.index_select(0, place)
-    for axis, margin in ((3, (radius, radius, 0, 0)), (2, (0, 0, radius, radius))):
-        wide = F.pad(x, margin, mode="reflect")
+    x = x if len(x) == 1 else x.index_select(0, place)
+    margin = len(reached) - 1
+    for axis, margins in ((3, (margin, margin, 0, 0)), (2, (0, 0, margin, margin))):
+        wide = F.pad(x, margins, mode="reflect") if margin else x
         x, pair, side = x * kernel[:, 0], torch.empty_like(x), x.shape[axis]
         for j, n in enumerate(reached[1:], 1):
-            ends = (wide[:n].narrow(axis, radius + at, side) for at in (-j, j))
+            ends = (wide[:n].narrow(axis, margin + at, side) for at in (-j, j))
             x[:n] += torch.add(*ends, out=pair[:n]).mul_(kernel[:n, j])
-    return torch.empty_like(x).index_copy_(0, place, x)
+    return x if len(x) == 1 else torch.empty_like(x).index_copy_(0, place, x)
 
 
 def solarize(x: Tensor, threshold: float) -> Tensor:

@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset as MapDataset
+from torchvision.io import ImageReadMode, decode_jpeg  # type: ignore[import-untyped]
 
-from rdm_solo.data.image_files import Unreadable, open_image
+from rdm_solo.data.image_files import Unreadable, image_in
 from rdm_solo.data.images import Files, Reading
 from rdm_solo.data.views import Views
 from rdm_solo.messages import printable
@@ -59,6 +60,10 @@ def decode(image: Image.Image, channels: int = 3, reduce: int = 1) -> Tensor:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of metadata
+            if channels == 3 and reduce == 1 and image.format == "JPEG" and image.mode == "RGB":
+                x = _plain_jpeg(image)
+                if x is not None:
+                    return x
             pixels = _pixels(image, "RGB" if channels == 3 else "L", reduce)
     except Exception as error:
         raise Unreadable(
@@ -66,6 +71,22 @@ def decode(image: Image.Image, channels: int = 3, reduce: int = 1) -> Tensor:
         ) from error
     # Rows of RGB triples: torch resizes this layout several times faster than separate planes.
     return torch.from_numpy(pixels.reshape(*pixels.shape[:2], -1)).permute(2, 0, 1)
+
+
+def _plain_jpeg(image: Image.Image) -> Tensor | None:
+    """The pixels by torchvision's decoder, which writes RGB triples at once: Pillow copies thrice.
+
+    Both call libjpeg. What torchvision refuses is left to Pillow, which says why, and so is
+    everything where torchvision was built without its decoders.
+    """
+    content = getattr(getattr(image, "fp", None), "getbuffer", bytes)()
+    if not content:
+        return None
+    try:
+        x: Tensor = decode_jpeg(torch.frombuffer(content, dtype=torch.uint8), ImageReadMode.RGB)
+    except (RuntimeError, AttributeError):
+        return None
+    return x if x.shape == (3, image.height, image.width) else None
 
 
 def _pixels(image: Image.Image, mode: str, reduce: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -166,13 +187,12 @@ class Decoder(MapDataset[Decoded]):
         if str(path) in broken:
             return []
         try:
-            image = open_image(path)
+            image = image_in(self.files.content(sample))
             if self.views is None:
                 return [clean(image, self.files.reading)]
-            each, height, width = self.views.each, image.height, image.width
-            boxes = [view.boxes(u, height, width) for view, u in zip(each, draws)]
-            sizes = [view.size for view in each]
-            return cut_views(image, torch.cat(boxes), sizes, self.files.reading)
+            boxes = self.views.boxes(draws, image.height, image.width)
+            sizes = [view.size for view in self.views.each]
+            return cut_views(image, boxes, sizes, self.files.reading)
         except Unreadable as error:
             broken[str(path)] = str(error)
             return []

@@ -39,6 +39,8 @@ def crop_boxes(
     top = (u[:, TOP] * (height - h + 1)).floor()
     left = (u[:, LEFT] * (width - w + 1)).floor()
     box = torch.stack((top, left, h, w), 1)
+    if bool(fits.any(1).all()):
+        return box.long()
 
     h = torch.minimum(height, (width / ratio[0]).round())
     w = torch.minimum(width, (height * ratio[1]).round())

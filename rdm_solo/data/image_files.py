@@ -47,25 +47,36 @@ def check_regular(state: os.stat_result) -> None:
 
 
 def open_image(path: Path) -> Image.Image:
-    """The image in a file, its header read and its pixels not yet.
+    """The image in a file; see `image_in`."""
+    return image_in(content_of(path))
 
-    Whatever a decoder raises on garbage (OSError, SyntaxError, struct.error, ...) is Unreadable.
-    """
-    content = b""
+
+def content_of(path: Path) -> bytes:
+    """What a regular file holds; Unreadable where it cannot be read."""
     try:
         check_regular(os.stat(path))
         with open(path, "rb", opener=_open_without_waiting) as file:
             check_regular(os.fstat(file.fileno()))  # it may have changed since
-            content = file.read()
+            return file.read()
+    except OSError as error:
+        raise Unreadable(cannot_be_read(path, error)) from error
+    except ValueError as error:  # such as a name with a null character
+        raise Unreadable(
+            f"cannot be opened ({type(error).__name__}: {printable(error)})"
+        ) from error
+
+
+def image_in(content: bytes) -> Image.Image:
+    """The image that these bytes are, its header read and its pixels not yet.
+
+    Whatever a decoder raises on garbage (OSError, SyntaxError, struct.error, ...) is Unreadable.
+    """
+    try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of metadata, and of less than MAX_PIXELS
             image = Image.open(io.BytesIO(content), formats=FORMATS)
-    except Unreadable:
-        raise
     except UnidentifiedImageError as error:
         raise Unreadable("is no image" if content else "is empty") from error
-    except OSError as error:
-        raise Unreadable(cannot_be_read(path, error)) from error
     except Image.DecompressionBombError as error:
         raise Unreadable(f"has more than {MAX_PIXELS} pixels, too many to decode") from error
     except Exception as error:

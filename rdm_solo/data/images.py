@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rdm_solo.data.image_files import content_of
 from rdm_solo.messages import check_choice, check_number, check_switch, check_whole
 
 # Smallest and largest side of an image in pixels. Crops, rotations and blurs of fewer show nothing,
@@ -111,6 +112,10 @@ class Files:
     def path(self, index: int) -> Path:
         """Where image number ``index`` lies."""
         return self.root / os.fsdecode(bytes(self.names[index]))
+
+    def content(self, index: int) -> bytes:
+        """The bytes of image number ``index``; Unreadable where there are none."""
+        return content_of(self.path(index))
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from rdm_solo import distributed
 from rdm_solo.data.decoding import Decoded, Decoder, Task
 from rdm_solo.data.draws import generator
 from rdm_solo.data.images import REMEDY, DataError, Dataset, Files, Images
+from rdm_solo.data.memory import BatchMemory
 from rdm_solo.data.views import Views
 from rdm_solo.messages import check_whole, listed, printable
 
@@ -83,6 +84,7 @@ class Loader(ABC):
         self.epoch: int | None = None
         self.skipped: dict[str, str] = {}  #: of images that were left out, by path, and why
         self._reported = 0
+        self._memory = BatchMemory()
         moments = torch.tensor([dataset.mean, dataset.std], dtype=torch.float32)
         self._mean, self._std = moments.view(2, -1, 1, 1).to(self.device)
 
@@ -162,7 +164,8 @@ class MemoryLoader(Loader):
                 yield samples, [x]
             else:
                 uniforms = self.views.uniforms(samples, self.seed, self.epoch or 0)
-                yield samples, [view(x, u) for view, u in zip(self.views.each, uniforms)]
+                each = zip(self.views.each, uniforms)
+                yield samples, [view(x, u, self._memory) for view, u in each]
 
 
 class FileLoader(Loader):
@@ -198,7 +201,7 @@ class FileLoader(Loader):
                 views = [crops[0].float().div_(255)]
             else:
                 each = zip(self.views.each, crops, decoded.uniforms)
-                views = [view.finish(crop, u) for view, crop, u in each]
+                views = [view.finish(crop, u, self._memory) for view, crop, u in each]
             yield decoded.samples, views
         if not shown:
             raise self._refusal(self.skipped)

@@ -24,11 +24,14 @@ from rdm_solo.data import draws
 from rdm_solo.data.colour import blur, color_jitter, luma, solarize
 from rdm_solo.data.geometry import crop_boxes, crop_resize
 from rdm_solo.data.images import SIDES
+from rdm_solo.data.memory import BatchMemory
 from rdm_solo.messages import check_number, check_whole
 
 ORDERS = torch.tensor(list(itertools.permutations(range(4))))  # of the jitter's operations
 
-# A CPU works through a batch in pieces whose images stay near its cache.
+# A CPU works through a batch in pieces that stay near its cache. Of images so large that a piece
+# would hold less than four it takes one at a time: then an operation needs no copy of the images
+# that it applies to.
 PIECE_VALUES = 128 * 3 * 32 * 32
 
 
@@ -73,22 +76,23 @@ class Pipeline:
         for name, largest in (("crop_scale", 1.0), ("crop_ratio", None), ("blur_sigma", None)):
             object.__setattr__(self, name, _two_numbers(name, getattr(self, name), largest))
 
-    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, u: Tensor, memory: BatchMemory | None = None) -> Tensor:
         if x.ndim != 4 or not x.is_floating_point() or u.shape != (len(x), draws.DRAWS):
             raise ValueError(
                 "a pipeline takes floating-point images of shape (n, C, H, W) and uniform numbers "
                 f"of shape (n, {draws.DRAWS}), got {x.dtype} of shape {tuple(x.shape)} and "
                 f"{tuple(u.shape)}"
             )
-        return self._in_pieces(self._whole_view, x, u)
+        drawn = self.parameters(u, *x.shape[2:])
+        return self._in_pieces(self._whole_view, x, drawn, memory)
 
-    def finish(self, crops: Tensor, u: Tensor) -> Tensor:
+    def finish(self, crops: Tensor, u: Tensor, memory: BatchMemory | None = None) -> Tensor:
         """The rest of a view after its crop: bytes ``(n, C, size, size)`` to floats in [0, 1].
 
         For files, whose crops are cut where they are decoded: from the boxes of `boxes` and the
-        same ``u``.
+        same ``u``. On a CPU the result lies in ``memory``, where that is given.
         """
-        return self._in_pieces(self._after_the_crop, crops, u)
+        return self._in_pieces(self._after_the_crop, crops, self._colours(u), memory)
 
     def boxes(self, u: Tensor, height: int, width: int) -> Tensor:
         """The crops that the rows of ``u`` mean; see `crop_boxes`."""
@@ -96,13 +100,16 @@ class Pipeline:
 
     def parameters(self, u: Tensor, height: int, width: int) -> SimpleNamespace:
         """What the rows of ``u`` mean for images of ``height`` by ``width`` pixels, by name."""
+        return SimpleNamespace(boxes=self.boxes(u, height, width), **vars(self._colours(u)))
+
+    def _colours(self, u: Tensor) -> SimpleNamespace:
+        """What the rows of ``u`` mean for what follows the crop."""
         u = u.double()
         blends = (self.brightness, self.contrast, self.saturation)
         limits = [(max(0.0, 1 - strength), 1 + strength) for strength in blends]
         least, most = self.blur_sigma
         low, high = torch.tensor([*limits, (-self.hue, self.hue)], dtype=torch.float64).T
         return SimpleNamespace(
-            boxes=self.boxes(u, height, width),
             flip=u[:, draws.FLIP] < self.flip,
             angle=self.rotate * (2 * u[:, draws.ROTATE] - 1),
             jitter=u[:, draws.JITTER] < self.jitter,
@@ -115,21 +122,37 @@ class Pipeline:
         )
 
     @torch.no_grad()
-    def _in_pieces(self, make: Callable[[Tensor, Tensor], Tensor], x: Tensor, u: Tensor) -> Tensor:
+    def _in_pieces(
+        self,
+        make: Callable[[Tensor, SimpleNamespace], Tensor],
+        x: Tensor,
+        drawn: SimpleNamespace,
+        memory: BatchMemory | None,
+    ) -> Tensor:
+        """``make`` of all samples; on a CPU of a few at a time."""
         piece = len(x)
         if x.device.type == "cpu":
-            piece = max(1, PIECE_VALUES // (x.shape[1] * self.size**2))
-        return torch.cat(
-            [make(*rows) for rows in zip(torch.split(x, piece), torch.split(u, piece))]
-        )
+            piece = PIECE_VALUES // (x.shape[1] * self.size**2)
+            piece = piece if piece >= 4 else 1
+        if piece >= len(x):
+            return make(x, drawn)
+        views = torch.empty(0)
+        for low in range(0, len(x), piece):
+            rows = slice(low, low + piece)
+            some = {name: column[rows] for name, column in vars(drawn).items()}
+            made = make(x[rows], SimpleNamespace(**some))
+            if low == 0:
+                shape = (len(x), *made.shape[1:])
+                lent = memory if made.dtype == torch.float32 else None
+                views = lent.lend(shape) if lent else made.new_empty(shape)
+            views[rows] = made
+        return views
 
-    def _whole_view(self, x: Tensor, u: Tensor) -> Tensor:
-        drawn = self.parameters(u, *x.shape[2:])
+    def _whole_view(self, x: Tensor, drawn: SimpleNamespace) -> Tensor:
         angle = drawn.angle if self.rotate else None
         return self._recolour(crop_resize(x, drawn.boxes, self.size, drawn.flip, angle), drawn)
 
-    def _after_the_crop(self, crops: Tensor, u: Tensor) -> Tensor:
-        drawn = self.parameters(u, self.size, self.size)
+    def _after_the_crop(self, crops: Tensor, drawn: SimpleNamespace) -> Tensor:
         x = crops.float().div_(255)
         if self.rotate:
             whole = torch.tensor([[0, 0, self.size, self.size]]).expand(len(x), 4)
@@ -140,11 +163,15 @@ class Pipeline:
 
     def _recolour(self, x: Tensor, drawn: SimpleNamespace) -> Tensor:
         x = _where(drawn.jitter, color_jitter, x, drawn.factors, drawn.order)
-        if x.shape[1] == 3:
+        grey = x.shape[1] == 3 and all(drawn.grey.tolist())
+        if grey:
+            x = luma(x)  # one channel to blur instead of three equal ones
+        elif x.shape[1] == 3:
             x = _where(drawn.grey, lambda rows: luma(rows).repeat(1, 3, 1, 1), x)
         radius = min(max(1, int(4 * self.blur_sigma[1] + 0.5)), self.size - 1)
         x = _where(drawn.blur, lambda rows, sigma: blur(rows, sigma, radius), x, drawn.sigma)
-        return _where(drawn.solarize, lambda rows: solarize(rows, self.solarize_threshold), x)
+        x = _where(drawn.solarize, lambda rows: solarize(rows, self.solarize_threshold), x)
+        return x.repeat(1, 3, 1, 1) if grey else x
 
 
 class Views:
@@ -189,14 +216,21 @@ class Views:
         views = range(len(self.each))
         return [draws.random_rows(samples, seed, epoch, view, "rows") for view in views]
 
+    def boxes(self, uniforms: Sequence[Tensor], height: int, width: int) -> Tensor:
+        """The crops of one image's views, ``(V, 4)``, from a row of uniform numbers for each."""
+        rows = iter(uniforms)
+        each = ((p, torch.cat(list(itertools.islice(rows, p.num_crops)))) for p in self.pipelines)
+        return torch.cat([pipeline.boxes(u, height, width) for pipeline, u in each])
+
 
 def _where(chosen: Tensor, transform: Callable[..., Tensor], x: Tensor, *columns: Tensor) -> Tensor:
     """``transform`` on the ``chosen`` rows (a mask on the CPU); ``x`` may be overwritten."""
-    rows = chosen.nonzero()[:, 0]
-    if len(rows) == 0:
+    number = sum(chosen.tolist())
+    if number == 0:
         return x
-    if len(rows) == len(x):
+    if number == len(x):
         return transform(x, *columns)
+    rows = chosen.nonzero()[:, 0]
     place = rows.to(x.device, non_blocking=True)
     picked = x.index_select(0, place)
     return x.index_copy_(0, place, transform(picked, *(column[rows] for column in columns)))

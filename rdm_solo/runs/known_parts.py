@@ -26,7 +26,7 @@ PARTS = {
     "dataset.source": (
         *("rdm_solo.data.digits", "rdm_solo.data.cifar10", "rdm_solo.data.cifar100"),
         *("rdm_solo.data.synthetic", "rdm_solo.data.folder", "rdm_solo.data.imagenet"),
-        "rdm_solo.data.imagenet100",
+        *("rdm_solo.data.imagenet100", "rdm_solo.data.shards"),
     ),
     "dataset.views": ("rdm_solo.data.Views",),
     "dataset.views.pipelines.*": ("rdm_solo.data.Pipeline",),
@@ -55,6 +55,7 @@ WORDS = (
     *("method.name", "method.center", "filter.name", "filter.branch", "filter.function"),
     *("p.schedule", "backbone.name", "backbone.stem", "backbone.compile", "optimizer.name"),
     *("dataset.name", "dataset.root", "dataset.train", "dataset.val", "dataset.interpolation"),
+    *("dataset.cache", "dataset.source.cache"),
     *(f"dataset.source.{name}" for name in ("root", "train", "val", "interpolation")),
     *(f"logger.*.{name}" for name in ("project", "entity", "name", "group", "tags.*")),
     *(f"trainer.{name}" for name in ("accelerator", "devices", "strategy", "precision")),
@@ -200,9 +201,11 @@ def _fault_of_word(key: Key, value: str, own: bool) -> str | None:
         return None if is_filter(value) else "which is not in this package and is not run"
     if key == ("trainer", "strategy") and value not in STRATEGIES:
         return f"which is none of {', '.join(STRATEGIES)}"
-    if key[-1] in ("train", "val") and (value.startswith(("/", "\\", "~")) or ".." in value):
-        return "which leads out of the data set's folder"
-    if key[-1] == "root" and value.startswith(("//", "\\\\")):
+    if key[-1] in ("train", "val"):
+        plain = re.sub(r"\{\d+\.\.\d+\}", "", value)  # without the ranges of shards
+        if plain.startswith(("/", "\\", "~")) or ".." in plain:
+            return "which leads out of the data set's folder"
+    if key[-1] in ("root", "cache") and value.startswith(("//", "\\\\")):
         return "which leads to another machine"
     if not own and not any(_matches(key, pattern) for pattern in WORDS):
         return "a word where a number, true, false or null belongs"

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn.datasets import load_sample_images
 from support.image_files import SIZE, loader, picture, write_tree
 from torchvision.datasets.folder import default_loader
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as tv
 
-from rdm_solo.data import Pipeline, decoding, folders, images
+from rdm_solo import data
+from rdm_solo.data import Pipeline, Views, decoding, folders, image_files, images
 from rdm_solo.data.draws import random_rows
 
 
@@ -37,7 +39,7 @@ def tree(tmp_path_factory):
 def test_pixels_are_those_of_torchvisions_loader(tmp_path, mode, name):
     path = tmp_path / name
     picture(1).convert(mode).save(path)
-    got = decoding.decode(decoding.open_image(path))
+    got = decoding.decode(image_files.open_image(path))
     assert torch.equal(got, torch.from_numpy(np.array(default_loader(path))).permute(2, 0, 1))
 
 
@@ -51,7 +53,7 @@ def test_transparent_palettes_and_orientations_too(tmp_path):
     picture(4, 30, 20).save(tmp_path / "turned.jpg", exif=exif)
     for name in ("p.png", "turned.jpg"):
         path = tmp_path / name
-        got = decoding.decode(decoding.open_image(path))
+        got = decoding.decode(image_files.open_image(path))
         assert torch.equal(got, torch.from_numpy(np.array(default_loader(path))).permute(2, 0, 1))
     assert got.shape == (3, 30, 20)  # neither of them turns it
 
@@ -60,7 +62,7 @@ def test_transparent_palettes_and_orientations_too(tmp_path):
 def test_sixteen_bits_are_scaled_not_clipped(tmp_path, name):
     values = np.random.default_rng(0).integers(0, 65536, (9, 7), dtype=np.uint16)
     Image.fromarray(values).save(tmp_path / name)
-    got = decoding.decode(decoding.open_image(tmp_path / name))
+    got = decoding.decode(image_files.open_image(tmp_path / name))
     want = torch.from_numpy((values // 257).astype(np.uint8)).expand(3, 9, 7)
     assert torch.equal(got, want)
 
@@ -109,14 +111,75 @@ def test_large_jpegs_are_decoded_at_a_fraction_and_look_the_same(tmp_path):
     picture(7, 1200, 1600).resize((1600, 1200)).save(path, quality=95)
     boxes = torch.tensor([[0, 0, 1200, 1600], [100, 200, 900, 800], [301, 401, 500, 500]])
     for fraction, sizes in ((8, [32] * 2), (4, [56] * 2), (2, [112] * 3), (1, [224] * 3)):
-        image = decoding.open_image(path)
+        image = image_files.open_image(path)
         got = decoding.cut_views(image, boxes[: len(sizes)], sizes, images.Reading())
         assert image.width == 1600 // fraction
-        whole = decoding.decode(decoding.open_image(path))
+        whole = decoding.decode(image_files.open_image(path))
         for crop, box, size in zip(got, boxes, sizes):
             want = decoding.resize_box(whole, box, (size, size), "bilinear")
             # Measured: at most 0.87 of 255 levels on average, in a picture with noise of 20.
             assert (crop.float() - want.float()).abs().mean() < 1.0
+
+
+def test_every_kind_of_jpeg_has_pillows_pixels(tmp_path):
+    path = tmp_path / "x.jpg"
+    for height, width in ((64, 48), (61, 47), (1, 1)):
+        for subsampling in ("4:4:4", "4:2:2", "4:2:0"):
+            for progressive in (False, True):
+                options = {"subsampling": subsampling, "progressive": progressive}
+                picture(8, height, width).save(path, quality=90, **options)
+                got = decoding.decode(image_files.open_image(path)).permute(1, 2, 0)
+                assert np.array_equal(got, np.array(Image.open(path)))
+
+
+def test_without_torchvisions_decoder_pillow_reads_the_same(tmp_path, monkeypatch):
+    path = tmp_path / "x.jpg"
+    picture(9).save(path)
+    want = decoding.decode(image_files.open_image(path))
+
+    def refuse(*_):
+        raise RuntimeError("decode_jpeg: torchvision not compiled with libjpeg support")
+
+    monkeypatch.setattr(decoding, "decode_jpeg", refuse)
+    assert torch.equal(decoding.decode(image_files.open_image(path)), want)
+
+
+def full_quality(image, u, pipeline):
+    """A view by Pillow and torchvision, one operation after the other, from the same draws."""
+    drawn = pipeline.parameters(u, image.height, image.width)
+    top, left, height, width = drawn.boxes[0].tolist()
+    size = [pipeline.size] * 2
+    bicubic = v2.InterpolationMode.BICUBIC
+    x = tv.resized_crop(image, top, left, height, width, size, bicubic)
+    x = tv.to_dtype(tv.pil_to_tensor(x), torch.float32, scale=True)
+    x = tv.hflip(x) if drawn.flip[0] else x
+    operations = (tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue)
+    for operation in drawn.order[0].tolist() if drawn.jitter[0] else ():
+        x = operations[operation](x, drawn.factors[0, operation].item())
+    x = tv.rgb_to_grayscale(x, 3) if drawn.grey[0] else x
+    return tv.gaussian_blur(x, [17, 17], [drawn.sigma[0].item()] * 2) if drawn.blur[0] else x
+
+
+def test_views_of_photographs_are_those_of_full_quality(tmp_path):
+    """The bound that docs/cost.md states, over both photographs and 24 draws of each."""
+    for i, pixels in enumerate(load_sample_images().images):
+        (tmp_path / "train" / str(i)).mkdir(parents=True)
+        Image.fromarray(pixels).save(tmp_path / "train" / str(i) / "x.jpg", quality=90)
+    pipeline = Pipeline(224, blur=0.5)
+    source = folders.folder(tmp_path, interpolation="bicubic", workers=0)
+    batches = data.loader(source, "train", 2, views=Views([pipeline]), seed=3)
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (source.mean, source.std))
+    differences = []
+    for epoch in range(12):
+        batches.set_epoch(epoch)
+        ((samples, crops, _),) = batches
+        for slot, sample in enumerate(samples.tolist()):
+            rows = batches.views.uniforms([sample], 3, epoch)
+            for view, u in zip(crops, rows):
+                want = full_quality(default_loader(source.train.path(sample)), u, pipeline)
+                differences.append((view[slot] * std + mean - want).abs().mean().item() * 255)
+    assert len(differences) == 48
+    assert max(differences) <= 1.5
 
 
 @pytest.mark.parametrize("options", [{}, {"rotate": 0.2}])

@@ -26,7 +26,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as tv
 
 from rdm_solo import data
-from rdm_solo.data import DataError, decoding, folders
+from rdm_solo.data import DataError, decoding, folders, image_files
 from rdm_solo.data.loaders import LONGEST_TMPDIR
 
 
@@ -269,7 +269,7 @@ def test_skipped_images_are_replaced_counted_and_named(tmp_path, caplog):
     for slot, wanted in enumerate(order):
         assert torch.equal(crops[slot], intact[indices[slot].item()]) == (wanted not in instead)
     for wanted, index in ((7, 8), (22, 0)):  # the neighbour's picture, the missing one's draws
-        image = decoding.open_image(batches.images.path(index))
+        image = image_files.open_image(batches.images.path(index))
         rows = batches.views.uniforms([wanted], 0, 0)
         pipeline = batches.views.each[0]
         boxes = torch.cat([pipeline.boxes(u, image.height, image.width) for u in rows])

@@ -242,7 +242,7 @@ def test_bombs_are_refused_by_their_headers(tmp_path):
         resource.setrlimit(resource.RLIMIT_AS, (used + 100_000_000, before[1]))
         for name, why in says.items():
             with pytest.raises(decoding.Unreadable) as refused:
-                decoding.decode(decoding.open_image(tmp_path / name))
+                decoding.decode(image_files.open_image(tmp_path / name))
             assert str(refused.value) == why
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
@@ -267,7 +267,7 @@ def test_images_of_any_shape_give_views(tmp_path, shape, ending):
     assert [tuple(crop.shape) for crop in crops] == [(2, 3, SIZE, SIZE)] * 2
     assert all(crop.isfinite().all() for crop in crops)
     reading = images.Reading(image_size=28, resize=32)
-    clean = decoding.clean(decoding.open_image(tmp_path / f"0.{ending}"), reading)
+    clean = decoding.clean(image_files.open_image(tmp_path / f"0.{ending}"), reading)
     assert clean.shape == (3, 28, 28)
 
 
@@ -295,11 +295,11 @@ def test_the_content_decides_and_no_other_program_starts(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     for kind in ("PNG", "GIF", "WEBP", "BMP", "TIFF"):
         picture(0, 20, 20).save(tmp_path / "x.jpg", kind)
-        assert decoding.decode(decoding.open_image(tmp_path / "x.jpg")).shape == (3, 20, 20)
+        assert decoding.decode(image_files.open_image(tmp_path / "x.jpg")).shape == (3, 20, 20)
     for kind in ("EPS", "PDF", "ICO", "PCX"):
         picture(0, 32, 32).save(tmp_path / "x.jpg", kind)
         with pytest.raises(decoding.Unreadable, match=r"^is no image$"):
-            decoding.decode(decoding.open_image(tmp_path / "x.jpg"))
+            decoding.decode(image_files.open_image(tmp_path / "x.jpg"))
     assert not ran.exists()
 
 
@@ -310,7 +310,7 @@ def test_of_an_animation_the_first_picture_is_read(tmp_path, kind):
     lossless = {"lossless": True} if kind == "WEBP" else {}
     pictures[0].save(path, kind, save_all=True, append_images=pictures[1:], **lossless)
     assert Image.open(path).n_frames == 3
-    got = decoding.decode(decoding.open_image(path)).permute(1, 2, 0)
+    got = decoding.decode(image_files.open_image(path)).permute(1, 2, 0)
     want = np.asarray(pictures[0] if kind != "GIF" else Image.open(path).convert("RGB"))
     assert np.array_equal(got, want)
 
@@ -350,11 +350,11 @@ def test_spoilt_files_give_pixels_or_a_reason(tmp_path, recwarn):
             content = content or bytearray(b"\0")
         path.write_bytes(content)
         try:
-            image = decoding.open_image(path)
+            image = image_files.open_image(path)
             assert image.width * image.height <= image_files.MAX_PIXELS
             (crop,) = decoding.cut_views(image, boxes, [SIZE], reading)
             assert crop.shape == (3, SIZE, SIZE)
-            assert decoding.clean(decoding.open_image(path), reading).shape == (3, SIZE, SIZE)
+            assert decoding.clean(image_files.open_image(path), reading).shape == (3, SIZE, SIZE)
             outcomes["read"] += 1
             survived += 1
         except decoding.Unreadable as why:

@@ -55,6 +55,20 @@ def test_views_are_normalised_after_augmentation():
             torch.testing.assert_close(crop, normalised(view(x, u)), atol=2e-6, rtol=0)
 
 
+def test_a_batch_that_is_held_is_never_written_over():
+    """Batches of more than one piece lie in memory that is used again, but not while it is held."""
+    large = data.synthetic(num_train=32, num_val=1, size=112)
+    batches = data.loader(large, "train", 16, views=Views([Pipeline(size=112)]))
+    held, copies = [], []
+    for epoch in range(4):
+        batches.set_epoch(epoch)
+        for _, views, _ in batches:
+            held.append(views[0][2])  # a part of the batch holds all of it
+            copies.append(views[0][2].clone())
+            del views
+    assert all(torch.equal(a, b) for a, b in zip(held, copies, strict=True))
+
+
 def test_validation_is_every_image_once_in_order():
     batches = loader(pipelines=())
     x, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))

@@ -265,7 +265,8 @@ def test_an_archive_is_no_root_for_cifar(tmp_path):
         data.cifar10(archive)
 
 
-IN_FOLDERS = ("folder", "imagenet", "imagenet100")  # tests/data/test_folder_runs.py has these
+# tests/data/test_folder_runs.py and test_shards.py have these.
+IN_FOLDERS = ("folder", "imagenet", "imagenet100", "shards")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra.utils import get_method
+from hydra.utils import get_method, instantiate
 from omegaconf import DictConfig, OmegaConf
 from support.small_runs import configure
 
@@ -177,6 +177,24 @@ def test_nothing_is_downloaded_because_a_folder_says_so(tmp_path):
     source = {"_target_": "rdm_solo.data.cifar10", "root": "data", "download": True}
     OmegaConf.save({"dataset": {"source": source}}, folder / ".hydra" / "config.yaml")
     assert build(folder).dataset.source.download is False
+
+
+def test_ranges_of_shards_are_no_way_out_of_their_folder_and_urls_are_not_fetched(tmp_path):
+    """`..` is refused in the name of a part, but for the one in a range."""
+    shards = "train-{000000..000146}.tar"
+    folder = folder_of(tmp_path, "dataset=shards", dataset__train=shards)
+    assert build(folder).dataset.source.train == shards
+    for name in ("../{0..1}.tar", "{0..1}/../x.tar", ".{0..1}./x.tar", "/{0..1}.tar"):
+        config = {"dataset": {"train": name}}
+        OmegaConf.save(config, folder / ".hydra" / "config.yaml")
+        with pytest.raises(ValueError, match="which leads out of the data set's folder"):
+            build(folder)
+    source = {"_target_": "rdm_solo.data.shards", "root": ".", "train": "s3://a/b.tar"}
+    source |= {"download": True, "cache": str(tmp_path / "cache")}
+    OmegaConf.save({"dataset": {"source": source}}, folder / ".hydra" / "config.yaml")
+    with pytest.raises(Exception, match=r"b\.tar has no copy in .*cache yet"):
+        instantiate(build(folder).dataset.source)
+    assert not (tmp_path / "cache").exists()
 
 
 def test_a_root_of_the_folders_own_is_read_with_a_word(tmp_path, caplog):

@@ -1,0 +1,5 @@
+"""The command."""
+
+from rdm_solo.shards.entry import main
+
+main()
