@@ -35,3 +35,7 @@ class Local(_Launcher):
 
 class Slurm(_Launcher):
     """A job of SLURM for each run."""
+
+
+class Ray(_Launcher):
+    """A task of Ray for each run."""

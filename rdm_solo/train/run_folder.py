@@ -1,6 +1,7 @@
 """Which folder a run may write to, and what happens to a run that is there already."""
 
 import logging
+import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ log = logging.getLogger("rdm_solo")
 # run's folder here: Lightning starts the other processes of a DDP run with this process's command
 # line, and some launchers a process for each run of a sweep.
 CONFIG_VARIABLE, FOLDER_VARIABLE = "RDM_SOLO_CONFIG", "RDM_SOLO_FOLDER"
+# Who has started this run of a sweep again, after its machine was lost.
+STARTED_AGAIN = "RDM_SOLO_STARTED_AGAIN"
 
 
 class Finished(Exception):
@@ -74,6 +77,8 @@ def _started_again(folder: Path) -> str | None:
         return f"SLURM has started job {slurm.job()} again"
     if torchrun.folder_before() == str(folder):
         return "torchrun has started this run again"
+    if STARTED_AGAIN in os.environ and os.environ.get(FOLDER_VARIABLE) == str(folder):
+        return f"{os.environ[STARTED_AGAIN]} has started this run again"
     return None
 
 

@@ -13,9 +13,8 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,13 @@ from omegaconf import DictConfig, OmegaConf
 from rdm_solo.messages import check_number, check_switch, check_whole
 from rdm_solo.runs import earlier_run, failures
 from rdm_solo.train import sweep
-from rdm_solo.train.launchers.board import Board
+from rdm_solo.train.launchers.following import Followed, follow
 from rdm_solo.train.launchers.plan import Job
 
 log = logging.getLogger("rdm_solo")
 
 SCRIPTS = ".slurm"  # in the sweep's folder: batch scripts and what the jobs print
-ROWS = 16  # of jobs whose progress a terminal shows
-POLL = 5.0  # seconds between two questions to SLURM
+NAMED = "SLURM job "  # before its number
 WARNED_BEFORE = 90  # seconds before the time limit
 
 
@@ -40,10 +38,11 @@ def run(jobs: Sequence[Job], folder: Path, launcher: DictConfig) -> dict[Path, s
 
     None with ``launcher.wait=false``, which only submits.
     """
-    submitted: list[_Submitted] = []
+    submitted: list[Followed] = []
     for shape, alike in _by_shape(jobs).items():
         submitted += _submit(shape, alike, folder, launcher)
-    arrays = ",".join(dict.fromkeys(job.id.partition("_")[0] for job in submitted))
+    numbers = [job.id.removeprefix(NAMED) for job in submitted]
+    arrays = ",".join(dict.fromkeys(number.partition("_")[0] for number in numbers))
     log.info(f"{len(jobs)} runs are submitted as SLURM jobs {arrays}, in {folder}")
     log.info(f"    squeue --me --job {arrays}    shows them")
     log.info(f"    scancel {arrays}    ends them")
@@ -53,7 +52,7 @@ def run(jobs: Sequence[Job], folder: Path, launcher: DictConfig) -> dict[Path, s
         log.info(sweep.how_to_go_on(folder) + " launcher=slurm")
         return None
     try:
-        return _Watch(submitted).until_all_have_ended()
+        return follow(submitted, _states, _why_it_failed)
     except KeyboardInterrupt:
         log.info(f"the SLURM jobs go on without this command; scancel {arrays} ends them")
         raise
@@ -81,17 +80,6 @@ class Shape:
             devices = 1
         tasks = check_whole("with launcher=slurm, trainer.devices", devices, 1)
         return cls(check_whole("trainer.num_nodes", trainer.num_nodes, 1), tasks, tasks * on_gpu)
-
-
-@dataclass
-class _Submitted:
-    job: Job
-    id: str  # as squeue has it: the array's job, and the task in it
-    says: Path  # the file that the run's first process prints to
-    read: int = 0  # bytes of it
-    state: str = ""
-    row: int | None = None  # of the board
-    began: float = field(default_factory=time.time)
 
 
 def check(launcher: DictConfig, trainer: DictConfig) -> None:
@@ -124,7 +112,7 @@ def _by_shape(jobs: Sequence[Job]) -> dict[Shape, list[Job]]:
 
 def _submit(
     shape: Shape, jobs: Sequence[Job], folder: Path, launcher: DictConfig
-) -> list[_Submitted]:
+) -> list[Followed]:
     """Submit jobs of one shape as an array."""
     # Which signal submitit asks SLURM for; it reads the variable when it is imported.
     os.environ["SUBMITIT_PREEMPT_SIGNAL"] = "USR1"
@@ -155,56 +143,15 @@ def _submit(
     except (submitit.core.utils.FailedJobError, subprocess.CalledProcessError, OSError) as error:
         said = [line for line in str(error).splitlines() if "error:" in line]
         raise ValueError(f"SLURM refuses the jobs: {said[-1] if said else error}") from error
-    return [_Submitted(job, str(at.job_id), Path(at.paths.stdout)) for job, at in zip(jobs, made)]
+    return [
+        Followed(job, f"{NAMED}{at.job_id}", Path(at.paths.stdout)) for job, at in zip(jobs, made)
+    ]
 
 
 def _command(job: Job, folder: Path) -> list[str]:
     """The program env, the variables that it sets, and the command that trains the run."""
     variables = [f"{name}={value}" for name, value in job.variables(folder).items()]
     return ["env", *variables, sys.executable, "-u", "-m", "rdm_solo.train", *job.options]
-
-
-class _Watch:
-    """Follows jobs until SLURM has none of them any more."""
-
-    def __init__(self, jobs: Sequence[_Submitted]) -> None:
-        self.jobs = list(jobs)
-        self.board = Board([job.job.name for job in jobs], min(len(jobs), ROWS))
-        self.rows = list(range(min(len(jobs), ROWS)))
-        self.reasons: dict[Path, str] = {}
-
-    def until_all_have_ended(self) -> dict[Path, str]:
-        try:
-            while self.jobs:
-                states = _states()
-                for job in list(self.jobs):
-                    self._show(job, states)
-                if self.jobs:
-                    time.sleep(POLL)
-        finally:
-            self.board.close()
-        return self.reasons
-
-    def _show(self, job: _Submitted, states: dict[str, str] | None) -> None:
-        name = job.job.name
-        state = job.state if states is None else states.get(job.id, "")
-        if job.row is None and self.rows and state.startswith("RUNNING"):
-            job.row = self.rows.pop(0)
-        if state != job.state and state:
-            self.board.tell(name, f"SLURM job {job.id}: {state}")
-        job.state = state
-        for line in _new_lines(job):
-            self.board.said(job.row, name, line)
-        if states is None or job.id in states:
-            return
-        self.jobs.remove(job)
-        if reason := _why_it_failed(job):
-            self.reasons[job.job.folder] = reason
-        failed = bool(reason or failures.of(job.job.folder))
-        self.board.tell(name, "failed" if failed else "ended")
-        self.board.ended(job.row)
-        if job.row is not None:
-            self.rows.append(job.row)
 
 
 def _states() -> dict[str, str] | None:
@@ -219,35 +166,24 @@ def _states() -> dict[str, str] | None:
         return None
     if done.returncode:
         return None
-    return dict(line.strip().split("|", 1) for line in done.stdout.splitlines() if "|" in line)
+    lines = [line.strip().split("|", 1) for line in done.stdout.splitlines() if "|" in line]
+    return {f"{NAMED}{number}": state for number, state in lines}
 
 
-def _new_lines(job: _Submitted) -> list[str]:
-    """Whole lines that the run has printed since the last time."""
-    try:
-        with open(job.says, "rb") as file:
-            file.seek(job.read)
-            text, _, _ = file.read().rpartition(b"\n")
-    except OSError:  # the job has not begun
-        return []
-    job.read += len(text) + bool(text)
-    return text.decode("utf-8", "replace").splitlines()
-
-
-def _why_it_failed(job: _Submitted) -> str | None:
+def _why_it_failed(job: Followed) -> str | None:
     """The reason of a run that has not finished, unless its folder has one."""
     folder = job.job.folder
     if earlier_run.has_ended(folder) or failures.of(folder):
         return None
-    state, errors = _last_state(job.id), ""
+    state, errors = _last_state(job.id.removeprefix(NAMED)), ""
     with contextlib.suppress(OSError):
         lines = job.says.read_text("utf-8", "replace").splitlines()
         errors = next((line for line in reversed(lines) if line.startswith("error: ")), "")
     if errors:
         return errors.removeprefix("error: ")
     if not state and not job.says.exists():
-        return f"SLURM job {job.id} was cancelled before it began"
-    return f"SLURM job {job.id} has ended{f' as {state}' if state else ''}; see {job.says}"
+        return f"{job.id} was cancelled before it began"
+    return f"{job.id} has ended{f' as {state}' if state else ''}; see {job.says}"
 
 
 def _last_state(number: str) -> str:

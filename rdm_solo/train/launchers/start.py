@@ -45,6 +45,10 @@ def check(launcher: DictConfig, trainer: DictConfig) -> None:
         from rdm_solo.train.launchers import slurm
 
         slurm.check(launcher, trainer)
+    elif launcher.name == "ray":
+        from rdm_solo.train.launchers import ray
+
+        ray.check(launcher, trainer)
 
 
 def planned(
@@ -106,11 +110,12 @@ def elsewhere(jobs: Sequence[Job], folder: Path, launcher: DictConfig) -> dict[P
     The reasons of those that failed without leaving one in their folder, by folder; None where the
     jobs were only submitted.
     """
-    from rdm_solo.train.launchers import local, slurm
+    from rdm_solo.train.launchers import local, ray, slurm
 
     ways: dict[str, Callable[..., dict[Path, str] | None]] = {
         "basic": local.run,
         "local": local.run,
+        "ray": ray.run,
         "slurm": slurm.run,
     }
     if not jobs:

@@ -1,0 +1,96 @@
+"""Follows runs that go on elsewhere, by the files that they print to."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rdm_solo.runs import failures
+from rdm_solo.train.launchers.board import Board
+from rdm_solo.train.launchers.plan import Job
+
+ROWS = 16  # of runs whose progress a terminal shows
+POLL = 5.0  # seconds between two looks
+
+
+@dataclass
+class Followed:
+    """A job that was handed over."""
+
+    job: Job
+    id: str  # by which it is known there
+    says: Path  # the file that the run's first process prints to
+    read: int = 0  # bytes of it
+    state: str = ""
+    row: int | None = None  # of the board
+
+
+def follow(
+    jobs: Sequence[Followed],
+    states: Callable[[], dict[str, str] | None],
+    why_it_failed: Callable[[Followed], str | None],
+) -> dict[Path, str]:
+    """Show what the jobs say until all have ended; the reasons that are in no folder, by folder.
+
+    ``states`` tells the state, in words, of each job that has not ended, by its id, or None where
+    nothing is known now; ``why_it_failed`` is asked about one that has ended.
+    """
+    return _Following(jobs, states, why_it_failed).until_all_have_ended()
+
+
+class _Following:
+    def __init__(
+        self,
+        jobs: Sequence[Followed],
+        states: Callable[[], dict[str, str] | None],
+        why_it_failed: Callable[[Followed], str | None],
+    ) -> None:
+        self.jobs, self.states, self.why_it_failed = list(jobs), states, why_it_failed
+        self.rows = list(range(min(len(jobs), ROWS)))
+        self.board = Board([job.job.name for job in jobs], len(self.rows))
+        self.reasons: dict[Path, str] = {}
+
+    def until_all_have_ended(self) -> dict[Path, str]:
+        try:
+            while self.jobs:
+                states = self.states()
+                for job in list(self.jobs):
+                    self._show(job, states)
+                if self.jobs:
+                    time.sleep(POLL)
+        finally:
+            self.board.close()
+        return self.reasons
+
+    def _show(self, job: Followed, states: dict[str, str] | None) -> None:
+        name = job.job.name
+        state = job.state if states is None else states.get(job.id, "")
+        if state and state != job.state:
+            self.board.tell(name, f"{job.id}: {state}")
+        job.state = state
+        for line in _new_lines(job):
+            if job.row is None and self.rows:
+                job.row = self.rows.pop(0)
+            self.board.said(job.row, name, line)
+        if states is None or job.id in states:
+            return
+        self.jobs.remove(job)
+        if reason := self.why_it_failed(job):
+            self.reasons[job.job.folder] = reason
+        failed = bool(reason or failures.of(job.job.folder))
+        self.board.tell(name, "failed" if failed else "ended")
+        self.board.ended(job.row)
+        if job.row is not None:
+            self.rows.append(job.row)
+
+
+def _new_lines(job: Followed) -> list[str]:
+    """Whole lines that the run has printed since the last time."""
+    try:
+        with open(job.says, "rb") as file:
+            file.seek(job.read)
+            text, _, _ = file.read().rpartition(b"\n")
+    except OSError:  # the job has not begun
+        return []
+    job.read += len(text) + bool(text)
+    return text.decode("utf-8", "replace").splitlines()

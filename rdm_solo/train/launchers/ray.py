@@ -1,0 +1,165 @@
+"""``launcher=ray``: each run of a sweep is a task of Ray.
+
+A task starts the command that trains one run, in a process of its own, and passes on to it what
+ends the task. Hydra's own plugin for Ray calls the job inside Ray's worker instead, where signals
+and the processes of DDP belong to Ray.
+"""
+
+import importlib.util
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from rdm_solo.messages import check_number, check_whole
+from rdm_solo.runs import earlier_run, failures
+from rdm_solo.train.launchers.following import Followed, follow
+from rdm_solo.train.launchers.plan import Job
+from rdm_solo.train.run_folder import STARTED_AGAIN
+from rdm_solo.train.sweep import PARENT_VARIABLE
+
+log = logging.getLogger("rdm_solo")
+
+LOGS = ".ray"  # in the sweep's folder: what the runs print
+TO_END = 60  # seconds that a run has to end in order
+
+
+def check(launcher: DictConfig, trainer: DictConfig) -> None:
+    """Refuse what Ray could not use, and a machine without it."""
+    check_number("launcher.cpus", launcher.cpus, above=0)
+    check_whole("launcher.retries", launcher.retries, 0)
+    _gpus(trainer)
+    if trainer.num_nodes != 1:
+        raise ValueError(
+            f"launcher=ray keeps a run on one machine, got trainer.num_nodes={trainer.num_nodes}; "
+            "launcher=slurm has jobs of several nodes."
+        )
+    if importlib.util.find_spec("ray") is None:
+        raise ValueError(
+            "launcher=ray needs the package ray, which is not installed: pip install ray, or leave "
+            "launcher=ray out."
+        )
+
+
+def run(jobs: Sequence[Job], folder: Path, launcher: DictConfig) -> dict[Path, str]:
+    """Run the jobs on the cluster; the reasons that are in no folder."""
+    import ray
+
+    (folder / LOGS).mkdir(parents=True, exist_ok=True)
+    ray.init(address=launcher.address, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        log.info(f"{len(jobs)} runs on Ray, {_of_cluster(ray.cluster_resources())}, in {folder}")
+        return _Tasks(jobs, folder, launcher).until_all_have_ended()
+    finally:
+        ray.shutdown()
+
+
+class _Tasks:
+    """The runs as Ray's tasks; at most ``launcher.jobs`` are handed over at once."""
+
+    def __init__(self, jobs: Sequence[Job], folder: Path, launcher: DictConfig) -> None:
+        import ray
+
+        self.ray, self.launcher = ray, launcher
+        self.train = ray.remote(_train)
+        self.waiting = [
+            Followed(job, f"Ray task {number}", (folder / LOGS / f"{number}.log").absolute())
+            for number, job in enumerate(jobs)
+        ]
+        self.all, self.folder = list(self.waiting), folder
+        self.going_on: dict[str, Any] = {}
+        self.ended: dict[str, str] = {}  # why, by id; empty where the run ended by itself
+
+    def until_all_have_ended(self) -> dict[Path, str]:
+        try:
+            return follow(self.all, self.states, self.why_it_failed)
+        except KeyboardInterrupt:
+            for task in self.going_on.values():
+                self.ray.cancel(task)
+            self.ray.wait([*self.going_on.values()], num_returns=len(self.going_on), timeout=TO_END)
+            raise
+
+    def states(self) -> dict[str, str]:
+        """Those that wait or go on; hands over as many as there may be."""
+        most = self.launcher.jobs or len(self.all)
+        while self.waiting and len(self.going_on) < most:
+            self._hand_over(self.waiting.pop(0))
+        done, _ = self.ray.wait(
+            [*self.going_on.values()], num_returns=len(self.going_on), timeout=0
+        )
+        for name, task in [*self.going_on.items()]:
+            if task in done:
+                del self.going_on[name]
+                try:
+                    self.ray.get(task)
+                    self.ended[name] = ""
+                except Exception as error:  # the machine is lost, or out of memory
+                    self.ended[name] = f"{type(error).__name__} of Ray"
+        there = {job.id: "is with Ray" for job in self.all if job.id not in self.ended}
+        return there | {job.id: "waits" for job in self.waiting}
+
+    def why_it_failed(self, followed: Followed) -> str | None:
+        folder = followed.job.folder
+        if earlier_run.has_ended(folder) or failures.of(folder):
+            return None
+        lines = followed.says.read_text("utf-8", "replace").splitlines()
+        errors = [line for line in lines if line.startswith("error: ")]
+        if errors:
+            return errors[-1].removeprefix("error: ")
+        why = self.ended[followed.id]
+        return f"{followed.id} has ended{f' by {why}' if why else ''}; see {followed.says}"
+
+    def _hand_over(self, followed: Followed) -> None:
+        job, launcher = followed.job, self.launcher
+        wanted = self.train.options(
+            num_cpus=launcher.cpus,
+            num_gpus=_gpus(job.config.trainer),
+            max_retries=launcher.retries,
+            name=job.name,
+        )
+        line = [sys.executable, "-u", "-m", "rdm_solo.train", *job.options]
+        variables = {"PYTHONPATH": os.pathsep.join(sys.path), **job.variables(self.folder)}
+        self.going_on[followed.id] = wanted.remote(line, variables, os.getcwd(), followed.says)
+
+
+def _train(line: list[str], variables: Mapping[str, str], cwd: str, says: Path) -> int:
+    """In one of Ray's workers: train one run, and end it in order where the task is cancelled."""
+    again = {STARTED_AGAIN: "Ray"} if says.exists() else {}
+    with open(says, "ab") as file:
+        process = subprocess.Popen(
+            line,
+            cwd=cwd,
+            env={**os.environ, **variables, **again, PARENT_VARIABLE: str(os.getpid())},
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            return process.wait()
+        except BaseException:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            raise
+
+
+def _gpus(trainer: DictConfig) -> int:
+    """GPUs that the run asks for; ValueError where the config does not say how many."""
+    if trainer.accelerator not in ("gpu", "cuda"):
+        return 0
+    return check_whole("with launcher=ray, trainer.devices", trainer.devices, 1)
+
+
+def _of_cluster(resources: Mapping[str, float]) -> str:
+    """What a cluster has, in words.
+
+    >>> _of_cluster({"CPU": 8.0, "memory": 1e9})
+    'which has 8 cores'
+    """
+    gpus = f" and {resources['GPU']:g} GPUs" if resources.get("GPU") else ""
+    return f"which has {resources.get('CPU', 0):g} cores{gpus}"

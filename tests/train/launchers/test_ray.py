@@ -1,0 +1,73 @@
+"""``launcher=ray``: a task of Ray for each run of a sweep."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from support.small_runs import SMALL, run
+
+OPTIONS = [*SMALL, "scheduler.warmup_epochs=1", "filter=target_pow", "max_epochs=8"]
+SWEEP = ["-m", *OPTIONS, "launcher=ray", "hydra.sweep.dir=sweep", "hydra.sweep.subdir=${p}"]
+
+
+def kill_the_worker_of(folder: Path) -> None:
+    """Kill the worker of Ray that trains the run in that folder, as a lost machine would."""
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"RDM_SOLO_FOLDER={folder}".encode() in (path / "environ").read_bytes():
+                parent = (path / "stat").read_text().rpartition(")")[2].split()[1]
+                if b"ray::" in Path("/proc", parent, "cmdline").read_bytes():
+                    os.kill(int(parent), signal.SIGKILL)
+                    return
+    raise AssertionError("there is no worker")
+
+
+@pytest.mark.long
+@pytest.mark.process
+def test_a_run_whose_worker_is_lost_goes_on_and_a_failure_stops_no_other(tmp_path):
+    pytest.importorskip("ray")
+    path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rdm_solo.train", *SWEEP, "p=-0.5,soft"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    said, log = [], tmp_path / "sweep" / ".ray" / "0.log"
+    for line in process.stdout:
+        said.append(line)
+        if "is with Ray" in line and line.startswith("[-0.5"):
+            while not (log.exists() and "epoch 3/8" in log.read_text()):
+                pass
+            kill_the_worker_of(tmp_path / "sweep" / "-0.5")
+    status, text = process.wait(timeout=300), "".join(said)
+    assert status == 1, text[-3000:]
+    assert "Ray has started this run again: its run goes on in" in log.read_text()
+    assert "failed: soft: p must be a number" in text
+    found = json.loads((tmp_path / "sweep" / "-0.5" / "summary.json").read_text())
+    assert found["last"] == run(tmp_path / "one", *OPTIONS, "p=-0.5")["last"]
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("launcher.cpus=0", "launcher.cpus must be a number of above 0, got 0"),
+        ("trainer.num_nodes=2", "keeps a run on one machine, got trainer.num_nodes=2"),
+        ("launcher.adress=a", "did you mean 'launcher.address'?"),
+    ],
+)
+def test_what_ray_could_not_use_is_refused(option, says, typed, tmp_path):
+    out = typed("rdm_solo.train", *SWEEP, "p=-1,-0.5", option, cwd=tmp_path)
+    assert out.returncode == 2
+    assert says in out.stderr
+    assert not any(tmp_path.iterdir())
