@@ -94,6 +94,7 @@ def shards(
     std: Sequence[float] = IMAGENET[1],
     cache: str | Path | None = None,
     download: bool = False,
+    write_index: bool = True,
     **reading: Any,
 ) -> Dataset:
     """Images in the tar files that ``train`` and ``val`` name.
@@ -110,21 +111,23 @@ def shards(
         std: likewise.
         cache: a folder with room for the copies of shards that are named by URLs.
         download: copy what is not there yet; otherwise that is refused.
+        write_index: write an index beside a shard that has none; otherwise it is made each time.
         **reading: the options of `Reading`.
     """
     how = Reading(**reading)
     if labels is not None:
         check_switch("dataset.labels", labels, alternative="null")
     check_switch("dataset.download", download)
+    check_switch("dataset.write_index", write_index)
     root, copies = path_of("root", root), None if cache is None else path_of("cache", cache)
 
     def copy(url: str) -> Path:
         return remote.local_copy(url, copies, download)
 
-    parts = [_files(_tars("train", train, root, copy), root, how)]
+    parts = [_files(_tars("train", train, root, copy), root, how, write_index)]
     if val is not None or glob.glob(str(Path(glob.escape(str(root))) / "val-*.tar")):
         found = _tars("val", val or "val-*.tar", root, copy)
-        parts.append(_files(found, root, how))
+        parts.append(_files(found, root, how, write_index))
     if labels is None:
         labels = any(bool((part.labels != NO_LABEL).any()) for part in parts)
     seen = f"{len(parts[0])} training images in {len(parts[0].tars)} shards"
@@ -190,8 +193,8 @@ def _is_url(pattern: object) -> bool:
     return isinstance(pattern, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", pattern) is not None
 
 
-def _files(tars: Sequence[Path], root: Path, reading: Reading) -> Shards:
-    each = [read_index(tar) for tar in tars]
+def _files(tars: Sequence[Path], root: Path, reading: Reading, write_index: bool) -> Shards:
+    each = [read_index(tar, write_index) for tar in tars]
     columns = [np.concatenate(column) for column in zip(*each)]
     names, offsets, sizes, labels = columns
     tar = np.repeat(np.arange(len(tars)), [len(index.names) for index in each])

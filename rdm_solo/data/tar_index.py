@@ -39,14 +39,17 @@ class TarIndex(NamedTuple):
     labels: Numbers  #: class numbers, or ``NO_LABEL``
 
 
-def read_index(tar: Path) -> TarIndex:
-    """The index beside a tar file; where it is missing or of another file, it is made anew."""
+def read_index(tar: Path, write: bool = True) -> TarIndex:
+    """The index beside a tar file; where it is missing or of another file, it is made anew, and
+    written there unless ``write`` is False."""
     beside = tar.with_name(tar.name.removesuffix(".tar") + ENDING)
     try:
         return _load(beside, tar)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         log.info(f"making the index of {printable(tar)}")
     made = _pass_over(tar)
+    if not write:
+        return made
     try:
         _save(beside, tar, made)
     except OSError as error:

@@ -77,6 +77,9 @@ def to_build(
     for node in (node for node in nodes if isinstance(node, dict)):
         if "dataset.download" not in typed and node.get("download") is True:
             node["download"] = False
+        of_shards = node.get("_target_") == "rdm_solo.data.shards" or "write_index" in node
+        if of_shards and "dataset.write_index" not in typed:
+            node["write_index"] = False  # beside files that the folder names
         root = node.get("root")
         if isinstance(root, str) and re.fullmatch(DATA_BELOW, root):
             node["root"] = root.removeprefix(_neutral(DATA_FOLDER)) or "."

@@ -10,7 +10,16 @@ MODEL = ("method", "filter", "p", "dataset", "backbone", "optimizer", "scheduler
 # Runs that agree in these, and differ in their seeds, are repetitions of one setting.
 SETTING = (*MODEL, "max_epochs", "trainer")
 # Options inside them that belong to the machine: where data are, how fast it works.
-LOCAL = ("root", "cache", "download", "workers", "skip_broken", "compile", "channels_last")
+LOCAL = (
+    "root",
+    "cache",
+    "download",
+    "write_index",
+    "workers",
+    "skip_broken",
+    "compile",
+    "channels_last",
+)
 # All of the trainer's options that change results.
 TRAINER = ("devices", "num_nodes", "accumulate_grad_batches", "precision", "gradient_clip_val")
 

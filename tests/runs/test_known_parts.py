@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import io
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hydra.utils import get_method, instantiate
 from omegaconf import DictConfig, OmegaConf
+from PIL import Image
 from support.small_runs import configure
 
 from rdm_solo import data, loggers
@@ -48,6 +51,9 @@ def test_all_that_this_package_ships_is_known(dataset, method, tmp_path):
     options = [f"dataset={dataset}", f"method={method}", "logger=[tensorboard,wandb]"]
     cfg: Any = OmegaConf.to_container(configure(*options))
     del cfg["launcher"]  # which is a sweep's
+    for node in (cfg["dataset"], cfg["dataset"]["source"]):
+        if "write_index" in node:
+            node["write_index"] = False  # unless it is typed
     assert OmegaConf.to_container(build(folder_of(tmp_path, *options))) == cfg
 
 
@@ -195,6 +201,26 @@ def test_ranges_of_shards_are_no_way_out_of_their_folder_and_urls_are_not_fetche
     with pytest.raises(Exception, match=r"b\.tar has no copy in .*cache yet"):
         instantiate(build(folder).dataset.source)
     assert not (tmp_path / "cache").exists()
+
+
+def test_no_index_is_written_beside_shards_that_a_folder_names(tmp_path):
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    with tarfile.open(shards / "train-0.tar", "w") as tar:
+        content = io.BytesIO()
+        Image.new("RGB", (40, 40)).save(content, "PNG")
+        member = tarfile.TarInfo("a.png")
+        member.size = len(content.getvalue())
+        tar.addfile(member, io.BytesIO(content.getvalue()))
+    folder = folder_of(tmp_path, "dataset=shards", f"dataset.root={shards}")
+    source = {"_target_": "rdm_solo.data.shards", "root": str(shards)}
+    for config in (None, {"dataset": {"source": source}}):
+        if config:
+            OmegaConf.save(config, folder / ".hydra" / "config.yaml")
+        assert len(instantiate(build(folder).dataset.source).train) == 1
+        assert [path.name for path in shards.iterdir()] == ["train-0.tar"]
+    instantiate(build(folder, "dataset.write_index=true").dataset.source)
+    assert len(list(shards.iterdir())) == 2
 
 
 def test_a_root_of_the_folders_own_is_read_with_a_word(tmp_path, caplog):

@@ -61,7 +61,7 @@ def test_a_run_whose_worker_is_lost_goes_on_and_a_failure_stops_no_other(tmp_pat
 @pytest.mark.parametrize(
     ("option", "says"),
     [
-        ("launcher.cpus=0", "launcher.cpus must be a number of above 0, got 0"),
+        ("launcher.cpus=0", "launcher.cpus must be a number above 0, got 0"),
         ("trainer.num_nodes=2", "keeps a run on one machine, got trainer.num_nodes=2"),
         ("launcher.adress=a", "did you mean 'launcher.address'?"),
     ],
