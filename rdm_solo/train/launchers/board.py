@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 BAR = 12
 EPOCH = re.compile(r"epoch (\d+)/(\d+): (.*)")  # what a run says in a log at an epoch's end
+RANKS = re.compile(r"erank online \S+ target \S+ gap")  # of which a row has room for the gap alone
 # Lines that a user wants to see at once; the others are in each run's train.log.
 URGENT = ("error: ", "warning: ", "! ")
 
@@ -31,7 +32,7 @@ class Board:
     def said(self, row: int | None, name: str, line: str) -> None:
         """A line that the run of that name has said; None where it has no row."""
         if found := EPOCH.fullmatch(line):
-            epoch, epochs, values = int(found[1]), int(found[2]), found[3]
+            epoch, epochs, values = int(found[1]), int(found[2]), RANKS.sub("gap", found[3])
             full = round(BAR * epoch / max(epochs, 1))
             self.show(row, name, f"{epoch}/{epochs} [{'#' * full}{'.' * (BAR - full)}]  {values}")
             if not self.moves:
