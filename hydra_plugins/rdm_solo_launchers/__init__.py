@@ -1,4 +1,4 @@
-"""Hydra's plugins for ``launcher=...``; rdm_solo.train.launchers has what they do.
+"""Hydra's plugin for ``launcher=...``; rdm_solo.train.launchers has what each of them does.
 
 Hydra imports this module before it answers --help, so that it loads nothing by itself.
 """
@@ -10,7 +10,7 @@ from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 
 
-class _Launcher(Launcher):
+class ByName(Launcher):
     """Writes the runs' configs down, and starts the runs as ``launcher.name`` says."""
 
     def setup(self, *, hydra_context: Any, task_function: Any, config: Any) -> None:
@@ -23,19 +23,3 @@ class _Launcher(Launcher):
 
         jobs = start.planned(self.context, self.config, job_overrides, initial_job_idx)
         return start.start(self.context, self.task_function, self.config, jobs)
-
-
-class Basic(_Launcher):
-    """One run after the other, in this process."""
-
-
-class Local(_Launcher):
-    """As many runs at once as this machine has devices, each in a process of its own."""
-
-
-class Slurm(_Launcher):
-    """A job of SLURM for each run."""
-
-
-class Ray(_Launcher):
-    """A task of Ray for each run."""

@@ -14,9 +14,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rdm_solo import cli
 from rdm_solo.cli import torchrun
 from rdm_solo.messages import CannotWrite
-from rdm_solo.runs import earlier_run, failures, ownership
+from rdm_solo.runs import earlier_run, failures, ownership, reading
 from rdm_solo.runs.failures import AnotherProcessFailed
-from rdm_solo.runs.files import CONFIG, FAILED, LOG, write_whole, writing
+from rdm_solo.runs.files import CONFIG, FAILED, HYDRA, LOG, OVERRIDES, write_whole, writing
 from rdm_solo.runs.ownership import FolderTaken
 from rdm_solo.runs.reading import Unreadable
 from rdm_solo.train import run_folder, signals, sweep, warm_ups
@@ -24,6 +24,8 @@ from rdm_solo.train.run_folder import CONFIG_VARIABLE, FOLDER_VARIABLE
 from rdm_solo.train.training import build, fit, is_first_process, owned
 
 log = logging.getLogger("rdm_solo")
+
+MOST_HYDRA = 2**20  # bytes of Hydra's own config
 
 
 def main() -> None:
@@ -208,10 +210,10 @@ def _write_config(cfg: DictConfig, folder: Path) -> None:
         overrides = HydraConfig.get().overrides.task
         run_folder.write_config(folder, hydra=HydraConfig.instance().cfg, overrides=overrides)
     elif CONFIG_VARIABLE in os.environ:  # composed by a sweep's launcher
-        planned = Path(os.environ[CONFIG_VARIABLE])
-        for path in (planned.with_stem("hydra"), planned.with_stem("overrides")):
-            if path.is_file():
-                write_whole((folder / CONFIG).with_name(path.name), path.read_bytes())
+        planned = Path(os.environ[CONFIG_VARIABLE]).parent.parent
+        for name in (HYDRA, OVERRIDES):
+            if (planned / name).is_file():
+                write_whole(folder / name, reading.read_bytes(planned, name, MOST_HYDRA))
 
 
 class _Log(logging.FileHandler):

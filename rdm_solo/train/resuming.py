@@ -58,8 +58,7 @@ def sweep_in(argv: list[str]) -> Path | None:
     folder = Path(given["resume"].strip("'\""))
     if (folder / CONFIG).is_file():
         return None
-    begun = any(folder.glob(f"*/{CONFIG}"))
-    return folder if begun or (folder / PLANNED).is_dir() else None
+    return folder if (folder / PLANNED).is_dir() or (folder / "multirun.yaml").is_file() else None
 
 
 def changed_config(folder: Path, given: dict[str, str]) -> DictConfig:

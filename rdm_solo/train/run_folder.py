@@ -48,7 +48,8 @@ def check(cfg: DictConfig, folder: Path, first: bool) -> bool:
     if in_place or not earlier_run.holds_run(folder):
         return overwrite
     again = _started_again(folder)
-    if again and not _differences(cfg, folder):
+    # What a sweep starts again has its own config, in which more epochs may have been typed.
+    if again and (STARTED_AGAIN in os.environ or not _differences(cfg, folder)):
         return _begins_anew(cfg, folder, again if first else None)
     if overwrite or not first:
         return overwrite

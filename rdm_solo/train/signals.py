@@ -86,7 +86,7 @@ def end_with(parent: str | None) -> None:
 
     A launcher that was killed cannot end what it has started.
     """
-    if parent is None:
+    if parent is None or os.name == "nt":  # where the parent may be a program between
         return
 
     def watch() -> None:

@@ -1,5 +1,6 @@
 """Shows how the runs of a sweep that go on at once are getting on."""
 
+import contextlib
 import os
 import re
 import sys
@@ -42,9 +43,14 @@ class Board:
             self.tell(name, line)
 
     def tell(self, name: str, line: str) -> None:
-        """Print a line about the run of that name, above the rows."""
-        tqdm.write(f"[{name.ljust(self.width)}] {line}", file=sys.stdout)
-        sys.stdout.flush()
+        """Print a line about the run of that name."""
+        self.write(f"[{name.ljust(self.width)}] {line}")
+
+    def write(self, line: str) -> None:
+        """Print a line above the rows; where nobody reads any more, the runs go on."""
+        with contextlib.suppress(OSError):
+            tqdm.write(line, file=sys.stdout)
+            sys.stdout.flush()
 
     def show(self, row: int | None, name: str, words: str) -> None:
         """What a row says from here on."""
@@ -57,7 +63,7 @@ class Board:
         """Count one more run that is over, whose row is free."""
         self.over += 1
         self.show(row, "", "")
-        self._draw(self.total, f"{self.over} of {self.runs} runs are over")
+        self._draw(self.total, f"{self.over} of {self.runs} runs have ended")
 
     def close(self) -> None:
         """Take the rows away."""

@@ -23,11 +23,12 @@ class Share:
 
     gpus: tuple[str, ...] = ()  # their names, as CUDA_VISIBLE_DEVICES has them
     cores: tuple[int, ...] = ()  # of the CPU; of a GPU's run, none in particular
-    threads: int = 1  # of each of the run's processes
+    threads: int | None = None  # of each of the run's processes; None: as the run decides
 
     def variables(self) -> dict[str, str]:
         """What the environment says of this share; a number of threads that was typed stays."""
-        told = {} if THREADS in os.environ else {THREADS: str(self.threads)}
+        stays = self.threads is None or THREADS in os.environ
+        told = {} if stays else {THREADS: str(self.threads)}
         return told | ({GPUS: ",".join(self.gpus)} if self.gpus else {})
 
 

@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from rdm_solo.runs import failures
+from rdm_solo.runs import earlier_run, failures
+from rdm_solo.runs.files import FAILED, SUMMARY
 from rdm_solo.train.launchers.board import Board
 from rdm_solo.train.launchers.plan import Job
 
@@ -23,6 +24,36 @@ class Followed:
     read: int = 0  # bytes of it
     state: str = ""
     row: int | None = None  # of the board
+    before: dict[str, int | None] = field(default_factory=dict)  # when files there were written
+
+    def __post_init__(self) -> None:
+        self.before = {name: self._written(name) for name in (SUMMARY, FAILED)}
+
+    def has_finished(self) -> bool:
+        """Whether the run has ended as it should, since it was handed over."""
+        return self._is_new(SUMMARY) and earlier_run.has_ended(self.job.folder)
+
+    def has_left_a_reason(self) -> bool:
+        """Whether the run has left why it failed in its folder, since it was handed over."""
+        return self._is_new(FAILED) and failures.of(self.job.folder) is not None
+
+    def _is_new(self, name: str) -> bool:
+        return self._written(name) not in (None, self.before[name])
+
+    def _written(self, name: str) -> int | None:
+        try:
+            return (self.job.folder / name).stat().st_mtime_ns
+        except OSError:
+            return None
+
+    def last_error(self) -> str | None:
+        """The last sentence that the run has printed as an error."""
+        try:
+            lines = self.says.read_text("utf-8", "replace").splitlines()
+        except OSError:  # it has not begun
+            return None
+        errors = [line for line in lines if line.startswith("error: ")]
+        return errors[-1].removeprefix("error: ") if errors else None
 
 
 def follow(
@@ -30,10 +61,11 @@ def follow(
     states: Callable[[], dict[str, str] | None],
     why_it_failed: Callable[[Followed], str | None],
 ) -> dict[Path, str]:
-    """Show what the jobs say until all have ended; the reasons that are in no folder, by folder.
+    """Show what the jobs say until all have ended.
 
-    ``states`` tells the state, in words, of each job that has not ended, by its id, or None where
-    nothing is known now; ``why_it_failed`` is asked about one that has ended.
+    Returns, by folder, the reason of each failed run that left none in its folder. ``states`` tells
+    the state, in words, of each job that has not ended, by its id, or None where nothing is known
+    now; ``why_it_failed`` is asked about one that has ended.
     """
     return _Following(jobs, states, why_it_failed).until_all_have_ended()
 
@@ -77,7 +109,7 @@ class _Following:
         self.jobs.remove(job)
         if reason := self.why_it_failed(job):
             self.reasons[job.job.folder] = reason
-        failed = bool(reason or failures.of(job.job.folder))
+        failed = bool(reason) or job.has_left_a_reason()
         self.board.tell(name, "failed" if failed else "ended")
         self.board.ended(job.row)
         if job.row is not None:

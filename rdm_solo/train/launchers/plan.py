@@ -1,6 +1,8 @@
 """The runs of a sweep, composed and written down before the first of them begins."""
 
 import logging
+import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -9,9 +11,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
+from rdm_solo.cli.unknown_names import dotted
 from rdm_solo.runs.files import CONFIG, PLANNED
 from rdm_solo.train import run_folder, sweep, warm_ups
-from rdm_solo.train.run_folder import CONFIG_VARIABLE, FOLDER_VARIABLE
+from rdm_solo.train.run_folder import CONFIG_VARIABLE, FOLDER_VARIABLE, STARTED_AGAIN
 
 log = logging.getLogger("rdm_solo")
 
@@ -25,6 +28,7 @@ class Job:
     options: Sequence[str] = ()  # that tell it apart, as they are typed
     hydra: DictConfig | None = field(default=None, repr=False)  # its whole config, Hydra's part too
     planned: Path | None = None  # the folder that its config is read from; None: the run's own
+    again: str | None = None  # who starts a run again that may have begun
 
     @property
     def name(self) -> str:
@@ -37,8 +41,10 @@ class Job:
         if self.planned is not None:
             told[CONFIG_VARIABLE] = str(self.planned / CONFIG)
             told[FOLDER_VARIABLE] = str(self.folder)
+        if self.again is not None:
+            told[STARTED_AGAIN] = self.again
         if self.hydra is not None:
-            typed: Any = OmegaConf.to_container(self.hydra.hydra.job.env_set)
+            typed: Any = OmegaConf.to_container(self.hydra.hydra.job.env_set, resolve=True)
             told |= {name: str(value) for name, value in typed.items()}
         return told
 
@@ -57,12 +63,13 @@ def compose(
             with open_dict(whole):
                 whole.hydra.job.id = whole.hydra.job.num = number
             HydraConfig.instance().set_config(whole)  # which the folder's name asks
-            folder = Path(whole.hydra.sweep.dir, str(whole.hydra.sweep.subdir)).absolute()
+            folder = _absolute(Path(whole.hydra.sweep.dir, str(whole.hydra.sweep.subdir)))
             with open_dict(whole.hydra.runtime), read_write(whole.hydra.runtime):
                 whole.hydra.runtime.output_dir = str(folder)
             said += warm_ups.fit(whole)
             own = whole.copy()
             with read_write(own), open_dict(own):
+                _resolve_hydras(own)
                 del own["hydra"], own["launcher"]
             jobs.append(Job(folder, own, list(overrides), whole))
     finally:
@@ -70,6 +77,20 @@ def compose(
     for sentence in dict.fromkeys(said):
         log.info(sentence)
     return jobs
+
+
+def _resolve_hydras(config: DictConfig) -> None:
+    """Replace what asks Hydra by its answer: the job's process has no Hydra to ask."""
+    plain: Any = OmegaConf.to_container(config)
+    del plain["hydra"]
+    for key, text in dotted(plain):
+        if isinstance(text, str) and re.search(r"\$\{(hydra|now):", text):
+            OmegaConf.update(config, key, OmegaConf.select(config, key))
+
+
+def _absolute(path: Path) -> Path:
+    """The path without ``..``, links left as they are."""
+    return Path(os.path.normpath(path.absolute()))
 
 
 def check_folders(jobs: Sequence[Job]) -> None:
@@ -97,7 +118,7 @@ def write(job: Job, sweep_folder: Path) -> Job:
 
 def place(folder: Path, sweep_folder: Path) -> Path:
     """The folder in which the config of the run in ``folder`` is kept."""
-    top = sweep_folder.absolute()
+    top = _absolute(sweep_folder)
     # With a sub-folder such as ../other the run is not below the sweep's folder.
     below = folder.relative_to(top) if folder.is_relative_to(top) else Path(folder.name)
     return top / PLANNED / below

@@ -1,7 +1,6 @@
 """Runs of a sweep in processes of their own, as many at once as there are shares of the machine."""
 
 import contextlib
-import logging
 import os
 import queue
 import signal
@@ -22,9 +21,8 @@ from rdm_solo.train.launchers.devices import Share
 from rdm_solo.train.launchers.plan import Job
 from rdm_solo.train.sweep import PARENT_VARIABLE
 
-log = logging.getLogger("rdm_solo")
-
 LAST_LINES = 40  # of a run that ends without a reason
+TO_END = 60  # seconds that a run has to write its summary
 
 
 @dataclass
@@ -71,21 +69,31 @@ class _Runs:
         except KeyboardInterrupt as stopped:
             number = signals.came() or signal.SIGINT
             word = signals.WORDS[signal.Signals(number)]
-            log.info(f"{word}: {len(self.going_on)} runs stop")
+            self.board.write(f"{word}: stopping {len(self.going_on)} runs")
             self.waiting.clear()
             with signals.waiting():
                 self._pass_on(number)
             raise signals.Stopped(number, told=True) from stopped
         finally:
-            for process in self.going_on:  # an error of our own
+            for process in self.going_on:  # after an error of our own
+                process.process.terminate()
+            for process in self.going_on:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.process.wait(TO_END)
                 _end(process)
             self.board.close()
         return self.reasons
 
     def _step(self) -> None:
         while self.waiting and self.free:
-            with signals.waiting():  # a process that was started is known
-                self._start(self.waiting.popleft(), *self.free.popleft())
+            job, (row, share) = self.waiting.popleft(), self.free.popleft()
+            try:
+                with signals.waiting():  # a process that was started is known
+                    self._start(job, row, share)
+            except OSError as error:
+                self.reasons[job.folder] = f"the run cannot be started ({error.strerror})"
+                self.board.ended(row)
+                self.free.append((row, share))
             signals.check()
         with contextlib.suppress(queue.Empty):
             self._show(*self.lines.get(timeout=0.1))
@@ -169,7 +177,7 @@ class _Runs:
     def _pass_on(self, number: int) -> None:
         """Ask the runs to end, show what they say, and wait until they have."""
         for process in self.going_on:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):  # Windows has no such signal
                 process.process.send_signal(number)
         while self.going_on:
             self._step()

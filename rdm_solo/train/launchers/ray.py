@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from typing import Any
 from omegaconf import DictConfig
 
 from rdm_solo.messages import check_number, check_whole
-from rdm_solo.runs import earlier_run, failures
 from rdm_solo.train.launchers.following import Followed, follow
 from rdm_solo.train.launchers.plan import Job
 from rdm_solo.train.run_folder import STARTED_AGAIN
@@ -48,11 +48,14 @@ def check(launcher: DictConfig, trainer: DictConfig) -> None:
 
 
 def run(jobs: Sequence[Job], folder: Path, launcher: DictConfig) -> dict[Path, str]:
-    """Run the jobs on the cluster; the reasons that are in no folder."""
+    """Run the jobs on the cluster.
+
+    Returns, by folder, the reason of each failed run that left none in its folder.
+    """
     import ray
 
     (folder / LOGS).mkdir(parents=True, exist_ok=True)
-    ray.init(address=launcher.address, log_to_driver=False, logging_level=logging.ERROR)
+    ray.init(address=launcher.address or "local", log_to_driver=False, logging_level=logging.ERROR)
     try:
         log.info(f"{len(jobs)} runs on Ray, {_of_cluster(ray.cluster_resources())}, in {folder}")
         return _Tasks(jobs, folder, launcher).until_all_have_ended()
@@ -68,8 +71,9 @@ class _Tasks:
 
         self.ray, self.launcher = ray, launcher
         self.train = ray.remote(_train)
+        now = time.strftime("%Y-%m-%d_%H-%M-%S")  # another command writes other files
         self.waiting = [
-            Followed(job, f"Ray task {number}", (folder / LOGS / f"{number}.log").absolute())
+            Followed(job, f"Ray task {number}", (folder / LOGS / f"{now}_{number}.log").absolute())
             for number, job in enumerate(jobs)
         ]
         self.all, self.folder = list(self.waiting), folder
@@ -100,20 +104,17 @@ class _Tasks:
                     self.ray.get(task)
                     self.ended[name] = ""
                 except Exception as error:  # the machine is lost, or out of memory
-                    self.ended[name] = f"{type(error).__name__} of Ray"
-        there = {job.id: "is with Ray" for job in self.all if job.id not in self.ended}
-        return there | {job.id: "waits" for job in self.waiting}
+                    self.ended[name] = type(error).__name__
+        there = {job.id: "handed to Ray" for job in self.all if job.id not in self.ended}
+        return there | {job.id: "waiting for a free place" for job in self.waiting}
 
     def why_it_failed(self, followed: Followed) -> str | None:
-        folder = followed.job.folder
-        if earlier_run.has_ended(folder) or failures.of(folder):
+        if followed.has_finished() or followed.has_left_a_reason():
             return None
-        lines = followed.says.read_text("utf-8", "replace").splitlines()
-        errors = [line for line in lines if line.startswith("error: ")]
-        if errors:
-            return errors[-1].removeprefix("error: ")
+        if said := followed.last_error():
+            return said
         why = self.ended[followed.id]
-        return f"{followed.id} has ended{f' by {why}' if why else ''}; see {followed.says}"
+        return f"{followed.id} has failed{f' with {why}' if why else ''}; see {followed.says}"
 
     def _hand_over(self, followed: Followed) -> None:
         job, launcher = followed.job, self.launcher

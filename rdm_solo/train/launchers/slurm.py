@@ -1,9 +1,9 @@
 """``launcher=slurm``: each run of a sweep is a job of SLURM.
 
 submitit writes the batch scripts and submits them. In a job it starts the command that trains one
-run, in its own place, so that signals reach the run's own handlers: a warning before the time limit
-is answered by one request to requeue, the run's. Whether a job has ended is asked of squeue, which
-answers on clusters without accounting, too.
+run, in its own place, so that signals reach the run's own handlers: before each time limit the
+run's first process asks SLURM to requeue the job, and submitit does not. Whether a job has ended is
+asked of squeue, which answers on clusters without accounting, too.
 """
 
 import contextlib
@@ -21,7 +21,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.messages import check_number, check_switch, check_whole
-from rdm_solo.runs import earlier_run, failures
 from rdm_solo.train import sweep
 from rdm_solo.train.launchers.following import Followed, follow
 from rdm_solo.train.launchers.plan import Job
@@ -34,13 +33,20 @@ WARNED_BEFORE = 90  # seconds before the time limit
 
 
 def run(jobs: Sequence[Job], folder: Path, launcher: DictConfig) -> dict[Path, str] | None:
-    """Submit the jobs and wait until they have ended; the reasons that are in no folder.
+    """Submit the jobs and wait until they have ended.
+
+    Returns, by folder, the reason of each failed run that left none in its folder.
 
     None with ``launcher.wait=false``, which only submits.
     """
     submitted: list[Followed] = []
-    for shape, alike in _by_shape(jobs).items():
-        submitted += _submit(shape, alike, folder, launcher)
+    try:
+        for shape, alike in _by_shape(jobs).items():
+            submitted += _submit(shape, alike, folder, launcher)
+    except BaseException:  # of these, nobody would know the numbers
+        for job in submitted:
+            subprocess.run(["scancel", job.id.removeprefix(NAMED)], timeout=60)
+        raise
     numbers = [job.id.removeprefix(NAMED) for job in submitted]
     arrays = ",".join(dict.fromkeys(number.partition("_")[0] for number in numbers))
     log.info(f"{len(jobs)} runs are submitted as SLURM jobs {arrays}, in {folder}")
@@ -76,7 +82,7 @@ class Shape:
         """
         on_gpu = trainer.accelerator in ("gpu", "cuda")
         devices = trainer.devices
-        if devices == "auto" and not on_gpu:
+        if devices == "auto" and trainer.accelerator == "cpu":
             devices = 1
         tasks = check_whole("with launcher=slurm, trainer.devices", devices, 1)
         return cls(check_whole("trainer.num_nodes", trainer.num_nodes, 1), tasks, tasks * on_gpu)
@@ -118,7 +124,7 @@ def _submit(
     os.environ["SUBMITIT_PREEMPT_SIGNAL"] = "USR1"
     import submitit
 
-    typed: Any = OmegaConf.to_container(launcher.options)
+    typed: Any = OmegaConf.to_container(launcher.options, resolve=True) if launcher.options else {}
     more: dict[str, Any] = {"requeue" if launcher.requeue else "no-requeue": True, **typed}
     wanted = {
         "job_name": "rdm_solo",
@@ -172,15 +178,11 @@ def _states() -> dict[str, str] | None:
 
 def _why_it_failed(job: Followed) -> str | None:
     """The reason of a run that has not finished, unless its folder has one."""
-    folder = job.job.folder
-    if earlier_run.has_ended(folder) or failures.of(folder):
+    if job.has_finished() or job.has_left_a_reason():
         return None
-    state, errors = _last_state(job.id.removeprefix(NAMED)), ""
-    with contextlib.suppress(OSError):
-        lines = job.says.read_text("utf-8", "replace").splitlines()
-        errors = next((line for line in reversed(lines) if line.startswith("error: ")), "")
-    if errors:
-        return errors.removeprefix("error: ")
+    if said := job.last_error():
+        return said
+    state = _last_state(job.id.removeprefix(NAMED))
     if not state and not job.says.exists():
         return f"{job.id} was cancelled before it began"
     return f"{job.id} has ended{f' as {state}' if state else ''}; see {job.says}"

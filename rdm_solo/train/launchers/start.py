@@ -1,7 +1,8 @@
 """What each ``launcher=...`` does with the runs of a sweep."""
 
 import logging
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,32 +24,38 @@ class CheckLauncher(Callback):
     """Hydra's callback that refuses a launcher's options before the sweep has a folder."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        if torchrun.started():
-            cli.fail(
-                "a sweep starts the processes of its runs itself: leave torchrun out, and add "
-                "launcher=local for several runs at once."
-            )
-        if "launcher" in config:
-            with cli.sentences():
+        with cli.sentences():
+            check_alone()
+            if "launcher" in config:
                 check(config.launcher, config.trainer)
+
+
+def check_alone() -> None:
+    """Refuse to start the runs of a sweep from one of several equal processes."""
+    tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if torchrun.started() or tasks != "1":
+        raise ValueError(
+            "a sweep starts the processes of its runs itself: leave torchrun or srun out, and add "
+            "launcher=local for several runs at once."
+        )
 
 
 def check(launcher: DictConfig, trainer: DictConfig) -> None:
     """Refuse, in a sentence, what the launcher could not use."""
     if launcher.get("jobs") is not None:
-        check_whole("launcher.jobs", launcher.jobs, 1, alternative="null for no limit of your own")
-    if launcher.name == "local":
-        from rdm_solo.train.launchers import local
+        check_whole(
+            "launcher.jobs", launcher.jobs, 1, alternative="null for the launcher's default"
+        )
+    if launcher.name != "basic":
+        _module(launcher).check(launcher, trainer)
 
-        local.check(trainer)
-    elif launcher.name == "slurm":
-        from rdm_solo.train.launchers import slurm
 
-        slurm.check(launcher, trainer)
-    elif launcher.name == "ray":
-        from rdm_solo.train.launchers import ray
+def _module(launcher: DictConfig) -> Any:
+    """Where the launcher's ``check`` and ``run`` are."""
+    from rdm_solo.train.launchers import local, ray, slurm
 
-        ray.check(launcher, trainer)
+    # With basic, what is left of a sweep is run in processes, too: each reads its own config.
+    return {"basic": local, "local": local, "ray": ray, "slurm": slurm}[launcher.name]
 
 
 def planned(
@@ -67,13 +74,9 @@ def start(
 ) -> list[JobReturn]:
     """Run the jobs of a sweep as ``launcher.name`` says; Hydra's callbacks hear of each one."""
     if config.launcher.name == "basic":
-        return _in_this_process(context, task_function, jobs)
+        return _in_this_process(context, task_function, config, jobs)
     folder = Path(config.hydra.sweep.dir)
-    try:
-        reasons = elsewhere(jobs, folder, config.launcher)
-    except KeyboardInterrupt:
-        sweep.tell(folder, stopped=True)
-        raise
+    reasons = elsewhere(jobs, folder, config.launcher)
     # A job that was only submitted has no status that Hydra would accept.
     status = JobStatus.UNKNOWN if reasons is None else JobStatus.COMPLETED
     results = []
@@ -87,7 +90,9 @@ def start(
     return results
 
 
-def _in_this_process(context: Any, task_function: Any, jobs: Sequence[Job]) -> list[JobReturn]:
+def _in_this_process(
+    context: Any, task_function: Any, config: DictConfig, jobs: Sequence[Job]
+) -> list[JobReturn]:
     """Run the jobs one after the other."""
     results = []
     for number, job in enumerate(jobs, 1):
@@ -101,26 +106,25 @@ def _in_this_process(context: Any, task_function: Any, jobs: Sequence[Job]) -> l
                 job_subdir_key="hydra.sweep.subdir",
             )
         )
+        configure_log(config.hydra.job_logging, config.hydra.verbose)  # its train.log is closed
     return results
 
 
 def elsewhere(jobs: Sequence[Job], folder: Path, launcher: DictConfig) -> dict[Path, str] | None:
     """Run the jobs of the sweep in that folder, each in a process of its own.
 
-    The reasons of those that failed without leaving one in their folder, by folder; None where the
+    Returns, by folder, the reason of each failed run that left none in its folder; None where the
     jobs were only submitted.
     """
-    from rdm_solo.train.launchers import local, ray, slurm
-
-    ways: dict[str, Callable[..., dict[Path, str] | None]] = {
-        "basic": local.run,
-        "local": local.run,
-        "ray": ray.run,
-        "slurm": slurm.run,
-    }
     if not jobs:
         return {}
     with cli.sentences():
         for job in jobs:
             check(launcher, job.config.trainer)
-        return ways[launcher.name](jobs, folder, launcher)
+        try:
+            reasons: dict[Path, str] | None = _module(launcher).run(jobs, folder, launcher)
+        except KeyboardInterrupt:
+            if launcher.name != "slurm":  # whose jobs go on
+                sweep.tell(folder, stopped=True)
+            raise
+        return reasons

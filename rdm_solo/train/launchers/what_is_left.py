@@ -1,13 +1,16 @@
 """Goes on with a sweep: ``resume=SWEEP_FOLDER`` runs what is missing or was stopped."""
 
 import logging
+import os
 from pathlib import Path
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from rdm_solo import cli
+from rdm_solo.messages import first_line
 from rdm_solo.runs import checkpoints, earlier_run, metrics_file, reading
-from rdm_solo.runs.files import CONFIG, PLANNED
+from rdm_solo.runs.files import CONFIG, HYDRA, OVERRIDES, PLANNED
 from rdm_solo.runs.folder import diverged_in, in_order
 from rdm_solo.train import resuming, sweep
 from rdm_solo.train.launchers import plan, start
@@ -27,15 +30,12 @@ def run(folder: Path, argv: list[str]) -> None:
     given = dict(argument.partition("=")[::2] for argument in argv)
     del given["resume"]
     with cli.sentences():
+        start.check_alone()
         launcher = _launcher(given)
         jobs, refused = _unfinished(folder, given)
-    if not jobs:
+    if not jobs and not refused:
         log.info(f"nothing is left to do in {folder}")
-    try:
-        reasons = start.elsewhere(jobs, folder, launcher)
-    except KeyboardInterrupt:
-        sweep.tell(folder, stopped=True)
-        raise
+    reasons = start.elsewhere(jobs, folder, launcher)
     if reasons is None:  # the jobs are submitted
         failed = False
     else:
@@ -65,15 +65,16 @@ def _unfinished(sweep_folder: Path, given: dict[str, str]) -> tuple[list[Job], d
     for folder in _runs(sweep_folder):
         try:
             job = _job(sweep_folder, folder, given)
-        except ValueError as error:
-            broken[folder.name] = str(error)
+            more = "max_epochs" in given and _epochs(folder) < job.config.max_epochs
+        except (ValueError, TypeError, OmegaConfBaseException) as error:
+            broken[folder.name] = first_line(error)
             continue
         if diverged_in(folder) is not None:
             over["diverged, so left as they are"].append(folder.name)
-        elif earlier_run.has_ended(folder) and _epochs(folder) >= job.config.max_epochs:
+        elif earlier_run.has_ended(folder) and not more:
             over["finished"].append(folder.name)
         else:
-            jobs.append(job)
+            jobs.append(job if job.planned is None else plan.write(job, sweep_folder))
     for why, names in over.items():
         if names:
             log.info(f"{why}: {', '.join(names)}")
@@ -83,19 +84,22 @@ def _unfinished(sweep_folder: Path, given: dict[str, str]) -> tuple[list[Job], d
 
 
 def _job(sweep_folder: Path, folder: Path, given: dict[str, str]) -> Job:
-    """The run in that folder, by its own config; ValueError where it cannot go on."""
+    """The run in that folder, by its own config; ValueError where it cannot go on.
+
+    One without a checkpoint begins anew, unless it has ended meanwhile: the run itself looks.
+    """
     reading.inside(sweep_folder, folder.relative_to(sweep_folder))
-    planned = plan.place(folder.absolute(), sweep_folder)
     options = [f"{name}={value}" for name, value in given.items()]
     if checkpoints.present(folder):
         config = resuming.changed_config(folder, dict(given))
         return Job(folder.absolute(), config, [f"resume={folder}", *options])
-    reading.inside(sweep_folder, planned.relative_to(sweep_folder.absolute()))
+    planned = plan.place(folder.absolute(), sweep_folder)
+    for name in (CONFIG, HYDRA, OVERRIDES):  # which are written, or copied into the run's folder
+        reading.inside(sweep_folder, os.path.relpath(planned / name, sweep_folder.absolute()))
     source = planned if (planned / CONFIG).is_file() else folder
     config = resuming.changed_config(source, dict(given))
-    # Stopped before the first checkpoint: it begins anew. One that has ended is not replaced.
-    config.overwrite = not earlier_run.has_ended(folder)
-    return plan.write(Job(folder.absolute(), config, options), sweep_folder)
+    OmegaConf.update(config, "overwrite", False, force_add=True)
+    return Job(folder.absolute(), config, options, planned=planned, again=f"resume={sweep_folder}")
 
 
 def _runs(sweep_folder: Path) -> list[Path]:

@@ -71,7 +71,7 @@ def test_a_run_that_names_its_gpus_is_refused(typed, tmp_path):
     sweep = ["-m", "launcher=local", "trainer.devices=[0,1]", "seed=0,1"]
     out = typed("rdm_solo.train", *sweep, cwd=tmp_path)
     assert out.returncode == 2
-    assert "hands out the GPUs itself: give trainer.devices as" in out.stderr
+    assert "assigns GPUs itself: give trainer.devices as a number" in out.stderr
     assert not any(tmp_path.iterdir())
 
 

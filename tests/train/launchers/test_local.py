@@ -88,7 +88,7 @@ class TestCommand:
         )
         assert rows
         assert max(map(len, rows)) < 80
-        assert "Ctrl-C: 2 runs stop" in seen
+        assert "Ctrl-C: stopping 2 runs" in seen
         assert "Traceback" not in seen
         assert "to go on: python -m rdm_solo.train resume=sweep" in seen
         assert none_left(tmp_path / "sweep")

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -43,15 +44,16 @@ def test_a_run_whose_worker_is_lost_goes_on_and_a_failure_stops_no_other(tmp_pat
         stderr=subprocess.STDOUT,
         text=True,
     )
-    said, log = [], tmp_path / "sweep" / ".ray" / "0.log"
+    said, logs = [], tmp_path / "sweep" / ".ray"
     for line in process.stdout:
         said.append(line)
-        if "is with Ray" in line and line.startswith("[-0.5"):
-            while not (log.exists() and "epoch 3/8" in log.read_text()):
-                pass
+        if "handed to Ray" in line and line.startswith("[-0.5"):
+            while not any("epoch 3/8" in path.read_text() for path in logs.glob("*_0.log")):
+                time.sleep(0.05)
             kill_the_worker_of(tmp_path / "sweep" / "-0.5")
     status, text = process.wait(timeout=300), "".join(said)
     assert status == 1, text[-3000:]
+    (log,) = logs.glob("*_0.log")
     assert "Ray has started this run again: its run goes on in" in log.read_text()
     assert "failed: soft: p must be a number" in text
     found = json.loads((tmp_path / "sweep" / "-0.5" / "summary.json").read_text())

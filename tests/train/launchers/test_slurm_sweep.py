@@ -102,8 +102,9 @@ def test_what_a_run_asks_for(options, shape):
     assert (found.nodes, found.tasks, found.gpus) == shape
 
 
-def test_a_run_on_all_gpus_of_a_node_must_say_how_many_these_are():
-    config = configure("trainer=ddp", "trainer.accelerator=gpu")
+@pytest.mark.parametrize("options", [["trainer.accelerator=gpu"], []])
+def test_a_run_on_all_gpus_of_a_node_must_say_how_many_these_are(options):
+    config = configure("trainer=ddp", *options)
     with pytest.raises(ValueError, match=r"with launcher=slurm, trainer\.devices must be a whole"):
         launcher.Shape.of(config.trainer)
 
@@ -140,3 +141,8 @@ def test_what_slurm_could_not_use_is_refused(option, says, typed, tmp_path, monk
     assert says in out.stderr
     assert out.stderr.count("\n") == 1
     assert not any(tmp_path.iterdir())
+
+
+def test_any_option_of_sbatch_can_be_typed():
+    options = ["launcher=slurm", "launcher.options={account: me, constraint: a100}"]
+    assert configure(*options).launcher.options == {"account": "me", "constraint": "a100"}

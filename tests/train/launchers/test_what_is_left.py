@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from support.small_runs import SMALL, configure, rows, run
 
 from rdm_solo.runs import failures
+from rdm_solo.train import run_folder
 from rdm_solo.train.launchers import plan, start, what_is_left
 from rdm_solo.train.launchers.plan import Job
 
@@ -77,15 +78,36 @@ def test_what_has_not_begun_begins_and_what_was_stopped_goes_on(sweep, left):
     assert said.count("failed: ") == 1
 
 
-def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_anew(sweep, left, tmp_path):
+def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_anew(
+    sweep, left, tmp_path, monkeypatch
+):
+    """What has finished meanwhile, or had to stop, is never replaced."""
     copy = tmp_path / "s"
     shutil.copytree(sweep, copy)
     for name in ("0_a", "1_a"):
         shutil.rmtree(copy / name / "checkpoints")
     _, jobs, _ = left(copy, "max_epochs=3")
-    assert jobs["1_a"].planned == copy / ".jobs" / "1_a"
-    assert jobs["1_a"].config.overwrite is True
-    assert jobs["0_a"].config.overwrite is False  # it has finished: the run refuses to replace it
+    for name in ("0_a", "1_a"):
+        job = jobs[name]
+        assert job.planned == copy / ".jobs" / name
+        assert job.config.overwrite is False
+        for variable, value in job.variables(copy).items():
+            monkeypatch.setenv(variable, value)
+        if name == "0_a":
+            with pytest.raises(run_folder.Finished):
+                run_folder.check(job.config, job.folder, True)
+        else:
+            assert run_folder.check(job.config, job.folder, True) is True
+
+
+def test_a_run_that_ended_before_its_last_epoch_is_finished(sweep, left, tmp_path):
+    copy = tmp_path / "s"
+    shutil.copytree(sweep, copy)
+    summary = copy / "1_a" / "summary.json"
+    stopped = {"stopped": "watch.stop: complete collapse in epoch 1"}
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | stopped))
+    assert list(left(copy)[1]) == ["9_a", "10_a"]
+    assert "1_a" in left(copy, "max_epochs=3")[1]
 
 
 def test_more_epochs_for_all_of_them(sweep, left):
@@ -100,7 +122,7 @@ def test_an_option_that_must_stay_is_refused_in_one_sentence(sweep, left):
     before = {path: path.read_bytes() for path in sweep.rglob("*") if path.is_file()}
     for option, says in (
         ("optimizer.lr=1", "must stay the run's own"),
-        ("launcher=loc", "launcher must be one of basic, local, slurm; got 'loc'"),
+        ("launcher=loc", "launcher must be one of basic, local, ray, slurm; got 'loc'"),
         ("launcher.job=2", "there is no option 'launcher.job'"),
         ("nothing=2", "there is no option 'nothing'"),
     ):
@@ -111,6 +133,7 @@ def test_an_option_that_must_stay_is_refused_in_one_sentence(sweep, left):
 
 
 def test_a_sweep_of_an_earlier_version_has_no_plan(sweep, left, tmp_path):
+    (tmp_path / "multirun.yaml").touch()
     (tmp_path / "0_a").symlink_to(sweep / "1_a")
     status, jobs, said = left(tmp_path)
     assert (status, jobs) == (2, {})
@@ -148,6 +171,15 @@ def test_a_link_in_a_strangers_plan_is_not_followed(tmp_path, left):
     planned(sweep, "1_a")
     (sweep / ".jobs" / "0_a").symlink_to(tmp_path / "outside" / ".jobs" / "0_a")
     (sweep / "2_a").symlink_to(outside.parent)
+    for name in ("3_a", "4_a"):
+        planned(sweep, name)
+    secret = tmp_path / "outside" / "secret.yaml"
+    secret.write_text("secret: 1")
+    (sweep / ".jobs" / "3_a" / ".hydra" / "hydra.yaml").symlink_to(secret)
+    shutil.rmtree(sweep / ".jobs" / "4_a" / ".hydra")
+    (sweep / ".jobs" / "4_a" / ".hydra").symlink_to(tmp_path / "outside")
+    (sweep / "4_a" / ".hydra").mkdir(parents=True)
+    OmegaConf.save(configure(*OPTIONS), sweep / "4_a" / ".hydra" / "config.yaml")
     before = {path: path.read_bytes() for path in (tmp_path / "outside").rglob("*.yaml")}
     _, jobs, _ = left(sweep)
     assert list(jobs) == ["1_a"]
