@@ -29,6 +29,7 @@ def kill_the_second_process(cwd: Path) -> None:
                 os.kill(int(path.name), signal.SIGKILL)
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_a_run_whose_process_was_killed_goes_on_in_its_folder(tmp_path):
     """Nobody typed the folder: the first process names it, and the others learn it."""

@@ -67,9 +67,9 @@ def compose(
             with open_dict(whole.hydra.runtime), read_write(whole.hydra.runtime):
                 whole.hydra.runtime.output_dir = str(folder)
             said += warm_ups.fit(whole)
+            _resolve_hydras(whole)
             own = whole.copy()
             with read_write(own), open_dict(own):
-                _resolve_hydras(own)
                 del own["hydra"], own["launcher"]
             jobs.append(Job(folder, own, list(overrides), whole))
     finally:

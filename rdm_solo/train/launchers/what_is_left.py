@@ -10,7 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rdm_solo import cli
 from rdm_solo.messages import first_line
 from rdm_solo.runs import checkpoints, earlier_run, metrics_file, reading
-from rdm_solo.runs.files import CONFIG, HYDRA, OVERRIDES, PLANNED
+from rdm_solo.runs.files import CONFIG, HYDRA, METRICS, OVERRIDES, PLANNED
 from rdm_solo.runs.folder import diverged_in, in_order
 from rdm_solo.train import resuming, sweep
 from rdm_solo.train.launchers import plan, start
@@ -111,6 +111,8 @@ def _runs(sweep_folder: Path) -> list[Path]:
     return in_order(sweep_folder / name for name in found)
 
 
-def _epochs(folder: Path) -> float:
+def _epochs(folder: Path) -> int:
     """How many epochs the run has had."""
-    return float(len(metrics_file.read(folder).columns.get("epoch", ())))
+    if not (folder / METRICS).is_file():
+        return 0
+    return len(metrics_file.read(folder).columns.get("epoch", ()))

@@ -155,6 +155,7 @@ class TestProcesses:
         assert processes.run([job(tmp_path / "run", program)], tmp_path, [Share()]) == {}
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_the_runs_end_when_their_launcher_is_killed(tmp_path):
     """By the system, for want of memory, say; what is left goes on as if nothing had happened."""

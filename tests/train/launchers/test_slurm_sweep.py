@@ -15,6 +15,7 @@ from support import cluster
 from support.small_runs import SMALL, configure, run
 
 from rdm_solo.train.launchers import slurm as launcher
+from rdm_solo.train.launchers.following import Followed
 from rdm_solo.train.launchers.plan import Job
 
 OPTIONS = [*SMALL, "scheduler.warmup_epochs=1", "filter=target_pow", "trainer=cpu"]
@@ -64,6 +65,7 @@ class TestOnTwoNodes:
         job = json.loads((tmp_path / "sweep" / "-1" / "owner.json").read_text())["slurm_job"]
         assert re.fullmatch(r"\d+_2", job)
 
+    @pytest.mark.long
     def test_a_sweep_that_is_only_submitted(self, two_nodes, tmp_path):
         """The command ends at once, and says how to look; what is left goes on by resume=."""
         variables = two_nodes.environment
@@ -146,3 +148,17 @@ def test_what_slurm_could_not_use_is_refused(option, says, typed, tmp_path, monk
 def test_any_option_of_sbatch_can_be_typed():
     options = ["launcher=slurm", "launcher.options={account: me, constraint: a100}"]
     assert configure(*options).launcher.options == {"account": "me", "constraint": "a100"}
+
+
+def test_a_summary_from_before_a_job_began_is_not_its_own(tmp_path):
+    """A job that was cancelled before it began has not finished, whatever an earlier one left."""
+    summary = tmp_path / "summary.json"
+    summary.write_text('{"stopped": null}')
+    followed = Followed(Job(tmp_path, configure()), "SLURM job 1", tmp_path / "log")
+    assert not followed.has_finished()
+    assert "was cancelled before it began" in launcher._why_it_failed(followed)
+    summary.unlink()
+    assert not followed.has_finished()
+    summary.write_text('{"stopped": null}')
+    assert followed.has_finished()
+    assert launcher._why_it_failed(followed) is None

@@ -142,7 +142,8 @@ def test_a_sweep_of_an_earlier_version_has_no_plan(sweep, left, tmp_path):
     run(copy / "0_a", *OPTIONS, "max_epochs=1")
     (copy / "0_a" / ".hydra").mkdir()
     OmegaConf.save(configure(*OPTIONS, "max_epochs=3"), copy / "0_a" / ".hydra" / "config.yaml")
-    assert list(left(copy)[1]) == ["0_a"]
+    (copy / "multirun.yaml").touch()
+    assert list(left(copy, "max_epochs=3")[1]) == ["0_a"]
 
 
 @pytest.mark.parametrize(
@@ -184,6 +185,18 @@ def test_a_link_in_a_strangers_plan_is_not_followed(tmp_path, left):
     _, jobs, _ = left(sweep)
     assert list(jobs) == ["1_a"]
     assert {p: p.read_bytes() for p in (tmp_path / "outside").rglob("*.yaml")} == before
+
+
+def test_a_plan_asks_hydra_nothing_and_a_log_is_one_runs(typed, tmp_path):
+    sweep = ["-m", *OPTIONS, "p=-1,-0.5", "max_epochs=1", "seed=${hydra:job.num}"]
+    sweep += ["hydra.sweep.dir=s", "hydra.sweep.subdir=a/../${p}"]
+    out = typed("rdm_solo.train", *sweep, cwd=tmp_path)
+    assert out.returncode == 0, out.stderr
+    for number, p in enumerate(("-1", "-0.5")):
+        path = tmp_path / "s" / ".jobs" / p / ".hydra" / "config.yaml"
+        assert OmegaConf.to_container(OmegaConf.load(path), resolve=False)["seed"] == number
+    assert "run 2 of 2" in out.stdout
+    assert "run 2 of 2" not in (tmp_path / "s" / "-1" / "train.log").read_text()
 
 
 def test_two_runs_of_a_sweep_in_one_folder_are_refused(typed, tmp_path):
