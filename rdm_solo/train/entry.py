@@ -51,6 +51,7 @@ def _main() -> None:
         cfg: Any = OmegaConf.load(os.environ[CONFIG_VARIABLE])
         folder = Path(os.environ[FOLDER_VARIABLE])
     elif not _resumes_in_place(sys.argv[1:]):
+        _register_launchers()
         cli.command(_job, "config")
         return
     else:
@@ -67,6 +68,16 @@ def _main() -> None:
     refused = _run(cfg, folder, one_of_many)
     if one_of_many and (refused or failures.of(folder)):
         raise SystemExit(1)
+
+
+def _register_launchers() -> None:
+    """Let Hydra know our launchers: its search does not find them where the package is installed as
+    a link to its source (``pip install -e``, and uv in a clone)."""
+    from hydra.core.plugins import Plugins
+
+    from hydra_plugins.rdm_solo_launchers import ByName
+
+    Plugins.instance().register(ByName)
 
 
 def _resumes_in_place(argv: list[str]) -> bool:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hydra.core.plugins import Plugins
 from omegaconf import OmegaConf
 from support.small_runs import SMALL, configure, rows, run
 
@@ -197,6 +198,15 @@ def test_a_plan_asks_hydra_nothing_and_a_log_is_one_runs(typed, tmp_path):
         assert OmegaConf.to_container(OmegaConf.load(path), resolve=False)["seed"] == number
     assert "run 2 of 2" in out.stdout
     assert "run 2 of 2" not in (tmp_path / "s" / "-1" / "train.log").read_text()
+
+
+def test_a_sweep_starts_where_hydra_does_not_find_the_launchers(typed, tmp_path, monkeypatch):
+    """As in an installation that links to the source, whose modules Hydra cannot list."""
+    known = Plugins.instance().class_name_to_class
+    monkeypatch.delitem(known, "hydra_plugins.rdm_solo_launchers.ByName", raising=False)
+    out = typed("rdm_solo.train", "-m", *OPTIONS, "p=-1,soft", "max_epochs=1", cwd=tmp_path)
+    assert out.returncode == 1
+    assert "failed: 1_simsiam_target_pow_p=soft: p must be a number" in out.stdout
 
 
 def test_two_runs_of_a_sweep_in_one_folder_are_refused(typed, tmp_path):
