@@ -56,12 +56,12 @@ def test_a_run_whose_process_was_killed_goes_on_in_its_folder(tmp_path):
     assert not (table.parent / "failed.txt").exists()
 
 
-@pytest.mark.process
-def test_a_sweep_is_refused(tmp_path):
-    line = [*TORCHRUN, "-m", "rdm_solo.train", "-m", *SMALL, "seed=0,1"]
-    out = subprocess.run(
-        line, cwd=tmp_path, env={**os.environ, "PYTHONPATH": PATH}, capture_output=True, text=True
-    )
-    assert out.returncode == 1
-    assert "error: a sweep starts the processes of its runs itself" in out.stderr
-    assert not (tmp_path / "runs").exists()
+def test_a_sweep_is_refused(typed, tmp_path, monkeypatch):
+    for name, value in {"TORCHELASTIC_USE_AGENT_STORE": "True", "RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "sweep" / ".jobs").mkdir(parents=True)
+    for line in (["-m", *SMALL, "seed=0,1"], ["resume=sweep"]):
+        out = typed("rdm_solo.train", *line, cwd=tmp_path)
+        assert out.returncode == 2
+        assert "error: a sweep starts the processes of its runs itself" in out.stderr
+        assert [path.name for path in tmp_path.iterdir()] == ["sweep"]
