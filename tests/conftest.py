@@ -131,6 +131,19 @@ def command(
     )
 
 
+def started(*arguments: str, cwd: Path, **environment: str) -> subprocess.Popen[str]:
+    """The same while it runs; what it prints, errors too, is read line by line."""
+    path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
+    return subprocess.Popen(
+        [sys.executable, "-m", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
 @pytest.fixture
 def typed(monkeypatch, capsys) -> Callable[..., subprocess.CompletedProcess[str]]:
     """:func:`command` without the seconds that a process takes to start: in this one."""

@@ -44,7 +44,6 @@ def _main() -> None:
     of_sweep = sweep.of_this_process() is not None
     if of_sweep:
         signals.end_with(os.environ.pop(sweep.PARENT_VARIABLE, None))
-        cli.say_anything()
         cli.log_to_terminal()
     if CONFIG_VARIABLE in os.environ and (of_sweep or "LOCAL_RANK" in os.environ):
         cli.say_anything()

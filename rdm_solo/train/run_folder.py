@@ -22,12 +22,12 @@ log = logging.getLogger("rdm_solo")
 # run's folder here: Lightning starts the other processes of a DDP run with this process's command
 # line, and some launchers a process for each run of a sweep.
 CONFIG_VARIABLE, FOLDER_VARIABLE = "RDM_SOLO_CONFIG", "RDM_SOLO_FOLDER"
-# Who has started this run of a sweep again, after its machine was lost.
+# Who has started this run of a sweep again: Ray, after its machine was lost, or resume=SWEEP.
 STARTED_AGAIN = "RDM_SOLO_STARTED_AGAIN"
 
 
 class Finished(Exception):
-    """SLURM or torchrun has started a run again that had ended: there is nothing to do."""
+    """A run that had ended was started again: there is nothing to do."""
 
 
 def check(cfg: DictConfig, folder: Path, first: bool) -> bool:
@@ -35,7 +35,7 @@ def check(cfg: DictConfig, folder: Path, first: bool) -> bool:
 
     Of a run's processes the ``first`` alone refuses a folder.
 
-    A run that SLURM or torchrun has started again goes on: then ``cfg.resume`` is the folder
+    A run that was started again, as by SLURM, goes on: then ``cfg.resume`` is the folder
     afterwards. On the disk, nothing is changed.
     """
     overwrite = bool(cfg.get("overwrite"))  # which configs of earlier versions lack

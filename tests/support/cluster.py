@@ -64,6 +64,11 @@ class Cluster:
             "PATH": PATH,
         }
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """By which a command finds this cluster."""
+        return {name: self.environment[name] for name in ("SLURM_CONF", "PATH")}
+
     def call(self, *command: str, **options: object) -> str:
         done = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, timeout=60, **options

@@ -6,19 +6,16 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, command
+from conftest import command, started
 from support.small_runs import SMALL
 
 EPOCHS = 5
 OPTIONS = [*SMALL, f"max_epochs={EPOCHS}", "scheduler.warmup_epochs=1", "batch_size=8"]
 OPTIONS += ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "filter=online_pow"]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-PATH = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
+TORCHRUN = ["torch.distributed.run", "--nproc-per-node=2", "--standalone"]
 
 
 def kill_the_second_process(cwd: Path) -> None:
@@ -33,13 +30,8 @@ def kill_the_second_process(cwd: Path) -> None:
 @pytest.mark.process
 def test_a_run_whose_process_was_killed_goes_on_in_its_folder(tmp_path):
     """Nobody typed the folder: the first process names it, and the others learn it."""
-    process = subprocess.Popen(
-        [*TORCHRUN, "--max-restarts=1", "-m", "rdm_solo.train", *OPTIONS],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": PATH, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+    process = started(
+        *(*TORCHRUN, "--max-restarts=1", "-m", "rdm_solo.train", *OPTIONS), cwd=tmp_path
     )
     said = []
     for line in process.stdout:

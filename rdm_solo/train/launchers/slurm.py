@@ -35,15 +35,14 @@ WARNED_BEFORE = 90  # seconds before the time limit
 def run(jobs: Sequence[Job], folder: Path, launcher: DictConfig) -> dict[Path, str] | None:
     """Submit the jobs and wait until they have ended.
 
-    Returns, by folder, the reason of each failed run that left none in its folder.
-
-    None with ``launcher.wait=false``, which only submits.
+    Returns, by folder, the reason of each failed run that left none in its folder; None with
+    ``launcher.wait=false``, which only submits.
     """
     submitted: list[Followed] = []
     try:
         for shape, alike in _by_shape(jobs).items():
             submitted += _submit(shape, alike, folder, launcher)
-    except BaseException:  # of these, nobody would know the numbers
+    except BaseException:  # the user has not been told the numbers of those that were submitted
         for job in submitted:
             subprocess.run(["scancel", job.id.removeprefix(NAMED)], timeout=60)
         raise

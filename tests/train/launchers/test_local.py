@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, command
+from conftest import command, started
 from omegaconf import OmegaConf
 from support.small_runs import SMALL, run
 from support.terminal import in_a_terminal
@@ -148,16 +148,9 @@ class TestProcesses:
 @pytest.mark.process
 def test_the_runs_end_when_their_launcher_is_killed(tmp_path):
     """By the system, for want of memory, say; what is left goes on as if nothing had happened."""
-    path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
     options = [*LOCAL, "max_epochs=6", "p=-0.5,-0.3,-1", "hydra.sweep.dir=sweep"]
     options += ["hydra.sweep.subdir=${p}"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rdm_solo.train", *options],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = started("rdm_solo.train", *options, cwd=tmp_path)
     for line in process.stdout:
         if "epoch 3/6" in line:
             break

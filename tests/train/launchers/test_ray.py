@@ -6,13 +6,11 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import started
 from support.small_runs import SMALL, run
 
 OPTIONS = [*SMALL, "scheduler.warmup_epochs=1", "filter=target_pow", "max_epochs=8"]
@@ -35,15 +33,7 @@ def kill_the_worker_of(folder: Path) -> None:
 @pytest.mark.process
 def test_a_run_whose_worker_is_lost_goes_on_and_a_failure_stops_no_other(tmp_path):
     pytest.importorskip("ray")
-    path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rdm_solo.train", *SWEEP, "p=-0.5,soft"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    process = started("rdm_solo.train", *SWEEP, "p=-0.5,soft", cwd=tmp_path)
     said, logs = [], tmp_path / "sweep" / ".ray"
     for line in process.stdout:
         said.append(line)

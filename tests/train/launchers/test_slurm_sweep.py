@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, command
+from conftest import command, started
 from omegaconf import OmegaConf
 from support import cluster
 from support.small_runs import SMALL, configure, run
@@ -35,15 +34,12 @@ def two_nodes(tmp_path_factory):
 class TestOnTwoNodes:
     def test_a_sweep(self, two_nodes, tmp_path):
         """One run fails and one is cancelled while it waits: neither hangs the sweep."""
-        path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
         exponents = ["p=-0.5,soft,-1,-0.7", "launcher.jobs=3"]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "rdm_solo.train", *SWEEP, *exponents, "max_epochs=2"],
+        exponents += [f"launcher.cpus={os.cpu_count()}"]  # a whole node for each run
+        process = started(
+            *("rdm_solo.train", *SWEEP, *exponents, "max_epochs=2"),
             cwd=tmp_path,
-            env={**two_nodes.environment, "PYTHONPATH": path, "PYTHONWARNINGS": ""},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            **two_nodes.variables,
         )
         said = []
         for line in process.stdout:
@@ -68,7 +64,7 @@ class TestOnTwoNodes:
     @pytest.mark.long
     def test_a_sweep_that_is_only_submitted(self, two_nodes, tmp_path):
         """The command ends at once, and says how to look; what is left goes on by resume=."""
-        variables = two_nodes.environment
+        variables = two_nodes.variables
         more = ["launcher.wait=false", "max_epochs=3000", "p=-0.5,-1"]
         out = command("rdm_solo.train", *SWEEP, *more, cwd=tmp_path, **variables)
         assert (out.returncode, out.stderr) == (0, ""), out.stdout
