@@ -1,14 +1,12 @@
 """``launcher=ray``: each run of a sweep is a task of Ray.
 
-A task starts the command that trains one run, in a process of its own, and passes on to it what
-ends the task. Hydra's own plugin for Ray calls the job inside Ray's worker instead, where signals
-and the processes of DDP belong to Ray.
+A task starts the command that trains one run, in a process of its own. Hydra's own plugin for Ray
+calls the job inside Ray's worker instead, where signals and the processes of DDP belong to Ray.
 """
 
 import importlib.util
 import logging
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -27,7 +25,10 @@ from rdm_solo.train.sweep import PARENT_VARIABLE
 log = logging.getLogger("rdm_solo")
 
 LOGS = ".ray"  # in the sweep's folder: what the runs print
-TO_END = 60  # seconds that a run has to end in order
+# A file beside a run's log, by which the run is asked to end: Ray's workers ignore the signal by
+# which Ray would cancel a task (ray 2.60).
+STOP = ".stop"
+TO_END = 60  # seconds that a run has to write its summary
 
 
 def check(launcher: DictConfig, trainer: DictConfig) -> None:
@@ -84,9 +85,12 @@ class _Tasks:
         try:
             return follow(self.all, self.states, self.why_it_failed)
         except KeyboardInterrupt:
-            for task in self.going_on.values():
-                self.ray.cancel(task)
-            self.ray.wait([*self.going_on.values()], num_returns=len(self.going_on), timeout=TO_END)
+            for followed in self.all:
+                followed.says.with_suffix(STOP).touch()
+                if followed.id in self.going_on and not followed.says.exists():
+                    self.ray.cancel(self.going_on.pop(followed.id))  # it has not begun
+            tasks = [*self.going_on.values()]
+            self.ray.wait(tasks, num_returns=len(tasks), timeout=TO_END)
             raise
 
     def states(self) -> dict[str, str]:
@@ -130,7 +134,7 @@ class _Tasks:
 
 
 def _train(line: list[str], variables: Mapping[str, str], cwd: str, says: Path) -> int:
-    """In one of Ray's workers: train one run, and end it in order where the task is cancelled."""
+    """In one of Ray's workers: train one run; where the sweep is stopped, it writes its summary."""
     again = {STARTED_AGAIN: "Ray"} if says.exists() else {}
     with open(says, "ab") as file:
         process = subprocess.Popen(
@@ -141,12 +145,12 @@ def _train(line: list[str], variables: Mapping[str, str], cwd: str, says: Path) 
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        try:
-            return process.wait()
-        except BaseException:
-            process.send_signal(signal.SIGINT)
-            process.wait()
-            raise
+        while process.poll() is None:
+            if says.with_suffix(STOP).exists():
+                process.terminate()
+                return process.wait()
+            time.sleep(0.5)
+    return process.returncode
 
 
 def _gpus(trainer: DictConfig) -> int:

@@ -50,6 +50,26 @@ def test_a_run_whose_worker_is_lost_goes_on_and_a_failure_stops_no_other(tmp_pat
     assert found["last"] == run(tmp_path / "one", *OPTIONS, "p=-0.5")["last"]
 
 
+@pytest.mark.long
+@pytest.mark.process
+def test_ctrl_c_ends_the_runs_and_waits_for_their_summaries(tmp_path):
+    """The third run waits for a place, and does not begin."""
+    pytest.importorskip("ray")
+    more = ["p=-0.5,-0.3,-1", "max_epochs=3000", "launcher.jobs=2"]
+    process = started("rdm_solo.train", *SWEEP, *more, cwd=tmp_path)
+    for line in process.stdout:
+        if "epoch 3/3000" in line:
+            process.send_signal(signal.SIGINT)
+            break
+    said = process.stdout.read()
+    assert process.wait(timeout=120) == 130, said[-2000:]
+    summaries = [json.loads(p.read_text()) for p in tmp_path.glob("sweep/*/summary.json")]
+    assert {summary["stopped"] for summary in summaries} == {"SIGTERM"}
+    assert 1 <= len(summaries) <= 2
+    assert not (tmp_path / "sweep" / "-1").exists()
+    assert "to go on: python -m rdm_solo.train resume=sweep" in said
+
+
 @pytest.mark.parametrize(
     ("option", "says"),
     [
