@@ -14,6 +14,7 @@ WHAT = {
     "filters": "each filter beside the paper's Algorithm 2 as printed",
     "step": "the share of a predictor or a filter in a SimSiam step",
     "cost": "time and peak memory of a whole step of every method and filter",
+    "scale": "the parts of a filter on several processes: seconds, memory, bytes that cross",
     "spectra": "the share of the spectra in an epoch of CIFAR-10's size",
     "views": "views per second, beside solo-learn's own pipeline",
     "reading": "images per second from a folder and from shards of it",
@@ -44,9 +45,7 @@ def _parse() -> dict[str, Any]:
         kind = kinds.add_parser(what, help=help_, description=f"Measure {help_}.")
         kind.add_argument("--runs", type=int, default=11, help="timed rounds (default: 11)")
         kind.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
-        if what not in ("views", "reading"):
-            kind.add_argument("--device", default="cpu", help="cpu (default) or cuda")
-        if what == "filters":
+        if what in ("filters", "scale"):
             kind.add_argument(
                 "--shape",
                 type=int,
@@ -54,9 +53,19 @@ def _parse() -> dict[str, Any]:
                 action="append",
                 dest="shapes",
                 metavar=("N", "K"),
-                help="rows and columns of the batch; may be repeated; nine shapes by default",
+                help="rows and columns of the batch of all processes; may be repeated",
             )
-        elif what not in ("views", "reading"):
+        if what == "scale":
+            sizes = {"type": int, "nargs": "*", "metavar": "PROCESSES"}
+            words = "numbers of processes to measure with (default: 1 2 4), one CPU thread each"
+            kind.add_argument("--processes", default=[1, 2, 4], help=words, **sizes)
+            words = "numbers of processes for which to count alone, without computing"
+            kind.add_argument("--count", default=[], help=words, **sizes)
+            continue
+        if what in ("views", "reading"):
+            continue
+        kind.add_argument("--device", default="cpu", help="cpu (default) or cuda")
+        if what != "filters":
             words = "options of train, such as batch_size=8 or backbone.compile=true"
             kind.add_argument("overrides", nargs="*", help=words)
     options = parser.parse_args()

@@ -5,17 +5,10 @@ branch that is ``x W`` with ``W = V g(Sigma) V^T`` held constant (Algorithm 2 of
 ICLR 2023); on the target branch nothing carries a gradient.
 """
 
-from rdm_solo.filters.decomposition import (
-    Operator,
-    Spectrum,
-    decompose,
-    filter_gradient,
-    filter_online,
-    filter_target,
-    gains,
-    relative_cut,
-)
+from rdm_solo.filters.application import Operator, filter_gradient, filter_online, filter_target
+from rdm_solo.filters.decomposition import Spectrum, decompose, relative_cut
 from rdm_solo.filters.functions import get, names, register, takes_p
+from rdm_solo.filters.gain_values import gains
 from rdm_solo.filters.schedules import Schedule, as_schedule
 from rdm_solo.filters.spectral_filter import SpectralFilter
 

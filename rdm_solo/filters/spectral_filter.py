@@ -9,8 +9,10 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from rdm_solo.distributed import rank
-from rdm_solo.filters import decomposition
+from rdm_solo.filters.application import Operator, filter_gradient, filter_online, filter_target
+from rdm_solo.filters.decomposition import Spectrum, decompose, has_float64
 from rdm_solo.filters.functions import Function, get, label
+from rdm_solo.filters.gain_values import evaluate, not_finite, rescale
 from rdm_solo.filters.schedules import Schedule, as_schedule
 
 log = logging.getLogger(__name__)
@@ -115,22 +117,22 @@ class SpectralFilter(nn.Module):
         return plain(self, x)
 
     def _filtered(self, x: Tensor) -> Tensor:
-        if not decomposition.has_float64(x.device):
+        if not has_float64(x.device):
             return self._filtered(x.cpu()).to(x.device)
         learns = self.branch == "online" and _has_derivative(x)
         # detach() drops forward-mode tangents, which no_grad() would let pass.
         with torch.no_grad():
             spectrum, gain = self._decomposed(x.detach())
             if not learns:
-                return decomposition.filter_target(spectrum, gain)
-            value, operator = decomposition.filter_online(spectrum, gain)
+                return filter_target(spectrum, gain)
+            value, operator = filter_online(spectrum, gain)
         result: Tensor = _TimesConstant.apply(x, [value], *operator)
         return result
 
-    def _decomposed(self, x: Tensor) -> tuple[decomposition.Spectrum, Tensor]:
+    def _decomposed(self, x: Tensor) -> tuple[Spectrum, Tensor]:
         try:
-            spectrum = decomposition.decompose(x)
-            gain = decomposition.evaluate(spectrum, self._gain)
+            spectrum = decompose(x)
+            gain = evaluate(spectrum, self._gain)
             self._count(spectrum, gain)
         except RuntimeError as error:
             if "vmap" not in str(error):
@@ -139,9 +141,9 @@ class SpectralFilter(nn.Module):
                 "a spectral filter takes one batch at a time, and its singular values decide what "
                 "is done: torch.func.vmap over batches is not possible; call it for each of them."
             ) from error
-        return spectrum, decomposition.rescale(spectrum, gain)
+        return spectrum, rescale(spectrum, gain)
 
-    def _count(self, spectrum: decomposition.Spectrum, gain: Tensor) -> None:
+    def _count(self, spectrum: Spectrum, gain: Tensor) -> None:
         """Keep what there may be to say of a batch; on a CPU, where it can be read, say it."""
         rows = (spectrum.broken_rows, spectrum.negligible_rows)
         steepest = torch.linalg.vector_norm(gain, math.inf) if len(gain) else gain.sum()
@@ -181,7 +183,7 @@ class SpectralFilter(nn.Module):
                 "hold NaN or infinity; lower the learning rate, or use bf16 in place of fp16."
             )
         if not math.isfinite(steepest):
-            raise ValueError(decomposition.not_finite(self._gain))
+            raise ValueError(not_finite(self._gain))
         if broken:
             self._log_once(
                 "nonfinite",
@@ -233,9 +235,9 @@ class _TimesConstant(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
-        operator = decomposition.Operator(*ctx.saved_tensors)
-        return decomposition.filter_gradient(grad, operator), None, None, None, None
+        operator = Operator(*ctx.saved_tensors)
+        return filter_gradient(grad, operator), None, None, None, None
 
     @staticmethod
     def jvp(ctx, tangent: Tensor, *_: None) -> Tensor:  # type: ignore[no-untyped-def]
-        return decomposition.filter_gradient(tangent, decomposition.Operator(*ctx.saved_tensors))
+        return filter_gradient(tangent, Operator(*ctx.saved_tensors))

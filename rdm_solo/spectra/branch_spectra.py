@@ -82,11 +82,12 @@ class BranchSpectra(Metric):
         sample: int = 1024,
         steps: bool = False,
     ) -> None:
-        super().__init__(compute_with_cache=False)
+        sampled = dim > max_dim
+        super().__init__(compute_with_cache=False, dist_sync_fn=None if sampled else added)
         for name, value in (("dim", dim), ("max_dim", max_dim), ("sample", sample), ("m", m)):
             check_whole(name, value, 1)
         self.dim, self.normalize, self.m = dim, normalize, m
-        self.sampled, self.sample, self.steps = dim > max_dim, sample, steps
+        self.sampled, self.sample, self.steps = sampled, sample, steps
         shapes: dict[str, tuple[int, ...]] = {"sum_mean": (dim,)}
         shapes |= {"sum_squared": (), "sum_means_squared": ()}
         if self.sampled:
@@ -249,6 +250,11 @@ def _once(tensors: Iterable[Tensor]) -> list[Tensor]:
     return list({id(x): x for x in tensors}.values())
 
 
+def added(x: Tensor, group: object = None) -> list[Tensor]:
+    """For torchmetrics, which else gathers each process's matrices before it adds them."""
+    return [sum_over_processes(x.clone())]
+
+
 def step_mean(total: Tensor, whole: Tensor) -> Tensor:
     """The mean of a step's rows on all processes, from this one's sum of its own; times the root of
     how many it has, so that its outer product is what the mean adds to their products' sum."""
@@ -275,7 +281,7 @@ class StepCorrelation(Metric):
     count: Tensor
 
     def __init__(self, dim: int) -> None:
-        super().__init__(compute_with_cache=False)
+        super().__init__(compute_with_cache=False, dist_sync_fn=added)
         for name in ("total", "means"):
             self.add_state(name, torch.zeros(dim, dim, dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("count", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")

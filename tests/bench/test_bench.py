@@ -8,6 +8,7 @@ import torch
 from rdm_solo.bench import cost as bench_cost
 from rdm_solo.bench import entry
 from rdm_solo.bench import filters as bench_filters
+from rdm_solo.bench import scale as bench_scale
 from rdm_solo.bench import spectra as bench_spectra
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.methods.descriptions import shipped_filters
@@ -113,11 +114,30 @@ def test_filters_are_timed_beside_the_printed_algorithm(capsys, monkeypatch):
     assert all("(8, 16)" in line for line in lines)
 
 
+def test_bytes_are_those_that_must_cross_whether_they_are_sent_or_counted(capsys, monkeypatch):
+    """Rows of float32 and parts of a float64 Gram matrix; or that matrix, added."""
+    for_each = {
+        (128, 256): 128 * 256 * 4 / 2 + 128 * 128 * 8 / 2,
+        (32, 16): 16 * 16 * 8 + 16,  # and how many rows are left out
+    }
+    assert {shape: bench_scale.counted(2, *shape)[1] for shape in for_each} == for_each
+    measure = ["--runs", "1", "--processes", "2", "--shape", "128", "256", "--shape", "32", "16"]
+    monkeypatch.setattr("sys.argv", ["bench", "scale", *measure, "--count", "8"])
+    entry.main()
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    measured = [line for line in lines if line[0] == "2"]
+    assert {line[3] for line in measured} >= {"eigh", "rows", "Gram,", "Gram"}
+    sent = {line[3]: line[-2] for line in measured if line[1] == "(128,"}
+    assert (sent["target"], sent["online"]) == ("0.12", "0.12")  # MiB
+    assert [line[0] for line in lines].count("8") == 2
+
+
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
         (["step", "--runs", "0"], "--runs must be at least 1, got 0"),
         (["cost", "batchsize=8"], "batch_size"),
+        (["scale", "--shape", "9", "4"], "9 rows cannot be divided equally among 2 processes"),
     ],
 )
 def test_bad_options_get_one_sentence(argv, sentence, capsys, monkeypatch):

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from conftest import features
 from torch import nn
 
+from rdm_solo.bench.scale import received
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.spectra import BranchSpectra
 
@@ -69,15 +70,18 @@ def work(rank: int, world: int) -> dict[str, object]:
             dist.all_reduce(mean)
             gradients = torch.cat([p.grad.flatten() for p in model.parameters()])
             results[f"{branch} {name} {p} {n}"] = (float(mean) / world, gradients)
-        if k < n:  # a row that is NaN on one process must not hang or poison the others
-            broken = mine.clone()
-            if rank == 1:
-                broken[0, 0] = float("nan")
-            results[f"broken {n}"] = SpectralFilter("target", "pow", p=-0.5)(broken)
+        # A row that is NaN on one process must not hang or poison the others.
+        broken = mine.clone()
+        if rank == 1:
+            broken[0, 0] = float("nan")
+        results[f"broken {n}"] = SpectralFilter("target", "pow", p=-0.5)(broken)
     flat = (features("gaussian", 64, 5) @ features("gaussian", 5, 24)).double()
     results["float64"] = SpectralFilter("target", "pow", p=-1.0)(flat.chunk(world)[rank])
     for name, options in ROUTES.items():
         results[name] = measured(rank, world, **options)
+    metric = BranchSpectra(24)
+    metric.update(*[features("1/i", 64, 24).chunk(world)[rank]] * 2)
+    results["bytes of an epoch's sums"] = received(metric.compute)
     metric = BranchSpectra(24, **ROUTES["sample of 8"])
     metric.update(*[features("1/i", 64, 24).chunk(world)[rank]] * 2)
     metric.sync()
@@ -115,8 +119,8 @@ def test_a_filter_of_each_shard_would_be_another_function():
     assert float((a - b).norm() / a.norm()) > 100 * GRADIENT
 
 
-def test_a_broken_row_on_one_process_is_left_out_on_all(several):
-    n, k = SHAPES[1]
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_a_broken_row_on_one_process_is_left_out_on_all(several, n, k):
     x = features("1/i", n, k)
     at = n // len(several)  # the first row of rank 1
     x[at, 0] = float("nan")
@@ -148,6 +152,13 @@ def test_spectra_of_several_processes_equal_one(several, route):
         for name, array in got.items():
             rel = 0 if exact else 1e-9
             torch.testing.assert_close(array, want[name], rtol=rel, atol=rel, equal_nan=True)
+
+
+def test_what_an_epochs_sums_send_does_not_grow_with_the_processes(several):
+    """Each matrix goes round once in parts and once added, and is never held once for each."""
+    state = 8 * (4 * 24 * 24 + 24 + 6)
+    share = 1 - 1 / len(several)
+    assert {rank["bytes of an epoch's sums"] for rank in several} == {2 * state * share}
 
 
 def test_a_sync_that_the_user_asks_for_sends_no_more_rows(several):
