@@ -19,7 +19,8 @@ from rdm_solo.train import signals
 from rdm_solo.train.launchers.board import Board
 from rdm_solo.train.launchers.devices import Share
 from rdm_solo.train.launchers.plan import Job
-from rdm_solo.train.sweep import PARENT_VARIABLE
+from rdm_solo.train.launchers.warm import Forked, Warm
+from rdm_solo.train.sweep import PARENT_VARIABLE, VARIABLE
 
 LAST_LINES = 40  # of a run that ends without a reason
 TO_END = 60  # seconds that a run has to write its summary
@@ -30,7 +31,7 @@ class _Process:
     job: Job
     share: Share
     row: int
-    process: "subprocess.Popen[str]"
+    process: "subprocess.Popen[str] | Forked"
     began: float = field(default_factory=time.time)
     last: "deque[str]" = field(default_factory=lambda: deque(maxlen=LAST_LINES))
     reader: threading.Thread | None = None
@@ -61,9 +62,11 @@ class _Runs:
         self.lines: queue.Queue[tuple[_Process, str]] = queue.Queue()
         self.reasons: dict[Path, str] = {}
         self.board = Board([job.name for job in jobs], len(shares))
+        self.warm: Warm | None = None
 
     def all(self) -> dict[Path, str]:
         try:
+            self._warm_up()
             while self.waiting or self.going_on:
                 self._step()
         except KeyboardInterrupt as stopped:
@@ -81,8 +84,19 @@ class _Runs:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.process.wait(TO_END)
                 _end(process)
+            if self.warm:
+                self.warm.close()
             self.board.close()
         return self.reasons
+
+    def _warm_up(self) -> None:
+        """Let the runs on the CPU be forked, where the system has a way that is safe."""
+        may = sys.platform == "linux" and all(share.cores for _, share in self.free)
+        if may and any(_may_be_forked(job) for job in self.waiting):
+            self.warm = Warm({VARIABLE: str(self.folder.absolute())})
+            if not self.warm.ready(signals.check):  # the runs will say why
+                self.warm.close()
+                self.warm = None
 
     def _step(self) -> None:
         while self.waiting and self.free:
@@ -103,24 +117,13 @@ class _Runs:
 
     def _start(self, job: Job, row: int, share: Share) -> None:
         self.board.show(row, job.name, "starts")
-        with _on_cores(share.cores):
-            process = subprocess.Popen(
-                [sys.executable, "-m", "rdm_solo.train", *job.options],
-                env={
-                    **os.environ,
-                    **share.variables(),
-                    **job.variables(self.folder),
-                    PARENT_VARIABLE: str(os.getpid()),
-                    "PYTHONUNBUFFERED": "1",
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                encoding="utf-8",
-                errors="replace",
-                start_new_session=True,  # Ctrl-C reaches this process, which passes it on
+        variables = share.variables() | job.variables(self.folder)
+        if self.warm and _may_be_forked(job):
+            process: subprocess.Popen[str] | Forked = self.warm.start(
+                job.options, variables, share.cores
             )
+        else:
+            process = _fresh(job, variables, share)
         started = _Process(job, share, row, process)
         started.reader = threading.Thread(target=self._read, args=(started,), daemon=True)
         started.reader.start()
@@ -181,6 +184,32 @@ class _Runs:
                 process.process.send_signal(number)
         while self.going_on:
             self._step()
+
+
+def _may_be_forked(job: Job) -> bool:
+    """Not a run with variables of its own, which libraries may read when they are imported."""
+    return job.hydra is None or not job.hydra.hydra.job.env_set
+
+
+def _fresh(job: Job, variables: dict[str, str], share: Share) -> "subprocess.Popen[str]":
+    """A run's process that imports everything by itself."""
+    with _on_cores(share.cores):
+        return subprocess.Popen(
+            [sys.executable, "-m", "rdm_solo.train", *job.options],
+            env={
+                **os.environ,
+                **variables,
+                PARENT_VARIABLE: str(os.getpid()),
+                "PYTHONUNBUFFERED": "1",
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,  # Ctrl-C reaches this process, which passes it on
+        )
 
 
 def _end(process: _Process) -> None:

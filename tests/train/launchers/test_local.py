@@ -148,11 +148,11 @@ class TestProcesses:
 @pytest.mark.process
 def test_the_runs_end_when_their_launcher_is_killed(tmp_path):
     """By the system, for want of memory, say; what is left goes on as if nothing had happened."""
-    options = [*LOCAL, "max_epochs=6", "p=-0.5,-0.3,-1", "hydra.sweep.dir=sweep"]
+    options = [*LOCAL, "max_epochs=12", "p=-0.5,-0.3,-1", "hydra.sweep.dir=sweep"]
     options += ["hydra.sweep.subdir=${p}"]
     process = started("rdm_solo.train", *options, cwd=tmp_path)
     for line in process.stdout:
-        if "epoch 3/6" in line:
+        if "epoch 3/12" in line:
             break
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -162,9 +162,9 @@ def test_the_runs_end_when_their_launcher_is_killed(tmp_path):
     more = ["resume=sweep", "launcher=local"]
     out = command("rdm_solo.train", *more, cwd=tmp_path, PYTHONWARNINGS="")
     assert (out.returncode, out.stderr) == (0, ""), out.stdout[-3000:]
-    assert out.stdout.count("epoch 6/6") == 3
+    assert out.stdout.count("epoch 12/12") == 3
     for p in ("-0.5", "-1"):
-        whole = run(tmp_path / p, *OPTIONS, "max_epochs=6", f"p={p}")
+        whole = run(tmp_path / p, *OPTIONS, "max_epochs=12", f"p={p}")
         found = json.loads((tmp_path / "sweep" / p / "summary.json").read_text())
         assert found["last"] == whole["last"]
         assert found["stopped"] is None
