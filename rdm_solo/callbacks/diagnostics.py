@@ -9,7 +9,7 @@ import torch
 
 from rdm_solo.callbacks.branches import Observer, Outputs, observer
 from rdm_solo.callbacks.last_epoch import ends
-from rdm_solo.filters.decomposition import has_float64
+from rdm_solo.filters.batch import has_float64
 from rdm_solo.lightning import pl
 from rdm_solo.runs import spectra_files
 from rdm_solo.spectra.branch_spectra import BranchSpectra, StepCorrelation

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rdm_solo.filters.batch import Batch
 from rdm_solo.filters.decomposition import Spectrum
 
 
@@ -28,9 +29,18 @@ def filter_target(spectrum: Spectrum, gain: Tensor) -> Tensor:
             [0., 1.]])
     """
     if spectrum.dual:
-        left = (spectrum.vectors[spectrum.own] * _lost(spectrum, gain)) @ spectrum.vectors.mT
-        return (_of_rows(left, spectrum) @ spectrum.rows).to(spectrum.dtype)
-    return _of_rows(spectrum.rows @ _operator(spectrum, gain), spectrum).to(spectrum.dtype)
+        return filter_by(spectrum, _operator(spectrum, gain, spectrum.own))
+    return filter_by(spectrum, _operator(spectrum, gain))
+
+
+def filter_by(batch: Batch, matrix: Tensor) -> Tensor:
+    """This process's rows by that matrix: its rows of an n x n one (``dual``), or a k x k one.
+
+    Shapes: ``-> (N, k)``.
+    """
+    if batch.dual:
+        return (_of_rows(matrix, batch) @ batch.rows).to(batch.dtype)
+    return _of_rows(batch.rows @ matrix, batch).to(batch.dtype)
 
 
 def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
@@ -56,8 +66,7 @@ def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
             out = (left.to(work) @ right).to(spectrum.dtype)
         return out, Operator(right.to(kept), gain.to(kept), spectrum.negligible)
     W = _operator(spectrum, gain)
-    out = _of_rows(spectrum.rows @ W, spectrum).to(spectrum.dtype)
-    return out, Operator(W.to(kept), None, spectrum.negligible)
+    return filter_by(spectrum, W), Operator(W.to(kept), None, spectrum.negligible)
 
 
 def filter_gradient(grad: Tensor, operator: Operator) -> Tensor:
@@ -99,9 +108,9 @@ def _product_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype if set(told) <= {"ieee", "none"} else torch.float64
 
 
-def _of_rows(x: Tensor, spectrum: Spectrum) -> Tensor:
+def _of_rows(x: Tensor, batch: Batch) -> Tensor:
     """In place: zeros for rows that have no direction."""
-    return x if spectrum.negligible is None else x.mul_((~spectrum.negligible).to(x))
+    return x if batch.negligible is None else x.mul_((~batch.negligible).to(x))
 
 
 def _lost(spectrum: Spectrum, gain: Tensor) -> Tensor:
@@ -111,6 +120,6 @@ def _lost(spectrum: Spectrum, gain: Tensor) -> Tensor:
     return torch.where(spectrum.broken_rows == spectrum.n, torch.nan, gain)
 
 
-def _operator(spectrum: Spectrum, gain: Tensor) -> Tensor:
-    """``W = V g V^T`` (k x k)."""
-    return (spectrum.vectors * _lost(spectrum, gain)) @ spectrum.vectors.mT
+def _operator(spectrum: Spectrum, gain: Tensor, rows: slice = slice(None)) -> Tensor:
+    """Those rows of ``U g U^T`` (n x n) or of ``W = V g V^T`` (k x k)."""
+    return (spectrum.vectors[rows] * _lost(spectrum, gain)) @ spectrum.vectors.mT

@@ -1,7 +1,9 @@
 """The module that applies a spectral filter to each batch."""
 
+import contextlib
 import logging
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -9,16 +11,31 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from rdm_solo.distributed import rank
-from rdm_solo.filters.application import Operator, filter_gradient, filter_online, filter_target
-from rdm_solo.filters.decomposition import Spectrum, decompose, has_float64
+from rdm_solo.filters.application import (
+    Operator,
+    filter_by,
+    filter_gradient,
+    filter_online,
+    filter_target,
+)
+from rdm_solo.filters.batch import Batch, gather, has_float64
+from rdm_solo.filters.decomposition import spectrum_of
 from rdm_solo.filters.functions import Function, get, label
 from rdm_solo.filters.gain_values import evaluate, not_finite, rescale
+from rdm_solo.filters.iterations import ROOTS, power
 from rdm_solo.filters.schedules import Schedule, as_schedule
 
 log = logging.getLogger(__name__)
 
 
-class _Batch(NamedTuple):
+FALLBACK = (
+    "solver=iterative: the products did not meet their bound for a batch (directions at rounding "
+    "noise, collapsed or repeated rows?), which was decomposed by eigh instead; such batches are "
+    "slower, and just as exact."
+)
+
+
+class _Counts(NamedTuple):
     """A batch ``(n, k)`` and what the device counted in it, as :meth:`SpectralFilter._say` takes
     it."""
 
@@ -52,6 +69,9 @@ class SpectralFilter(nn.Module):
         function: a registered name, ``"MODULE.FUNCTION"``, or any callable on the tensor of
             singular values; :func:`rdm_solo.filters.get` finds and tries it.
         p: the exponent where the function takes one; a number or a schedule over epochs.
+        solver: ``"eigh"``, or ``"iterative"`` for sigma^-0.5 and sigma^-1 on the target branch: by
+            53 or 57 matrix products in place of the decomposition. What they give is checked in
+            each call, and a batch that fails goes to ``eigh``.
 
     Shapes: ``(N, k) -> (N, k)``.
 
@@ -68,6 +88,7 @@ class SpectralFilter(nn.Module):
         branch: str = "online",
         function: str | Function = "identity",
         p: float | Schedule | dict[str, object] | None = None,
+        solver: str = "eigh",
     ) -> None:
         super().__init__()
         if branch not in ("online", "target"):
@@ -75,10 +96,27 @@ class SpectralFilter(nn.Module):
         self.branch = branch
         self.function = function
         self.schedule = None if p is None else as_schedule(p)
-        self._unread: list[_Batch] = []
+        self.solver = solver
+        if solver not in ("eigh", "iterative"):
+            raise ValueError(f"the solver must be 'eigh' or 'iterative', got {solver!r}.")
+        if solver == "iterative":
+            self._check_iterative()
+        self._unread: list[_Counts] = []
         self._dropped_rows = 0
         self._logged: set[str] = set()
         self.set_epoch(0)
+
+    def _check_iterative(self) -> None:
+        """Refuse what matrix products cannot do."""
+        p = self.schedule
+        constant = p.start if p is not None and p.kind == "constant" else None
+        if self.branch != "target" or self.function != "pow" or constant not in ROOTS:
+            exponents = " or ".join(f"p={root:g}" for root in sorted(ROOTS))
+            raise ValueError(
+                f"solver=iterative is for filter=target_pow with {exponents}, got "
+                f"branch={self.branch}, function={label(self.function)}, "
+                f"p={p if constant is None else f'{constant:g}'}; leave the solver out."
+            )
 
     @property
     def dropped_rows(self) -> int:
@@ -121,39 +159,35 @@ class SpectralFilter(nn.Module):
             return self._filtered(x.cpu()).to(x.device)
         learns = self.branch == "online" and _has_derivative(x)
         # detach() drops forward-mode tangents, which no_grad() would let pass.
-        with torch.no_grad():
-            spectrum, gain = self._decomposed(x.detach())
+        with torch.no_grad(), _one_batch_at_a_time():
+            batch, gram = gather(x.detach())
+            if self.solver == "iterative" and self.p is not None and gram is not None:
+                found = power(batch, gram, self.p)
+                if bool(found.exact):  # where the host waits
+                    self._count(batch, found.directions, gram.new_ones(1))
+                    return filter_by(batch, found.matrix)
+                self._log_once("fallback", FALLBACK)
+            spectrum = spectrum_of(batch, gram)
+            gain = evaluate(spectrum, self._gain)
+            self._count(spectrum, spectrum.directions, gain)
+            gain = rescale(spectrum, gain)
             if not learns:
                 return filter_target(spectrum, gain)
             value, operator = filter_online(spectrum, gain)
         result: Tensor = _TimesConstant.apply(x, [value], *operator)
         return result
 
-    def _decomposed(self, x: Tensor) -> tuple[Spectrum, Tensor]:
-        try:
-            spectrum = decompose(x)
-            gain = evaluate(spectrum, self._gain)
-            self._count(spectrum, gain)
-        except RuntimeError as error:
-            if "vmap" not in str(error):
-                raise
-            raise ValueError(
-                "a spectral filter takes one batch at a time, and its singular values decide what "
-                "is done: torch.func.vmap over batches is not possible; call it for each of them."
-            ) from error
-        return spectrum, rescale(spectrum, gain)
-
-    def _count(self, spectrum: Spectrum, gain: Tensor) -> None:
+    def _count(self, batch: Batch, directions: Tensor, gain: Tensor) -> None:
         """Keep what there may be to say of a batch; on a CPU, where it can be read, say it."""
-        rows = (spectrum.broken_rows, spectrum.negligible_rows)
+        rows = (batch.broken_rows, batch.negligible_rows)
         steepest = torch.linalg.vector_norm(gain, math.inf) if len(gain) else gain.sum()
-        counts = (*rows, spectrum.directions, steepest)
+        counts = (*rows, directions, steepest)
         if gain.device.type == "cpu":
-            self._say(spectrum.n, spectrum.k, *(count.item() for count in counts))
+            self._say(batch.n, batch.k, *(count.item() for count in counts))
             return
         # A tensor of its own, into which vmap cannot write: it fails here.
         own = torch.empty(len(counts), dtype=torch.float64, device=gain.device)
-        self._unread.append(_Batch(spectrum.n, spectrum.k, own.copy_(torch.stack(counts))))
+        self._unread.append(_Counts(batch.n, batch.k, own.copy_(torch.stack(counts))))
         if len(self._unread) == self.EVERY:
             self.report()
 
@@ -210,6 +244,20 @@ class SpectralFilter(nn.Module):
             self._logged.add(what)
             if rank() == 0:
                 log.warning(message)
+
+
+@contextlib.contextmanager
+def _one_batch_at_a_time() -> Iterator[None]:
+    """Refuse ``torch.func.vmap`` in a sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "vmap" not in str(error):
+            raise
+        raise ValueError(
+            "a spectral filter takes one batch at a time, and its singular values decide what "
+            "is done: torch.func.vmap over batches is not possible; call it for each of them."
+        ) from error
 
 
 def _has_derivative(x: Tensor) -> bool:

@@ -177,6 +177,7 @@ class ChosenFilter:
     branch: str | None = None
     function: str | None = None
     p: Any = None
+    solver: str = "eigh"
 
     @classmethod
     def of(cls, cfg: Any) -> "ChosenFilter":
@@ -188,6 +189,7 @@ class ChosenFilter:
             chosen.get("branch", branch),
             chosen.get("function", function),
             OmegaConf.to_container(p) if isinstance(p, DictConfig) else p,
+            chosen.get("solver", "eigh"),
         )
 
     @property

@@ -194,9 +194,8 @@ def make_filter(chosen: ChosenFilter, epochs: int) -> SpectralFilter | None:
         raise ValueError(f"filter={chosen.name} needs an exponent: add p=NUMBER.")
     if function is None:
         return None
-    return SpectralFilter(
-        chosen.branch, function, None if p is None else as_schedule(p, epochs=epochs)
-    )
+    schedule = None if p is None else as_schedule(p, epochs=epochs)
+    return SpectralFilter(chosen.branch, function, schedule, chosen.solver)
 
 
 class SimSiam(FilteredSimSiam, Configured, solo_learn.adapted("simsiam")):

@@ -53,6 +53,7 @@ FILTER_FUNCTIONS = (
 # Options whose values are words; those of all others are numbers, true, false or null.
 WORDS = (
     *("method.name", "method.center", "filter.name", "filter.branch", "filter.function"),
+    "filter.solver",
     *("p.schedule", "backbone.name", "backbone.stem", "backbone.compile", "optimizer.name"),
     *("dataset.name", "dataset.root", "dataset.train", "dataset.val", "dataset.interpolation"),
     *("dataset.cache", "dataset.source.cache"),

@@ -13,7 +13,7 @@ from support.second_device import DEVICE, without_float64
 from support.waits import Waits
 
 from rdm_solo.filters import SpectralFilter, decompose
-from rdm_solo.filters.decomposition import has_float64
+from rdm_solo.filters.batch import has_float64
 
 SHAPES = [(24, 40), (40, 24)]
 FILTERS = [("online", "log1p", None), ("online", "pow", 10), ("target", "pow", -0.5)]

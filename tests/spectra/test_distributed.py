@@ -75,6 +75,9 @@ def work(rank: int, world: int) -> dict[str, object]:
         if rank == 1:
             broken[0, 0] = float("nan")
         results[f"broken {n}"] = SpectralFilter("target", "pow", p=-0.5)(broken)
+    iterative = SpectralFilter("target", "pow", p=-1.0, solver="iterative")
+    results["by products"] = iterative(features("batchnorm", 32, 48).chunk(world)[rank])
+    results["fell back"] = "fallback" in iterative._logged
     flat = (features("gaussian", 64, 5) @ features("gaussian", 5, 24)).double()
     results["float64"] = SpectralFilter("target", "pow", p=-1.0)(flat.chunk(world)[rank])
     for name, options in ROUTES.items():
@@ -127,6 +130,13 @@ def test_a_broken_row_on_one_process_is_left_out_on_all(several, n, k):
     want = SpectralFilter("target", "pow", p=-0.5)(x)
     got = torch.cat([rank[f"broken {n}"] for rank in several])
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
+
+
+def test_products_see_the_rows_of_all_processes(several):
+    want = SpectralFilter("target", "pow", p=-1.0)(features("batchnorm", 32, 48))
+    got = torch.cat([rank["by products"] for rank in several])
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-5 * float(want.abs().max()))
+    assert not any(rank["fell back"] for rank in several)
 
 
 def test_null_directions_are_dropped_in_float64_too(several):

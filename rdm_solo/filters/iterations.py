@@ -1,0 +1,131 @@
+r"""Powers of a Gram matrix by matrix products alone, in place of its eigenvectors.
+
+With :math:`M = G` and :math:`X = I` at first, each step takes a polynomial :math:`T` of degree 2
+with :math:`T(M) \approx M^{-1/r}` and sets :math:`X \leftarrow XT`, :math:`M \leftarrow T^r M`, so
+that M becomes the identity and X the inverse r-th root of G. Each polynomial is the best one for
+the eigenvalues that the steps before it leave. (Coupled Newton iterations: Guo & Higham, 2006;
+polynomials that are best for an interval: Amsel et al., "The Polar Express", 2025.)
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rdm_solo.filters.batch import Batch, relative_cut
+
+# Exponents of singular values, and the root of the Gram matrix whose inverse they are.
+ROOTS = {-1.0: 2, -0.5: 4}
+# Accepted is what differs by less than this from an inverse, as a share of each direction.
+BOUND = 1e-5
+# Where the matrix's size leaves this range, the result may leave that of half precision.
+SMALLEST, LARGEST = 1e-12, 1e12
+FINISHING = 3  # steps by the polynomial that is best near 1
+
+
+class Power(NamedTuple):
+    """``G^(p/2)``, of n x n this process's rows, and whether eigenvectors would give the same."""
+
+    matrix: Tensor
+    exact: Tensor  # ()
+    directions: Tensor  # (): how many are above rounding noise
+
+
+def power(batch: Batch, gram: Tensor, p: float) -> Power:
+    r"""The matrix that a filter :math:`\sigma^p` applies to rows, p one of ``ROOTS``; float64.
+
+    ``exact`` is True only where three things hold, so that ``eigh`` would give the same to 1e-5:
+    the result is an inverse to ``BOUND``; no direction is below :func:`relative_cut`, where a
+    filter's gain is zero; and the size is in range. One direction is known without a decomposition:
+    that of all rows' sum, which a batch norm leaves at rounding noise. Where it is, it is taken
+    out. The host waits for nothing.
+
+    >>> from rdm_solo.filters.batch import gather
+    >>> batch, gram = gather(torch.diag(torch.tensor([4.0, 1.0])))
+    >>> found = power(batch, gram, -1)
+    >>> found.matrix.round(decimals=6), bool(found.exact)
+    (tensor([[0.2500, 0.0000],
+            [0.0000, 1.0000]], dtype=torch.float64), True)
+    """
+    r, n = ROOTS[p], len(gram)
+    digits = torch.float32 if batch.dtype == torch.float64 else batch.dtype
+    cut = relative_cut(digits, batch.n, batch.k) ** 2  # of eigenvalues
+    size = torch.linalg.matrix_norm(gram)  # at least the largest eigenvalue
+    G = gram / size
+    # Of rows that are centred, as a share of one in each of n entries.
+    off = (G.sum() / n <= cut).to(G) / n if batch.dual else torch.zeros_like(size)
+    G = _without_sum(G, off)
+
+    X = M = G
+    for step, (a, b, c) in enumerate(schedule(r, cut)):
+        T = c * (M @ M) + b * M
+        T.diagonal().add_(a)
+        X = T if step == 0 else X @ T
+        root = T if r == 2 else T @ T
+        M = root @ M @ root
+        M = (M + M.mT) / 2
+    X = _without_sum((X + X.mT) / 2, off)
+
+    root = X if r == 2 else X @ X
+    difference = root @ G @ root + off
+    difference.diagonal().sub_(1)
+    inverse = root.square().sum()  # the sum of all eigenvalues' inverses, so at least the largest
+    exact = torch.linalg.matrix_norm(difference) <= BOUND
+    exact &= (inverse * cut < 1) & (size > SMALLEST) & (size < LARGEST)
+    own = X[batch.own] if batch.dual else X
+    return Power(own * size ** (p / 2), exact, n - n * off)
+
+
+@functools.lru_cache
+def schedule(r: int, least: float) -> list[tuple[float, float, float]]:
+    """Coefficients of T, step by step, for eigenvalues from ``least`` to 1.
+
+    >>> len(schedule(2, 1e-12)), len(schedule(4, 1e-12))
+    (13, 11)
+    """
+    steps = []
+    low = least ** (1 / r)  # of x^(1/r), which the steps bring to 1
+    while True:
+        a, b, c, error = best(low, r)
+        if error < 1e-3:
+            break
+        # Scaled, so that nothing exceeds 1, from where the next step would drive it away.
+        steps.append((a / (1 + error), b / (1 + error), c / (1 + error)))
+        low = (1 - error) / (1 + error)
+    q = 1 / r
+    near_1 = ((1 + q) * (2 + q) / 2, -q * (2 + q), q * (1 + q) / 2)  # of the Taylor series
+    return steps + FINISHING * [near_1]
+
+
+def best(low: float, r: int) -> tuple[float, float, float, float]:
+    r"""The a, b, c for which :math:`s(a + b s^r + c s^{2r})` is nearest to 1 on [low, 1], and its
+    largest distance, by Remez' exchange.
+
+    >>> a, b, c, error = best(0.9, 2)
+    >>> error < 1e-3
+    True
+    """
+    powers = (1, 1 + r, 1 + 2 * r)
+    inner = [(3 * low + 1) / 4, (low + 3) / 4]
+    before = math.inf
+    while True:
+        points = [low, *inner, 1.0]
+        rows = [[*(s**e for e in powers), (-1.0) ** i] for i, s in enumerate(points)]
+        ones = torch.ones(4, dtype=torch.float64, device="cpu")
+        found = torch.linalg.solve(torch.tensor(rows, dtype=torch.float64, device="cpu"), ones)
+        a, b, c, error = found.tolist()
+        if abs(error - before) <= 1e-12:
+            return a, b, c, abs(error)
+        before = error
+        # Where the derivative a + (1 + r) b y + (1 + 2r) c y^2 of y = s^r is zero.
+        half, last = b * (1 + r), c * (1 + 2 * r)
+        width = math.sqrt(max(half**2 - 4 * last * a, 0.0))
+        inner = sorted(max((-half + side) / (2 * last), 0.0) ** (1 / r) for side in (-width, width))
+
+
+def _without_sum(matrix: Tensor, off: Tensor) -> Tensor:
+    """The symmetric matrix without the direction of the rows' sum, where ``off`` is not zero."""
+    sums = matrix.sum(0) * off
+    return matrix - sums - sums[:, None] + sums.sum() * off
