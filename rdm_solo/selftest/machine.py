@@ -4,6 +4,7 @@ import importlib
 import platform
 import shutil
 import subprocess
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,12 +17,13 @@ from rdm_solo.selftest.results import Settings
 
 def facts(settings: Settings) -> dict[str, str]:
     """Each with a name; what cannot be known says so."""
-    return versions() | {
-        "system": f"{platform.system()} {platform.machine()}",
-        "processor": processor(),
-        "threads": str(torch.get_num_threads()),
-        **(_without_gpu() if settings.on_cpu else _of_gpus()),
+    asked: dict[str, Callable[[], object]] = {
+        "system": lambda: f"{platform.system()} {platform.machine()}",
+        "processor": processor,
+        "threads": torch.get_num_threads,
+        **(WITHOUT_GPU if settings.on_cpu else OF_GPUS),
     }
+    return versions() | {name: _answer(ask) for name, ask in asked.items()}
 
 
 def versions() -> dict[str, str]:
@@ -35,23 +37,11 @@ def versions() -> dict[str, str]:
     return found | {"torch": torch.__version__}  # with what it was built for
 
 
-def _without_gpu() -> dict[str, str]:
-    return {"device": "CPU", "CUDA": f"not used (torch was built for {torch.version.cuda})"}
-
-
-def _of_gpus() -> dict[str, str]:
-    cuda: Any = torch.cuda  # whose libraries' versions have no types
-    cudnn: Any = torch.backends.cudnn
-    major, minor = cuda.get_device_capability()
-    nccl = torch.distributed.is_available() and torch.distributed.is_nccl_available()
-    return {
-        "device": ", ".join(cuda.get_device_name(i) for i in range(cuda.device_count())),
-        "compute capability": f"{major}.{minor}",
-        "CUDA": str(torch.version.cuda or f"none; HIP {torch.version.hip}"),
-        "driver": driver(),
-        "cuDNN": str(cudnn.version()),
-        "NCCL": ".".join(map(str, cuda.nccl.version())) if nccl else "not in this torch",
-    }
+def _answer(ask: Callable[[], object]) -> str:
+    try:
+        return str(ask())
+    except Exception as error:  # a library that is missing or of another version
+        return f"unknown ({first_line(error)})"
 
 
 def driver(seconds: float = 20) -> str:
@@ -66,3 +56,23 @@ def driver(seconds: float = 20) -> str:
         return f"unknown ({type(error).__name__})"
     lines = said.stdout.split()
     return lines[0] if said.returncode == 0 and lines else "unknown (nvidia-smi failed)"
+
+
+def _devices() -> str:
+    return ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+
+
+_cuda: Any = torch.cuda  # most of what follows has no types
+_cudnn: Any = torch.backends.cudnn
+WITHOUT_GPU: dict[str, Callable[[], object]] = {
+    "device": lambda: "CPU",
+    "CUDA": lambda: f"not used (torch was built for {torch.version.cuda})",
+}
+OF_GPUS: dict[str, Callable[[], object]] = {
+    "device": _devices,
+    "compute capability": lambda: ".".join(map(str, _cuda.get_device_capability())),
+    "CUDA": lambda: torch.version.cuda or f"none; HIP {torch.version.hip}",
+    "driver": driver,
+    "cuDNN": lambda: _cudnn.version(),
+    "NCCL": lambda: ".".join(map(str, _cuda.nccl.version())),
+}

@@ -47,9 +47,10 @@ def _folders() -> list[str]:
     return sorted({x for x in known if len(x) > 1}, key=len, reverse=True)
 
 
-def _names() -> set[str]:
-    """This machine's and its user's names. root is everybody's."""
+def _names() -> list[str]:
+    """This machine's and its user's names, the longest first. root is everybody's."""
     found = {socket.gethostname(), *socket.gethostname().split(".")[:1]}
     with contextlib.suppress(Exception):  # where nobody knows the user's number
         found.add(getpass.getuser())
-    return {name for name in found if len(name) > 1} - {"root", "localhost"}
+    found = {name for name in found if len(name) > 1} - {"root", "localhost"}
+    return sorted(found, key=len, reverse=True)

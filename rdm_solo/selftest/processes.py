@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from rdm_solo.bench.filters import batch_normed
+from rdm_solo.distributed import sum_over_processes
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.messages import first_line
 from rdm_solo.selftest.precisions import EXACT
@@ -105,8 +106,9 @@ def work(
     )
     try:
         found = measured(rank, count, count, device, filters)
-        torch.save({case: x.cpu() for case, x in found.items()}, Path(folder) / f"{rank}.pt")
-        dist.barrier()  # nobody leaves while another still talks
+        torch.save(found, Path(folder) / f"{rank}.pt")
+        # Nobody leaves while another still talks.
+        sum_over_processes(torch.ones((), device=device)).item()
     finally:
         dist.destroy_process_group()
 

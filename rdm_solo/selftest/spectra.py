@@ -89,7 +89,7 @@ def _errors(settings: Settings, kind: str, route: str, dtype: torch.dtype) -> di
 
 
 def oracle(parts: list[Tensor]) -> dict[str, Tensor]:
-    """Eigenvalues by singular values of the unit rows, descending; float64 on the CPU."""
+    """Eigenvalues by singular values of unit rows, descending; float64 on the CPU."""
     whole = torch.stack([x.isfinite().all(1) for x in parts]).all(0)
     unit = [torch.nn.functional.normalize(x[whole].double(), dim=1, eps=1e-150) for x in parts]
     found = {
@@ -97,8 +97,8 @@ def oracle(parts: list[Tensor]) -> dict[str, Tensor]:
         for name, x in zip(("online", "target"), unit)
     }
     product = unit[1].mT @ unit[2] / len(unit[1])
-    lam = torch.linalg.eigvals((product + product.mT) / 2).real.clamp_min(0)
-    return found | {"positive": lam.sort(descending=True).values}
+    lam = torch.linalg.eigvalsh((product + product.mT) / 2).flip(0)
+    return found | {"positive": lam.clamp_min(0)}
 
 
 def _effective_rank(lam: Tensor) -> float:
