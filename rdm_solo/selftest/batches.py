@@ -43,8 +43,9 @@ class Batch:
         return values.masked_fill(self.short, 0.0), (grad @ self.vh.mT * gain) @ self.vh
 
 
+@functools.lru_cache(maxsize=64)
 def features(kind: str, n: int, k: int) -> Tensor:
-    """float32 features of that kind, the same on every machine but for rounding."""
+    """float32 features of that kind, the same on every machine but for rounding; made once."""
     if kind == "1/i after batch norm":
         return batch_normed(n, k)
     x = torch.randn(n, k, generator=torch.Generator().manual_seed(n + k))

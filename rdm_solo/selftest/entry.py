@@ -60,7 +60,7 @@ def main() -> None:
     everything = [result for found in results.values() for result in found]
     with cli.sentences():
         write_whole(out, page.content(known, command, results, seconds))
-    print(f"\n{page.foot(everything, seconds, str(out))}")
+    print(f"\n{page.foot(everything, seconds, str(out), settings.on_cpu)}")
     raise SystemExit(int(any(result.verdict == FAILED for result in everything)))
 
 

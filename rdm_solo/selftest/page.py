@@ -27,13 +27,13 @@ def line(result: Result) -> str:
     """A result on a line: verdict, name, figure, bound.
 
     >>> print(line(Result("sums", "ok", "off by 1e-09", "1e-05")))
-    ok          sums                                 off by 1e-09  (bound: 1e-05)
+    ok          sums                                   off by 1e-09  (bound: 1e-05)
     """
     bound = f"  (bound: {result.bound})" if result.verdict != NOT_TESTED and result.bound else ""
-    return f"{result.verdict:<11} {result.name:<36} {result.figure}{bound}"
+    return f"{result.verdict:<11} {result.name:<38} {result.figure}{bound}"
 
 
-def foot(results: Iterable[Result], seconds: float, out: str) -> str:
+def foot(results: Iterable[Result], seconds: float, out: str, on_cpu: bool) -> str:
     """How many lines have which verdict, and what to do next."""
     verdicts = [result.verdict for result in results]
     counts = ", ".join(f"{verdicts.count(word)} {word}" for word in (OK, FAILED, NOT_TESTED))
@@ -43,6 +43,10 @@ def foot(results: Iterable[Result], seconds: float, out: str) -> str:
             "Something failed: please report it with that file. It holds no names of users, "
             "folders or hosts. docs/selftest.md says what each line means."
         )
+        if not on_cpu:
+            lines.append(
+                "These checks were written without a GPU: one of them may be wrong itself."
+            )
     return "\n".join(lines)
 
 

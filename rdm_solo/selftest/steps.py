@@ -57,7 +57,7 @@ def _line(
         figure = f"{time}, {space} ({what})"
     else:
         figure = f"{time}, {middle:.2f} of {own}'s ({low:.2f} to {high:.2f}); "
-        figure += f"{space}, {memory[name] / memory[own]:.3f} of its"
+        figure += f"{space}, {memory[name] / memory[own]:.3f} of {own}'s"
     fine = math.isfinite(loss)
     return Result(
         f"filter={name}",

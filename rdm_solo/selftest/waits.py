@@ -78,7 +78,7 @@ def _counted(
     found = waits(settings)
     worst = max(found, key=lambda case: len(found[case]))
     waited = len(found[worst])
-    figure = f"{waited} waits" + (f": {worst}" if waited > most else "")
+    figure = f"{waited} wait{'s' * (waited != 1)}" + (f": {worst}" if waited > most else "")
     verdict = OK if waited <= most else FAILED
     return [Result(name, verdict, figure, f"at most {most}", found)]
 

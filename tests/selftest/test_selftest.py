@@ -195,7 +195,7 @@ def there(broken: str) -> dict[str, tuple[str, str]]:
 
 def test_waits_are_counted_on_a_device(on_second_device):
     assert on_second_device(there, "") == {
-        "a filter's call, forward and backward": (OK, "1 waits"),
+        "a filter's call, forward and backward": (OK, "1 wait"),
         "an update of the spectra": (OK, "0 waits"),
         "a SimSiam step with its predictor": (OK, "0 waits"),
         "a SimSiam step with target_pow": (OK, "2 waits"),
@@ -271,7 +271,11 @@ def test_a_process_that_fails_and_one_that_hangs_end_as_a_line():
     """Both as the command starts them; the second before it has loaded torch."""
     before = {child.pid for child in multiprocessing.active_children()}
     for settings, asked, said in (
-        (CPU, [("x", "online", "nonsense", None)], r"process [01]: ValueError: .*'nonsense'"),
+        (
+            Settings("cpu", 1, 1),
+            [("x", "online", "nonsense", None)],
+            r"process 0: ValueError: .*'n",
+        ),
         (Settings("cpu", 2, 1, patience=0.2), FILTERS, "TimeoutError: the 2 processes were not"),
     ):
         check = Check("x", lambda s=settings, a=asked: processes.run(s, a))
