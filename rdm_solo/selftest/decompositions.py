@@ -46,7 +46,7 @@ def preferred(library: str) -> Iterator[None]:
 
 def gram(size: int) -> Tensor:
     """The float64 Gram matrix of a head's features, ``(size, size)``."""
-    rows = batch_normed(size, 2048).double()
+    rows = batch_normed(size, size).double()
     return rows @ rows.mT
 
 

@@ -84,7 +84,7 @@ def run(settings: Settings, filters: Filters) -> list[dict[str, Tensor]]:
         finally:
             for process in started.processes:
                 process.kill()
-                process.join()
+                process.join(10)  # one that a driver holds cannot be waited for
         return [torch.load(Path(folder) / f"{rank}.pt") for rank in range(count)]
 
 

@@ -20,7 +20,7 @@ class Settings:
     devices: int
     runs: int
     overrides: tuple[str, ...] = ()
-    patience: float = 120
+    patience: float = 300
 
     @property
     def on_cpu(self) -> bool:

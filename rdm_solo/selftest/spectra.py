@@ -13,7 +13,7 @@ from rdm_solo.selftest.precisions import EXACT, PRECISIONS, autocast, half_types
 from rdm_solo.selftest.results import Check, Result, Settings, judged
 from rdm_solo.spectra import BranchSpectra, Spectra
 
-N, K = 384, 256
+N, K = 192, 128
 KINDS = ["well conditioned", "1/i after batch norm", "a row of zeros", "a row of NaN"]
 # k x k matrices; and the rows themselves, as with more than diagnostics.max_dim dimensions.
 ROUTES: dict[str, Any] = {

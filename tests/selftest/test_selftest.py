@@ -11,6 +11,7 @@ import os
 import re
 import socket
 import types
+import warnings
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,31 @@ def test_spectra_that_keep_a_broken_row_fail(short, monkeypatch):
 
 def test_on_a_cpu_nothing_waits():
     assert verdicts(waits) == {"waits for the device": NOT_TESTED}
+
+
+def test_torchs_warnings_of_cuda_are_counted(monkeypatch):
+    """Its sentence stands in libc10_cuda; the first use of the mode adds another one."""
+    mode = [0]
+
+    def setting(new: object) -> None:
+        mode.append(new)
+        warnings.warn("Synchronization debug mode is a prototype feature", stacklevel=1)
+
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: mode[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", setting)
+
+    def run() -> None:
+        assert mode[-1] == "warn"
+        for _ in range(3):
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+
+    found = waits.count(Settings("cuda", 1, 1), run)
+    assert len(found) == 3
+    assert all("test_selftest.py:" in line for line in found)
+    assert mode[-1] == 0
+    with pytest.raises(ZeroDivisionError):
+        waits.count(Settings("cuda", 1, 1), lambda: 1 / 0)
+    assert mode[-1] == 0
 
 
 @contextlib.contextmanager
@@ -362,6 +388,18 @@ class TestCommand:
         assert run().returncode == 0
         monkeypatch.setattr(decompositions, "RESIDUAL", 0.0)
         assert run().returncode == 1
+
+    def test_all_gpus_are_asked_for_and_no_more(self, typed, monkeypatch, tmp_path):
+        monkeypatch.setattr(entry, "GROUPS", {})
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+        done = typed("rdm_solo.selftest", cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        asked = json.loads((tmp_path / "rdm_solo_selftest.json").read_text())["command"]
+        wanted = {"device": "cuda", "devices": 4, "runs": 3, "overrides": ["batch_size=256"]}
+        assert asked == wanted
+        done = typed("rdm_solo.selftest", "--devices", "5", cwd=tmp_path)
+        assert (done.returncode, "--devices must be at most 4" in done.stderr) == (2, True)
 
     @pytest.mark.parametrize(
         ("given", "says"),
