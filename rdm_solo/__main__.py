@@ -16,6 +16,7 @@ COMMANDS = {
     "evidence": "test the paper's claims on the embedded digits",
     "shards": "write a folder of images as tar files, for a shared disk",
     "bench": "measure what filters, steps, views and spectra cost",
+    "selftest": "check this machine: exactness, waits, several devices, speed",
     "dashboard": "make a page of panels at Weights & Biases",
     "plugin": "run solo-learn's own scripts with this package's methods",
 }

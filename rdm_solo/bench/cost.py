@@ -46,7 +46,8 @@ class Step:
         labels = torch.randint(10, (batch,), device=device)
         self.data = torch.arange(batch, device=device), views, labels
 
-    def __call__(self) -> None:
+    def __call__(self) -> torch.Tensor:
+        """The step's loss."""
         loss = self.model.training_step(self.data, 0)
         self.optimizer.zero_grad()
         loss.backward()
@@ -54,6 +55,7 @@ class Step:
         # The momentum encoder follows, as it does at the end of every step.
         for pair in getattr(self.model, "momentum_pairs", []):
             self.model.momentum_updater.update(*pair)
+        return loss.detach()
 
     def resident(self) -> int:
         """Bytes of parameters, buffers and the optimiser's state."""

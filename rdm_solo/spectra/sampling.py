@@ -44,7 +44,8 @@ def row_hashes(parts: Sequence[Tensor], whole: Tensor) -> Tensor:
     draw = torch.Generator().manual_seed(0)
 
     def random(count: int) -> Tensor:
-        return torch.randint(-(2**63), LAST, (count,), generator=draw).to(whole.device)
+        numbers = torch.randint(-(2**63), LAST, (count,), generator=draw)
+        return numbers.to(whole.device, non_blocking=True)  # else the host waits for the device
 
     total = random(1).repeat(len(whole))
     for part in parts:

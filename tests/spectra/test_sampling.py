@@ -11,6 +11,8 @@ import torch
 from conftest import features
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.second_device import DEVICE
+from support.waits import Waits
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -204,3 +206,17 @@ def test_what_is_wrong_on_one_process_is_said_on_all(two, route):
     for rank in two:
         assert "no batch yet" in rank[f"all empty {route}"]
         assert "give it always, or never" in rank[f"disagree {route}"]
+
+
+def waits_of_an_update() -> list[str]:
+    """Of the second one: the first makes the room."""
+    metric = BranchSpectra(24, max_dim=8, sample=16, steps=True).to(DEVICE)
+    batch = [x.to(DEVICE) for x in outputs(12, 24).values()]
+    metric.update(*batch)
+    with Waits() as waits:
+        metric.update(*batch)
+    return [wait.where for wait in waits.found]
+
+
+def test_a_sample_grows_without_a_wait_for_the_device(on_second_device):
+    assert on_second_device(waits_of_an_update) == []

@@ -1,0 +1,1 @@
+"""Checks of this machine's hardware and versions: ``python -m rdm_solo.selftest``."""

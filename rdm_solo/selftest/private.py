@@ -1,0 +1,56 @@
+"""Takes out of error messages and tracebacks what says who and where somebody is."""
+
+import contextlib
+import getpass
+import os
+import re
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+# The folders of an absolute path; its last part says which file it is.
+FOLDERS = re.compile(r"(?<![\w.<>])(?:[A-Za-z]:)?[\\/](?:[^\\/\s'\"<>|:,;()]+[\\/])+")
+ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b")
+
+
+def scrubbed(value: Any) -> Any:
+    """The same with every text in it scrubbed; keys and numbers stay.
+
+    >>> scrubbed({"error": ["no /home/anna/data/x.png", 2.5]})
+    {'error': ['no .../x.png', 2.5]}
+    """
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, dict):
+        return {key: scrubbed(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [scrubbed(item) for item in value]
+    return value
+
+
+def _text(text: str) -> str:
+    for folder in _folders():
+        text = text.replace(folder, "...")
+    text = FOLDERS.sub(".../", text)
+    for word in _names():
+        text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(word)}(?![A-Za-z0-9])", "...", text)
+    return ADDRESS.sub("...", text)
+
+
+def _folders() -> list[str]:
+    """Folders that may have blanks in their names, the longest first."""
+    known = [sys.prefix, sys.base_prefix, tempfile.gettempdir(), *sys.path]
+    with contextlib.suppress(RuntimeError, OSError):
+        known += [str(Path.home()), os.getcwd()]
+    return sorted({x for x in known if len(x) > 1}, key=len, reverse=True)
+
+
+def _names() -> list[str]:
+    """This machine's and its user's names, the longest first. root is everybody's."""
+    found = {socket.gethostname(), *socket.gethostname().split(".")[:1]}
+    with contextlib.suppress(Exception):  # where nobody knows the user's number
+        found.add(getpass.getuser())
+    found = {name for name in found if len(name) > 1} - {"root", "localhost"}
+    return sorted(found, key=len, reverse=True)
