@@ -4,14 +4,14 @@ The models are the runs' own, with their training step and optimiser; one proces
 turn, so that a noisy machine is noisy for all of them.
 """
 
-import gc
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from omegaconf import OmegaConf
 
 from rdm_solo import cli, methods
+from rdm_solo.bench.memory import peak_bytes
 from rdm_solo.bench.timing import interleaved, ratio
 from rdm_solo.methods import optimizers
 from rdm_solo.methods.descriptions import METHODS, shipped_filters
@@ -62,30 +62,6 @@ class Step:
         state = [x for s in self.optimizer.state.values() for x in s.values()]
         held = [*self.model.parameters(), *self.model.buffers(), *state]
         return sum(x.nbytes for x in held if isinstance(x, torch.Tensor))
-
-
-def peak_bytes(run: Callable[[], object], device: str) -> int:
-    """Most bytes that were allocated at once while it ran, beyond those before.
-
-    >>> peak_bytes(lambda: torch.zeros(1000, 250) + 1, "cpu") // 1000
-    2000
-    """
-    gc.collect()
-    if device.startswith("cuda"):
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        run()
-        return torch.cuda.max_memory_allocated() - before
-    with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
-    ) as profile:
-        run()
-    held = peak = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            peak = max(peak, held)
-    return peak
 
 
 def bench_cost(runs: int, device: str, overrides: Sequence[str]) -> None:

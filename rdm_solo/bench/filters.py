@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from rdm_solo.bench.timing import interleaved, ratio
 from rdm_solo.filters import SpectralFilter, get
-from rdm_solo.methods.descriptions import shipped_filters
 
 SHAPES = [(64, 64), (128, 512), (256, 256), (512, 256), (128, 2048), (256, 2048), (512, 2048)]
 SHAPES += [(1024, 2048), (4096, 256)]
@@ -53,6 +52,8 @@ def _pass(apply: Callable[[Tensor], Tensor], x: Tensor, learns: bool) -> Callabl
 
 def bench_filters(runs: int, device: str, shapes: Sequence[tuple[int, int]] | None = None) -> None:
     """Each filter against Algorithm 2 and against the Gram matrix and its eigenvectors alone."""
+    from rdm_solo.methods.descriptions import shipped_filters  # seconds to load
+
     print(f"{'filter':<16}{'(n, k)':>13}{'alg. 2':>10}{'this':>10}{'ratio':>8}  min..max")
     for n, k in shapes or SHAPES:
         x = batch_normed(n, k).to(device)

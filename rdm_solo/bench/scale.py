@@ -20,8 +20,8 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rdm_solo.bench.cost import peak_bytes
 from rdm_solo.bench.filters import batch_normed
+from rdm_solo.bench.memory import peak_bytes
 from rdm_solo.distributed import gather_equal, rank, world_size
 from rdm_solo.filters import SpectralFilter, decompose
 

@@ -4,7 +4,8 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from rdm_solo.bench.cost import CONTESTANTS, Step, peak_bytes
+from rdm_solo.bench.cost import CONTESTANTS, Step
+from rdm_solo.bench.memory import peak_bytes
 from rdm_solo.bench.timing import interleaved, ratio
 from rdm_solo.selftest.results import FAILED, OK, Check, Result, Settings
 

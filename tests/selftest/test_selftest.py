@@ -474,6 +474,7 @@ def test_the_driver_is_what_nvidia_smi_says(monkeypatch, tmp_path):
     assert machine.driver() == "unknown (nvidia-smi failed)"
 
 
+@pytest.mark.long  # CI runs it as a step of its own
 @pytest.mark.process
 def test_the_whole_command_on_a_cpu(tmp_path):
     given = ["--device", "cpu", "--devices", "1", "--runs", "1", *SMALL]
