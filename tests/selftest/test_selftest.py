@@ -20,7 +20,7 @@ from conftest import command
 from support.second_device import DEVICE
 from support.waits import Waits
 
-from rdm_solo.filters import SpectralFilter, decomposition
+from rdm_solo.filters import SpectralFilter, batch, spectral_filter
 from rdm_solo.messages import CannotWrite, first_line
 from rdm_solo.selftest import (
     batches,
@@ -91,19 +91,19 @@ def test_a_gram_matrix_in_float32_fails(few, monkeypatch):
 def test_a_filter_that_loses_digits_under_a_setting_fails_there_alone(
     few, monkeypatch, when, lines
 ):
-    exact = decomposition.filter_online
+    exact = spectral_filter.filter_online
 
     def online(spectrum, gain):
         out, operator = exact(spectrum, gain)
         return (out.bfloat16().to(out) if when() else out), operator
 
-    monkeypatch.setattr(decomposition, "filter_online", online)
+    monkeypatch.setattr(spectral_filter, "filter_online", online)
     assert failing(filters) == lines
 
 
 def test_a_gradient_that_is_a_thousandth_too_long_fails(few, monkeypatch):
-    exact = decomposition.filter_gradient
-    monkeypatch.setattr(decomposition, "filter_gradient", lambda *x: exact(*x) * 1.001)
+    exact = spectral_filter.filter_gradient
+    monkeypatch.setattr(spectral_filter, "filter_gradient", lambda *x: exact(*x) * 1.001)
     (check, *_) = filters.checks(CPU)
     (result,) = attempt(check)
     assert (result.verdict, result.name) == (FAILED, "online_log, TF32 off")
@@ -262,10 +262,10 @@ def of_process(rank: int, world: int, alone: bool):
     if not alone:
         return processes.measured(rank, world, world, "cpu", FILTERS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decomposition, "world_size", lambda: 1)
-        patch.setattr(decomposition, "gather_equal", lambda x: x)
-        patch.setattr(decomposition, "sum_over_processes", lambda x: x)
-        patch.setattr(decomposition, "rank", lambda: 0)
+        patch.setattr(batch, "world_size", lambda: 1)
+        patch.setattr(batch, "gather_equal", lambda x: x)
+        patch.setattr(batch, "sum_over_processes", lambda x: x)
+        patch.setattr(batch, "rank", lambda: 0)
         return processes.measured(rank, world, world, "cpu", FILTERS)
 
 
