@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -138,6 +139,23 @@ class TestProcesses:
         assert "SIGKILL" in reasons[tmp_path / "run"]
         assert "memory" in reasons[tmp_path / "run"]
         assert "[run] the last line" in capsys.readouterr().out
+
+    def test_a_run_that_cannot_be_started_leaves_its_share_to_the_next(
+        self, tmp_path, programs, monkeypatch
+    ):
+        begin = processes.subprocess.Popen
+
+        def start(line, **options):
+            if options["env"]["PROGRAM"] == "none":
+                raise OSError(errno.ENOMEM, "no room")
+            return begin(line, **options)
+
+        monkeypatch.setattr(processes.subprocess, "Popen", start)
+        jobs = [job(tmp_path / "0", "none"), job(tmp_path / "1", "raise SystemExit(3)")]
+        assert processes.run(jobs, tmp_path, [Share()]) == {
+            tmp_path / "0": "the run cannot be started (no room)",
+            tmp_path / "1": "the run ended with status 3",
+        }
 
     def test_many_lines_and_long_ones_do_not_hold_a_run_up(self, tmp_path, programs):
         program = "print('x' * 10**6); [print('y' * 100) for _ in range(20000)]"
