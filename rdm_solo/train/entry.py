@@ -220,7 +220,8 @@ def _write_config(cfg: DictConfig, folder: Path) -> None:
     """The config as it is now, and Hydra's."""
     from hydra.core.hydra_config import HydraConfig
 
-    saved: Any = OmegaConf.merge(cfg, {"overwrite": False})
+    saved: Any = cfg.copy()
+    OmegaConf.update(saved, "overwrite", False, force_add=True)  # which earlier versions lack
     if cfg.resume == str(folder):
         saved.resume = None
     run_folder.write_config(folder, config=saved)

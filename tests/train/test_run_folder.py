@@ -119,6 +119,18 @@ def test_a_refused_change_of_devices_is_not_taken_for_the_runs_own(place, typed,
     assert len(rows(tmp_path / "run")) == 2
 
 
+def test_a_run_of_an_earlier_version_whose_config_lacks_a_key_goes_on(place, typed, tmp_path):
+    shutil.copytree(place / "run", tmp_path / "run")
+    path = tmp_path / "run" / ".hydra" / "config.yaml"
+    config = OmegaConf.load(path)
+    del config["overwrite"]
+    OmegaConf.save(config, path)
+    out = typed("rdm_solo.train", "resume=run", "max_epochs=2", cwd=tmp_path)
+    assert (out.returncode, out.stderr) == (0, "")
+    assert len(rows(tmp_path / "run")) == 2
+    assert OmegaConf.load(path).overwrite is False
+
+
 def test_overwriting_removes_the_earlier_runs_files_alone(place, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(place / "run", folder)
