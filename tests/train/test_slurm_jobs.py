@@ -10,7 +10,8 @@ import pytest
 import torch
 from conftest import command
 from support import cluster
-from support.read_loggers import events, shown_steps
+from support.fake_wandb import Server
+from support.read_loggers import events, shown_steps, sync
 from support.small_runs import SMALL, rows, run
 from support.without_batch_norm import WithoutBatchNorm
 
@@ -60,21 +61,37 @@ def test_a_job_of_two_nodes_is_one_run(chosen, slurm, worlds, tmp_path):
 
 
 @pytest.mark.long
-def test_tensorboard_of_a_requeued_job_holds_one_run(slurm, tmp_path):
-    """Each epoch stands there once, at its own step."""
+def test_loggers_of_a_requeued_job_hold_one_run(slurm, tmp_path):
+    """Each epoch stands in both once, at its own step, although SLURM has ended W&B's own process
+    before the run could tell it to write what it held."""
     pytest.importorskip("tensorboard")
-    options = [*OPTIONS, "max_epochs=12", "trainer=cpu", "hydra.run.dir=run", "logger=tensorboard"]
+    pytest.importorskip("wandb")
+    options = [*OPTIONS, "max_epochs=12", "trainer=cpu", "hydra.run.dir=run"]
+    options += ["logger=[tensorboard,wandb]", "logger.wandb.offline=true"]
     options += ["+callbacks.slow._target_=support.slow_start.SlowStart", "+callbacks.slow.epoch=5"]
     job = slurm.submit(cluster.script(tmp_path, options, "--requeue --ntasks=1"), tmp_path)
-    folder, said = tmp_path / "run" / "tensorboard", tmp_path / "said.txt"
+    folder, said = tmp_path / "run", tmp_path / "said.txt"
     cluster.until(lambda: said.exists() and "epoch 4/12" in said.read_text())
     slurm.start_again(job)
-    assert "its run goes on in" in slurm.completed(job, tmp_path)
-    assert len(list(folder.rglob("events.out.*"))) > 1
-    steps, shown = [4 * epoch + 3 for epoch in range(12)], events(folder)
+    text = slurm.completed(job, tmp_path)
+    assert "its run goes on in" in text
+    steps, shown = [4 * epoch + 3 for epoch in range(12)], events(folder / "tensorboard")
     for name in ("erank/gap", "train/loss", "val/knn_acc1"):
         assert [step for step, _ in shown[name]] == steps
-    assert shown_steps(folder, "erank/gap") == steps
+    assert shown_steps(folder / "tensorboard", "erank/gap") == steps
+
+    assert len(list(folder.glob("wandb/offline-run-*"))) == 2
+    server = Server()
+    sync(server, re.findall("to send it: wandb sync (.*)", text)[-1].split())
+    (name,) = server.runs
+    assert name == json.loads((folder / "loggers.json").read_text())["wandb"]["id"]
+    sent = server.rows(name)
+    assert [row["_step"] for row in sent] == list(range(len(sent)))
+    for key in ("erank/gap", "train/loss", "val/knn_acc1"):
+        of_key = [row for row in sent if key in row]
+        assert [row["trainer/global_step"] for row in of_key] == steps
+        assert [row["epoch"] for row in of_key] == list(range(1, 13))
+        assert [row[key] for row in of_key] == pytest.approx([row[key] for row in rows(folder)])
 
 
 @pytest.mark.long
