@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from support.drills import MANY
+from support.drills import MANY, record
 
 WORDS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
@@ -138,3 +138,4 @@ def test_a_signal_once_all_is_written_is_no_crash(sent, tmp_path):
         assert process.returncode in (0, 128 + sent), (seconds, said, error[-2000:])
         assert process.returncode == 0 or said, seconds
         assert error == "", seconds
+    record(f"{WORDS[sent]} to a command that has written everything", len(moments), len(moments))
