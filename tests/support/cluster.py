@@ -101,6 +101,18 @@ class Cluster:
         assert self.state(job)["JobState"] == "COMPLETED", said[-3000:]
         return said
 
+    def has_said(self, job: str, folder: Path, words: str) -> None:
+        """Wait for these words of a job whose script is in that folder."""
+        path = folder / "said.txt"
+
+        def said() -> bool:
+            text = path.read_text() if path.exists() else ""
+            over = self.state(job)["JobState"] in ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED")
+            assert words in text or not over, text[-3000:]
+            return words in text
+
+        until(said)
+
     def start_again(self, job: str, requeue: bool = True) -> None:
         """Requeue the job; SLURM would wait for minutes before it begins again."""
         if requeue:

@@ -17,13 +17,13 @@ import torch
 from omegaconf import OmegaConf
 from support.image_files import spoil, write_tree
 from support.slurm import set_job
-from support.small_runs import SMALL, CutInEpoch, configure, rows, run
+from support.small_runs import DRAWN, CutInEpoch, configure, rows, run
 
 from rdm_solo import runs, train
 from rdm_solo.runs import earlier_run, files, ownership
 from rdm_solo.train import entry, run_folder
 
-TINY = [*SMALL, "max_epochs=1", "scheduler.warmup_epochs=0", "knn.every_n_epochs=0"]
+TINY = [*DRAWN, "max_epochs=1", "scheduler.warmup_epochs=0", "knn.every_n_epochs=0"]
 
 
 def tree(folder: Path) -> dict[str, tuple[int, bytes]]:

@@ -70,8 +70,8 @@ def test_loggers_of_a_requeued_job_hold_one_run(slurm, tmp_path):
     options += ["logger=[tensorboard,wandb]", "logger.wandb.offline=true"]
     options += ["+callbacks.slow._target_=support.slow_start.SlowStart", "+callbacks.slow.epoch=5"]
     job = slurm.submit(cluster.script(tmp_path, options, "--requeue --ntasks=1"), tmp_path)
-    folder, said = tmp_path / "run", tmp_path / "said.txt"
-    cluster.until(lambda: said.exists() and "epoch 4/12" in said.read_text())
+    folder = tmp_path / "run"
+    slurm.has_said(job, tmp_path, "epoch 4/12")
     slurm.start_again(job)
     text = slurm.completed(job, tmp_path)
     assert "its run goes on in" in text
@@ -101,8 +101,7 @@ def test_slurms_own_warning_before_a_time_limit_requeues_the_job(slurm, tmp_path
     options += ["+callbacks.slow._target_=support.slow_start.SlowStart", "+callbacks.slow.epoch=4"]
     asked = "--requeue --ntasks=1 --time=1 --signal=USR1@20"
     job = slurm.submit(cluster.script(tmp_path, options, asked), tmp_path)
-    said = tmp_path / "said.txt"
-    cluster.until(lambda: said.exists() and "USR1: SLURM will start job" in said.read_text())
+    slurm.has_said(job, tmp_path, "USR1: SLURM will start job")
     slurm.start_again(job, requeue=False)
     text = slurm.completed(job, tmp_path)
     assert re.search(rf"SLURM has started job {job} again: its run goes on in", text)
