@@ -345,7 +345,9 @@ def test_a_sweep_trains_each_of_its_runs_and_prints_a_table(monkeypatch, tmp_pat
     for name in names:
         folder = tmp_path / "sweep" / name
         assert OmegaConf.load(folder / ".hydra" / "config.yaml").p == float(name[-4:])
-        assert f"in {folder}" in (folder / "train.log").read_text().splitlines()[0]
+        shortened, begins, *_ = (folder / "train.log").read_text().splitlines()
+        assert shortened.startswith("max_epochs=1 in place of the recipe's 100: ")
+        assert f"in {folder}" in begins
     assert "python -m rdm_solo.report sweep" in capsys.readouterr().out
 
 
