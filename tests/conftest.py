@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import os
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import second_device
+from support import cluster, second_device
 from support.fake_wandb import Server
 from support.world import World, Worlds
 
@@ -25,6 +26,15 @@ ROOT = Path(__file__).resolve().parent.parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest tests first: at the end, one would run alone while the other cores wait."""
     items.sort(key=lambda item: item.get_closest_marker("process") is None)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _objects_of_all_tests_set_aside() -> Iterator[None]:
+    """Each run looks for garbage, which takes long among the objects of thousands of tests."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -73,6 +83,15 @@ def worlds(tmp_path_factory) -> Iterator[Worlds]:
     made = Worlds(tmp_path_factory.mktemp)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory) -> Iterator[cluster.Cluster]:
+    """A real SLURM of two nodes, shared by all tests; its jobs have ended when a test has."""
+    if why := cluster.why_not():
+        pytest.skip(why)
+    with cluster.cluster(tmp_path_factory.mktemp("slurm"), nodes=2) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

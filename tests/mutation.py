@@ -20,8 +20,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 ROOT = Path(__file__).resolve().parent.parent
 WATCH = "rdm_solo/callbacks/collapse_watch.py"
@@ -164,12 +166,24 @@ def run(folder: Path, tests: Sequence[str], limit: float) -> str:
     return "caught" if done.returncode else "survived"
 
 
+def copied(folder: Path) -> Path:
+    """The folder, with what tests need of the checkout."""
+    folder.mkdir()
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pyc*"))
+        elif (ROOT / name).exists():
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=0, help="of the choice of changes (0)")
     parser.add_argument("--count", type=int, default=100, help="how many changes (100)")
     parser.add_argument("--modules", nargs="+", default=MODULES, help="files or folders")
     parser.add_argument("--limit", type=float, default=300, help="seconds of tests a change (300)")
+    parser.add_argument("--jobs", type=int, default=2, help="changes tried at once (2)")
     parser.add_argument("--least", type=float, default=0, help="exit 1 below this share noticed")
     parser.add_argument("--list", action="store_true", help="print the changes, run nothing")
     options = parser.parse_args(argv)
@@ -184,24 +198,33 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(*chosen, sep="\n")
         return
     results: dict[str, list[Change]] = {"caught": [], "timeout": [], "survived": []}
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        for name in COPIED:
-            if (ROOT / name).is_dir():
-                shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pyc*"))
-            elif (ROOT / name).exists():
-                shutil.copy(ROOT / name, folder / name)
-        for tests in {tuple(tests_of(change.module)) for change in chosen}:
-            if run(folder, tests, options.limit) != "survived":
-                raise SystemExit(f"without any change these tests fail: {' '.join(tests)}")
-        for change in chosen:
-            start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(options.jobs) as pool:
+        free: SimpleQueue[Path] = SimpleQueue()  # copies of the checkout that no change is in
+        for number in range(options.jobs):
+            free.put(copied(Path(temporary, str(number))))
+
+        def unchanged(tests: Sequence[str]) -> str:
+            folder = free.get()
+            result = run(folder, tests, options.limit)
+            free.put(folder)
+            return result
+
+        def changed(change: Change) -> tuple[str, float]:
+            folder, start = free.get(), time.perf_counter()
             place = folder / change.module.relative_to(ROOT)
             place.write_text(change.source())
             result = run(folder, tests_of(change.module), options.limit)
             place.write_bytes(change.module.read_bytes())
+            free.put(folder)
+            return result, time.perf_counter() - start
+
+        needed = sorted({tuple(tests_of(change.module)) for change in chosen})
+        for tests, result in zip(needed, pool.map(unchanged, needed)):
+            if result != "survived":
+                raise SystemExit(f"without any change these tests fail: {' '.join(tests)}")
+        for change, (result, seconds) in zip(chosen, pool.map(changed, chosen)):
             results[result].append(change)
-            print(f"{result:<9}{time.perf_counter() - start:>5.0f} s  {change}", flush=True)
+            print(f"{result:<9}{seconds:>5.0f} s  {change}", flush=True)
     noticed = len(chosen) - len(results["survived"])
     print(f"{noticed} of {len(chosen)} changes noticed ({noticed / len(chosen):.0%}); not noticed:")
     print(*(results["survived"] or ["none"]), sep="\n")

@@ -21,6 +21,7 @@ class RunInfo:
     sweep: str | None = None  # the name of the sweep's folder
     goes_on_from: Path | None = None  # the folder of the run that this one resumes
     step: int = 0  # optimiser steps that the resumed run has done
+    epochs: int = 0  # and epochs
 
 
 class RunLogger(ABC):

@@ -2,9 +2,16 @@
 
 All data are in ``RUN_FOLDER/wandb``, whether they are sent or not. A run that goes on offline keeps
 the id, by which ``wandb sync`` joins its parts to one page, in the order of time.
+
+W&B writes by a process of its own. SLURM, which signals all processes of a job, ends it before the
+run: then the part lacks its last epochs, and ``wandb sync`` stops at its incomplete end (0.31). The
+part that comes next begins with the scalars of its epochs, and takes its place.
 """
 
+import contextlib
 import logging
+import math
+import os
 import re
 import secrets
 import shlex
@@ -18,13 +25,16 @@ from rdm_solo.lightning import pl
 from rdm_solo.loggers import charts, server
 from rdm_solo.loggers.run_logger import RunInfo, RunLogger
 from rdm_solo.messages import finite
-from rdm_solo.runs import reading
-from rdm_solo.runs.files import SUMMARY
+from rdm_solo.runs import metrics_file, reading
+from rdm_solo.runs.files import METRICS, SUMMARY
 
 log = logging.getLogger("rdm_solo")
 
 # Entries of the record that ``wandb.init`` takes.
 INIT_OPTIONS = ("id", "project", "entity", "name", "group", "tags")
+# Beside the data of an offline part: while it is written, the number of epochs before it; and once
+# another part has taken its place.
+OPEN, REPLACED = "rdm_solo_open", "rdm_solo_replaced"
 
 
 class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,name-defined]
@@ -54,6 +64,7 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
         if unknown := options.keys() - {*INIT_OPTIONS, "offline", "finish_timeout"}:
             raise TypeError(f"it got an unexpected argument {min(unknown)!r}")
         resumed = [str(run.goes_on_from)] if earlier and run.goes_on_from != run.folder else []
+        broken_off = _broken_off(run.folder, _own_id(earlier))
         sweep = [f"sweep:{run.sweep}"[:64]] if run.sweep else []
         record = {
             **options,
@@ -65,7 +76,30 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
         }
         made = cls(run.folder, record)
         made.log_hyperparams({**run.config, "derived": dict(run.hyperparameters)})
+        if not made.online and not made.experiment.disabled:
+            begins = min([run.epochs, *broken_off.values()])
+            (made.part / OPEN).write_text(str(begins))
+            made.log_again(run, begins)
+            for part in broken_off:
+                os.replace(part / OPEN, part / REPLACED)
         return made
+
+    @property
+    def part(self) -> Path:
+        """Where W&B keeps the data of this part of the run."""
+        return Path(self.experiment.dir).parent
+
+    def log_again(self, run: RunInfo, begins: int) -> None:
+        """The scalars of the epochs after the first ``begins`` that the run has done."""
+        if begins == run.epochs or not (run.folder / METRICS).is_file():
+            return
+        columns = metrics_file.read(run.folder).columns
+        for values in zip(*columns.values()):
+            row = {k: float(v) for k, v in zip(columns, values) if math.isfinite(v)}
+            epoch = int(row.pop("epoch"))
+            if begins < epoch <= run.epochs:  # Lightning logs an epoch at its last step
+                step = run.step * epoch // run.epochs - 1
+                self.log_metrics({**row, "epoch": epoch - 1}, step)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         if self.broken:
@@ -102,10 +136,10 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
 
         What has not reached the server is on disk; a line gives the command that sends it.
         """
-        run, sent = self.experiment, self.online
-        part = Path(run.dir).parent
+        run, sent, part = self.experiment, self.online, self.part
         try:
             run.finish(exit_code=int(failed))
+            (part / OPEN).unlink(missing_ok=True)
         except Exception as error:  # no network any more
             log.warning(f"warning: Weights & Biases: {error}")
             sent = False
@@ -113,7 +147,7 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
             other
             for folder in self.folders
             for other in sorted(folder.glob(f"wandb/offline-run-*-{self.record['id']}*"))
-            if other != part and not any(other.glob("*.wandb.synced"))
+            if other != part and not any((*other.glob("*.wandb.synced"), *other.glob(REPLACED)))
         ]
         if not sent and not run.disabled:
             log.info(f"Weights & Biases, offline; to send it: {_sync_command([*unsent, part])}")
@@ -144,6 +178,17 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
         final = {name: value for name, value in (last or {}).items() if value is not None}
         made.experiment.summary.update({**final, **record["appended"]})
         made.close(failed=False)
+
+
+def _broken_off(folder: Path, name: str | None) -> dict[Path, int]:
+    """Offline parts of the run of that id that have no end, with the number of epochs before."""
+    found = {}
+    for path in folder.glob(f"wandb/offline-run-*-{name}/{OPEN}"):
+        if not any(path.parent.glob("*.wandb.synced")):
+            with contextlib.suppress(OSError, ValueError):
+                text = reading.read_bytes(folder, str(path.relative_to(folder)), 20)
+                found[path.parent] = int(text)
+    return found
 
 
 def _own_id(record: Mapping[str, Any]) -> str | None:

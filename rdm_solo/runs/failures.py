@@ -40,6 +40,18 @@ def note(folder: Path, why: str) -> str | None:
     return None
 
 
+def mark(folder: Path) -> tuple[int, int] | None:
+    """Tells a reason in the folder from one that was there before; None where there is none.
+
+    An earlier start of the run may have left one that nothing has removed since.
+    """
+    try:
+        found = (folder / FAILED).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
 def of(folder: Path) -> str | None:
     """The reason that a run has left there; None where there is none."""
     try:

@@ -64,8 +64,9 @@ def _main() -> None:
         cfg, folder = resuming.own_config(sys.argv[1:], is_first_process())
     # Of a run's processes the first alone answers for it.
     one_of_many = of_sweep and is_first_process()
-    refused = _run(cfg, folder, one_of_many)
-    if one_of_many and (refused or failures.of(folder)):
+    before = failures.mark(folder)
+    refused = _run(cfg, folder, one_of_many, _said_by_the_plan())
+    if one_of_many and (refused or failures.mark(folder) not in (None, before)):
         raise SystemExit(1)
 
 
@@ -119,7 +120,8 @@ def _job(cfg: DictConfig) -> str | None:
             os.environ[FOLDER_VARIABLE] = str(folder)
             if many:
                 os.environ[sweep.VARIABLE] = hydra.sweep.dir
-            return _run(cfg, folder, one_of_many=many, said=warm_ups.fit(cfg))
+            said = [*_said_by_the_plan(), *warm_ups.fit(cfg)]
+            return _run(cfg, folder, one_of_many=many, said=said)
     except KeyboardInterrupt:
         if many:
             sweep.tell(Path(hydra.sweep.dir), stopped=True)
@@ -133,6 +135,11 @@ def _job(cfg: DictConfig) -> str | None:
 
         if dist.is_available() and dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _said_by_the_plan() -> list[str]:
+    """What a sweep has to say of this run's config; its other processes are told nothing."""
+    return os.environ.pop(sweep.SAID_VARIABLE, "").splitlines()
 
 
 def _agreed_folder(folder: Path, given: bool, stack: contextlib.ExitStack) -> Path:
@@ -170,12 +177,13 @@ def _run(
     try:
         if is_first_process():
             run_folder.end_what_was_cut_short(folder)
+            for sentence in said:
+                log.info(sentence)
         ours = not earlier_run.holds_run(folder)
-        for sentence in said:
-            log.info(sentence)
         if one_of_many:
             ownership.check_free(folder)
             if ours:
+                (folder / FAILED).unlink(missing_ok=True)  # of an earlier start
                 _write_config(cfg, folder)
         parts = build(cfg, folder)
         from rdm_solo.data.images import DataError
@@ -212,7 +220,8 @@ def _write_config(cfg: DictConfig, folder: Path) -> None:
     """The config as it is now, and Hydra's."""
     from hydra.core.hydra_config import HydraConfig
 
-    saved: Any = OmegaConf.merge(cfg, {"overwrite": False})
+    saved: Any = cfg.copy()
+    OmegaConf.update(saved, "overwrite", False, force_add=True)  # which earlier versions lack
     if cfg.resume == str(folder):
         saved.resume = None
     run_folder.write_config(folder, config=saved)

@@ -12,8 +12,9 @@ from rdm_solo.train.derived_values import Derived
 from rdm_solo.train.sweep import of_this_process
 
 
-def run_info(cfg: DictConfig, folder: Path, derived: Derived, step: int) -> RunInfo:
-    """The description of the run in ``folder``; it goes on from that ``step``."""
+def run_info(cfg: DictConfig, folder: Path, derived: Derived, step: int, epochs: int) -> RunInfo:
+    """The description of the run in ``folder``; it goes on from that ``step``, after so many
+    ``epochs``."""
     goes_on_from = Path(cfg.resume) if cfg.resume else None
     if goes_on_from and goes_on_from.resolve() == folder.resolve():
         goes_on_from = folder
@@ -46,4 +47,5 @@ def run_info(cfg: DictConfig, folder: Path, derived: Derived, step: int) -> RunI
         sweep=None if sweep is None else sweep.name,
         goes_on_from=goes_on_from,
         step=step,
+        epochs=epochs,
     )

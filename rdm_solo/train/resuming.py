@@ -105,8 +105,9 @@ def _add_callbacks(cfg: DictConfig, shipped: DictConfig) -> None:
         cfg.callbacks = OmegaConf.merge(shipped, own)
 
 
-def check_resume(cfg: DictConfig, folder: Path) -> tuple[Path, int]:
-    """The checkpoint to go on from and its step; refuses another experiment or a finished run.
+def check_resume(cfg: DictConfig, folder: Path) -> tuple[Path, int, int]:
+    """The checkpoint to go on from, its step and the epochs done by then; refuses another
+    experiment or a finished run.
 
     The log says where it is not the last one.
     """
@@ -128,4 +129,4 @@ def check_resume(cfg: DictConfig, folder: Path) -> tuple[Path, int]:
             f"resume={folder} has finished {done} epochs and max_epochs={cfg.max_epochs}; raise "
             "max_epochs to go on."
         )
-    return checkpoint, int(found.get("global_step", 0))
+    return checkpoint, int(found.get("global_step", 0)), int(done)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # Hydra imports this module before it answers --help
 # A process that trains one run of a sweep finds the sweep's folder here, and the process that
 # started it and ends with it.
 VARIABLE, PARENT_VARIABLE = "RDM_SOLO_SWEEP", "RDM_SOLO_PARENT"
+# Sentences on how the run's config was changed when the sweep was planned, one a line.
+SAID_VARIABLE = "RDM_SOLO_SAID"
 
 COLUMNS = {
     "val/knn_acc1": "kNN",

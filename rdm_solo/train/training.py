@@ -195,9 +195,9 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
         ownership.check_free(folder)
     overwrite = run_folder.check(cfg, folder, first)
     resume = Path(cfg.resume) if cfg.resume else None
-    checkpoint, step = None, 0
+    checkpoint, step, epochs = None, 0, 0
     if resume and first:
-        checkpoint, step = resuming.check_resume(cfg, resume)
+        checkpoint, step, epochs = resuming.check_resume(cfg, resume)
     elif resume:
         checkpoint = resume / CHECKPOINT  # Lightning asks the first process which one it is
     dataset, views = datamodule.made(cfg)
@@ -252,7 +252,7 @@ def build(cfg: DictConfig, folder: Path, extra: Sequence[Any] = ()) -> Parts:
     trainer = make_trainer(cfg, derived.processes, folder, [*own, *listed, *extra])
 
     def open_loggers() -> list[Any]:
-        run_info = logged_run.run_info(cfg, folder, derived, step)
+        run_info = logged_run.run_info(cfg, folder, derived, step, epochs)
         return loggers.open_all(chosen_loggers, run_info)
 
     config: Any = OmegaConf.to_container(cfg, resolve=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from support.small_runs import SMALL, configure, rows
+from support.small_runs import DRAWN, configure, rows
 
 from rdm_solo import train
 from rdm_solo.callbacks.order import in_order
@@ -20,7 +20,7 @@ READS = {
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_shuffled_list_is_put_in_order(seed, tmp_path):
-    callbacks = list(train.build(configure(*SMALL), tmp_path).trainer.callbacks)
+    callbacks = list(train.build(configure(*DRAWN), tmp_path).trainer.callbacks)
     random.Random(seed).shuffle(callbacks)
     names = [type(callback).__name__ for callback in in_order(callbacks)]
     assert sorted(names) == sorted(type(callback).__name__ for callback in callbacks)
@@ -31,7 +31,7 @@ def test_a_shuffled_list_is_put_in_order(seed, tmp_path):
 def test_a_run_with_a_shuffled_list_gives_the_same_table(tmp_path):
     tables = []
     for name, seed in (("as_listed", None), ("shuffled", 3)):
-        parts = train.build(configure(*SMALL), tmp_path / name)
+        parts = train.build(configure(*DRAWN), tmp_path / name)
         if seed is not None:
             random.Random(seed).shuffle(parts.trainer.callbacks)
             parts.trainer.callbacks = in_order(parts.trainer.callbacks)
@@ -53,7 +53,7 @@ def test_a_run_with_a_shuffled_list_gives_the_same_table(tmp_path):
 )
 def test_callbacks_can_be_left_out(overrides, absent, tmp_path):
     options = ["trainer.enable_progress_bar=true", *overrides]
-    parts = train.build(configure(*SMALL, *options), tmp_path)
+    parts = train.build(configure(*DRAWN, *options), tmp_path)
     names = [type(callback).__name__ for callback in parts.trainer.callbacks]
     assert absent not in names
     assert {"Diagnostics", "WeightedKNN", "EpochTable"} <= set(names)
@@ -74,7 +74,7 @@ def test_callbacks_can_be_left_out(overrides, absent, tmp_path):
 )
 def test_what_is_no_callback_is_refused_in_one_sentence(overrides, says, tmp_path):
     with pytest.raises(ValueError, match=says) as refused:
-        train.build(configure(*SMALL, *overrides), tmp_path)
+        train.build(configure(*DRAWN, *overrides), tmp_path)
     assert len(str(refused.value).splitlines()) == 1
 
 

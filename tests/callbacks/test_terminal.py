@@ -11,7 +11,7 @@ from conftest import command
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
-from support.small_runs import QUICK, SMALL, rows, run
+from support.small_runs import DRAWN, QUICK, SMALL, rows, run
 from support.terminal import in_a_terminal
 
 from rdm_solo.callbacks.progress import epoch_line, moving_line
@@ -48,7 +48,7 @@ class TestCommand:
     def test_a_sweep_in_a_terminal(self, tmp_path):
         """A line that moves, one table at the end; a run that fails is named, the others kept."""
         options = [option for option in QUICK if "progress_bar" not in option]
-        options += [*SMALL, "filter=target_pow", "p=null,-0.5", "seed=0,1"]
+        options += [*DRAWN, "filter=target_pow", "p=null,-0.5", "seed=0,1"]
         seen, status = in_a_terminal(["rdm_solo.train", "-m", *options], tmp_path)
         assert status == 1, seen[-3000:]
         drawn = [line.rstrip() for line in re.findall(r"\r(epoch [^\r\n]*)", seen)]
@@ -83,7 +83,7 @@ class TestCommand:
         process's rows alone on a CPU, keeps whole runs from being compared.
         """
         options = [option for option in QUICK if "progress_bar" not in option]
-        options += [*SMALL, "filter=target_pow", "p=0.5", "max_epochs=3"]
+        options += [*DRAWN, "filter=target_pow", "p=0.5", "max_epochs=3"]
         options += ["trainer=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "batch_size=8"]
         options += ["watch.gap_epochs=1", "watch.stop=true"]
         options += ["optimizer.name=adam", "optimizer.lr=1e30,0.001"]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from support.drills import draws, record, tries
-from support.small_runs import SMALL
+from support.small_runs import DRAWN
 
 import rdm_solo.__main__
 from rdm_solo import cli, train
@@ -151,7 +151,7 @@ def test_a_mutated_config_file_builds_a_run_or_is_refused_in_a_sentence(group, t
     file = tmp_path / group / "mine.yaml"
     rng, refused, survived = draws(f"files {group}"), 0, 0
     number = tries(3, 100)
-    small = [o for o in SMALL if not (group == "trainer" and o.startswith("trainer."))]
+    small = [o for o in DRAWN if not (group == "trainer" and o.startswith("trainer."))]
     small += ["scheduler.warmup_epochs=0", "trainer.enable_progress_bar=false"]
     for _ in range(number):
         changed = mutated_text(text, rng)
@@ -226,7 +226,7 @@ VALUES = [
 @pytest.mark.drill
 @pytest.mark.parametrize("method", ["simsiam", "swav", "dino"])
 def test_any_value_of_any_option_builds_a_run_or_is_refused_in_a_sentence(method, tmp_path):
-    small = [o for o in SMALL if method == "simsiam" or "pred_hidden" not in o]
+    small = [o for o in DRAWN if method == "simsiam" or "pred_hidden" not in o]
     plain = [*small, f"method={method}", "scheduler.warmup_epochs=0"]
     known = OmegaConf.to_container(cli.compose("config", plain))
     keys = [key for key in leaves(known) if key.split(".")[0] != "callbacks"]
@@ -284,7 +284,7 @@ def test_any_value_of_any_option_builds_a_run_or_is_refused_in_a_sentence(method
 def test_a_value_that_no_run_can_use_is_refused_before_training(overrides, tmp_path):
     with pytest.raises(ValueError, match=r"\S") as refused:
         train.build(
-            cli.compose("config", [*SMALL, "scheduler.warmup_epochs=0", *overrides]), tmp_path
+            cli.compose("config", [*DRAWN, "scheduler.warmup_epochs=0", *overrides]), tmp_path
         )
     assert len(str(refused.value)) > 20
 
@@ -296,7 +296,7 @@ def test_a_refused_value_leaves_an_earlier_runs_folder_as_it_is(
 ):
     files = {path: path.read_bytes() for path in an_earlier_run.rglob("*") if path.is_file()}
     monkeypatch.chdir(an_earlier_run.parent)
-    options = ["resume=run", "max_epochs=2"] if resumes else ["hydra.run.dir=run", *SMALL]
+    options = ["resume=run", "max_epochs=2"] if resumes else ["hydra.run.dir=run", *DRAWN]
     monkeypatch.setattr(sys, "argv", ["rdm-solo", "train", *options, refused])
     with pytest.raises(SystemExit) as left:
         rdm_solo.__main__.main()
@@ -313,7 +313,7 @@ def an_earlier_run(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logging.getLogger(), "handlers", [])
         patch.chdir(folder.parent)
-        argv = ["rdm-solo", "train", *SMALL, "max_epochs=1", "hydra.run.dir=run"]
+        argv = ["rdm-solo", "train", *DRAWN, "max_epochs=1", "hydra.run.dir=run"]
         patch.setattr(sys, "argv", argv)
         rdm_solo.__main__.main()
     assert sorted(path.name for path in (folder / ".hydra").iterdir()) == [
@@ -329,7 +329,7 @@ def an_earlier_run(tmp_path_factory) -> Path:
 
 def test_a_refused_run_of_its_own_name_leaves_no_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["rdm-solo", "train", *SMALL, "knn.k=100000"])
+    monkeypatch.setattr(sys, "argv", ["rdm-solo", "train", *DRAWN, "knn.k=100000"])
     with pytest.raises(SystemExit):
         rdm_solo.__main__.main()
     assert not list(tmp_path.glob("runs/*"))
@@ -337,7 +337,7 @@ def test_a_refused_run_of_its_own_name_leaves_no_folder(monkeypatch, tmp_path):
 
 def test_a_sweep_trains_each_of_its_runs_and_prints_a_table(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    options = [*SMALL, "filter=target_pow", "p=-0.5,-0.3", "max_epochs=1", "hydra.sweep.dir=sweep"]
+    options = [*DRAWN, "filter=target_pow", "p=-0.5,-0.3", "max_epochs=1", "hydra.sweep.dir=sweep"]
     monkeypatch.setattr(sys, "argv", ["rdm-solo", "train", "-m", *options])
     rdm_solo.__main__.main()
     names = sorted(path.parent.name for path in tmp_path.glob("sweep/*/summary.json"))
@@ -345,7 +345,9 @@ def test_a_sweep_trains_each_of_its_runs_and_prints_a_table(monkeypatch, tmp_pat
     for name in names:
         folder = tmp_path / "sweep" / name
         assert OmegaConf.load(folder / ".hydra" / "config.yaml").p == float(name[-4:])
-        assert f"in {folder}" in (folder / "train.log").read_text().splitlines()[0]
+        shortened, begins, *_ = (folder / "train.log").read_text().splitlines()
+        assert shortened.startswith("max_epochs=1 in place of the recipe's 100: ")
+        assert f"in {folder}" in begins
     assert "python -m rdm_solo.report sweep" in capsys.readouterr().out
 
 

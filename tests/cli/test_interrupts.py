@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from support.drills import MANY, record
 
 WORDS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
@@ -107,10 +108,12 @@ def test_a_library_that_makes_an_error_of_the_exit_does_not_change_the_status(se
     check_one_line("rdm_solo_ends", sent, tmp_path)
 
 
+@pytest.mark.drill
 @pytest.mark.process
 @pytest.mark.parametrize("sent", WORDS, ids=WORDS.get)
 def test_a_signal_once_all_is_written_is_no_crash(sent, tmp_path):
     """Python takes half a second to end with torch in it."""
+    moments = (0.0, 0.2) if not MANY else (0.0, 0.0, 0.0, 0.02, 0.05, 0.2, 0.4)
     ends = tmp_path / "rdm_solo_ends"
     ends.mkdir()
     (ends / "__init__.py").write_text("import rdm_solo\n")
@@ -120,7 +123,7 @@ def test_a_signal_once_all_is_written_is_no_crash(sent, tmp_path):
         "print('all is written', flush=True)\n"
     )
     path = os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    for seconds in (0.0, 0.0, 0.0, 0.02, 0.05, 0.2, 0.4):
+    for seconds in moments:
         process = subprocess.Popen(
             [sys.executable, "-m", "rdm_solo_ends"],
             env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": ""},
@@ -135,3 +138,4 @@ def test_a_signal_once_all_is_written_is_no_crash(sent, tmp_path):
         assert process.returncode in (0, 128 + sent), (seconds, said, error[-2000:])
         assert process.returncode == 0 or said, seconds
         assert error == "", seconds
+    record(f"{WORDS[sent]} to a command that has written everything", len(moments), len(moments))

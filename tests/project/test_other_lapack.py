@@ -18,10 +18,9 @@ ROOMS = ["tests/filters", "tests/theory", "tests/spectra"]
 IN_PROCESSES = ("test_device_filters", "test_distributed", "test_sampling")
 
 
+@pytest.mark.long
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "where", [QUICK, pytest.param(ROOMS, marks=pytest.mark.long)], ids=["doctests", "rooms"]
-)
+@pytest.mark.parametrize("where", [QUICK, ROOMS], ids=["doctests", "rooms"])
 def test_the_tests_pass_with_other_vectors(where):
     ignored = [f"--ignore-glob=*{name}.py" for name in IN_PROCESSES]
     out = subprocess.run(

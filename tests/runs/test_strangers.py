@@ -17,7 +17,7 @@ import pytest
 from conftest import command
 from omegaconf import OmegaConf
 from support.drills import draws, record, tries
-from support.small_runs import SMALL, configure, run
+from support.small_runs import DRAWN, configure, run
 from support.strangers import Stranger, Watch
 
 from rdm_solo import cli
@@ -37,7 +37,7 @@ TOGETHER = 25  # folders of a report
 def base(tmp_path_factory):
     """A real run with every file that commands leave."""
     folder = tmp_path_factory.mktemp("base") / "run"
-    options = [*SMALL, "filter=target_pow", "dataset.num_train=48", "logger=tensorboard"]
+    options = [*DRAWN, "filter=target_pow", "dataset.num_train=48", "logger=tensorboard"]
     run(folder, *options)
     (folder / ".hydra").mkdir()
     OmegaConf.save(configure(*options), folder / ".hydra" / "config.yaml")

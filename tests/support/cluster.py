@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[2]
 NEEDED = ("slurmctld", "slurmd", "sbatch", "scontrol", "munged")
 
 
@@ -86,6 +89,30 @@ class Cluster:
     def wait(self, job: str, *states: str) -> None:
         until(lambda: self.state(job)["JobState"] in states)
 
+    def run(self, script: Path) -> str:
+        """What the job has printed, once it has ended as it should."""
+        job = self.submit(script, script.parent)
+        return self.completed(job, script.parent)
+
+    def completed(self, job: str, folder: Path) -> str:
+        """The same of a job whose script is in that folder."""
+        self.wait(job, "COMPLETED", "FAILED")
+        said = (folder / "said.txt").read_text()
+        assert self.state(job)["JobState"] == "COMPLETED", said[-3000:]
+        return said
+
+    def has_said(self, job: str, folder: Path, words: str) -> None:
+        """Wait for these words of a job whose script is in that folder."""
+        path = folder / "said.txt"
+
+        def said() -> bool:
+            text = path.read_text() if path.exists() else ""
+            over = self.state(job)["JobState"] in ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED")
+            assert words in text or not over, text[-3000:]
+            return words in text
+
+        until(said)
+
     def start_again(self, job: str, requeue: bool = True) -> None:
         """Requeue the job; SLURM would wait for minutes before it begins again."""
         if requeue:
@@ -110,6 +137,27 @@ class Cluster:
 
     def idle(self) -> bool:
         return len(self.call("sinfo", "-h", "-N", "-t", "idle").split("\n")) > len(self.nodes)
+
+
+def script(
+    folder: Path, options: Sequence[str], asked: str, start: str = "exec srun", **variables: str
+) -> Path:
+    """A batch script that trains with these options, ``asked`` of SLURM what stands there.
+
+    What it prints is in ``said.txt`` beside it.
+    """
+    path = folder / "job.sh"
+    places = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    told = {"PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1", **variables}
+    path.write_text(
+        "#!/bin/bash\n"
+        f"#SBATCH --job-name=pretrain --open-mode=append {asked}\n"
+        f"#SBATCH --output={folder}/said.txt\n"
+        f"export {shlex.join(f'{name}={value}' for name, value in told.items())}\n"
+        f"{start} {sys.executable} -m rdm_solo.train {shlex.join(options)}\n"
+    )
+    path.chmod(0o755)
+    return path
 
 
 def until(true: Callable[[], bool], seconds: float = 400) -> None:

@@ -23,7 +23,7 @@ from support import waits
 
 NAME = "fake"
 DEVICE = f"{NAME}:0"
-SETUP = "_setup_privateuseone_for_python_backend"  # of torch 2.10 and later
+SETUP = "_setup_privateuseone_for_python_backend"  # torch 2.9.0 has none, 2.10.0 has
 COPIES = ("_to_copy", "copy_")
 FACTORIES = ("arange", "arange.start", "arange.start_step", "linspace", "eye", "eye.m", "randperm")
 INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")

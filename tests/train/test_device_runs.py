@@ -15,7 +15,7 @@ from support.small_methods import FILTERS, batch, loss_of, make
 from support.small_runs import SMALL, CutInEpoch, rows, run
 
 OPTIONS = [option for option in SMALL if "pred_hidden" not in option]
-OPTIONS += ["+backbone.kwargs.width=4", "knn.k=3", "~callbacks.ranks"]
+OPTIONS += ["+backbone.kwargs.width=4", "knn.k=3"]
 SIZES = {"proj_hidden": 16, "proj_output": 8, "pred_hidden": 8}
 FEW = {name: ["method.kwargs.num_prototypes=8"] for name in ("swav", "dino")}
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from conftest import ROOT, command
 from omegaconf import OmegaConf
-from support.small_runs import SMALL, configure, rows, run
+from support.small_runs import DRAWN, SMALL, configure, rows, run
 
 from rdm_solo import train
 from rdm_solo.data import Pipeline, Views
@@ -160,7 +160,7 @@ def test_the_ranks_are_drawn_while_it_trains(tmp_path):
         def on_train_epoch_start(self, trainer, pl_module):
             drawn.append((tmp_path / "figures" / "erank.png").exists())
 
-    train.run(configure(*SMALL), tmp_path, [See()])
+    train.run(configure(*DRAWN), tmp_path, [See()])
     assert drawn == [False, True]
 
 

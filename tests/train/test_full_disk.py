@@ -13,11 +13,11 @@ import pytest
 from conftest import command
 from support.drills import draws, record, tries
 from support.small_disk import small_disk
-from support.small_runs import SMALL
+from support.small_runs import DRAWN
 
 from rdm_solo.runs import checkpoints, failures
 
-TINY = [*SMALL, "max_epochs=2", "scheduler.warmup_epochs=0", "trainer.enable_progress_bar=false"]
+TINY = [*DRAWN, "max_epochs=2", "scheduler.warmup_epochs=0", "trainer.enable_progress_bar=false"]
 DRILL = "runs on a file system of 4 to 8,192 kB that is full at some file"
 
 

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, command
 from support.drills import draws, record, tries
-from support.small_runs import SMALL, rows, run
+from support.small_runs import DRAWN, rows, run
 
 from rdm_solo.callbacks.knn import WeightedKNN
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.runs import checkpoints, metrics_file, spectra_files
 
 EPOCHS = 12
-OPTIONS = [*SMALL, f"max_epochs={EPOCHS}", "scheduler.warmup_epochs=1", "trainer=cpu"]
+OPTIONS = [*DRAWN, f"max_epochs={EPOCHS}", "scheduler.warmup_epochs=1", "trainer=cpu"]
 SIGNALS = "SIGINT or SIGTERM to a run at a random moment"
 
 
@@ -157,7 +157,7 @@ def test_a_signal_that_a_library_turns_into_an_error_is_still_a_signal(
 @pytest.mark.long
 def test_a_signal_at_a_forced_moment_changes_no_result(typed, tmp_path, monkeypatch):
     """Between row and checkpoint, in the middle of a write, of the neighbours, of a step; twice."""
-    options = [*SMALL, "filter=target_pow", "p=-0.5", "max_epochs=3"]
+    options = [*DRAWN, "filter=target_pow", "p=-0.5", "max_epochs=3"]
     options += ["scheduler.warmup_epochs=1", "trainer=cpu"]
     assert typed("rdm_solo.train", *options, "hydra.run.dir=whole", cwd=tmp_path).returncode == 0
     expected, survived, tried = (tmp_path / "whole" / "metrics.csv").read_bytes(), 0, 0

@@ -17,13 +17,13 @@ import torch
 from omegaconf import OmegaConf
 from support.image_files import spoil, write_tree
 from support.slurm import set_job
-from support.small_runs import SMALL, CutInEpoch, configure, rows, run
+from support.small_runs import DRAWN, CutInEpoch, configure, rows, run
 
 from rdm_solo import runs, train
 from rdm_solo.runs import earlier_run, files, ownership
 from rdm_solo.train import entry, run_folder
 
-TINY = [*SMALL, "max_epochs=1", "scheduler.warmup_epochs=0", "knn.every_n_epochs=0"]
+TINY = [*DRAWN, "max_epochs=1", "scheduler.warmup_epochs=0", "knn.every_n_epochs=0"]
 
 
 def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -117,6 +117,18 @@ def test_a_refused_change_of_devices_is_not_taken_for_the_runs_own(place, typed,
     out = typed(*go_on, cwd=tmp_path)
     assert (out.returncode, out.stderr) == (0, "")
     assert len(rows(tmp_path / "run")) == 2
+
+
+def test_a_run_of_an_earlier_version_whose_config_lacks_a_key_goes_on(place, typed, tmp_path):
+    shutil.copytree(place / "run", tmp_path / "run")
+    path = tmp_path / "run" / ".hydra" / "config.yaml"
+    config = OmegaConf.load(path)
+    del config["overwrite"]
+    OmegaConf.save(config, path)
+    out = typed("rdm_solo.train", "resume=run", "max_epochs=2", cwd=tmp_path)
+    assert (out.returncode, out.stderr) == (0, "")
+    assert len(rows(tmp_path / "run")) == 2
+    assert OmegaConf.load(path).overwrite is False
 
 
 def test_overwriting_removes_the_earlier_runs_files_alone(place, tmp_path):

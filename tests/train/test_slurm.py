@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import re
 import signal
-import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, command
 from support import cluster
 from support.drills import draws, record, tries
 from support.slurm import set_job
@@ -24,58 +21,15 @@ OPTIONS = [*SMALL, f"max_epochs={EPOCHS}", "scheduler.warmup_epochs=1", "trainer
 DRILL = "a run on a real SLURM, killed, requeued or warned at random epochs"
 
 
-@pytest.fixture(scope="module")
-def slurm(tmp_path_factory):
-    if why := cluster.why_not():
-        pytest.skip(why)
-    with cluster.cluster(tmp_path_factory.mktemp("slurm"), nodes=2) as made:
-        yield made
-
-
 def script(folder: Path, *more: str) -> Path:
-    path = folder / "job.sh"
-    path.write_text(
-        "#!/bin/bash\n#SBATCH --job-name=pretrain --requeue --ntasks=1 --open-mode=append\n"
-        f"#SBATCH --output={folder}/said.txt\n"
-        f"export PYTHONPATH={ROOT}:{os.environ.get('PYTHONPATH', '')} OMP_NUM_THREADS=1\n"
-        f"exec srun {sys.executable} -m rdm_solo.train {' '.join([*OPTIONS, *more])}\n"
-    )
-    path.chmod(0o755)
-    return path
-
-
-@pytest.mark.process
-def test_a_job_of_two_nodes_is_that_of_two_processes_on_one(slurm, tmp_path):
-    options = [*SMALL, "max_epochs=3", "scheduler.warmup_epochs=1", "filter=target_pow"]
-    options += ["trainer=ddp", "trainer.accelerator=cpu", "batch_size=8"]
-    two = [*options, "trainer.devices=1", "trainer.num_nodes=2"]
-    path = tmp_path / "job.sh"
-    path.write_text(
-        "#!/bin/bash\n#SBATCH --job-name=pretrain --nodes=2 --ntasks-per-node=1\n"
-        f"#SBATCH --output={tmp_path}/said.txt\n"
-        "export MASTER_ADDR=127.0.0.1\n"  # the nodes' names are SLURM's alone
-        f"export PYTHONPATH={ROOT}:{os.environ.get('PYTHONPATH', '')} OMP_NUM_THREADS=1\n"
-        f"exec srun {sys.executable} -m rdm_solo.train {' '.join(two)}\n"
-    )
-    job = slurm.submit(path, tmp_path)
-    slurm.wait(job, "COMPLETED", "FAILED")
-    said = (tmp_path / "said.txt").read_text()
-    assert slurm.state(job)["JobState"] == "COMPLETED", said[-3000:]
-    assert slurm.state(job)["NumNodes"] == "2"
-    one = [*options, "trainer.devices=2", "hydra.run.dir=one"]
-    assert command("rdm_solo.train", *one, cwd=tmp_path).returncode == 0
-    (table,) = tmp_path.glob("runs/*/metrics.csv")
-    assert table.read_bytes() == (tmp_path / "one" / "metrics.csv").read_bytes()
-    assert json.loads((table.parent / "summary.json").read_text())["processes"] == 2
-    assert said.count("simsiam, target_pow, p=-0.5") == 1
+    return cluster.script(folder, [*OPTIONS, *more], "--requeue --ntasks=1")
 
 
 @pytest.fixture(scope="module")
 def whole(slurm, tmp_path_factory) -> bytes:
     """The table of the run that nobody interrupts."""
     folder = tmp_path_factory.mktemp("whole")
-    job = slurm.submit(script(folder, "hydra.run.dir=run"), folder)
-    slurm.wait(job, "COMPLETED", "FAILED")
+    slurm.run(script(folder, "hydra.run.dir=run"))
     return (folder / "run" / "metrics.csv").read_bytes()
 
 

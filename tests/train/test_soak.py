@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT, command
 from support.drills import record
 from support.image_files import SIZE, write_tree
-from support.small_runs import SMALL
+from support.small_runs import DRAWN
 
 pytestmark = [
     pytest.mark.long,
@@ -85,7 +85,7 @@ def test_300_epochs_of_the_digits(tmp_path):
 def test_100_epochs_from_files_with_two_workers(tmp_path):
     """Worker processes are started anew for validation and kNN in each epoch."""
     root = write_tree(tmp_path / "images", train=8, val=2)
-    small = [option for option in SMALL if not option.startswith(("dataset", "batch_size"))]
+    small = [option for option in DRAWN if not option.startswith(("dataset", "batch_size"))]
     options = ["dataset=folder", f"dataset.root={root}", f"dataset.image_size={SIZE}"]
     options += ["dataset.workers=2", "batch_size=12", "max_epochs=100", "knn.k=5"]
     rows = epochs_of(tmp_path, *small, *options, "logger=tensorboard")

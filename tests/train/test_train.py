@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import ROOT, command
 from omegaconf import OmegaConf
-from support.small_runs import SMALL, configure, rows, run
+from support.small_runs import DRAWN, SMALL, configure, rows, run
 
 from rdm_solo import train
 from rdm_solo.data.images import DataError
@@ -28,7 +28,7 @@ from rdm_solo.train import derived_values, entry
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    return folder, run(folder, *SMALL, "filter=target_pow")
+    return folder, run(folder, *DRAWN, "filter=target_pow")
 
 
 class TestFolder:

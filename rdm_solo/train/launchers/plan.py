@@ -29,6 +29,7 @@ class Job:
     hydra: DictConfig | None = field(default=None, repr=False)  # its whole config, Hydra's part too
     planned: Path | None = None  # the folder that its config is read from; None: the run's own
     again: str | None = None  # who starts a run again that may have begun
+    said: Sequence[str] = ()  # sentences on how the config was changed, for its log
 
     @property
     def name(self) -> str:
@@ -43,6 +44,8 @@ class Job:
             told[FOLDER_VARIABLE] = str(self.folder)
         if self.again is not None:
             told[STARTED_AGAIN] = self.again
+        if self.said:
+            told[sweep.SAID_VARIABLE] = "\n".join(self.said)
         if self.hydra is not None:
             typed: Any = OmegaConf.to_container(self.hydra.hydra.job.env_set, resolve=True)
             told |= {name: str(value) for name, value in typed.items()}
@@ -56,7 +59,6 @@ def compose(
     from hydra.core.hydra_config import HydraConfig
 
     known, jobs = HydraConfig.instance().cfg, []
-    said: list[str] = []
     try:
         for number, overrides in enumerate(job_overrides, first):
             whole = loader.load_sweep_config(config, list(overrides))
@@ -66,16 +68,17 @@ def compose(
             folder = _absolute(Path(whole.hydra.sweep.dir, str(whole.hydra.sweep.subdir)))
             with open_dict(whole.hydra.runtime), read_write(whole.hydra.runtime):
                 whole.hydra.runtime.output_dir = str(folder)
-            said += warm_ups.fit(whole)
+            said = warm_ups.fit(whole)
             _resolve_hydras(whole)
             own = whole.copy()
             with read_write(own), open_dict(own):
                 del own["hydra"], own["launcher"]
-            jobs.append(Job(folder, own, list(overrides), whole))
+            jobs.append(Job(folder, own, list(overrides), whole, said=said))
     finally:
         HydraConfig.instance().cfg = known
-    for sentence in dict.fromkeys(said):
-        log.info(sentence)
+    if config.launcher.name != "basic":  # whose runs say it in this terminal
+        for sentence in dict.fromkeys(sentence for job in jobs for sentence in job.said):
+            log.info(sentence)
     return jobs
 
 

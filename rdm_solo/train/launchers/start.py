@@ -97,6 +97,7 @@ def _in_this_process(
     results = []
     for number, job in enumerate(jobs, 1):
         log.info(f"\nrun {number} of {len(jobs)}: {' '.join(job.options)}")
+        os.environ[sweep.SAID_VARIABLE] = "\n".join(job.said)
         results.append(
             run_job(
                 hydra_context=context,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from omegaconf import OmegaConf
 from support.small_runs import SMALL, run
 from support.terminal import in_a_terminal
 
+from rdm_solo.train import signals
 from rdm_solo.train.launchers import processes
 from rdm_solo.train.launchers.devices import Share
 from rdm_solo.train.launchers.plan import Job
@@ -48,17 +51,16 @@ def none_left(folder: Path) -> bool:
 class TestCommand:
     def test_runs_at_once_are_those_of_one_after_the_other(self, tmp_path):
         """One fails, and the others go on; tables, files and figures are those of basic."""
-        sweep = ["p=-0.5,soft,-1", "hydra.sweep.dir=sweep", "hydra.sweep.subdir=${p}"]
+        sweep = ["p=soft,-1", "hydra.sweep.dir=sweep", "hydra.sweep.subdir=${p}"]
         out = command("rdm_solo.train", *LOCAL, *sweep, cwd=tmp_path, PYTHONWARNINGS="")
         assert out.returncode == 1, (out.stdout + out.stderr)[-3000:]
         assert out.stderr == ""
-        assert "3 runs, 2 at once on this machine, in sweep" in out.stdout
-        for name in ("-0.5", "-1"):
-            assert re.search(rf"^\[{name} *\] epoch 2/2: loss", out.stdout, re.M)
-            assert re.search(rf"^\[{name} *\] ended after \d+ s$", out.stdout, re.M)
+        assert "2 runs, 2 at once on this machine, in sweep" in out.stdout
+        assert re.search(r"^\[-1 *\] epoch 2/2: loss", out.stdout, re.M)
+        assert re.search(r"^\[-1 *\] ended after \d+ s$", out.stdout, re.M)
         assert re.search(r"^\[soft\] failed after \d+ s$", out.stdout, re.M)
         table = out.stdout.rpartition("\nsetting")[2]
-        assert table.count("SimSiam, h(σ) = σ^") == 2
+        assert table.count("SimSiam, h(σ) = σ^") == 1
         assert "failed: soft: p must be a number" in table
         assert "python -m rdm_solo.report sweep" in table
         one = run(tmp_path / "one", *OPTIONS, "p=-1")
@@ -69,7 +71,7 @@ class TestCommand:
             assert (tmp_path / "sweep" / "-1" / ".hydra" / f"{name}.yaml").is_file()
 
     def test_rows_that_move_in_a_terminal_and_ctrl_c(self, tmp_path):
-        options = [*LOCAL, "max_epochs=2000", "p=-0.5,-0.3,-1", "hydra.sweep.dir=sweep"]
+        options = [*LOCAL, "max_epochs=2000", "p=-0.5", "hydra.sweep.dir=sweep"]
         seen, status = in_a_terminal(["rdm_solo.train", *options], tmp_path, 80, b"] 2/2000 [")
         assert status == 130, seen[-3000:]
         rows = re.findall(
@@ -77,13 +79,12 @@ class TestCommand:
         )
         assert rows
         assert max(map(len, rows)) < 80
-        assert "Ctrl-C: stopping 2 runs" in seen
+        assert "Ctrl-C: stopping 1 runs" in seen
         assert "Traceback" not in seen
         assert "to go on: python -m rdm_solo.train resume=sweep" in seen
         assert none_left(tmp_path / "sweep")
-        assert not (tmp_path / "sweep" / "2_simsiam_target_pow_p=-1").exists()
-        stopped = [json.loads(p.read_text()) for p in tmp_path.glob("sweep/*/summary.json")]
-        assert [summary["stopped"] for summary in stopped] in (["Ctrl-C"], ["Ctrl-C"] * 2)
+        (stopped,) = tmp_path.glob("sweep/*/summary.json")
+        assert json.loads(stopped.read_text())["stopped"] == "Ctrl-C"
 
 
 def job(folder: Path, program: str) -> Job:
@@ -138,6 +139,54 @@ class TestProcesses:
         assert "SIGKILL" in reasons[tmp_path / "run"]
         assert "memory" in reasons[tmp_path / "run"]
         assert "[run] the last line" in capsys.readouterr().out
+
+    def test_a_run_that_cannot_be_started_leaves_its_share_to_the_next(
+        self, tmp_path, programs, monkeypatch
+    ):
+        begin = processes.subprocess.Popen
+
+        def start(line, **options):
+            if options["env"]["PROGRAM"] == "none":
+                raise OSError(errno.ENOMEM, "no room")
+            return begin(line, **options)
+
+        monkeypatch.setattr(processes.subprocess, "Popen", start)
+        jobs = [job(tmp_path / "0", "none"), job(tmp_path / "1", "raise SystemExit(3)")]
+        assert processes.run(jobs, tmp_path, [Share()]) == {
+            tmp_path / "0": "the run cannot be started (no room)",
+            tmp_path / "1": "the run ended with status 3",
+        }
+
+    def test_ctrl_c_reaches_all_runs_and_none_begins(self, tmp_path, programs, capsys, monkeypatch):
+        begin, started = processes.subprocess.Popen, []
+
+        def start(*line, **options):
+            started.append(options["env"]["PROGRAM"])
+            return begin(*line, **options)
+
+        monkeypatch.setattr(processes.subprocess, "Popen", start)
+        program = (
+            "import pathlib, signal, sys, time\n"
+            "signal.signal(signal.SIGINT, lambda *_: sys.exit(time.sleep({}) or 130))\n"
+            "pathlib.Path({!r}).touch()\n"
+            "time.sleep(600)"
+        )
+        begun = [tmp_path / f"begun {i}" for i in range(2)]
+        jobs = [job(tmp_path / str(i), program.format(i, str(begun[i % 2]))) for i in range(3)]
+
+        def press() -> None:
+            while not all(path.exists() for path in begun):
+                time.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=press, daemon=True).start()
+        with pytest.raises(signals.Stopped), signals.handled():
+            processes.run(jobs, tmp_path, [Share(), Share()])
+        assert len(started) == 2
+        said = capsys.readouterr().out
+        assert "Ctrl-C: stopping 2 runs" in said
+        assert re.findall(r"\] (\w+) after \d+ s", said) == ["stopped", "stopped"]
+        assert none_left(tmp_path)
 
     def test_many_lines_and_long_ones_do_not_hold_a_run_up(self, tmp_path, programs):
         program = "print('x' * 10**6); [print('y' * 100) for _ in range(20000)]"

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 from conftest import started
-from support.small_runs import SMALL, run
+from support.small_runs import SMALL, configure, run
+
+from rdm_solo.train.launchers import ray as launcher
+from rdm_solo.train.launchers.plan import Job
 
 OPTIONS = [*SMALL, "scheduler.warmup_epochs=1", "filter=target_pow", "max_epochs=8"]
 SWEEP = ["-m", *OPTIONS, "launcher=ray", "hydra.sweep.dir=sweep", "hydra.sweep.subdir=${p}"]
@@ -68,6 +71,18 @@ def test_ctrl_c_ends_the_runs_and_waits_for_their_summaries(tmp_path):
     assert 1 <= len(summaries) <= 2
     assert not (tmp_path / "sweep" / "-1").exists()
     assert "to go on: python -m rdm_solo.train resume=sweep" in said
+
+
+def test_another_command_writes_other_logs(tmp_path, monkeypatch):
+    """In the folder of the same sweep, as with resume=: what a log holds is one run's."""
+    pytest.importorskip("ray")
+    names = iter(["the first", "the second"])
+    monkeypatch.setattr(launcher.time, "strftime", lambda _: next(names))
+    options = configure("launcher=ray").launcher
+    jobs = [Job(tmp_path / name, configure()) for name in "ab"]
+    logs = [each.says for _ in range(2) for each in launcher._Tasks(jobs, tmp_path, options).all]
+    assert len({*logs}) == 4
+    assert {log.parent for log in logs} == {tmp_path / ".ray"}
 
 
 @pytest.mark.parametrize(

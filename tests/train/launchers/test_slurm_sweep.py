@@ -21,50 +21,45 @@ OPTIONS = [*SMALL, "scheduler.warmup_epochs=1", "filter=target_pow", "trainer=cp
 SWEEP = ["-m", *OPTIONS, "launcher=slurm", "hydra.sweep.dir=sweep", "hydra.sweep.subdir=${p}"]
 
 
-@pytest.fixture(scope="module")
-def two_nodes(tmp_path_factory):
-    if why := cluster.why_not():
-        pytest.skip(why)
-    pytest.importorskip("submitit")
-    with cluster.cluster(tmp_path_factory.mktemp("slurm"), nodes=2) as made:
-        yield made
-
-
 @pytest.mark.process
 class TestOnTwoNodes:
-    def test_a_sweep(self, two_nodes, tmp_path):
+    @pytest.fixture(autouse=True)
+    def _submitit(self):
+        pytest.importorskip("submitit")
+
+    def test_a_sweep(self, slurm, tmp_path):
         """One run fails and one is cancelled while it waits: neither hangs the sweep."""
-        exponents = ["p=-0.5,soft,-1,-0.7", "launcher.jobs=3"]
+        exponents = ["p=soft,-1,-0.7", "launcher.jobs=3"]
         exponents += [f"launcher.cpus={os.cpu_count()}"]  # a whole node for each run
         process = started(
             *("rdm_solo.train", *SWEEP, *exponents, "max_epochs=2"),
             cwd=tmp_path,
-            **two_nodes.variables,
+            **slurm.variables,
         )
         said = []
         for line in process.stdout:
             said.append(line)
-            if found := re.search(r"\[-0\.7 *\] SLURM job (\d+_3): PENDING", line):
-                two_nodes.call("scancel", found[1])
+            if found := re.search(r"\[-0\.7 *\] SLURM job (\d+_2): PENDING", line):
+                slurm.call("scancel", found[1])
         status, text = process.wait(timeout=300), "".join(said)
         assert status == 1, text[-3000:]
         nodes = {words.split()[-1] for words in re.findall(r"RUNNING n\d", text)}
         assert nodes == {"n1", "n2"}
         assert re.search(r"^\[-1 *\] epoch 2/2: loss", text, re.M)
-        assert text.count("SimSiam, h(σ) = σ^") == 2
+        assert text.count("SimSiam, h(σ) = σ^") == 1
         assert "failed: soft: p must be a number" in text
         ended = r"(was cancelled before it began|has ended as CANCELLED)"
-        assert re.search(rf"failed: -0\.7: SLURM job \d+_3 {ended}", text)
+        assert re.search(rf"failed: -0\.7: SLURM job \d+_2 {ended}", text)
         one = run(tmp_path / "one", *OPTIONS, "p=-1", "max_epochs=2")
         other = json.loads((tmp_path / "sweep" / "-1" / "summary.json").read_text())
         assert other["last"] == one["last"]
         job = json.loads((tmp_path / "sweep" / "-1" / "owner.json").read_text())["slurm_job"]
-        assert re.fullmatch(r"\d+_2", job)
+        assert re.fullmatch(r"\d+_1", job)
 
     @pytest.mark.long
-    def test_a_sweep_that_is_only_submitted(self, two_nodes, tmp_path):
+    def test_a_sweep_that_is_only_submitted(self, slurm, tmp_path):
         """The command ends at once, and says how to look; what is left goes on by resume=."""
-        variables = two_nodes.variables
+        variables = slurm.variables
         more = ["launcher.wait=false", "max_epochs=3000", "p=-0.5,-1"]
         out = command("rdm_solo.train", *SWEEP, *more, cwd=tmp_path, **variables)
         assert (out.returncode, out.stderr) == (0, ""), out.stdout
@@ -72,11 +67,11 @@ class TestOnTwoNodes:
         assert f"squeue --me --job {number}" in out.stdout
         assert "resume=sweep launcher=slurm" in out.stdout
         assert "setting" not in out.stdout
-        assert len(two_nodes.call("squeue", "-h", "-r", "-j", number).splitlines()) == 2
+        assert len(slurm.call("squeue", "-h", "-r", "-j", number).splitlines()) == 2
         tables = [tmp_path / "sweep" / p / "metrics.csv" for p in ("-0.5", "-1")]
         cluster.until(lambda: all(path.exists() for path in tables), 60)
-        two_nodes.call("scancel", number)
-        cluster.until(lambda: number not in two_nodes.call("squeue", "-h"), 60)
+        slurm.call("scancel", number)
+        cluster.until(lambda: number not in slurm.call("squeue", "-h"), 60)
         stopped = [json.loads((path.parent / "summary.json").read_text()) for path in tables]
         assert [summary["stopped"] for summary in stopped] == ["SIGTERM"] * 2
         epochs = max(int(summary["last"]["epoch"]) for summary in stopped) + 2
@@ -118,6 +113,31 @@ def test_the_command_of_a_job_holds_all_that_it_needs(tmp_path):
         "A=b c",
         *(sys.executable, "-u", "-m", "rdm_solo.train", "p=-0.5"),
     ]
+
+
+def test_what_was_submitted_is_cancelled_where_the_rest_is_refused(tmp_path, monkeypatch):
+    """The user has not been told the numbers of those jobs."""
+    pytest.importorskip("submitit")
+    for name, body in (
+        ("srun", ""),
+        ("scancel", f"echo $@ >> {tmp_path}/cancelled"),
+        (
+            "sbatch",
+            f"mkdir {tmp_path}/once && echo Submitted batch job 7 && exit\n"
+            "echo sbatch: error: too many nodes >&2; exit 1",
+        ),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    jobs = [
+        Job(tmp_path / str(nodes), configure(f"trainer.num_nodes={nodes}", "trainer=cpu"))
+        for nodes in (1, 2)
+    ]
+    options = configure("launcher=slurm").launcher
+    with pytest.raises(ValueError, match="SLURM refuses the jobs: sbatch: error: too many nodes"):
+        launcher.run(jobs, tmp_path / "sweep", options)
+    assert re.fullmatch(r"7(_0)?\n", (tmp_path / "cancelled").read_text())
 
 
 @pytest.mark.parametrize(
