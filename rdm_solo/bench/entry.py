@@ -15,6 +15,7 @@ WHAT = {
     "step": "the share of a predictor or a filter in a SimSiam step",
     "cost": "time and peak memory of a whole step of every method and filter",
     "scale": "the parts of a filter on several processes: seconds, memory, bytes that cross",
+    "solvers": "filters by matrix products beside those by eigh",
     "spectra": "the share of the spectra in an epoch of CIFAR-10's size",
     "views": "views per second, beside solo-learn's own pipeline",
     "reading": "images per second from a folder and from shards of it",
@@ -45,7 +46,7 @@ def _parse() -> dict[str, Any]:
         kind = kinds.add_parser(what, help=help_, description=f"Measure {help_}.")
         kind.add_argument("--runs", type=int, default=11, help="timed rounds (default: 11)")
         kind.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
-        if what in ("filters", "scale"):
+        if what in ("filters", "scale", "solvers"):
             kind.add_argument(
                 "--shape",
                 type=int,
@@ -65,7 +66,7 @@ def _parse() -> dict[str, Any]:
         if what in ("views", "reading"):
             continue
         kind.add_argument("--device", default="cpu", help="cpu (default) or cuda")
-        if what != "filters":
+        if what not in ("filters", "solvers"):
             words = "options of train, such as batch_size=8 or backbone.compile=true"
             kind.add_argument("overrides", nargs="*", help=words)
     options = parser.parse_args()

@@ -70,7 +70,7 @@ class SpectralFilter(nn.Module):
             singular values; :func:`rdm_solo.filters.get` finds and tries it.
         p: the exponent where the function takes one; a number or a schedule over epochs.
         solver: ``"eigh"``, or ``"iterative"`` for sigma^-0.5 and sigma^-1 on the target branch: by
-            53 or 57 matrix products in place of the decomposition. What they give is checked in
+            about 50 matrix products in place of the decomposition. What they give is checked in
             each call, and a batch that fails goes to ``eigh``.
 
     Shapes: ``(N, k) -> (N, k)``.

@@ -9,6 +9,7 @@ from rdm_solo.bench import cost as bench_cost
 from rdm_solo.bench import entry, memory
 from rdm_solo.bench import filters as bench_filters
 from rdm_solo.bench import scale as bench_scale
+from rdm_solo.bench import solvers as bench_solvers
 from rdm_solo.bench import spectra as bench_spectra
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.methods.descriptions import shipped_filters
@@ -130,6 +131,19 @@ def test_bytes_are_those_that_must_cross_whether_they_are_sent_or_counted(capsys
     sent = {line[3]: line[-2] for line in measured if line[1] == "(128,"}
     assert (sent["target"], sent["online"]) == ("0.12", "0.12")  # MiB
     assert [line[0] for line in lines].count("8") == 2
+
+
+def test_products_are_timed_beside_the_decomposition(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["bench", "solvers", "--runs", "1", "--shape", "16", "24"])
+    monkeypatch.setattr(bench_solvers, "CONDITIONS", (10, 1e6))
+    entry.main()
+    lines = [line.split()[2:7] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [(p, many, enough) for p, _, many, enough, _ in lines] == [
+        (p, many, enough)
+        for p, many in (("-1.0", "57"), ("-0.5", "62"))
+        for enough in ("yes", "no")
+    ]
+    assert all(float(line[-1]) < 1e-5 for line in lines[::2])
 
 
 @pytest.mark.parametrize(
