@@ -135,7 +135,7 @@ def test_bytes_are_those_that_must_cross_whether_they_are_sent_or_counted(capsys
 
 def test_products_are_timed_beside_the_decomposition(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["bench", "solvers", "--runs", "1", "--shape", "16", "24"])
-    monkeypatch.setattr(bench_solvers, "CONDITIONS", (10, 1e6))
+    monkeypatch.setattr(bench_solvers, "CONDITIONS", (10, 1e7))
     entry.main()
     lines = [line.split()[2:7] for line in capsys.readouterr().out.splitlines()[2:]]
     assert [(p, many, enough) for p, _, many, enough, _ in lines] == [
