@@ -29,14 +29,15 @@ def rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
-def sum_over_processes(x: torch.Tensor) -> torch.Tensor:
-    """The sum of the processes' tensors of one shape, written into ``x``.
+def sum_over_processes(x: torch.Tensor, group: Any = None) -> torch.Tensor:
+    """The sum of the processes' tensors of one shape, written into ``x``; of a group's processes
+    where one is given.
 
     >>> sum_over_processes(torch.tensor([1, 2]))
     tensor([1, 2])
     """
     if world_size() > 1:
-        dist.all_reduce(x)
+        dist.all_reduce(x, group=group)
     return x
 
 

@@ -18,7 +18,8 @@ from rdm_solo.filters.batch import Batch, relative_cut
 
 # Exponents of singular values, and the root of the Gram matrix whose inverse they are.
 ROOTS = {-1.0: 2, -0.5: 4}
-# Accepted is what differs by less than this from an inverse, as a share of each direction.
+# Accepted is what differs by less than this from an inverse in each direction, and in each row from
+# what eigenvectors give.
 BOUND = 1e-5
 # Where the matrix's size leaves this range, the result may leave that of half precision.
 SMALLEST, LARGEST = 1e-12, 1e12
@@ -36,11 +37,12 @@ class Power(NamedTuple):
 def power(batch: Batch, gram: Tensor, p: float) -> Power:
     r"""The matrix that a filter :math:`\sigma^p` applies to rows, p one of ``ROOTS``; float64.
 
-    ``exact`` is True only where three things hold, so that ``eigh`` would give the same to 1e-5:
-    the result is an inverse to ``BOUND``; no direction is below :func:`relative_cut`, where a
-    filter's gain is zero; and the size is in range. One direction is known without a decomposition:
-    that of all rows' sum, which a batch norm leaves at rounding noise. Where it is, it is taken
-    out. The host waits for nothing.
+    ``exact`` is True only where ``eigh`` would give the same rows to ``BOUND`` (to a quarter of
+    their own rounding where they have half precision): the result is an inverse to ``BOUND``; no
+    direction is below :func:`relative_cut`, where a filter's gain is zero; and the size is in
+    range. One direction is known without a decomposition: that of all rows' sum, which a batch
+    norm leaves at rounding noise. Where it is below the cut, it is taken out; ``exact`` is False
+    where that differs from taking out the eigenvector nearby. The host waits for nothing.
 
     >>> from rdm_solo.filters.batch import gather
     >>> batch, gram = gather(torch.diag(torch.tensor([4.0, 1.0])))
@@ -50,12 +52,15 @@ def power(batch: Batch, gram: Tensor, p: float) -> Power:
             [0.0000, 1.0000]], dtype=torch.float64), True)
     """
     r, n = ROOTS[p], len(gram)
-    digits = torch.float32 if batch.dtype == torch.float64 else batch.dtype
-    cut = relative_cut(digits, batch.n, batch.k) ** 2  # of eigenvalues
-    size = torch.linalg.matrix_norm(gram)  # at least the largest eigenvalue
+    cut = relative_cut(batch.dtype, batch.n, batch.k) ** 2  # of eigenvalues
+    # The largest eigenvalue of G is 1 at most, and at least its squares' sum over their sum.
+    size = torch.linalg.matrix_norm(gram)
     G = gram / size
+    sums = G.sum(0)
     # Of rows that are centred, as a share of one in each of n entries.
-    off = (G.sum() / n <= cut).to(G) / n if batch.dual else torch.zeros_like(size)
+    off = torch.zeros_like(size)
+    if batch.dual:
+        off = (sums.sum() / n <= cut / G.diagonal().sum()).to(G) / n
     G = _without_sum(G, off)
 
     X = M = G
@@ -69,11 +74,18 @@ def power(batch: Batch, gram: Tensor, p: float) -> Power:
     X = _without_sum((X + X.mT) / 2, off)
 
     root = X if r == 2 else X @ X
-    difference = root @ G @ root + off
-    difference.diagonal().sub_(1)
+    identity = root @ G @ root
     inverse = root.square().sum()  # the sum of all eigenvalues' inverses, so at least the largest
-    exact = torch.linalg.matrix_norm(difference) <= BOUND
-    exact &= (inverse * cut < 1) & (size > SMALLEST) & (size < LARGEST)
+    exact = (inverse * cut < 1) & (size > SMALLEST) & (size < LARGEST)
+    # By how much each eigenvector leans towards the rows' sum, and what that changes in a row.
+    lean = root @ (root @ (sums - sums.mean())) * off * math.sqrt(n)
+    outputs = identity if r == 2 else X @ G @ X  # the Gram matrix of the filtered rows
+    change = (lean * (outputs @ lean)).sum() / n
+    bound = max(BOUND, torch.finfo(batch.dtype).eps / 4 if batch.dtype.itemsize == 2 else 0.0)
+    exact &= change <= bound**2 * outputs.diagonal().amin()
+    identity += off
+    identity.diagonal().sub_(1)
+    exact &= torch.linalg.matrix_norm(identity) <= BOUND
     own = X[batch.own] if batch.dual else X
     return Power(own * size ** (p / 2), exact, n - n * off)
 

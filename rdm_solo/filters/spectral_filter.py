@@ -71,7 +71,7 @@ class SpectralFilter(nn.Module):
         p: the exponent where the function takes one; a number or a schedule over epochs.
         solver: ``"eigh"``, or ``"iterative"`` for sigma^-0.5 and sigma^-1 on the target branch: by
             about 50 matrix products in place of the decomposition. What they give is checked in
-            each call, and a batch that fails goes to ``eigh``.
+            each call, and a batch that fails goes to ``eigh``. float64 batches are decomposed.
 
     Shapes: ``(N, k) -> (N, k)``.
 
@@ -113,7 +113,7 @@ class SpectralFilter(nn.Module):
         if self.branch != "target" or self.function != "pow" or constant not in ROOTS:
             exponents = " or ".join(f"p={root:g}" for root in sorted(ROOTS))
             raise ValueError(
-                f"solver=iterative is for filter=target_pow with {exponents}, got "
+                f"solver=iterative is for pow of the target branch with {exponents}, got "
                 f"branch={self.branch}, function={label(self.function)}, "
                 f"p={p if constant is None else f'{constant:g}'}; leave the solver out."
             )
@@ -161,7 +161,8 @@ class SpectralFilter(nn.Module):
         # detach() drops forward-mode tangents, which no_grad() would let pass.
         with torch.no_grad(), _one_batch_at_a_time():
             batch, gram = gather(x.detach())
-            if self.solver == "iterative" and self.p is not None and gram is not None:
+            iterative = self.solver == "iterative" and x.dtype != torch.float64
+            if iterative and self.p is not None and gram is not None:
                 found = power(batch, gram, self.p)
                 if bool(found.exact):  # where the host waits
                     self._count(batch, found.directions, gram.new_ones(1))

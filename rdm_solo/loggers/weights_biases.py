@@ -77,17 +77,24 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
         made = cls(run.folder, record)
         made.log_hyperparams({**run.config, "derived": dict(run.hyperparameters)})
         if not made.online and not made.experiment.disabled:
-            begins = min([run.epochs, *broken_off.values()])
-            (made.part / OPEN).write_text(str(begins))
-            made.log_again(run, begins)
-            for part in broken_off:
-                os.replace(part / OPEN, part / REPLACED)
+            try:
+                made.take_place_of(broken_off, run)
+            except Exception as error:  # a full disk, a table that cannot be read: the run goes on
+                log.warning(f"warning: Weights & Biases: epochs before may be missing ({error})")
         return made
 
     @property
     def part(self) -> Path:
         """Where W&B keeps the data of this part of the run."""
         return Path(self.experiment.dir).parent
+
+    def take_place_of(self, broken_off: Mapping[Path, int], run: RunInfo) -> None:
+        """Begin this part with the epochs that parts without an end may lack."""
+        begins = min([run.epochs, *broken_off.values()])
+        (self.part / OPEN).write_text(str(begins))
+        self.log_again(run, begins)
+        for part in broken_off:
+            os.replace(part / OPEN, part / REPLACED)
 
     def log_again(self, run: RunInfo, begins: int) -> None:
         """The scalars of the epochs after the first ``begins`` that the run has done."""
@@ -96,7 +103,7 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
         columns = metrics_file.read(run.folder).columns
         for values in zip(*columns.values()):
             row = {k: float(v) for k, v in zip(columns, values) if math.isfinite(v)}
-            epoch = int(row.pop("epoch"))
+            epoch = int(row.pop("epoch", 0))
             if begins < epoch <= run.epochs:  # Lightning logs an epoch at its last step
                 step = run.step * epoch // run.epochs - 1
                 self.log_metrics({**row, "epoch": epoch - 1}, step)

@@ -76,6 +76,9 @@ def _line(settings: Settings, library: str) -> list[Result]:
 
 
 def residual(G: Tensor) -> float:
-    """How far eigenvalues and eigenvectors are from being those of the matrix, relative to it."""
+    """How far eigenvalues and eigenvectors are from being those of the matrix, relative to it, or
+    the vectors from being orthogonal."""
     lam, v = torch.linalg.eigh(G)
-    return float((G @ v - v * lam).norm() / G.norm())
+    off = (G @ v - v * lam).norm() / G.norm()
+    skew = (v.mT @ v - torch.eye(len(v), dtype=v.dtype, device=v.device)).norm() / len(v) ** 0.5
+    return float(torch.maximum(off, skew))  # NaN where one is

@@ -40,8 +40,9 @@ def foot(results: Iterable[Result], seconds: float, out: str, on_cpu: bool) -> s
     lines = [f"{counts}; {seconds:.0f} s. All figures, and the errors: {out}"]
     if FAILED in verdicts:
         lines.append(
-            "Something failed: please report it with that file. It holds no names of users, "
-            "folders or hosts. docs/selftest.md says what each line means."
+            "Something failed: please report it with that file. Names of users, folders and hosts "
+            "that are known here are taken out of it; look through it before you send it. "
+            "docs/selftest.md says what each line means."
         )
         if not on_cpu:
             lines.append(
@@ -56,7 +57,7 @@ def content(
     results: Mapping[str, Iterable[Result]],
     seconds: float,
 ) -> str:
-    """The file: JSON, with nothing that says who or where somebody is."""
+    """The file: JSON, without what is known to say who or where somebody is."""
     whole = {
         "format": FORMAT,
         "machine": dict(facts),

@@ -10,9 +10,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-# The folders of an absolute path; its last part says which file it is.
-FOLDERS = re.compile(r"(?<![\w.<>])(?:[A-Za-z]:)?[\\/](?:[^\\/\s'\"<>|:,;()]+[\\/])+")
-ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b")
+# The folders of an absolute path; its last part says which file it is. In quotes they have blanks.
+QUOTED = re.compile(r"""(['"])(?:[A-Za-z]:|~\w*)?[\\/][^'"\n]*[\\/]([^'"\n/\\]*)\1""")
+FOLDERS = re.compile(r"(?<![\w.<>])(?:[A-Za-z]:|~\w*)?[\\/](?:[^\\/\s'\"<>|:,;()]+[\\/])+")
+# Numbers of machines, and names of at least three parts that end as those of networks do.
+ADDRESS = re.compile(
+    r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\b(?:[\da-f]{1,4}:){4,7}[\da-f]{1,4}\b"
+    r"|\b(?:[a-z\d-]+\.){2,}(?:com|org|net|edu|gov|io|local|lan|internal|cluster|[a-z]{2})\b"
+)
 
 
 def scrubbed(value: Any) -> Any:
@@ -20,6 +25,8 @@ def scrubbed(value: Any) -> Any:
 
     >>> scrubbed({"error": ["no /home/anna/data/x.png", 2.5]})
     {'error': ['no .../x.png', 2.5]}
+    >>> scrubbed("no file '/mnt/a secret/of 2024/x.png' on login1.cluster.example.com or ~anna/b/c")
+    "no file '.../x.png' on ... or .../c"
     """
     if isinstance(value, str):
         return _text(value)
@@ -33,6 +40,7 @@ def scrubbed(value: Any) -> Any:
 def _text(text: str) -> str:
     for folder in _folders():
         text = text.replace(folder, "...")
+    text = QUOTED.sub(r"\1.../\2\1", text)
     text = FOLDERS.sub(".../", text)
     for word in _names():
         text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(word)}(?![A-Za-z0-9])", "...", text)

@@ -80,6 +80,8 @@ def _errors(settings: Settings, kind: str, route: str, dtype: torch.dtype) -> di
     errors = {}
     for name, lam in wanted.items():
         found = getattr(spectra, f"lam_{name}").double()
+        if len(found) < min(len(lam), spectra.rows):
+            raise AssertionError(f"{len(found)} eigenvalues ({name}) of {len(lam)}")
         lam = lam[: len(found)]
         errors[f"eigenvalues ({name})"] = float((found - lam).abs().amax() / lam.amax())
     for name in ("online", "target"):

@@ -250,9 +250,9 @@ def _once(tensors: Iterable[Tensor]) -> list[Tensor]:
     return list({id(x): x for x in tensors}.values())
 
 
-def added(x: Tensor, group: object = None) -> list[Tensor]:
+def added(x: Tensor, group: Any = None) -> list[Tensor]:
     """For torchmetrics, which else gathers each process's matrices before it adds them."""
-    return [sum_over_processes(x.clone())]
+    return [sum_over_processes(x.clone(), group)]
 
 
 def step_mean(total: Tensor, whole: Tensor) -> Tensor:

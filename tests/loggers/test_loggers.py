@@ -7,6 +7,7 @@ import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from support.small_runs import SMALL, CutInEpoch, configure, run
 from rdm_solo import cli, loggers, train
 from rdm_solo.lightning import pl
 from rdm_solo.loggers import event_files
+from rdm_solo.loggers.run_logger import RunInfo
+from rdm_solo.loggers.weights_biases import WeightsAndBiases
 from rdm_solo.runs import spectra_files
 from rdm_solo.runs.columns import COLUMNS, compared
 from rdm_solo.runs.saved_config import of_today
@@ -280,6 +283,26 @@ def test_a_logger_that_fails_is_named_and_the_others_are_served(logged, tmp_path
     assert loggers.append(tmp_path, {"linear/top1": 1.0}, step=0) == []
     assert "linear/top1 did not reach tensorboard" in caplog.text
     assert loggers.append(tmp_path / "elsewhere", {"linear/top1": 1.0}, step=0) == []
+
+
+class WithoutAFolder(WeightsAndBiases):
+    """A part of a run whose folder is not there."""
+
+    online = False
+    experiment = SimpleNamespace(disabled=False, dir="gone/files")
+
+    def __init__(self, folder: Path, record: dict[str, object]) -> None:
+        pass
+
+    def log_hyperparams(self, values: dict[str, object]) -> None:
+        pass
+
+
+def test_a_part_that_cannot_note_its_beginning_is_written_all_the_same(tmp_path, caplog):
+    run = RunInfo(tmp_path, "run", "group", {}, {})
+    opened = WithoutAFolder.open(run, {}, name=None, group=None, tags=[])
+    assert isinstance(opened, WithoutAFolder)
+    assert "epochs before may be missing" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,8 @@ class _Runs:
         """Let the runs on the CPU be forked, where the system has a way that is safe."""
         may = sys.platform == "linux" and all(share.cores for _, share in self.free)
         if may and any(_may_be_forked(job) for job in self.waiting):
-            self.warm = Warm({VARIABLE: str(self.folder.absolute())})
+            _, smallest = min(self.free, key=lambda row: row[1].threads or 0)
+            self.warm = Warm({**smallest.variables(), VARIABLE: str(self.folder.absolute())})
             if not self.warm.ready(signals.check):  # the runs will say why
                 self.warm.close()
                 self.warm = None
@@ -118,16 +119,21 @@ class _Runs:
     def _start(self, job: Job, row: int, share: Share) -> None:
         self.board.show(row, job.name, "starts")
         variables = share.variables() | job.variables(self.folder)
-        if self.warm and _may_be_forked(job):
-            process: subprocess.Popen[str] | Forked = self.warm.start(
-                job.options, variables, share.cores
-            )
-        else:
-            process = _fresh(job, variables, share)
-        started = _Process(job, share, row, process)
+        started = _Process(job, share, row, self._process(job, variables, share))
         started.reader = threading.Thread(target=self._read, args=(started,), daemon=True)
         started.reader.start()
         self.going_on.append(started)
+
+    def _process(
+        self, job: Job, variables: dict[str, str], share: Share
+    ) -> "subprocess.Popen[str] | Forked":
+        if self.warm and _may_be_forked(job):
+            try:
+                return self.warm.start(job.options, variables, share.cores)
+            except OSError:
+                if not self.warm.over:
+                    raise
+        return _fresh(job, variables, share)
 
     def _read(self, process: _Process) -> None:
         for line in process.process.stdout or ():

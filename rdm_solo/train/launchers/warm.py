@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TextIO
 
 from rdm_solo.train.sweep import PARENT_VARIABLE
@@ -27,6 +28,7 @@ IMPORTED = (
     *("rdm_solo.loggers.run_logger", "rdm_solo.callbacks.pictures", "sklearn.datasets"),
 )
 THREADS = "OMP_NUM_THREADS"
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 MOST = 2**16  # bytes of a message that are read at once
 INTERVAL = 0.1  # seconds between two looks at what has ended
 
@@ -48,6 +50,7 @@ class Warm:
         self._unread = b""
         self._ready = self._over = False
         self._number: int | None = None  # of the process that it started last
+        self._refused = 0  # why it could not start one: the system's number of an error
         self._statuses: dict[int, int] = {}
 
     def ready(self, check: Callable[[], None]) -> bool:
@@ -63,17 +66,19 @@ class Warm:
     ) -> Forked:
         """A run with these options; ``OSError`` where there is no process for it."""
         reader, writer = os.pipe()
-        self._number = None
+        self._number, self._refused = None, 0
         try:
             words = {"options": [*options], "variables": {**variables}, "cores": [*cores]}
             socket.send_fds(self._channel, [json.dumps(words).encode() + b"\n"], [writer])
             while self._number is None:
-                if self._over:
+                if self._refused:
+                    raise OSError(self._refused, os.strerror(self._refused))
+                if self.over:
                     raise BrokenPipeError
                 self._listen(INTERVAL)
-        except OSError as error:
+        except OSError:
             os.close(reader)
-            raise OSError(error.errno, "the process that starts the runs has ended") from error
+            raise
         finally:
             os.close(writer)
         return Forked(self, self._number, reader)
@@ -81,11 +86,8 @@ class Warm:
     def status(self, number: int) -> int | None:
         """The exit status of that process; None while it goes on."""
         self._listen(0)
-        if self._over and number not in self._statuses:
-            try:
-                os.kill(number, 0)
-            except ProcessLookupError:
-                self._statuses[number] = 1  # nobody can tell any more
+        if self.over and number not in self._statuses and _is_gone(number):
+            self._statuses[number] = 1  # nobody can tell any more
         return self._statuses.get(number)
 
     def close(self) -> None:
@@ -94,6 +96,11 @@ class Warm:
         if not self._ready:  # it would finish its imports first
             self._process.kill()
         self._process.wait()
+
+    @property
+    def over(self) -> bool:
+        """It has ended."""
+        return self._over
 
     def _listen(self, seconds: float) -> None:
         """Take in what it says within these seconds."""
@@ -108,6 +115,8 @@ class Warm:
                 self._ready = True
             elif word == "started":
                 self._number = number
+            elif word == "refused":
+                self._refused = number
             else:
                 self._statuses[number] = status
 
@@ -144,16 +153,19 @@ class Forked:
 
 def main() -> None:
     """Import everything, fork runs on request, and in each of the forks be the run."""
-    # Whoever asks for an end asks the runs and their launcher, with which this process ends.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    # Whoever sends one sends it to the runs and their launcher, with which this process ends.
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
     for name in IMPORTED:
         import_module(name)
+    own = os.getpid()
     with socket.socket(fileno=os.dup(0)) as channel:
         request = _served(channel)
     if request is None:
         os._exit(0)  # at once, since runs that go on end when this process has
-    _become(*request)
+    _become(*request, parent=own)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     runpy.run_module("rdm_solo.train", run_name="__main__", alter_sys=True)
 
 
@@ -167,14 +179,24 @@ def _served(channel: socket.socket) -> tuple[dict[str, Any], int] | None:
     while True:
         if select.select([channel], [], [], INTERVAL)[0]:
             data, pipes, _, _ = socket.recv_fds(channel, MOST, 1)
-            while data and not data.endswith(b"\n"):
-                data += channel.recv(MOST)
-            if not data:
-                return None
-            if (number := os.fork()) == 0:
+            while not data.endswith(b"\n"):
+                more = channel.recv(MOST)
+                if not more:
+                    return None
+                data += more
+            # What is sent to the run before it has handlers of its own waits for them.
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+            try:
+                number = os.fork()
+                answer = "started", number
+            except OSError as error:  # no memory, or too many processes
+                number = -1
+                answer = "refused", error.errno or 1
+            if number == 0:
                 return json.loads(data), pipes[0]
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             os.close(pipes[0])
-            say("started", number)
+            say(*answer)
         for number, status in _ended():
             say("ended", number, status)
 
@@ -191,7 +213,16 @@ def _ended() -> list[tuple[int, int]]:
         found.append((number, os.waitstatus_to_exitcode(status)))
 
 
-def _become(request: dict[str, Any], pipe: int) -> None:
+def _is_gone(number: int) -> bool:
+    """Whether a process has ended, also where nobody has asked for its status."""
+    try:
+        state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state == "Z"
+
+
+def _become(request: dict[str, Any], pipe: int, parent: int) -> None:
     """Make this fork what a process is that a launcher has started."""
     import torch
 
@@ -204,10 +235,8 @@ def _become(request: dict[str, Any], pipe: int) -> None:
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     os.close(pipe)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.sched_setaffinity(0, request["cores"])
-    os.environ |= {**request["variables"], PARENT_VARIABLE: str(os.getppid())}
+    os.environ |= {**request["variables"], PARENT_VARIABLE: str(parent)}
     if THREADS in os.environ:  # which torch reads when it is imported
         torch.set_num_threads(int(os.environ[THREADS]))
     sys.argv[1:] = request["options"]

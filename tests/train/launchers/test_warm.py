@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -13,12 +14,52 @@ from conftest import command
 from support.small_runs import SMALL
 
 from rdm_solo.train import sweep
+from rdm_solo.train.launchers import warm as room
 from rdm_solo.train.launchers.warm import Warm
 
 pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(sys.platform != "linux", reason="runs are forked on Linux alone"),
 ]
+
+
+def test_a_signal_just_after_the_fork_reaches_the_run(warm, tmp_path):
+    """A launcher asks once, and then waits."""
+    options = [*SMALL, "max_epochs=3000", f"hydra.run.dir={tmp_path / 'run'}"]
+    for number in (signal.SIGTERM, signal.SIGINT):
+        run = warm.start(options, {}, sorted(os.sched_getaffinity(0)))
+        run.send_signal(number)
+        assert run.wait(30) in (-number, 128 + number)
+
+
+def test_a_system_without_room_for_a_process_refuses_one_run(monkeypatch):
+    """The others, and those that come later, are as before."""
+    script = (
+        "import os, sys, errno\n"
+        "from rdm_solo.train.launchers import warm\n"
+        "fork, calls = os.fork, []\n"
+        "def limited():\n"
+        "    calls.append(1)\n"
+        "    if len(calls) == 1:\n"
+        "        raise OSError(errno.EAGAIN, 'no')\n"
+        "    return fork()\n"
+        "os.fork, warm.IMPORTED = limited, ()\n"
+        "warm.main()\n"
+    )
+    popen = subprocess.Popen
+
+    def start(line, **options):
+        return popen([sys.executable, "-c", script], **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(room.subprocess, "Popen", start)
+        limited = Warm({})
+    assert limited.ready(lambda: None)
+    cores = sorted(os.sched_getaffinity(0))
+    with pytest.raises(OSError, match="temporarily unavailable"):
+        limited.start(["nonsense=1"], {}, cores)
+    assert limited.start(["nonsense=1"], {}, cores).wait(60) == 2
+    limited.close()
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +102,7 @@ def test_it_is_a_process_of_its_own_on_its_cores_and_ends_in_order(warm, tmp_pat
 
 
 @pytest.mark.long
-def test_without_the_process_runs_end_and_no_more_begin(tmp_path):
+def test_without_the_process_runs_end_and_none_is_forked(tmp_path):
     lost = Warm({})
     assert lost.ready(lambda: None)
     options = [*SMALL, "max_epochs=3000", "filter=target_pow", f"hydra.run.dir={tmp_path / 'run'}"]
@@ -71,8 +112,9 @@ def test_without_the_process_runs_end_and_no_more_begin(tmp_path):
     os.kill(lost._process.pid, signal.SIGKILL)
     assert run.wait(60) == 1  # its status is lost
     assert '"stopped": "SIGTERM"' in (tmp_path / "run" / "summary.json").read_text()
-    with pytest.raises(OSError, match="the process that starts the runs has ended"):
+    with pytest.raises(BrokenPipeError):
         lost.start([], {}, [])
+    assert lost.over
     lost.close()
 
 
