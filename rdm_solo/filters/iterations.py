@@ -57,20 +57,21 @@ def power(batch: Batch, gram: Tensor, p: float) -> Power:
     size = torch.linalg.matrix_norm(gram)
     G = gram / size
     sums = G.sum(0)
-    # Of rows that are centred, as a share of one in each of n entries.
+    # 1/n where the rows' sum is noise, as of centred rows, and is to be taken out; else 0.
     off = torch.zeros_like(size)
     if batch.dual:
         off = (sums.sum() / n <= cut / G.diagonal().sum()).to(G) / n
     G = _without_sum(G, off)
 
-    X = M = G
+    X = T = M = G
     for step, (a, b, c) in enumerate(schedule(r, cut)):
+        if step:
+            root = T if r == 2 else T @ T
+            M = root @ M @ root
+            M = (M + M.mT) / 2
         T = c * (M @ M) + b * M
         T.diagonal().add_(a)
-        X = T if step == 0 else X @ T
-        root = T if r == 2 else T @ T
-        M = root @ M @ root
-        M = (M + M.mT) / 2
+        X = X @ T if step else T
     X = _without_sum((X + X.mT) / 2, off)
 
     root = X if r == 2 else X @ X

@@ -165,7 +165,8 @@ class SpectralFilter(nn.Module):
             if iterative and self.p is not None and gram is not None:
                 found = power(batch, gram, self.p)
                 if bool(found.exact):  # where the host waits
-                    self._count(batch, found.directions, gram.new_ones(1))
+                    finite = gram.new_ones(1)  # in the gains' place: the check has looked at them
+                    self._count(batch, found.directions, finite)
                     return filter_by(batch, found.matrix)
                 self._log_once("fallback", FALLBACK)
             spectrum = spectrum_of(batch, gram)

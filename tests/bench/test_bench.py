@@ -140,7 +140,7 @@ def test_products_are_timed_beside_the_decomposition(capsys, monkeypatch):
     lines = [line.split()[2:7] for line in capsys.readouterr().out.splitlines()[2:]]
     assert [(p, many, enough) for p, _, many, enough, _ in lines] == [
         (p, many, enough)
-        for p, many in (("-1.0", "57"), ("-0.5", "64"))
+        for p, many in (("-1.0", "55"), ("-0.5", "61"))
         for enough in ("yes", "no")
     ]
     assert all(float(line[-1]) < 1e-5 for line in lines[::2])

@@ -332,6 +332,22 @@ def test_eigh_that_is_wrong_in_its_tenth_digit_fails(monkeypatch):
     assert failing(decompositions) == {"eigh by LAPACK"}
 
 
+@pytest.mark.parametrize("wrong", ["zeros", "one vector again and again"])
+def test_eigenvectors_that_are_not_orthogonal_fail(monkeypatch, wrong):
+    """Each of them satisfies the equation of an eigenvector."""
+    eigh = torch.linalg.eigh
+
+    def broken(G):
+        lam, v = eigh(G)
+        if wrong == "zeros":
+            return lam * 0, v * 0
+        return lam[-1:].expand(len(lam)), v[:, -1:].expand(-1, len(lam))
+
+    monkeypatch.setattr(decompositions, "SIZES", (32, 64))
+    monkeypatch.setattr(torch.linalg, "eigh", broken)
+    assert failing(decompositions) == {"eigh by LAPACK"}
+
+
 def test_the_preferred_library_is_set_and_set_back(monkeypatch):
     asked = ["default"]
 

@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rdm_solo.train.sweep import PARENT_VARIABLE
+from rdm_solo.train.threads import VARIABLE as THREADS
 
 IMPORTED = (
     *("rdm_solo.train.entry", "rdm_solo.train.checks", "rdm_solo.train.datamodule"),
     *("rdm_solo.train.trainer", "rdm_solo.train.closing", "rdm_solo.methods.models"),
     *("rdm_solo.loggers.run_logger", "rdm_solo.callbacks.pictures", "sklearn.datasets"),
 )
-THREADS = "OMP_NUM_THREADS"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 MOST = 2**16  # bytes of a message that are read at once
 INTERVAL = 0.1  # seconds between two looks at what has ended
@@ -51,7 +51,8 @@ class Warm:
                 start_new_session=True,
             )
         self._unread = b""
-        self._ready = self._over = False
+        self._ready = False
+        self.over = False  # it has ended
         self._number: int | None = None  # of the process that it started last
         self._refused = 0  # why it could not start one: the system's number of an error
         self._statuses: dict[int, int] = {}
@@ -59,7 +60,7 @@ class Warm:
     def ready(self, check: Callable[[], None]) -> bool:
         """Wait until everything is imported, calling ``check()`` meanwhile; False where that has
         failed."""
-        while not (self._ready or self._over):
+        while not (self._ready or self.over):
             check()
             self._listen(INTERVAL)
         return self._ready
@@ -79,8 +80,9 @@ class Warm:
                 if self.over:
                     raise BrokenPipeError
                 self._listen(INTERVAL)
-        except OSError:
+        except OSError as error:
             os.close(reader)
+            self.over |= isinstance(error, ConnectionError)
             raise
         finally:
             os.close(writer)
@@ -100,17 +102,15 @@ class Warm:
             self._process.kill()
         self._process.wait()
 
-    @property
-    def over(self) -> bool:
-        """It has ended."""
-        return self._over
-
     def _listen(self, seconds: float) -> None:
         """Take in what it says within these seconds."""
-        if self._over or not select.select([self._channel], [], [], seconds)[0]:
+        if self.over or not select.select([self._channel], [], [], seconds)[0]:
             return
-        data = self._channel.recv(MOST)
-        self._over = not data
+        try:
+            data = self._channel.recv(MOST)
+        except ConnectionError:  # it was killed with a request unread
+            data = b""
+        self.over = not data
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             word, number, status = json.loads(line)
@@ -156,7 +156,7 @@ class Forked:
 
 def main() -> None:
     """Import everything, fork runs on request, and in each of the forks be the run."""
-    # Whoever sends one sends it to the runs and their launcher, with which this process ends.
+    # These are for the runs and their launcher; this process ends when the launcher does.
     before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
     for name in IMPORTED:
         import_module(name)

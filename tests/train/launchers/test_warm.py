@@ -32,6 +32,11 @@ def test_a_signal_just_after_the_fork_reaches_the_run(warm, tmp_path):
         assert run.wait(30) in (-number, 128 + number)
 
 
+def test_slurms_warning_to_all_processes_leaves_it(warm):
+    os.kill(warm._process.pid, signal.SIGUSR1)
+    assert warm.start(["nonsense=1"], {}, sorted(os.sched_getaffinity(0))).wait(60) == 2
+
+
 def test_a_system_without_room_for_a_process_refuses_one_run(monkeypatch):
     """The others, and those that come later, are as before."""
     script = (
