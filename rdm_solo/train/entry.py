@@ -57,15 +57,15 @@ def _main() -> None:
         from rdm_solo.train import resuming
 
         if not of_sweep and (found := resuming.sweep_in(sys.argv[1:])):
-            from rdm_solo.train.launchers import what_is_left
+            from rdm_solo.train.launchers import unfinished
 
-            what_is_left.run(found, sys.argv[1:])
+            unfinished.run(found, sys.argv[1:])
             return
         cfg, folder = resuming.own_config(sys.argv[1:], is_first_process())
     # Of a run's processes the first alone answers for it.
     one_of_many = of_sweep and is_first_process()
     before = failures.mark(folder)
-    refused = _run(cfg, folder, one_of_many, _said_by_the_plan())
+    refused = _run(cfg, folder, one_of_many, _notes_of_the_plan())
     if one_of_many and (refused or failures.mark(folder) not in (None, before)):
         raise SystemExit(1)
 
@@ -120,8 +120,8 @@ def _job(cfg: DictConfig) -> str | None:
             os.environ[FOLDER_VARIABLE] = str(folder)
             if many:
                 os.environ[sweep.VARIABLE] = hydra.sweep.dir
-            said = [*_said_by_the_plan(), *warm_ups.fit(cfg)]
-            return _run(cfg, folder, one_of_many=many, said=said)
+            notes = [*_notes_of_the_plan(), *warm_ups.fit(cfg)]
+            return _run(cfg, folder, one_of_many=many, notes=notes)
     except KeyboardInterrupt:
         if many:
             sweep.tell(Path(hydra.sweep.dir), stopped=True)
@@ -137,9 +137,9 @@ def _job(cfg: DictConfig) -> str | None:
             dist.destroy_process_group()
 
 
-def _said_by_the_plan() -> list[str]:
-    """What a sweep has to say of this run's config; its other processes are told nothing."""
-    return os.environ.pop(sweep.SAID_VARIABLE, "").splitlines()
+def _notes_of_the_plan() -> list[str]:
+    """How the sweep has changed this run's config, in sentences, for its first process alone."""
+    return os.environ.pop(sweep.NOTES_VARIABLE, "").splitlines()
 
 
 def _agreed_folder(folder: Path, given: bool, stack: contextlib.ExitStack) -> Path:
@@ -162,7 +162,7 @@ def _agreed_folder(folder: Path, given: bool, stack: contextlib.ExitStack) -> Pa
 
 
 def _run(
-    cfg: DictConfig, folder: Path, one_of_many: bool = False, said: Sequence[str] = ()
+    cfg: DictConfig, folder: Path, one_of_many: bool = False, notes: Sequence[str] = ()
 ) -> str | None:
     """One run. Where it fails with an answer to the user, the status is 2; a sweep goes on, and
     gets the reason back where the folder is another run's, in which nothing is written.
@@ -177,7 +177,7 @@ def _run(
     try:
         if is_first_process():
             run_folder.end_what_was_cut_short(folder)
-            for sentence in said:
+            for sentence in notes:
                 log.info(sentence)
         ours = not earlier_run.holds_run(folder)
         if one_of_many:
@@ -261,9 +261,9 @@ def _leave_reason(folder: Path, error: Exception, answer: bool) -> None:
     """Leave in the folder why this run of a sweep failed, and print it unless another run has."""
     reason = str(error) if answer else failures.reason(error)
     others = [path.parent for path in folder.parent.glob(f"*/{FAILED}") if path.parent != folder]
-    said = reason in map(failures.of, others) or isinstance(error, AnotherProcessFailed)
+    logged = reason in map(failures.of, others) or isinstance(error, AnotherProcessFailed)
     failures.note(folder, reason)
     if not answer:
         log.error("the run failed; the sweep goes on", exc_info=error)
-    elif not said:
+    elif not logged:
         sys.stderr.write(f"error: {reason}\n")

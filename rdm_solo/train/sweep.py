@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # Hydra imports this module before it answers --help
 # started it and ends with it.
 VARIABLE, PARENT_VARIABLE = "RDM_SOLO_SWEEP", "RDM_SOLO_PARENT"
 # Sentences on how the run's config was changed when the sweep was planned, one a line.
-SAID_VARIABLE = "RDM_SOLO_SAID"
+NOTES_VARIABLE = "RDM_SOLO_NOTES"
 
 COLUMNS = {
     "val/knn_acc1": "kNN",

@@ -31,10 +31,10 @@ def shorten_warm_ups(cfg: DictConfig, recipe: DictConfig, typed: Collection[str]
     >>> shorten_warm_ups(cfg, recipe, ["max_epochs"])
     []
     """
-    said: list[str] = []
+    notes: list[str] = []
     recipe_epochs = recipe.max_epochs
     if not isinstance(cfg.max_epochs, int) or not 0 < cfg.max_epochs < recipe_epochs:
-        return said
+        return notes
     for name in WARM_UPS:
         epochs = OmegaConf.select(cfg, name)
         if name in typed or epochs != OmegaConf.select(recipe, name):
@@ -45,8 +45,8 @@ def shorten_warm_ups(cfg: DictConfig, recipe: DictConfig, typed: Collection[str]
         if name != WARM_UPS[0] or shorter == int(shorter):  # solo-learn counts whole epochs
             shorter = int(shorter)
         OmegaConf.update(cfg, name, shorter)
-        said.append(
+        notes.append(
             f"max_epochs={cfg.max_epochs} in place of the recipe's {recipe_epochs}: {name} becomes "
             f"{shorter:g} (was {epochs:g})"
         )
-    return said
+    return notes

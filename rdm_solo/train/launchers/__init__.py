@@ -2,5 +2,5 @@
 
 ``plan`` composes the runs and writes them down, ``devices`` divides the machine, ``processes``
 starts a process for each run and shows what it says, ``start`` puts these together for each
-launcher, and ``what_is_left`` goes on with a sweep.
+launcher, and ``unfinished`` goes on with a sweep.
 """

@@ -23,23 +23,23 @@ class Board:
 
     def __init__(self, names: Sequence[str], rows: int) -> None:
         self.width = max(map(len, names))
-        self.runs, self.over = len(names), 0
-        self.told: set[str] = set()
+        self.runs, self.ended_runs = len(names), 0
+        self.urgent: set[str] = set()
         self.moves = sys.stderr.isatty()
         kept = {"file": sys.stderr, "leave": False, "disable": not self.moves}
         self.rows = [tqdm(bar_format="{desc}", position=row, **kept) for row in range(rows)]
         self.total = tqdm(bar_format="{desc}", position=rows, **kept)
 
-    def said(self, row: int | None, name: str, line: str) -> None:
-        """A line that the run of that name has said; None where it has no row."""
+    def show_line(self, row: int | None, name: str, line: str) -> None:
+        """Show a line that the run of that name has printed; ``row`` is None where it has none."""
         if found := EPOCH.fullmatch(line):
             epoch, epochs, values = int(found[1]), int(found[2]), RANKS.sub("gap", found[3])
             full = round(BAR * epoch / max(epochs, 1))
             self.show(row, name, f"{epoch}/{epochs} [{'#' * full}{'.' * (BAR - full)}]  {values}")
             if not self.moves:
                 self.tell(name, line)
-        elif line.startswith(URGENT) and line not in self.told:  # many runs may say the same
-            self.told.add(line)
+        elif line.startswith(URGENT) and line not in self.urgent:  # many runs may say the same
+            self.urgent.add(line)
             self.tell(name, line)
 
     def tell(self, name: str, line: str) -> None:
@@ -61,9 +61,9 @@ class Board:
 
     def ended(self, row: int | None) -> None:
         """Count one more run that is over, whose row is free."""
-        self.over += 1
+        self.ended_runs += 1
         self.show(row, "", "")
-        self._draw(self.total, f"{self.over} of {self.runs} runs have ended")
+        self._draw(self.total, f"{self.ended_runs} of {self.runs} runs have ended")
 
     def close(self) -> None:
         """Take the rows away."""

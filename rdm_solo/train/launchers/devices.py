@@ -28,8 +28,8 @@ class Share:
     def variables(self) -> dict[str, str]:
         """What the environment says of this share; a number of threads that was typed stays."""
         stays = self.threads is None or THREADS in os.environ
-        told = {} if stays else {THREADS: str(self.threads)}
-        return told | ({GPUS: ",".join(self.gpus)} if self.gpus else {})
+        variables = {} if stays else {THREADS: str(self.threads)}
+        return variables | ({GPUS: ",".join(self.gpus)} if self.gpus else {})
 
 
 def shares(configs: Sequence[DictConfig], at_once: int | None = None) -> list[Share]:

@@ -20,7 +20,7 @@ class Followed:
 
     job: Job
     id: str  # by which it is known there
-    says: Path  # the file that the run's first process prints to
+    output: Path  # the file that the run's first process prints to
     read: int = 0  # bytes of it
     state: str = ""
     row: int | None = None  # of the board
@@ -49,7 +49,7 @@ class Followed:
     def last_error(self) -> str | None:
         """The last sentence that the run has printed as an error."""
         try:
-            lines = self.says.read_text("utf-8", "replace").splitlines()
+            lines = self.output.read_text("utf-8", "replace").splitlines()
         except OSError:  # it has not begun
             return None
         errors = [line for line in lines if line.startswith("error: ")]
@@ -103,7 +103,7 @@ class _Following:
         for line in _new_lines(job):
             if job.row is None and self.rows:
                 job.row = self.rows.pop(0)
-            self.board.said(job.row, name, line)
+            self.board.show_line(job.row, name, line)
         if states is None or job.id in states:
             return
         self.jobs.remove(job)
@@ -119,7 +119,7 @@ class _Following:
 def _new_lines(job: Followed) -> list[str]:
     """Whole lines that the run has printed since the last time."""
     try:
-        with open(job.says, "rb") as file:
+        with open(job.output, "rb") as file:
             file.seek(job.read)
             text, _, _ = file.read().rpartition(b"\n")
     except OSError:  # the job has not begun

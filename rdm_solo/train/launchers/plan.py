@@ -29,7 +29,7 @@ class Job:
     hydra: DictConfig | None = field(default=None, repr=False)  # its whole config, Hydra's part too
     planned: Path | None = None  # the folder that its config is read from; None: the run's own
     again: str | None = None  # who starts a run again that may have begun
-    said: Sequence[str] = ()  # sentences on how the config was changed, for its log
+    notes: Sequence[str] = ()  # sentences on how the config was changed, for its log
 
     @property
     def name(self) -> str:
@@ -38,18 +38,18 @@ class Job:
 
     def variables(self, sweep_folder: Path) -> dict[str, str]:
         """What the environment of the job's process says, beside ``options`` on its line."""
-        told = {sweep.VARIABLE: str(sweep_folder.absolute())}
+        variables = {sweep.VARIABLE: str(sweep_folder.absolute())}
         if self.planned is not None:
-            told[CONFIG_VARIABLE] = str(self.planned / CONFIG)
-            told[FOLDER_VARIABLE] = str(self.folder)
+            variables[CONFIG_VARIABLE] = str(self.planned / CONFIG)
+            variables[FOLDER_VARIABLE] = str(self.folder)
         if self.again is not None:
-            told[STARTED_AGAIN] = self.again
-        if self.said:
-            told[sweep.SAID_VARIABLE] = "\n".join(self.said)
+            variables[STARTED_AGAIN] = self.again
+        if self.notes:
+            variables[sweep.NOTES_VARIABLE] = "\n".join(self.notes)
         if self.hydra is not None:
             typed: Any = OmegaConf.to_container(self.hydra.hydra.job.env_set, resolve=True)
-            told |= {name: str(value) for name, value in typed.items()}
-        return told
+            variables |= {name: str(value) for name, value in typed.items()}
+        return variables
 
 
 def compose(
@@ -68,16 +68,16 @@ def compose(
             folder = _absolute(Path(whole.hydra.sweep.dir, str(whole.hydra.sweep.subdir)))
             with open_dict(whole.hydra.runtime), read_write(whole.hydra.runtime):
                 whole.hydra.runtime.output_dir = str(folder)
-            said = warm_ups.fit(whole)
+            notes = warm_ups.fit(whole)
             _resolve_hydras(whole)
             own = whole.copy()
             with read_write(own), open_dict(own):
                 del own["hydra"], own["launcher"]
-            jobs.append(Job(folder, own, list(overrides), whole, said=said))
+            jobs.append(Job(folder, own, list(overrides), whole, notes=notes))
     finally:
         HydraConfig.instance().cfg = known
     if config.launcher.name != "basic":  # whose runs say it in this terminal
-        for sentence in dict.fromkeys(sentence for job in jobs for sentence in job.said):
+        for sentence in dict.fromkeys(note for job in jobs for note in job.notes):
             log.info(sentence)
     return jobs
 

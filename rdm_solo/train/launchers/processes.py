@@ -114,7 +114,7 @@ class _Runs:
             self._show(*self.lines.get(timeout=0.1))
         self._show_all()
         for process in [p for p in self.going_on if p.process.poll() is not None]:
-            self._over(process)
+            self._finish(process)
 
     def _start(self, job: Job, row: int, share: Share) -> None:
         self.board.show(row, job.name, "starts")
@@ -131,7 +131,7 @@ class _Runs:
             try:
                 return self.warm.start(job.options, variables, share.cores)
             except OSError:
-                if not self.warm.over:
+                if not self.warm.has_ended:
                     raise
         return _fresh(job, variables, share)
 
@@ -141,13 +141,13 @@ class _Runs:
 
     def _show(self, process: _Process, line: str) -> None:
         process.last.append(line)
-        self.board.said(process.row, process.name, line)
+        self.board.show_line(process.row, process.name, line)
 
     def _show_all(self) -> None:
         for _ in range(self.lines.qsize()):
             self._show(*self.lines.get_nowait())
 
-    def _over(self, process: _Process) -> None:
+    def _finish(self, process: _Process) -> None:
         """Take note of a run that has ended, and give its share to the next."""
         _end(process)
         if process.reader:

@@ -86,8 +86,8 @@ class _Tasks:
             return follow(self.all, self.states, self.why_it_failed)
         except KeyboardInterrupt:
             for followed in self.all:
-                followed.says.with_suffix(STOP).touch()
-                if followed.id in self.going_on and not followed.says.exists():
+                followed.output.with_suffix(STOP).touch()
+                if followed.id in self.going_on and not followed.output.exists():
                     self.ray.cancel(self.going_on.pop(followed.id))  # it has not begun
             tasks = [*self.going_on.values()]
             self.ray.wait(tasks, num_returns=len(tasks), timeout=TO_END)
@@ -115,10 +115,10 @@ class _Tasks:
     def why_it_failed(self, followed: Followed) -> str | None:
         if followed.has_finished() or followed.has_left_a_reason():
             return None
-        if said := followed.last_error():
-            return said
+        if error := followed.last_error():
+            return error
         why = self.ended[followed.id]
-        return f"{followed.id} has failed{f' with {why}' if why else ''}; see {followed.says}"
+        return f"{followed.id} has failed{f' with {why}' if why else ''}; see {followed.output}"
 
     def _hand_over(self, followed: Followed) -> None:
         job, launcher = followed.job, self.launcher
@@ -130,13 +130,13 @@ class _Tasks:
         )
         line = [sys.executable, "-u", "-m", "rdm_solo.train", *job.options]
         variables = {"PYTHONPATH": os.pathsep.join(sys.path), **job.variables(self.folder)}
-        self.going_on[followed.id] = wanted.remote(line, variables, os.getcwd(), followed.says)
+        self.going_on[followed.id] = wanted.remote(line, variables, os.getcwd(), followed.output)
 
 
-def _train(line: list[str], variables: Mapping[str, str], cwd: str, says: Path) -> int:
+def _train(line: list[str], variables: Mapping[str, str], cwd: str, output: Path) -> int:
     """In one of Ray's workers: train one run; where the sweep is stopped, it writes its summary."""
-    again = {STARTED_AGAIN: "Ray"} if says.exists() else {}
-    with open(says, "ab") as file:
+    again = {STARTED_AGAIN: "Ray"} if output.exists() else {}
+    with open(output, "ab") as file:
         process = subprocess.Popen(
             line,
             cwd=cwd,
@@ -146,7 +146,7 @@ def _train(line: list[str], variables: Mapping[str, str], cwd: str, says: Path) 
             start_new_session=True,
         )
         while process.poll() is None:
-            if says.with_suffix(STOP).exists():
+            if output.with_suffix(STOP).exists():
                 process.terminate()
                 return process.wait()
             time.sleep(0.5)

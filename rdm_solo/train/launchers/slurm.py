@@ -146,8 +146,8 @@ def _submit(
         with executor.batch():
             made = [executor.submit(os.execvp, "env", _command(job, folder)) for job in jobs]
     except (submitit.core.utils.FailedJobError, subprocess.CalledProcessError, OSError) as error:
-        said = [line for line in str(error).splitlines() if "error:" in line]
-        raise ValueError(f"SLURM refuses the jobs: {said[-1] if said else error}") from error
+        errors = [line for line in str(error).splitlines() if "error:" in line]
+        raise ValueError(f"SLURM refuses the jobs: {errors[-1] if errors else error}") from error
     return [
         Followed(job, f"{NAMED}{at.job_id}", Path(at.paths.stdout)) for job, at in zip(jobs, made)
     ]
@@ -179,12 +179,12 @@ def _why_it_failed(job: Followed) -> str | None:
     """The reason of a run that has not finished, unless its folder has one."""
     if job.has_finished() or job.has_left_a_reason():
         return None
-    if said := job.last_error():
-        return said
+    if error := job.last_error():
+        return error
     state = _last_state(job.id.removeprefix(NAMED))
-    if not state and not job.says.exists():
+    if not state and not job.output.exists():
         return f"{job.id} was cancelled before it began"
-    return f"{job.id} has ended{f' as {state}' if state else ''}; see {job.says}"
+    return f"{job.id} has ended{f' as {state}' if state else ''}; see {job.output}"
 
 
 def _last_state(number: str) -> str:

@@ -82,8 +82,8 @@ def start(
     results = []
     for job in jobs:
         reason = (reasons or {}).get(job.folder)
-        said = None if reason is None else f"failed: {job.name}: {reason}"
-        result = JobReturn(cfg=job.config, status=status, _return_value=said)
+        failed = None if reason is None else f"failed: {job.name}: {reason}"
+        result = JobReturn(cfg=job.config, status=status, _return_value=failed)
         context.callbacks.on_job_end(config=job.hydra, job_return=result)
         result.status = JobStatus.COMPLETED
         results.append(result)
@@ -97,7 +97,7 @@ def _in_this_process(
     results = []
     for number, job in enumerate(jobs, 1):
         log.info(f"\nrun {number} of {len(jobs)}: {' '.join(job.options)}")
-        os.environ[sweep.SAID_VARIABLE] = "\n".join(job.said)
+        os.environ[sweep.NOTES_VARIABLE] = "\n".join(job.notes)
         results.append(
             run_job(
                 hydra_context=context,

@@ -52,7 +52,7 @@ class Warm:
             )
         self._unread = b""
         self._ready = False
-        self.over = False  # it has ended
+        self.has_ended = False
         self._number: int | None = None  # of the process that it started last
         self._refused = 0  # why it could not start one: the system's number of an error
         self._statuses: dict[int, int] = {}
@@ -60,7 +60,7 @@ class Warm:
     def ready(self, check: Callable[[], None]) -> bool:
         """Wait until everything is imported, calling ``check()`` meanwhile; False where that has
         failed."""
-        while not (self._ready or self.over):
+        while not (self._ready or self.has_ended):
             check()
             self._listen(INTERVAL)
         return self._ready
@@ -77,12 +77,12 @@ class Warm:
             while self._number is None:
                 if self._refused:
                     raise OSError(self._refused, os.strerror(self._refused))
-                if self.over:
+                if self.has_ended:
                     raise BrokenPipeError
                 self._listen(INTERVAL)
         except OSError as error:
             os.close(reader)
-            self.over |= isinstance(error, ConnectionError)
+            self.has_ended |= isinstance(error, ConnectionError)
             raise
         finally:
             os.close(writer)
@@ -91,7 +91,7 @@ class Warm:
     def status(self, number: int) -> int | None:
         """The exit status of that process; None while it goes on."""
         self._listen(0)
-        if self.over and number not in self._statuses and _is_gone(number):
+        if self.has_ended and number not in self._statuses and _is_gone(number):
             self._statuses[number] = 1  # nobody can tell any more
         return self._statuses.get(number)
 
@@ -104,13 +104,13 @@ class Warm:
 
     def _listen(self, seconds: float) -> None:
         """Take in what it says within these seconds."""
-        if self.over or not select.select([self._channel], [], [], seconds)[0]:
+        if self.has_ended or not select.select([self._channel], [], [], seconds)[0]:
             return
         try:
             data = self._channel.recv(MOST)
         except ConnectionError:  # it was killed with a request unread
             data = b""
-        self.over = not data
+        self.has_ended = not data
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             word, number, status = json.loads(line)

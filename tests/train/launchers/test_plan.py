@@ -58,7 +58,7 @@ def test_variables_that_differ_between_the_runs(planned, tmp_path):
 
 def test_each_run_logs_how_its_own_recipe_was_shortened(planned, begun):
     (one, two), shown = planned("p=-1", "max_epochs=1,2", "hydra.sweep.subdir=${max_epochs}")
-    sentences = [*one.said, *two.said]
+    sentences = [*one.notes, *two.notes]
     assert len(sentences) == 2
     for number, sentence in enumerate(sentences, 1):
         assert sentence.startswith(f"max_epochs={number} in place of the recipe's ")

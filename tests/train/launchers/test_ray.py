@@ -80,7 +80,7 @@ def test_another_command_writes_other_logs(tmp_path, monkeypatch):
     monkeypatch.setattr(launcher.time, "strftime", lambda _: next(names))
     options = configure("launcher=ray").launcher
     jobs = [Job(tmp_path / name, configure()) for name in "ab"]
-    logs = [each.says for _ in range(2) for each in launcher._Tasks(jobs, tmp_path, options).all]
+    logs = [each.output for _ in range(2) for each in launcher._Tasks(jobs, tmp_path, options).all]
     assert len({*logs}) == 4
     assert {log.parent for log in logs} == {tmp_path / ".ray"}
 

@@ -119,7 +119,7 @@ def test_without_the_process_runs_end_and_none_is_forked(tmp_path):
     assert '"stopped": "SIGTERM"' in (tmp_path / "run" / "summary.json").read_text()
     with pytest.raises(BrokenPipeError):
         lost.start([], {}, [])
-    assert lost.over
+    assert lost.has_ended
     lost.close()
 
 

@@ -13,7 +13,7 @@ from support.small_runs import SMALL, configure, rows, run
 
 from rdm_solo.runs import failures
 from rdm_solo.train import run_folder
-from rdm_solo.train.launchers import plan, start, what_is_left
+from rdm_solo.train.launchers import plan, start, unfinished
 from rdm_solo.train.launchers.plan import Job
 
 OPTIONS = [*SMALL, "scheduler.warmup_epochs=0", "filter=target_pow"]
@@ -40,7 +40,7 @@ def left(monkeypatch, capsys, caplog):
         monkeypatch.setattr(start, "elsewhere", elsewhere)
         caplog.clear()
         with caplog.at_level("INFO", "rdm_solo"), pytest.raises(SystemExit) as end:
-            what_is_left.run(sweep, [f"resume={sweep}", *options])
+            unfinished.run(sweep, [f"resume={sweep}", *options])
         return end.value.code, jobs, caplog.text + "".join(capsys.readouterr())
 
     return found
@@ -116,7 +116,7 @@ def test_more_epochs_for_all_of_them(sweep, left):
     assert list(jobs) == ["0_a", "1_a", "9_a", "10_a"]
     assert {job.config.max_epochs for job in jobs.values()} == {3}
     assert jobs["0_a"].options == [f"resume={sweep / '0_a'}", "max_epochs=3"]
-    assert "finished" not in said
+    assert "finished:" not in said
 
 
 def test_an_option_that_must_stay_is_refused_in_one_sentence(sweep, left):
