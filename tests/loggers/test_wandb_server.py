@@ -21,7 +21,7 @@ from support.small_runs import QUICK, SMALL, configure, run
 
 from rdm_solo import loggers, train
 from rdm_solo.lightning import pl
-from rdm_solo.loggers import charts
+from rdm_solo.loggers import charts, weights_biases
 from rdm_solo.loggers import server as wandb_server
 
 wandb = pytest.importorskip("wandb")
@@ -149,6 +149,55 @@ class TestModes:
         assert b"erank/gap" in kept.read_bytes()
         assert f"to send it: wandb sync {kept.parent}" in caplog.text
         assert "The run is kept offline" not in caplog.text
+
+
+@pytest.fixture
+def broken_off(server, monkeypatch, tmp_path) -> Path:
+    """The mark of an offline part of run ``abc`` that began after its first epoch and was killed."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    wandb.teardown()
+    part = tmp_path / "wandb" / "offline-run-20260101_000000-abc"
+    part.mkdir(parents=True)
+    (tmp_path / "format.json").write_text('{"format": 2}')
+    (part / weights_biases.OPEN).write_text("1")
+    return part
+
+
+def gone_on(folder: Path) -> Path:
+    """The part of that run that comes next, after its third epoch; it has been written."""
+    run = loggers.RunInfo(
+        folder, "a", "b", {"p": 1.0}, {"seed": 0}, goes_on_from=folder, step=12, epochs=3
+    )
+    (folder / "loggers.json").write_text(json.dumps({"wandb": {"id": "abc"}}))
+    (opened,) = loggers.open_all(configure("logger=wandb").logger, run)
+    opened.log_metrics({"erank/gap": 4.5}, step=15)
+    opened.close(failed=False)
+    wandb.teardown()
+    return opened.part
+
+
+class TestAPartThatWasBrokenOff:
+    def test_the_next_begins_with_its_epochs(self, broken_off, server, tmp_path, monkeypatch):
+        (tmp_path / "metrics.csv").write_text("epoch,erank/gap\n1,1.5\n2,2.5\n3,\n4,9.5\n")
+        part = gone_on(tmp_path)
+        assert not (part / weights_biases.OPEN).exists()
+        assert [path.name for path in broken_off.iterdir()] == [weights_biases.REPLACED]
+        monkeypatch.delenv("WANDB_MODE")
+        sync(server, [part])
+        rows = server.rows("abc")
+        found = [
+            (row["trainer/global_step"], row["erank/gap"]) for row in rows if "erank/gap" in row
+        ]
+        assert found == [(7, 2.5), (15, 4.5)]
+        assert [row["epoch"] for row in rows if "epoch" in row] == [1, 2]
+
+    def test_where_they_cannot_be_read_the_run_goes_on(self, broken_off, tmp_path, caplog):
+        (tmp_path / "metrics.csv").write_bytes(b"\xff\n")
+        part = gone_on(tmp_path)
+        assert "Weights & Biases: epochs before may be missing" in caplog.text
+        assert broken_off / weights_biases.OPEN in broken_off.iterdir()
+        (kept,) = part.glob("*.wandb")
+        assert b"erank/gap" in kept.read_bytes()
 
 
 @pytest.mark.process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import getpass
 import json
 import logging
@@ -152,6 +153,20 @@ def test_spectra_pass_and_fail_where_eigenvalues_are_a_thousandth_off(short, mon
     exact = moments._eigenvalues
     monkeypatch.setattr(moments, "_eigenvalues", lambda C: exact(C) * 1.001)
     assert failing(spectra) == set(verdicts(spectra))
+
+
+def test_spectra_that_lack_an_eigenvalue_fail(short, monkeypatch):
+    """The smallest: those that are left are right."""
+    whole = spectra.measured
+
+    def shortened(*arguments):
+        found = whole(*arguments)
+        return dataclasses.replace(found, lam_online=found.lam_online[:-1])
+
+    monkeypatch.setattr(spectra, "measured", shortened)
+    found = [result for check in spectra.checks(CPU) for result in attempt(check)]
+    assert all(result.verdict == FAILED for result in found), found
+    assert "31 eigenvalues (online) of 32" in found[0].figure
 
 
 def test_spectra_that_keep_a_broken_row_fail(short, monkeypatch):

@@ -89,6 +89,11 @@ def work(rank: int, world: int) -> dict[str, object]:
     metric.update(*[features("1/i", 64, 24).chunk(world)[rank]] * 2)
     metric.sync()
     results["rows after a sync of the user's own"] = len(metric.kept)
+    groups = [dist.new_group([0]), dist.new_group([*range(1, world)])]
+    metric = BranchSpectra(24)
+    metric.update(*[features("1/i", 64, 24).chunk(world)[rank]] * 2)
+    metric.sync(process_group=groups[rank > 0])
+    results["rows of its group"] = int(metric.count)
     return results
 
 
@@ -173,3 +178,9 @@ def test_what_an_epochs_sums_send_does_not_grow_with_the_processes(several):
 
 def test_a_sync_that_the_user_asks_for_sends_no_more_rows(several):
     assert {rank["rows after a sync of the user's own"] for rank in several} == {8}
+
+
+def test_a_sync_within_a_group_adds_its_processes_alone(several):
+    own, *others = [rank["rows of its group"] for rank in several]
+    assert own == 64 // len(several)
+    assert set(others) == {64 - own}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -121,6 +122,29 @@ def test_without_the_process_runs_end_and_none_is_forked(tmp_path):
         lost.start([], {}, [])
     assert lost.has_ended
     lost.close()
+
+
+def test_a_run_has_ended_also_where_nobody_has_asked_for_its_status():
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert not room._is_gone(process.pid)
+    process.stdin.close()
+    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT) is None:
+        pass
+    assert room._is_gone(process.pid)  # a zombie
+    process.wait()
+    assert room._is_gone(process.pid)
+
+
+def test_a_launcher_that_is_killed_while_it_asks_leaves_no_run():
+    ours, theirs = socket.socketpair()
+    reader, writer = os.pipe()
+    socket.send_fds(ours, [b'{"options": ["max_ep'], [writer])
+    ours.shutdown(socket.SHUT_WR)
+    assert room._served(theirs) is None
+    for end in (ours, theirs):
+        end.close()
+    for number in (reader, writer):
+        os.close(number)
 
 
 def test_where_an_import_fails_nothing_is_forked(tmp_path):
