@@ -153,7 +153,7 @@ class TestModes:
 
 @pytest.fixture
 def broken_off(server, monkeypatch, tmp_path) -> Path:
-    """The mark of an offline part of run ``abc`` that began after its first epoch and was killed."""
+    """The mark of an offline part of run ``abc``: it began after one epoch, and was killed."""
     monkeypatch.setenv("WANDB_MODE", "offline")
     wandb.teardown()
     part = tmp_path / "wandb" / "offline-run-20260101_000000-abc"
@@ -189,7 +189,7 @@ class TestAPartThatWasBrokenOff:
             (row["trainer/global_step"], row["erank/gap"]) for row in rows if "erank/gap" in row
         ]
         assert found == [(7, 2.5), (15, 4.5)]
-        assert [row["epoch"] for row in rows if "epoch" in row] == [1, 2]
+        assert [row["epoch"] for row in rows if "epoch" in row] == [2, 3]
 
     def test_where_they_cannot_be_read_the_run_goes_on(self, broken_off, tmp_path, caplog):
         (tmp_path / "metrics.csv").write_bytes(b"\xff\n")
