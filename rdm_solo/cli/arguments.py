@@ -18,6 +18,8 @@ PATHS = (
     *("dataset.root", "dataset.train", "dataset.val", "hydra.run.dir", "hydra.sweep.dir"),
 )
 
+_has_started = False
+
 
 def command(
     job: Callable[[Any], Any],
@@ -32,17 +34,17 @@ def command(
     import hydra
     from hydra.errors import HydraException
 
+    global _has_started
+    _has_started = False
     say_anything()
     _register_resolvers()
     arguments = _parsed(sys.argv[1:], open_sections)
     sys.argv[1:] = _typed(sys.argv[1:], open_sections)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints several lines and ends
-    started = False
 
     @functools.wraps(job)
     def start(cfg: Any) -> Any:
-        nonlocal started
-        started = True
+        started()
         return job(cfg)
 
     try:
@@ -50,7 +52,7 @@ def command(
             list(_jobs(arguments, config, open_sections))  # Hydra would make the folder first
         hydra.main(str(config_folder()), config, version_base="1.3")(start)()
     except _config_errors(OSError, ValueError) as error:
-        if started:
+        if _has_started:
             raise
         if isinstance(error, OSError) and not isinstance(error, HydraException):
             own = _own(arguments)
@@ -59,6 +61,12 @@ def command(
             option = "hydra.sweep.dir" if arguments.multirun else "hydra.run.dir"
             fail(f"{error.filename} cannot be written ({error.strerror}); give another {option}.")
         fail(explain(error, config, _own(arguments)))
+
+
+def started() -> None:
+    """What goes wrong from here on is the job's own, and none of the command line."""
+    global _has_started
+    _has_started = True
 
 
 def compose(config: str, argv: Sequence[str], open_sections: Sequence[str] = ()) -> Any:

@@ -43,7 +43,7 @@ def has_ended(folder: Path) -> bool:
         summary = reading.read_object(folder, files.SUMMARY)
     except (OSError, ValueError):
         return False
-    return summary.get("stopped") not in files.STOPPED_BY_SIGNAL and not summary.get("diverged")
+    return summary.get("stopped") not in files.SIGNALS.values() and not summary.get("diverged")
 
 
 def remove(folder: Path) -> None:

@@ -28,7 +28,8 @@ PREVIOUS = "checkpoints/previous.ckpt"  # the one before it, for when that canno
 BEST = "checkpoints/best.ckpt"  # of the epoch with the highest kNN accuracy, where asked for
 SUMMARY = "summary.json"  # written when the run ends
 SKIPPED = "skipped.txt"  # images that dataset.skip_broken=true left out
-STOPPED_BY_SIGNAL = ("Ctrl-C", "SIGTERM")  # what `stopped` there says of such a run
+# The signals that end a run in order, and what `stopped` there says of such a run.
+SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 PLANNED = ".jobs"  # in a sweep's folder: the config of each of its runs, from before they began
 FAILED = "failed.txt"  # why the run failed, in one line
 OWNER = "owner.json"  # who writes here, or did last; locked while it does
@@ -119,7 +120,7 @@ def _signals_afterwards() -> Iterator[None]:
             os._exit(128 + number)
         came.setdefault(number, time.monotonic())
 
-    answers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    answers = {number: signal.getsignal(number) for number in SIGNALS}
     answers = {number: answer for number, answer in answers.items() if callable(answer)}
     for number in answers:
         signal.signal(number, wait)

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from rdm_solo.lightning import pl
-from rdm_solo.train import signals
+from rdm_solo.runs.files import SIGNALS
 
 
 class Children(pl.Callback):
@@ -37,7 +37,7 @@ class Children(pl.Callback):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(max(0, until - time.monotonic()))
         codes = [child.returncode for child in self._started]
-        return next((n for n in signals.WORDS if {128 + n, -n} & {*codes}), None)
+        return next((n for n in SIGNALS if {128 + n, -n} & {*codes}), None)
 
     def let_go(self, trainer: Any, failed: bool) -> None:
         """Wait for them, and end those that hang, when the run is over."""

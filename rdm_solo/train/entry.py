@@ -92,7 +92,7 @@ def _resumes_in_place(argv: list[str]) -> bool:
 
 
 def _job(cfg: DictConfig) -> str | None:
-    """One Hydra job; the reason where it is one of a sweep's and its folder was refused."""
+    """One Hydra job; of one of a sweep's, the reason of a failure that its folder does not have."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
@@ -165,7 +165,8 @@ def _run(
     cfg: DictConfig, folder: Path, one_of_many: bool = False, notes: Sequence[str] = ()
 ) -> str | None:
     """One run. Where it fails with an answer to the user, the status is 2; a sweep goes on, and
-    gets the reason back where the folder is another run's, in which nothing is written.
+    gets the reason back where none could be left in the folder: it is another run's, or cannot be
+    written.
 
     The folder gets its config and log once the run is built: a refused command leaves an earlier
     run's as they are. The folders of a sweep are new, and name the runs that were refused.
@@ -206,7 +207,9 @@ def _run(
             sys.stderr.write(f"error: {error}\n")
             return f"refused: {error}"
         if one_of_many:
-            _leave_reason(folder, error, isinstance(error, answers))
+            reason = _leave_reason(folder, error, isinstance(error, answers))
+            if failures.of(folder) is None:  # nothing can be written there
+                return f"failed: {folder.name}: {reason}"
         elif isinstance(error, AnotherProcessFailed):
             raise SystemExit(2) from None
         elif isinstance(error, answers):
@@ -257,7 +260,7 @@ def _open_log(folder: Path, early: MemoryHandler) -> None:
     logging.getLogger().addHandler(file)
 
 
-def _leave_reason(folder: Path, error: Exception, answer: bool) -> None:
+def _leave_reason(folder: Path, error: Exception, answer: bool) -> str:
     """Leave in the folder why this run of a sweep failed, and print it unless another run has."""
     reason = str(error) if answer else failures.reason(error)
     others = [path.parent for path in folder.parent.glob(f"*/{FAILED}") if path.parent != folder]
@@ -267,3 +270,4 @@ def _leave_reason(folder: Path, error: Exception, answer: bool) -> None:
         log.error("the run failed; the sweep goes on", exc_info=error)
     elif not logged:
         sys.stderr.write(f"error: {reason}\n")
+    return reason

@@ -16,16 +16,14 @@ from collections.abc import Iterator
 from types import FrameType
 
 from rdm_solo.cli import slurm
-from rdm_solo.runs.files import AT_ONCE_AFTER
-
-WORDS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+from rdm_solo.runs.files import AT_ONCE_AFTER, SIGNALS
 
 
 class Stopped(KeyboardInterrupt):
     """A signal asks the command to end; ``told`` where the user knows already what is written."""
 
     def __init__(self, number: int = signal.SIGINT, told: bool = False) -> None:
-        super().__init__(WORDS[signal.Signals(number)])
+        super().__init__(SIGNALS[signal.Signals(number)])
         self.number, self.told = number, told
 
     @property
@@ -48,7 +46,7 @@ class _Handler:
             if not self.waiting:
                 raise Stopped(number)
         elif time.monotonic() - self.since > AT_ONCE_AFTER:
-            word = WORDS[signal.Signals(number)]
+            word = SIGNALS[signal.Signals(number)]
             os.write(
                 2,
                 f"error: {word} again: no summary; the epochs that ended are saved\n".encode(),
@@ -67,7 +65,7 @@ def handled() -> Iterator[None]:
         yield
         return
     _current = _Handler()
-    before = {number: signal.getsignal(number) for number in WORDS}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     if slurm.job() and hasattr(signal, "SIGUSR1"):
         before[signal.SIGUSR1] = signal.getsignal(signal.SIGUSR1)
         if before[signal.SIGUSR1] is signal.SIG_DFL:
@@ -99,7 +97,7 @@ def end_with(parent: str | None) -> None:
 
 def take_back() -> None:
     """Answer the signals again, after Lightning has put its own handlers in place."""
-    for number in WORDS:
+    for number in SIGNALS:
         if _current is not None and signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _current)
 

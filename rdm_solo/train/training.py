@@ -18,7 +18,7 @@ from rdm_solo.cli import torchrun
 from rdm_solo.cli.answers import naming_what_the_config_lacks
 from rdm_solo.messages import CannotWrite
 from rdm_solo.runs import earlier_run, failures, ownership
-from rdm_solo.runs.files import CHECKPOINT, FAILED, METRICS, writing
+from rdm_solo.runs.files import CHECKPOINT, FAILED, METRICS, SIGNALS, writing
 from rdm_solo.runs.reading import Unreadable
 from rdm_solo.train import signals
 
@@ -127,11 +127,11 @@ def fit(parts: Parts) -> dict[str, Any]:
         # A library may turn the signal into an error of its own.
         own = None if answer else signals.came()
         if own is not None:
-            log.info(f"{signals.WORDS[own]}: the run stops ({why})")
+            log.info(f"{SIGNALS[own]}: the run stops ({why})")
         # A closed connection says nothing of why the other process has ended.
         elif isinstance(raised, RuntimeError) and (sent := parts.children.stopped_by()):
             signals.take(sent)
-            log.info(f"{signals.WORDS[sent]} to another process of the run: it stops")
+            log.info(f"{SIGNALS[sent]} to another process of the run: it stops")
         else:
             if cause := failures.note(folder, why):
                 raise failures.AnotherProcessFailed(cause) from raised

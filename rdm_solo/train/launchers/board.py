@@ -71,6 +71,10 @@ class Board:
             bar.close()
 
     def _draw(self, bar: "tqdm[None]", text: str) -> None:
-        if self.moves:
+        if not self.moves:
+            return
+        try:
             columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
             bar.set_description_str(text[: columns - 1])
+        except OSError:  # the terminal was closed
+            self.moves = False

@@ -96,14 +96,27 @@ def _absolute(path: Path) -> Path:
     return Path(os.path.normpath(path.absolute()))
 
 
-def check_folders(jobs: Sequence[Job]) -> None:
-    """Refuse a sweep that gives several runs one folder."""
+def check_together(jobs: Sequence[Job], config: DictConfig) -> None:
+    """Refuse a sweep over launchers, and one that gives several runs one folder, or a run a folder
+    outside its own."""
+    if any(job.hydra is not None and job.hydra.launcher != config.launcher for job in jobs):
+        raise ValueError(
+            "a sweep has one launcher, by which all of its runs are started: give launcher and its "
+            "options one value each."
+        )
     counted = Counter(job.folder for job in jobs)
     if several := [folder for folder, number in counted.items() if number > 1]:
         raise ValueError(
             f"{counted[several[0]]} runs of the sweep would have the folder {several[0]}: let "
             "hydra.sweep.subdir name what differs between them, such as '${hydra.job.num}'."
         )
+    top = _absolute(Path(config.hydra.sweep.dir))
+    for job in jobs:
+        if top not in job.folder.parents and job.folder != top:
+            raise ValueError(
+                f"{job.folder} is not inside the sweep's folder {top}, where its table, its report "
+                "and resume= look for it: give hydra.sweep.subdir the name of a folder inside it."
+            )
 
 
 def write(job: Job, sweep_folder: Path) -> Job:
@@ -122,6 +135,4 @@ def write(job: Job, sweep_folder: Path) -> Job:
 def place(folder: Path, sweep_folder: Path) -> Path:
     """The folder in which the config of the run in ``folder`` is kept."""
     top = _absolute(sweep_folder)
-    # With a sub-folder such as ../other the run is not below the sweep's folder.
-    below = folder.relative_to(top) if folder.is_relative_to(top) else Path(folder.name)
-    return top / PLANNED / below
+    return top / PLANNED / folder.relative_to(top)

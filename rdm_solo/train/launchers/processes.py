@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rdm_solo.runs import failures, ownership
-from rdm_solo.runs.files import FAILED
+from rdm_solo.runs.files import SIGNALS
 from rdm_solo.train import signals
 from rdm_solo.train.launchers.board import Board
 from rdm_solo.train.launchers.devices import Share
@@ -32,7 +32,8 @@ class _Process:
     share: Share
     row: int
     process: "subprocess.Popen[str] | Forked"
-    began: float = field(default_factory=time.time)
+    reason_before: tuple[int, int] | None  # the mark of a reason that an earlier start has left
+    began: float = field(default_factory=time.monotonic)
     last: "deque[str]" = field(default_factory=lambda: deque(maxlen=LAST_LINES))
     reader: threading.Thread | None = None
 
@@ -71,7 +72,7 @@ class _Runs:
                 self._step()
         except KeyboardInterrupt as stopped:
             number = signals.came() or signal.SIGINT
-            word = signals.WORDS[signal.Signals(number)]
+            word = SIGNALS[signal.Signals(number)]
             self.board.write(f"{word}: stopping {len(self.going_on)} runs")
             self.waiting.clear()
             with signals.waiting():
@@ -94,8 +95,10 @@ class _Runs:
         may = sys.platform == "linux" and all(share.cores for _, share in self.free)
         if may and any(_may_be_forked(job) for job in self.waiting):
             _, smallest = min(self.free, key=lambda row: row[1].threads or 0)
-            self.warm = Warm({**smallest.variables(), VARIABLE: str(self.folder.absolute())})
-            if not self.warm.ready(signals.check):  # the runs will say why
+            variables = {**smallest.variables(), VARIABLE: str(self.folder.absolute())}
+            with contextlib.suppress(OSError):  # no process is free
+                self.warm = Warm(variables)
+            if self.warm and not self.warm.ready(signals.check):  # the runs will say why
                 self.warm.close()
                 self.warm = None
 
@@ -119,7 +122,8 @@ class _Runs:
     def _start(self, job: Job, row: int, share: Share) -> None:
         self.board.show(row, job.name, "starts")
         variables = share.variables() | job.variables(self.folder)
-        started = _Process(job, share, row, self._process(job, variables, share))
+        before = failures.mark(job.folder)
+        started = _Process(job, share, row, self._process(job, variables, share), before)
         started.reader = threading.Thread(target=self._read, args=(started,), daemon=True)
         started.reader.start()
         self.going_on.append(started)
@@ -155,20 +159,18 @@ class _Runs:
         self.going_on.remove(process)
         self._show_all()
         status, folder = process.process.returncode, process.job.folder
-        stopped = any(status in (-number, 128 + number) for number in signals.WORDS)
+        stopped = any(status in (-number, 128 + number) for number in SIGNALS)
         if status and not (stopped and signals.came()):
             self._take_reason(process, folder, status)
         word = "stopped" if stopped else "failed" if status else "ended"
-        self.board.tell(process.name, f"{word} after {time.time() - process.began:.0f} s")
+        self.board.tell(process.name, f"{word} after {time.monotonic() - process.began:.0f} s")
         self.board.ended(process.row)
         self.free.append((process.row, process.share))
 
     def _take_reason(self, process: _Process, folder: Path, status: int) -> None:
         """Why a run has failed, where its folder does not say so."""
-        left = folder / FAILED
-        with contextlib.suppress(OSError):
-            if left.stat().st_mtime >= process.began - 1:
-                return
+        if failures.mark(folder) not in (None, process.reason_before):
+            return
         errors = [line for line in process.last if line.startswith("error: ")]
         if status > 0 and errors:
             self.reasons[folder] = errors[-1].removeprefix("error: ")

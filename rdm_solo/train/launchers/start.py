@@ -64,8 +64,11 @@ def planned(
     """The jobs that Hydra asks a launcher for, once their configs are written down."""
     configure_log(config.hydra.job_logging, config.hydra.verbose)
     jobs = plan.compose(context.config_loader, config, job_overrides, first)
+    cli.started()  # what goes wrong from here on is no answer to what was typed
     with cli.sentences():
-        plan.check_folders(jobs)
+        plan.check_together(jobs, config)
+        for job in jobs:  # whose devices may be swept over
+            check(config.launcher, job.config.trainer)
         return [plan.write(job, Path(config.hydra.sweep.dir)) for job in jobs]
 
 
@@ -120,8 +123,6 @@ def elsewhere(jobs: Sequence[Job], folder: Path, launcher: DictConfig) -> dict[P
     if not jobs:
         return {}
     with cli.sentences():
-        for job in jobs:
-            check(launcher, job.config.trainer)
         try:
             reasons: dict[Path, str] | None = _module(launcher).run(jobs, folder, launcher)
         except KeyboardInterrupt:

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rdm_solo import cli
-from rdm_solo.messages import first_line
+from rdm_solo.messages import check_whole, first_line
 from rdm_solo.runs import checkpoints, earlier_run, metrics_file, reading
 from rdm_solo.runs.files import CONFIG, HYDRA, METRICS, OVERRIDES, PLANNED
 from rdm_solo.runs.folder import diverged_in, in_order
@@ -33,6 +33,8 @@ def run(folder: Path, argv: list[str]) -> None:
         start.check_alone()
         launcher = _launcher(given)
         jobs, refused = _unfinished(folder, given)
+        for job in jobs:
+            start.check(launcher, job.config.trainer)
     if not jobs and not refused:
         log.info(f"nothing is left to do in {folder}")
     reasons = start.elsewhere(jobs, folder, launcher)
@@ -65,8 +67,9 @@ def _unfinished(sweep_folder: Path, given: dict[str, str]) -> tuple[list[Job], d
     for folder in _runs(sweep_folder):
         try:
             job = _job(sweep_folder, folder, given)
-            more = "max_epochs" in given and _epochs(folder) < job.config.max_epochs
-        except (ValueError, TypeError, OmegaConfBaseException) as error:
+            epochs = check_whole("max_epochs", job.config.max_epochs, 1)
+            more = "max_epochs" in given and _epochs(folder) < epochs
+        except (ValueError, OmegaConfBaseException) as error:
             broken[folder.name] = first_line(error)
             continue
         if diverged_in(folder) is not None:

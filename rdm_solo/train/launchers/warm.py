@@ -170,9 +170,7 @@ def main() -> None:
         signal.signal(number, handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     status = _train()
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as Python does
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
@@ -268,7 +266,7 @@ def _become(request: dict[str, Any], pipe: int, parent: int) -> None:
     os.sched_setaffinity(0, request["cores"])
     os.environ |= {**request["variables"], PARENT_VARIABLE: str(parent)}
     if THREADS in os.environ:  # which torch reads when it is imported
-        torch.set_num_threads(int(os.environ[THREADS]))
+        torch.set_num_threads(int(os.environ[THREADS].partition(",")[0]))
     sys.argv[1:] = request["options"]
 
 

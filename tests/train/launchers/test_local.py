@@ -22,6 +22,7 @@ from support.terminal import in_a_terminal
 
 from rdm_solo.train import signals
 from rdm_solo.train.launchers import processes
+from rdm_solo.train.launchers.board import Board
 from rdm_solo.train.launchers.devices import Share
 from rdm_solo.train.launchers.plan import Job
 
@@ -140,6 +141,29 @@ class TestProcesses:
         assert "memory" in reasons[tmp_path / "run"]
         assert "[run] the last line" in capsys.readouterr().out
 
+    def test_its_reason_counts_whatever_the_clock_of_the_disk_says(self, tmp_path, programs):
+        folder = tmp_path / "run"
+        folder.mkdir()
+        program = (
+            f"import os; os.chdir({str(folder)!r})\n"
+            "open('failed.txt', 'w').write('its own'); os.utime('failed.txt', (0, {}))\n"
+            "raise SystemExit(1)"
+        )
+        assert processes.run([job(folder, program.format(1))], tmp_path, [Share()]) == {}
+        # One that an earlier start has left, which this one did not replace.
+        reasons = processes.run([job(folder, "raise SystemExit(1)")], tmp_path, [Share()])
+        assert reasons == {folder: "the run ended with status 1"}
+
+    def test_without_a_process_of_forks_runs_start_afresh(self, tmp_path, programs, monkeypatch):
+        def none(*arguments):
+            raise OSError(errno.EAGAIN, "no process")
+
+        monkeypatch.setattr(processes, "Warm", none)
+        monkeypatch.setattr(processes, "_may_be_forked", lambda _: True)
+        jobs = [job(tmp_path / "run", "raise SystemExit(3)")]
+        reasons = processes.run(jobs, tmp_path, [Share(cores=(0,))])
+        assert reasons == {tmp_path / "run": "the run ended with status 3"}
+
     def test_a_run_that_cannot_be_started_leaves_its_share_to_the_next(
         self, tmp_path, programs, monkeypatch
     ):
@@ -191,6 +215,20 @@ class TestProcesses:
     def test_many_lines_and_long_ones_do_not_hold_a_run_up(self, tmp_path, programs):
         program = "print('x' * 10**6); [print('y' * 100) for _ in range(20000)]"
         assert processes.run([job(tmp_path / "run", program)], tmp_path, [Share()]) == {}
+
+
+def test_runs_go_on_where_their_terminal_was_closed(monkeypatch):
+    main, terminal = os.openpty()
+    with os.fdopen(terminal, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        board = Board(["a", "b"], 2)
+        assert board.moves
+        os.close(main)
+        board.show(0, "a", "starts")
+        board.show_line(1, "b", "epoch 1/3: loss 0.5")
+        board.ended(1)
+        assert not board.moves
+        monkeypatch.undo()
 
 
 @pytest.mark.long

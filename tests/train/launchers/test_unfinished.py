@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -12,7 +13,7 @@ from omegaconf import OmegaConf
 from support.small_runs import SMALL, configure, rows, run
 
 from rdm_solo.runs import failures
-from rdm_solo.train import run_folder
+from rdm_solo.train import entry, run_folder
 from rdm_solo.train.launchers import plan, start, unfinished
 from rdm_solo.train.launchers.plan import Job
 
@@ -215,6 +216,44 @@ def test_two_runs_of_a_sweep_in_one_folder_are_refused(typed, tmp_path):
     assert out.returncode == 2
     assert f"2 runs of the sweep would have the folder {tmp_path / 's' / 'same'}" in out.stderr
     assert [path.name for path in (tmp_path / "s").iterdir()] == ["multirun.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("hydra.sweep.subdir=../${p}/run", "/-1/run is not inside the sweep's folder"),
+        ("launcher=basic,local", "a sweep has one launcher"),
+        ("launcher.jobs=1,2", "a sweep has one launcher"),
+        ("trainer.devices=1,[0]", "launcher=local assigns GPUs itself"),
+    ],
+)
+def test_a_sweep_is_refused_before_a_run_is_planned(typed, tmp_path, option, says):
+    sweep = ["-m", *OPTIONS, "p=-1,-0.5", "hydra.sweep.dir=s", option]
+    sweep += [] if option.startswith("launcher=") else ["launcher=local"]
+    out = typed("rdm_solo.train", *sweep, cwd=tmp_path)
+    assert out.returncode == 2, out
+    assert says in out.stderr
+    assert [path.name for path in (tmp_path / "s").iterdir()] == ["multirun.yaml"]
+
+
+def test_what_goes_wrong_while_runs_go_on_is_no_answer_to_what_was_typed(
+    typed, tmp_path, monkeypatch
+):
+    def broken(*arguments):
+        raise OSError(errno.EIO, "the disk is gone", "there")
+
+    monkeypatch.setattr(start, "elsewhere", broken)
+    sweep = ["-m", *OPTIONS, "launcher=local", "p=-1,-0.5", "hydra.sweep.dir=s"]
+    with pytest.raises(OSError, match="the disk is gone"):
+        typed("rdm_solo.train", *sweep, cwd=tmp_path)
+
+
+def test_a_run_whose_folder_cannot_be_written_has_failed(tmp_path):
+    """A file has its name."""
+    (tmp_path / "run").write_text("")
+    reason = entry._run(configure(*OPTIONS), tmp_path / "run", one_of_many=True)
+    assert reason.startswith("failed: run: ")
+    assert str(tmp_path / "run") in reason
 
 
 def test_a_planned_run_is_no_run_of_a_report(tmp_path):

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from conftest import command
@@ -38,34 +38,66 @@ def test_slurms_warning_to_all_processes_leaves_it(warm):
     assert warm.start(["nonsense=1"], {}, sorted(os.sched_getaffinity(0))).wait(60) == 2
 
 
-def test_a_system_without_room_for_a_process_refuses_one_run(monkeypatch):
+@pytest.fixture
+def changed(monkeypatch) -> Iterator[Callable[[str], Warm]]:
+    """Such a process without its imports, which runs these lines first."""
+    popen, made = subprocess.Popen, []
+
+    def make(lines: str) -> Warm:
+        script = (
+            "import os, sys, errno\n"
+            "from rdm_solo.train.launchers import warm\n"
+            f"warm.IMPORTED = ()\n{lines}warm.main()\n"
+        )
+
+        def start(line, **options):
+            return popen([sys.executable, "-c", script], **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(room.subprocess, "Popen", start)
+            made.append(Warm({}))
+        assert made[-1].ready(lambda: None)
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_a_run_ends_though_threads_of_a_pool_wait_for_work(changed):
+    """As those of a library may, which Python wakes when it ends."""
+    lines = (
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "pool = ThreadPoolExecutor()\n"
+        "warm._train = lambda: pool.submit(int).result()\n"
+    )
+    assert changed(lines).start([], {}, sorted(os.sched_getaffinity(0))).wait(20) == 0
+
+
+def test_a_run_takes_threads_as_openmp_writes_them(changed):
+    """Of several levels."""
+    lines = "import torch\nwarm._train = torch.get_num_threads\n"
+    cores = sorted(os.sched_getaffinity(0))
+    process = changed(lines)
+    for typed, threads in (("3,1", 3), ("2", 2)):
+        assert process.start([], {"OMP_NUM_THREADS": typed}, cores).wait(20) == threads
+
+
+def test_a_system_without_room_for_a_process_refuses_one_run(changed):
     """The others, and those that come later, are as before."""
-    script = (
-        "import os, sys, errno\n"
-        "from rdm_solo.train.launchers import warm\n"
+    limited = changed(
         "fork, calls = os.fork, []\n"
         "def limited():\n"
         "    calls.append(1)\n"
         "    if len(calls) == 1:\n"
         "        raise OSError(errno.EAGAIN, 'no')\n"
         "    return fork()\n"
-        "os.fork, warm.IMPORTED = limited, ()\n"
-        "warm.main()\n"
+        "os.fork = limited\n"
     )
-    popen = subprocess.Popen
-
-    def start(line, **options):
-        return popen([sys.executable, "-c", script], **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(room.subprocess, "Popen", start)
-        limited = Warm({})
-    assert limited.ready(lambda: None)
     cores = sorted(os.sched_getaffinity(0))
     with pytest.raises(OSError, match="temporarily unavailable"):
         limited.start(["nonsense=1"], {}, cores)
     assert limited.start(["nonsense=1"], {}, cores).wait(60) == 2
-    limited.close()
 
 
 @pytest.fixture(scope="module")
