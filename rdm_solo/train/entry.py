@@ -19,8 +19,7 @@ from rdm_solo.runs.failures import AnotherProcessFailed
 from rdm_solo.runs.files import CONFIG, FAILED, HYDRA, LOG, OVERRIDES, write_whole, writing
 from rdm_solo.runs.ownership import FolderTaken
 from rdm_solo.runs.reading import Unreadable
-from rdm_solo.train import run_folder, signals, sweep, warm_ups
-from rdm_solo.train.run_folder import CONFIG_VARIABLE, FOLDER_VARIABLE
+from rdm_solo.train import environment, run_folder, signals, sweep, warm_ups
 from rdm_solo.train.training import build, fit, is_first_process, owned
 
 log = logging.getLogger("rdm_solo")
@@ -43,12 +42,12 @@ def main() -> None:
 def _main() -> None:
     of_sweep = sweep.of_this_process() is not None
     if of_sweep:
-        signals.end_with(os.environ.pop(sweep.PARENT_VARIABLE, None))
+        signals.end_with(os.environ.pop(environment.PARENT, None))
         cli.log_to_terminal()
-    if CONFIG_VARIABLE in os.environ and (of_sweep or "LOCAL_RANK" in os.environ):
+    if environment.CONFIG in os.environ and (of_sweep or "LOCAL_RANK" in os.environ):
         cli.say_anything()
-        cfg: Any = OmegaConf.load(os.environ[CONFIG_VARIABLE])
-        folder = Path(os.environ[FOLDER_VARIABLE])
+        cfg: Any = OmegaConf.load(os.environ[environment.CONFIG])
+        folder = Path(os.environ[environment.FOLDER])
     elif not _resumes_in_place(sys.argv[1:]):
         _register_launchers()
         cli.command(_job, "config")
@@ -116,10 +115,10 @@ def _job(cfg: DictConfig) -> str | None:
     try:
         with contextlib.ExitStack() as stack:
             folder = _agreed_folder(folder, given, stack)
-            os.environ[CONFIG_VARIABLE] = str(folder / CONFIG)
-            os.environ[FOLDER_VARIABLE] = str(folder)
+            os.environ[environment.CONFIG] = str(folder / CONFIG)
+            os.environ[environment.FOLDER] = str(folder)
             if many:
-                os.environ[sweep.VARIABLE] = hydra.sweep.dir
+                os.environ[environment.SWEEP] = hydra.sweep.dir
             notes = [*_notes_of_the_plan(), *warm_ups.fit(cfg)]
             return _run(cfg, folder, one_of_many=many, notes=notes)
     except KeyboardInterrupt:
@@ -139,7 +138,7 @@ def _job(cfg: DictConfig) -> str | None:
 
 def _notes_of_the_plan() -> list[str]:
     """How the sweep has changed this run's config, in sentences, for its first process alone."""
-    return os.environ.pop(sweep.NOTES_VARIABLE, "").splitlines()
+    return os.environ.pop(environment.NOTES, "").splitlines()
 
 
 def _agreed_folder(folder: Path, given: bool, stack: contextlib.ExitStack) -> Path:
@@ -231,8 +230,8 @@ def _write_config(cfg: DictConfig, folder: Path) -> None:
     if HydraConfig.initialized():
         overrides = HydraConfig.get().overrides.task
         run_folder.write_config(folder, hydra=HydraConfig.instance().cfg, overrides=overrides)
-    elif CONFIG_VARIABLE in os.environ:  # composed by a sweep's launcher
-        planned = Path(os.environ[CONFIG_VARIABLE]).parent.parent
+    elif environment.CONFIG in os.environ:  # composed by a sweep's launcher
+        planned = Path(os.environ[environment.CONFIG]).parent.parent
         for name in (HYDRA, OVERRIDES):
             if (planned / name).is_file():
                 write_whole(folder / name, reading.read_bytes(planned, name, MOST_HYDRA))

@@ -15,15 +15,9 @@ from rdm_solo.runs import earlier_run, ownership
 from rdm_solo.runs.files import CHECKPOINT, CONFIG, OWNER, write_whole, writing
 from rdm_solo.runs.saved_config import run_config
 from rdm_solo.runs.settings import SETTING, differences
+from rdm_solo.train import environment
 
 log = logging.getLogger("rdm_solo")
-
-# A process that reads a composed config instead of composing one finds the config's file and the
-# run's folder here: Lightning starts the other processes of a DDP run with this process's command
-# line, and some launchers a process for each run of a sweep.
-CONFIG_VARIABLE, FOLDER_VARIABLE = "RDM_SOLO_CONFIG", "RDM_SOLO_FOLDER"
-# Who has started this run of a sweep again: Ray, after its machine was lost, or resume=SWEEP.
-STARTED_AGAIN = "RDM_SOLO_STARTED_AGAIN"
 
 
 class Finished(Exception):
@@ -49,7 +43,7 @@ def check(cfg: DictConfig, folder: Path, first: bool) -> bool:
         return overwrite
     again = _started_again(folder)
     # What a sweep starts again has its own config, in which more epochs may have been typed.
-    if again and (STARTED_AGAIN in os.environ or not _differences(cfg, folder)):
+    if again and (environment.STARTED_AGAIN in os.environ or not _differences(cfg, folder)):
         return _begins_anew(cfg, folder, again if first else None)
     if overwrite or not first:
         return overwrite
@@ -78,8 +72,10 @@ def _started_again(folder: Path) -> str | None:
         return f"SLURM has started job {slurm.job()} again"
     if torchrun.folder_before() == str(folder):
         return "torchrun has started this run again"
-    if STARTED_AGAIN in os.environ and os.environ.get(FOLDER_VARIABLE) == str(folder):
-        return f"{os.environ[STARTED_AGAIN]} has started this run again"
+    if environment.STARTED_AGAIN in os.environ and os.environ.get(environment.FOLDER) == str(
+        folder
+    ):
+        return f"{os.environ[environment.STARTED_AGAIN]} has started this run again"
     return None
 
 

@@ -13,15 +13,10 @@ from omegaconf import DictConfig
 
 from rdm_solo.runs import failures
 from rdm_solo.runs.files import FAILED, is_aside
+from rdm_solo.train import environment
 
 if TYPE_CHECKING:  # Hydra imports this module before it answers --help
     from rdm_solo.runs.folder import Run
-
-# A process that trains one run of a sweep finds the sweep's folder here, and the process that
-# started it and ends with it.
-VARIABLE, PARENT_VARIABLE = "RDM_SOLO_SWEEP", "RDM_SOLO_PARENT"
-# Sentences on how the run's config was changed when the sweep was planned, one a line.
-NOTES_VARIABLE = "RDM_SOLO_NOTES"
 
 COLUMNS = {
     "val/knn_acc1": "kNN",
@@ -57,7 +52,7 @@ class SweepTable(Callback):
 
 def of_this_process() -> Path | None:
     """The folder of the sweep whose run this process trains; None outside a sweep."""
-    folder = os.environ.get(VARIABLE)
+    folder = os.environ.get(environment.SWEEP)
     return Path(folder) if folder else None
 
 

@@ -10,14 +10,13 @@ from torch import nn
 
 from rdm_solo.data.views import Views
 from rdm_solo.train.derived_values import on_cpu
+from rdm_solo.train.environment import THREADS
 
 # Measured on two cores that other programs used as well, torch 2.15: below 50 GFLOP a step's
 # forward pass (two views of each image) two threads were slower than one, up to 20 times at the
 # digits' 0.2 GFLOP, because they wait for each other; at 100 they were a fifth faster. On quiet
 # cores two threads gain earlier, so the rule takes a little less than half of that per thread.
 FLOPS_PER_THREAD = 20e9
-
-VARIABLE = "OMP_NUM_THREADS"
 
 
 def chosen(
@@ -29,7 +28,7 @@ def chosen(
     if not on_cpu(cfg.trainer):
         return None
     # Processes share the cores, unless whoever started this one has said how many are its own.
-    sharing = 1 if VARIABLE in os.environ else processes // cfg.trainer.num_nodes
+    sharing = 1 if THREADS in os.environ else processes // cfg.trainer.num_nodes
     flops = cfg.batch_size * forward_flops(backbone, channels, views)
     return threads_for(flops, torch.get_num_threads(), sharing)
 
@@ -71,13 +70,13 @@ def limited(threads: int | None) -> Iterator[None]:
     if threads is None:
         yield
         return
-    before, variable = torch.get_num_threads(), os.environ.get(VARIABLE)
+    before, variable = torch.get_num_threads(), os.environ.get(THREADS)
     torch.set_num_threads(threads)
-    os.environ[VARIABLE] = str(threads)
+    os.environ[THREADS] = str(threads)
     try:
         yield
     finally:
         torch.set_num_threads(before)
-        del os.environ[VARIABLE]
+        del os.environ[THREADS]
         if variable is not None:
-            os.environ[VARIABLE] = variable
+            os.environ[THREADS] = variable

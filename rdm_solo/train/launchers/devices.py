@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig
 
 from rdm_solo.train import derived_values
-from rdm_solo.train.threads import VARIABLE as THREADS
+from rdm_solo.train.environment import THREADS
 
 GPUS = "CUDA_VISIBLE_DEVICES"
 

@@ -13,8 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from rdm_solo.cli.unknown_names import dotted
 from rdm_solo.runs.files import CONFIG, PLANNED
-from rdm_solo.train import run_folder, sweep, warm_ups
-from rdm_solo.train.run_folder import CONFIG_VARIABLE, FOLDER_VARIABLE, STARTED_AGAIN
+from rdm_solo.train import environment, run_folder, warm_ups
 
 log = logging.getLogger("rdm_solo")
 
@@ -38,14 +37,14 @@ class Job:
 
     def variables(self, sweep_folder: Path) -> dict[str, str]:
         """What the environment of the job's process says, beside ``options`` on its line."""
-        variables = {sweep.VARIABLE: str(sweep_folder.absolute())}
+        variables = {environment.SWEEP: str(sweep_folder.absolute())}
         if self.planned is not None:
-            variables[CONFIG_VARIABLE] = str(self.planned / CONFIG)
-            variables[FOLDER_VARIABLE] = str(self.folder)
+            variables[environment.CONFIG] = str(self.planned / CONFIG)
+            variables[environment.FOLDER] = str(self.folder)
         if self.again is not None:
-            variables[STARTED_AGAIN] = self.again
+            variables[environment.STARTED_AGAIN] = self.again
         if self.notes:
-            variables[sweep.NOTES_VARIABLE] = "\n".join(self.notes)
+            variables[environment.NOTES] = "\n".join(self.notes)
         if self.hydra is not None:
             typed: Any = OmegaConf.to_container(self.hydra.hydra.job.env_set, resolve=True)
             variables |= {name: str(value) for name, value in typed.items()}

@@ -15,12 +15,11 @@ from pathlib import Path
 
 from rdm_solo.runs import failures, ownership
 from rdm_solo.runs.files import SIGNALS
-from rdm_solo.train import signals
+from rdm_solo.train import environment, signals
 from rdm_solo.train.launchers.board import Board
 from rdm_solo.train.launchers.devices import Share
 from rdm_solo.train.launchers.plan import Job
 from rdm_solo.train.launchers.warm import Forked, Warm
-from rdm_solo.train.sweep import PARENT_VARIABLE, VARIABLE
 
 LAST_LINES = 40  # of a run that ends without a reason
 TO_END = 60  # seconds that a run has to write its summary
@@ -95,7 +94,7 @@ class _Runs:
         may = sys.platform == "linux" and all(share.cores for _, share in self.free)
         if may and any(_may_be_forked(job) for job in self.waiting):
             _, smallest = min(self.free, key=lambda row: row[1].threads or 0)
-            variables = {**smallest.variables(), VARIABLE: str(self.folder.absolute())}
+            variables = {**smallest.variables(), environment.SWEEP: str(self.folder.absolute())}
             with contextlib.suppress(OSError):  # no process is free
                 self.warm = Warm(variables)
             if self.warm and not self.warm.ready(signals.check):  # the runs will say why
@@ -207,7 +206,7 @@ def _fresh(job: Job, variables: dict[str, str], share: Share) -> "subprocess.Pop
             env={
                 **os.environ,
                 **variables,
-                PARENT_VARIABLE: str(os.getpid()),
+                environment.PARENT: str(os.getpid()),
                 "PYTHONUNBUFFERED": "1",
             },
             stdin=subprocess.DEVNULL,

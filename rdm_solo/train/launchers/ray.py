@@ -17,10 +17,9 @@ from typing import Any
 from omegaconf import DictConfig
 
 from rdm_solo.messages import check_number, check_whole
+from rdm_solo.train.environment import PARENT, STARTED_AGAIN
 from rdm_solo.train.launchers.following import Followed, follow
 from rdm_solo.train.launchers.plan import Job
-from rdm_solo.train.run_folder import STARTED_AGAIN
-from rdm_solo.train.sweep import PARENT_VARIABLE
 
 log = logging.getLogger("rdm_solo")
 
@@ -140,7 +139,7 @@ def _train(line: list[str], variables: Mapping[str, str], cwd: str, output: Path
         process = subprocess.Popen(
             line,
             cwd=cwd,
-            env={**os.environ, **variables, **again, PARENT_VARIABLE: str(os.getpid())},
+            env={**os.environ, **variables, **again, PARENT: str(os.getpid())},
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,

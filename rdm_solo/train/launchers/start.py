@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from rdm_solo import cli
 from rdm_solo.cli import torchrun
 from rdm_solo.messages import check_whole
-from rdm_solo.train import sweep
+from rdm_solo.train import environment, sweep
 from rdm_solo.train.launchers import plan
 from rdm_solo.train.launchers.plan import Job
 
@@ -100,7 +100,7 @@ def _in_this_process(
     results = []
     for number, job in enumerate(jobs, 1):
         log.info(f"\nrun {number} of {len(jobs)}: {' '.join(job.options)}")
-        os.environ[sweep.NOTES_VARIABLE] = "\n".join(job.notes)
+        os.environ[environment.NOTES] = "\n".join(job.notes)
         results.append(
             run_job(
                 hydra_context=context,

@@ -23,8 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
-from rdm_solo.train.sweep import PARENT_VARIABLE
-from rdm_solo.train.threads import VARIABLE as THREADS
+from rdm_solo.train.environment import PARENT, THREADS
 
 IMPORTED = (
     *("rdm_solo.train.entry", "rdm_solo.train.checks", "rdm_solo.train.datamodule"),
@@ -264,7 +263,7 @@ def _become(request: dict[str, Any], pipe: int, parent: int) -> None:
         setattr(sys, f"__{name}__", stream)
     os.close(pipe)
     os.sched_setaffinity(0, request["cores"])
-    os.environ |= {**request["variables"], PARENT_VARIABLE: str(parent)}
+    os.environ |= {**request["variables"], PARENT: str(parent)}
     if THREADS in os.environ:  # which torch reads when it is imported
         torch.set_num_threads(int(os.environ[THREADS].partition(",")[0]))
     sys.argv[1:] = request["options"]

@@ -14,7 +14,7 @@ import pytest
 from conftest import command
 from support.small_runs import SMALL
 
-from rdm_solo.train import sweep
+from rdm_solo.train import environment
 from rdm_solo.train.launchers import warm as room
 from rdm_solo.train.launchers.warm import Warm
 
@@ -119,7 +119,7 @@ def test_it_is_a_process_of_its_own_on_its_cores_and_ends_in_order(warm, tmp_pat
     """Of two runs, each in its folder; a signal to one is none to the other."""
     core = min(os.sched_getaffinity(0))
     options = [*SMALL, "max_epochs=3000", "filter=target_pow"]
-    variables = {"OMP_NUM_THREADS": "1", sweep.VARIABLE: str(tmp_path)}
+    variables = {"OMP_NUM_THREADS": "1", environment.SWEEP: str(tmp_path)}
     runs = [
         warm.start([*options, f"hydra.run.dir={tmp_path / name}"], variables, [core])
         for name in ("one", "other")
@@ -144,7 +144,7 @@ def test_without_the_process_runs_end_and_none_is_forked(tmp_path):
     lost = Warm({})
     assert lost.ready(lambda: None)
     options = [*SMALL, "max_epochs=3000", "filter=target_pow", f"hydra.run.dir={tmp_path / 'run'}"]
-    run = lost.start(options, {sweep.VARIABLE: str(tmp_path)}, sorted(os.sched_getaffinity(0)))
+    run = lost.start(options, {environment.SWEEP: str(tmp_path)}, sorted(os.sched_getaffinity(0)))
     while "epoch 1/3000" not in run.stdout.readline():
         pass
     os.kill(lost._process.pid, signal.SIGKILL)
