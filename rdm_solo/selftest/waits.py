@@ -51,7 +51,7 @@ def checks(settings: Settings) -> Iterator[Check]:
         ("an update of the spectra", 0, _updates),
         ("a SimSiam step with its predictor", 0, partial(_step, name="learnable")),
         ("a SimSiam step with target_pow", 2, partial(_step, name="target_pow")),
-        ("recording such a step for the spectra", 0, _recording),
+        ("recording a step for the spectra", 0, _recording),
     ):
         yield Check(name, partial(_counted, settings, name, most, run))
 

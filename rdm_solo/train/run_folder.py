@@ -72,10 +72,9 @@ def _started_again(folder: Path) -> str | None:
         return f"SLURM has started job {slurm.job()} again"
     if torchrun.folder_before() == str(folder):
         return "torchrun has started this run again"
-    if environment.STARTED_AGAIN in os.environ and os.environ.get(environment.FOLDER) == str(
-        folder
-    ):
-        return f"{os.environ[environment.STARTED_AGAIN]} has started this run again"
+    who = os.environ.get(environment.STARTED_AGAIN)
+    if who and os.environ.get(environment.FOLDER) == str(folder):
+        return f"{who} has started this run again"
     return None
 
 
