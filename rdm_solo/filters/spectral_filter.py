@@ -119,6 +119,11 @@ class SpectralFilter(nn.Module):
             )
 
     @property
+    def fell_back(self) -> bool:
+        """Whether ``solver=iterative`` has left a batch to ``eigh``."""
+        return "fallback" in self._logged
+
+    @property
     def dropped_rows(self) -> int:
         """Rows of the last batch, of all processes, that were mapped to zero; the host waits."""
         return int(self._unread[-1].counts[1]) if self._unread else self._dropped_rows

@@ -1,6 +1,7 @@
 """Each shipped filter on the device, forward and backward, against an SVD in float64 on the CPU."""
 
 import contextlib
+import dataclasses
 from collections.abc import Iterable, Iterator
 from functools import partial
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rdm_solo.filters import SpectralFilter, get
+from rdm_solo.filters.iterations import ROOTS
 from rdm_solo.methods.descriptions import ChosenFilter, shipped_filters
 from rdm_solo.selftest.batches import HOSTILE, KINDS, SHAPES, SMALL_SHAPES, Batch, batch, off
 from rdm_solo.selftest.precisions import EXACT, PRECISIONS, autocast, half_types, products, word
@@ -27,6 +29,8 @@ def checks(settings: Settings) -> Iterator[Check]:
     for chosen in spectral():
         name = f"{chosen.name}, {PRECISIONS['highest']}"
         yield one(name, partial(_exact, settings, name, [chosen], WHOLE, "highest"))
+    name = "target_pow, solver=iterative"
+    yield one(name, partial(_by_products, settings, name))
     for precision in ("high", "medium"):
         name = f"all filters, {PRECISIONS[precision]}"
         yield one(name, partial(_exact, settings, name, spectral(), WHOLE, precision))
@@ -64,6 +68,21 @@ def _exact(
     return judged(name, errors, EXACT)
 
 
+def _by_products(settings: Settings, name: str) -> Result:
+    """Its exponents. Square batches are too steep for it; wide ones are to need no ``eigh``."""
+    errors: dict[str, float] = {}
+    for p in sorted(ROOTS):
+        chosen = dataclasses.replace(shipped_filters()["target_pow"], p=p)
+        for kind, n, k in WHOLE:
+            label = f"p={p:g}, {kind} ({n}, {k})"
+            module = SpectralFilter("target", "pow", p, solver="iterative")
+            found = filtered(settings, chosen, batch(kind, n, k), module=module)
+            if module.fell_back and n < k:
+                raise AssertionError(f"{label}: the products did not meet their bound")
+            errors |= _errors(label, chosen, batch(kind, n, k), *found)
+    return judged(name, errors, EXACT)
+
+
 def _under_autocast(settings: Settings, name: str, dtype: torch.dtype) -> Result:
     """float32 features, as the last batch norm of a projector may hand on."""
     errors: dict[str, float] = {}
@@ -92,9 +111,10 @@ def filtered(
     chosen: ChosenFilter,
     given: Batch,
     context: contextlib.AbstractContextManager[object] | None = None,
+    module: SpectralFilter | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """A filter's output on the device and, on the online branch, the features' gradient."""
-    module = SpectralFilter(str(chosen.branch), str(chosen.function), chosen.p)
+    module = module or SpectralFilter(str(chosen.branch), str(chosen.function), chosen.p)
     leaf = given.x.to(settings.device, copy=True).requires_grad_()
     with context or contextlib.nullcontext():
         out = module(leaf)

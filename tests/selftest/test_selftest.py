@@ -111,6 +111,23 @@ def test_a_gradient_that_is_a_thousandth_too_long_fails(few, monkeypatch):
     assert "gradient of online_log" in result.figure
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda found: found._replace(matrix=found.matrix * 1.001), "1.0e-03"),
+        (lambda found: found._replace(exact=found.exact & False), "the products did not meet"),
+    ],
+    ids=["a thousandth off", "left to eigh"],
+)
+def test_products_that_do_not_meet_their_bound_fail(few, monkeypatch, change, says):
+    exact = spectral_filter.power
+    monkeypatch.setattr(spectral_filter, "power", lambda *arguments: change(exact(*arguments)))
+    (check,) = (c for c in filters.checks(CPU) if c.name == "target_pow, solver=iterative")
+    (result,) = attempt(check)
+    assert result.verdict == FAILED
+    assert says in result.figure
+
+
 def test_settings_of_torch_are_as_they_were(few):
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
@@ -240,7 +257,7 @@ def test_waits_are_counted_on_a_device(on_second_device):
         "an update of the spectra": (OK, "0 waits"),
         "a SimSiam step with its predictor": (OK, "0 waits"),
         "a SimSiam step with target_pow": (OK, "2 waits"),
-        "recording such a step for the spectra": (OK, "0 waits"),
+        "recording a step for the spectra": (OK, "0 waits"),
     }
 
 
@@ -268,7 +285,7 @@ def exact_there() -> list[tuple[str, str, str]]:
 
 def test_filters_and_spectra_are_checked_on_a_device(on_second_device):
     found = on_second_device(exact_there)
-    assert len(found) == 12
+    assert len(found) == 13
     assert [line for line in found if line[1] != OK] == []
 
 
