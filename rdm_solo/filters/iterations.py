@@ -18,8 +18,8 @@ from rdm_solo.filters.batch import Batch, relative_cut
 
 # Exponents of singular values, and the root of the Gram matrix whose inverse they are.
 ROOTS = {-1.0: 2, -0.5: 4}
-# Accepted is what differs by less than this from an inverse in each direction, and in each row from
-# what eigenvectors give.
+# The largest error that is accepted: of the inverse in each direction, and of each filtered row
+# against what eigenvectors give.
 BOUND = 1e-5
 # Where the matrix's size leaves this range, the result may leave that of half precision.
 SMALLEST, LARGEST = 1e-12, 1e12
@@ -27,7 +27,8 @@ FINISHING = 3  # steps by the polynomial that is best near 1
 
 
 class Power(NamedTuple):
-    """``G^(p/2)``, of n x n this process's rows, and whether eigenvectors would give the same."""
+    """``G^(p/2)``, or this process's rows of it where it is n x n, and whether eigenvectors would
+    give the same."""
 
     matrix: Tensor
     exact: Tensor  # ()
@@ -42,7 +43,8 @@ def power(batch: Batch, gram: Tensor, p: float) -> Power:
     direction is below :func:`relative_cut`, where a filter's gain is zero; and the size is in
     range. One direction is known without a decomposition: that of all rows' sum, which a batch
     norm leaves at rounding noise. Where it is below the cut, it is taken out; ``exact`` is False
-    where that differs from taking out the eigenvector nearby. The host waits for nothing.
+    where taking out the nearest eigenvector instead would change a row by more than the bound. The
+    host waits for nothing.
 
     >>> from rdm_solo.filters.batch import gather
     >>> batch, gram = gather(torch.diag(torch.tensor([4.0, 1.0])))
@@ -53,9 +55,8 @@ def power(batch: Batch, gram: Tensor, p: float) -> Power:
     """
     r, n = ROOTS[p], len(gram)
     cut = relative_cut(batch.dtype, batch.n, batch.k) ** 2  # of eigenvalues
-    # The largest eigenvalue of G is 1 at most, and at least its squares' sum over their sum.
     size = torch.linalg.matrix_norm(gram)
-    G = gram / size
+    G = gram / size  # whose largest eigenvalue is 1 at most, and at least 1 / trace
     sums = G.sum(0)
     # 1/n where the rows' sum is noise, as of centred rows, and is to be taken out; else 0.
     off = torch.zeros_like(size)
@@ -104,7 +105,7 @@ def schedule(r: int, least: float) -> list[tuple[float, float, float]]:
         a, b, c, error = best(low, r)
         if error < 1e-3:
             break
-        # Scaled, so that nothing exceeds 1, from where the next step would drive it away.
+        # Scaled so that no value exceeds 1, where the next step would diverge.
         steps.append((a / (1 + error), b / (1 + error), c / (1 + error)))
         low = (1 - error) / (1 + error)
     q = 1 / r

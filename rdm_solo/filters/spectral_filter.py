@@ -29,9 +29,8 @@ log = logging.getLogger(__name__)
 
 
 FALLBACK = (
-    "solver=iterative: the products did not meet their bound for a batch (directions at rounding "
-    "noise, collapsed or repeated rows?), which was decomposed by eigh instead; such batches are "
-    "slower, and just as exact."
+    "solver=iterative was not accurate enough for a batch (directions at rounding noise, collapsed "
+    "or repeated rows?), which eigh has decomposed instead: such batches are as exact, and slower."
 )
 
 

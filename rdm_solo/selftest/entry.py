@@ -33,10 +33,11 @@ SMALL_NETWORK = (
     *("backbone.name=small_resnet", "backbone.kwargs.zero_init_residual=null"),
     "+backbone.kwargs.width=16",
 )
-DESCRIPTION = """Check this machine: whether filters and spectra are exact on its device, what they
-wait for, whether several devices equal one, and what they cost. Prints a line for each check (ok,
-FAILED, or not tested and why) and writes all figures to a file that you can send with a bug report.
-The status is 0 if nothing failed, 1 otherwise. One to two minutes on a CPU."""
+DESCRIPTION = """Check this machine: whether filters and spectra are exact on its device, how often
+the CPU must wait for the GPU, whether several devices equal one, and what things cost. Prints a
+line for each check (ok, FAILED, or not tested and why) and writes all figures to a file that you
+can send with a bug report. The exit status is 0 if nothing failed, 1 otherwise. Takes one to two
+minutes on a CPU."""
 
 
 def main() -> None:

@@ -30,9 +30,10 @@ def _line(settings: Settings) -> Result:
     reading = statistics.median(found.reading)
     figure = (
         f"{found.seconds:.1f} s ({reading:.1f} s of it eigenvalues) beside {found.epoch:.0f} s of "
-        f"{found.steps} steps: {share:.1%}; for less than {MOST:.0%}: "
-        f"diagnostics.every_n_epochs={every(share)}"
+        f"{found.steps} steps: {share:.1%}"
     )
+    if share >= MOST:
+        figure += f"; for less than {MOST:.0%}: diagnostics.every_n_epochs={every(share)}"
     return Result(
         f"spectra of {IMAGES} images, k = {found.k}",
         OK if math.isfinite(share) else FAILED,

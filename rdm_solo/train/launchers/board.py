@@ -1,4 +1,4 @@
-"""Shows how the runs of a sweep that go on at once are getting on."""
+"""Shows the progress of a sweep's runs that go on at once."""
 
 import contextlib
 import os

@@ -27,7 +27,7 @@ class Job:
     options: Sequence[str] = ()  # that tell it apart, as they are typed
     hydra: DictConfig | None = field(default=None, repr=False)  # its whole config, Hydra's part too
     planned: Path | None = None  # the folder that its config is read from; None: the run's own
-    again: str | None = None  # who starts a run again that may have begun
+    again: str | None = None  # what starts the run again, where it may have begun
     notes: Sequence[str] = ()  # sentences on how the config was changed, for its log
 
     @property

@@ -44,7 +44,7 @@ class _Process:
 def run(jobs: Sequence[Job], folder: Path, shares: Sequence[Share]) -> dict[Path, str]:
     """Run each job of the sweep in that folder in the next share that is free.
 
-    The reasons of those that were refused or ended without leaving one in their folder, by folder.
+    Returns, by folder, the reason of each failed run that left none in its folder.
 
     A run that fails does not stop the others. A signal is passed on to all of them, and answered
     once they have ended.
