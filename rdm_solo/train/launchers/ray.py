@@ -8,6 +8,7 @@ import importlib.util
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from rdm_solo.messages import check_number, check_whole, first_line
+from rdm_solo.messages import check_number, check_whole
 from rdm_solo.train import derived_values, signals
 from rdm_solo.train.launchers import gpus
 from rdm_solo.train.launchers.following import Followed, follow
@@ -65,7 +66,7 @@ def run(jobs: Sequence[Job], folder: Path, launcher: DictConfig) -> dict[Path, s
         there = ray.cluster_resources()
         check_room(jobs, launcher, [node["Resources"] for node in ray.nodes() if node["Alive"]])
         log.info(f"{len(jobs)} runs on Ray, which has {_of(there)}, in {folder}")
-        if there.get("GPU") or not _is_own(launcher):
+        if there.get("GPU") or not _starts_here(launcher.address):
             gpus.warn_where_none_are_asked_for(jobs)
         (folder / OUTPUTS).mkdir(parents=True, exist_ok=True)
         return _Tasks(jobs, folder, launcher).until_all_have_ended()
@@ -73,9 +74,9 @@ def run(jobs: Sequence[Job], folder: Path, launcher: DictConfig) -> dict[Path, s
         ray.shutdown()
 
 
-def _is_own(launcher: DictConfig) -> bool:
+def _starts_here(address: str | None) -> bool:
     """Whether this command starts the cluster, on this machine and for this sweep alone."""
-    return launcher.address in (None, "local")
+    return address in (None, "local")
 
 
 def _connect(address: str | None) -> None:
@@ -83,13 +84,14 @@ def _connect(address: str | None) -> None:
     import ray
 
     try:
+        _check_that_somebody_listens(address or "")
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, RuntimeError, ValueError) as error:
-        reason = first_line(error).partition(". ")[0].rstrip(".")
-        if address is None:
+        reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".")
+        if _starts_here(address):
             raise ValueError(f"launcher=ray: Ray cannot be started ({reason}).") from error
         raise ValueError(
-            f"launcher.address={address}: no running Ray cluster was found ({reason}); start one "
+            f"launcher.address={address}: no Ray cluster can be joined ({reason}); start one "
             "with `ray start --head`, or leave launcher.address out."
         ) from error
     except SystemExit as left:  # Ray's handler of SIGTERM, while it starts (ray 2.60)
@@ -97,6 +99,13 @@ def _connect(address: str | None) -> None:
             raise
         raise signals.Stopped(signal.SIGTERM) from left
     signals.take_back()  # from that handler
+
+
+def _check_that_somebody_listens(address: str) -> None:
+    """OSError where nobody does at ``host:port``: Ray (2.60) tries for more than five minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def check_room(
@@ -113,7 +122,7 @@ def check_room(
         ):
             continue
         wanted = _in_words(launcher.cpus, number)
-        if _is_own(launcher):
+        if _starts_here(launcher.address):
             raise ValueError(
                 f"launcher=ray: a run asks for {wanted}, and this machine has "
                 f"{' and '.join(map(_of, machines))}: lower launcher.cpus or trainer.devices, take "

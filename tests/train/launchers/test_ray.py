@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 import time
 import types
@@ -140,16 +141,21 @@ def test_what_no_machine_has(options, machines, wanted, tmp_path, caplog):
 
 def test_an_address_without_a_cluster_is_refused(monkeypatch):
     ray = pytest.importorskip("ray")
-    says = r"^launcher.address=a b: no running Ray .* \(Invalid address format: a b\)"
+    says = r"^launcher.address=a b: no Ray .* \(Invalid address format: a b\)"
     with pytest.raises(ValueError, match=says), signals.handled():  # Ray leaves its handler
         launcher._connect("a b")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(ValueError, match=f"^launcher.address=127.0.0.1:{port}: no Ray .* refused"):
+        launcher._connect(f"127.0.0.1:{port}")
 
     def init(**options):
         raise ConnectionError("Could not find any running Ray instance. Please specify the one.")
 
     monkeypatch.setattr(ray, "init", init)  # of another test's there may be one
     says = (
-        "launcher.address=auto: no running Ray cluster was found (Could not find any running Ray "
+        "launcher.address=auto: no Ray cluster can be joined (Could not find any running Ray "
         "instance); start one with `ray start --head`, or leave launcher.address out."
     )
     with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
