@@ -19,6 +19,19 @@ from rdm_solo.cli import slurm
 from rdm_solo.runs.files import AT_ONCE_AFTER, SIGNALS
 
 
+def name(number: int) -> str:
+    """The signal, and what it is most often a sign of.
+
+    >>> name(9)
+    'SIGKILL (perhaps the machine ran out of memory)'
+    """
+    try:
+        found = signal.Signals(number).name
+    except ValueError:
+        found = f"signal {number}"
+    return f"{found} (perhaps the machine ran out of memory)" if found == "SIGKILL" else found
+
+
 class Stopped(KeyboardInterrupt):
     """A signal asks the command to end; ``told`` where the user knows already what is written."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rdm_solo.runs import earlier_run, failures
 from rdm_solo.runs.files import FAILED, SUMMARY
+from rdm_solo.train import signals
 from rdm_solo.train.launchers.board import Board
 from rdm_solo.train.launchers.plan import Job
 
@@ -85,6 +86,7 @@ class _Following:
     def until_all_have_ended(self) -> dict[Path, str]:
         try:
             while self.jobs:
+                signals.check()  # Ray may have caught what a handler raised
                 states = self.states()
                 for job in list(self.jobs):
                     self._show(job, states)

@@ -177,7 +177,7 @@ class _Runs:
         for line in process.last:
             self.board.tell(process.name, line)
         if status < 0:
-            reason = f"the run was ended by {_signal_name(-status)}"
+            reason = f"the run was ended by {signals.name(-status)}"
         else:
             reason = f"the run ended with status {status}"
         owner = ownership.last_owner(folder).get("process")
@@ -227,19 +227,6 @@ def _end(process: _Process) -> None:
     else:
         process.process.kill()
     process.process.wait()
-
-
-def _signal_name(number: int) -> str:
-    """The signal, and what it is most often a sign of.
-
-    >>> _signal_name(9)
-    'SIGKILL (perhaps the machine ran out of memory)'
-    """
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        name = f"signal {number}"
-    return f"{name} (perhaps the machine ran out of memory)" if name == "SIGKILL" else name
 
 
 @contextlib.contextmanager

@@ -7,6 +7,8 @@ calls the job inside Ray's worker instead, where signals and the processes of DD
 import importlib.util
 import logging
 import os
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,13 +19,15 @@ from typing import Any
 from omegaconf import DictConfig
 
 from rdm_solo.messages import check_number, check_whole
-from rdm_solo.train.environment import PARENT, STARTED_AGAIN
+from rdm_solo.train import derived_values, signals
+from rdm_solo.train.environment import PARENT, STARTED_AGAIN, THREADS
+from rdm_solo.train.launchers import gpus
 from rdm_solo.train.launchers.following import Followed, follow
 from rdm_solo.train.launchers.plan import Job
 
 log = logging.getLogger("rdm_solo")
 
-LOGS = ".ray"  # in the sweep's folder: what the runs print
+OUTPUTS = ".ray"  # in the sweep's folder: what the runs print
 # A file beside a run's log, by which the run is asked to end: Ray's workers ignore the signal by
 # which Ray would cancel a task (ray 2.60).
 STOP = ".stop"
@@ -54,13 +58,77 @@ def run(jobs: Sequence[Job], folder: Path, launcher: DictConfig) -> dict[Path, s
     """
     import ray
 
-    (folder / LOGS).mkdir(parents=True, exist_ok=True)
-    ray.init(address=launcher.address or "local", log_to_driver=False, logging_level=logging.ERROR)
     try:
-        log.info(f"{len(jobs)} runs on Ray, {_of_cluster(ray.cluster_resources())}, in {folder}")
+        _connect(launcher.address)
+        there = ray.cluster_resources()
+        check_room(jobs, launcher, [node["Resources"] for node in ray.nodes() if node["Alive"]])
+        log.info(f"{len(jobs)} runs on Ray, which has {_of(there)}, in {folder}")
+        if there.get("GPU") or not _starts_here(launcher.address):
+            gpus.warn_where_none_are_asked_for(jobs)
+        (folder / OUTPUTS).mkdir(parents=True, exist_ok=True)
         return _Tasks(jobs, folder, launcher).until_all_have_ended()
     finally:
         ray.shutdown()
+
+
+def _starts_here(address: str | None) -> bool:
+    """Whether this command starts the cluster, on this machine and for this sweep alone."""
+    return address in (None, "local")
+
+
+def _connect(address: str | None) -> None:
+    """Start a cluster, or join the one at that address; ValueError where that fails."""
+    import ray
+
+    try:
+        _check_that_somebody_listens(address or "")
+        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".")
+        if _starts_here(address):
+            raise ValueError(f"launcher=ray: Ray cannot be started ({reason}).") from error
+        raise ValueError(
+            f"launcher.address={address}: no Ray cluster can be joined ({reason}); start one "
+            "with `ray start --head`, or leave launcher.address out."
+        ) from error
+    except SystemExit as left:  # Ray's handler of SIGTERM, while it starts (ray 2.60)
+        if left.code != signal.SIGTERM:
+            raise
+        raise signals.Stopped(signal.SIGTERM) from left
+    signals.take_back()  # from that handler
+
+
+def _check_that_somebody_listens(address: str) -> None:
+    """OSError where nobody does at ``host:port``: Ray (2.60) tries for more than five minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=10).close()
+
+
+def check_room(
+    jobs: Sequence[Job], launcher: DictConfig, machines: Sequence[Mapping[str, float]]
+) -> None:
+    """Refuse runs for which no machine is large enough; a running cluster may get one that is.
+
+    ``machines`` has each one's resources, as Ray names them.
+    """
+    for number in sorted({_gpus(job.config.trainer) for job in jobs}):
+        if any(
+            machine.get("CPU", 0) >= launcher.cpus and machine.get("GPU", 0) >= number
+            for machine in machines
+        ):
+            continue
+        wanted = _in_words(launcher.cpus, number)
+        if _starts_here(launcher.address):
+            raise ValueError(
+                f"launcher=ray: a run asks for {wanted}, and this machine has "
+                f"{' and '.join(map(_of, machines))}: lower launcher.cpus or trainer.devices, take "
+                "trainer=cpu, or name a larger cluster by launcher.address."
+            )
+        log.warning(
+            f"warning: no machine of the Ray cluster has {wanted}: runs that ask for it wait until "
+            "one joins"
+        )
 
 
 class _Tasks:
@@ -72,29 +140,31 @@ class _Tasks:
         self.ray, self.launcher = ray, launcher
         self.train = ray.remote(_train)
         now = time.strftime("%Y-%m-%d_%H-%M-%S")  # another command writes other files
+        outputs = (folder / OUTPUTS).absolute()
         self.waiting = [
-            Followed(job, f"Ray task {number}", (folder / LOGS / f"{now}_{number}.log").absolute())
+            Followed(job, f"Ray task {number}", outputs / f"{now}_{number}.log")
             for number, job in enumerate(jobs)
         ]
-        self.all, self.folder = list(self.waiting), folder
+        self.followed, self.folder = list(self.waiting), folder
         self.going_on: dict[str, Any] = {}
-        self.ended: dict[str, str] = {}  # why, by id; empty where the run ended by itself
+        self.ended: dict[str, str] = {}  # how, by id
 
     def until_all_have_ended(self) -> dict[Path, str]:
         try:
-            return follow(self.all, self.states, self.why_it_failed)
+            return follow(self.followed, self.states, self.why_it_failed)
         except KeyboardInterrupt:
-            for followed in self.all:
+            for followed in self.followed:
                 followed.output.with_suffix(STOP).touch()
                 if followed.id in self.going_on and not followed.output.exists():
                     self.ray.cancel(self.going_on.pop(followed.id))  # it has not begun
             tasks = [*self.going_on.values()]
-            self.ray.wait(tasks, num_returns=len(tasks), timeout=TO_END)
+            if tasks:
+                self.ray.wait(tasks, num_returns=len(tasks), timeout=TO_END)
             raise
 
     def states(self) -> dict[str, str]:
         """Those that wait or go on; hands over as many as there may be."""
-        most = self.launcher.jobs or len(self.all)
+        most = self.launcher.jobs or len(self.followed)
         while self.waiting and len(self.going_on) < most:
             self._hand_over(self.waiting.pop(0))
         done, _ = self.ray.wait(
@@ -104,20 +174,26 @@ class _Tasks:
             if task in done:
                 del self.going_on[name]
                 try:
-                    self.ray.get(task)
-                    self.ended[name] = ""
+                    self.ended[name] = _how_it_ended(self.ray.get(task))
                 except Exception as error:  # the machine is lost, or out of memory
-                    self.ended[name] = type(error).__name__
-        there = {job.id: "handed to Ray" for job in self.all if job.id not in self.ended}
-        return there | {job.id: "waiting for a free place" for job in self.waiting}
+                    self.ended[name] = f"has failed with {type(error).__name__}"
+        left = [followed for followed in self.followed if followed.id not in self.ended]
+        return {followed.id: self._state(followed) for followed in left}
+
+    def _state(self, followed: Followed) -> str:
+        if followed.id not in self.going_on:
+            return f"waits, since launcher.jobs={self.launcher.jobs}"
+        if followed.output.exists():
+            return "runs"
+        wanted = _in_words(self.launcher.cpus, _gpus(followed.job.config.trainer))
+        return f"waits for {wanted}"
 
     def why_it_failed(self, followed: Followed) -> str | None:
         if followed.has_finished() or followed.has_left_a_reason():
             return None
         if error := followed.last_error():
             return error
-        why = self.ended[followed.id]
-        return f"{followed.id} has failed{f' with {why}' if why else ''}; see {followed.output}"
+        return f"{followed.id} {self.ended[followed.id]}; see {followed.output}"
 
     def _hand_over(self, followed: Followed) -> None:
         job, launcher = followed.job, self.launcher
@@ -128,7 +204,14 @@ class _Tasks:
             name=job.name,
         )
         line = [sys.executable, "-u", "-m", "rdm_solo.train", *job.options]
-        variables = {"PYTHONPATH": os.pathsep.join(sys.path), **job.variables(self.folder)}
+        variables = {
+            # A worker of a running cluster has the environment of `ray start`, and a run has to
+            # import what this command would.
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            # Which Ray sets to all cores of the task, although its processes share them.
+            THREADS: os.environ.get(THREADS) or str(_threads(launcher.cpus, job.config.trainer)),
+            **job.variables(self.folder),
+        }
         self.going_on[followed.id] = wanted.remote(line, variables, os.getcwd(), followed.output)
 
 
@@ -152,18 +235,51 @@ def _train(line: list[str], variables: Mapping[str, str], cwd: str, output: Path
     return process.returncode
 
 
+def _how_it_ended(status: int) -> str:
+    """What the exit status of a run that has failed says.
+
+    >>> _how_it_ended(-9)
+    'was ended by SIGKILL (perhaps the machine ran out of memory)'
+    """
+    if status < 0:
+        return f"was ended by {signals.name(-status)}"
+    return f"has ended with status {status}"
+
+
 def _gpus(trainer: DictConfig) -> int:
     """GPUs that the run asks for; ValueError where the config does not say how many."""
-    if trainer.accelerator not in ("gpu", "cuda"):
+    if not gpus.are_asked_for(trainer):
         return 0
     return check_whole("with launcher=ray, trainer.devices", trainer.devices, 1)
 
 
-def _of_cluster(resources: Mapping[str, float]) -> str:
-    """What a cluster has, in words.
+def _threads(cores: float, trainer: DictConfig) -> int:
+    """Threads of each of the run's processes, which share its cores."""
+    if trainer.devices in ("auto", -1):  # one process: without GPUs, since these must be counted
+        processes = 1
+    else:
+        try:
+            processes = max(1, derived_values.world_size(trainer))
+        except (TypeError, ValueError):  # the run will refuse it
+            processes = 1
+    return max(1, int(cores) // processes)
 
-    >>> _of_cluster({"CPU": 8.0, "memory": 1e9})
-    'which has 8 cores'
+
+def _of(resources: Mapping[str, float]) -> str:
+    """The cores and GPUs among the resources of a cluster or a machine, in words.
+
+    >>> _of({"CPU": 8.0, "memory": 1e9})
+    '8 cores'
     """
-    gpus = f" and {resources['GPU']:g} GPUs" if resources.get("GPU") else ""
-    return f"which has {resources.get('CPU', 0):g} cores{gpus}"
+    return _in_words(resources.get("CPU", 0), resources.get("GPU", 0))
+
+
+def _in_words(cores: float, number_of_gpus: float) -> str:
+    """Cores and GPUs, in words.
+
+    >>> _in_words(1, 0), _in_words(2, 1)
+    ('1 core', '2 cores and 1 GPU')
+    """
+    counts = [(cores, "core"), (number_of_gpus, "GPU")]
+    words = [f"{n:g} {word}{'' if n == 1 else 's'}" for n, word in counts if n or word == "core"]
+    return " and ".join(words)

@@ -10,24 +10,28 @@ import contextlib
 import importlib.util
 import logging
 import os
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo.messages import check_number, check_switch, check_whole
-from rdm_solo.train import sweep
+from rdm_solo.messages import check_number, check_switch, check_whole, shown
+from rdm_solo.runs.files import SIGNALS
+from rdm_solo.train import signals
+from rdm_solo.train.launchers import gpus
 from rdm_solo.train.launchers.following import Followed, follow
 from rdm_solo.train.launchers.plan import Job
 
 log = logging.getLogger("rdm_solo")
 
-SCRIPTS = ".slurm"  # in the sweep's folder: batch scripts and what the jobs print
+OUTPUTS = ".slurm"  # in the sweep's folder: batch scripts and what the runs print
 NAMED = "SLURM job "  # before its number
 WARNED_BEFORE = 90  # seconds before the time limit
 
@@ -38,10 +42,13 @@ def run(jobs: Sequence[Job], folder: Path, launcher: DictConfig) -> dict[Path, s
     Returns, by folder, the reason of each failed run that left none in its folder; None with
     ``launcher.wait=false``, which only submits.
     """
+    gpus.warn_where_none_are_asked_for(jobs)
     submitted: list[Followed] = []
     try:
         for shape, alike in _by_shape(jobs).items():
-            submitted += _submit(shape, alike, folder, launcher)
+            with _signals_held_back():  # a job that was submitted is known
+                submitted += _submit(shape, alike, folder, launcher)
+            signals.check()
     except BaseException:  # the user has not been told the numbers of those that were submitted
         for job in submitted:
             subprocess.run(["scancel", job.id.removeprefix(NAMED)], timeout=60)
@@ -51,10 +58,11 @@ def run(jobs: Sequence[Job], folder: Path, launcher: DictConfig) -> dict[Path, s
     log.info(f"{len(jobs)} runs are submitted as SLURM jobs {arrays}, in {folder}")
     log.info(f"    squeue --me --job {arrays}    shows them")
     log.info(f"    scancel {arrays}    ends them")
-    log.info(f"    {folder / SCRIPTS}    has what they print")
+    log.info(f"    {folder / OUTPUTS}    has what they print")
     if not launcher.wait:
         log.info(f"a table and pictures of what there is: python -m rdm_solo.report {folder}")
-        log.info(sweep.how_to_go_on(folder) + " launcher=slurm")
+        log.info("once none of these jobs is left, what is missing can be submitted again:")
+        log.info(f"    python -m rdm_solo.train {shlex.quote(f'resume={folder}')} launcher=slurm")
         return None
     try:
         return follow(submitted, _states, _why_it_failed)
@@ -79,7 +87,7 @@ class Shape:
         >>> Shape.of(trainer)
         Shape(nodes=2, tasks=4, gpus=4)
         """
-        on_gpu = trainer.accelerator in ("gpu", "cuda")
+        on_gpu = gpus.are_asked_for(trainer)
         devices = trainer.devices
         if devices == "auto" and trainer.accelerator == "cpu":
             devices = 1
@@ -96,6 +104,12 @@ def check(launcher: DictConfig, trainer: DictConfig) -> None:
     for name, least in (("cpus", 1), ("memory", 0)):
         if launcher[name] is not None:
             check_number(f"launcher.{name}", launcher[name], least, alternative="null")
+    _setup(launcher)
+    if launcher.options is not None and not OmegaConf.is_dict(launcher.options):
+        raise ValueError(
+            "launcher.options must be options of sbatch with their values, such as "
+            f"'launcher.options={{account: me, constraint: a100}}', got {shown(launcher.options)}."
+        )
     if importlib.util.find_spec("submitit") is None:
         raise ValueError(
             "launcher=slurm needs the package submitit, which is not installed: pip install "
@@ -106,6 +120,33 @@ def check(launcher: DictConfig, trainer: DictConfig) -> None:
             "launcher=slurm needs SLURM's program sbatch, which this machine does not have: start "
             "the command on the cluster's login node, or take launcher=local."
         )
+
+
+def _setup(launcher: DictConfig) -> list[str]:
+    """Lines of the batch script before the run: a list, or one line as it is."""
+    typed = launcher.setup
+    if typed is None or isinstance(typed, str):
+        return [typed] if typed else []
+    if OmegaConf.is_list(typed) and all(isinstance(line, str) for line in typed):
+        return list(typed)
+    raise ValueError(
+        "launcher.setup must be a line of the batch script or a list of them, such as "
+        f'\'launcher.setup=["module load cuda", "conda activate rdm"]\', got {typed}.'
+    )
+
+
+@contextlib.contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Let the body end before a signal is answered.
+
+    sbatch, which Ctrl-C in a terminal would reach as well, inherits which signals are blocked.
+    """
+    with signals.waiting():  # for one that another thread takes
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _by_shape(jobs: Sequence[Job]) -> dict[Shape, list[Job]]:
@@ -134,13 +175,13 @@ def _submit(
         "gpus_per_node": shape.gpus or None,
         "cpus_per_task": launcher.cpus,
         "mem": None if launcher.memory is None else f"{round(launcher.memory * 1024)}M",
-        "setup": list(launcher.setup) or None,
+        "setup": _setup(launcher),
         "signal_delay_s": WARNED_BEFORE,
         "array_parallelism": launcher.jobs or len(jobs),
         "stderr_to_stdout": True,
         "additional_parameters": more,
     }
-    executor = submitit.SlurmExecutor(folder=(folder / SCRIPTS).absolute())
+    executor = submitit.SlurmExecutor(folder=(folder / OUTPUTS).absolute())
     executor.update_parameters(**{name: value for name, value in wanted.items() if value})
     try:
         with executor.batch():

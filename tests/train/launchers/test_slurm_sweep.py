@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
 
 import pytest
@@ -13,6 +14,7 @@ from omegaconf import OmegaConf
 from support import cluster
 from support.small_runs import SMALL, configure, run
 
+from rdm_solo.train import signals
 from rdm_solo.train.launchers import slurm as launcher
 from rdm_solo.train.launchers.following import Followed
 from rdm_solo.train.launchers.plan import Job
@@ -65,7 +67,8 @@ class TestOnTwoNodes:
         assert (out.returncode, out.stderr) == (0, ""), out.stdout
         number = re.search(r"submitted as SLURM jobs (\d+), in sweep", out.stdout)[1]
         assert f"squeue --me --job {number}" in out.stdout
-        assert "resume=sweep launcher=slurm" in out.stdout
+        again = "once none of these jobs is left, what is missing can be submitted again:\n"
+        assert f"{again}    python -m rdm_solo.train resume=sweep launcher=slurm\n" in out.stdout
         assert "setting" not in out.stdout
         assert len(slurm.call("squeue", "-h", "-r", "-j", number).splitlines()) == 2
         tables = [tmp_path / "sweep" / p / "metrics.csv" for p in ("-0.5", "-1")]
@@ -115,21 +118,72 @@ def test_the_command_of_a_job_holds_all_that_it_needs(tmp_path):
     ]
 
 
+def programs(folder, patch, **bodies):
+    """Shell scripts in place of SLURM's programs; scancel notes what it is asked to end."""
+    for name, body in {"srun": "", "scancel": f"echo $@ >> {folder}/cancelled", **bodies}.items():
+        (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+        (folder / name).chmod(0o755)
+    patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_submitted_while_a_signal_comes_is_cancelled(number, tmp_path, monkeypatch):
+    """sbatch gets the signal, too, as with Ctrl-C in a terminal."""
+    pytest.importorskip("submitit")
+    does = f"import os; os.kill(os.getppid(), {number:d}); os.kill(os.getpid(), {number:d}); "
+    does += "print('Submitted batch job 7')"
+    programs(tmp_path, monkeypatch, sbatch=f'exec {sys.executable} -S -c "{does}"')
+    jobs = [Job(tmp_path / "a", configure("trainer=cpu"))]
+    with pytest.raises(signals.Stopped), signals.handled():
+        launcher.run(jobs, tmp_path / "sweep", configure("launcher=slurm").launcher)
+    assert re.fullmatch(r"7(_0)?\n", (tmp_path / "cancelled").read_text())
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+@pytest.mark.parametrize(
+    ("option", "lines"),
+    [
+        ("launcher.setup=module load cuda", ["module load cuda"]),
+        ("launcher.setup=[module load cuda, conda activate rdm]", None),
+        ("launcher.setup=null", []),
+    ],
+)
+def test_lines_before_the_run(option, lines, tmp_path, monkeypatch):
+    pytest.importorskip("submitit")
+    programs(tmp_path, monkeypatch, sbatch=f"cp $1 {tmp_path}/script; echo job 7")
+    options = configure("launcher=slurm", option, "launcher.wait=false").launcher
+    launcher.check(options, configure("trainer=cpu").trainer)
+    launcher.run([Job(tmp_path / "a", configure("trainer=cpu"))], tmp_path / "sweep", options)
+    _, _, after = (tmp_path / "script").read_text().partition("# setup\n")
+    found = after.partition("\n\n")[0].splitlines()
+    assert found == (["module load cuda", "conda activate rdm"] if lines is None else lines)
+
+
+@pytest.mark.parametrize(
+    ("accelerators", "warnings"), [(("auto", "auto", "cpu"), 1), (("cpu", "gpu"), 0)]
+)
+def test_runs_that_ask_for_no_gpu_are_told_of_once(
+    accelerators, warnings, tmp_path, monkeypatch, caplog
+):
+    pytest.importorskip("submitit")
+    programs(tmp_path, monkeypatch, sbatch="echo job 7")
+    jobs = [
+        Job(tmp_path / str(i), configure(f"trainer.accelerator={name}"))
+        for i, name in enumerate(accelerators)
+    ]
+    options = configure("launcher=slurm", "launcher.wait=false").launcher
+    launcher.run(jobs, tmp_path / "sweep", options)
+    said = [record.message for record in caplog.records if "ask for no GPU" in record.message]
+    assert len(said) == warnings
+    assert all(sentence.startswith("warning: ") for sentence in said)
+
+
 def test_what_was_submitted_is_cancelled_where_the_rest_is_refused(tmp_path, monkeypatch):
     """The user has not been told the numbers of those jobs."""
     pytest.importorskip("submitit")
-    for name, body in (
-        ("srun", ""),
-        ("scancel", f"echo $@ >> {tmp_path}/cancelled"),
-        (
-            "sbatch",
-            f"mkdir {tmp_path}/once && echo Submitted batch job 7 && exit\n"
-            "echo sbatch: error: too many nodes >&2; exit 1",
-        ),
-    ):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    sbatch = f"mkdir {tmp_path}/once && echo Submitted batch job 7 && exit\n"
+    sbatch += "echo sbatch: error: too many nodes >&2; exit 1"
+    programs(tmp_path, monkeypatch, sbatch=sbatch)
     jobs = [
         Job(tmp_path / str(nodes), configure(f"trainer.num_nodes={nodes}", "trainer=cpu"))
         for nodes in (1, 2)
@@ -147,6 +201,8 @@ def test_what_was_submitted_is_cancelled_where_the_rest_is_refused(tmp_path, mon
         ("launcher.wait=perhaps", "launcher.wait must be true or false"),
         ("launcher.memory=much", "launcher.memory must be a number of at least 0, or null"),
         ("launcher.jobs=0", "launcher.jobs must be a whole number of at least 1"),
+        ("launcher.setup=[1]", "launcher.setup must be a line of the batch script or a list of"),
+        ("launcher.options=x", "launcher.options must be options of sbatch with their values"),
         ("launcher.partion=a", "did you mean 'launcher.partition'?"),
         ("launcher.cpus=4", "needs SLURM's program sbatch, which this machine does not have"),
     ],
