@@ -63,7 +63,10 @@ def ran(groups: Sequence[Group]) -> Table:
         f"{text}." if len(versions) == 1 else f"{text}: {listed(names)}."
         for text, names in versions.items()
     ]
-    caption = "The settings of the runs. Time is the mean wall time of a run."
+    caption = (
+        "The settings of the runs. Time is the mean wall time of a run; of one that was resumed, "
+        "since then."
+    )
     return Table(caption, head, rows, notes)
 
 
@@ -88,7 +91,7 @@ def commands(group: Group) -> list[str]:
             continue
         if isinstance(overrides, list):  # an empty file is a mapping
             typed = map(str, overrides)
-            rest = (word for word in typed if not word.startswith(("seed=", "+seed=", "++seed=")))
+            rest = (word for word in typed if _option(word) not in ("seed", "launcher"))
             found[tuple(rest)].append(str(run.seed))
     lines = []
     for seedless, seeds in found.items():
@@ -96,6 +99,15 @@ def commands(group: Group) -> list[str]:
         words = [*sweep, *seedless, f"seed={','.join(sorted(seeds, key=int))}"]
         lines.append(shlex.join(["python", "-m", "rdm_solo.train", *words]))
     return lines
+
+
+def _option(word: str) -> str:
+    """The option that a word sets, or the section of it.
+
+    >>> _option("++launcher.jobs=2"), _option("seed=1")
+    ('launcher', 'seed')
+    """
+    return word.lstrip("+").partition("=")[0].partition(".")[0]
 
 
 def last_values(groups: Sequence[Group]) -> list[Table]:

@@ -83,7 +83,8 @@ def columns(p: float | None, epochs: int) -> dict[str, list[float]]:
 def write(folder: Path, p: float | None, seed: int, epochs: int = 3, **changed) -> None:
     (folder / ".hydra").mkdir(parents=True)
     OmegaConf.save(OmegaConf.create(config(p, seed, **changed)), folder / ".hydra" / "config.yaml")
-    overrides = ["method=simsiam", f"p={p}", f"seed={seed}", "dataset.root=a b"]
+    overrides = ["launcher=local", "+launcher.jobs=2"]  # of a sweep, which a single run refuses
+    overrides += ["method=simsiam", f"p={p}", f"seed={seed}", "dataset.root=a b"]
     OmegaConf.save(OmegaConf.create(overrides), folder / ".hydra" / "overrides.yaml")
     if not epochs:
         return
