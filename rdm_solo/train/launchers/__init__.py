@@ -16,5 +16,6 @@ A run is the command ``python -m rdm_solo.train`` with a job's options and varia
 
 What launchers share: ``devices`` divides a machine, ``processes`` starts runs there, ``warm`` forks
 them from one process, ``following`` watches runs that go on elsewhere by the files they write,
-``board`` shows them, and ``unfinished`` goes on with a sweep.
+``gpus`` says whether runs ask a cluster for GPUs, ``board`` shows them, and ``unfinished`` goes on
+with a sweep.
 """
