@@ -171,7 +171,7 @@ def _run(
     run's as they are. The folders of a sweep are new, and name the runs that were refused.
     """
     answers: tuple[type[Exception], ...] = (ValueError, ImportError, CannotWrite)
-    ours, aside = False, None
+    ours, aside, before = False, None, failures.mark(folder)
     early = MemoryHandler(1000, flushOnClose=False)  # of train.log
     logging.getLogger().addHandler(early)
     try:
@@ -207,7 +207,7 @@ def _run(
             return f"refused: {error}"
         if one_of_many:
             reason = _leave_reason(folder, error, isinstance(error, answers))
-            if failures.of(folder) is None:  # nothing can be written there
+            if failures.mark(folder) in (None, before):  # nothing can be written there
                 return f"failed: {folder.name}: {reason}"
         elif isinstance(error, AnotherProcessFailed):
             raise SystemExit(2) from None

@@ -406,9 +406,21 @@ def test_the_spectras_share_of_an_epoch():
     (check,) = epochs.checks(CPU)
     (result,) = attempt(check)
     assert (result.verdict, result.name) == (OK, "spectra of 50000 images, k = 8")
-    share = float(re.search(r"steps: ([\d.]+)%", result.figure)[1])
-    advice = re.findall(r"; for less than 3%: diagnostics.every_n_epochs=(\d+)$", result.figure)
-    assert advice == ([str(epochs.every(share / 100))] if share >= 3 else [])
+    assert re.search(r" s of \d+ steps: [\d.]+%", result.figure)
+
+
+@pytest.mark.parametrize(("share", "advice"), [(0.029, []), (0.07, ["3"])])
+def test_how_often_to_measure_is_said_where_it_costs_much(monkeypatch, share, advice):
+    measured = epochs.measure(1, "cpu", tuple(SMALL))
+    plain = measured.seconds / share / measured.epoch
+    changed = dataclasses.replace(measured, plain=[plain * seconds for seconds in measured.plain])
+    monkeypatch.setattr(epochs, "measure", lambda *arguments: changed)
+    (check,) = epochs.checks(CPU)
+    (result,) = attempt(check)
+    assert (
+        re.findall(r"; for less than 3%: diagnostics.every_n_epochs=(\d+)$", result.figure)
+        == advice
+    )
 
 
 class TestCommand:

@@ -134,4 +134,4 @@ def write(job: Job, sweep_folder: Path) -> Job:
 def place(folder: Path, sweep_folder: Path) -> Path:
     """The folder in which the config of the run in ``folder`` is kept."""
     top = _absolute(sweep_folder)
-    return top / PLANNED / folder.relative_to(top)
+    return top / PLANNED / _absolute(folder).relative_to(top)

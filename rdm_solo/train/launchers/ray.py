@@ -83,7 +83,7 @@ def _connect(address: str | None) -> None:
     try:
         _check_that_somebody_listens(address or "")
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR)
-    except (OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # Ray has errors of many kinds, of none in particular, too
         reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".")
         if _starts_here(address):
             raise ValueError(f"launcher=ray: Ray cannot be started ({reason}).") from error
@@ -100,9 +100,11 @@ def _connect(address: str | None) -> None:
 
 def _check_that_somebody_listens(address: str) -> None:
     """OSError where nobody does at ``host:port``: Ray (2.60) tries for more than five minutes."""
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS", "")  # which Ray then takes
     host, _, port = address.rpartition(":")
     if host and port.isdigit() and "/" not in host:
-        socket.create_connection((host, int(port)), timeout=10).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 def check_room(

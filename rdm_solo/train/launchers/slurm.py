@@ -15,7 +15,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,7 @@ def run(jobs: Sequence[Job], folder: Path, launcher: DictConfig) -> dict[Path, s
     submitted: list[Followed] = []
     try:
         for shape, alike in _by_shape(jobs).items():
-            with _signals_held_back():  # a job that was submitted is known
-                submitted += _submit(shape, alike, folder, launcher)
+            submitted += _submit_undisturbed(shape, alike, folder, launcher)
             signals.check()
     except BaseException:  # the user has not been told the numbers of those that were submitted
         for job in submitted:
@@ -135,25 +135,24 @@ def _setup(launcher: DictConfig) -> list[str]:
     )
 
 
-@contextlib.contextmanager
-def _signals_held_back() -> Iterator[None]:
-    """Let the body end before a signal is answered.
-
-    sbatch, which Ctrl-C in a terminal would reach as well, inherits which signals are blocked.
-    """
-    with signals.waiting():  # for one that another thread takes
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        try:
-            yield
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _by_shape(jobs: Sequence[Job]) -> dict[Shape, list[Job]]:
     found: dict[Shape, list[Job]] = {}
     for job in jobs:
         found.setdefault(Shape.of(job.config.trainer), []).append(job)
     return found
+
+
+def _submit_undisturbed(
+    shape: Shape, jobs: Sequence[Job], folder: Path, launcher: DictConfig
+) -> list[Followed]:
+    """Submit jobs of one shape, and answer a signal once their numbers are known.
+
+    Ctrl-C in a terminal would reach sbatch, too. It inherits which signals are blocked in the
+    thread that starts it; here they are not, so that a second one ends this command.
+    """
+    blocked = {"initializer": signal.pthread_sigmask, "initargs": (signal.SIG_BLOCK, SIGNALS)}
+    with signals.waiting(), ThreadPoolExecutor(1, **blocked) as thread:
+        return thread.submit(_submit, shape, jobs, folder, launcher).result()
 
 
 def _submit(

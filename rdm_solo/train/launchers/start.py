@@ -64,7 +64,6 @@ def planned(
     """The jobs that Hydra asks a launcher for, once their configs are written down."""
     configure_log(config.hydra.job_logging, config.hydra.verbose)
     jobs = plan.compose(context.config_loader, config, job_overrides, first)
-    cli.started()  # what goes wrong from here on is no answer to what was typed
     with cli.sentences():
         plan.check_together(jobs, config)
         for job in jobs:  # whose devices may be swept over
@@ -76,21 +75,25 @@ def start(
     context: Any, task_function: Any, config: DictConfig, jobs: Sequence[Job]
 ) -> list[JobReturn]:
     """Run the jobs of a sweep as ``launcher.name`` says; Hydra's callbacks hear of each one."""
+    cli.started()  # what goes wrong from here on is no answer to what was typed
     if config.launcher.name == "basic":
         return _in_this_process(context, task_function, config, jobs)
     folder = Path(config.hydra.sweep.dir)
     reasons = elsewhere(jobs, folder, config.launcher)
     # A job that was only submitted has no status that Hydra would accept.
     status = JobStatus.UNKNOWN if reasons is None else JobStatus.COMPLETED
-    results = []
-    for job in jobs:
-        reason = (reasons or {}).get(job.folder)
-        failed = None if reason is None else f"failed: {job.name}: {reason}"
-        result = JobReturn(cfg=job.config, status=status, _return_value=failed)
-        context.callbacks.on_job_end(config=job.hydra, job_return=result)
-        result.status = JobStatus.COMPLETED
-        results.append(result)
-    return results
+    return [_ended(context, job, (reasons or {}).get(job.folder), status) for job in jobs]
+
+
+def _ended(
+    context: Any, job: Job, reason: str | None, status: JobStatus = JobStatus.COMPLETED
+) -> JobReturn:
+    """Tell Hydra's callbacks that the job has ended, and why it failed if its folder does not."""
+    failed = None if reason is None else f"failed: {job.name}: {reason}"
+    result = JobReturn(cfg=job.config, status=status, _return_value=failed)
+    context.callbacks.on_job_end(config=job.hydra, job_return=result)
+    result.status = JobStatus.COMPLETED
+    return result
 
 
 def _in_this_process(
@@ -100,6 +103,13 @@ def _in_this_process(
     results = []
     for number, job in enumerate(jobs, 1):
         log.info(f"\nrun {number} of {len(jobs)}: {' '.join(job.options)}")
+        try:
+            job.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = f"{job.folder} cannot be written ({error.strerror})"
+            log.error(f"error: {reason}")
+            results.append(_ended(context, job, reason))
+            continue
         os.environ[environment.NOTES] = "\n".join(job.notes)
         results.append(
             run_job(

@@ -264,8 +264,9 @@ def _become(request: dict[str, Any], pipe: int, parent: int) -> None:
     os.close(pipe)
     os.sched_setaffinity(0, request["cores"])
     os.environ |= {**request["variables"], PARENT: str(parent)}
-    if THREADS in os.environ:  # which torch reads when it is imported
-        torch.set_num_threads(int(os.environ[THREADS].partition(",")[0]))
+    threads = os.environ.get(THREADS, "").partition(",")[0].strip()
+    if threads.isdigit() and int(threads):  # torch reads it when it is imported
+        torch.set_num_threads(int(threads))
     sys.argv[1:] = request["options"]
 
 

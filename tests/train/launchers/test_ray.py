@@ -45,7 +45,7 @@ def test_a_run_whose_worker_is_lost_goes_on_and_a_failure_stops_no_other(tmp_pat
     said, logs = [], tmp_path / "sweep" / ".ray"
     for line in process.stdout:
         said.append(line)
-        if line.startswith("[-0.5") and "Ray task 0: runs" in line:
+        if line.startswith("[-0.5") and "Ray task 0: waits" in line:
             while not any("epoch 3/8" in path.read_text() for path in logs.glob("*_0.log")):
                 time.sleep(0.05)
             kill_the_worker_of(tmp_path / "sweep" / "-0.5")

@@ -256,6 +256,23 @@ def test_a_run_whose_folder_cannot_be_written_has_failed(tmp_path):
     assert str(tmp_path / "run") in reason
 
 
+def test_with_basic_such_a_run_does_not_stop_the_others(typed, tmp_path):
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "-1").write_text("")
+    sweep = ["-m", *OPTIONS, "p=-1,-0.5", "hydra.sweep.dir=s", "hydra.sweep.subdir=${p}"]
+    out = typed("rdm_solo.train", *sweep, "max_epochs=1", cwd=tmp_path)
+    assert out.returncode == 1, out.stderr
+    failed = f"failed: -1: {tmp_path / 's' / '-1'} cannot be written (File exists)"
+    assert failed in out.stdout
+    assert (tmp_path / "s" / "-0.5" / "summary.json").is_file()
+
+
+def test_a_sweeps_folder_may_be_typed_with_dots(sweep, left):
+    (sweep / "there").mkdir(exist_ok=True)
+    _, jobs, _ = left(sweep / "there" / "..")
+    assert list(jobs) == ["1_a", "9_a", "10_a"]
+
+
 def test_a_planned_run_is_no_run_of_a_report(tmp_path):
     from rdm_solo import runs
 

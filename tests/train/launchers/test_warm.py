@@ -75,11 +75,11 @@ def test_a_run_ends_though_threads_of_a_pool_wait_for_work(changed):
 
 
 def test_a_run_takes_threads_as_openmp_writes_them(changed):
-    """Of several levels."""
+    """Of several levels; what it could not read is as if nothing was typed."""
     lines = "import torch\nwarm._train = torch.get_num_threads\n"
     cores = sorted(os.sched_getaffinity(0))
-    process = changed(lines)
-    for typed, threads in (("3,1", 3), ("2", 2)):
+    process = changed(f"os.environ['OMP_NUM_THREADS'] = '1'\n{lines}")
+    for typed, threads in (("3,1", 3), ("2", 2), ("", 1), ("many", 1)):
         assert process.start([], {"OMP_NUM_THREADS": typed}, cores).wait(20) == threads
 
 
