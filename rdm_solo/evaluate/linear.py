@@ -52,13 +52,14 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         dataset, views = datamodule.made(cfg)
         linear_config.check_labels(dataset)
         views = features.evaluation_views(views, cfg.augmentation)
+        channels = features.channels(backbone)
+        load = partial(loader, dataset, seed=cfg.seed, device=device, expand_channels=channels)
+        plain = load("val", features.PIECE)
     cli.make_folder(out)
 
     started = time.perf_counter()
-    channels = features.channels(backbone)
-    load = partial(loader, dataset, seed=cfg.seed, device=device, expand_channels=channels)
     # A frozen backbone gives an image the same features every time: the validation set's, once.
-    val = features.extract(backbone, load("val", features.PIECE))
+    val = features.extract(backbone, plain)
     read = {"train": len(dataset.train), "val": len(val[1])}
     if cached:
         augmentation = None

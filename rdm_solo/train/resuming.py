@@ -3,6 +3,7 @@
 import contextlib
 import logging
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -72,7 +73,8 @@ def changed_config(folder: Path, given: dict[str, str]) -> DictConfig:
     for key, value in again.items():
         OmegaConf.update(cfg, key, value, force_add=True)
     typed = cli.compose("config", [f"{k}={v}" for k, v in given.items() if k[0] != "~"])
-    _add_callbacks(cfg, typed.callbacks)
+    with reading.named(folder):
+        _add_callbacks(cfg, typed.callbacks)
     resume_options.put(cfg, typed, list(given), folder)
     names = [*again, *(name.lstrip("+") for name in given if name != "trainer")]
     if "trainer" in given:  # of which the options for the machine alone are taken
@@ -100,7 +102,8 @@ def _add_callbacks(cfg: DictConfig, shipped: DictConfig) -> None:
     own = cfg.get("callbacks") or OmegaConf.create()
     if not OmegaConf.is_dict(own):
         return  # which is refused with the rest of the config
-    targets = [str(OmegaConf.select(cfg, f"callbacks.{name}._target_")) for name in own]
+    plain: Any = OmegaConf.to_container(own)
+    targets = [str(node.get("_target_")) for node in plain.values() if isinstance(node, dict)]
     if not any(target.startswith("rdm_solo.callbacks.") for target in targets):
         cfg.callbacks = OmegaConf.merge(shipped, own)
 

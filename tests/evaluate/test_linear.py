@@ -376,6 +376,7 @@ class TestRefusals:
             (["run={run}", "seed=-1"], "seed must be a whole number"),
             (["run={run}", "backbone.name=resnet50"], "backbone.name=resnet50 would be ignored"),
             (["run={run}", "checkpoint=other.ckpt"], "there is no checkpoint other.ckpt"),
+            (["run={run}", "dataset.channels=2"], "{run}: the backbone takes 3 channels"),
             (
                 ["run={run}", "features=cached", "augmentation.flip=0.5"],
                 "augmentation.flip=0.5 would be ignored",
@@ -388,7 +389,7 @@ class TestRefusals:
             linear.evaluate(cfg)
         error = capsys.readouterr().err.strip().splitlines()[-1]
         assert error.startswith("error: ")
-        assert says in error
+        assert says.replace("{run}", str(finished)) in error
         assert not list(finished.glob("linear.*"))
 
     def test_another_device(self):

@@ -288,6 +288,17 @@ def test_a_folder_that_names_code_of_its_own_is_not_resumed(tmp_path, capsys):
         assert (folder / ".hydra" / "config.yaml").read_bytes() == before
 
 
+@pytest.mark.parametrize("value", [[], "word", {"_target_": 1}])
+def test_callbacks_that_are_none_are_an_error_with_the_folders_name(value, tmp_path, capsys):
+    (tmp_path / ".hydra").mkdir()
+    cfg = configure(*SMALL)
+    cfg.callbacks = {"ranks": value}
+    OmegaConf.save(cfg, tmp_path / ".hydra" / "config.yaml")
+    with pytest.raises(SystemExit):
+        resuming.own_config([f"resume={tmp_path}"])
+    assert f"error: {tmp_path}" in capsys.readouterr().err
+
+
 def test_a_run_whose_data_folder_is_the_environments_is_its_own(tmp_path, monkeypatch):
     """The shipped configs of real data sets name ${oc.env:RDM_DATA,data}."""
     (tmp_path / ".hydra").mkdir()
