@@ -376,7 +376,7 @@ class TestRefusals:
             (["run={run}", "seed=-1"], "seed must be a whole number"),
             (["run={run}", "backbone.name=resnet50"], "backbone.name=resnet50 would be ignored"),
             (["run={run}", "checkpoint=other.ckpt"], "there is no checkpoint other.ckpt"),
-            (["run={run}", "dataset.channels=2"], "{run}: the backbone takes 3 channels"),
+            (["run={run}", "dataset.source.channels=2"], "{run}: the backbone takes 3 channels"),
             (
                 ["run={run}", "features=cached", "augmentation.flip=0.5"],
                 "augmentation.flip=0.5 would be ignored",
