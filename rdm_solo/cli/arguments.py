@@ -44,7 +44,7 @@ def command(
 
     @functools.wraps(job)
     def start(cfg: Any) -> Any:
-        started()
+        mark_started()
         return job(cfg)
 
     try:
@@ -63,7 +63,7 @@ def command(
         fail(explain(error, config, _own(arguments)))
 
 
-def started() -> None:
+def mark_started() -> None:
     """What goes wrong from here on is the job's own, and none of the command line."""
     global _has_started
     _has_started = True

@@ -20,7 +20,7 @@ from rdm_solo.runs.files import AT_ONCE_AFTER, SIGNALS
 
 
 def name(number: int) -> str:
-    """The signal, and what it is most often a sign of.
+    """The signal's name, with its likely cause where there is one.
 
     >>> name(9)
     'SIGKILL (perhaps the machine ran out of memory)'

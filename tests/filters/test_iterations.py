@@ -145,10 +145,8 @@ def test_a_null_direction_that_is_only_near_the_rows_sum(lean, p):
 @pytest.mark.parametrize(("p", "most"), [(-1.0, 51), (-0.5, 56)])
 def test_how_many_products_it_takes(p, most):
     """Beside the Gram matrix and the filter itself; of 96 rows, 2 * 96^3 operations each."""
-    module, x = (
-        SpectralFilter("target", "pow", p, solver="iterative"),
-        with_condition(10, 96, 160).float(),
-    )
+    module = SpectralFilter("target", "pow", p, solver="iterative")
+    x = with_condition(10, 96, 160).float()
     with FlopCounterMode(display=False) as counter:
         module(x)
     own = counter.get_total_flops() - 2 * (2 * 96 * 96 * 160)

@@ -70,6 +70,7 @@ def test_rows_that_are_dropped_are_counted_and_said_once(caplog):
     x[20] *= size * 1.1 / x[20].norm()
     for shape in (x, x.repeat(3, 1)):
         module = SpectralFilter("online", "log1p")
+        assert module.dropped_rows == 0
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             for _ in range(2):

@@ -417,10 +417,8 @@ def test_how_often_to_measure_is_said_where_it_costs_much(monkeypatch, share, ad
     monkeypatch.setattr(epochs, "measure", lambda *arguments: changed)
     (check,) = epochs.checks(CPU)
     (result,) = attempt(check)
-    assert (
-        re.findall(r"; for less than 3%: diagnostics.every_n_epochs=(\d+)$", result.figure)
-        == advice
-    )
+    found = re.findall(r"; for less than 3%: diagnostics.every_n_epochs=(\d+)$", result.figure)
+    assert found == advice
 
 
 class TestCommand:

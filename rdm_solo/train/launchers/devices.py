@@ -40,7 +40,7 @@ def shares(configs: Sequence[DictConfig], at_once: int | None = None) -> list[Sh
     """
     trainers = [config.trainer for config in configs]
     cores = available_cores()
-    processes = max(_processes(trainer) for trainer in trainers)
+    processes = max(processes_of(trainer) for trainer in trainers)
     if all(derived_values.on_cpu(trainer) for trainer in trainers):
         typed = max(_threads(config) for config in configs)
         fitting = max(1, len(cores) // (processes * typed))
@@ -84,7 +84,7 @@ def visible_gpus() -> list[str]:
     return [name.strip() for name in os.environ[GPUS].split(",")][:count]
 
 
-def _processes(trainer: DictConfig) -> int:
+def processes_of(trainer: DictConfig) -> int:
     """Processes of the run on this machine; 1 where the run will be refused."""
     try:
         return max(1, derived_values.world_size(trainer) // int(trainer.num_nodes))

@@ -19,9 +19,9 @@ from typing import Any
 from omegaconf import DictConfig
 
 from rdm_solo.messages import check_number, check_whole
-from rdm_solo.train import derived_values, signals
+from rdm_solo.train import signals
 from rdm_solo.train.environment import PARENT, STARTED_AGAIN, THREADS
-from rdm_solo.train.launchers import gpus
+from rdm_solo.train.launchers import devices, gpus
 from rdm_solo.train.launchers.following import Followed, follow
 from rdm_solo.train.launchers.plan import Job
 
@@ -206,12 +206,13 @@ class _Tasks:
             name=job.name,
         )
         line = [sys.executable, "-u", "-m", "rdm_solo.train", *job.options]
+        processes = devices.processes_of(job.config.trainer)
         variables = {
             # A worker of a running cluster has the environment of `ray start`, and a run has to
             # import what this command would.
             "PYTHONPATH": os.pathsep.join(sys.path),
             # Which Ray sets to all cores of the task, although its processes share them.
-            THREADS: os.environ.get(THREADS) or str(_threads(launcher.cpus, job.config.trainer)),
+            THREADS: os.environ.get(THREADS) or str(max(1, int(launcher.cpus) // processes)),
             **job.variables(self.folder),
         }
         self.going_on[followed.id] = wanted.remote(line, variables, os.getcwd(), followed.output)
@@ -253,18 +254,6 @@ def _gpus(trainer: DictConfig) -> int:
     if not gpus.are_asked_for(trainer):
         return 0
     return check_whole("with launcher=ray, trainer.devices", trainer.devices, 1)
-
-
-def _threads(cores: float, trainer: DictConfig) -> int:
-    """Threads of each of the run's processes, which share its cores."""
-    if trainer.devices in ("auto", -1):  # one process: without GPUs, since these must be counted
-        processes = 1
-    else:
-        try:
-            processes = max(1, derived_values.world_size(trainer))
-        except (TypeError, ValueError):  # the run will refuse it
-            processes = 1
-    return max(1, int(cores) // processes)
 
 
 def _of(resources: Mapping[str, float]) -> str:

@@ -75,7 +75,7 @@ def start(
     context: Any, task_function: Any, config: DictConfig, jobs: Sequence[Job]
 ) -> list[JobReturn]:
     """Run the jobs of a sweep as ``launcher.name`` says; Hydra's callbacks hear of each one."""
-    cli.started()  # what goes wrong from here on is no answer to what was typed
+    cli.mark_started()  # what goes wrong from here on is no answer to what was typed
     if config.launcher.name == "basic":
         return _in_this_process(context, task_function, config, jobs)
     folder = Path(config.hydra.sweep.dir)

@@ -69,7 +69,7 @@ def _unfinished(sweep_folder: Path, given: dict[str, str]) -> tuple[list[Job], d
             job = _job(sweep_folder, folder, given)
             epochs = check_whole("max_epochs", job.config.max_epochs, 1)
             more = "max_epochs" in given and _epochs(folder) < epochs
-        except (ValueError, OmegaConfBaseException) as error:
+        except (ValueError, TypeError, OmegaConfBaseException) as error:  # perhaps a stranger's
             broken[folder.name] = first_line(error)
             continue
         if diverged_in(folder) is not None:
