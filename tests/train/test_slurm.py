@@ -40,13 +40,13 @@ def test_a_run_that_is_interrupted_many_times(slurm, whole, tmp_path, typed):
     """By kill -9, by SLURM's own requeue (SIGTERM), and by USR1, at random epochs."""
     name = f"{DRILL}, {'typed' if typed else 'default'} folder"
     draw, number = draws(name), tries(2, 5 if typed else 10)
-    job, said, epoch = slurm.submit(script(tmp_path, *typed), tmp_path), tmp_path / "said.txt", 0
-    for _ in range(number):
-        epoch += draw.randrange(1, EPOCHS // number)
-        line = f"epoch {epoch}/{EPOCHS}"
-        cluster.until(lambda line=line: said.exists() and line in said.read_text())
+    job, said = slurm.submit(script(tmp_path, *typed), tmp_path), tmp_path / "said.txt"
+    for start in range(number):
+        cluster.until(lambda start=start: epochs(said, start) != [])
+        epoch = epochs(said, start)[0] + draw.randrange(EPOCHS // number - 2)
+        cluster.until(lambda start=start, epoch=epoch: epoch in epochs(said, start))
         how = draw.choice(["killed", "requeued", "warned"])
-        print(line, how)
+        print(epoch, how)
         if how == "killed":
             os.kill(process_in(tmp_path), signal.SIGKILL)
             slurm.wait(job, "FAILED")
@@ -95,6 +95,16 @@ def test_a_node_that_is_lost(slurm, whole, tmp_path, survives):
     finally:
         slurm.start_node(node)
         cluster.until(slurm.idle)
+
+
+def epochs(said: Path, start: int) -> list[int]:
+    """The epochs that a job has trained since it was started again that many times."""
+    starts = said.read_text().split("SLURM has started job") if said.exists() else []
+    return [
+        int(epoch)
+        for text in starts[start : start + 1]
+        for epoch in re.findall(rf"epoch (\d+)/{EPOCHS}", text)
+    ]
 
 
 def process_in(folder: Path) -> int:
