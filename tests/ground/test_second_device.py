@@ -58,7 +58,7 @@ def numbers() -> dict[str, int]:
         "none: indices": lambda: x[mask.long()],
         "none: dtype": lambda: x.to(torch.float64),
         "none: a copy": lambda: torch.ones(3).to(DEVICE, non_blocking=True),
-        "none: a mask filled": lambda: x.__setitem__(mask, 1.0),
+        "none: a mask filled": lambda: x.masked_fill_(mask, 1.0),
         "none: full": lambda: torch.full((), 2.0, device=DEVICE),
         "none: the host's": lambda: torch.ones(3).sum().item(),
     }
