@@ -80,8 +80,9 @@ def gather_objects(value: T) -> list[T]:
     return values
 
 
-def gather(x: torch.Tensor) -> list[torch.Tensor]:
-    """Each process's rows in rank order; a process may hold more rows than another, or none.
+def gather(x: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
+    """Each process's rows in rank order, of a group's processes where one is given; a process may
+    hold more rows than another, or none.
 
     Shapes: ``(N_r, ...)`` on rank r ``-> [(N_0, ...), (N_1, ...), ...]``.
 
@@ -92,7 +93,7 @@ def gather(x: torch.Tensor) -> list[torch.Tensor]:
         return [x]
     from torchmetrics.utilities.distributed import gather_all_tensors  # seconds to load
 
-    parts: list[torch.Tensor] = gather_all_tensors(x)
+    parts: list[torch.Tensor] = gather_all_tensors(x, group)
     return parts
 
 

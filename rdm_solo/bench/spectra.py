@@ -17,6 +17,7 @@ from rdm_solo.spectra.branch_spectra import BranchSpectra
 
 IMAGES = 50_000
 VIEWS = 2
+GPU_EPOCH = 25.0  # seconds of SimSiam's on CIFAR-10 at batch 512, as lightly's documentation has it
 
 
 class Recorded:
@@ -113,10 +114,11 @@ def bench_spectra(runs: int, device: str, overrides: Sequence[str]) -> None:
     print(f"k = {share.k}, batch {share.batch}, {share.size} px; medians of {runs} rounds")
     print(f"step                    {statistics.median(share.plain):>10.3f} s")
     print(f"recording it takes      {work:>10.3f} s (the steps' difference: {difference:.3f} s)")
-    print(f"eigenvalues and curves  {statistics.median(share.reading):>10.3f} s, once an epoch")
+    print(f"reading all measures    {statistics.median(share.reading):>10.3f} s, once an epoch")
     print(
         f"an epoch of {IMAGES} images: {share.steps} steps, {share.recorded} recorded "
         f"(max_rows={share.max_rows}): {share.seconds:.1f} s of {share.epoch:.0f} s, "
         f"{share.seconds / share.epoch:.2%}"
     )
+    print(f"of an epoch of {GPU_EPOCH:.0f} s, as on a GPU: {share.seconds / GPU_EPOCH:.1%}")
     print(f"round by round {min(share.rounds):.2%}..{max(share.rounds):.2%}")

@@ -14,8 +14,9 @@ from rdm_solo.lightning import pl
 from rdm_solo.runs import spectra_files
 from rdm_solo.spectra.branch_spectra import BranchSpectra, StepCorrelation
 from rdm_solo.spectra.epoch_summary import Spectra
-from rdm_solo.spectra.measures import effective_rank, low_rank_spectrum
+from rdm_solo.spectra.matrices import low_rank_spectrum
 from rdm_solo.spectra.moments import around_means, spread
+from rdm_solo.spectra.ranks import effective_rank
 
 log = logging.getLogger("rdm_solo")
 
@@ -142,17 +143,17 @@ class Diagnostics(pl.Callback):
         pl_module.log_dict(bar, prog_bar=True, sync_dist=True)
         pl_module.log_dict(rest, sync_dist=True)
         if trainer.is_global_zero:
-            if self.latest.sampled:
-                self._warn(
-                    f"spectra at k={self.metric.dim} are those of N={self.latest.rows} sampled "
-                    f"rows, since k is above diagnostics.max_dim={self.max_dim}. The effective "
-                    "rank of a flat spectrum comes out too low (1/i at k=8192, N=1024: 0.41 of the "
-                    "truth), that of a steep one does not (1/i^2: 0.996); diagnostics.sample "
-                    "raises N.",
-                    "sampled",
-                )
+            self._warn_of_few_rows(self.latest)
             arrays = {name: array.numpy() for name, array in self.latest.arrays().items()}
             spectra_files.write(self.folder, trainer.current_epoch + 1, arrays)
+
+    def _warn_of_few_rows(self, spectra: Spectra) -> None:
+        if spectra.sampled:
+            advice = f"k is above diagnostics.max_dim={self.max_dim}; diagnostics.sample raises N."
+        else:
+            advice = "A larger diagnostics.max_rows takes more of an epoch that has more."
+        if spectra.basis.warning:
+            self._warn(f"{spectra.basis.warning} {advice}", "rows")
 
     def _spectra(self, metric: BranchSpectra) -> Spectra:
         spectra = metric.compute()

@@ -7,8 +7,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from rdm_solo.runs.roles_file import Series
-from rdm_solo.spectra import measures
-from rdm_solo.spectra.measures import effective_rank, filter_curve
+from rdm_solo.spectra.comparison import filter_curve, ideal_filter, leading, spearman
+from rdm_solo.spectra.matrices import correlation
+from rdm_solo.spectra.ranks import effective_rank
 
 if TYPE_CHECKING:
     from rdm_solo.evaluate.finished_run import FinishedRun
@@ -50,7 +51,7 @@ def _of_predictor(finished: "FinishedRun", rows: int) -> Curves:
 
     lam_p = eigenvalues(p)
     lam_p = lam_p.where(lam_p > ROUNDING * lam_p[0], 0.0)
-    lam_z, u = torch.linalg.eigh(measures.correlation(z))
+    lam_z, u = torch.linalg.eigh(correlation(z))
     lam_z, u = lam_z.flip(0).clamp_min(0), u.flip(1)
     C_plus = z.mT @ z_plus / len(z)
     C_plus = (C_plus + C_plus.mT) / 2
@@ -59,7 +60,7 @@ def _of_predictor(finished: "FinishedRun", rows: int) -> Curves:
 
     series = [curve("g", "actual", lam_z, filter_curve(lam_p, lam_z), lam_p)]
     for name, lam in (("omega", lam_plus), ("omega, directional", along)):
-        omega = measures.ideal_filter(lam, lam_z)
+        omega = ideal_filter(lam, lam_z)
         # What the ideal predictor W* makes of the target has W* C_z W*^T.
         series.append(curve(name, "ideal", lam_z, omega, omega.square().nan_to_num(0) * lam_z))
     return Curves("online", tuple(series), "g", float(effective_rank(lam_z)), len(z))
@@ -159,14 +160,14 @@ def curve(name: str, group: str, lam: Tensor, value: Tensor, behind: Tensor) -> 
     >>> round(curve("h", "", lam, lam**-0.25, lam).slope, 6)
     -0.25
     """
-    m = measures.leading(lam)
+    m = leading(lam)
     lam, value = lam[:m], value[:m]
     rising = value > 0  # and no NaN: neither has a logarithm
     x, y = lam[rising].log(), value[rising].log()
     x = x - x.mean()
     slope = float((x * y).sum() / x.square().sum()) if len(x) > 1 else float("nan")
     known = value.isfinite()
-    monotonicity = float(measures.spearman(value[known], lam[known]))
+    monotonicity = float(spearman(value[known], lam[known]))
     erank = float(effective_rank(behind))
     return Series(name, group, lam.cpu().numpy(), value.cpu().numpy(), monotonicity, slope, erank)
 

@@ -15,7 +15,8 @@ from rdm_solo.plots.epochs import over_epochs
 from rdm_solo.plots.exponents import accuracy, row_of
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import Group, groups, over_seeds
-from rdm_solo.spectra.measures import leading, noise_floor
+from rdm_solo.spectra.comparison import leading
+from rdm_solo.spectra.matrices import noise_floor
 
 CURVES: dict[str, dict[str, Any]] = {
     "filter_curve_directional": {

@@ -11,7 +11,7 @@ from rdm_solo import filters
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.messages import check_choice
 from rdm_solo.runs.folder import Run
-from rdm_solo.spectra.measures import ideal_filter
+from rdm_solo.spectra.comparison import ideal_filter
 from rdm_solo.theory import rank_path
 from rdm_solo.theory.filter_effect import Gain, Preview, look, relation
 

@@ -27,6 +27,9 @@ LINEAR = Column("linear/top1", "linear", 1, ACCURACY, compared=True)
 
 _RANK, _ALIGNMENT = "effective rank", "alignment of eigenspaces"
 _MONOTONICITY = "monotonicity of the filter (1: low-pass)"
+_OTHER_RANKS = "other measures of rank (target)"
+_POWER_LAW = "power law of the covariance's eigenvalues (target)"
+_SPHERE = "positives' distance and uniformity (target)"
 
 COLUMNS = {
     column.name: column
@@ -43,7 +46,19 @@ COLUMNS = {
         Column("erank/positive", "erank positive", 2),
         Column("erank/logits", "erank logits", 2),  # of methods with a softmax
         Column("rankme/online", "RankMe online", 2),
-        Column("rankme/target", "RankMe target", 2),
+        Column("rankme/target", "RankMe target", 2, _OTHER_RANKS),
+        Column("lidar/target", "LiDAR", 2, _OTHER_RANKS),
+        Column("stable_rank/online", "stable rank online", 2),
+        Column("stable_rank/target", "stable rank target", 2, _OTHER_RANKS),
+        Column("participation_ratio/online", "participation ratio online", 2),
+        Column("participation_ratio/target", "participation ratio target", 2, _OTHER_RANKS),
+        Column("nesum/target", "NESum", 2, _OTHER_RANKS),
+        Column("alpha_req/target", "alpha-ReQ", 2, _POWER_LAW),
+        Column("alpha_req_r2/target", "R² of alpha-ReQ", 2, _POWER_LAW),
+        Column("positive_distance/target", "positives' distance", 3, _SPHERE),
+        Column("uniformity/target", "uniformity", 3, _SPHERE),
+        Column("epps_pulley/projection", "Epps–Pulley statistic", 1),  # SIGReg's
+        Column("mean_share/target", "share of the mean", 3),
         Column("alignment/online_target", "alignment plain", 2, _ALIGNMENT),
         Column("alignment/online_target_weighted", "alignment weighted", 2, _ALIGNMENT),
         Column("alignment/online_target_paper_m", "alignment paper's m", 2),

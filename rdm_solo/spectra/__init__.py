@@ -5,35 +5,52 @@
 
 from typing import TYPE_CHECKING, Any
 
-from rdm_solo.spectra.epoch_summary import Spectra
-from rdm_solo.spectra.measures import (
+from rdm_solo.spectra.comparison import (
     alignment,
-    correlation,
-    effective_rank,
     filter_curve,
     ideal_filter,
     leading,
-    low_rank_spectrum,
-    rankme,
     spearman,
 )
+from rdm_solo.spectra.epoch_summary import Basis, Spectra
+from rdm_solo.spectra.gaussianity import epps_pulley
+from rdm_solo.spectra.matrices import correlation, low_rank_spectrum
+from rdm_solo.spectra.ranks import (
+    alpha_req,
+    effective_rank,
+    lidar,
+    nesum,
+    participation_ratio,
+    rankme,
+    stable_rank,
+)
+from rdm_solo.spectra.sphere import positive_distance, uniformity
 
 if TYPE_CHECKING:
     from rdm_solo.spectra.branch_spectra import BranchSpectra, StepCorrelation
 
 __all__ = [
+    "Basis",
     "BranchSpectra",
     "Spectra",
     "StepCorrelation",
     "alignment",
+    "alpha_req",
     "correlation",
     "effective_rank",
+    "epps_pulley",
     "filter_curve",
     "ideal_filter",
     "leading",
+    "lidar",
     "low_rank_spectrum",
+    "nesum",
+    "participation_ratio",
+    "positive_distance",
     "rankme",
     "spearman",
+    "stable_rank",
+    "uniformity",
 ]
 
 

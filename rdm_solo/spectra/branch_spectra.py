@@ -11,18 +11,31 @@ from torchmetrics.utilities import dim_zero_cat
 
 from rdm_solo.distributed import gather, sum_over_processes, world_size
 from rdm_solo.messages import check_whole
-from rdm_solo.spectra.epoch_summary import Spectra, summarize
+from rdm_solo.spectra import gaussianity, sphere
+from rdm_solo.spectra.epoch_summary import Basis, Spectra, summarize
 from rdm_solo.spectra.moments import Moments, from_matrices, from_rows, spread
-from rdm_solo.spectra.sampling import LAST, few_rows, keep_smallest, row_hashes
+from rdm_solo.spectra.sampling import (
+    LAST,
+    few_rows,
+    keep_smallest,
+    places,
+    row_hashes,
+    without_ruled_out,
+)
 
 # The square of a larger number has no room for a sum in float64.
 LARGEST = 1e140
+# Rows whose pairs uniformity is read off; all of them, where there are no more.
+PAIRED_ROWS = 4096
 
 
 class BranchSpectra(Metric):
     """Correlation matrices of both branches over an epoch, and the numbers read off them.
 
     Second moments are summed in float64 and added over processes, so two processes equal one.
+    The result says what the numbers are of, and warns where there are too few rows for ranks
+    (:attr:`Spectra.basis`, :attr:`Spectra.warnings`).
+
     ``update`` takes the online outputs p_x, the target outputs z_x of the same views, z_{x+} of
     their positives if there are any, and, where a filter stands between, the unfiltered
     projections.
@@ -63,6 +76,9 @@ class BranchSpectra(Metric):
     sum_positive: Tensor
     sum_projection: Tensor
     sum_mean: Tensor
+    sum_target_mean: Tensor
+    sum_distance: Tensor
+    sum_waves: Tensor
     sum_squared: Tensor
     sum_means: Tensor
     sum_means_squared: Tensor
@@ -70,6 +86,8 @@ class BranchSpectra(Metric):
     broken: Tensor
     batches: Tensor
     with_positives: Tensor
+    in_pairs: Tensor
+    directions: Tensor
     kept: list[Tensor]
     kept_keys: list[Tensor]
 
@@ -83,24 +101,28 @@ class BranchSpectra(Metric):
         steps: bool = False,
     ) -> None:
         sampled = dim > max_dim
-        super().__init__(compute_with_cache=False, dist_sync_fn=None if sampled else added)
+        super().__init__(compute_with_cache=False, dist_sync_fn=added_or_gathered)
         for name, value in (("dim", dim), ("max_dim", max_dim), ("sample", sample), ("m", m)):
             check_whole(name, value, 1)
         self.dim, self.normalize, self.m = dim, normalize, m
         self.sampled, self.sample, self.steps = sampled, sample, steps
+        self.rows_kept = (sample, 4) if sampled else (PAIRED_ROWS, 1)
         shapes: dict[str, tuple[int, ...]] = {"sum_mean": (dim,)}
         shapes |= {"sum_squared": (), "sum_means_squared": ()}
-        if self.sampled:
-            for name in ("kept", "kept_keys"):
-                self.add_state(name, [], dist_reduce_fx="cat")
-        else:
+        for name in ("kept", "kept_keys"):
+            self.add_state(name, [], dist_reduce_fx="cat")
+        if not self.sampled:
             for name in ("sum_online", "sum_target", "sum_positive", "sum_projection"):
                 shapes[name] = (dim, dim)
             if steps:
                 shapes["sum_means"] = (dim, dim)
+            shapes |= {"sum_target_mean": (dim,), "sum_distance": ()}
+            along = gaussianity.directions(dim)
+            self.register_buffer("directions", along, persistent=False)
+            shapes["sum_waves"] = (2 * (gaussianity.POINTS - 1), along.shape[1])
         for name, shape in shapes.items():
             self.add_state(name, torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
-        for name in ("count", "broken", "batches", "with_positives"):
+        for name in ("count", "broken", "batches", "with_positives", "in_pairs"):
             self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
 
     @torch.no_grad()
@@ -133,23 +155,17 @@ class BranchSpectra(Metric):
         self.batches += 1
         self.with_positives += positive is not None
         if self.sampled:
-            self._keep(parts, whole)
+            self._add_sample(parts, whole)
         else:
-            self._add_products(parts, whole)
+            self._add_sums(parts, whole)
 
     def _rows(self, x: Tensor, whole: Tensor) -> Tensor:
         # Zero rows add nothing; dropping them would make the device tell how many are left.
-        return self._unit(x.where(whole[:, None], 0.0))
+        return self._compared(x.where(whole[:, None], 0.0))
 
-    def _unit(self, x: Tensor) -> Tensor:
+    def _compared(self, x: Tensor) -> Tensor:
         """Rows in float64, of length 1 (those of nothing but zeros stay) where that is asked."""
-        y = x.double()
-        if not self.normalize:
-            return y
-        if x.dtype == torch.double:  # whose squares may leave the range
-            largest = torch.linalg.vector_norm(y, math.inf, dim=1, keepdim=True)
-            y = y / torch.where(largest > 0, largest, 1.0)
-        return torch.nn.functional.normalize(y, dim=1, eps=1e-150)
+        return _unit(x.double()) if self.normalize else x.double()
 
     def _add_moments(self, blocks: Iterable[Tensor], whole: Tensor) -> None:
         """A batch's projections, some rows at a time."""
@@ -165,7 +181,7 @@ class BranchSpectra(Metric):
         if not self.sampled:
             self.sum_means.addr_(of_step, of_step)
 
-    def _add_products(self, parts: dict[str, Tensor], whole: Tensor) -> None:
+    def _add_sums(self, parts: dict[str, Tensor], whole: Tensor) -> None:
         """A batch's moments; outputs that are one tensor are multiplied once."""
         unit = {id(x): self._rows(x, whole) for x in _once(parts.values())}
         rows = {name: unit[id(x)] for name, x in parts.items()}
@@ -175,41 +191,49 @@ class BranchSpectra(Metric):
         self.sum_target += grams[id(parts["target"])]
         self.sum_projection += grams[id(parts["projection"])]
         self._add_moments([rows["projection"]], whole)
+        self.sum_target_mean += rows["target"].sum(0)
         if "positive" in rows:
             self.sum_positive += rows["target"].mT @ rows["positive"]
+            self.sum_distance += (_unit(rows["target"]) - _unit(rows["positive"])).square().sum()
+            self.in_pairs += in_pairs(parts["target"], parts["positive"], whole)
+        # As they come, neither scaled nor centred. A wave of a row of zeros is 1.
+        waves = gaussianity.wave_sums(
+            parts["projection"].where(whole[:, None], 0.0).double(), self.directions
+        )
+        waves[: gaussianity.POINTS - 1] -= (~whole).sum()
+        self.sum_waves += waves
+        self._keep([parts["target"]], whole)
 
-    def _keep(self, parts: dict[str, Tensor], whole: Tensor) -> None:
-        """Of the rows so far and these, the ones with the smallest hashes."""
+    def _add_sample(self, parts: dict[str, Tensor], whole: Tensor) -> None:
         y = parts["projection"]
         blocks = (self._rows(y[rows], whole[rows]) for rows in few_rows(*y.shape))
         self._add_moments(blocks, whole)
         target = parts["target"]
-        outputs = [parts["online"], target, parts.get("positive", target), y]
-        kept, key = self._room(any(x.dtype == torch.double for x in outputs))
+        self._keep([parts["online"], target, parts.get("positive", target), y], whole)
+
+    def _keep(self, outputs: list[Tensor], whole: Tensor) -> None:
+        """Of the rows so far and these, the ones with the smallest hashes."""
+        kept, key = self._places(any(x.dtype == torch.double for x in outputs))
         keep_smallest(kept, key, outputs, row_hashes(outputs, whole))
 
-    def _room(self, double: bool) -> tuple[Tensor, Tensor]:
-        """Places for N rows ``(N, 4, k)``, with the rows so far in them, and their hashes."""
-        if len(self.kept) != 1 or len(self.kept[0]) != self.sample:
-            dtype = self.kept[0].dtype if self.kept else torch.double if double else torch.float
-            kept = torch.empty(self.sample, 4, self.dim, dtype=dtype, device=self.count.device)
-            key = torch.full((self.sample,), LAST, device=self.count.device)
-            for rows, theirs in zip(self.kept, self.kept_keys):
-                keep_smallest(kept, key, rows.unbind(1), theirs)
-            self.kept, self.kept_keys = [kept], [key]
-        return self.kept[0], self.kept_keys[0]
+    def _places(self, double: bool) -> tuple[Tensor, Tensor]:
+        """Places for the rows that are kept, with those so far in them, and their hashes."""
+        kept, keys = self.kept, [key.flatten() for key in self.kept_keys]
+        dtype = kept[0].dtype if kept else torch.double if double else torch.float
+        size, count = self.rows_kept
+        if len(kept) != 1 or len(kept[0]) != size:
+            empty = torch.empty(size, count, self.dim, dtype=dtype, device=self.count.device)
+            kept, keys = [[x] for x in places(kept, keys, empty)]
+            self.kept, self.kept_keys = kept, [keys[0][:, None, None]]
+        return kept[0], keys[0]
 
     def sync(self, *args: Any, **options: Any) -> None:
         """Before rows travel, each process drops those that others' smaller hashes rule out: N rows
         are sent in all, not N from each. One that had no batch takes part with no row."""
         several = options.get("should_sync", True) and world_size() > 1
-        if self.sampled and several and not self._is_synced:
-            rows, key = self._room(False)
-            double = torch.cat(gather(key.new_tensor([rows.dtype == torch.double]))).any()
-            limit = torch.cat(gather(key)).sort().values[self.sample - 1]
-            stays = (key <= limit) & (key < LAST)
-            self.kept = [rows[stays].double() if double else rows[stays]]
-            self.kept_keys = [key[stays]]
+        if several and not self._is_synced:
+            kept, key = without_ruled_out(*self._places(False))
+            self.kept, self.kept_keys = [kept], [key[:, None, None]]
         super().sync(*args, **options)
 
     @torch.no_grad()
@@ -225,24 +249,83 @@ class BranchSpectra(Metric):
                 "or never, between two resets."
             )
         moment, off = self.sum_squared / seen, self.sum_means_squared / seen
-        rows = min(seen, self.sample) if self.sampled else seen
-        of_rows = self._of_sample if self.sampled else self._of_sums
-        moments = of_rows(rows, with_positives > 0)
         scalars = {"feature/variance": moment - (self.sum_mean / seen).square().sum()}
         if self.steps:
             scalars["feature/spread"] = spread(moment, off)
-        return summarize(moments, scalars, self.dim, rows, self.m, self.sampled)
+        kept = self._kept_rows()
+        if self.sampled:
+            moments, further = self._of_sample(kept, with_positives > 0)
+        else:
+            moments, further = self._of_sums(seen, with_positives > 0, kept)
+        rows = len(kept) if self.sampled else seen
+        basis = Basis(rows, self.dim, self.normalize, self.sampled, len(kept))
+        return summarize(moments, scalars | further, basis, self.m)
 
-    def _of_sums(self, rows: int, positives: bool) -> Moments:
+    def _kept_rows(self) -> Tensor:
+        """The rows that are kept, ``(n, 4 or 1, k)``, in the order of their hashes."""
+        keys = dim_zero_cat(self.kept_keys).flatten()
+        order = keys.argsort()[: min(self.rows_kept[0], int((keys < LAST).sum()))]
+        found: Tensor = dim_zero_cat(self.kept)[order]
+        return found
+
+    def _of_sums(
+        self, rows: int, positives: bool, kept: Tensor
+    ) -> tuple[Moments, dict[str, Tensor]]:
         C_p, C_z, C_y = (s / rows for s in (self.sum_online, self.sum_target, self.sum_projection))
         C_plus = (self.sum_positive + self.sum_positive.mT) / (2 * rows) if positives else None
-        return from_matrices(C_p, C_z, C_plus, C_y, self.sum_means / rows if self.steps else None)
+        C_means = self.sum_means / rows if self.steps else None
+        mean = self.sum_target_mean / rows
+        pairs = rows // 2 if int(self.in_pairs) == int(self.batches) else 0
+        further = {
+            "mean_share/target": 1 - spread(C_z.trace(), mean.square().sum()),
+            "epps_pulley/projection": gaussianity.statistic(self.sum_waves, self.count),
+        }
+        if positives:
+            further["positive_distance/target"] = self.sum_distance / rows
+        further |= _uniformity(self._compared(kept[:, 0]))
+        return from_matrices(C_p, C_z, C_plus, C_y, C_means, mean, pairs), further
 
-    def _of_sample(self, rows: int, positives: bool) -> Moments:
-        order = dim_zero_cat(self.kept_keys).argsort()[:rows]
-        p, z, plus, y = (self._unit(x[order]) for x in dim_zero_cat(self.kept).unbind(1))
+    def _of_sample(self, kept: Tensor, positives: bool) -> tuple[Moments, dict[str, Tensor]]:
+        p, z, plus, y = (self._compared(x) for x in kept.unbind(1))
+        further = {
+            "mean_share/target": 1 - spread(z.square().sum(1).mean(), z.mean(0).square().sum()),
+            "epps_pulley/projection": gaussianity.epps_pulley(kept[:, 3]),
+        }
+        if positives:
+            distances = (_unit(z) - _unit(plus)).square().sum(1)
+            further["positive_distance/target"] = distances.mean()
+        further |= _uniformity(z)
         length = min(self.sample, self.dim)
-        return from_rows(p, z, plus if positives else None, y, length, around_mean=self.steps)
+        moments = from_rows(p, z, plus if positives else None, y, length, around_mean=self.steps)
+        return moments, further
+
+
+def _uniformity(rows: Tensor) -> dict[str, Tensor]:
+    """Of the rows that have a direction, if there are two."""
+    rows = _unit(rows[rows.any(1)])
+    return {"uniformity/target": sphere.uniformity(rows)} if len(rows) > 1 else {}
+
+
+def _unit(rows: Tensor) -> Tensor:
+    """Float64 rows of length 1; those of nothing but zeros stay."""
+    largest = torch.linalg.vector_norm(rows, math.inf, dim=1, keepdim=True)
+    rows = rows / torch.where(largest > 0, largest, 1.0)  # whose squares may leave the range
+    return torch.nn.functional.normalize(rows, dim=1, eps=1e-150)
+
+
+def in_pairs(target: Tensor, positive: Tensor, whole: Tensor) -> Tensor:
+    """Whether a batch is two views of each sample: each half of the rows has the other one for
+    positives. Rows that are not whole may miss, with their positives.
+
+    >>> x = torch.tensor([[1.0], [2.0]])
+    >>> in_pairs(x, x.flip(0), torch.tensor([True, True])), in_pairs(x, x, x[:, 0] > 0)
+    (tensor(True), tensor(False))
+    """
+    half = len(target) // 2
+    if len(target) % 2:
+        return whole.new_zeros(())
+    alike = (positive.roll(half, 0) == target).all(1)
+    return (alike | ~(whole | whole.roll(half))).all()
 
 
 def _once(tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -250,9 +333,12 @@ def _once(tensors: Iterable[Tensor]) -> list[Tensor]:
     return list({id(x): x for x in tensors}.values())
 
 
-def added(x: Tensor, group: Any = None) -> list[Tensor]:
-    """For torchmetrics, which else gathers each process's matrices before it adds them."""
-    return [sum_over_processes(x.clone(), group)]
+def added_or_gathered(x: Tensor, group: Any = None) -> list[Tensor]:
+    """For torchmetrics, which else gathers each process's matrices before it adds them.
+
+    Kept rows and their hashes have three axes, sums have fewer.
+    """
+    return gather(x, group) if x.ndim == 3 else [sum_over_processes(x.clone(), group)]
 
 
 def step_mean(total: Tensor, whole: Tensor) -> Tensor:
@@ -281,7 +367,7 @@ class StepCorrelation(Metric):
     count: Tensor
 
     def __init__(self, dim: int) -> None:
-        super().__init__(compute_with_cache=False, dist_sync_fn=added)
+        super().__init__(compute_with_cache=False, dist_sync_fn=added_or_gathered)
         for name in ("total", "means"):
             self.add_state(name, torch.zeros(dim, dim, dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("count", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")

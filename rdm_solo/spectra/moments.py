@@ -5,7 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rdm_solo.spectra.measures import noise_floor
+from rdm_solo.spectra import lda
+from rdm_solo.spectra.matrices import noise_floor
 
 # A float64 sum over N rows is off by N eps at most, over the rows of an epoch by about this share.
 ROUNDING = 1e-12
@@ -14,24 +15,34 @@ ROUNDING = 1e-12
 class Moments(NamedTuple):
     """Eigenvalues of C_p, C_z, C_y, and C_+, descending; and C_p and C_+ along C_z's eigenvectors
     u: u^T C u, and the norm of C u. None where no positives were seen. ``lam_centred`` are those
-    of the rows of C_y around their mean, None unless they are asked for."""
+    of the rows of C_y around their mean, None unless they are asked for. ``lam_covariance`` are
+    those of the targets around their mean, ``lam_lidar`` those that LiDAR is read off."""
 
     lam_p: Tensor
     lam_z: Tensor
     lam_y: Tensor
     energy_p: Tensor
     norm_p: Tensor
+    lam_covariance: Tensor
     lam_centred: Tensor | None = None
     lam_plus: Tensor | None = None
     energy_plus: Tensor | None = None
     norm_plus: Tensor | None = None
+    lam_lidar: Tensor | None = None
 
 
 def from_matrices(
-    C_p: Tensor, C_z: Tensor, C_plus: Tensor | None, C_y: Tensor, C_means: Tensor | None
+    C_p: Tensor,
+    C_z: Tensor,
+    C_plus: Tensor | None,
+    C_y: Tensor,
+    C_means: Tensor | None,
+    mean_z: Tensor,
+    pairs: int = 0,
 ) -> Moments:
     """Of correlation matrices ``(k, k)``; ``C_means`` is the part of C_y that the rows' means make,
-    and is left out of ``lam_centred``."""
+    and is left out of ``lam_centred``. ``mean_z`` is the targets' mean; where these are two views
+    of so many ``pairs``, there is LiDAR."""
     lam_z, u = torch.linalg.eigh(C_z)
     lam_z, u = lam_z.flip(0).clamp_min(0), u.flip(1)
 
@@ -44,8 +55,16 @@ def from_matrices(
     if lam_y is None:
         lam_y = _eigenvalues(C_y)
     lam_centred = None if C_means is None else around_means(C_y, C_means)
-    found = Moments(lam_p, lam_z, lam_y, *along(C_p), lam_centred)
-    return found if C_plus is None else Moments(*found[:6], _eigenvalues(C_plus), *along(C_plus))
+    lam_covariance = around_means(C_z, mean_z.outer(mean_z))
+    found = Moments(lam_p, lam_z, lam_y, *along(C_p), lam_covariance, lam_centred)
+    if C_plus is None:
+        return found
+    energy, norm = along(C_plus)
+    found = found._replace(lam_plus=_eigenvalues(C_plus), energy_plus=energy, norm_plus=norm)
+    if pairs < 2:
+        return found
+    scatter = lda.of_pairs(C_z, C_plus, mean_z, pairs)
+    return found._replace(lam_lidar=lda.discriminant_eigenvalues(*scatter, lda.DELTA))
 
 
 def from_rows(
@@ -68,14 +87,17 @@ def from_rows(
     lam_y = _shared(y, (z, lam_z), (p, lam_p))
     if lam_y is None:
         lam_y = _eigenvalues(y @ y.mT / n)
-    found = Moments(lam_p, lam_z, lam_y, p_u.square().sum(0) / n, _norm(p_u, gram_p) / n)
+    means = gram_z.mean(0)
+    around_z = (gram_z - means - means[:, None] + means.mean()) / n
+    lam_covariance = _above_noise(_eigenvalues(around_z), lam_z.sum())
+    along = (p_u.square().sum(0) / n, _norm(p_u, gram_p) / n)
+    found = Moments(lam_p, lam_z, lam_y, *along, lam_covariance)
     if around_mean:
         around = y - y.mean(0)
         lam_centred = _above_noise(_eigenvalues(around @ around.mT / n), lam_y.max())
         found = found._replace(lam_centred=lam_centred)
     if z_plus is not None:
-        lam, energy, norm = _positives(gram_z, z @ z_plus.mT, z_plus @ z_plus.mT, w)
-        found = found._replace(lam_plus=lam, energy_plus=energy, norm_plus=norm)
+        found = found._replace(**_positives(gram_z, z @ z_plus.mT, z_plus @ z_plus.mT, w))
     # With few rows, more eigenvalues are zero than were computed.
     pad = torch.nn.functional.pad
     sizes = {
@@ -86,19 +108,26 @@ def from_rows(
     return Moments(**sizes)
 
 
-def _positives(gram: Tensor, cross: Tensor, gram_plus: Tensor, w: Tensor) -> list[Tensor]:
+def _positives(gram: Tensor, cross: Tensor, gram_plus: Tensor, w: Tensor) -> dict[str, Tensor]:
     r""":math:`C_+ = B^T J B / 2N`, rows :math:`B = [Z; Z_+]`, J exchanging the halves.
 
-    Its eigenvalues are those of :math:`R J R^T / 2N` with :math:`BB^T = R^T R`.
+    Its eigenvalues are those of :math:`R J R^T / 2N` with :math:`BB^T = R^T R`. R's columns are the
+    rows in coordinates of the space that they span, so LiDAR of these is LiDAR of the rows.
     """
     n = len(gram)
     both = torch.cat([torch.cat([gram, cross], 1), torch.cat([cross.mT, gram_plus], 1)])
     s, q = torch.linalg.eigh(both)
     root = s.clamp_min(0).sqrt()[:, None] * q.mT
-    lam = _eigenvalues(root.roll(n, 1) @ root.mT / (2 * n))
     z_u, plus_u = gram @ w, cross.mT @ w
-    energy = (z_u * plus_u).sum(0) / n
-    return [lam, energy, _norm(torch.cat([plus_u, z_u]), both) / (2 * n)]
+    found = {
+        "lam_plus": _eigenvalues(root.roll(n, 1) @ root.mT / (2 * n)),
+        "energy_plus": (z_u * plus_u).sum(0) / n,
+        "norm_plus": _norm(torch.cat([plus_u, z_u]), both) / (2 * n),
+    }
+    if n > 1:
+        scatter = lda.of_views(torch.stack(root.mT.split(n), 1))
+        found["lam_lidar"] = lda.discriminant_eigenvalues(*scatter, lda.DELTA)
+    return found
 
 
 def _norm(coefficients: Tensor, gram: Tensor) -> Tensor:

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from rdm_solo.distributed import gather
+
 # The hash of rows that are not to be taken: no other is as large.
 LAST = 2**63 - 1
 # How many numbers are copied or widened at a time: as int64 or float64 they stay in a CPU's cache.
@@ -78,3 +80,34 @@ def keep_smallest(kept: Tensor, key: Tensor, parts: Sequence[Tensor], new: Tenso
         for rows in few_rows(size, output.shape[1]):
             entering = part[chosen[rows]].to(output.dtype)
             output[places[rows]] = entering.where(enters[rows], output[places[rows]])
+
+
+def places(kept: Sequence[Tensor], keys: Sequence[Tensor], empty: Tensor) -> tuple[Tensor, Tensor]:
+    """One set of places with the rows of all given ones, and their hashes.
+
+    What is given is taken as it is where it is one set already; ``empty`` is written over.
+
+    Shapes: ``(n, P, k) each, (n,) each, (N, P, k) -> (N, P, k), (N,)``.
+
+    >>> rows, keys = torch.ones(1, 1, 1), torch.tensor([7])
+    >>> places([rows, rows], [keys, keys], torch.empty(2, 1, 1))[1]
+    tensor([7, 7])
+    """
+    if len(kept) == 1 and len(kept[0]) == len(empty):
+        return kept[0], keys[0]
+    key = torch.full((len(empty),), LAST, device=empty.device)
+    for rows, theirs in zip(kept, keys):
+        keep_smallest(empty, key, rows.unbind(1), theirs)
+    return empty, key
+
+
+def without_ruled_out(kept: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    """This process's rows but those that others' smaller hashes rule out, in the dtype of all.
+
+    >>> without_ruled_out(torch.tensor([[[1.0]], [[2.0]]]), torch.tensor([7, LAST]))[1]
+    tensor([7])
+    """
+    double = torch.cat(gather(key.new_tensor([kept.dtype == torch.double]))).any()
+    limit = torch.cat(gather(key)).sort().values[len(key) - 1]
+    stays = (key <= limit) & (key < LAST)
+    return kept[stays].double() if double else kept[stays], key[stays]

@@ -6,7 +6,7 @@ gets wrong is said where it matters: see :func:`linear_setting`, :func:`filtered
 :func:`positive_correlation`, :func:`rank_difference`, :func:`kind` and :func:`updated_eigenvalues`.
 """
 
-from rdm_solo.spectra.measures import ideal_filter
+from rdm_solo.spectra.comparison import ideal_filter
 from rdm_solo.theory.theorems import (
     conditional_covariance,
     equivalent_filter,

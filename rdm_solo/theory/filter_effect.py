@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rdm_solo.filters.functions import real_values
-from rdm_solo.spectra.measures import filter_curve
+from rdm_solo.spectra.comparison import filter_curve
 from rdm_solo.theory import rank_path
 from rdm_solo.theory.theorems import filtered_eigenvalues, kind, rank_difference
 

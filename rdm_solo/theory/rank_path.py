@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rdm_solo.spectra.measures import effective_rank
+from rdm_solo.spectra.ranks import effective_rank
 from rdm_solo.theory.theorems import updated_eigenvalues
 
 STEP = 0.1  # alpha of a single update where a run is followed

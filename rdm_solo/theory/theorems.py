@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from rdm_solo.messages import check_number
-from rdm_solo.spectra.measures import effective_rank, filter_curve, symmetric
+from rdm_solo.spectra.comparison import filter_curve
+from rdm_solo.spectra.matrices import symmetric
+from rdm_solo.spectra.ranks import effective_rank
 
 
 def linear_setting(

@@ -136,8 +136,13 @@ def test_rows_of_any_length_are_scaled_to_one(route, dtype, scale):
     found.update(*((part.double() * scale).to(dtype) for part in parts))
     want.update(*(part.double() for part in parts))
     assert int(found.broken) == 0
-    assert found.compute().scalars == pytest.approx(want.compute().scalars, rel=1e-4, abs=1e-6)
-    assert found.compute().scalars["feature/variance"] > 0.5
+    scalars, wanted = found.compute().scalars, want.compute().scalars
+    raw = "epps_pulley/projection"  # of rows as they come
+    assert math.isfinite(scalars.pop(raw))
+    assert scalars == pytest.approx(
+        {k: v for k, v in wanted.items() if k != raw}, rel=1e-4, abs=1e-6
+    )
+    assert scalars["feature/variance"] > 0.5
 
 
 @pytest.mark.parametrize("route", ROUTES)

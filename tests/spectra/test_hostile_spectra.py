@@ -92,7 +92,8 @@ def fault(draw: random.Random) -> str | None:
         return None if all(value.isnan() for value in measured) else "a measure of NaN is a number"
     if not all(value.isfinite() for value in measured):
         return f"a measure is not finite: {measured}"
-    if not 0 <= float(effective_rank(C)) <= float(rankme(C)) * (1 + 1e-6) <= len(C) * (1 + 2e-6):
+    largest = len(C) * math.exp(1e-7 * len(C) * math.log(len(C)))  # RankMe's epsilon adds to k
+    if not 0 <= float(effective_rank(C)) <= float(rankme(C)) * (1 + 1e-6) <= largest * (1 + 2e-6):
         return f"effective rank {measured[0]}, RankMe {measured[1]}, k {len(C)}"
     lam = torch.linalg.eigvalsh(C).flip(0).clamp_min(0)
     curve = filter_curve(lam.flip(0), lam)

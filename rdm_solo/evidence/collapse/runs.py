@@ -23,7 +23,7 @@ from rdm_solo.evidence.collapse import sets
 from rdm_solo.lightning import pl
 from rdm_solo.runs import spectra_files
 from rdm_solo.runs.files import METRICS
-from rdm_solo.spectra.measures import effective_rank
+from rdm_solo.spectra.ranks import effective_rank
 from rdm_solo.train import closing, training
 from rdm_solo.train.training import Parts
 

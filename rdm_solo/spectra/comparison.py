@@ -1,122 +1,16 @@
-"""Correlation matrices and what is read off them: effective rank, filter curves, alignment.
+"""How two branches' spectra compare: filter curves, alignment of eigenspaces, rank correlation.
 
-Rows are expected as the method compares them: l2-normalised (SimSiam, BYOL) or softmaxed (SwAV,
-DINO). Correlation matrices are uncentred second moments; eigenvalues descend. Equations are those
-of Zhuo et al., "Towards a Unified Theoretical Understanding of Non-contrastive Learning via Rank
-Differential Mechanism", ICLR 2023.
+Equations are those of Zhuo et al., "Towards a Unified Theoretical Understanding of Non-contrastive
+Learning via Rank Differential Mechanism", ICLR 2023.
 """
 
 import torch
 from torch import Tensor
 
+from rdm_solo.spectra.matrices import noise_floor, symmetric
+
 # The paper looks at the leading eigenvalues whose sum exceeds this share of the total.
 LEADING_SHARE = 0.9999
-
-
-def correlation(x: Tensor) -> Tensor:
-    """The uncentred correlation matrix ``C = E[x x^T]`` in float64 (Section 3).
-
-    Shapes: ``(N, k) -> (k, k)``.
-
-    >>> correlation(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
-    tensor([[0.5000, 0.0000],
-            [0.0000, 0.5000]], dtype=torch.float64)
-    """
-    if x.ndim != 2 or len(x) == 0:
-        raise ValueError(
-            f"correlation takes a non-empty batch of shape (N, k), got {tuple(x.shape)}."
-        )
-    y = x.detach().double()
-    return y.mT @ y / len(y)
-
-
-def effective_rank(lam_or_C: Tensor) -> Tensor:
-    r"""The effective rank :math:`\exp(-\sum_i q_i \log q_i)`, :math:`q = \lambda/\sum\lambda`.
-
-    Takes the eigenvalues of a correlation matrix, or the matrix. It lies between 1 and k, and is
-    0 for the zero matrix, which spans nothing. The eigenvalues are those of C (Section 3), not
-    singular values of the features, whose entropy gives another number.
-
-    Negative eigenvalues count as 0: rounding leaves some of any matrix of low rank, and
-    :math:`C_+` of finitely many pairs really has some (:func:`ideal_filter`). NaN or infinity
-    anywhere gives NaN. A matrix is refused where it differs from its transpose by more than 1e-5 of
-    its largest entry (half precision: four roundings); the mean of both is taken.
-
-    Shapes: ``(k,)`` or ``(k, k) -> ()``.
-
-    >>> round(float(effective_rank(torch.tensor([1.0, 1.0, 0.0]))), 6)
-    2.0
-    """
-    lam = _eigenvalues(lam_or_C, "effective_rank")
-    return _exponential_entropy(lam)
-
-
-def rankme(lam_or_C: Tensor) -> Tensor:
-    r"""The exponential entropy of the features' *singular* values, :math:`q = \sigma/\sum\sigma`.
-
-    With :math:`\sigma = \sqrt\lambda` this is RankMe (Garrido et al., ICML 2023; there with 1e-7
-    added to each q). It is another number than :func:`effective_rank`, never smaller, and is here
-    so that figures from elsewhere can be compared. Eigenvalues that are rounding noise count as
-    zero: their square roots would not be negligible.
-
-    Shapes: ``(k,)`` or ``(k, k) -> ()``.
-
-    >>> lam = torch.tensor([4.0, 1.0])
-    >>> round(float(rankme(lam)), 4), round(float(effective_rank(lam)), 4)
-    (1.8899, 1.6494)
-    """
-    lam = _eigenvalues(lam_or_C, "rankme")
-    return _exponential_entropy(torch.where(lam <= noise_floor(lam), 0.0, lam).sqrt())
-
-
-def _eigenvalues(lam_or_C: Tensor, name: str) -> Tensor:
-    square = lam_or_C.ndim == 2 and lam_or_C.shape[0] == lam_or_C.shape[1]
-    if len(lam_or_C.shape) == 0 or 0 in lam_or_C.shape or not (square or lam_or_C.ndim == 1):
-        raise ValueError(
-            f"{name} takes eigenvalues (k,) or a square matrix (k, k), got {tuple(lam_or_C.shape)}."
-        )
-    if not bool(lam_or_C.isfinite().all()):
-        return lam_or_C.new_full(lam_or_C.shape[:1], torch.nan, dtype=torch.float64)
-    lam = torch.linalg.eigvalsh(symmetric(lam_or_C, name)) if square else lam_or_C.double()
-    return lam.clamp_min(0)
-
-
-def symmetric(C: Tensor, name: str) -> Tensor:
-    """The matrix in float64, symmetric to the last digit; one that is not to rounding is refused.
-
-    Eigenvalue routines read one triangle, and would take any matrix.
-
-    >>> symmetric(torch.tensor([[1.0, 0.5], [0.500001, 1.0]]), "C").round(decimals=7)
-    tensor([[1.0000, 0.5000],
-            [0.5000, 1.0000]], dtype=torch.float64)
-    """
-    wide = C.detach().double()
-    largest = wide.abs().max()
-    share = float((wide / largest - wide.mT / largest).abs().max()) if largest > 0 else 0.0
-    if share > max(1e-5, 4 * torch.finfo(C.dtype).eps if C.is_floating_point() else 0.0):
-        raise ValueError(
-            f"{name} takes a symmetric matrix, got one that differs from its transpose by "
-            f"{share:.1e} of its largest entry."
-        )
-    return wide / 2 + wide.mT / 2
-
-
-def _exponential_entropy(weights: Tensor) -> Tensor:
-    largest = weights.max()
-    weights = weights / torch.where(largest > 0, largest, 1.0)  # the sum may leave the range
-    total = weights.sum()
-    entropy = torch.special.entr(weights / torch.where(total > 0, total, 1.0)).sum()
-    return torch.where(total > 0, entropy.exp(), total)  # 0, or NaN
-
-
-def noise_floor(lam: Tensor) -> Tensor:
-    """Below this, an eigenvalue of a float64 matrix is rounding: ``k eps`` times the largest.
-
-    >>> float(noise_floor(torch.tensor([1.0, 1e-20])))
-    4.440892098500626e-16
-    """
-    floor: Tensor = lam.max() * len(lam) * torch.finfo(torch.float64).eps
-    return floor
 
 
 def filter_curve(lam_p: Tensor, lam_z: Tensor) -> Tensor:
@@ -228,30 +122,6 @@ def weighted_cosine(energy: Tensor, norm: Tensor, lam: Tensor, m: int, weighted:
     lam = lam[:m]
     weights = lam if weighted and lam.sum() > 0 else torch.ones_like(lam)
     return (cosine * weights).sum() / weights.sum()
-
-
-def low_rank_spectrum(C_h: Tensor, W: Tensor) -> Tensor:
-    r"""The eigenvalues of logits' correlation :math:`W C_h W^T`, without that k x k matrix.
-
-    Logits :math:`W h` before a softmax have rank b at most, the width of h: their eigenvalues are
-    those of :math:`R W^T W R^T` with :math:`C_h = R^T R`, b x b, and zeros, which are left out.
-
-    Shapes: ``(b, b), (k, b) -> (min(k, b),)``.
-
-    >>> W = torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
-    >>> low_rank_spectrum(torch.diag(torch.tensor([1.0, 4.0])), W)
-    tensor([16.,  1.], dtype=torch.float64)
-    """
-    if W.ndim != 2 or C_h.shape != (W.shape[1], W.shape[1]):
-        raise ValueError(
-            f"low_rank_spectrum takes C_h (b, b) and W (k, b), "
-            f"got {tuple(C_h.shape)} and {tuple(W.shape)}."
-        )
-    lam, v = torch.linalg.eigh(symmetric(C_h, "low_rank_spectrum"))
-    root = lam.clamp_min(0).sqrt()[:, None] * v.mT
-    image = W.double() @ root.mT
-    found: Tensor = torch.linalg.eigvalsh(image.mT @ image)
-    return found.flip(0).clamp_min(0)[: min(W.shape)]
 
 
 def spearman(a: Tensor, b: Tensor) -> Tensor:

@@ -1,0 +1,91 @@
+r"""How far features are from a standard normal distribution: SIGReg's statistic.
+
+Along one direction the Epps-Pulley test compares the empirical characteristic function
+:math:`\hat\varphi(t) = \frac1N\sum_j e^{it u_j}` with that of N(0, 1):
+
+.. math::
+    T = N \int |\hat\varphi(t) - e^{-t^2/2}|^2\, e^{-t^2/2}\, dt
+
+SIGReg (Balestriero and LeCun, "LeJEPA", 2025, Section 4) takes the mean over random directions, and
+the integral by the trapezoidal rule at 17 points of [0, 3], twice, since both halves are equal.
+"""
+
+import torch
+from torch import Tensor
+
+from rdm_solo.messages import check_whole
+
+END, POINTS, SLICES = 3.0, 17, 256
+
+
+def epps_pulley(x: Tensor, slices: int = SLICES, seed: int = 0) -> Tensor:
+    """SIGReg's statistic: the mean over random directions of the Epps-Pulley statistic.
+
+    Of standard normal rows it is about 1 whatever N is; of others it grows with N, so that two
+    values compare at one N alone. Rows are taken as they are, neither centred nor scaled.
+
+    Shapes: ``(N, k) -> ()``.
+
+    >>> draw = torch.Generator().manual_seed(0)
+    >>> x = torch.randn(512, 16, generator=draw)
+    >>> bool(epps_pulley(x) < 1.5), bool(epps_pulley(3 * x) > 30)
+    (True, True)
+    """
+    check_whole("slices", slices, 1)
+    if x.ndim != 2 or 0 in x.shape:
+        raise ValueError(f"epps_pulley takes rows (N, k), got {tuple(x.shape)}.")
+    x = x.detach().double()
+    waves = wave_sums(x, directions(x.shape[1], slices, seed).to(x.device))
+    return statistic(waves, torch.tensor(len(x), device=x.device))
+
+
+def directions(k: int, slices: int = SLICES, seed: int = 0) -> Tensor:
+    """Random directions of length 1, one a column; the same on all processes and devices.
+
+    Shapes: ``-> (k, slices)``.
+
+    >>> directions(3, 2).square().sum(0).round(decimals=12)
+    tensor([1., 1.], dtype=torch.float64)
+    """
+    draw = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(k, slices, generator=draw, dtype=torch.float64)
+    return drawn / torch.linalg.vector_norm(drawn, dim=0)
+
+
+def wave_sums(x: Tensor, along: Tensor) -> Tensor:
+    r""":math:`\sum_j e^{it u_j}` for each direction and each point t but 0, where it is N.
+
+    The sums of several batches or processes add up. The points lie evenly, so that each wave is a
+    power of the first.
+
+    Shapes: ``(N, k), (k, slices) -> (2 (points - 1), slices)``, real parts above imaginary ones.
+
+    >>> wave_sums(torch.zeros(5, 2).double(), directions(2, 1)).unique()
+    tensor([0., 5.], dtype=torch.float64)
+    """
+    angle = (x @ along) * (END / (POINTS - 1))
+    first = torch.polar(torch.ones_like(angle), angle)
+    wave, sums = first, []
+    for _ in range(POINTS - 1):
+        sums.append(wave.sum(0))
+        wave = wave * first
+    total = torch.stack(sums)
+    return torch.cat([total.real, total.imag])
+
+
+def statistic(waves: Tensor, count: Tensor) -> Tensor:
+    """The mean over directions of the statistic, from the sums of so many rows.
+
+    Shapes: ``(2 (points - 1), slices), () -> ()``.
+
+    >>> float(statistic(torch.zeros(2 * POINTS - 2, 1).double(), torch.tensor(0)))
+    0.0
+    """
+    step = END / (POINTS - 1)
+    t = torch.arange(1, POINTS, dtype=torch.float64, device=waves.device) * step
+    normal = (-t.square() / 2).exp()
+    weights = 2 * step * normal
+    weights[-1] /= 2
+    real, imaginary = (waves / count.clamp_min(1)).chunk(2)
+    off = (real - normal[:, None]).square() + imaginary.square()
+    return count * (weights[:, None] * off).sum(0).mean()

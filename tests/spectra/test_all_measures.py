@@ -1,0 +1,133 @@
+"""Every measure as BranchSpectra reads it in one pass, against the functions on all rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from rdm_solo.spectra import (
+    BranchSpectra,
+    alpha_req,
+    branch_spectra,
+    correlation,
+    epps_pulley,
+    lidar,
+    nesum,
+    participation_ratio,
+    positive_distance,
+    rankme,
+    stable_rank,
+    uniformity,
+)
+
+ROUTES = {"matrices": {}, "all rows": {"max_dim": 4, "sample": 1000}}
+
+
+def two_views(n: int = 200, k: int = 24, seed: int = 0) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    scale = torch.arange(1, k + 1) ** -0.5
+    means = torch.randn(n, k, generator=draw) * scale + 0.2
+    return tuple(means + 0.2 * torch.randn(n, k, generator=draw) * scale for _ in "ab")
+
+
+def measured(normalize_rows: bool = True, **options: int) -> BranchSpectra:
+    """200 samples in uneven batches, each of two views; the online branch is another function."""
+    a, b = two_views()
+    metric = BranchSpectra(24, normalize=normalize_rows, **options)
+    for rows in torch.arange(200).split(33):
+        target, positive = torch.cat([a[rows], b[rows]]), torch.cat([b[rows], a[rows]])
+        metric.update(target.square(), target, positive)
+    return metric
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("unit", [True, False], ids=["length 1", "as they come"])
+def test_one_pass_gives_what_the_functions_give_on_all_rows(route, unit):
+    spectra = measured(unit, **ROUTES[route]).compute()
+    a, b = two_views()
+    z = torch.cat([a, b])
+    x, y = (normalize(v.double(), dim=1) for v in (z, torch.cat([b, a])))
+    z_compared = x if unit else z.double()
+    p = z.square().double()
+    p = normalize(p, dim=1) if unit else p
+    mean = z_compared.mean(0)
+    covariance = torch.linalg.eigvalsh(correlation(z_compared - mean)).flip(0)
+    alpha, r2 = alpha_req(covariance)
+    want = {
+        "rankme/online": rankme(correlation(p)),
+        "rankme/target": rankme(correlation(z_compared)),
+        "stable_rank/target": stable_rank(correlation(z_compared)),
+        "stable_rank/online": stable_rank(correlation(p)),
+        "participation_ratio/target": participation_ratio(correlation(z_compared)),
+        "nesum/target": nesum(covariance),
+        "alpha_req/target": alpha,
+        "alpha_req_r2/target": r2,
+        "lidar/target": lidar(torch.stack(z_compared.chunk(2), 1)),
+        "positive_distance/target": positive_distance(x, y),
+        "uniformity/target": uniformity(x),
+        "epps_pulley/projection": epps_pulley(z),
+        "mean_share/target": mean.square().sum() / z_compared.square().sum(1).mean(),
+    }
+    if route == "all rows":  # each sample twice, so n counts double
+        views = torch.stack([z_compared, torch.cat(z_compared.chunk(2)[::-1])], 1)
+        want["lidar/target"] = lidar(views)
+    for name, value in want.items():
+        assert spectra.scalars[name] == pytest.approx(float(value), rel=1e-9), name
+    torch.testing.assert_close(
+        spectra.lam_covariance, covariance, rtol=1e-9, atol=1e-12 * float(covariance[0])
+    )
+
+
+def test_lidar_needs_both_views_of_each_sample_among_the_rows():
+    """Positives that are no rows themselves leave the second view's moments unknown."""
+    a, b = two_views()
+    metric = BranchSpectra(24)
+    metric.update(a, a, b)
+    assert "lidar/target" not in metric.compute().scalars
+    metric.reset()
+    three = torch.cat([a, b, a + b])
+    metric.update(three, three, three.roll(200, 0))
+    found = metric.compute().scalars
+    assert "lidar/target" not in found
+    assert "positive_distance/target" in found
+
+
+def test_a_broken_sample_is_left_out_with_its_other_view():
+    a, b = two_views()
+    a[3, 5] = torch.nan
+    target, positive = torch.cat([a, b]), torch.cat([b, a])
+    metric = BranchSpectra(24)
+    metric.update(target, target, positive)
+    keep = torch.arange(200) != 3
+    views = normalize(torch.stack([a[keep], b[keep]], 1).double(), dim=2)
+    found = metric.compute().scalars
+    assert found["lidar/target"] == pytest.approx(float(lidar(views)), rel=1e-9)
+    whole = torch.cat([a[keep], b[keep]])
+    assert found["epps_pulley/projection"] == pytest.approx(float(epps_pulley(whole)), rel=1e-9)
+
+
+def test_uniformity_says_of_how_many_rows_it_is(monkeypatch):
+    assert measured().compute().basis.pair_rows == 400
+    monkeypatch.setattr(branch_spectra, "PAIRED_ROWS", 100)
+    sampled, every = measured().compute(), measured(**ROUTES["all rows"]).compute()
+    assert sampled.basis.pair_rows == 100
+    assert "all pairs of 100 rows" in str(sampled.basis)
+    value, whole = (s.scalars["uniformity/target"] for s in (sampled, every))
+    assert value != whole
+    assert value == pytest.approx(whole, rel=0.1)
+
+
+def test_too_few_rows_for_the_dimensions_are_named():
+    metric = BranchSpectra(24)
+    x = torch.randn(24, 24)
+    metric.update(x, x)
+    assert "N=24 rows are no more than k=24 dimensions" in metric.compute().basis.warning
+    metric.update(x + 1, x + 1)
+    spectra = metric.compute()
+    assert spectra.basis.warning is None
+    assert str(spectra.basis).startswith("48 rows of 24 dimensions, scaled to length 1. Uncentred:")
+    sampled = measured(max_dim=4, sample=8).compute().basis
+    assert "N=8 sampled rows" in sampled.warning
+    assert sampled.rows == 8

@@ -1,0 +1,78 @@
+"""``compatible_with`` beside the packages themselves, and what makes them differ."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rdm_solo.spectra import alpha_req, correlation, effective_rank, lidar, rankme
+
+# Where .ci/run has put them, without what they depend on.
+PACKAGES = os.environ.get("RDM_SOLO_OTHER_PACKAGES")
+SCRIPT = Path(__file__).parents[1] / "support" / "other_packages.py"
+
+
+def features(steepness: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """512 rows whose second moment has eigenvalues i^-steepness; and four views each of 300."""
+    draw = torch.Generator().manual_seed(0)
+    scale = torch.arange(1, 129).double() ** (-steepness / 2)
+    u = torch.linalg.qr(torch.randn(512, 128, generator=draw, dtype=torch.float64))[0]
+    x = math.sqrt(512) * u * scale
+    means = torch.randn(300, 1, 128, generator=draw, dtype=torch.float64) * scale
+    views = means + 0.3 * torch.randn(300, 4, 128, generator=draw, dtype=torch.float64)
+    return x, views
+
+
+def ours(x: torch.Tensor, views: torch.Tensor) -> dict[str, float]:
+    alpha, r2 = alpha_req(x, compatible_with="reptrix")
+    found = {
+        "rankme stable-pretraining": rankme(x, compatible_with="stable-pretraining"),
+        "rankme reptrix": rankme(x, compatible_with="reptrix"),
+        "lidar stable-pretraining": lidar(views, compatible_with="stable-pretraining"),
+        "lidar reptrix": lidar(views, compatible_with="reptrix"),
+        "alpha_req reptrix": alpha,
+        "alpha_req_r2 reptrix": r2,
+        "effective_rank monai": effective_rank(x, compatible_with="monai"),
+    }
+    return {name: float(value) for name, value in found.items()}
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not PACKAGES, reason="the other packages are not here (.ci/run brings them)")
+@pytest.mark.parametrize("steepness", [0.0, 1.0, 2.0])
+def test_the_packages_give_these_numbers(tmp_path, steepness):
+    x, views = features(steepness)
+    np.savez(tmp_path / "given.npz", x=x.numpy(), views=views.numpy())
+    command = [sys.executable, str(SCRIPT), str(PACKAGES), str(tmp_path / "given.npz")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    theirs = json.loads(done.stdout.splitlines()[-1])
+    assert ours(x, views) == pytest.approx(theirs, rel=1e-6, abs=1e-9)
+
+
+def test_what_they_call_by_one_name_differs():
+    """On eigenvalues 1/i, 512 rows of 128 dimensions."""
+    x, _ = features(1.0)
+    definition = float(rankme(correlation(x)))
+    assert definition == pytest.approx(44.82, abs=0.01) or definition > 40
+    assert float(rankme(x, compatible_with="stable-pretraining")) == pytest.approx(
+        definition, rel=0.01
+    )
+    assert float(rankme(x, compatible_with="reptrix")) < 0.6 * definition
+    assert 0 < float(effective_rank(x, compatible_with="monai")) < 1
+
+
+def test_a_queue_of_all_first_views_reverses_lidars_ranking():
+    """Flat spectra have the higher rank by definition."""
+    flat, steep = (features(s)[1] for s in (0.0, 2.0))
+    assert lidar(flat) > lidar(steep)
+    wrong = [float(lidar(v, compatible_with="stable-pretraining")) for v in (flat, steep)]
+    assert wrong[0] < wrong[1]

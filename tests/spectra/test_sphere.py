@@ -1,0 +1,80 @@
+"""Uniformity and positives' distance; the Epps-Pulley statistic."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+from scipy.spatial.distance import pdist
+from torch.nn.functional import normalize
+
+from rdm_solo.spectra import epps_pulley, positive_distance, uniformity
+from rdm_solo.spectra.gaussianity import directions
+
+
+@pytest.mark.parametrize("n", [2, 3, 511, 512, 513, 1300])
+@pytest.mark.parametrize("t", [2, 0.5])
+def test_uniformity_reads_every_pair_once(n, t):
+    x = normalize(torch.randn(n, 7, generator=torch.Generator().manual_seed(n)).double(), dim=1)
+    want = math.log(np.mean(np.exp(-t * pdist(x.numpy()) ** 2)))
+    assert float(uniformity(x, t)) == pytest.approx(want, rel=1e-9)
+
+
+def test_uniformity_of_one_point_and_of_far_apart_rows():
+    assert float(uniformity(torch.eye(1, 5).repeat(9, 1))) == pytest.approx(0, abs=1e-12)
+    apart = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
+    assert float(uniformity(apart, t=1000)) == -4000  # exp of it is 0 in float64
+
+
+def test_positive_distance_is_the_mean_squared_distance():
+    x, y = (normalize(torch.randn(40, 6).double(), dim=1) for _ in range(2))
+    want = np.mean([np.sum((a - b) ** 2) for a, b in zip(x.numpy(), y.numpy())])
+    assert float(positive_distance(x, y)) == pytest.approx(want, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: uniformity(2 * torch.eye(3)), "rows of length 1"),
+        (lambda: uniformity(torch.eye(1)), "N of at least 2"),
+        (lambda: positive_distance(torch.eye(2), torch.eye(3)), "one shape"),
+        (lambda: epps_pulley(torch.ones(3)), r"rows \(N, k\)"),
+    ],
+)
+def test_what_is_no_set_of_unit_rows_is_refused(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def statistic_of(u: np.ndarray, points: int | None) -> float:
+    """N times the integral, by definition: adaptive, or by numpy's trapezoids at 17 points."""
+
+    def integrand(t: float) -> float:
+        return abs(np.mean(np.exp(1j * t * u)) - math.exp(-t * t / 2)) ** 2 * math.exp(-t * t / 2)
+
+    if points is None:
+        return len(u) * 2 * quad(integrand, 0, 3, epsabs=1e-12)[0]
+    t = np.linspace(0, 3, points)
+    return len(u) * 2 * float(np.trapezoid([integrand(x) for x in t], t))
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 3.0])
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+def test_the_statistic_is_its_definition(scale, shift):
+    x = scale * torch.randn(200, 5, generator=torch.Generator().manual_seed(1)) + shift
+    along = directions(5, 8, seed=3).numpy()
+    projected = x.double().numpy() @ along
+    want = np.mean([statistic_of(u, 17) for u in projected.T])
+    assert float(epps_pulley(x, 8, seed=3)) == pytest.approx(want, rel=1e-9)
+    integral = np.mean([statistic_of(u, None) for u in projected.T])
+    assert want == pytest.approx(integral, rel=0.01)
+
+
+def test_the_statistic_of_normal_rows_does_not_grow_with_them():
+    draw = torch.Generator().manual_seed(0)
+    values = [float(epps_pulley(torch.randn(n, 32, generator=draw))) for n in (200, 800, 3200)]
+    assert all(0.8 < value < 1.3 for value in values), values  # its mean is 1.05
+    assert float(epps_pulley(torch.zeros(800, 32))) > 100
