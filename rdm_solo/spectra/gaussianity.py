@@ -49,7 +49,8 @@ def directions(k: int, slices: int = SLICES, seed: int = 0) -> Tensor:
     """
     draw = torch.Generator().manual_seed(seed)
     drawn = torch.randn(k, slices, generator=draw, dtype=torch.float64)
-    return drawn / torch.linalg.vector_norm(drawn, dim=0)
+    lengths: Tensor = torch.linalg.vector_norm(drawn, dim=0)
+    return drawn / lengths
 
 
 def wave_sums(x: Tensor, along: Tensor) -> Tensor:

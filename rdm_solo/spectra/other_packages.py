@@ -49,7 +49,7 @@ def _stable_pretraining_rankme(x: Tensor) -> Tensor:
 
 def _explained_variance(x: Tensor) -> Tensor:
     """Shares of the variance along the principal axes: eigenvalues, of *centred* rows."""
-    lam = torch.linalg.svdvals(x - x.mean(0)).square()
+    lam: Tensor = torch.linalg.svdvals(x - x.mean(0)).square()
     return (lam / lam.sum())[:REPTRIX_MOST]
 
 

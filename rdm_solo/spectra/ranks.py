@@ -44,7 +44,8 @@ def effective_rank(lam_or_C: Tensor, *, compatible_with: Package | None = None) 
     2.0
     """
     if compatible_with is not None:
-        return other_packages.value("effective_rank", compatible_with, lam_or_C)
+        found: Tensor = other_packages.value("effective_rank", compatible_with, lam_or_C)
+        return found
     return exponential_entropy(eigenvalues(lam_or_C, "effective_rank"))
 
 
@@ -56,8 +57,8 @@ def rankme(
     The entropy of the features' *singular* values :math:`\sigma = \sqrt{N\lambda}` (Garrido et al.,
     ICML 2023, equation 1). It is another number than :func:`effective_rank`, and never smaller.
     Eigenvalues that are rounding noise count as zero: their square roots would not be negligible.
-    The zero matrix gives 0; a flat spectrum a little more than k, since :math:`\epsilon` is added to
-    shares that sum to 1.
+    The zero matrix gives 0. A flat spectrum gives a little more than k, since :math:`\epsilon` is
+    added to shares that sum to 1.
 
     Shapes: ``(k,)`` or ``(k, k) -> ()``; with ``compatible_with`` rows ``(N, k) -> ()``.
 
@@ -66,7 +67,8 @@ def rankme(
     (1.8899, 1.6494)
     """
     if compatible_with is not None:
-        return other_packages.value("rankme", compatible_with, lam_or_C)
+        found: Tensor = other_packages.value("rankme", compatible_with, lam_or_C)
+        return found
     lam = eigenvalues(lam_or_C, "rankme")
     return exponential_entropy(torch.where(lam <= noise_floor(lam), 0.0, lam).sqrt(), eps)
 

@@ -2,8 +2,8 @@
 
     python other_packages.py PACKAGES FEATURES.npz
 
-PACKAGES holds them as `uv pip install --no-deps --target` leaves them. Of two only single modules
-are imported, since their packages ask for much else.
+PACKAGES holds them as `uv pip install --no-deps --target` leaves them. Of
+stable-pretraining single modules are imported, since the package asks for much else.
 """
 
 from __future__ import annotations
@@ -66,10 +66,11 @@ def monai(x: torch.Tensor) -> dict[str, float]:
 if __name__ == "__main__":
     packages = Path(sys.argv[1])
     sys.path.append(str(packages))
-    for name in ("stable_pretraining", "stable_pretraining.callbacks", "monai", "monai.metrics"):
+    for name in ("stable_pretraining", "stable_pretraining.callbacks"):
         without_its_init(name, packages)
     sys.modules["stable_pretraining.callbacks.queue"] = MagicMock()  # replaced by the rows above
-    sys.modules["stable_pretraining.callbacks.utils"] = MagicMock()
+    silent = MagicMock(resolve_verbose=lambda verbose: False)
+    sys.modules["stable_pretraining.callbacks.utils"] = silent
     sys.modules["loguru"] = MagicMock()
     given = {k: torch.from_numpy(v) for k, v in np.load(sys.argv[2]).items()}
     found = stable_pretraining(**given) | reptrix(**given) | monai(given["x"])
