@@ -25,6 +25,8 @@ from rdm_solo.spectra.sampling import (
 
 # The square of a larger number has no room for a sum in float64.
 LARGEST = 1e140
+# Columns of a Gram matrix that are multiplied at a time.
+BLOCK = 256
 # Rows whose pairs uniformity is read off; all of them, where there are no more.
 PAIRED_ROWS = 4096
 
@@ -165,7 +167,7 @@ class BranchSpectra(Metric):
 
     def _compared(self, x: Tensor) -> Tensor:
         """Rows in float64, of length 1 (those of nothing but zeros stay) where that is asked."""
-        return _unit(x.double()) if self.normalize else x.double()
+        return _unit(x) if self.normalize else x.double()
 
     def _add_moments(self, blocks: Iterable[Tensor], whole: Tensor) -> None:
         """A batch's projections, some rows at a time."""
@@ -186,7 +188,7 @@ class BranchSpectra(Metric):
         unit = {id(x): self._rows(x, whole) for x in _once(parts.values())}
         rows = {name: unit[id(x)] for name, x in parts.items()}
         branches = _once(parts[name] for name in ("online", "target", "projection"))
-        grams = {id(x): unit[id(x)].mT @ unit[id(x)] for x in branches}
+        grams = {id(x): upper_gram(unit[id(x)]) for x in branches}
         self.sum_online += grams[id(parts["online"])]
         self.sum_target += grams[id(parts["target"])]
         self.sum_projection += grams[id(parts["projection"])]
@@ -194,7 +196,9 @@ class BranchSpectra(Metric):
         self.sum_target_mean += rows["target"].sum(0)
         if "positive" in rows:
             self.sum_positive += rows["target"].mT @ rows["positive"]
-            self.sum_distance += (_unit(rows["target"]) - _unit(rows["positive"])).square().sum()
+            pair = rows["target"], rows["positive"]
+            x, y = pair if self.normalize else map(_unit, pair)
+            self.sum_distance += torch.dist(x, y).square()
             self.in_pairs += in_pairs(parts["target"], parts["positive"], whole)
         # As they come, neither scaled nor centred. A wave of a row of zeros is 1.
         waves = gaussianity.wave_sums(
@@ -271,7 +275,8 @@ class BranchSpectra(Metric):
     def _of_sums(
         self, rows: int, positives: bool, kept: Tensor
     ) -> tuple[Moments, dict[str, Tensor]]:
-        C_p, C_z, C_y = (s / rows for s in (self.sum_online, self.sum_target, self.sum_projection))
+        sums = (self.sum_online, self.sum_target, self.sum_projection)
+        C_p, C_z, C_y = (whole_gram(s) / rows for s in sums)
         C_plus = (self.sum_positive + self.sum_positive.mT) / (2 * rows) if positives else None
         C_means = self.sum_means / rows if self.steps else None
         mean = self.sum_target_mean / rows
@@ -282,7 +287,7 @@ class BranchSpectra(Metric):
         }
         if positives:
             further["positive_distance/target"] = self.sum_distance / rows
-        further |= _uniformity(self._compared(kept[:, 0]))
+        further |= _uniformity(kept[:, 0])
         return from_matrices(C_p, C_z, C_plus, C_y, C_means, mean, pairs), further
 
     def _of_sample(self, kept: Tensor, positives: bool) -> tuple[Moments, dict[str, Tensor]]:
@@ -294,23 +299,51 @@ class BranchSpectra(Metric):
         if positives:
             distances = (_unit(z) - _unit(plus)).square().sum(1)
             further["positive_distance/target"] = distances.mean()
-        further |= _uniformity(z)
+        further |= _uniformity(kept[:, 1])
         length = min(self.sample, self.dim)
         moments = from_rows(p, z, plus if positives else None, y, length, around_mean=self.steps)
         return moments, further
 
 
 def _uniformity(rows: Tensor) -> dict[str, Tensor]:
-    """Of the rows that have a direction, if there are two."""
-    rows = _unit(rows[rows.any(1)])
+    """Of the rows that have a direction, if there are two. Distances are as exact as the rows."""
+    rows = _unit(rows[rows.any(1)]).to(rows.dtype)
     return {"uniformity/target": sphere.uniformity(rows)} if len(rows) > 1 else {}
 
 
 def _unit(rows: Tensor) -> Tensor:
-    """Float64 rows of length 1; those of nothing but zeros stay."""
-    largest = torch.linalg.vector_norm(rows, math.inf, dim=1, keepdim=True)
-    rows = rows / torch.where(largest > 0, largest, 1.0)  # whose squares may leave the range
-    return torch.nn.functional.normalize(rows, dim=1, eps=1e-150)
+    """Rows in float64, of length 1; those of nothing but zeros stay."""
+    y = rows.double()
+    if rows.dtype == torch.double:  # whose squares may leave the range
+        largest = torch.linalg.vector_norm(y, math.inf, dim=1, keepdim=True)
+        y = y / torch.where(largest > 0, largest, 1.0)
+    return torch.nn.functional.normalize(y, dim=1, eps=1e-150)
+
+
+def upper_gram(x: Tensor) -> Tensor:
+    """The upper triangle of ``x^T x``, and little more: blocks below it are left zero.
+
+    Shapes: ``(N, k) -> (k, k)``.
+
+    >>> upper_gram(torch.tensor([[1.0, 2.0]])).triu()
+    tensor([[1., 2.],
+            [0., 4.]])
+    """
+    k = x.shape[1]
+    gram = x.new_zeros(k, k)
+    for i in range(0, k, BLOCK):
+        gram[i : i + BLOCK, i:] = x[:, i : i + BLOCK].mT @ x[:, i:]
+    return gram
+
+
+def whole_gram(upper: Tensor) -> Tensor:
+    """The symmetric matrix of which this has the upper triangle.
+
+    >>> whole_gram(torch.tensor([[1.0, 2.0], [0.0, 4.0]]))
+    tensor([[1., 2.],
+            [2., 4.]])
+    """
+    return upper.triu() + upper.triu(1).mT
 
 
 def in_pairs(target: Tensor, positive: Tensor, whole: Tensor) -> Tensor:

@@ -37,6 +37,7 @@ def uniformity(x: Tensor, t: float = 2) -> Tensor:
     Of unit rows. It is 0 where all rows are one, and the more negative the more evenly they fill
     the sphere; :math:`-2t` is the limit of many dimensions. All pairs are read, so time grows with
     N²; memory does not. The sum is taken of logarithms, so far apart rows give no log of zero.
+    Squared distances are computed in float64, or in float32 where the rows are (to about 1e-6).
 
     Shapes: ``(N, k) -> ()``.
 
@@ -44,7 +45,7 @@ def uniformity(x: Tensor, t: float = 2) -> Tensor:
     -8.0
     """
     _check_unit("uniformity", x, 2)
-    x = x.detach().double()
+    x = x.detach() if x.dtype == torch.float32 else x.detach().double()
     n = len(x)
     sums = []
     for start in range(0, n, BLOCK):
@@ -53,7 +54,7 @@ def uniformity(x: Tensor, t: float = 2) -> Tensor:
         within = torch.ones(len(rows), len(rows), dtype=torch.bool, device=x.device).triu(1)
         exponents = -t * _squared_distances(rows, x[start:])
         exponents[:, : len(rows)].masked_fill_(~within, -math.inf)
-        sums.append(exponents.flatten().logsumexp(0))
+        sums.append(exponents.flatten().logsumexp(0).double())
     return torch.stack(sums).logsumexp(0) - math.log(n * (n - 1) / 2)
 
 

@@ -66,9 +66,9 @@ def test_the_share_of_the_spectra_is_of_whole_epochs(capsys):
         float(re.search(pattern, out)[1])
         for pattern in (
             r"recording it takes +([\d.]+) s",
-            r"eigenvalues and curves +([\d.]+) s",
-            r": ([\d.]+) s of \d+ s",
-            r" s of (\d+) s",
+            r"reading all measures +([\d.]+) s",
+            r": ([\d.]+) s of \d+ s,",
+            r" s of (\d+) s,",
             r" s, ([\d.]+)%\n",
         )
     )

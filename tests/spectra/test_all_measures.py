@@ -74,7 +74,9 @@ def test_one_pass_gives_what_the_functions_give_on_all_rows(route, unit):
         views = torch.stack([z_compared, torch.cat(z_compared.chunk(2)[::-1])], 1)
         want["lidar/target"] = lidar(views)
     for name, value in want.items():
-        assert spectra.scalars[name] == pytest.approx(float(value), rel=1e-9), name
+        # Uniformity of float32 rows has their precision.
+        rel = 1e-6 if name == "uniformity/target" else 1e-9
+        assert spectra.scalars[name] == pytest.approx(float(value), rel=rel), name
     torch.testing.assert_close(
         spectra.lam_covariance, covariance, rtol=1e-9, atol=1e-12 * float(covariance[0])
     )
