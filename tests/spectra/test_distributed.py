@@ -56,6 +56,15 @@ def measured(rank: int, world: int, **options: int) -> dict[str, object]:
     return {"scalars": spectra.scalars, "kept": kept, **spectra.arrays()}
 
 
+def of_two_views(rank: int, world: int) -> dict[str, float]:
+    """Each process has both views of its part of the samples, so that there is LiDAR, too."""
+    image, a, b = (features("1/i", 60, 24, seed=i).chunk(world)[rank] for i in range(3))
+    a, b = image + 0.3 * a, image + 0.3 * b
+    metric = BranchSpectra(24, steps=True)
+    metric.update(torch.cat([b, a]), torch.cat([a, b]), torch.cat([b, a]))
+    return metric.compute().scalars
+
+
 def work(rank: int, world: int) -> dict[str, object]:
     results: dict[str, object] = {}
     for n, k in SHAPES:
@@ -82,6 +91,7 @@ def work(rank: int, world: int) -> dict[str, object]:
     results["float64"] = SpectralFilter("target", "pow", p=-1.0)(flat.chunk(world)[rank])
     for name, options in ROUTES.items():
         results[name] = measured(rank, world, **options)
+    results["two views"] = of_two_views(rank, world)
     metric = BranchSpectra(24)
     metric.update(*[features("1/i", 64, 24).chunk(world)[rank]] * 2)
     results["bytes of an epoch's sums"] = received(metric.compute)
@@ -162,11 +172,18 @@ def test_spectra_of_several_processes_equal_one(several, route):
         del got["kept"]
         for name, value in got.pop("scalars").items():
             # The variance is a sum over all rows on either route.
-            rel = 0 if exact and name not in ("feature/variance", "feature/spread") else 1e-9
+            rel = 0 if exact and name not in ("feature/variance", "feature/spread") else 1e-10
             assert value == pytest.approx(want["scalars"][name], rel=rel, abs=1e-12 * (rel > 0))
         for name, array in got.items():
-            rel = 0 if exact else 1e-9
+            rel = 0 if exact else 1e-10
             torch.testing.assert_close(array, want[name], rtol=rel, atol=rel, equal_nan=True)
+
+
+def test_every_measure_of_two_views_is_that_of_one_process(several):
+    want = of_two_views(0, 1)
+    assert "lidar/target" in want
+    for rank in several:
+        assert rank["two views"] == pytest.approx(want, rel=1e-10, abs=1e-12)
 
 
 def test_what_an_epochs_sums_send_does_not_grow_with_the_processes(several):
