@@ -12,11 +12,12 @@ from rdm_solo.callbacks.last_epoch import ends
 from rdm_solo.filters.batch import has_float64
 from rdm_solo.lightning import pl
 from rdm_solo.runs import spectra_files
-from rdm_solo.spectra.branch_spectra import BranchSpectra, StepCorrelation
+from rdm_solo.spectra.branch_spectra import BranchSpectra
 from rdm_solo.spectra.epoch_summary import Spectra
 from rdm_solo.spectra.matrices import low_rank_spectrum
 from rdm_solo.spectra.moments import around_means, spread
 from rdm_solo.spectra.ranks import effective_rank
+from rdm_solo.spectra.step_correlation import StepCorrelation
 
 log = logging.getLogger("rdm_solo")
 

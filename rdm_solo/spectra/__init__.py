@@ -27,7 +27,8 @@ from rdm_solo.spectra.ranks import (
 from rdm_solo.spectra.sphere import positive_distance, uniformity
 
 if TYPE_CHECKING:
-    from rdm_solo.spectra.branch_spectra import BranchSpectra, StepCorrelation
+    from rdm_solo.spectra.branch_spectra import BranchSpectra
+    from rdm_solo.spectra.step_correlation import StepCorrelation
 
 __all__ = [
     "Basis",
@@ -55,8 +56,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("BranchSpectra", "StepCorrelation"):
-        from rdm_solo.spectra import branch_spectra
+    if name == "BranchSpectra":
+        from rdm_solo.spectra.branch_spectra import BranchSpectra
 
-        return getattr(branch_spectra, name)
+        return BranchSpectra
+    if name == "StepCorrelation":
+        from rdm_solo.spectra.step_correlation import StepCorrelation
+
+        return StepCorrelation
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

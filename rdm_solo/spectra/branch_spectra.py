@@ -9,10 +9,19 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from rdm_solo.distributed import gather, sum_over_processes, world_size
+from rdm_solo.distributed import world_size
 from rdm_solo.messages import check_whole
 from rdm_solo.spectra import gaussianity, sphere
 from rdm_solo.spectra.epoch_summary import Basis, Spectra, summarize
+from rdm_solo.spectra.epoch_sums import (
+    LARGEST,
+    added_or_gathered,
+    in_pairs,
+    step_mean,
+    unit_rows,
+    upper_gram,
+    whole_gram,
+)
 from rdm_solo.spectra.moments import Moments, from_matrices, from_rows, spread
 from rdm_solo.spectra.sampling import (
     LAST,
@@ -23,11 +32,7 @@ from rdm_solo.spectra.sampling import (
     without_ruled_out,
 )
 
-# The square of a larger number has no room for a sum in float64.
-LARGEST = 1e140
-# Columns of a Gram matrix that are multiplied at a time.
-BLOCK = 256
-# Rows whose pairs uniformity is read off; all of them, where there are no more.
+# Uniformity reads all pairs of at most so many rows.
 PAIRED_ROWS = 4096
 
 
@@ -108,7 +113,7 @@ class BranchSpectra(Metric):
             check_whole(name, value, 1)
         self.dim, self.normalize, self.m = dim, normalize, m
         self.sampled, self.sample, self.steps = sampled, sample, steps
-        self.rows_kept = (sample, 4) if sampled else (PAIRED_ROWS, 1)
+        self.kept_size, self.kept_parts = (sample, 4) if sampled else (PAIRED_ROWS, 1)
         shapes: dict[str, tuple[int, ...]] = {"sum_mean": (dim,)}
         shapes |= {"sum_squared": (), "sum_means_squared": ()}
         for name in ("kept", "kept_keys"):
@@ -167,7 +172,7 @@ class BranchSpectra(Metric):
 
     def _compared(self, x: Tensor) -> Tensor:
         """Rows in float64, of length 1 (those of nothing but zeros stay) where that is asked."""
-        return _unit(x) if self.normalize else x.double()
+        return unit_rows(x) if self.normalize else x.double()
 
     def _add_moments(self, blocks: Iterable[Tensor], whole: Tensor) -> None:
         """A batch's projections, some rows at a time."""
@@ -197,15 +202,10 @@ class BranchSpectra(Metric):
         if "positive" in rows:
             self.sum_positive += rows["target"].mT @ rows["positive"]
             pair = rows["target"], rows["positive"]
-            x, y = pair if self.normalize else map(_unit, pair)
+            x, y = pair if self.normalize else map(unit_rows, pair)
             self.sum_distance += torch.dist(x, y).square()
             self.in_pairs += in_pairs(parts["target"], parts["positive"], whole)
-        # As they come, neither scaled nor centred. A wave of a row of zeros is 1.
-        waves = gaussianity.wave_sums(
-            parts["projection"].where(whole[:, None], 0.0).double(), self.directions
-        )
-        waves[: gaussianity.POINTS - 1] -= (~whole).sum()
-        self.sum_waves += waves
+        self.sum_waves += gaussianity.wave_sums(parts["projection"], self.directions, whole)
         self._keep([parts["target"]], whole)
 
     def _add_sample(self, parts: dict[str, Tensor], whole: Tensor) -> None:
@@ -224,9 +224,9 @@ class BranchSpectra(Metric):
         """Places for the rows that are kept, with those so far in them, and their hashes."""
         kept, keys = self.kept, [key.flatten() for key in self.kept_keys]
         dtype = kept[0].dtype if kept else torch.double if double else torch.float
-        size, count = self.rows_kept
-        if len(kept) != 1 or len(kept[0]) != size:
-            empty = torch.empty(size, count, self.dim, dtype=dtype, device=self.count.device)
+        if len(kept) != 1 or len(kept[0]) != self.kept_size:
+            shape = (self.kept_size, self.kept_parts, self.dim)
+            empty = torch.empty(shape, dtype=dtype, device=self.count.device)
             kept, keys = [[x] for x in places(kept, keys, empty)]
             self.kept, self.kept_keys = kept, [keys[0][:, None, None]]
         return kept[0], keys[0]
@@ -268,7 +268,7 @@ class BranchSpectra(Metric):
     def _kept_rows(self) -> Tensor:
         """The rows that are kept, ``(n, 4 or 1, k)``, in the order of their hashes."""
         keys = dim_zero_cat(self.kept_keys).flatten()
-        order = keys.argsort()[: min(self.rows_kept[0], int((keys < LAST).sum()))]
+        order = keys.argsort()[: min(self.kept_size, int((keys < LAST).sum()))]
         found: Tensor = dim_zero_cat(self.kept)[order]
         return found
 
@@ -297,7 +297,7 @@ class BranchSpectra(Metric):
             "epps_pulley/projection": gaussianity.epps_pulley(kept[:, 3]),
         }
         if positives:
-            distances = (_unit(z) - _unit(plus)).square().sum(1)
+            distances = (unit_rows(z) - unit_rows(plus)).square().sum(1)
             further["positive_distance/target"] = distances.mean()
         further |= _uniformity(kept[:, 1])
         length = min(self.sample, self.dim)
@@ -307,114 +307,10 @@ class BranchSpectra(Metric):
 
 def _uniformity(rows: Tensor) -> dict[str, Tensor]:
     """Of the rows that have a direction, if there are two. Distances are as exact as the rows."""
-    rows = _unit(rows[rows.any(1)]).to(rows.dtype)
+    rows = unit_rows(rows[rows.any(1)]).to(rows.dtype)
     return {"uniformity/target": sphere.uniformity(rows)} if len(rows) > 1 else {}
-
-
-def _unit(rows: Tensor) -> Tensor:
-    """Rows in float64, of length 1; those of nothing but zeros stay."""
-    y = rows.double()
-    if rows.dtype == torch.double:  # whose squares may leave the range
-        largest = torch.linalg.vector_norm(y, math.inf, dim=1, keepdim=True)
-        y = y / torch.where(largest > 0, largest, 1.0)
-    return torch.nn.functional.normalize(y, dim=1, eps=1e-150)
-
-
-def upper_gram(x: Tensor) -> Tensor:
-    """The upper triangle of ``x^T x``, and little more: blocks below it are left zero.
-
-    Shapes: ``(N, k) -> (k, k)``.
-
-    >>> upper_gram(torch.tensor([[1.0, 2.0]])).triu()
-    tensor([[1., 2.],
-            [0., 4.]])
-    """
-    k = x.shape[1]
-    gram = x.new_zeros(k, k)
-    for i in range(0, k, BLOCK):
-        gram[i : i + BLOCK, i:] = x[:, i : i + BLOCK].mT @ x[:, i:]
-    return gram
-
-
-def whole_gram(upper: Tensor) -> Tensor:
-    """The symmetric matrix of which this has the upper triangle.
-
-    >>> whole_gram(torch.tensor([[1.0, 2.0], [0.0, 4.0]]))
-    tensor([[1., 2.],
-            [2., 4.]])
-    """
-    return upper.triu() + upper.triu(1).mT
-
-
-def in_pairs(target: Tensor, positive: Tensor, whole: Tensor) -> Tensor:
-    """Whether a batch is two views of each sample: each half of the rows has the other one for
-    positives. Rows that are not whole may miss, with their positives.
-
-    >>> x = torch.tensor([[1.0], [2.0]])
-    >>> in_pairs(x, x.flip(0), torch.tensor([True, True])), in_pairs(x, x, x[:, 0] > 0)
-    (tensor(True), tensor(False))
-    """
-    half = len(target) // 2
-    if len(target) % 2:
-        return whole.new_zeros(())
-    alike = (positive.roll(half, 0) == target).all(1)
-    return (alike | ~(whole | whole.roll(half))).all()
 
 
 def _once(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Each tensor once, however many of the outputs it is."""
     return list({id(x): x for x in tensors}.values())
-
-
-def added_or_gathered(x: Tensor, group: Any = None) -> list[Tensor]:
-    """For torchmetrics, which else gathers each process's matrices before it adds them.
-
-    Kept rows and their hashes have three axes, sums have fewer.
-    """
-    return gather(x, group) if x.ndim == 3 else [sum_over_processes(x.clone(), group)]
-
-
-def step_mean(total: Tensor, whole: Tensor) -> Tensor:
-    """The mean of a step's rows on all processes, from this one's sum of its own; times the root of
-    how many it has, so that its outer product is what the mean adds to their products' sum."""
-    count = whole.sum().to(total)
-    counted = sum_over_processes(torch.cat([total, count[None]]))
-    return counted[:-1] / counted[-1].clamp_min(1) * count.sqrt()
-
-
-class StepCorrelation(Metric):
-    """Rows ``(N, b)`` of an epoch's training steps as they are, in float64: their correlation
-    matrix, and the part of it that the steps' means make. All processes update at the same time.
-
-    >>> metric = StepCorrelation(dim=2)
-    >>> metric.update(torch.eye(2))
-    >>> C, C_means = metric.compute()
-    >>> C.diagonal(), C_means.diagonal()
-    (tensor([0.5000, 0.5000], dtype=torch.float64), tensor([0.2500, 0.2500], dtype=torch.float64))
-    """
-
-    full_state_update = False
-
-    total: Tensor
-    means: Tensor
-    count: Tensor
-
-    def __init__(self, dim: int) -> None:
-        super().__init__(compute_with_cache=False, dist_sync_fn=added_or_gathered)
-        for name in ("total", "means"):
-            self.add_state(name, torch.zeros(dim, dim, dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("count", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
-
-    @torch.no_grad()
-    def update(self, x: Tensor) -> None:
-        whole = (x.abs() < LARGEST).all(1)
-        x = x.double().where(whole[:, None], 0.0)
-        of_step = step_mean(x.sum(0), whole)
-        self.total += x.mT @ x
-        self.means.addr_(of_step, of_step)
-        self.count += whole.sum()
-
-    @torch.no_grad()
-    def compute(self) -> tuple[Tensor, Tensor]:
-        rows = self.count.clamp_min(1)
-        return self.total / rows, self.means / rows

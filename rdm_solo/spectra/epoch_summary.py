@@ -64,8 +64,8 @@ class Spectra:
     have ``min(N, k)`` entries. ``leading`` eigenvalues hold 99.99 % of the target's sum. What
     needs positives is NaN without them. ``lam_logits`` are those before a softmax, where there is
     one, ``lam_covariance`` those of the targets around their mean. ``dimensions`` is how many there
-    are of the outputs that collapse is judged by. ``basis`` says in words what all is read off, and
-    warns where that is too little.
+    are of the outputs that collapse is judged by. ``basis`` says in words what the numbers were
+    computed from, and warns where there are too few rows.
     """
 
     lam_online: Tensor

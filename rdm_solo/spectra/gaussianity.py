@@ -34,9 +34,10 @@ def epps_pulley(x: Tensor, slices: int = SLICES, seed: int = 0) -> Tensor:
     check_whole("slices", slices, 1)
     if x.ndim != 2 or 0 in x.shape:
         raise ValueError(f"epps_pulley takes rows (N, k), got {tuple(x.shape)}.")
-    x = x.detach().double()
-    waves = wave_sums(x, directions(x.shape[1], slices, seed).to(x.device))
-    return statistic(waves, torch.tensor(len(x), device=x.device))
+    x = x.detach()
+    whole = torch.ones(len(x), dtype=torch.bool, device=x.device)
+    waves = wave_sums(x, directions(x.shape[1], slices, seed).to(x.device), whole)
+    return statistic(waves, whole.sum())
 
 
 def directions(k: int, slices: int = SLICES, seed: int = 0) -> Tensor:
@@ -53,19 +54,20 @@ def directions(k: int, slices: int = SLICES, seed: int = 0) -> Tensor:
     return drawn / lengths
 
 
-def wave_sums(x: Tensor, along: Tensor) -> Tensor:
+def wave_sums(x: Tensor, along: Tensor, whole: Tensor) -> Tensor:
     r""":math:`\sum_j e^{it u_j}` for each direction and each point t but 0, where it is N.
 
-    The sums of several batches or processes add up. The points lie evenly, so that each wave is a
-    power of the first.
+    Of the ``whole`` rows alone. The sums of several batches or processes add up. The points lie
+    evenly, so that each wave is a power of the first.
 
-    Shapes: ``(N, k), (k, slices) -> (2 (points - 1), slices)``, real parts above imaginary ones.
+    Shapes: ``(N, k), (k, slices), (N,) -> (2 (points - 1), slices)``, real parts above imaginary.
 
-    >>> wave_sums(torch.zeros(5, 2).double(), directions(2, 1)).unique()
-    tensor([0., 5.], dtype=torch.float64)
+    >>> whole = torch.tensor([True, True, False])
+    >>> wave_sums(torch.zeros(3, 2), directions(2, 1), whole).unique()
+    tensor([0., 2.], dtype=torch.float64)
     """
-    angle = (x @ along) * (END / (POINTS - 1))
-    first = torch.polar(torch.ones_like(angle), angle)
+    angle = (x.where(whole[:, None], 0.0).double() @ along) * (END / (POINTS - 1))
+    first = torch.polar(whole[:, None].to(angle).expand_as(angle).contiguous(), angle)
     wave, sums = first, []
     for _ in range(POINTS - 1):
         sums.append(wave.sum(0))

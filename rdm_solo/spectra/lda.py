@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rdm_solo.spectra.matrices import exponential_entropy, noise_floor
 
-# The paper's, which its authors took from a few models' features.
+# LiDAR's defaults, in the scale of the features.
 DELTA, EPSILON = 1e-4, 1e-8
 
 

@@ -1,0 +1,45 @@
+"""The correlation matrix of an epoch's rows as they are, and the part that steps' means make."""
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from rdm_solo.spectra.epoch_sums import LARGEST, added_or_gathered, step_mean
+
+
+class StepCorrelation(Metric):
+    """Rows ``(N, b)`` of an epoch's training steps as they are, in float64: their correlation
+    matrix, and the part of it that the steps' means make. All processes update at the same time.
+
+    >>> metric = StepCorrelation(dim=2)
+    >>> metric.update(torch.eye(2))
+    >>> C, C_means = metric.compute()
+    >>> C.diagonal(), C_means.diagonal()
+    (tensor([0.5000, 0.5000], dtype=torch.float64), tensor([0.2500, 0.2500], dtype=torch.float64))
+    """
+
+    full_state_update = False
+
+    total: Tensor
+    means: Tensor
+    count: Tensor
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(compute_with_cache=False, dist_sync_fn=added_or_gathered)
+        for name in ("total", "means"):
+            self.add_state(name, torch.zeros(dim, dim, dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("count", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+
+    @torch.no_grad()
+    def update(self, x: Tensor) -> None:
+        whole = (x.abs() < LARGEST).all(1)
+        x = x.double().where(whole[:, None], 0.0)
+        of_step = step_mean(x.sum(0), whole)
+        self.total += x.mT @ x
+        self.means.addr_(of_step, of_step)
+        self.count += whole.sum()
+
+    @torch.no_grad()
+    def compute(self) -> tuple[Tensor, Tensor]:
+        rows = self.count.clamp_min(1)
+        return self.total / rows, self.means / rows
