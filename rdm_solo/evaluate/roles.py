@@ -48,9 +48,15 @@ TYPED = tuple(f"{section}." for section in known_parts.SECTIONS)
 
 
 def measure(
-    folder: Path, rows: int = 4096, device: str = "cpu", typed: Mapping[str, Any] | None = None
+    folder: Path,
+    rows: int = 4096,
+    device: str = "cpu",
+    typed: Mapping[str, Any] | None = None,
+    keep: bool = True,
 ) -> Roles:
     """The curves of the run in that folder, from ``roles.json`` where that is of its checkpoint.
+
+    ``keep=False`` writes no such file.
 
     ``rows`` view rows go through the model, rounded up to whole batches of the run's size. Take
     several times k: of fewer, the smallest eigenvalues are underestimated. ValueError, in one
@@ -88,7 +94,8 @@ def measure(
         epoch=finished.epoch + 1,
         **curves._asdict(),
     )
-    roles_file.write(found, key)
+    if keep:
+        roles_file.write(found, key)
     return found
 
 

@@ -5,6 +5,7 @@ can be drawn in any process and are freed with their last name.
 """
 
 import functools
+import io
 import logging
 import re
 import textwrap
@@ -84,6 +85,16 @@ def looks(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     }
 
 
+class _NotebookFigure(Figure):
+    """A figure that a notebook shows although ``pyplot`` knows nothing of it."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        with matplotlib.rc_context(STYLE):
+            self.savefig(file, format="png", dpi=100)
+        return file.getvalue()
+
+
 def figure(
     panels: int,
     columns: int = 4,
@@ -100,7 +111,7 @@ def figure(
     down = lines * stacked
     width = panel[0] * (2 if across == 1 else across)
     height = panel[1] * down * (1.3 if panels * stacked == 1 else 1)
-    made = Figure(figsize=(width, height), layout="constrained")
+    made = _NotebookFigure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(made)  # the one that measures text
     # The key belongs to a figure inside: constrained layout gives a key and a note of the same
     # figure one place (matplotlib 3.11).

@@ -16,6 +16,7 @@ from rdm_solo.runs.columns import ACCURACY, charts
 from rdm_solo.runs.files import write_whole
 from rdm_solo.runs.groups import (
     Group,
+    begun_groups,
     counted_runs,
     groups,
     judged_runs,
@@ -39,8 +40,7 @@ def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = Tr
         raise ValueError(next(iter(broken.values())))
     folder = out or (reading.inside(paths[0], "report") if len(paths) == 1 else Path("report"))
     cli.make_folder(folder, "--out FOLDER")
-    begun = [run for run in found if run.epochs or run.diverged]  # for some in the first epoch
-    grouped = [group for group in groups(begun) if counted_runs(group)[0].epochs] if begun else []
+    grouped = begun_groups(found)
     pictures, absent = figures.draw(grouped, folder, checkpoints) if grouped else ([], [])
     folders = [*(run.folder for run in found), *broken]
     alone = len(found) == 1

@@ -11,7 +11,6 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from rdm_solo import plots
-from rdm_solo.evaluate.roles import measure
 from rdm_solo.methods.descriptions import ASYMMETRIES, METHODS
 from rdm_solo.plots.preview import draw_prediction
 from rdm_solo.plots.roles import draw as draw_roles
@@ -123,23 +122,20 @@ def _predictions(gallery: Gallery, groups: Sequence[Group]) -> None:
 
 
 def _roles(gallery: Gallery, groups: Sequence[Group]) -> None:
-    """The paper's Figure 5, from checkpoints: a run of each method's own asymmetry, else of any."""
-    chosen: dict[str, Run] = {}
-    for own in (True, False):
-        for group in groups:
-            run = counted_runs(group)[0]
-            if run.chosen_filter.own == own and run.described.asymmetry in ASYMMETRIES:
-                chosen.setdefault(run.method, run)
+    """The paper's Figure 5, from checkpoints."""
+    from rdm_solo.evaluate.roles import measure  # with Lightning, which the other figures spare
+
+    chosen = runs_with_roles(groups)
     if not chosen:
         names = [name for name, described in METHODS.items() if described.asymmetry]
         gallery.absent.append(f"Figure {FIGURE_5}: no run of {', '.join(names)}.")
         return
     found = []
-    for run in chosen.values():
+    for run in chosen:
         with gallery.attempt(f"Figure {FIGURE_5}, {run.label}"):
             found.append(measure(run.folder))
     if found:
-        diverged = {run.folder: f" ({so_far(run)})" for run in chosen.values() if run.diverged}
+        diverged = {run.folder: f" ({so_far(run)})" for run in chosen if run.diverged}
         of = "; ".join(
             f"{roles.label}, seed {roles.seed}{diverged.get(roles.folder, '')}" for roles in found
         )
@@ -149,6 +145,17 @@ def _roles(gallery: Gallery, groups: Sequence[Group]) -> None:
         with gallery.attempt(f"Figure {FIGURE_5}"):
             numbers = [curves_in_words(roles) for roles in found]
             gallery.add(draw_roles(found), "roles", FIGURE_5, captions, numbers)
+
+
+def runs_with_roles(groups: Sequence[Group]) -> list[Run]:
+    """The runs of the paper's Figure 5: one of each method's own asymmetry, else of any."""
+    chosen: dict[str, Run] = {}
+    for own in (True, False):
+        for group in groups:
+            run = counted_runs(group)[0]
+            if run.chosen_filter.own == own and run.described.asymmetry in ASYMMETRIES:
+                chosen.setdefault(run.method, run)
+    return list(chosen.values())
 
 
 def curves_in_words(run: Roles) -> str:

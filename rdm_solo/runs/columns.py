@@ -4,7 +4,10 @@ A new scalar is an entry here and the place that computes it (the spectra's summ
 that logs it): the table, the loggers, the dashboard and the report follow.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from rdm_solo.messages import suggest
 
 ACCURACY = "accuracy (%)"  # the chart of what the paper measures by linear probing
 
@@ -103,3 +106,17 @@ def charts() -> dict[str, list[Column]]:
 def compared() -> list[Column]:
     """The scalars whose last values compare runs, with :data:`LINEAR` at the end."""
     return [column for column in [*COLUMNS.values(), LINEAR] if column.compared]
+
+
+def check_column(name: str, others: Iterable[str] = ()) -> str:
+    """The name, if it is one of a column here or of the others; ValueError if not.
+
+    >>> check_column("val/knn_acc")
+    Traceback (most recent call last):
+    ValueError: there is no column 'val/knn_acc'; did you mean 'val/knn_acc1'?
+    """
+    known = [*COLUMNS, *others]
+    if name not in known:
+        hint = suggest(name, known) or f"; there are {', '.join(dict.fromkeys(known))}."
+        raise ValueError(f"there is no column {name!r}{hint}")
+    return name

@@ -117,6 +117,19 @@ class Run:
         rows = self._rows(column)
         return int(self.metrics["epoch"][rows[-1]]) if len(rows) and self.epochs else 0
 
+    def spectrum(self, epoch: int | None = None) -> dict[str, np.ndarray]:
+        """The arrays of one measured epoch, by default the last; ValueError where there is none."""
+        epochs = self.spectra.get("epoch", np.empty(0, dtype=int)).tolist()
+        if not epochs:
+            raise ValueError(f"{self.folder} has no measured spectra; were the diagnostics on?")
+        if epoch is not None and epoch not in epochs:
+            near = min(epochs, key=lambda known: abs(known - epoch))
+            raise ValueError(
+                f"{self.folder} has no spectra of epoch {epoch}; the nearest are of epoch {near}."
+            )
+        row = -1 if epoch is None else epochs.index(epoch)
+        return {name: array[row] for name, array in self.spectra.items()}
+
     def _rows(self, column: str) -> np.ndarray:
         values = self.metrics.get(column, np.empty(0))
         return np.flatnonzero(self.measured.get(column, np.isfinite(values)))
@@ -299,7 +312,7 @@ def survey(paths: Sequence[Path]) -> tuple[list[Run], dict[Path, str]]:
     for path in paths:
         if not path.is_dir():
             raise ValueError(f"{path} is not a folder; give the folder of a run or of a sweep.")
-        inside = [path] if _is_run(path) else _below(path)
+        inside = [path] if is_run(path) else _below(path)
         if not inside:
             raise ValueError(f"{path} holds no run: no folder below it has {CONFIG} or {SUMMARY}.")
         for folder in inside:
@@ -314,7 +327,8 @@ def survey(paths: Sequence[Path]) -> tuple[list[Run], dict[Path, str]]:
     return found, broken
 
 
-def _is_run(folder: Path) -> bool:
+def is_run(folder: Path) -> bool:
+    """Whether the folder is a run's own."""
     return (folder / CONFIG).is_file() or (folder / SUMMARY).is_file()
 
 

@@ -184,6 +184,12 @@ def groups(runs: Sequence[Run]) -> list[Group]:
     return found
 
 
+def begun_groups(runs: Sequence[Run]) -> list[Group]:
+    """The groups of which an epoch has ended, without runs that are in their first."""
+    begun = [run for run in runs if run.epochs or run.diverged]
+    return [g for g in groups(begun) if counted_runs(g)[0].epochs] if begun else []
+
+
 def _suffixes(settings: list[dict[str, Any]]) -> list[str]:
     """What tells each setting from the others, such as `` (last_bn=False)``; nothing for one."""
     if len(settings) == 1:

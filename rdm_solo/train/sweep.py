@@ -16,7 +16,7 @@ from rdm_solo.runs.files import FAILED, is_aside
 from rdm_solo.train import environment
 
 if TYPE_CHECKING:  # Hydra imports this module before it answers --help
-    from rdm_solo.runs.folder import Run
+    from rdm_solo.runs import folder as of_run
 
 COLUMNS = {
     "val/knn_acc1": "kNN",
@@ -93,7 +93,7 @@ def tell(folder: Path, stopped: bool = False) -> bool:
     return bool(failed or broken)
 
 
-def table(found: Sequence["Run"]) -> str:
+def table(found: Sequence["of_run.Run"]) -> str:
     """A row for each setting: mean and standard deviation of the last values over its seeds."""
     from rdm_solo.runs.groups import (
         Group,
@@ -117,7 +117,7 @@ def table(found: Sequence["Run"]) -> str:
     return text_table(groups(found), [*(COLUMNS[name] for name in columns), "seconds", ""], cells)
 
 
-def _warned(alike: Sequence["Run"]) -> str:
+def _warned(alike: Sequence["of_run.Run"]) -> str:
     """Where these runs diverged and what the watch said, and of how many."""
     kinds = [f"diverged in epoch {run.diverged}" for run in alike if run.diverged]
     kinds += [warning["kind"] for run in alike for warning in run.summary.get("warnings", [])]
