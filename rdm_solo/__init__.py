@@ -5,8 +5,13 @@ import os
 import signal
 import sys
 from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rdm_solo.notebook import Run, Sweep, fit
 
 __version__ = "0.1.0"
+__all__ = ["Run", "Sweep", "fit", "register_methods"]
 
 _process = os.getpid()
 
@@ -70,3 +75,19 @@ def register_methods() -> None:
     from rdm_solo.methods import plugin, solo_learn
 
     solo_learn.register(plugin.METHODS)
+
+
+# What people type in a notebook: it needs torch, which a command need not wait for.
+_OF_NOTEBOOK = ("Run", "Sweep", "fit")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_NOTEBOOK:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from rdm_solo import notebook
+
+    return getattr(notebook, name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_OF_NOTEBOOK]

@@ -158,18 +158,18 @@ def quote_paths(argv: Sequence[str]) -> list[str]:
     ['-m', "run='a/0_p=-0.5','b'"]
     """
     multirun = "-m" in argv or "--multirun" in argv
-    quoted = []
+    found = []
     for argument in argv:
         name, _, value = argument.partition("=")
         if name.lstrip("+") in PATHS and value not in ("", "null"):
             sweeps = multirun and not name.startswith("hydra.")
             parts = re.findall(r"'[^']*'|\"[^\"]*\"|[^,]+", value) if sweeps else [value]
-            argument = f"{name}={','.join(map(_quoted, parts))}"
-        quoted.append(argument)
-    return quoted
+            argument = f"{name}={','.join(map(quoted, parts))}"
+        found.append(argument)
+    return found
 
 
-def _quoted(path: str) -> str:
+def quoted(path: str) -> str:
     """A path in quotes; backslashes count only before a quote and at the end."""
     if len(path) > 1 and path[0] == path[-1] and path[0] in "'\"":
         return path

@@ -41,8 +41,8 @@ def main() -> None:
 
 def _main() -> None:
     of_sweep = sweep.of_this_process() is not None
+    signals.end_with(os.environ.pop(environment.PARENT, None))
     if of_sweep:
-        signals.end_with(os.environ.pop(environment.PARENT, None))
         cli.log_to_terminal()
     if environment.CONFIG in os.environ and (of_sweep or "LOCAL_RANK" in os.environ):
         cli.say_anything()
@@ -193,6 +193,8 @@ def _run(
             if is_first_process():
                 _write_config(cfg, folder)
                 _open_log(folder, early)
+                if told := os.environ.pop(environment.TELL, None):
+                    Path(told).write_text(str(folder.absolute()), encoding="utf-8")
             answers = (
                 *(DataError, FloatingPointError, CannotWrite, Unreadable),
                 AnotherProcessFailed,

@@ -15,6 +15,9 @@ SWEEP = "RDM_SOLO_SWEEP"
 # The process that has started the run on this machine; without it the run ends. Taken out.
 PARENT = "RDM_SOLO_PARENT"
 
+# A file for the name of the run's folder, once the run has begun there. Taken out.
+TELL = "RDM_SOLO_TELL"
+
 # Sentences on how the sweep has changed the run's config, one a line, for its log. Taken out.
 NOTES = "RDM_SOLO_NOTES"
 
