@@ -160,7 +160,8 @@ def _shown(child: "subprocess.Popen[str]", quiet: bool) -> str:
                 sys.stdout.flush()
         except KeyboardInterrupt as interrupt:
             stopped = interrupt
-            child.send_signal(signal.SIGINT)
+            with contextlib.suppress(OSError, ValueError):  # Windows sends it by itself
+                child.send_signal(signal.SIGINT)
     if stopped:
         raise stopped
     return "".join(error).removeprefix(ERROR).strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib.util
 import pkgutil
 import re
@@ -156,7 +157,7 @@ DEFINED = {
 @pages
 def test_classes_and_functions_that_it_names_exist(page):
     text = written(page)
-    known = DEFINED | set(dir(torch.nn.Module))
+    known = DEFINED | set(dir(torch.nn.Module)) | set(dir(builtins))
     known |= set(re.findall(r"\bclass (\w+)", text))  # the page's own examples
     for name in re.findall(r"`([A-Z]\w*[a-z]\w*|[a-z]\w+(?=\(\)))(?:\(\))?`", text):
         assert name in known, name
