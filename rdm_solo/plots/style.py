@@ -88,10 +88,10 @@ def looks(names: Iterable[str]) -> dict[str, dict[str, Any]]:
 class _NotebookFigure(Figure):
     """A figure that a notebook shows although ``pyplot`` knows nothing of it."""
 
+    @styled
     def _repr_png_(self) -> bytes:
         file = io.BytesIO()
-        with matplotlib.rc_context(STYLE):
-            self.savefig(file, format="png", dpi=100)
+        self.savefig(file, format="png", dpi=100)
         return file.getvalue()
 
 
