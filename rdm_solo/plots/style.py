@@ -135,6 +135,7 @@ def key_beside(axes: Axes, of: Axes | None = None) -> None:
     room = KEY_LETTERS * letter(KEY_SIZE)
     names = [wrap(shortened(label, 2 * KEY_LETTERS - 4), room, KEY_SIZE) for label in labels]
     if of is not None:
+        axes.set(xticks=[], yticks=[])
         axes.set_axis_off()
     if lines:
         axes.legend(

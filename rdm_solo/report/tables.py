@@ -91,7 +91,7 @@ def ranking(best: Best) -> Table:
     rows = [
         [
             *(standing.group.label, spread(standing.values, digits), str(len(standing.values))),
-            f"{min(standing.values):.{digits}f} to {max(standing.values):.{digits}f}",
+            _range(standing.values, digits),
             f"{first.mean - standing.mean:.{digits}f}",
             "best" if standing is first else said[close(first, standing)],
         ]
@@ -99,6 +99,11 @@ def ranking(best: Best) -> Table:
     ]
     head = ["setting", best.column.words, "n", "range", "behind", "within one standard deviation?"]
     return Table(best.question, head, rows)
+
+
+def _range(values: Sequence[float], digits: int) -> str:
+    ends = (min(values), max(values))
+    return " to ".join(f"{end:.{digits}f}" for end in ends) if len(values) > 1 else "–"
 
 
 def last_values(groups: Sequence[Group]) -> list[Table]:

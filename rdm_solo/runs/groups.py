@@ -129,7 +129,7 @@ def spread(values: Sequence[float], digits: int) -> str:
     """
     if not values:
         return "–"
-    mean = f"{statistics.fmean(values):.{digits}f}"
+    mean = f"{round(statistics.fmean(values), digits) + 0.0:.{digits}f}"  # no minus before a zero
     return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
 
