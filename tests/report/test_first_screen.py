@@ -277,10 +277,17 @@ onload = () => {{
 </script>"""
 
 
-def test_on_a_phone_nothing_is_wider_than_the_screen(written, tmp_path):
+def test_on_a_phone_nothing_is_wider_than_the_screen(tmp_path, monkeypatch):
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no Chromium to measure the page with")
+    monkeypatch.setattr(report_figures, "PREDICTED", 0)
+    for i, name in enumerate(
+        ("short", "a_filter_whose_name_is_longer_than_a_phone_is_wide_by_far")
+    ):
+        chosen = {"filter": {"name": name, "branch": "target", "function": "pow"}}
+        write(tmp_path / "runs" / str(i), -0.5, 0, **chosen)
+    written = report.write([tmp_path / "runs"], tmp_path / "out", checkpoints=False)
     (tmp_path / "frame.html").write_text(FRAME.format(written.as_uri()))
     command = [browser, "--headless", "--no-sandbox", "--hide-scrollbars", "--dump-dom"]
     command += ["--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'browser'}"]
