@@ -1,16 +1,67 @@
-"""Curves over seeds in a picture, and the line beneath it: what is a mean, what is missing."""
+"""Curves over seeds in a picture: the look of each setting, the limits that panels share, and the
+line beneath."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from rdm_solo.messages import listed
+from rdm_solo.plots import style
 from rdm_solo.plots.style import marked
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import Curve, Group, counted_runs, run_name, runs_behind, so_far
+
+
+def blocks(everything: Sequence[Group]) -> list[list[Group]]:
+    """The settings in blocks of as many as a panel may have, in their order.
+
+    All figures of the same runs have the same blocks, and :func:`looks` gives each setting of a
+    block a look that no other of the block has: a colour means the same setting in all of them.
+    """
+    size = style.SERIES
+    return [list(everything[i : i + size]) for i in range(0, len(everything), size)]
+
+
+def looks(everything: Sequence[Group]) -> dict[str, dict[str, Any]]:
+    """The look of each setting by its label, which depends on its place among all of them alone."""
+    found = list(style.looks(map(str, range(style.SERIES))).values())
+    return {
+        group.label: {**found[i % style.SERIES], "label": group.label}
+        for i, group in enumerate(everything)
+    }
+
+
+def within_blocks(
+    everything: Sequence[Group], drawn: Sequence[Group], kind: Callable[[Group], Hashable]
+) -> Iterator[tuple[Any, list[Group]]]:
+    """The settings that are drawn, those of one kind and one block together."""
+    names = {group.label for group in drawn}
+    for name in dict.fromkeys(map(kind, drawn)):
+        for block in blocks(everything):
+            members = [group for group in block if group.label in names and kind(group) == name]
+            if members:
+                yield name, members
+
+
+def outputs_of(group: Group) -> tuple[bool, int]:
+    """What the outputs are that a rank is of: whether a softmax, and how many dimensions.
+
+    Ranks of the same kind are compared; panels of others have limits of their own.
+    """
+    lam = group.spectrum()[1].get("lam_target")
+    return group.first.described.softmax, 0 if lam is None else lam.shape[1]
+
+
+def share_limits(panels: Iterable[Axes]) -> None:
+    """Give panels that have curves the same vertical limits."""
+    drawn = [axes for axes in panels if axes.lines]
+    if drawn:
+        low, high = zip(*(axes.get_ylim() for axes in drawn))
+        for axes in drawn:
+            axes.set_ylim(min(low), max(high))
 
 
 def draw_curve(axes: Axes, curve: Curve, band: bool = True, **style: Any) -> None:

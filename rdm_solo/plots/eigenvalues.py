@@ -10,7 +10,14 @@ from matplotlib.figure import Figure
 
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.plots import style
-from rdm_solo.plots.curves import draw_curve, note
+from rdm_solo.plots.curves import (
+    draw_curve,
+    looks,
+    note,
+    outputs_of,
+    share_limits,
+    within_blocks,
+)
 from rdm_solo.plots.epochs import over_epochs
 from rdm_solo.plots.exponents import accuracy, row_of
 from rdm_solo.runs.folder import Run
@@ -28,6 +35,8 @@ CURVES: dict[str, dict[str, Any]] = {
         "label": "filter by sorted eigenvalues",
     },
 }
+# The branch whose output a filter changes, in words.
+SIDES = {"online": "online filters", "target": "target filters", "": "no filter"}
 G = r"$g(\lambda^z_i)=\sqrt{\lambda^p_i/\lambda^z_i}$"
 
 
@@ -67,6 +76,9 @@ def spectra(runs: Sequence[Run]) -> Figure:
         _draw_eigenvalues(upper, arrays)
         _draw_filter(lower, arrays)
         style.panel_title(upper, f"{group.label}, epoch {at}")
+    kinds = [outputs_of(group) for group, _, _ in shown]
+    for kind in set(kinds):
+        share_limits(axes for own, axes in zip(kinds, panels[::2]) if own == kind)
     lacking = [
         run
         for group, at, _ in found
@@ -90,16 +102,27 @@ def variants(runs: Sequence[Run]) -> Figure:
         raise ValueError(
             "No run has a filter; variants compares those of filter=online_... or target_...."
         )
-    places = list(dict.fromkeys((*row_of(group), _side(group)) for group in drawn if _side(group)))
-    several = len({dataset for _, dataset, _ in places}) > 1
-    looks = style.looks(group.variant for group in drawn)
-    made, panels = style.figure(len(places), columns=2, panel=(4.0, 2.9))
-    for (method, dataset, side), axes in zip(places, panels):
-        for group in drawn:
-            if row_of(group) == (method, dataset) and _side(group) in ("", side):
-                _draw_line(axes, group.spectrum()[1]["lam_projection"], looks[group.variant])
-        style.panel_title(axes, f"{method}, {side} filters" + (f", {dataset}" if several else ""))
+    rows = {row_of(group) for group in drawn}
+    several = len({dataset for _, dataset in rows}) > 1
+    keyed, look = len(everything) > style.SERIES, looks(everything)
+    parts = []
+    for side, words in SIDES.items():
+        own = [group for group in drawn if _side(group) == side]
+        beside = {row_of(group) for group in own if side and not keyed}
+        shown = own + [g for g in drawn if not _side(g) and row_of(g) in beside]
+        if own and (side or keyed):
+            parts += [(words, *part) for part in within_blocks(everything, shown, row_of)]
+    made, panels = style.figure(len(parts), columns=2, panel=(5.2 if keyed else 4.0, 2.9))
+    for (words, (method, dataset), members), axes in zip(parts, panels):
+        for group in members:
+            label = group.variant if len(rows) == 1 else group.label
+            lam = group.spectrum()[1]["lam_projection"]
+            _draw_line(axes, lam, {**look[group.label], "label": label})
+        style.panel_title(axes, f"{method}, {words}" + (f", {dataset}" if several else ""))
         _index_axes(axes)
+        if keyed:
+            style.key_beside(axes)
+    share_limits(panels)
     lacking = [run for run in runs if "lam_projection" not in run.spectra]
     return style.finish(made, note=note(drawn, "a spectrum", lacking))
 
@@ -121,17 +144,19 @@ def _side(group: Group) -> str:
 def symmetric(runs: Sequence[Run]) -> Figure:
     """SimSiam beside its symmetric forms: accuracy, variance, eigenvalues, and a symmetric
     method's two branches (the paper's Figure 2)."""
-    chosen = drawn_in_symmetric(groups(runs))
+    everything = groups(runs)
+    chosen = drawn_in_symmetric(everything)
     if not chosen:
         names = [name for name, described in METHODS.items() if described.symmetric]
         raise ValueError(f"No run is symmetric; this needs one of method={' or '.join(names)}.")
-    looks = style.looks(group.label for group in chosen)
+    # More settings than looks would share colours; then those that are drawn have colours anew.
+    look = looks(everything if len(everything) <= style.SERIES else chosen)
     made, panels = style.figure(4, panel=(2.8, 2.6))
     for axes, column in zip(panels, (accuracy(chosen), "feature/variance")):
-        over_epochs(axes, [(group, column, looks[group.label]) for group in chosen])
+        over_epochs(axes, [(group, column, look[group.label]) for group in chosen])
     measured = {g.label: arrays for g in chosen if (arrays := g.spectrum()[1])}
     for label, arrays in measured.items():
-        _draw_line(panels[2], arrays["lam_target"], looks[label])
+        _draw_line(panels[2], arrays["lam_target"], look[label])
     two = [g for g in chosen if g.first.described.symmetric and g.label in measured]
     two.sort(key=lambda group: list(METHODS).index(group.first.method))
     if two:
@@ -144,7 +169,8 @@ def symmetric(runs: Sequence[Run]) -> Figure:
 
 
 def drawn_in_symmetric(everything: Sequence[Group]) -> list[Group]:
-    """Those that :func:`symmetric` draws: symmetric methods, and SimSiam with its own predictor."""
+    """Those that :func:`symmetric` draws: symmetric methods, and SimSiam with its own predictor;
+    of more than a panel may have, the first."""
     chosen = [group for group in everything if group.first.described.symmetric]
     if not chosen:
         return []
@@ -155,7 +181,7 @@ def drawn_in_symmetric(everything: Sequence[Group]) -> list[Group]:
         and group.first.described.asymmetry == "predictor"
         and not group.first.described.momentum
     ]
-    return own + chosen
+    return (own[: style.SERIES // 2] + chosen)[: style.SERIES]
 
 
 def _draw_line(axes: Axes, stack: np.ndarray, look: dict[str, Any]) -> None:

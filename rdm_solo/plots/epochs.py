@@ -8,7 +8,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rdm_solo.plots import style
-from rdm_solo.plots.curves import axis_label, draw_curve, note
+from rdm_solo.plots.curves import (
+    axis_label,
+    draw_curve,
+    looks,
+    note,
+    outputs_of,
+    share_limits,
+    within_blocks,
+)
+from rdm_solo.runs.columns import ACCURACY, charts
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import Group, curve_of, groups, runs_behind
 
@@ -38,10 +47,8 @@ THIN: dict[str, Any] = {
 
 @style.styled
 def effective_rank(runs: Sequence[Run]) -> Figure:
-    """Effective rank of both branches over training, a panel for each setting.
-
-    The paper's Figures 1 and 7.
-    """
+    """Effective rank of both branches over training, a panel for each setting (the paper's
+    Figures 1 and 7). Outputs of one kind share their limits."""
     return _panels(runs, ERANK)
 
 
@@ -62,8 +69,11 @@ def _panels(
     made, panels = style.figure(len(shown))
     for group, axes in zip(shown, panels):
         over_epochs(axes, [(group, *column) for column in columns.items()])
-        axes.set_ylim(0, limit)
         style.panel_title(axes, group.label)
+    for kind in {outputs_of(group) for group in shown}:
+        share_limits(axes for group, axes in zip(shown, panels) if outputs_of(group) == kind)
+    for axes in panels:
+        axes.set_ylim(0, limit)
     return style.finish(made, note=words)
 
 
@@ -87,18 +97,58 @@ def losses(runs: Sequence[Run]) -> Figure:
     The paper's Figure 9.
     """
     shown, words = _with_any(runs, {"train/loss": None})
-    panels_of: dict[tuple[str, str], list[Group]] = {}
-    for group in shown:
+    everything = groups(runs)
+
+    def scale(group: Group) -> tuple[str, str]:
         least = group.first.described.loss_minimum
-        scale = group.first.method if least is None else f"from {least:g}"
-        panels_of.setdefault((group.first.dataset, scale), []).append(group)
-    several = len({dataset for dataset, _ in panels_of}) > 1
-    looks = style.looks(group.label for group in shown)
-    made, panels = style.figure(len(panels_of), columns=3, panel=(3.2, 2.6))
-    for ((dataset, _), members), axes in zip(panels_of.items(), panels):
-        over_epochs(axes, [(g, "train/loss", looks[g.label]) for g in members])
+        return group.first.dataset, group.first.method if least is None else f"from {least:g}"
+
+    found = within_blocks(everything, shown, scale)
+    parts = [(kind, members, "train/loss") for kind, members in found]
+    several = len({dataset for (dataset, _), _, _ in parts}) > 1
+    titles = []
+    for (dataset, _), members, _ in parts:
         methods = ", ".join(dict.fromkeys(group.method for group in members))
-        style.panel_title(axes, f"{methods}, {dataset}" if several else methods)
+        titles.append(f"{methods}, {dataset}" if several else methods)
+    return _of_settings(everything, parts, titles, words)
+
+
+@style.styled
+def accuracies(runs: Sequence[Run]) -> Figure:
+    """Accuracy over the epochs: of kNN, and of the online classifier."""
+    columns = {column.name: column for column in reversed(charts()[ACCURACY])}
+    shown, words = _with_any(runs, columns)
+    everything = groups(runs)
+    parts = [
+        ((dataset, name), some, name)
+        for name in columns
+        for dataset, members in within_blocks(everything, shown, lambda g: g.first.dataset)
+        if (some := [group for group in members if len(group.over_epochs(name).x)])
+    ]
+    several = len({dataset for (dataset, _), _, _ in parts}) > 1
+    titles = [dataset if several else "" for (dataset, _), _, _ in parts]
+    return _of_settings(everything, parts, titles, words)
+
+
+def _of_settings(
+    everything: Sequence[Group],
+    parts: Sequence[tuple[tuple[str, str], Sequence[Group], str]],
+    titles: Sequence[str],
+    words: str,
+) -> Figure:
+    """A panel for each part: its kind, its settings and their column. Parts of one kind share their
+    limits. With more settings than a panel may have, each panel has a key of its own."""
+    keyed = len(everything) > style.SERIES
+    look = looks(everything)
+    size = (5.2, 2.8) if keyed else (3.2, 2.6)
+    made, panels = style.figure(len(parts), columns=2 if keyed else 3, panel=size)
+    for (_, members, column), title, axes in zip(parts, titles, panels):
+        over_epochs(axes, [(group, column, look[group.label]) for group in members])
+        style.panel_title(axes, title)
+        if keyed:
+            style.key_beside(axes)
+    for kind in {kind for kind, _, _ in parts}:
+        share_limits(axes for (own, _, _), axes in zip(parts, panels) if own == kind)
     return style.finish(made, note=words)
 
 

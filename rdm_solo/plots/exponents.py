@@ -11,7 +11,7 @@ from rdm_solo.plots import style
 from rdm_solo.plots.curves import axis_label, note
 from rdm_solo.runs.columns import ACCURACY, COLUMNS, charts
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import Group, counted_runs, groups, latest
+from rdm_solo.runs.groups import Group, counted_runs, diverged, groups, latest
 
 BRANCHES: dict[str, Any] = {"erank/target": "-", "erank/online": style.ONLINE["linestyle"]}
 
@@ -21,23 +21,28 @@ def sweep(runs: Sequence[Run]) -> Figure:
     """Last accuracy, effective rank and gap against p, a row of panels for each method.
 
     Points are means over seeds, bars go from the smallest to the largest. Runs without an exponent
-    are horizontal lines, marked at the right edge. Runs behind the others of their setting are
-    left out.
+    are horizontal lines, marked at the right edge; settings that diverged are crosses.
+    Runs behind the others of their setting are left out.
     """
     used = drawn_in_sweep(groups(runs))
     if not used:
         raise ValueError("No run has an exponent; sweep needs runs of filter=..._pow with some p.")
     first = sorted(used, key=lambda group: group.first.p is None)
     looks = style.looks(_name(group) for group in first)
-    rows = list(dict.fromkeys(map(row_of, used)))
-    several = len({dataset for _, dataset in rows}) > 1
+    rows = [
+        (row, names[i : i + style.SERIES])
+        for row in dict.fromkeys(map(row_of, used))
+        for names in [list(dict.fromkeys(_name(g) for g in first if row_of(g) == row))]
+        for i in range(0, len(names), style.SERIES)
+    ]
+    several = len({dataset for (_, dataset), _ in rows}) > 1
     made, panels = style.figure(3 * len(rows), columns=3, panel=(3.3, 2.6))
     columns = [[accuracy(used)], [*BRANCHES], ["erank/gap"]]
-    for i, row in enumerate(rows):
+    for i, (row, series) in enumerate(rows):
         members = [group for group in used if row_of(group) == row]
         of_row = panels[3 * i : 3 * i + 3]
         for axes, names in zip(of_row, columns):
-            _draw(axes, members, names, looks)
+            _draw(axes, members, names, {name: looks[name] for name in series})
         style.panel_title(of_row[0], ", ".join(row) if several else row[0])
     lacking = [run for run in runs if run.p is not None and np.isnan(run.last("erank/gap"))]
     for name, dash in BRANCHES.items():
@@ -95,14 +100,18 @@ def _draw(
     for name, look in looks.items():
         same = [group for group in members if _name(group) == name]
         for column in columns:
-            measured = [(g.first.p, g.last(column)) for g in same if g.last(column)]
             dashed = {**look, "linestyle": BRANCHES.get(column, "-")}
-            points = sorted((p, values) for p, values in measured if p is not None)
-            if points:
-                _against_p(axes, points, dashed)
-            for p, values in measured:
-                if p is None:
+            points = []
+            for group, values in [(g, g.last(column)) for g in same if g.last(column)]:
+                if group.first.p is None:
                     _across(axes, float(np.mean(values)), dashed)
+                elif diverged(group):
+                    crossed = {**dashed, "marker": "X", "markersize": 6, "label": "_diverged"}
+                    axes.plot([group.first.p], [np.mean(values)], **crossed)
+                else:
+                    points.append((group.first.p, values))
+            if points:
+                _against_p(axes, sorted(points), dashed)
     axes.set(xlabel="exponent $p$", ylabel=axis_label(columns[0]))
     if not axes.lines:
         style.empty_panel(axes, f"{columns[0]}\nwas not measured")

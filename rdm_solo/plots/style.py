@@ -67,6 +67,11 @@ STYLE: Any = {  # matplotlib 3.11 types every key; 3.9 none
 # Wraps a function that draws: text takes its size when it is made, not when it is shown.
 styled = matplotlib.rc_context(STYLE)
 
+# Series in a panel, at most: more cannot be told apart.
+SERIES = 8
+# Letters of a line in a panel's own key, and their size in points.
+KEY_LETTERS, KEY_SIZE = 30, 7.0
+
 _COLOURS = (BLACK, VERMILION, BLUE, GREEN, ORANGE, PURPLE, SKY)
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 _MARKERS = "osD^vP*X<>"
@@ -104,12 +109,12 @@ def figure(
     """A figure of that many panels of that size in inches, at most ``columns`` in a row.
 
     With ``stacked`` each of them is that many, one below another, and the list has them in turn. A
-    panel on its own gets twice the width. Call :func:`finish` when everything is drawn.
+    panel on its own is half as wide again. Call :func:`finish` when everything is drawn.
     """
     lines = -(-panels // columns)
     across = -(-panels // lines)  # 4 panels of at most 3 in a row are 2 and 2
     down = lines * stacked
-    width = panel[0] * (2 if across == 1 else across)
+    width = panel[0] * (1.5 if across == 1 else across)
     height = panel[1] * down * (1.3 if panels * stacked == 1 else 1)
     made = _NotebookFigure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(made)  # the one that measures text
@@ -132,22 +137,54 @@ def panel_title(axes: Axes, text: str) -> None:
     axes.set_title(wrap(text, axes.bbox.width / axes.figure.dpi, 9.5), loc="left")
 
 
-def finish(made: Figure, title: str = "", note: str = "") -> Figure:
-    """Add a title above, and beneath a key of the panels' labels that have no key of their own, and
-    a note; the figure grows by what they take."""
+def key_beside(axes: Axes, of: Axes | None = None) -> None:
+    """A panel's own key at its right; or, in a panel with nothing else, the key to another's lines.
+
+    A label has two lines at most, so that eight of them are no higher than a panel.
+    """
+    lines, labels = (of or axes).get_legend_handles_labels()
+    room = KEY_LETTERS * letter(KEY_SIZE)
+    names = [wrap(shortened(label, 2 * KEY_LETTERS - 4), room, KEY_SIZE) for label in labels]
+    if of is not None:
+        axes.set(xticks=[], yticks=[])
+        axes.set_axis_off()
+    if lines:
+        axes.legend(
+            *(lines, names),
+            loc="upper left",
+            bbox_to_anchor=(1 if of is None else -0.2, 1.04),
+            fontsize=KEY_SIZE,
+            labelspacing=0.3,
+        )
+
+
+def shortened(text: str, letters: int) -> str:
+    """Text without its middle where it is longer: names of settings differ at their ends.
+
+    >>> shortened("a_name_that_is_long_1", 11)
+    'a_nam…ong_1'
+    """
+    half = letters // 2
+    return text if len(text) <= letters else f"{text[:half]}…{text[-half:]}"
+
+
+def finish(made: Figure, title: str = "", note: str = "", key: bool = True) -> Figure:
+    """Add a title above, and beneath a ``key`` of the panels' labels that have no key of their own,
+    and a note; the figure grows by what they take."""
     width, height = made.get_size_inches()
     if title:
         made.suptitle(wrap(title, width, 11), x=0.08 / width, ha="left", fontsize=11)
     if note:
+        made.set_label(note)  # as it is, for a page that has it as text
         words = wrap(note, width, 7.5)
         made.supxlabel(words, x=0.08 / width, ha="left", fontsize=7.5, color="0.3")
     labelled = (a.get_legend_handles_labels() for a in made.axes if a.get_legend() is None)
-    key = {label: line for lines, labels in labelled for line, label in zip(lines, labels)}
-    if key:
-        names = [wrap(label, width - 0.6, 8.5) for label in key]
+    keyed = {label: line for lines, labels in labelled for line, label in zip(lines, labels)}
+    if key and keyed:
+        names = [wrap(label, width - 0.6, 8.5) for label in keyed]
         longest = max(len(line) for name in names for line in name.split("\n"))
-        columns = max(1, int(width / (longest * _letter(8.5) + 0.6)))
-        made.subfigs[0].legend(key.values(), names, loc="outside lower center", ncols=columns)
+        columns = max(1, int(width / (longest * letter(8.5) + 0.6)))
+        made.subfigs[0].legend(keyed.values(), names, loc="outside lower center", ncols=columns)
     # Laid out with room to spare, then cut to panels as high as they were without any words.
     panel = made.axes[0]
     before = panel.bbox.height
@@ -160,7 +197,7 @@ def finish(made: Figure, title: str = "", note: str = "") -> Figure:
     return made
 
 
-def _letter(size: float) -> float:
+def letter(size: float) -> float:
     """Inches that a letter of that size in points takes on average, with some to spare."""
     return 0.56 * size / 72
 
@@ -168,7 +205,7 @@ def _letter(size: float) -> float:
 def wrap(text: str, room: float, size: float) -> str:
     """Text in lines that fit into ``room`` inches, with exponents set high."""
     kept = re.sub(r"\^\([^)]*\)", lambda found: found[0].replace(" ", "\u00a0"), text)
-    letters = int(room / _letter(size))
+    letters = int(room / letter(size))
     lines = [textwrap.fill(line, letters, break_on_hyphens=False) for line in kept.split("\n")]
     return typeset("\n".join(lines))
 

@@ -1,4 +1,5 @@
-"""Which figures the report draws, and the words beneath each: what it shows, how to read it."""
+"""Which figures the report draws, in which section, and the words beneath each: what it shows, how
+to read it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,23 +9,49 @@ from rdm_solo.plots.eigenvalues import drawn_in_symmetric, drawn_in_variants
 from rdm_solo.plots.exponents import drawn_in_sweep
 from rdm_solo.runs.groups import Group
 
+# Sections that have figures. FIRST is the first screen.
+FIRST, ALIVE, GOOD, BEST = "first", "alive", "good", "best"
+SPECTRA, MECHANISM, RANKS = "branches", "mechanism", "ranks"
+
+
+def several_exponents(groups: Sequence[Group]) -> bool:
+    """Whether there is anything to draw against p."""
+    return len({run.p for group in groups for run in group.runs} - {None}) > 1
+
+
+def several_settings(groups: Sequence[Group]) -> bool:
+    """Whether there is anything to compare."""
+    return len(groups) > 1
+
 
 @dataclass(frozen=True)
 class Drawing:
     """A figure of :mod:`rdm_solo.plots`, what it shows, the columns whose last values stand beneath
-    it, and which settings it draws."""
+    it, the section that it stands in, the paper's figures that it is, which settings it draws, and
+    how many of them it takes."""
 
     name: str
     title: str
     caption: str
     columns: Sequence[str]
+    section: str
+    paper: str = ""
     drawn: Callable[[Sequence[Group]], Sequence[Group]] = list
+    fits: Callable[[Sequence[Group]], bool] = bool
 
 
 DRAWINGS = (
     Drawing(
+        "overview",
+        "Effective rank and accuracy over training",
+        "",
+        (),
+        FIRST,
+        fits=lambda groups: len(groups) == 1,
+    ),
+    Drawing(
         "effective_rank",
-        "1. Effective rank of both branches over training (the paper's Figures 1 and 7)",
+        "Effective rank of both branches over training",
         "The effective rank counts the directions that the outputs use: the exponential of the "
         "entropy of the correlation matrix's normalised eigenvalues, 1 if all outputs lie on one "
         "line, k if they use all dimensions equally. Where the target lies above the online branch "
@@ -32,20 +59,24 @@ DRAWINGS = (
         "fall in the first epochs; Theorem 4 describes, under its conditions, why they rise again. "
         "Lines that fall to 1 are a collapse.",
         ("erank/target", "erank/online"),
+        ALIVE,
+        "Figures 1 and 7",
     ),
     Drawing(
         "symmetric",
-        "2. Symmetric against asymmetric (the paper's Figure 2)",
+        "Symmetric against asymmetric",
         "Without a predictor, a filter or a stop-gradient both branches are the same: their "
         "eigenvalues coincide and nothing raises the rank. Centring (SymSimSiam) keeps the "
         "variance high, which the loss of a vanilla network does not. Where eigenvalues drop fast, "
         "the outputs use few directions, whether the variance is high or low.",
         ("feature/variance", "erank/projection"),
+        SPECTRA,
+        "Figure 2",
         drawn_in_symmetric,
     ),
     Drawing(
         "alignment",
-        "3. Alignment of the branches' eigenspaces (the paper's Figure 3)",
+        "Alignment of the branches' eigenspaces",
         "The mean cosine between an eigenvector u of the target's C_z and C_p u: 1 if both "
         "matrices have the same eigenvectors; then the branches differ only by a spectral filter. "
         "The plain mean gives directions with hardly any energy the same weight as the first; the "
@@ -57,10 +88,12 @@ DRAWINGS = (
             "alignment/online_target_weighted",
             "alignment/target_positive",
         ),
+        MECHANISM,
+        "Figure 3",
     ),
     Drawing(
         "spectra",
-        "4. Eigenvalues of both branches and the filter curve (the paper's Figures 4 and 8)",
+        "Eigenvalues of both branches and the filter curve",
         "Against the index i: the eigenvalues in descending order on a log axis; the branch with "
         "the higher tail uses more directions. Against the target's eigenvalue: the filter between "
         "the branches, g = √(λ_p/λ_z). A curve that rises to the right is low-pass: large "
@@ -68,35 +101,91 @@ DRAWINGS = (
         "wherever the target's spectrum is flatter, whatever its directions; the crosses follow "
         "the target's own eigenvectors and are the stricter test.",
         ("filter/monotonicity", "filter/monotonicity_directional"),
+        SPECTRA,
+        "Figures 4 and 8",
     ),
     Drawing(
         "variants",
-        "6. Eigenvalues of the variants (the paper's Figure 6)",
+        "Eigenvalues of the variants",
         "Eigenvalues of the projector's outputs before any filter, so that online and target "
         "filters can be compared. The slower they fall, the more directions are used.",
         ("erank/projection",),
+        SPECTRA,
+        "Figure 6",
         drawn_in_variants,
+        several_settings,
     ),
     Drawing(
         "losses",
-        "6b. Training loss (the paper's Figure 9)",
+        "Training loss",
         "A rank difference between the branches keeps the loss above its minimum, which is -1 for "
         "SimSiam, SymSimSiam and Vanilla (minus the cosine), and 0 for BYOL (2 - 2 cos). A loss at "
         "its minimum with a low rank is a collapse. The losses of SwAV and DINO are "
         "cross-entropies, each on its own scale.",
         ("train/loss",),
+        ALIVE,
+        "Figure 9",
     ),
     Drawing(
         "sweep",
-        "7. Accuracy, effective rank and gap against p",
-        "The last values of each run against p. A target filter with p from -1 to 0 raises the "
-        "target's rank, one with p > 0 lowers it; an online filter with p > 0 lowers the online "
-        "rank; p = 0 is no filter. Settings without an exponent are horizontal lines. A wider gap "
-        "is not always better: look at where accuracy peaks.",
-        ("val/acc1", "val/knn_acc1", "erank/gap"),
-        drawn_in_sweep,
+        "Accuracy, effective rank and gap against p",
+        "The last values of each run; those without an exponent are horizontal lines. p = 0 is no "
+        "filter. A wider gap is not always better: look at where accuracy peaks.",
+        (),
+        FIRST,
+        drawn=drawn_in_sweep,
+        fits=several_exponents,
+    ),
+    Drawing(
+        "comparison",
+        "Accuracy, effective rank and gap of every setting",
+        "The last values, the most accurate setting on top. A large point is the mean over seeds, "
+        "a small one is a seed. Points that overlap from line to line do not tell settings apart.",
+        (),
+        BEST,
+        fits=several_settings,
+    ),
+    Drawing(
+        "accuracies",
+        "Accuracy over training",
+        "kNN looks up the nearest training images of the backbone's features; the online "
+        "classifier is trained beside the features, and lags behind them.",
+        (),
+        GOOD,
+    ),
+    Drawing(
+        "measures",
+        "Other measures of rank over training",
+        "What each says stands in the table beneath. They are read off the target's outputs; the "
+        "statistic of Epps and Pulley off the projection.",
+        (),
+        RANKS,
     ),
 )
+
+# What each measure says, by its column.
+SAYS = {
+    "rankme/target": "Effective rank of the singular values; a higher one was proposed as a "
+    "sign of a better checkpoint of one method.",
+    "lidar/target": "Rank of what tells samples apart, against what tells views of one sample "
+    "apart.",
+    "stable_rank/target": "Sum of the eigenvalues over the largest one: small directions hardly "
+    "count.",
+    "participation_ratio/target": "How many eigenvalues share the sum: 1 to the number of "
+    "dimensions.",
+    "nesum/target": "Sum of the covariance's eigenvalues over the largest one: the stable rank "
+    "around the mean.",
+    "alpha_req/target": "Exponent of the power law that the covariance's eigenvalues follow; only "
+    "where its R² is near 1.",
+    "alpha_req_r2/target": "How well a power law fits the covariance's eigenvalues: 1 is exact.",
+    "uniformity/target": "How evenly outputs cover the sphere: 0 is one point, lower is more even.",
+    "positive_distance/target": "Mean squared distance of two views of one image: 0 where views "
+    "agree.",
+    "epps_pulley/projection": "SIGReg's test against a normal distribution: about 1 where the "
+    "projections are normal.",
+    "mean_share/target": "Share of the mean in the second moment: 1 where all outputs are their "
+    "mean.",
+}
 
 PREDICTION = (
     "Theorem 4 alone, iterated from the first measured spectrum, beside the measured ranks: it "

@@ -1,11 +1,11 @@
-"""The report's figures: drawn, saved beside the page, and embedded in it."""
+"""The report's figures: drawn, saved beside the page, and put into it."""
 
-import base64
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -14,8 +14,8 @@ from rdm_solo import plots
 from rdm_solo.methods.descriptions import ASYMMETRIES, METHODS
 from rdm_solo.plots.preview import draw_prediction
 from rdm_solo.plots.roles import draw as draw_roles
-from rdm_solo.report.captions import DRAWINGS, PREDICTION, ROLES
-from rdm_solo.report.page import Picture
+from rdm_solo.report.captions import BEST, DRAWINGS, FIRST, MECHANISM, PREDICTION, ROLES
+from rdm_solo.report.vectors import Drawn, drawn
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import Group, counted_runs, latest_in_words, so_far
@@ -27,7 +27,22 @@ log = logging.getLogger("rdm_solo")
 # Settings of which a figure's caption gives the numbers, and which are predicted.
 NAMED, PREDICTED = 6, 4
 FLAT = 1.1  # lines that stay within a tenth of 1
-FIGURE_5 = "5. The role of asymmetric designs (the paper's Figure 5)"
+FIGURE_5 = "The role of asymmetric designs"
+
+
+class Picture(NamedTuple):
+    """A figure on the page: its title and the paper's figures that it is, what it shows and its
+    numbers, the drawing and the note on it, its files' names, and its section."""
+
+    name: str
+    title: str
+    paper: str
+    caption: Sequence[str]
+    numbers: Sequence[str]
+    drawn: Drawn
+    note: str
+    files: Sequence[str]
+    section: str
 
 
 @dataclass
@@ -56,13 +71,15 @@ class Gallery:
         title: str,
         caption: Sequence[str],
         numbers: Sequence[str] = (),
+        section: str = MECHANISM,
+        paper: str = "",
     ) -> None:
         """Save a figure in its formats, and keep it for the page."""
-        paths = plots.save(made, self.folder, name)
-        image = f"data:image/png;base64,{base64.b64encode(paths[0].read_bytes()).decode()}"
-        files = [path.name for path in paths]
-        width = float(made.get_size_inches()[0])
-        self.pictures.append(Picture(name, title, caption, numbers, image, width, files))
+        files = [path.name for path in plots.save(made, self.folder, name)]
+        note = str(made.get_label())
+        self.pictures.append(
+            Picture(name, title, paper, caption, numbers, drawn(made, name), note, files, section)
+        )
 
 
 def draw(
@@ -75,18 +92,25 @@ def draw(
     gallery = Gallery(folder)
     runs = [run for group in groups for run in group.runs]
     for drawing in DRAWINGS:
-        if drawing.name == "variants" and checkpoints:
-            _roles(gallery, groups)
-        if drawing.name == "sweep" and len({run.p for run in runs} - {None}) < 2:
-            reason = "the runs have fewer than two exponents p."
-            gallery.absent.append(f"Figure {drawing.title}: {reason}")
+        if not drawing.fits(groups):
             continue
-        with gallery.attempt(f"Figure {drawing.title}"):
+        with gallery.attempt(drawing.title):
             made = getattr(plots, drawing.name)(runs)
             numbers = _in_numbers(drawing.drawn(groups), drawing.columns)
-            gallery.add(made, drawing.name, drawing.title, [drawing.caption], numbers)
+            caption = [drawing.caption] if drawing.caption else []
+            about = (drawing.title, caption, numbers, drawing.section, drawing.paper)
+            gallery.add(made, drawing.name, *about)
+    if checkpoints:
+        _roles(gallery, groups)
     _predictions(gallery, groups)
-    return gallery.pictures, gallery.absent
+    return _first(gallery.pictures), gallery.absent
+
+
+def _first(pictures: list[Picture]) -> list[Picture]:
+    """The pictures, with one on the first screen: that of every setting where none is against p."""
+    if any(picture.section == FIRST for picture in pictures):
+        return pictures
+    return [p._replace(section=FIRST) if p.section == BEST else p for p in pictures]
 
 
 def _in_numbers(drawn: Sequence[Group], columns: Sequence[str]) -> list[str]:
@@ -128,11 +152,11 @@ def _roles(gallery: Gallery, groups: Sequence[Group]) -> None:
     chosen = runs_with_roles(groups)
     if not chosen:
         names = [name for name, described in METHODS.items() if described.asymmetry]
-        gallery.absent.append(f"Figure {FIGURE_5}: no run of {', '.join(names)}.")
+        gallery.absent.append(f"{FIGURE_5}: no run of {', '.join(names)}.")
         return
     found = []
     for run in chosen:
-        with gallery.attempt(f"Figure {FIGURE_5}, {run.label}"):
+        with gallery.attempt(f"{FIGURE_5}, {run.label}"):
             found.append(measure(run.folder))
     if found:
         diverged = {run.folder: f" ({so_far(run)})" for run in chosen if run.diverged}
@@ -142,9 +166,9 @@ def _roles(gallery: Gallery, groups: Sequence[Group]) -> None:
         asymmetries = {METHODS[roles.method].asymmetry for roles in found}
         notes = [text for kinds, text in ROLES if asymmetries.intersection(kinds)]
         captions = [f"Recomputed without training from the checkpoints of {of}.", *notes]
-        with gallery.attempt(f"Figure {FIGURE_5}"):
+        with gallery.attempt(FIGURE_5):
             numbers = [curves_in_words(roles) for roles in found]
-            gallery.add(draw_roles(found), "roles", FIGURE_5, captions, numbers)
+            gallery.add(draw_roles(found), "roles", FIGURE_5, captions, numbers, paper="Figure 5")
 
 
 def runs_with_roles(groups: Sequence[Group]) -> list[Run]:

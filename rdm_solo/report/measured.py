@@ -7,6 +7,7 @@ import numpy as np
 from rdm_solo.runs import columns, linear_file
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import latest, latest_in_words, spread
+from rdm_solo.spectra.epoch_summary import Basis
 
 
 def last(runs: Sequence[Run], column: str) -> list[float]:
@@ -56,3 +57,19 @@ def linear(run: Run) -> tuple[str, dict[str, float]]:
 def linear_accuracies(runs: Sequence[Run], top: str = "top1") -> list[float]:
     """The linear accuracy of each run that was evaluated."""
     return [found[top] for _, found in map(linear, runs) if top in found]
+
+
+def few_rows(run: Run) -> str | None:
+    """A warning where the last measured epoch had too few rows for its dimensions."""
+    rows, sampled = _count(run, "rows"), bool(_count(run, "sampled"))
+    lam = run.spectra.get("lam_target", np.empty(0))
+    dimensions = lam.shape[-1] if lam.ndim == 2 else 0
+    if sampled and not run.described.softmax:  # then there are as many eigenvalues as rows
+        dimensions = max(dimensions, _count(run, "dimensions"))
+    return Basis(rows, dimensions, True, sampled, 0).warning if rows and dimensions else None
+
+
+def _count(run: Run, name: str) -> int:
+    """What the last measured epoch says of a count; 0 where it says nothing."""
+    known = np.ravel(run.spectra.get(name, np.empty(0)))[-1:]
+    return int(np.nan_to_num(known, posinf=0).sum())

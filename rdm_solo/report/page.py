@@ -2,30 +2,20 @@
 
 import datetime
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from rdm_solo import __version__
-from rdm_solo.report import tables
+from rdm_solo.messages import listed
+from rdm_solo.report import answers, ranking, tables
+from rdm_solo.report.figures import Picture
+from rdm_solo.report.measured import few_rows
 from rdm_solo.report.paper_comparison import against_paper
+from rdm_solo.report.rules import RULES
 from rdm_solo.report.typesetting import typeset
-from rdm_solo.report.verdicts import RULES, verdicts
-from rdm_solo.runs.groups import Group, counted_runs, judged_runs, runs_behind, so_far
-
-
-class Picture(NamedTuple):
-    """A drawn figure: what it shows and its numbers, its image as a data URI, its width in inches,
-    and its files' names."""
-
-    name: str
-    title: str
-    caption: Sequence[str]
-    numbers: Sequence[str]
-    image: str
-    width: float
-    files: Sequence[str]
+from rdm_solo.report.what_ran import commands, ran
+from rdm_solo.runs.groups import Group, counted_runs, run_name
 
 
 def page(
@@ -49,6 +39,7 @@ def page(
     )
     environment.filters["typeset"] = typeset
     paper_table, not_in_paper = against_paper(groups)
+    several = len(groups) > 1
     return environment.get_template("page.html").render(
         title=title,
         groups=groups,
@@ -58,22 +49,53 @@ def page(
         absent=absent,
         today=datetime.date.today().isoformat(),
         version=__version__,
-        counted_runs=counted_runs,
-        runs_behind=runs_behind,
-        judged_runs=judged_runs,
-        so_far=so_far,
-        verdicts=verdicts,
-        warnings=_warnings,
-        settings=tables.ran(groups),
-        commands=[line for group in groups for line in tables.commands(group)],
-        values=[*tables.against_p(groups), *tables.last_values(groups), tables.each(groups)],
+        answers=first_answers(groups),
+        best=ranking.best(groups) if several else [],
+        uneven=_uneven(groups),
+        health=tables.health(groups),
+        accuracies=tables.accuracies(groups),
+        rankings=[*map(tables.ranking, ranking.best(groups))] if several else [],
+        against_p=tables.against_p(groups),
+        mechanism=tables.mechanism(groups),
+        warnings=[line for group in groups for line in _warnings(group, several)],
+        few=_few(groups),
+        measures=tables.measures(groups),
+        settings=ran(groups),
+        commands=[line for group in groups for line in commands(group)],
+        values=[*tables.last_values(groups), tables.each(groups)],
         paper_table=paper_table,
         not_in_paper=not_in_paper,
         rules=RULES,
     )
 
 
-def _warnings(group: Group) -> list[str]:
+def first_answers(groups: Sequence[Group]) -> list[answers.Answer]:
+    """What the first screen says of one setting, or of how many of several are alive."""
+    if len(groups) == 1:
+        return [answers.alive(groups[0]), answers.good(groups[0])]
+    return [answers.roll_call(groups)] if groups else []
+
+
+def _uneven(groups: Sequence[Group]) -> str:
+    """A sentence where settings were trained for unequal times."""
+    epochs = sorted({counted_runs(group)[0].epochs for group in groups})
+    if len(epochs) < 2:
+        return ""
+    return (
+        f"The settings have from {epochs[0]} to {epochs[-1]} epochs, which favours the longer ones."
+    )
+
+
+def _few(groups: Sequence[Group]) -> list[str]:
+    """The warnings about too few rows, each with the runs that it is about."""
+    said: dict[str, list[str]] = {}
+    for run in [run for group in groups for run in group.runs]:
+        if warning := few_rows(run):
+            said.setdefault(warning, []).append(run_name(run))
+    return [f"{warning} So in {listed(runs)}." for warning, runs in said.items()]
+
+
+def _warnings(group: Group, named: bool) -> list[str]:
     """The collapse watch's warnings: each kind once, in the words of the first run that had it."""
     lines: dict[str, str] = {}
     for run in group.runs:
@@ -84,6 +106,8 @@ def _warnings(group: Group) -> list[str]:
             if kind in lines:
                 lines[kind] += f" Likewise seed {run.seed} (epoch {epoch})."
             else:
-                seed = f"Seed {run.seed}: " if len(group.runs) > 1 else ""
-                lines[kind] = f"{seed}{warning['text']}"
+                seed = f"seed {run.seed}" if len(group.runs) > 1 else ""
+                who = ", ".join(filter(None, [group.label if named else "", seed]))
+                who = who[:1].upper() + who[1:]
+                lines[kind] = f"{who}: {warning['text']}" if who else str(warning["text"])
     return list(lines.values())

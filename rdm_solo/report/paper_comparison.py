@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from rdm_solo import cli, paper
 from rdm_solo.messages import listed
 from rdm_solo.report.measured import last, linear, linear_accuracies
-from rdm_solo.report.tables import Table, global_batch
+from rdm_solo.report.tables import Table
+from rdm_solo.report.what_ran import global_batch
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import Group, counted_runs, spread
 from rdm_solo.runs.labels import exponent

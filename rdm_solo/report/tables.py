@@ -1,25 +1,39 @@
-"""The report's tables: what was run, last values over seeds, and last values against p."""
+"""The report's tables of numbers: a section's own, last values over seeds and against p."""
 
-import shlex
-import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from markupsafe import Markup
-from omegaconf import OmegaConf
 
-from rdm_solo.messages import finite, listed
-from rdm_solo.report.measured import cells
+from rdm_solo.messages import listed
+from rdm_solo.plots.measures import MEASURES
+from rdm_solo.report.answers import alive, progress
+from rdm_solo.report.captions import SAYS
+from rdm_solo.report.measured import cells, last
+from rdm_solo.report.ranking import Best, close
 from rdm_solo.report.typesetting import relative
-from rdm_solo.report.verdicts import verdicts
-from rdm_solo.runs import reading
-from rdm_solo.runs.columns import COLUMNS, Column, compared
-from rdm_solo.runs.files import OVERRIDES
+from rdm_solo.report.verdicts import BOUNDS, dimensions, shares, verdicts
+from rdm_solo.runs.columns import ACCURACY, COLUMNS, LINEAR, Column, charts, compared
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import Group, counted_runs, run_name, runs_behind, so_far
-from rdm_solo.runs.labels import exponent
+from rdm_solo.runs.groups import (
+    Group,
+    counted_runs,
+    judged_runs,
+    latest_in_words,
+    run_name,
+    runs_behind,
+    so_far,
+    spread,
+)
 
+# Settings that a table has beside each other; of more, each has a row.
+BESIDE = 3
+EXPLAINED = (
+    "docs/measures.md has their definitions, which one to use, and why other packages' numbers "
+    "differ. They compare checkpoints and settings of one method; across methods they do not "
+    "order accuracies."
+)
 OF_ONE_RUN = ("erank/online", "erank/target", "val/acc1", "val/knn_acc1")
 
 
@@ -32,82 +46,64 @@ class Table(NamedTuple):
     notes: Sequence[str] = ()
 
 
-def ran(groups: Sequence[Group]) -> Table:
-    """What was run."""
-    head = ["setting", "filter", "p", "data", "network", "batch", "seeds", "epochs", "time", "on"]
+def health(groups: Sequence[Group]) -> Table:
+    """Each setting: whether it is alive, how far it came, and the numbers that say so."""
     rows = []
-    versions: dict[str, list[str]] = defaultdict(list)
     for group in groups:
-        run, runs = group.first, group.runs
-        done = sorted({r.epochs for r in runs})
-        asked = run.config.get("max_epochs", "?")
+        runs = counted_runs(group)
+        k = max(map(dimensions, runs))
         rows.append(
             [
-                group.label,
-                run.filter,
-                exponent(run.config.get("p")) or "–",
-                run.dataset,
-                str(OmegaConf.select(run.config, "backbone.name", default="?")),
-                global_batch(run),
-                ", ".join(str(seed) for seed in sorted(r.seed for r in runs)),
-                str(asked) if done == [asked] else f"{'–'.join(map(str, done))} of {asked}",
-                _mean_time(runs),
-                ", ".join(sorted({str(r.summary.get("device", "?")) for r in runs})),
+                *(group.label, alive(group).answer, progress(group), str(len(runs))),
+                spread(shares(runs), 1),
+                spread(last(runs, "erank/centred"), 1),
+                f"{BOUNDS.directions(k):.1f} of {k}" if k else "–",
+                latest_in_words(runs, "erank/gap", 2),
             ]
         )
-        for run in runs:
-            known = run.summary.get("versions") or {}
-            text = ", ".join(f"{name} {number}" for name, number in known.items())
-            versions[text or "versions unknown (no summary.json)"].append(run_name(run))
+    head = ["setting", "is it alive?", "epochs", "n", "variance, % of second moment"]
+    head += ["erank around the mean", "collapse below", "gap"]
     notes = [
-        f"{text}." if len(versions) == 1 else f"{text}: {listed(names)}."
-        for text, names in versions.items()
+        f"Complete collapse is a variance below {100 * (BOUNDS.variance or 0):g} % of the second "
+        "moment, dimensional collapse an effective rank around the mean below its bound; both in "
+        "the last two measured epochs."
     ]
-    caption = (
-        "The settings of the runs. Time is the mean wall time of a run; of one that was resumed, "
-        "since then."
+    return Table("Last values that say whether a setting is alive.", head, rows, notes)
+
+
+def accuracies(groups: Sequence[Group]) -> Table | None:
+    """The last accuracies of each setting; None where nothing was measured."""
+    columns = [LINEAR, *reversed(charts()[ACCURACY])]
+    members = {group.label: counted_runs(group) for group in groups}
+    shown = [c for c in columns if any(last(runs, c.name) for runs in members.values())]
+    note = "Linear accuracies are those of python -m rdm_solo.linear run=FOLDER."
+    return (
+        _values("Last accuracies in per cent.", "setting", members, shown, [note])
+        if shown
+        else None
     )
-    return Table(caption, head, rows, notes)
 
 
-def global_batch(run: Run) -> str:
-    """Images of a batch, over all devices."""
-    derived = run.summary.get("derived") or {}
-    return str(derived.get("global_batch", run.config.get("batch_size", "?")))
+def ranking(best: Best) -> Table:
+    """The settings from the best down, and how far each is behind."""
+    first, digits = best.standings[0], best.column.digits
+    said = {True: "yes", False: "no", None: "not known"}
+    rows = [
+        [
+            *(standing.group.label, spread(standing.values, digits), str(len(standing.values))),
+            _range(standing.values, digits),
+            f"{first.mean - standing.mean:.{digits}f}",
+            "best" if standing is first else said[close(first, standing)],
+        ]
+        for standing in best.standings
+    ]
+    head = ["setting", best.column.words, "n", "range", "behind", "within one standard deviation?"]
+    return Table(best.question, head, rows)
 
 
-def _mean_time(runs: Sequence[Run]) -> str:
-    known = [seconds for run in runs if (seconds := finite(run.summary.get("seconds"))) is not None]
-    return f"{statistics.fmean(known) / 60:.1f} min" if known else "–"
-
-
-def commands(group: Group) -> list[str]:
-    """The commands that repeat the group's runs; seeds that differ alone are one multirun."""
-    found: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for run in group.runs:
-        try:
-            overrides = reading.read_yaml(run.folder, OVERRIDES)
-        except Exception:  # none kept, or not readable: the command is not known
-            continue
-        if isinstance(overrides, list):  # an empty file is a mapping
-            typed = map(str, overrides)
-            rest = (word for word in typed if _option(word) not in ("seed", "launcher"))
-            found[tuple(rest)].append(str(run.seed))
-    lines = []
-    for seedless, seeds in found.items():
-        sweep = ["-m"] if len(seeds) > 1 else []
-        words = [*sweep, *seedless, f"seed={','.join(sorted(seeds, key=int))}"]
-        lines.append(shlex.join(["python", "-m", "rdm_solo.train", *words]))
-    return lines
-
-
-def _option(word: str) -> str:
-    """The option that a word sets, or the section of it.
-
-    >>> _option("++launcher.jobs=2"), _option("seed=1")
-    ('launcher', 'seed')
-    """
-    return word.lstrip("+").partition("=")[0].partition(".")[0]
+def _range(values: Sequence[float], digits: int) -> str:
+    ends = (min(values), max(values))
+    return " to ".join(f"{end:.{digits}f}" for end in ends) if len(values) > 1 else "–"
 
 
 def last_values(groups: Sequence[Group]) -> list[Table]:
@@ -121,7 +117,8 @@ def last_values(groups: Sequence[Group]) -> list[Table]:
     if left:
         notes.append(f"Not in the means: {listed(left)}.")
     members = {group.label: counted_runs(group) for group in groups}
-    others = [c for c in COLUMNS.values() if c.chart and not c.compared]
+    elsewhere = {column.name for column in compared()} | set(MEASURES)
+    others = [c for c in COLUMNS.values() if c.chart and c.name not in elsewhere]
     return [
         _values("Last values; accuracies in per cent.", "setting", members, compared(), notes),
         _values("Last values of what else is charted.", "setting", members, others),
@@ -139,6 +136,43 @@ def _values(
     head = [first, "n", *(column.words for column in shown)]
     rows = [[name, str(len(runs)), *cells(runs, shown)] for name, runs in members.items()]
     return Table(caption, head, rows, notes)
+
+
+def measures(groups: Sequence[Group]) -> list[Table]:
+    """The field's other measures of rank: what each says, and its last values."""
+    shown = [COLUMNS[name] for name in MEASURES if any(group.last(name) for group in groups)]
+    if not shown:
+        return []
+    members = {group.label: counted_runs(group) for group in groups}
+    beside = members if len(members) <= BESIDE else {}
+    values = [cells(runs, shown) for runs in beside.values()]
+    rows = [
+        [column.words, *(of_setting[i] for of_setting in values), SAYS[column.name]]
+        for i, column in enumerate(shown)
+    ]
+    head = ["measure", *beside, "what it says"]
+    found = [Table("What each measure says, and its last value.", head, rows, [EXPLAINED])]
+    if not beside:
+        found.append(_values("Last values of these measures.", "setting", members, shown))
+    return found
+
+
+def mechanism(groups: Sequence[Group]) -> Table:
+    """Whether each setting's target leads, and whether its filter is low-pass."""
+    rows = []
+    notes: dict[str, list[str]] = defaultdict(list)
+    for group in groups:
+        lead, passes, _ = verdicts(judged_runs(group))
+        rows.append([group.label, lead.answer, lead.numbers, passes.answer, passes.numbers])
+        for verdict in (lead, passes):
+            if verdict.caveat:
+                notes[verdict.caveat].append(group.label)
+    head = ["setting", "does the target lead?", "gap", "is the filter low-pass?", "curve"]
+    said = [
+        caveat if len(labels) == len(groups) else f"{listed(labels)}: {caveat}"
+        for caveat, labels in notes.items()
+    ]
+    return Table("The verdicts on the mechanism.", head, rows, said)
 
 
 def each(groups: Sequence[Group]) -> Table:

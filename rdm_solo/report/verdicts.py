@@ -21,32 +21,6 @@ LAST = BOUNDS.gap_epochs or 0  # measured epochs in a row that say which branch 
 UNMEASURED = "not measured"
 CURVES = ("filter/monotonicity", "filter/monotonicity_directional")
 
-RULES = (
-    "Means, bands and n count the runs with the most epochs in each setting; the answers count "
-    "these and the runs that diverged. Every other run is named, drawn as a thin line over its "
-    "epochs, and judged alone in the table of every run.",
-    "The target leads in an epoch where its effective rank is above the online branch's by more "
-    f"than {100 * NO_GAP:g} %. Yes means in at least 95 % of the measured epochs, and that the "
-    f"online branch did not lead in all of the last {LAST}. Where a fixed filter makes the lead in "
-    "each batch, whatever was learned, the answer says so. Without a filter, with one that may "
-    "point either way, or after a collapse, a lead is not scored.",
-    f"The filter is low-pass where Spearman's rank correlation of the last epoch's curve with the "
-    f"target's eigenvalues is at least {SORTED:g} for sorted eigenvalues and at least "
-    f"{DIRECTIONAL:g} along the target's eigenvectors. The sorted curve rises wherever the "
-    "target's spectrum is the flatter one, whatever its directions; the test along eigenvectors is "
-    "the stricter one.",
-    "Complete collapse: in the last two measured epochs, the outputs' variance is below "
-    f"{100 * (BOUNDS.variance or 0):g} % of their second moment. Dimensional collapse: in these "
-    f"epochs their effective rank is below k^{BOUNDS.erank:g} or {BOUNDS.fewest:g}, whichever is "
-    "larger (at most k/2). The outputs are the projections around their step's mean; of SwAV and "
-    "DINO the variance is that of the logits, the rank that of the vectors that the last layer "
-    "takes; their assignments are equal where the softmax has an effective rank below "
-    f"{collapse.ONE_ASSIGNMENT:g}. A value "
-    f"that rises so fast that it passes its bound within {collapse.AHEAD} epochs is not "
-    "scored; nor is a run whose outputs are mostly their mean. The warnings in training use the "
-    "same rules, in every epoch and with the run's own bounds.",
-)
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -83,6 +57,11 @@ def _verdict(
     return Verdict(question, said, good, numbers, caveat)
 
 
+def fate(run: Run) -> Judged:
+    """Whether the run diverged or collapsed, as the answer to whether anything collapsed."""
+    return diverged(run) or _collapsed(run)
+
+
 def diverged(run: Run) -> Judged | None:
     """The answer to every question about a run that diverged."""
     return None if run.diverged is None else (f"diverged in epoch {run.diverged}", False)
@@ -90,10 +69,10 @@ def diverged(run: Run) -> Judged | None:
 
 def leads(runs: Sequence[Run]) -> Verdict:
     """Whether the target's effective rank is above the online branch's."""
-    shares = [100 * share for share in map(_share, runs) if share is not None]
+    above = [100 * share for share in map(_share, runs) if share is not None]
     ranks = [f"{branch} {change(runs, f'erank/{branch}')}" for branch in ("online", "target")]
     numbers = (
-        f"gap above zero in {spread(shares, 0)} % of the measured epochs; effective rank "
+        f"gap above zero in {spread(above, 0)} % of the measured epochs; effective rank "
         f"{', '.join(ranks)}"
     )
     caveat = _gap_from_setting(runs[0])
@@ -131,14 +110,17 @@ def _leads(run: Run) -> Judged:
         return f"no longer: the online branch leads in the last {count} measured epochs", False
     if share >= 0.95:
         answer = "yes, in every epoch" if share == 1 else "yes, in nearly every epoch"
-        direction = _direction(run)
-        # A fixed filter between outputs of one network makes the gap in each batch.
-        if not run.described.momentum and (direction or 0) > 0:
+        if made_by_filter(run):
             answer += " (this filter makes it)"
         # Of a filter that need not make one, a gap says nothing.
-        scored = direction != 0 and not _unfiltered(run) and _collapsed(run)[1] is not False
+        scored = _direction(run) != 0 and not _unfiltered(run) and _collapsed(run)[1] is not False
         return answer, True if scored else None
     return ("in most epochs", None) if share >= 0.5 else ("in few epochs", False)
+
+
+def made_by_filter(run: Run) -> bool:
+    """Whether a fixed filter between outputs of one network makes a gap in each batch."""
+    return not run.described.momentum and (_direction(run) or 0) > 0
 
 
 def low_pass(runs: Sequence[Run]) -> Verdict:
@@ -177,13 +159,12 @@ def _low_pass(run: Run) -> Judged:
 
 def collapsed(runs: Sequence[Run]) -> Verdict:
     """Whether the outputs fell together, all of them or into few directions."""
-    sizes = sorted({_dimensions(run) for run in runs} - {0})
+    sizes = sorted({dimensions(run) for run in runs} - {0})
     of = f" of {', '.join(map(str, sizes))}" if sizes else ""
     highest = [float(values.max()) for values in finite(runs, "erank/centred")]
-    shares = [100 * epochs[-1].variance for epochs in map(_measured_epochs, runs) if epochs]
     numbers = (
-        f"variance {spread(shares, 1)} % of the second moment; effective rank around the mean "
-        f"{spread(last(runs, 'erank/centred'), 1)}{of}, highest during training "
+        f"variance {spread(shares(runs), 1)} % of the second moment; effective rank around the "
+        f"mean {spread(last(runs, 'erank/centred'), 1)}{of}, highest during training "
         f"{spread(highest, 1)}"
     )
     caveat = ""
@@ -227,7 +208,7 @@ def _measured_epochs(run: Run) -> list[MeasuredEpoch]:
     spreads = run.metrics.get("feature/spread", unknown)
     if not np.isfinite(spreads).any() and not run.described.softmax:
         spreads = run.metrics.get("feature/variance", unknown)
-    ranks, k = run.metrics.get("erank/centred", unknown), _dimensions(run)
+    ranks, k = run.metrics.get("erank/centred", unknown), dimensions(run)
     softmax = run.described.softmax
     assigned = run.metrics.get("erank/projection", unknown) if softmax else unknown
     return [
@@ -237,7 +218,13 @@ def _measured_epochs(run: Run) -> list[MeasuredEpoch]:
     ]
 
 
-def _dimensions(run: Run) -> int:
+def shares(runs: Sequence[Run]) -> list[float]:
+    """The variance of each run's outputs in its last measured epoch, in % of the second moment."""
+    return [100 * epochs[-1].variance for epochs in map(_measured_epochs, runs) if epochs]
+
+
+def dimensions(run: Run) -> int:
+    """How many dimensions the outputs have that collapse is judged by; 0 where no file says so."""
     known = run.spectra.get("dimensions", np.empty(0))  # what a folder says, which may be anything
     return int(np.nan_to_num(known, posinf=0).max(initial=0))
 

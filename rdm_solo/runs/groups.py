@@ -85,6 +85,11 @@ def runs_behind(group: Group) -> list[Run]:
     return [run for run in group.runs if not any(run is other for other in counted)]
 
 
+def diverged(group: Group) -> bool:
+    """Whether all runs of a setting diverged."""
+    return all(run.diverged is not None for run in group.runs)
+
+
 def judged_runs(group: Group) -> list[Run]:
     """The runs that verdicts count: those that diverged beside the counted ones."""
     return [*counted_runs(group), *(r for r in runs_behind(group) if r.diverged is not None)]
@@ -124,7 +129,7 @@ def spread(values: Sequence[float], digits: int) -> str:
     """
     if not values:
         return "–"
-    mean = f"{statistics.fmean(values):.{digits}f}"
+    mean = f"{round(statistics.fmean(values), digits) + 0.0:.{digits}f}"  # no minus before a zero
     return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
 

@@ -21,6 +21,7 @@ from rdm_solo import plots
 from rdm_solo.plots import roles, style
 from rdm_solo.plots.eigenvalues import drawn_in_symmetric, drawn_in_variants
 from rdm_solo.plots.exponents import drawn_in_sweep
+from rdm_solo.plots.measures import MEASURES
 from rdm_solo.plots.style import BLUE, VERMILION, styled, typeset
 from rdm_solo.runs import Run
 from rdm_solo.runs.groups import groups
@@ -65,6 +66,8 @@ def run(
         "train/loss": -0.5 - 0.01 * epoch,
         "val/acc1": np.full(done, np.nan),
         "val/knn_acc1": np.where(epoch == done - 1, 70.0 + seed, np.nan),
+        "erank/centred": 3 + 0.1 * epoch,
+        **{name: 1 + i + 0.1 * epoch for i, name in enumerate(MEASURES)},
     }
     lam = np.arange(1, k + 1, dtype=float) ** -decay
     lam_z, lam_p = lam / lam.sum(), lam**1.4 / (lam**1.4).sum()
@@ -144,7 +147,7 @@ def covered(figure: Figure) -> list[str]:
     for text, box in boxes:
         if box.x0 < -1 or box.y0 < -1 or box.x1 > whole.x1 + 1 or box.y1 > whole.y1 + 1:
             found.append(f"{text!r} leaves the figure")
-    panels = [axes.get_window_extent() for axes in figure.axes]
+    panels = [axes.get_window_extent() for axes in figure.axes if axes.axison]  # else but a key
     inside = {text.get_text() for axes in figure.axes for text in axes.texts}
     for text, box in boxes:
         if text not in inside and any(meet(box, panel, 2.0) for panel in panels):
@@ -510,6 +513,115 @@ class TestSweep:
     def test_without_an_exponent_it_says_what_is_missing(self):
         with pytest.raises(ValueError, match="_pow"):
             plots.sweep([run()])
+
+
+def settings(count: int, seeds: int = 1, name: str = "simsiam") -> list[Run]:
+    """As many settings as that, each of as many seeds."""
+    return [
+        run(name, "target_pow", round(-1 + i / count, 3), seed=seed, option=f"{i}")
+        for i in range(count)
+        for seed in range(seeds)
+    ]
+
+
+def series(axes) -> list:
+    """The lines of a panel that have a name."""
+    return [line for line in axes.lines if not str(line.get_label()).startswith("_")]
+
+
+class TestManySettings:
+    OF_SETTINGS = ("accuracies", "losses", "variants", "measures")
+
+    @pytest.mark.parametrize("name", OF_SETTINGS)
+    def test_a_panel_has_at_most_eight_series_and_a_key_to_them(self, name):
+        figure = getattr(plots, name)(settings(30))
+        filled = [axes for axes in figure.axes if axes.lines]
+        assert max(len(series(axes)) for axes in filled) == 8
+        drawn = {line.get_label() for axes in filled for line in series(axes)}
+        keys = [[text.get_text() for text in key.get_texts()] for key in legends(figure)]
+        assert len(drawn) == 30
+        assert max(map(len, keys)) == 8
+        assert len({label for key in keys for label in key}) == 30
+
+    def test_a_sweep_of_many_filters_has_rows_of_eight(self):
+        many = [run("simsiam", f"own_{i}", p) for i in range(11) for p in (-1, -0.5)]
+        figure = plots.sweep(many)
+        assert len(figure.axes) == 6
+        assert max(len(series(axes)) for axes in figure.axes[::3]) == 8
+
+    @pytest.mark.parametrize("count", [3, 12])
+    def test_a_setting_has_one_colour_in_all_figures(self, count):
+        many = settings(count)
+        found: dict[str, set[str]] = {}
+        for name in self.OF_SETTINGS:
+            for axes in getattr(plots, name)(many).axes:
+                for line in series(axes):
+                    label = str(line.get_label()).removeprefix("SimSiam, ")
+                    found.setdefault(label, set()).add(str(line.get_color()))
+        assert len(found) == count
+        assert all(len(colours) == 1 for colours in found.values())
+
+    @pytest.mark.parametrize("name", ["accuracies", "measures", "comparison", "losses"])
+    @pytest.mark.parametrize("count", [2, 12])
+    def test_long_names_cover_nothing(self, name, count):
+        long = [run("simsiam", f"{LONG}_{i}") for i in range(count)]
+        assert covered(getattr(plots, name)(long)) == []
+
+    @pytest.mark.parametrize("seeds", [1, 5])
+    def test_keys_stay_inside_the_figure(self, seeds):
+        for name in (*self.OF_SETTINGS, "comparison"):
+            figure = getattr(plots, name)(settings(9, seeds))
+            figure.draw_without_rendering()
+            for key in legends(figure):
+                box = key.get_window_extent()
+                assert box.x1 <= figure.bbox.x1 + 1, name
+                assert box.y0 >= -1, name
+
+    def test_names_keep_both_of_their_ends(self):
+        assert style.shortened("short", 8) == "short"
+        assert style.shortened("simsiam_with_p=1", 8) == "sims…_p=1"
+
+    def test_ranks_of_one_kind_of_output_share_their_limits(self):
+        low = run("simsiam", "identity")
+        low.metrics["erank/target"] = low.metrics["erank/target"] / 10
+        softmax = run("swav", "none")
+        softmax.metrics["erank/target"] = softmax.metrics["erank/target"] * 100
+        limits = [axes.get_ylim() for axes in plots.effective_rank([run(), low, softmax]).axes]
+        assert limits[0] == limits[1]
+        assert limits[2][1] > 10 * limits[0][1]
+
+    def test_what_diverged_is_a_cross_that_no_line_meets(self):
+        whole = [run("simsiam", "target_pow", p) for p in (-1.0, -0.5)]
+        gone = replace(run("simsiam", "target_pow", -0.7), diverged=4)
+        accuracy = plots.sweep([*whole, gone]).axes[0]
+        assert lines(accuracy, "target filter h(σ) = σ^p").get_xdata().tolist() == [-1.0, -0.5]
+        assert lines(accuracy, "_diverged").get_xdata().tolist() == [-0.7]
+        crosses = {line.get_marker() for line in plots.comparison([*whole, gone]).axes[0].lines}
+        assert crosses == {"o", "X"}
+
+
+class TestFirstPicture:
+    def test_one_setting_has_its_ranks_and_accuracies(self):
+        ranks, right = plots.overview([run(epochs=4)]).axes
+        assert [line.get_label() for line in ranks.lines] == ["target", "online"]
+        assert lines(right, "kNN").get_ydata().tolist() == [70]
+        unlabelled = lacking(run(), "val/knn_acc1", "val/acc1")
+        assert plots.overview([unlabelled]).axes[1].get_ylabel() == "training loss"
+        with pytest.raises(ValueError, match="several settings"):
+            plots.overview(settings(2))
+
+    def test_settings_stand_from_the_most_accurate_down(self):
+        many = settings(3)
+        for value, one in zip((70, 90, 80), many):
+            one.metrics["val/knn_acc1"][-1] = value
+        accuracy, rank, gap = plots.comparison(many).axes
+        names = [text.get_text() for text in accuracy.get_yticklabels()]
+        assert [name.split("-")[1][:5].rstrip("}$") for name in names] == ["1", "0.333", "0.667"]
+        means = [line for line in accuracy.lines if line.get_markersize() == 6]
+        heights = {line.get_xdata()[0]: line.get_ydata()[0] for line in means}
+        assert heights[70] < heights[80] < heights[90]
+        assert rank.get_xlabel() == "effective rank before any filter"
+        assert gap.get_xlabel() == "gap (target − online)"
 
 
 class TestGroups:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import io
 import itertools
-import json
 import re
 import shutil
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
-from support.written_runs import write_spectra
+from support.report_pages import Page, erank, run, write
 
 from rdm_solo import cli, report, runs
 from rdm_solo.evaluate import roles
@@ -30,70 +26,6 @@ from rdm_solo.runs.groups import groups
 from rdm_solo.train import sweep
 
 HOSTILE = "<script>alert(1)</script> & \"'"
-VOID = {"meta", "img", "br", "link"}
-
-
-def erank(lam: np.ndarray) -> float:
-    q = lam / lam.sum()
-    return float(np.exp(-(q * np.log(q)).sum()))
-
-
-def spectra(p: float, epochs: int, k: int = 8) -> dict[str, np.ndarray]:
-    """Spectra of a target filter: lam_z = lam_p^(1+p), whose online curve is lam_z^(-p/2(1+p))."""
-    index = np.arange(1, k + 1, dtype=float)
-    online = np.stack([index ** -(2.0 - 0.2 * epoch) for epoch in range(epochs)])
-    online /= online.sum(1, keepdims=True)
-    target = online ** (1 + p)
-    target /= target.sum(1, keepdims=True)
-    curve = np.sqrt(online / target)
-    return {
-        **{"lam_online": online, "lam_target": target, "lam_projection": online},
-        **{"lam_positive": 0.9 * target, "filter_curve": curve, "filter_curve_directional": curve},
-        **{"epoch": np.arange(1, epochs + 1), "rows": np.full(epochs, 512)},
-        "dimensions": np.full(epochs, k),
-    }
-
-
-def config(p: float | None, seed: int, dataset: str = "digits", **changed):
-    name = "learnable" if p is None else "target_pow"
-    return {
-        **{"method": {"name": "simsiam"}, "filter": {"name": name}, "dataset": {"name": dataset}},
-        **{"p": p, "seed": seed, "max_epochs": 3, "batch_size": 64},
-        **{"scheduler": {"warmup_epochs": 0}, "backbone": {"name": "small_resnet"}, **changed},
-    }
-
-
-def columns(p: float | None, epochs: int) -> dict[str, list[float]]:
-    arrays = spectra(p or -0.1, epochs)
-    online, target = ([erank(lam) for lam in arrays[f"lam_{b}"]] for b in ("online", "target"))
-    flat = {
-        **{"alignment/online_target": 0.9, "alignment/online_target_weighted": 0.95},
-        **{"alignment/target_positive": 0.9, "feature/variance": 0.9, "val/acc1": 80.0},
-        **{"filter/monotonicity": 1.0, "filter/monotonicity_directional": 1.0, "train/loss": -0.5},
-    }
-    return {
-        "epoch": list(range(1, epochs + 1)),
-        **{"erank/online": online, "erank/target": target, "erank/projection": online},
-        **{"erank/centred": online, "feature/spread": [0.9] * epochs},
-        "erank/gap": [z - p for z, p in zip(target, online)],
-        **{name: [value] * epochs for name, value in flat.items()},
-    }
-
-
-def write(folder: Path, p: float | None, seed: int, epochs: int = 3, **changed) -> None:
-    (folder / ".hydra").mkdir(parents=True)
-    OmegaConf.save(OmegaConf.create(config(p, seed, **changed)), folder / ".hydra" / "config.yaml")
-    overrides = ["launcher=local", "+launcher.jobs=2"]  # of a sweep, which a single run refuses
-    overrides += ["method=simsiam", f"p={p}", f"seed={seed}", "dataset.root=a b"]
-    OmegaConf.save(OmegaConf.create(overrides), folder / ".hydra" / "overrides.yaml")
-    if not epochs:
-        return
-    found = columns(p, epochs)
-    rows = [",".join(str(values[i]) for values in found.values()) for i in range(epochs)]
-    (folder / "metrics.csv").write_text("\n".join([",".join(found), *rows]) + "\n")
-    write_spectra(folder, spectra(p or -0.1, epochs))
-    known = {"format": 2, "seconds": 12.0, "device": "cpu", "versions": {"torch": "2.8"}}
-    (folder / "summary.json").write_text(json.dumps(known))
 
 
 def broken(root: Path) -> None:
@@ -129,35 +61,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     return path, path.read_text(encoding="utf-8"), printed.getvalue()
 
 
-class Page(HTMLParser):
-    """What a strict reader sees: balanced elements, ids, headings, images, links, text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        assert len(dict(attrs)) == len(attrs), "an attribute twice"
-        self.seen.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if self.open and self.open[-1] != "style":
-            self.text.append(data)
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.seen if name == tag]
-
-
 def test_the_page_is_whole_and_needs_nothing_else(made):
     path, text, _ = made
     found = Page(text)
@@ -171,11 +74,14 @@ def test_the_page_is_whole_and_needs_nothing_else(made):
     assert all(th["scope"] in ("row", "col") for th in found.all("th"))
     assert not found.all("script")
     assert not found.all("link")
-    for image in found.all("img"):
-        assert image["alt"]
-        kind, _, content = image["src"].partition(";base64,")
-        assert kind == "data:image/png"
-        assert base64.b64decode(content).startswith(b"\x89PNG")
+    assert not found.all("img")
+    drawings = [svg for svg in found.all("svg") if svg.get("role") == "img"]
+    assert len(drawings) > 5
+    assert all(svg["aria-label"] for svg in drawings)
+    uses = [use["href"] for use in found.all("use")]
+    assert {target[:1] for target in uses} == {"#"}
+    assert {target[1:] for target in uses} <= set(ids)
+    assert set(re.findall(r"url\(#([^)]+)", text)) <= set(ids)
     for link in found.all("a"):
         target = link["href"]
         assert target[1:] in ids if target.startswith("#") else (path.parent / target).is_file()
@@ -188,7 +94,8 @@ def test_the_page_is_whole_and_needs_nothing_else(made):
 
 def test_figures_are_drawn_and_lie_beside_the_page(made):
     path, text, _ = made
-    for name in (drawing.name for drawing in captions.DRAWINGS):
+    # One is of a single setting, and these runs are of a version without the other measures.
+    for name in {drawing.name for drawing in captions.DRAWINGS} - {"overview", "measures"}:
         assert (path.parent / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert (path.parent / f"{name}.pdf").read_bytes().startswith(b"%PDF")
         assert f'id="{name}"' in text
@@ -253,18 +160,6 @@ def test_a_run_without_an_epoch_still_makes_a_page(tmp_path, capsys):
     assert "no epoch has ended" in "".join(found.text)
     assert "No epoch of any run has ended." in "".join(found.text)
     assert not found.all("table")  # of nothing
-
-
-def run(p: float | None = -0.5, seed: int = 0, epochs: int = 3, folder: Path = Path(), **changed):
-    """A run that was measured, with columns changed."""
-    set_ = {name: changed.pop(name) for name in ("method", "filter") if name in changed}
-    cfg = OmegaConf.create(config(p, seed))
-    for name, value in set_.items():
-        cfg[name].name = value
-    metrics = {name: np.array(values) for name, values in columns(p, epochs).items()}
-    for name, values in changed.items():
-        metrics[name.replace("__", "/")] = np.array(values, dtype=float)
-    return runs.Run(folder, cfg, metrics, spectra(p or -0.1, epochs), {})
 
 
 @pytest.mark.parametrize(
@@ -450,11 +345,13 @@ def test_means_leave_out_what_broke_off():
     assert "seed 2" in " ".join(ranks.notes)
 
 
-def card(*members: runs.Run) -> str:
-    """The text of the only card."""
-    text = page("one setting", groups(members))
-    (found,) = re.findall(r"<article.*?</article>", text, re.DOTALL)
-    return " ".join("".join(Page(found).text).split())
+def shown(*members: runs.Run) -> str:
+    """The text of the page's first screen and of what it says of collapse and mechanism."""
+    text = page("the title", groups(members))
+    parts = re.findall(r'<dl class="answers.*?</dl>', text, re.DOTALL)
+    for key in ("alive", "mechanism"):
+        parts += re.findall(rf'<section id="{key}".*?</section>', text, re.DOTALL)
+    return " ".join("".join("".join(Page(part).text) for part in parts).split())
 
 
 def test_a_run_behind_the_others_is_named_and_counts_nowhere():
@@ -467,8 +364,8 @@ def test_a_run_behind_the_others_is_named_and_counts_nowhere():
     assert printed[:-1] == sweep.table(alone).splitlines()
     assert "seed 2, which has 1 of 3 epochs" in printed[-1]
     said = "; not counted: seed 2 (1 of 3 epochs)"
-    assert said in card(*members)
-    assert card(*members).replace(said, "") == card(*alone)
+    assert said in shown(*members)
+    assert shown(*members).replace(said, "") == shown(*alone)
     assert len(tables.each(groups(members)).rows) == 3
 
 
@@ -482,7 +379,7 @@ def test_a_run_that_diverged_is_named_everywhere_and_in_no_mean():
         for printed in (entry.verdict_table(groups(members)), sweep.table(members)):
             assert f"seed 2, which {said}" in printed
         assert entry.verdict_table(groups(members)).count(f"{said} (1 of 2 runs)") == 3
-        assert card(*members).count(said) == 4  # in each answer, and behind the seed
+        assert shown(*members).count(said) == 6  # twice in each answer, and behind the seed
         ranks, _ = tables.last_values(groups(members))
         assert ranks.rows[0][1:3] == tables.last_values(groups(members[:1]))[0].rows[0][1:3]
         assert f"seed 2 ({said})" in " ".join(ranks.notes)
@@ -516,12 +413,15 @@ def test_warnings_are_told_once_a_kind_with_every_seed():
         words = {"kind": "negative gap", "epoch": 3 + seed, "text": f"gap of {seed} in σ^0.5"}
         one.summary["warnings"] = [words]
         seeds.append(one)
-    assert card(*seeds).endswith(
-        "Seed 0: gap of 0 in σ0.5 Likewise seed 1 (epoch 4). Likewise seed 2 (epoch 5)."
-    )
-    assert card(seeds[1]).endswith("training gap of 1 in σ0.5")
+    assert (
+        "Warnings during training Seed 0: gap of 0 in σ0.5 Likewise seed 1 (epoch 4). Likewise "
+        "seed 2 (epoch 5)."
+    ) in shown(*seeds)
+    assert "Warnings during training gap of 1 in σ0.5" in shown(seeds[1])
+    seeds.append(run(None))
+    assert "training SimSiam, h(σ) = σ-0.5, seed 0: gap of 0 in σ0.5" in shown(*seeds)
     seeds[0].summary["warnings"] = None
-    assert "Warnings" not in card(seeds[0])
+    assert "Warnings" not in shown(seeds[0])
 
 
 def test_a_seed_that_is_there_twice_is_named():
@@ -623,7 +523,6 @@ def test_the_numbers_under_a_figure_are_of_the_settings_in_it(made):
     named = {name: re.findall(r"<li>(.*?): ", inner) for name, inner in figures}
     powers = ["SimSiam, h(σ) = σ<sup>-0.5</sup>", "SimSiam, h(σ) = σ<sup>-1</sup>"]
     assert named["variants"] == [*powers, "SimSiam"]
-    assert named["sweep"] == [*powers, "SimSiam"]
     assert named["symmetric"] == ["SimSiam", "Vanilla"]
     assert named["losses"] == [*powers, "BYOL", "SimSiam", "Vanilla"]
 

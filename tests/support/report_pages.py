@@ -1,0 +1,119 @@
+"""Runs with made-up tables and spectra for pages, and a strict reader of a page."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from rdm_solo import runs
+from support.written_runs import write_spectra
+
+VOID = {"meta", "img", "br", "link"}
+
+
+def erank(lam: np.ndarray) -> float:
+    q = lam / lam.sum()
+    return float(np.exp(-(q * np.log(q)).sum()))
+
+
+def spectra(p: float, epochs: int, k: int = 8) -> dict[str, np.ndarray]:
+    """Spectra of a target filter: lam_z = lam_p^(1+p), whose online curve is lam_z^(-p/2(1+p))."""
+    index = np.arange(1, k + 1, dtype=float)
+    online = np.stack([index ** -(2.0 - 0.2 * epoch) for epoch in range(epochs)])
+    online /= online.sum(1, keepdims=True)
+    target = online ** (1 + p)
+    target /= target.sum(1, keepdims=True)
+    curve = np.sqrt(online / target)
+    return {
+        **{"lam_online": online, "lam_target": target, "lam_projection": online},
+        **{"lam_positive": 0.9 * target, "filter_curve": curve, "filter_curve_directional": curve},
+        **{"epoch": np.arange(1, epochs + 1), "rows": np.full(epochs, 512)},
+        "dimensions": np.full(epochs, k),
+    }
+
+
+def config(p: float | None, seed: int, dataset: str = "digits", **changed):
+    name = "learnable" if p is None else "target_pow"
+    return {
+        **{"method": {"name": "simsiam"}, "filter": {"name": name}, "dataset": {"name": dataset}},
+        **{"p": p, "seed": seed, "max_epochs": 3, "batch_size": 64},
+        **{"scheduler": {"warmup_epochs": 0}, "backbone": {"name": "small_resnet"}, **changed},
+    }
+
+
+def columns(p: float | None, epochs: int) -> dict[str, list[float]]:
+    arrays = spectra(p or -0.1, epochs)
+    online, target = ([erank(lam) for lam in arrays[f"lam_{b}"]] for b in ("online", "target"))
+    flat = {
+        **{"alignment/online_target": 0.9, "alignment/online_target_weighted": 0.95},
+        **{"alignment/target_positive": 0.9, "feature/variance": 0.9, "val/acc1": 80.0},
+        **{"filter/monotonicity": 1.0, "filter/monotonicity_directional": 1.0, "train/loss": -0.5},
+    }
+    return {
+        "epoch": list(range(1, epochs + 1)),
+        **{"erank/online": online, "erank/target": target, "erank/projection": online},
+        **{"erank/centred": online, "feature/spread": [0.9] * epochs},
+        "erank/gap": [z - p for z, p in zip(target, online)],
+        **{name: [value] * epochs for name, value in flat.items()},
+    }
+
+
+def write(folder: Path, p: float | None, seed: int, epochs: int = 3, **changed) -> None:
+    (folder / ".hydra").mkdir(parents=True)
+    OmegaConf.save(OmegaConf.create(config(p, seed, **changed)), folder / ".hydra" / "config.yaml")
+    overrides = ["launcher=local", "+launcher.jobs=2"]  # of a sweep, which a single run refuses
+    overrides += ["method=simsiam", f"p={p}", f"seed={seed}", "dataset.root=a b"]
+    OmegaConf.save(OmegaConf.create(overrides), folder / ".hydra" / "overrides.yaml")
+    if not epochs:
+        return
+    found = columns(p, epochs)
+    rows = [",".join(str(values[i]) for values in found.values()) for i in range(epochs)]
+    (folder / "metrics.csv").write_text("\n".join([",".join(found), *rows]) + "\n")
+    write_spectra(folder, spectra(p or -0.1, epochs))
+    known = {"format": 2, "seconds": 12.0, "device": "cpu", "versions": {"torch": "2.8"}}
+    (folder / "summary.json").write_text(json.dumps(known))
+
+
+def run(p: float | None = -0.5, seed: int = 0, epochs: int = 3, folder: Path = Path(), **changed):
+    """A run that was measured, with columns changed."""
+    set_ = {name: changed.pop(name) for name in ("method", "filter") if name in changed}
+    cfg = OmegaConf.create(config(p, seed))
+    for name, value in set_.items():
+        cfg[name].name = value
+    metrics = {name: np.array(values) for name, values in columns(p, epochs).items()}
+    for name, values in changed.items():
+        metrics[name.replace("__", "/")] = np.array(values, dtype=float)
+    return runs.Run(folder, cfg, metrics, spectra(p or -0.1, epochs), {})
+
+
+class Page(HTMLParser):
+    """What a strict reader sees: balanced elements, ids, headings, images, links, text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        assert len(dict(attrs)) == len(attrs), "an attribute twice"
+        self.seen.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.text.append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.seen if name == tag]
