@@ -1,5 +1,7 @@
 """Forward hooks that record both branches' outputs; no training step is copied."""
 
+import logging
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,6 +13,8 @@ from rdm_solo.callbacks import parts
 from rdm_solo.callbacks.parts import Branches
 from rdm_solo.callbacks.rows import rows
 from rdm_solo.methods.descriptions import METHODS, Method
+
+log = logging.getLogger("rdm_solo")
 
 
 class Outputs(NamedTuple):
@@ -36,11 +40,13 @@ class Observer:
     are taken as they are. ``m`` eigenvectors count in the paper's alignment. ``last_layer`` makes
     the target's logits, where these go through a softmax. ``same`` names outputs that are another
     one's tensor, and are not recorded again. ``tokens`` says what becomes of outputs that are
-    tokens (:func:`~rdm_solo.callbacks.rows.rows`).
+    tokens (:func:`~rdm_solo.callbacks.rows.rows`). A step of more than ``most_rows`` rows is let
+    go, so that calls whose steps nobody ends fill no memory.
     """
 
     normalize = True
     tokens = "mean"
+    most_rows = math.inf
     m = Method.paper_m
     last_layer: Any = None
     same = {"projection": "target"}
@@ -124,7 +130,14 @@ class Observer:
         return part.training
 
     def _record(self, name: str, output: Any) -> None:
-        self._recorded[name].append(rows(output, name, self.tokens))
+        held = self._recorded[name]
+        held.append(rows(output, name, self.tokens))
+        if sum(map(len, held)) > self.most_rows:
+            self.take_calls()
+            log.warning(
+                f"warning: a step has more than {self.most_rows} rows, and is not measured: does "
+                "each training step end with watch.step(), or is a larger max_rows needed?"
+            )
 
 
 class ByParts(Observer):

@@ -11,7 +11,6 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from rdm_solo import plots
-from rdm_solo.evaluate.roles import measure
 from rdm_solo.methods.descriptions import ASYMMETRIES, METHODS
 from rdm_solo.plots.preview import draw_prediction
 from rdm_solo.plots.roles import draw as draw_roles
@@ -137,6 +136,9 @@ def _roles(gallery: Gallery, groups: Sequence[Group]) -> None:
     found = []
     for run in chosen.values():
         with gallery.attempt(f"Figure {FIGURE_5}, {run.label}"):
+            # Rebuilds a trained model: alone of the report, it needs solo-learn and its packages.
+            from rdm_solo.evaluate.roles import measure
+
             found.append(measure(run.folder))
     if found:
         diverged = {run.folder: f" ({so_far(run)})" for run in chosen.values() if run.diverged}
