@@ -120,6 +120,7 @@ class Observer:
     def _watch(self, module: nn.Module, name: str, inputs: bool = False) -> None:
         """Record a module's outputs in training, or its inputs, under that name."""
 
+        @torch.compiler.disable  # which torch 2.15 fails to trace: it appends to a list
         def record(module: nn.Module, args: Any, options: Any, output: Any) -> None:
             if self.recording and self._in_training(module) and not _in_backward():
                 self._record(name, (args, options) if inputs else output)

@@ -74,8 +74,9 @@ def named(module: nn.Module, online: str, target: str | None = None) -> Branches
     such part."""
     for option, name in (("online", online), ("target", target)):
         if name is not None and part(module, name) is None:
-            known = [_bare(known) for known, _ in module.named_modules() if _bare(known)]
-            near = difflib.get_close_matches(_bare(name), dict.fromkeys(known), n=3)
+            known = dict.fromkeys(_bare(known) for known, _ in module.named_modules())
+            as_deep = [k for k in known if k.count(".") <= name.count(".")]
+            near = difflib.get_close_matches(_bare(name), as_deep, n=3)
             hint = f"; the nearest are {', '.join(map(repr, near))}." if near else "."
             raise ValueError(f"{option}={name!r}: {kind(module)} has no such part{hint}")
     predictor = _bare(online).rpartition(".")[2] in PARTS["predictor"]

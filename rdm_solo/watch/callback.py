@@ -24,19 +24,23 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
         self._validated = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        if trainer.fast_dev_run:
-            return
+        self.watch = None
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        self._validated = False
+        if self.watch is None and not trainer.fast_dev_run:
+            # Not before: on_train_start of a module may make parts, as solo-learn's SwAV does.
+            self.watch = self._begin(trainer, pl_module)
+        if self.watch is not None:
+            self.watch.steps_per_epoch = trainer.num_training_batches
+
+    def _begin(self, trainer: Any, pl_module: Any) -> "_Trained":
         given = dict(self.options)
         given["resume"] = trainer.current_epoch or given.get("resume", False)
         if trainer.max_epochs and trainer.max_epochs > 0:
             given.setdefault("epochs", trainer.max_epochs)
         given.setdefault("views", getattr(pl_module, "num_large_crops", None))
-        self.watch = _Trained(self.path, pl_module, **given)
-
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        if self.watch is not None:
-            self.watch.steps_per_epoch = trainer.num_training_batches
-        self._validated = False
+        return _Trained(self.path, pl_module, **given)
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int

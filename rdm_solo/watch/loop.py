@@ -16,7 +16,7 @@ from rdm_solo.callbacks.alarm import Alarm, measured_epoch
 from rdm_solo.callbacks.branches import ByParts, Observer, Outputs
 from rdm_solo.callbacks.epoch_spectra import EpochSpectra
 from rdm_solo.callbacks.rows import TOKENS
-from rdm_solo.distributed import gather_objects, rank
+from rdm_solo.distributed import first_says, gather_objects, rank
 from rdm_solo.filters.batch import has_float64
 from rdm_solo.messages import check_choice, check_whole, suggest
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
@@ -164,9 +164,10 @@ class Watch:
         """The epoch is over: measure, write, warn, and log; the epoch's scalars are returned.
 
         The user's own come as a mapping with the columns' names (``{"val/acc1": 91.0}``), or as
-        keywords with a ``_`` for the ``/`` (``val_acc1=91.0``). Accuracies are per cent.
+        keywords with a ``_`` for the ``/`` (``val_acc1=91.0``). Accuracies are per cent; of several
+        processes the first one's count.
         """
-        own = _own_scalars({**(scalars or {}), **more})
+        own = first_says(_own_scalars({**(scalars or {}), **more}))
         spectra = self.spectra.end_epoch(self.epoch, self.observer)
         found = dict(spectra.scalars) if spectra is not None else {}
         losses = gather_objects((float(self._loss), self._losses))

@@ -13,12 +13,12 @@ Calls = Mapping[str, Sequence[Tensor]]
 def outputs_of(calls: Calls, observer: ByParts, views: int | None) -> Outputs | None:
     """A step's outputs; None where a branch was not called.
 
-    The target's calls are views of the same images where the user says so by ``views``, and their
-    number is a multiple of it: the calls of a step then come batch by batch. Else there are no
-    positives. Where a branch has more rows than the other, as with small crops that the student
-    alone sees, its first ones count.
+    Where a branch has more rows than the other, as with small crops that the student alone sees,
+    its first ones count. There are positives where the user says how many ``views`` of the same
+    images the target is called with (:func:`by_view`).
     """
-    whole = {name: torch.cat(list(each)) for name, each in calls.items()}
+    ordered = by_view(calls, views) if views and "target" in calls else None
+    whole = {name: torch.cat(list(each)) for name, each in (ordered or calls).items()}
     for name, other in observer.same.items():
         if name not in whole and other in whole:
             whole[name] = whole[other]
@@ -33,11 +33,13 @@ def outputs_of(calls: Calls, observer: ByParts, views: int | None) -> Outputs | 
             "the two outputs that the loss compares, online='...', target='...'."
         )
     n = min(len(online), len(target))
-    cut = {id(x): x[:n] for x in whole.values()}  # one tensor stays one
     projection = whole["projection"]
     if projection.shape[1] != target.shape[1] or len(projection) < n:
         projection = target  # a predictor of tokens may take others than it gives
-    positive = _next_views(calls["target"], views)
+    positive = None
+    if ordered and views and views > 1:  # of each row the next view's, of the last the first's
+        positive = target.roll(-(len(target) // views), 0)
+    cut = {id(x): x if len(x) == n else x[:n] for x in (online, target, projection)}
     return Outputs(
         cut[id(online)],
         cut[id(target)],
@@ -46,16 +48,27 @@ def outputs_of(calls: Calls, observer: ByParts, views: int | None) -> Outputs | 
     )
 
 
-def _next_views(calls: Sequence[Tensor], views: int | None) -> Tensor | None:
-    """For each row the same image's in the next view, the last view followed by the first; None
-    where that is not known.
+def by_view(calls: Calls, views: int) -> dict[str, list[Tensor]] | None:
+    """The calls in the order of their views: those with the first view of each batch, then those
+    with the second. None where the calls do not say which these are.
 
-    >>> _next_views([torch.tensor([[1.0]]), torch.tensor([[2.0]])], 2).tolist()
-    [[2.0], [1.0]]
+    In a step of several batches, as with accumulated gradients, calls come batch by batch, the
+    first ``views`` of each with its views.
+
+    >>> a1, a2, small, b1, b2 = torch.arange(5.0).reshape(5, 1, 1)
+    >>> calls = {"target": [a1, a2, b1, b2], "online": [a1, a2, small, b1, b2, small]}
+    >>> [[int(x) for x in each] for each in by_view(calls, 2).values()]
+    [[0, 3, 1, 4], [0, 3, 1, 4]]
     """
-    if not views or views < 2 or len(calls) % views:
+    batches, rest = divmod(len(calls["target"]), views)
+    if rest or not batches:
         return None
-    groups = [calls[i : i + views] for i in range(0, len(calls), views)]
-    if any(len({len(view) for view in group}) > 1 for group in groups):
-        return None
-    return torch.cat([view for group in groups for view in (*group[1:], group[0])])
+    ordered = {}
+    for name, each in calls.items():
+        size, rest = divmod(len(each), batches)
+        if rest or size < views:
+            return None
+        starts = range(0, len(each), size)
+        ordered[name] = [each[start + view] for view in range(views) for start in starts]
+    rows = [len(call) for call in ordered["target"]]
+    return ordered if rows == rows[:batches] * views else None
