@@ -18,8 +18,7 @@ __all__ = ["CURRENT", "callback_classes", "pl", "slurm_environment"]
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 ABSENT = (
-    "Lightning is not installed, which training needs: pip install 'rdm-solo[train]' "
-    "brings it and all else that training needs, but for solo-learn."
+    "Lightning is not installed, which training needs: pip install 'rdm-solo[train]' brings it."
 )
 
 
@@ -39,7 +38,7 @@ pl: Any
 def _pl() -> Any:
     name = PACKAGES[0 if CURRENT else 1]
     if importlib.util.find_spec(name.split(".")[0]) is None:
-        raise ImportError(ABSENT)
+        raise ModuleNotFoundError(ABSENT, name=name)
     return importlib.import_module(name)
 
 
