@@ -40,7 +40,8 @@ def ran(groups: Sequence[Group]) -> Table:
     for group in groups:
         run, runs = group.first, group.runs
         done = sorted({r.epochs for r in runs})
-        asked = run.config.get("max_epochs", "?")
+        epochs = "–".join(map(str, done))
+        asked = run.config.get("max_epochs")  # which a loop of somebody's own need not say
         rows.append(
             [
                 group.label,
@@ -50,7 +51,8 @@ def ran(groups: Sequence[Group]) -> Table:
                 str(OmegaConf.select(run.config, "backbone.name", default="?")),
                 global_batch(run),
                 ", ".join(str(seed) for seed in sorted(r.seed for r in runs)),
-                str(asked) if done == [asked] else f"{'–'.join(map(str, done))} of {asked}",
+                "–".join(map(str, done))
+                + ("" if asked is None or done == [asked] else f" of {asked}"),
                 _mean_time(runs),
                 ", ".join(sorted({str(r.summary.get("device", "?")) for r in runs})),
             ]

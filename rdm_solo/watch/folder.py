@@ -52,7 +52,8 @@ class WatchFolder:
                 refused = str(error).replace("hydra.run.dir", "folder")
         if refused := first_says(refused):  # on every process, or the others would wait
             raise ValueError(refused)
-        self.done = first_says(len(self.rows) and self.rows[-1]["epoch"])
+        self.done = first_says(self.rows[-1]["epoch"] if self.rows else 0)
+        self.warnings = first_says(self.warnings)  # by which a loop may end, on every process
 
     def _begin(self, config: Mapping[str, Any], resume: bool | int) -> None:
         folder, done = self.folder, 0

@@ -104,6 +104,9 @@ def test_the_report_opens_what_it_wrote(tmp_path):
     assert "SimSiam" in page
     assert "it failed with" not in page
     assert (tmp_path / "run" / "report" / "effective_rank.png").stat().st_size > 0
+    with Watch(tmp_path / "unsaid", model) as watch:  # how many epochs there will be
+        trained(watch, model, epochs=2)
+    assert "of ?" not in report.write([tmp_path / "unsaid"]).read_text()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from rdm_solo import runs
 from rdm_solo.watch import Watch
 
 
-def watched(rank: int, size: int, folder: str, dead: bool):
+def watched(rank: int, size: int, folder: str, dead: bool, resume: bool = False):
     """Each process with its part of every batch; what it returns and what it logged."""
     model, logged = SimSiam(), []
     kept: list[str] = []
@@ -22,10 +22,12 @@ def watched(rank: int, size: int, folder: str, dead: bool):
     if dead:
         torch.nn.init.zeros_(model.projection_head.weight)
     try:
-        watch = Watch(folder, model, views=2, log=lambda *given: logged.append(given))
+        watch = Watch(
+            folder, model, views=2, resume=resume, log=lambda *given: logged.append(given)
+        )
     except ValueError as error:
         return str(error)
-    found = []
+    before, found = watch.collapsed, []
     for epoch in range(2):
         for batch in batches(n=12, seed=epoch):
             part = batch[:, rank * 12 // size : (rank + 1) * 12 // size]
@@ -33,7 +35,7 @@ def watched(rank: int, size: int, folder: str, dead: bool):
         found.append(watch.end_epoch({"val/acc1": float(rank)}))
     watch.close()
     logging.getLogger("rdm_solo").removeHandler(handler)
-    return found, len(logged), kept, watch.collapsed
+    return found, len(logged), kept, watch.collapsed, before
 
 
 def test_two_processes_equal_one(worlds, tmp_path):
@@ -57,3 +59,6 @@ def test_the_first_process_writes_warns_and_logs_and_all_know(worlds, tmp_path):
     assert second[1] == []
     assert first[2] == second[2] == ["complete collapse"]
     assert runs.load(tmp_path / "run").epochs == 2
+    again = worlds(2).run(watched, str(tmp_path / "run"), True, True)
+    assert [of_one[-1] for of_one in again] == [["complete collapse"]] * 2  # both may end by it
+    assert runs.load(tmp_path / "run").epochs == 4
