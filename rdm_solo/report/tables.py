@@ -51,8 +51,7 @@ def ran(groups: Sequence[Group]) -> Table:
                 str(OmegaConf.select(run.config, "backbone.name", default="?")),
                 global_batch(run),
                 ", ".join(str(seed) for seed in sorted(r.seed for r in runs)),
-                "–".join(map(str, done))
-                + ("" if asked is None or done == [asked] else f" of {asked}"),
+                epochs if asked is None or done == [asked] else f"{epochs} of {asked}",
                 _mean_time(runs),
                 ", ".join(sorted({str(r.summary.get("device", "?")) for r in runs})),
             ]
