@@ -31,7 +31,9 @@ def watched(rank: int, size: int, folder: str, dead: bool, resume: bool = False)
     for epoch in range(2):
         for batch in batches(n=12, seed=epoch):
             part = batch[:, rank * 12 // size : (rank + 1) * 12 // size]
-            watch.step(siamese_step(model, part))
+            loss = siamese_step(model, part)
+            loss.backward()
+            watch.step(loss)
         found.append(watch.end_epoch({"val/acc1": float(rank)}))
     watch.close()
     logging.getLogger("rdm_solo").removeHandler(handler)
