@@ -49,7 +49,7 @@ def test_the_numbers_are_those_of_the_outputs(tmp_path):
     for batch in batches():
         pairs = [model(view) for view in batch]
         z, p = (torch.cat(x) for x in zip(*pairs))
-        outputs.append(float(p.mean()))
+        outputs.append(float(p.detach().mean()))
         want.update(online=p, target=z, positive=torch.cat([pairs[1][0], pairs[0][0]]))
         watch.step(p.mean())
     found = watch.end_epoch(val_knn_acc1=50)
