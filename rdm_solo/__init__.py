@@ -4,7 +4,7 @@ import atexit
 import os
 import signal
 import sys
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -51,6 +51,18 @@ def _is_over(frame: FrameType | None) -> bool:
     return frame is None or frame.f_code.co_name not in ("_run_module_as_main", "<module>")
 
 
+def _say_what_to_install(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Name the packages that a command needs beside the light installation, in one sentence."""
+    from rdm_solo.messages import what_to_install
+
+    if sentence := what_to_install(error):
+        sys.stderr.write(f"error: {sentence}\n")
+        sys.exit(2)
+    sys.__excepthook__(kind, error, trace)
+
+
 def _ignore() -> None:
     """From where Python would not call :func:`_end` any more."""
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -65,6 +77,7 @@ if any(w.startswith("rdm_solo") for w in _started) or "".join(sys.argv[:1]).ends
         if signal.getsignal(_number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(_number, _end)
     atexit.register(_ignore)
+    sys.excepthook = _say_what_to_install
 
 
 def register_methods() -> None:

@@ -139,6 +139,30 @@ def finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
+# What the extra `train` installs: these are the names under which it is imported.
+OF_TRAINING = (
+    *("hydra", "lightning", "pytorch_lightning", "lightning_fabric", "torchvision", "timm"),
+    *("einops", "scipy", "sklearn", "tqdm", "safetensors"),
+)
+
+
+def what_to_install(error: BaseException | None) -> str | None:
+    """The sentence for a package that training needs and that is absent; None for other errors.
+
+    >>> what_to_install(ModuleNotFoundError("", name="hydra.core")).partition(":")[0]
+    'hydra is not installed, which this command needs'
+    >>> what_to_install(ModuleNotFoundError("", name="torch"))
+    """
+    name = (getattr(error, "name", None) or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or name not in OF_TRAINING:
+        return None
+    return (
+        f"{name} is not installed, which this command needs: pip install 'rdm-solo[train]' brings "
+        "what training needs; then solo-learn, without its dependencies: "
+        "pip install --no-deps solo-learn==1.0.2"
+    )
+
+
 def _refuse(
     name: str, value: object, allowed: str, alternative: str = "", hint: str = ""
 ) -> NoReturn:

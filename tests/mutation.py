@@ -26,7 +26,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 ROOT = Path(__file__).resolve().parent.parent
-WATCH = "rdm_solo/callbacks/collapse_watch.py"
+WATCH = "rdm_solo/callbacks/alarm.py"
 MODULES = ("rdm_solo/filters", "rdm_solo/spectra", "rdm_solo/theory", "rdm_solo/data", WATCH)
 COPIED = ("rdm_solo", "tests", "conf", "pyproject.toml", "setup.cfg", "paper", "README.md", "docs")
 # Modules with tests in another room, or with one file of tests that is to run first.

@@ -1,22 +1,27 @@
-"""Lightning callbacks that measure and report while a run trains."""
+"""Lightning callbacks that measure and report while a run trains.
 
-from rdm_solo.callbacks.checkpoints import Checkpoints
-from rdm_solo.callbacks.collapse_watch import CollapseWatch
-from rdm_solo.callbacks.diagnostics import Diagnostics
-from rdm_solo.callbacks.epoch_table import EpochTable
-from rdm_solo.callbacks.knn import WeightedKNN
-from rdm_solo.callbacks.pictures import Pictures, RankFigure
-from rdm_solo.callbacks.progress import Progress
-from rdm_solo.callbacks.skipped_images import SkippedImages
+Names are looked up when they are first used: a watch over a loop of one's own takes this room's
+hooks and rules, and needs no Lightning.
+"""
 
-__all__ = [
-    "Checkpoints",
-    "CollapseWatch",
-    "Diagnostics",
-    "EpochTable",
-    "Pictures",
-    "Progress",
-    "RankFigure",
-    "SkippedImages",
-    "WeightedKNN",
-]
+import importlib
+from typing import Any
+
+_MODULES = {
+    "Checkpoints": "checkpoints",
+    "CollapseWatch": "collapse_watch",
+    "Diagnostics": "diagnostics",
+    "EpochTable": "epoch_table",
+    "Pictures": "pictures",
+    "Progress": "progress",
+    "RankFigure": "pictures",
+    "SkippedImages": "skipped_images",
+    "WeightedKNN": "knn",
+}
+__all__ = [*_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"rdm_solo.callbacks.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

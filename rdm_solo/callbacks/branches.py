@@ -1,5 +1,7 @@
 """Forward hooks that record both branches' outputs; no training step is copied."""
 
+import logging
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -7,7 +9,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rdm_solo.callbacks import parts
+from rdm_solo.callbacks.parts import Branches
+from rdm_solo.callbacks.rows import rows
 from rdm_solo.methods.descriptions import METHODS, Method
+
+log = logging.getLogger("rdm_solo")
 
 
 class Outputs(NamedTuple):
@@ -32,10 +39,14 @@ class Observer:
     ``normalize`` says whether outputs are still to be scaled to unit length; those of a softmax
     are taken as they are. ``m`` eigenvectors count in the paper's alignment. ``last_layer`` makes
     the target's logits, where these go through a softmax. ``same`` names outputs that are another
-    one's tensor, and are not recorded again.
+    one's tensor, and are not recorded again. ``tokens`` says what becomes of outputs that are
+    tokens (:func:`~rdm_solo.callbacks.rows.rows`). A step of more than ``most_rows`` rows is let
+    go, so that calls whose steps nobody ends fill no memory.
     """
 
     normalize = True
+    tokens = "mean"
+    most_rows = math.inf
     m = Method.paper_m
     last_layer: Any = None
     same = {"projection": "target"}
@@ -57,14 +68,19 @@ class Observer:
         while self._handles:
             self._handles.pop().remove()
 
+    def take_calls(self) -> dict[str, list[Tensor]]:
+        """What each call of the step has given, by branch."""
+        self.recording = False
+        calls = dict(self._recorded)
+        self._recorded.clear()
+        return calls
+
     def take(self, views: int | None = None, returned: Any = None) -> Outputs:
         """What was recorded of the step's first ``views`` views, or of all.
 
         ``returned`` is what the training step gave back.
         """
-        self.recording = False
-        recorded = {name: outputs[:views] for name, outputs in self._recorded.items()}
-        self._recorded.clear()
+        recorded = {name: outputs[:views] for name, outputs in self.take_calls().items()}
         if isinstance(returned, Mapping) and {"online", "target"} <= returned.keys():
             return self._returned(returned)
         whole = {name: torch.cat(outputs) for name, outputs in recorded.items()}
@@ -104,44 +120,58 @@ class Observer:
     def _watch(self, module: nn.Module, name: str, inputs: bool = False) -> None:
         """Record a module's outputs in training, or its inputs, under that name."""
 
-        def record(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-            if self.recording and module.training:
-                self._record(name, args[0] if inputs else output)
+        @torch.compiler.disable  # which torch 2.15 fails to trace: it appends to a list
+        def record(module: nn.Module, args: Any, options: Any, output: Any) -> None:
+            if self.recording and self._in_training(module) and not _in_backward():
+                self._record(name, (args, options) if inputs else output)
 
-        self._handles.append(module.register_forward_hook(record))
+        self._handles.append(module.register_forward_hook(record, with_kwargs=True))
 
-    def _record(self, name: str, output: Tensor) -> None:
-        self._recorded[name].append(output.detach())
+    def _in_training(self, part: nn.Module) -> bool:
+        return part.training
+
+    def _record(self, name: str, output: Any) -> None:
+        held = self._recorded[name]
+        held.append(rows(output, name, self.tokens))
+        if sum(map(len, held)) > self.most_rows:
+            self.take_calls()
+            log.warning(
+                f"warning: a step has more than {self.most_rows} rows, and is not measured: does "
+                "each training step end with watch.step(), or is a larger max_rows needed?"
+            )
 
 
-class _WithPredictor(Observer):
-    """SimSiam's and BYOL's form: p is the predictor's output."""
+class ByParts(Observer):
+    """Both branches are outputs of parts: p is a predictor's, where there is one.
 
-    def __init__(self, module: Any) -> None:
+    What gets no gradients may be in evaluation mode for good, as teachers are: the online part and
+    the whole module say whether a call belongs to training.
+    """
+
+    def __init__(self, module: Any, branches: Branches) -> None:
         super().__init__(module)
-        momentum = hasattr(module, "momentum_projector")
-        alike = (known for known in METHODS.values() if known.asymmetry == "predictor")
-        self.m = next(known.paper_m for known in alike if known.momentum == momentum)
-
-    def _register(self) -> None:
-        module = self.module
-        self._watch(module.predictor, "online")
-        target = getattr(module, "target_head", getattr(module, "momentum_projector", None))
-        if target is None:
-            self._watch(module.predictor, "target", inputs=True)
-        else:
-            self._watch(module.predictor, "projection", inputs=True)
-            self._watch(target, "target")
-
-
-class _WithProjector(Observer):
-    def _register(self) -> None:
-        if hasattr(self.module, "momentum_projector"):
-            self._watch(self.module.projector, "online")
-            self._watch(self.module.momentum_projector, "target")
-        else:
+        self.branches = branches
+        self.online = parts.part(module, branches.online)
+        if branches.predictor:
+            momentum = parts.part(module, "momentum_projector") is not None
+            alike = (known for known in METHODS.values() if known.asymmetry == "predictor")
+            self.m = next(known.paper_m for known in alike if known.momentum == momentum)
+        elif branches.target is None:
             self.same = {"online": "target", "projection": "target"}
-            self._watch(self.module.projector, "target")
+
+    def _in_training(self, part: nn.Module) -> bool:
+        return self.module.training and self.online.training
+
+    def _register(self) -> None:
+        _, target, predictor = self.branches
+        if predictor or target is not None:
+            self._watch(self.online, "online")
+        if predictor:
+            self._watch(self.online, "target" if target is None else "projection", inputs=True)
+        if target is not None:
+            self._watch(parts.part(self.module, target), "target")
+        elif not predictor:
+            self._watch(self.online, "target")
 
 
 class _Swav(Observer):
@@ -159,9 +189,9 @@ class _Swav(Observer):
     def _record_step(self, sinkhorn: nn.Module, args: tuple[Tensor], assignment: Tensor) -> None:
         if self.recording:
             # What follows the batch's rows is the queue's. The large crops come first.
-            rows = len(self._recorded["hidden"][0])
-            self._record("online", (args[0][:rows].float() / self.module.temperature).softmax(1))
-            self._record("target", assignment[:rows])
+            n = len(self._recorded["hidden"][0])
+            self._record("online", (args[0][:n].float() / self.module.temperature).softmax(1))
+            self._record("target", assignment[:n])
 
 
 class _Dino(Observer):
@@ -192,14 +222,16 @@ class _Dino(Observer):
                 self._record(name, view)
 
 
+def _in_backward() -> bool:
+    """Whether gradient checkpointing runs a forward a second time, inside backward."""
+    return torch._C._current_graph_task_id() != -1
+
+
 def observer(module: Any) -> Observer:
     """The observer that fits a module's parts."""
     if hasattr(module, "dino_loss_func"):
         return _Dino(module)
     if hasattr(module, "prototypes") and hasattr(module, "sk_iters"):
         return _Swav(module)
-    if hasattr(module, "predictor"):
-        return _WithPredictor(module)
-    if hasattr(module, "projector"):
-        return _WithProjector(module)
-    return Observer(module)
+    branches = parts.find(module)
+    return Observer(module) if branches is None else ByParts(module, branches)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rdm_solo.messages import CannotWrite, first_line
+from rdm_solo.messages import CannotWrite, first_line, what_to_install
 
 
 def say_anything() -> None:
@@ -42,7 +42,7 @@ def sentences() -> Iterator[None]:
     except OmegaConfBaseException as error:  # a key that is missing, or no section of options
         fail(first_line(error))
     except (ValueError, ImportError, CannotWrite) as error:
-        fail(str(error))
+        fail(what_to_install(error) or str(error))
 
 
 @contextlib.contextmanager

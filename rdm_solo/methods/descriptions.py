@@ -57,6 +57,7 @@ class Method:
         return not self.asymmetry and not self.momentum
 
 
+LAG = "The target network's lag causes some of the gap; the rest was learned."
 _TWO_EQUAL_BRANCHES = "its two branches are alike by design"
 
 METHODS = {
@@ -80,7 +81,7 @@ METHODS = {
             loss_name="train_neg_cos_sim",
             multi_crop=(LEGACY, CURRENT),
             paper_m=128,
-            gap_comes_from="The target network's lag causes some of the gap; the rest was learned.",
+            gap_comes_from=LAG,
         ),
         Method(
             name="swav",

@@ -147,8 +147,6 @@ def _predictions(gallery: Gallery, groups: Sequence[Group]) -> None:
 
 def _roles(gallery: Gallery, groups: Sequence[Group]) -> None:
     """The paper's Figure 5, from checkpoints."""
-    from rdm_solo.evaluate.roles import measure  # with Lightning, which the other figures spare
-
     chosen = runs_with_roles(groups)
     if not chosen:
         names = [name for name, described in METHODS.items() if described.asymmetry]
@@ -157,6 +155,9 @@ def _roles(gallery: Gallery, groups: Sequence[Group]) -> None:
     found = []
     for run in chosen:
         with gallery.attempt(f"{FIGURE_5}, {run.label}"):
+            # Rebuilds a trained model: alone of the report, it needs solo-learn and its packages.
+            from rdm_solo.evaluate.roles import measure
+
             found.append(measure(run.folder))
     if found:
         diverged = {run.folder: f" ({so_far(run)})" for run in chosen if run.diverged}

@@ -24,7 +24,8 @@ def ran(groups: Sequence[Group]) -> Table:
     for group in groups:
         run, runs = group.first, group.runs
         done = sorted({r.epochs for r in runs})
-        asked = run.config.get("max_epochs", "?")
+        epochs = "–".join(map(str, done))
+        asked = run.config.get("max_epochs")  # which a loop of somebody's own need not say
         rows.append(
             [
                 group.label,
@@ -34,7 +35,7 @@ def ran(groups: Sequence[Group]) -> Table:
                 str(OmegaConf.select(run.config, "backbone.name", default="?")),
                 global_batch(run),
                 ", ".join(str(seed) for seed in sorted(r.seed for r in runs)),
-                str(asked) if done == [asked] else f"{'–'.join(map(str, done))} of {asked}",
+                epochs if asked is None or done == [asked] else f"{epochs} of {asked}",
                 _mean_time(runs),
                 ", ".join(sorted({str(r.summary.get("device", "?")) for r in runs})),
             ]

@@ -1,6 +1,7 @@
 """What a run has left in its folder, read back; and the runs below a sweep's folder."""
 
 import csv
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,9 +59,19 @@ class Run:
 
     @property
     def described(self) -> descriptions.Method:
-        """Its method's description; of a method that this version does not know, a bare one."""
+        """Its method's description; of a method that this version does not know, or that was
+        watched in a loop of somebody's own, a bare one."""
         unknown = descriptions.Method(self.method, self.method, "", asymmetry="unknown")
-        return descriptions.METHODS.get(self.method, unknown)
+        watched = self.config.get("watched")
+        if not isinstance(watched, Mapping):
+            return descriptions.METHODS.get(self.method, unknown)
+        lags = watched.get("target") is not None
+        return dataclasses.replace(
+            unknown,
+            asymmetry="unknown" if watched.get("predictor") is not False else "",
+            momentum=lags,
+            gap_comes_from=descriptions.LAG if lags else "",
+        )
 
     @property
     def dataset(self) -> str:

@@ -99,7 +99,8 @@ def so_far(run: Run) -> str:
     """How far a run came, such as ``3 of 30 epochs``, or where it diverged."""
     if run.diverged is not None:
         return f"diverged in epoch {run.diverged}"
-    return f"{run.epochs} of {run.config.get('max_epochs', '?')} epochs"
+    asked = run.config.get("max_epochs")  # which a loop of somebody's own need not say
+    return f"{run.epochs} epochs" if asked is None else f"{run.epochs} of {asked} epochs"
 
 
 def latest(runs: Sequence[Run], column: str) -> tuple[int, list[float]]:

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -108,3 +108,25 @@ def begin(folder: Path, done: int, earlier: Path | None = None) -> list[dict[str
 def write(folder: Path, rows: Iterable[Mapping[str, float]]) -> None:
     """Write the whole table."""
     write_table(folder / METRICS, COLUMNS, rows)
+
+
+def last_values(columns: Mapping[str, list[float]]) -> dict[str, dict[str, Any]]:
+    """``last``: the values of the last epoch, None where it did not measure one.
+    ``last_measured``: epoch and value of those that an earlier epoch measured last.
+
+    >>> found = last_values({"epoch": [1.0, 2.0], "val/knn_acc1": [90.0, math.nan]})
+    >>> found["last"]
+    {'epoch': 2.0, 'val/knn_acc1': None}
+    >>> found["last_measured"]
+    {'val/knn_acc1': {'epoch': 1, 'value': 90.0}}
+    """
+    last: dict[str, Any] = {}
+    earlier: dict[str, Any] = {}
+    for name, values in columns.items():
+        finite = [i for i, value in enumerate(values) if math.isfinite(value)]
+        there = finite[-1:] == [len(values) - 1]
+        last[name] = values[-1] if there else None
+        if finite and not there:
+            epoch = int(columns["epoch"][finite[-1]])
+            earlier[name] = {"epoch": epoch, "value": values[finite[-1]]}
+    return {"last": last, "last_measured": earlier}

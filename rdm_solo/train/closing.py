@@ -20,6 +20,7 @@ from rdm_solo.methods import solo_learn
 from rdm_solo.runs import checkpoints, metrics_file
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import CHECKPOINT, FIGURES, METRICS, SUMMARY, write_whole
+from rdm_solo.runs.metrics_file import last_values
 
 log = logging.getLogger("rdm_solo")
 
@@ -72,28 +73,6 @@ def write(
         page = shlex.quote(str(folder))
         log.info(f"all pictures on one page: python -m rdm_solo.report {page}")
     return summary
-
-
-def last_values(columns: Mapping[str, list[float]]) -> dict[str, dict[str, Any]]:
-    """``last``: the values of the last epoch, None where it did not measure one.
-    ``last_measured``: epoch and value of those that an earlier epoch measured last.
-
-    >>> found = last_values({"epoch": [1.0, 2.0], "val/knn_acc1": [90.0, math.nan]})
-    >>> found["last"]
-    {'epoch': 2.0, 'val/knn_acc1': None}
-    >>> found["last_measured"]
-    {'val/knn_acc1': {'epoch': 1, 'value': 90.0}}
-    """
-    last: dict[str, Any] = {}
-    earlier: dict[str, Any] = {}
-    for name, values in columns.items():
-        finite = [i for i, value in enumerate(values) if math.isfinite(value)]
-        there = finite[-1:] == [len(values) - 1]
-        last[name] = values[-1] if there else None
-        if finite and not there:
-            epoch = int(columns["epoch"][finite[-1]])
-            earlier[name] = {"epoch": epoch, "value": values[finite[-1]]}
-    return {"last": last, "last_measured": earlier}
 
 
 def how_to_go_on(folder: Path) -> str:

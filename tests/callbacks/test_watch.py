@@ -252,8 +252,8 @@ class TestRun:
         watch.load_state_dict(
             {"format": 2, "warnings": [warning], "readings": [{**known, "softmax": False}]}
         )
-        assert (watch.warnings, watch.measured) == ([warning], [])
-        watch.measured = [MeasuredEpoch(**known)]
+        assert (watch.warnings, watch.alarm.measured) == ([warning], [])
+        watch.alarm.measured = [MeasuredEpoch(**known)]
         state = watch.state_dict()
         watch.load_state_dict(state)
         assert watch.state_dict() == state
@@ -264,7 +264,7 @@ class TestRun:
         parts = train.build(cfg, tmp_path)
         parts.trainer.fit(parts.model, datamodule=parts.data)
         (watch,) = (c for c in parts.trainer.callbacks if isinstance(c, CollapseWatch))
-        assert [epoch.dimensions for epoch in watch.measured] == [16]
+        assert [epoch.dimensions for epoch in watch.alarm.measured] == [16]
 
     def test_an_epoch_of_nan_is_left_out_and_outputs_that_are_all_zero_have_collapsed(
         self, tmp_path
@@ -273,12 +273,12 @@ class TestRun:
         parts.trainer.fit(parts.model, datamodule=parts.data)
         (watch,) = (c for c in parts.trainer.callbacks if isinstance(c, CollapseWatch))
         watch.on_train_epoch_end(parts.trainer, parts.model)
-        assert len(watch.measured) == 2
-        watch.measured = []
+        assert len(watch.alarm.measured) == 2
+        watch.alarm.measured = []
         seen = parts.trainer.callback_metrics
         seen["feature/spread"] = torch.tensor(math.nan)
         watch.on_train_epoch_end(parts.trainer, parts.model)
-        assert watch.measured == []
+        assert watch.alarm.measured == []
         for name in ("feature/spread", "erank/centred", "erank/online", "erank/target"):
             seen[name] = torch.tensor(0.0)
         for _ in range(2):

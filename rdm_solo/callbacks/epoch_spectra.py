@@ -1,0 +1,126 @@
+"""Both branches' spectra of an epoch, from the outputs of its recorded steps."""
+
+import logging
+import math
+
+import torch
+
+from rdm_solo.callbacks.branches import Observer, Outputs
+from rdm_solo.distributed import rank, sum_over_processes, world_size
+from rdm_solo.filters.batch import has_float64
+from rdm_solo.spectra.branch_spectra import BranchSpectra
+from rdm_solo.spectra.epoch_summary import Spectra
+from rdm_solo.spectra.matrices import low_rank_spectrum
+from rdm_solo.spectra.moments import around_means, spread
+from rdm_solo.spectra.ranks import effective_rank
+from rdm_solo.spectra.step_correlation import StepCorrelation
+
+log = logging.getLogger("rdm_solo")
+
+
+class EpochSpectra:
+    """Accumulates the spectra of what an observer records.
+
+    Of a long epoch, evenly spaced steps are taken until about ``max_rows`` rows are in. Logits
+    before a softmax come from the recorded inputs of the last layer, with its weight at the end of
+    the epoch. ``options`` stands before the options' names in warnings.
+    """
+
+    def __init__(
+        self, max_rows: int, max_dim: int, sample: int, options: str = "diagnostics."
+    ) -> None:
+        self.max_rows, self.max_dim, self.sample = max_rows, max_dim, sample
+        self.options = options
+        self.metric: BranchSpectra | None = None
+        self.hidden: StepCorrelation | None = None
+        self._rows = 0  # of a recorded step, over all processes; 0: none recorded yet
+        self._steps = 0  # recorded in this epoch
+        self._warned: set[str] = set()
+
+    def forget(self) -> None:
+        """Begin anew: an earlier run may have been cut short."""
+        self.metric = self.hidden = None
+
+    def begin_epoch(self) -> None:
+        self._rows = self._steps = 0
+
+    def wants(self, step: int, steps: float) -> bool:
+        """Whether that step, from 0, of an epoch of so many ``steps`` is to be recorded."""
+        if not self._rows:
+            return True
+        if math.isinf(steps):  # nobody knows where such an epoch ends: its first steps
+            return self._rows * self._steps < self.max_rows
+        return step % max(1, math.ceil(self._rows * steps / self.max_rows)) == 0
+
+    def add(self, outputs: Outputs, observer: Observer) -> None:
+        """Add a step's outputs."""
+        self._rows = self._rows or len(outputs.online) * world_size()
+        self._steps += 1
+        home = outputs.online.device if has_float64(outputs.online.device) else torch.device("cpu")
+        outputs = Outputs(*(x if x is None else x.to(home) for x in outputs))
+        if self.metric is None:
+            self.metric = BranchSpectra(
+                outputs.online.shape[1],
+                observer.normalize,
+                observer.m,
+                self.max_dim,
+                self.sample,
+                steps=outputs.hidden is None,
+            ).to(home)
+            if outputs.hidden is not None:
+                self.hidden = StepCorrelation(outputs.hidden.shape[1]).to(home)
+        self.metric.update(outputs.online, outputs.target, outputs.positive, outputs.projection)
+        if self.hidden is not None:
+            self.hidden.update(outputs.hidden)
+
+    def end_epoch(self, epoch: int, observer: Observer) -> Spectra | None:
+        """The spectra of that epoch, counted from 1, on every process; None where nothing finite
+        was recorded."""
+        if self.metric is None or not self.metric.update_called:
+            return None
+        counts = torch.stack([self.metric.count, self.metric.broken])
+        seen, broken = sum_over_processes(counts).tolist()
+        if broken:
+            self._warn(
+                f"{broken} of {seen + broken} outputs of epoch {epoch} are NaN "
+                "or infinite; spectra leave them out. A lower learning rate may help.",
+                "broken",
+            )
+        spectra = self._spectra(self.metric, observer) if seen else None
+        for metric in filter(None, (self.metric, self.hidden)):
+            metric.reset()
+        if spectra is not None:
+            self._warn_of_few_rows(spectra)
+        return spectra
+
+    def _warn_of_few_rows(self, spectra: Spectra) -> None:
+        name = self.options
+        if spectra.sampled:
+            advice = f"k is above {name}max_dim={self.max_dim}; {name}sample raises N."
+        else:
+            advice = f"A larger {name}max_rows takes more of an epoch that has more."
+        if spectra.basis.warning:
+            self._warn(f"{spectra.basis.warning} {advice}", "rows")
+
+    def _spectra(self, metric: BranchSpectra, observer: Observer) -> Spectra:
+        spectra = metric.compute()
+        if self.hidden is None:
+            return spectra
+        # A softmax's scale depends on its temperature: collapse shows before it. Directions are
+        # those of the last layer's input, since a layer of few prototypes need not use them all.
+        C, C_means = self.hidden.compute()
+        weight = observer.weight().to(C)
+        spectra.lam_logits = low_rank_spectrum(C, weight).cpu()
+        moment, off = ((weight @ x * weight).sum() for x in (C, C_means))
+        spectra.scalars |= {
+            "erank/logits": float(effective_rank(spectra.lam_logits)),
+            "erank/centred": float(effective_rank(around_means(C, C_means))),
+            "feature/spread": float(spread(moment, off)),
+        }
+        spectra.dimensions = len(C)
+        return spectra
+
+    def _warn(self, what: str, once: str) -> None:
+        if once not in self._warned and rank() == 0:
+            self._warned.add(once)
+            log.warning(f"warning: {what}")

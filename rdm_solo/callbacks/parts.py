@@ -1,0 +1,136 @@
+"""Which names of a module's parts mean what: the one table by which branches are found.
+
+A dotted name leads into a part. What DDP, DataParallel and torch.compile wrap is looked through.
+"""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from torch import nn
+
+# By role, the names in the order in which they are tried. solo-learn's methods have `predictor`,
+# `projector` and `momentum_projector`, ours `target_head` as well; lightly's models the names with
+# `_head` and `_momentum`; stable-pretraining's `.student` and `.teacher` inside a wrapper. SwAV's
+# and DINO's of solo-learn go through a softmax and have observers of their own.
+PARTS: dict[str, tuple[str, ...]] = {
+    "predictor": ("predictor", "prediction_head", "online_predictor"),
+    "target head": (
+        *("target_head", "momentum_projector", "projection_head_momentum", "teacher_head"),
+        *("momentum_head", "target_projector", "projector.teacher", "cls_head.teacher"),
+    ),
+    "online head": (
+        *("projector.student", "cls_head.student", "projector", "projection_head"),
+        *("student_head", "online_projector"),
+    ),
+    "target encoder": (
+        *("target_encoder", "momentum_encoder", "ema_encoder", "backbone_momentum"),
+        *("encoder_momentum", "teacher_backbone", "encoder.teacher", "backbone.teacher", "teacher"),
+    ),
+    # Beside a target encoder alone.
+    "online encoder": (
+        *("context_encoder", "online_encoder", "encoder.student", "backbone.student"),
+        *("student_backbone", "student", "encoder", "backbone"),
+    ),
+}
+WRAPPERS = ("module", "_orig_mod")  # what DDP, DataParallel and torch.compile call what they wrap
+
+
+class Branches(NamedTuple):
+    """The names of the parts whose outputs are the branches'.
+
+    Without ``target`` the online branch is the target's as well or, where it is a ``predictor``,
+    what enters it is the target.
+    """
+
+    online: str
+    target: str | None
+    predictor: bool  # whether the online branch ends in a predictor
+
+
+def find(module: nn.Module) -> Branches | None:
+    """The branches by the table; None where the module has no such parts.
+
+    >>> heads = ("projection_head", "prediction_head")
+    >>> find(nn.ModuleDict({name: nn.Identity() for name in heads}))
+    Branches(online='prediction_head', target=None, predictor=True)
+    """
+    found = {
+        role: next((name for name in names if part(module, name) is not None), None)
+        for role, names in PARTS.items()
+    }
+    head, encoder = found["target head"], found["target encoder"]
+    if found["predictor"]:
+        return Branches(found["predictor"], head or encoder, True)
+    if found["online head"]:
+        return Branches(found["online head"], head, False)
+    if found["online encoder"] and (head or encoder):
+        return Branches(found["online encoder"], encoder or head, False)
+    return None
+
+
+def named(module: nn.Module, online: str, target: str | None = None) -> Branches:
+    """The branches that were given by name; ValueError, with the nearest names, where there is no
+    such part."""
+    for option, name in (("online", online), ("target", target)):
+        if name is not None and part(module, name) is None:
+            known = dict.fromkeys(_bare(known) for known, _ in module.named_modules())
+            as_deep = [k for k in known if k.count(".") <= name.count(".")]
+            near = difflib.get_close_matches(_bare(name), as_deep, n=3)
+            hint = f"; the nearest are {', '.join(map(repr, near))}." if near else "."
+            raise ValueError(f"{option}={name!r}: {kind(module)} has no such part{hint}")
+    predictor = _bare(online).rpartition(".")[2] in PARTS["predictor"]
+    return Branches(online, None if target == online else target, predictor)
+
+
+def not_found(module: nn.Module) -> str:
+    """The sentence for a module that has none of the table's parts."""
+    roles = "; ".join(f"{role}: {', '.join(names)}" for role, names in PARTS.items())
+    has = ", ".join(name for name, _ in module.named_children()) or "none"
+    return (
+        f"no branches were found in {kind(module)}, whose parts are: {has}. Looked for: {roles}. "
+        "Name the parts whose outputs the loss compares: online='...', target='...' (dotted names "
+        "lead into a part)."
+    )
+
+
+def part(module: Any, name: str) -> nn.Module | None:
+    """The part of that dotted name, through whatever wraps it; None where there is none."""
+    for word in _bare(name).split("."):
+        inner = getattr(module, word, None)
+        while inner is None and (wrapped := _wrapped(module)) is not None:
+            module = wrapped
+            inner = getattr(module, word, None)
+        if not isinstance(inner, nn.Module):
+            return None
+        module = inner
+    return module
+
+
+def kind(module: Any) -> str:
+    """The class of what the wrappers hold."""
+    while (wrapped := _wrapped(module)) is not None:
+        module = wrapped
+    return type(module).__name__
+
+
+def as_module(model: nn.Module | Mapping[str, nn.Module]) -> nn.Module:
+    """One module of several that have names."""
+    return nn.ModuleDict(model) if isinstance(model, Mapping) else model
+
+
+def _wrapped(module: Any) -> nn.Module | None:
+    """What a wrapper holds: its only child, under a wrapper's name."""
+    children = dict(module.named_children())
+    return next(
+        (c for name, c in children.items() if name in WRAPPERS and len(children) == 1), None
+    )
+
+
+def _bare(name: str) -> str:
+    """A dotted name without those of wrappers.
+
+    >>> _bare("module._orig_mod.head")
+    'head'
+    """
+    return ".".join(word for word in name.split(".") if word not in WRAPPERS)

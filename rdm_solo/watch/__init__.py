@@ -1,0 +1,20 @@
+"""Watch any training loop's representation for collapse: see docs/your-own-method.md.
+
+:class:`Watch` goes with a plain PyTorch loop, :class:`WatchCallback` with Lightning's Trainer, of
+``lightning`` or ``pytorch_lightning``. Neither needs solo-learn.
+"""
+
+from typing import Any
+
+from rdm_solo.spectra.collapse import Bounds
+from rdm_solo.watch.loop import Watch
+
+__all__ = ["Bounds", "Watch", "WatchCallback"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "WatchCallback":  # imports Lightning, which a plain loop does without
+        from rdm_solo.watch.callback import WatchCallback
+
+        return WatchCallback
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,97 @@
+"""A watch over a Lightning module, for the Trainer of ``lightning`` or ``pytorch_lightning``."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rdm_solo.callbacks import parts
+from rdm_solo.callbacks.branches import ByParts, Observer, Outputs, observer
+from rdm_solo.lightning import callback_classes
+from rdm_solo.watch.loop import OWN, Watch
+
+
+class WatchCallback(*callback_classes()):  # type: ignore[misc]
+    """A :class:`Watch` over the module that the Trainer fits; takes the same options.
+
+    Scalars go through the module's own log to the Trainer's loggers. ``stop`` ends the run at the
+    first collapse. A run that goes on from a checkpoint goes on in the same folder. Of the user's
+    own scalars, ``metrics.csv`` has those that the module logs under its columns' names.
+    """
+
+    def __init__(self, folder: str | Path, *, stop: bool = False, **options: Any) -> None:
+        self.path, self.stop, self.options = folder, stop, options
+        self.watch: _Trained | None = None
+        self._validated = False
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self.watch = None
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        self._validated = False
+        if self.watch is None and not trainer.fast_dev_run:
+            # Not before: on_train_start of a module may make parts, as solo-learn's SwAV does.
+            self.watch = self._begin(trainer, pl_module)
+        if self.watch is not None:
+            self.watch.steps_per_epoch = trainer.num_training_batches
+
+    def _begin(self, trainer: Any, pl_module: Any) -> "_Trained":
+        given = dict(self.options)
+        given["resume"] = trainer.current_epoch or given.get("resume", False)
+        if trainer.max_epochs and trainer.max_epochs > 0:
+            given.setdefault("epochs", trainer.max_epochs)
+        given.setdefault("views", getattr(pl_module, "num_large_crops", None))
+        return _Trained(self.path, pl_module, **given)
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self.watch is not None:
+            self.watch.returned = outputs
+            self.watch.step(outputs.get("loss") if isinstance(outputs, Mapping) else outputs)
+
+    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self._validated = True
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        if self.watch is None:
+            return
+        logged, warned = trainer.callback_metrics, len(self.watch.collapsed)
+        # Lightning keeps what an earlier epoch's validation has logged.
+        fresh = [name for name in OWN if self._validated or not name.startswith("val/")]
+        own = {name: float(logged[name]) for name in fresh if name in logged}
+        found = self.watch.end_epoch(own)
+        rest = {name: value for name, value in found.items() if name not in OWN}
+        if rest:
+            pl_module.log_dict(rest, sync_dist=True)
+        if self.stop and len(self.watch.collapsed) > warned and not trainer.should_stop:
+            trainer.should_stop = True
+            self.watch.note_stop(f"stop=True: {self.watch.collapsed[warned]}")
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        if self.watch is not None:
+            self.watch.close()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        if self.watch is not None:
+            self.watch.close(exception)
+
+
+class _Trained(Watch):
+    """Also takes what a training step returns, and knows the methods with a softmax."""
+
+    returned: Any = None
+
+    def _observer(self, online: str | None, target: str | None) -> Observer:
+        return super()._observer(online, target) if online or target else observer(self.module)
+
+    def _outputs(self) -> Outputs | None:
+        returned, self.returned = self.returned, None
+        by_hand = isinstance(returned, Mapping) and {"online", "target"} <= returned.keys()
+        if isinstance(self.observer, ByParts) and not by_hand:
+            return super()._outputs()
+        if type(self.observer) is Observer and not by_hand:
+            raise ValueError(
+                f"{parts.not_found(self.module)} Or let training_step return both beside 'loss', "
+                "as 'online' and 'target'."
+            )
+        return self.observer.take(self.views, returned)

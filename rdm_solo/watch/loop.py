@@ -1,0 +1,281 @@
+"""A watch over a plain PyTorch loop: ``step`` after each step, ``end_epoch`` after each epoch."""
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rdm_solo.callbacks import parts
+from rdm_solo.callbacks.alarm import Alarm, measured_epoch
+from rdm_solo.callbacks.branches import ByParts, Observer, Outputs
+from rdm_solo.callbacks.epoch_spectra import EpochSpectra
+from rdm_solo.callbacks.rows import TOKENS
+from rdm_solo.distributed import first_says, gather_objects, rank
+from rdm_solo.filters.batch import has_float64
+from rdm_solo.messages import check_choice, check_whole, suggest
+from rdm_solo.runs.columns import ACCURACY, COLUMNS
+from rdm_solo.spectra.collapse import WRONG_WAY, Bounds
+from rdm_solo.watch.folder import WatchFolder
+from rdm_solo.watch.outputs import outputs_of
+
+log = logging.getLogger("rdm_solo")
+
+# What the user measures; all other columns are the watch's own.
+OWN = tuple(c.name for c in COLUMNS.values() if c.chart == ACCURACY or c.name == "train/loss")
+
+BOUNDS = Bounds()
+FIRST = "A lower learning rate and a longer warm-up are what to try first."
+
+
+class Watch:
+    """Measures both branches' spectra over each epoch, warns of collapse, and writes a folder that
+    ``python -m rdm_solo.report`` reads.
+
+    Forward hooks record what the branches give in training; there is no further forward pass, and
+    no random number is drawn. Under ``torch.distributed`` sums are over all processes, which make
+    the same steps, and the first one writes.
+
+    Args:
+        folder: the run's, which is this watch's alone.
+        model: the module, wrapped or not, or several modules by name.
+        online, target: names of the parts whose outputs the loss compares, where the table of
+            :mod:`rdm_solo.callbacks.parts` does not find them; ``online`` alone is both branches.
+        views: how many calls of the target in a row are views of the same images. What is measured
+            on positives needs it.
+        tokens: what becomes of outputs ``(N, T, k)``: their ``"mean"``, or all of them as
+            ``"rows"``.
+        normalize: whether rows are scaled to unit length; False for outputs of a softmax.
+        name: the method's in the report; the model's class by default.
+        log: called with each epoch's scalars and its number, on the first process.
+        resume: True to go on behind the folder's last epoch, or how many epochs are over; a folder
+            that holds nothing is begun.
+        bounds: when to warn.
+        steps_per_epoch: lets the recorded steps of a long first epoch be evenly spaced; later ones
+            are taken to be as long as the one before.
+        epochs, seed, data: what the report says of the run; no more than words.
+        max_rows, max_dim, sample: how much of an epoch is measured, as of
+            :class:`~rdm_solo.callbacks.Diagnostics`.
+
+    >>> import tempfile
+    >>> model = nn.ModuleDict({"projector": nn.Linear(4, 3), "predictor": nn.Linear(3, 3)})
+    >>> with tempfile.TemporaryDirectory() as folder, Watch(f"{folder}/mine", model) as watch:
+    ...     for step in range(3):
+    ...         p = model["predictor"](model["projector"](torch.randn(8, 4)))
+    ...         watch.step(p.square().mean())
+    ...     scalars = watch.end_epoch()
+    >>> 1 <= scalars["erank/online"] <= 3
+    True
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        model: nn.Module | Mapping[str, nn.Module],
+        *,
+        online: str | None = None,
+        target: str | None = None,
+        views: int | None = None,
+        tokens: str = "mean",
+        normalize: bool = True,
+        name: str | None = None,
+        log: Callable[[dict[str, float], int], object] | None = None,
+        resume: bool | int = False,
+        bounds: Bounds = BOUNDS,
+        steps_per_epoch: int | None = None,
+        epochs: int | None = None,
+        seed: int = 0,
+        data: str = "own data",
+        max_rows: int = 10_000,
+        max_dim: int = 4096,
+        sample: int = 1024,
+    ) -> None:
+        self.module = parts.as_module(model)
+        self.observer = self._observer(online, target)
+        check_choice("tokens", tokens, TOKENS)
+        for option, value in (("views", views), ("steps_per_epoch", steps_per_epoch)):
+            if value is not None:
+                check_whole(option, value, 1)
+        check_whole("max_rows", max_rows, 1)
+        known = self.observer.branches if isinstance(self.observer, ByParts) else None
+        if known is not None and not known.predictor:
+            bounds = replace(bounds, gap_epochs=None)  # the rule is about what a predictor does
+        self.views, self.log, self.steps_per_epoch = views, log, steps_per_epoch
+        self.observer.tokens, self.observer.most_rows = tokens, 4 * max_rows
+        if not normalize:
+            self.observer.normalize = False
+        own = name or ("own method" if isinstance(model, Mapping) else parts.kind(model))
+        config = {
+            "method": {"name": own},
+            "filter": {"name": "none"},
+            "dataset": {"name": data},
+            "seed": seed,
+            "scheduler": {"warmup_epochs": bounds.warmup},
+            "watched": {"tokens": tokens, "views": views, **(known._asdict() if known else {})},
+        }
+        if epochs is not None:
+            config["max_epochs"] = check_whole("epochs", epochs, 1)
+        self.folder = WatchFolder(Path(folder), config, resume)
+        self.epoch = self.folder.done + 1  # the one that goes on
+        self.alarm = Alarm(
+            bounds,
+            self._advice,
+            lambda name, value: f"bounds=Bounds({name}={value})",
+            self.folder.readings(bounds.epochs_read),
+            self.folder.warnings,
+        )
+        self.spectra = EpochSpectra(max_rows, max_dim, sample, options="")
+        self._device = torch.device("cpu")
+        self._measured = False  # whether any step was, yet
+        self._steps_before = math.inf  # in the epoch before
+        self._loss: Any = 0.0  # the sum of this epoch's, of so many:
+        self._losses = self._steps = 0
+        self._positives: bool | None = None  # whether this epoch's steps have any
+        self._begin_epoch()
+
+    @property
+    def collapsed(self) -> list[str]:
+        """The kinds of collapse that were found so far, by which a loop may end itself."""
+        return [warning["kind"] for warning in self.alarm.warnings]
+
+    def step(self, loss: Tensor | float | None = None) -> None:
+        """A training step is over: call it after each forward and backward, with the loss."""
+        if loss is not None:
+            loss = torch.as_tensor(loss).detach()
+            wide = torch.double if has_float64(loss.device) else torch.float
+            self._loss = self._loss + loss.to(wide).mean()  # stays on the device
+            self._losses += 1
+        if self.observer.recording:
+            outputs = self._outputs()
+            if outputs is not None:
+                self._add(outputs)
+        self._steps += 1
+        if self.spectra.wants(self._steps, self.steps_per_epoch or self._steps_before):
+            self.observer.record_next_step()
+
+    def end_epoch(
+        self, scalars: Mapping[str, float] | None = None, /, **more: float
+    ) -> dict[str, float]:
+        """The epoch is over: measure, write, warn, and log; the epoch's scalars are returned.
+
+        The user's own come as a mapping with the columns' names (``{"val/acc1": 91.0}``), or as
+        keywords with a ``_`` for the ``/`` (``val_acc1=91.0``). Accuracies are per cent; of several
+        processes the first one's count.
+        """
+        own = first_says(_own_scalars({**(scalars or {}), **more}))
+        spectra = self.spectra.end_epoch(self.epoch, self.observer)
+        found = dict(spectra.scalars) if spectra is not None else {}
+        losses = gather_objects((float(self._loss), self._losses))
+        if count := sum(n for _, n in losses):
+            found["train/loss"] = sum(loss for loss, _ in losses) / count
+        found |= own
+        if not self._steps and rank() == 0:
+            log.warning(f"warning: step() was not called in epoch {self.epoch}")
+        self.alarm.read(measured_epoch(found, spectra, self.epoch))
+        self.folder.warnings = self.alarm.warnings
+        self.folder.write({"epoch": self.epoch, **found}, spectra)
+        self.folder.summarize(self._device)
+        if self.log is not None and rank() == 0:
+            self.log(found, self.epoch)
+        if self._steps:
+            self._steps_before = self._steps
+        self.epoch += 1
+        self._begin_epoch()
+        return found
+
+    def note_stop(self, why: str) -> None:
+        """Say in the folder why the run ended before its last epoch."""
+        self.folder.stopped = why
+        self.folder.summarize(self._device)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Take the hooks away and give the folder back, which ends with the program as well."""
+        self.observer.detach()
+        self.folder.close(error)
+
+    def __enter__(self) -> "Watch":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(error)
+
+    def _observer(self, online: str | None, target: str | None) -> Observer:
+        if online is None and target is not None:
+            raise ValueError("target= names the other branch of online=: give both, or neither.")
+        branches = parts.named(self.module, online, target) if online else parts.find(self.module)
+        if branches is None:
+            raise ValueError(parts.not_found(self.module))
+        return ByParts(self.module, branches)
+
+    def _begin_epoch(self) -> None:
+        self._loss = 0.0
+        self._steps = self._losses = 0
+        self._positives = None
+        self.spectra.begin_epoch()
+        self.observer.record_next_step()
+
+    def _outputs(self) -> Outputs | None:
+        """What was recorded of the step; None where it cannot be used."""
+        assert isinstance(self.observer, ByParts)
+        calls = self.observer.take_calls()
+        outputs = outputs_of(calls, self.observer, self.views)
+        if outputs is None and not self._measured:
+            names, silent = self.observer.branches, {"online", "target"} - calls.keys()
+            raise ValueError(
+                f"a step is over in which the {' and the '.join(sorted(silent))} branch of "
+                f"{parts.kind(self.module)} gave nothing: hooked were online={names.online!r} and "
+                f"target={names.target!r}, whose calls count in training mode and not inside "
+                "backward. Name parts that are called in each step: online='...', target='...'."
+            )
+        return outputs
+
+    def _add(self, outputs: Outputs) -> None:
+        if self._positives is None:
+            self._positives = outputs.positive is not None
+        elif self._positives and outputs.positive is None:
+            return  # an epoch's steps have positives, all of them, or none has
+        elif not self._positives:
+            outputs = outputs._replace(positive=None)
+        self._measured, self._device = True, outputs.online.device
+        self.spectra.add(outputs, self.observer)
+
+    def _advice(self, kind: str, epoch: int) -> str:
+        """What is true of any loop; causes within a method of ours are `callbacks.advice`'s."""
+        known = self.observer.branches if isinstance(self.observer, ByParts) else None
+        if kind == WRONG_WAY:
+            if known is None or known.target is None:
+                return f"The predictor raises the online rank instead of lowering it. {FIRST}"
+            lags = "The predictor raises the online rank, or the target network lags too far behind"
+            return f"{lags}. {FIRST}"
+        if known is not None and not known.predictor and known.target is None:
+            return f"Both branches are one output, so only the loss keeps it apart. {FIRST}"
+        return FIRST
+
+
+def _own_scalars(given: Mapping[str, Any]) -> dict[str, float]:
+    """The user's scalars under their columns' names; ValueError names the nearest.
+
+    >>> _own_scalars({"val_knn_acc1": 91})
+    {'val/knn_acc1': 91.0}
+    """
+    spelled = {name.replace("/", "_", 1): name for name in OWN}
+    found = {}
+    for name, value in given.items():
+        column = spelled.get(name, name)
+        if column not in OWN:
+            measured = column in COLUMNS or column in {n.replace("/", "_", 1) for n in COLUMNS}
+            why = "is the watch's to measure" if measured else "is no column"
+            hint = suggest(name, OWN) or f"; own scalars are {', '.join(OWN)}."
+            raise ValueError(f"end_epoch(): {name!r} {why}{hint}")
+        found[column] = float(value)
+    return found

@@ -1,0 +1,40 @@
+"""Run in a process of its own: Python that watches a model of another library.
+
+    python other_libraries.py PACKAGES CODE.py
+
+PACKAGES holds the libraries as `uv pip install --no-deps --target` leaves them. What
+stable-pretraining imports for messages, tables and its data is replaced.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import types
+from pathlib import Path
+from unittest.mock import MagicMock
+
+PACKAGES, CODE = sys.argv[1:]
+sys.path.append(PACKAGES)
+
+
+def replace_what_it_imports() -> None:
+    # These look for packages, and would find those that are replaced.
+    import lightning.pytorch  # noqa: F401
+    import torch._dynamo  # noqa: F401
+    import torchmetrics  # noqa: F401
+    import torchvision  # noqa: F401
+
+    # Modules of these packages are imported without all that the packages themselves import.
+    for name in ("", ".backbone", ".callbacks", ".utils"):
+        package = types.ModuleType(f"stable_pretraining{name}")
+        package.__path__ = [str(Path(PACKAGES) / f"stable_pretraining{name}".replace(".", "/"))]
+        sys.modules[package.__name__] = package
+    for name in ("loguru", "tabulate", "prettytable", "transformers", "transformers.utils"):
+        sys.modules[name] = MagicMock()
+    sys.modules["transformers.utils"].ModelOutput = dict
+
+
+if "stable_pretraining" in Path(CODE).read_text():
+    replace_what_it_imports()
+runpy.run_path(CODE, run_name="__main__")

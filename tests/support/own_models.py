@@ -1,0 +1,60 @@
+"""Networks and loops of somebody else's, as small as they can be."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+from torch.nn.functional import cosine_similarity
+
+DIM = 12
+
+
+def heads(k: int = 8) -> dict[str, nn.Module]:
+    return {
+        "backbone": nn.Sequential(nn.Linear(DIM, 16), nn.ReLU()),
+        "projection_head": nn.Linear(16, k),
+        "prediction_head": nn.Sequential(nn.Linear(k, 6), nn.ReLU(), nn.Linear(6, k)),
+    }
+
+
+class SimSiam(nn.Module):
+    """The part names of lightly's example; a step calls it once for each view."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        for name, part in heads().items():
+            setattr(self, name, part)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        z = self.projection_head(self.backbone(x))
+        return z, self.prediction_head(z)
+
+
+class BYOL(SimSiam):
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed)
+        self.backbone_momentum = copy.deepcopy(self.backbone)
+        self.projection_head_momentum = nn.Linear(16, 8)
+
+    def target(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return self.projection_head_momentum(self.backbone_momentum(x))
+
+
+def loss_of(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    (z1, p1), (z2, p2) = pairs
+    both = (cosine_similarity(p1, z2.detach()), cosine_similarity(p2, z1.detach()))
+    return -torch.cat(both).mean()
+
+
+def batches(steps: int = 4, n: int = 10, seed: int = 2) -> list[torch.Tensor]:
+    """Pairs of views ``(2, n, DIM)``."""
+    draw = torch.Generator().manual_seed(seed)
+    return list(torch.randn(steps, 2, n, DIM, generator=draw).unbind())
+
+
+def siamese_step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return loss_of([model(view) for view in batch])

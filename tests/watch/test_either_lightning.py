@@ -1,0 +1,200 @@
+"""Modules of both Lightning packages under their own Trainers, in one process."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+
+import pytest
+import torch
+from support.own_models import DIM, SimSiam, batches, siamese_step
+from support.small_methods import batch as solo_batch
+from support.small_methods import make
+from torch import nn
+from torch.utils.data import DataLoader
+
+from rdm_solo import runs
+from rdm_solo.callbacks import Diagnostics
+from rdm_solo.lightning import PACKAGES, pl
+from rdm_solo.watch import Watch, WatchCallback
+from rdm_solo.watch.loop import OWN
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*num_workers", "ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*litlogger", "ignore:.*LeafSpec", "ignore:.*srun"),
+    pytest.mark.filterwarnings("ignore:You are trying to `self.log"),
+]
+
+
+@pytest.fixture(params=PACKAGES)
+def package(request):
+    return importlib.import_module(request.param)
+
+
+def module(package, dead: bool = False):
+    """Somebody's own module of that package, with validation and accuracies."""
+
+    class Mine(package.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            for name, part in SimSiam().named_children():
+                setattr(self, name, part)
+            if dead:
+                nn.init.zeros_(self.projection_head.weight)
+                self.projection_head.requires_grad_(False)
+
+        forward = SimSiam.forward
+
+        def training_step(self, batch, batch_idx):
+            return siamese_step(self, batch)
+
+        def validation_step(self, batch, batch_idx):
+            self(batch[0])
+            self.log("val/acc1", 50.0)
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.0)
+
+    return Mine()
+
+
+def fit(package, model, callbacks, epochs: int = 2, folder=None, **options):
+    loader = DataLoader(batches(), batch_size=None)
+    given = {"logger": False, "enable_checkpointing": False, **options}
+    resumed = given.pop("ckpt_path", None)
+    trainer = package.Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        default_root_dir=folder,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=callbacks,
+        **given,
+    )
+    own = {"val_dataloaders": loader} if hasattr(model, "validation_step") else {}
+    trainer.fit(model, loader, **own, ckpt_path=resumed)
+    return trainer
+
+
+def rows(folder) -> list[dict[str, float]]:
+    with open(folder / "metrics.csv", newline="") as file:
+        return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
+
+
+def test_one_callback_measures_writes_and_logs(package, tmp_path):
+    """As the plain watch does; scalars reach the Trainer's loggers through the module's own log."""
+    folder = tmp_path / "run"
+    csv_logger = importlib.import_module(f"{package.__name__}.loggers").CSVLogger(tmp_path)
+    trainer = fit(package, module(package), WatchCallback(folder, views=2), logger=csv_logger)
+    model = SimSiam()
+    with Watch(tmp_path / "plain", model, views=2, steps_per_epoch=4) as plain:
+        for batch in batches():
+            plain.step(siamese_step(model, batch))
+        want = plain.end_epoch(val_acc1=50)
+    found = rows(folder)
+    assert [row["epoch"] for row in found] == [1, 2]
+    assert {k: v for k, v in found[0].items() if k != "epoch"} == want
+    with open(csv_logger.log_dir + "/metrics.csv", newline="") as file:
+        logged = [row for row in csv.DictReader(file) if row["erank/online"]]
+    assert [float(row["erank/online"]) for row in logged] == pytest.approx(
+        [row["erank/online"] for row in found], rel=1e-6
+    )
+    assert float(trainer.callback_metrics["erank/target"]) == pytest.approx(want["erank/target"])
+    run = runs.load(folder)
+    assert (run.method, run.config.max_epochs, run.missing) == ("Mine", 2, ())
+
+
+def test_an_accuracy_of_an_earlier_epoch_is_not_repeated(package, tmp_path):
+    fit(
+        package,
+        module(package),
+        [WatchCallback(tmp_path / "run")],
+        epochs=3,
+        check_val_every_n_epoch=2,
+        num_sanity_val_steps=2,
+    )
+    assert ["val/acc1" in row for row in rows(tmp_path / "run")] == [False, True, False]
+
+
+def test_stop_ends_the_run(package, tmp_path):
+    for stop, epochs in ((False, 4), (True, 2)):
+        folder = tmp_path / f"{stop}"
+        fit(package, module(package, dead=True), [WatchCallback(folder, stop=stop)], epochs=4)
+        assert len(rows(folder)) == epochs
+        summary = json.loads((folder / "summary.json").read_text())
+        assert [w["kind"] for w in summary["warnings"]] == ["complete collapse"]
+        assert summary["stopped"] == ("stop=True: complete collapse" if stop else None)
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_goes_on_here(package, tmp_path):
+    folder, saved = tmp_path / "run", tmp_path / "one.ckpt"
+    trainer = fit(package, module(package), [WatchCallback(folder)], epochs=1)
+    trainer.save_checkpoint(saved)
+    first = rows(folder)
+    with pytest.raises(ValueError, match="holds a run"):
+        fit(package, module(package), [WatchCallback(folder)])
+    fit(package, module(package), [WatchCallback(folder)], epochs=2, ckpt_path=saved)
+    assert [row["epoch"] for row in rows(folder)] == [1, 2]
+    assert rows(folder)[0] == first[0]
+
+
+def test_an_error_gives_the_folder_back(package, tmp_path):
+    class Cut(package.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            if trainer.current_epoch == 1:
+                raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        fit(package, module(package), [WatchCallback(tmp_path / "run"), Cut()])
+    run = runs.load(tmp_path / "run")
+    assert run.epochs == 1
+    assert any("power cut" in said for said in run.missing)
+    Watch(tmp_path / "run", SimSiam(), resume=True).close()
+
+
+def test_a_module_in_which_nothing_is_found(package, tmp_path):
+    class Bare(package.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.net = nn.Linear(DIM, 8)
+
+        def training_step(self, batch, batch_idx):
+            z = self.net(batch.flatten(0, 1))
+            named = {"online": z, "target": z} if self.returns else {}
+            return {"loss": z.square().mean(), **named}
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    Bare.returns = False
+    with pytest.raises(ValueError, match=r"no branches were found in Bare.*training_step return"):
+        fit(package, Bare(), [WatchCallback(tmp_path / "run")])
+    fit(package, Bare(), [WatchCallback(tmp_path / "named", online="net")], epochs=1)
+    Bare.returns = True
+    fit(package, Bare(), [WatchCallback(tmp_path / "returned")], epochs=1)
+    (named,), (returned,) = rows(tmp_path / "named"), rows(tmp_path / "returned")
+    assert named == returned
+
+
+@pytest.mark.parametrize("method", ["simsiam", "byol", "vanilla", "swav", "dino"])
+def test_solo_learns_methods_give_the_scalars_of_diagnostics(method, tmp_path):
+    """Exactly, in two runs that are alike; of three steps two are taken."""
+    number, crops, labels = solo_batch()
+    data = [(number, [view.roll(step, 2) for view in crops], labels) for step in range(3)]
+    diagnostics = Diagnostics(tmp_path, max_rows=64)
+    for callback in (diagnostics, WatchCallback(tmp_path / "run", max_rows=64)):
+        trainer = pl.Trainer(
+            max_epochs=1,
+            accelerator="cpu",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            callbacks=[callback],
+        )
+        trainer.fit(make(f"method={method}"), DataLoader(data, batch_size=None))
+    (row,) = rows(tmp_path / "run")
+    assert {k: v for k, v in row.items() if k not in ("epoch", *OWN)} == diagnostics.latest.scalars
+    assert "erank/positive" in row
