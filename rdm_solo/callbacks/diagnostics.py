@@ -101,6 +101,8 @@ class Diagnostics(pl.Callback):
         if self.observer is None or not self.observer.recording:
             return
         recorded = self.observer.take(getattr(pl_module, "num_large_crops", None), outputs)
+        if recorded is None:
+            return
         self._rows = self._rows or len(recorded.online) * trainer.world_size
         self._steps += 1
         self._add(recorded)

@@ -93,6 +93,11 @@ class Loader(ABC):
         """The loader itself: Lightning announces an epoch to ``loader.sampler``."""
         return self
 
+    @property
+    def dataset(self) -> Images | Files:
+        """The images, by the name that solo-learn's DeepCluster v2 and torch's loader have."""
+        return self.images
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose order and augmentation the next iteration uses."""
         self.epoch = epoch
