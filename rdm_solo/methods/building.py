@@ -87,8 +87,11 @@ def _check_kwargs(kwargs: DictConfig) -> None:
         if key.endswith("_dim"):
             check_whole(name, value, 1, MOST_UNITS)
         elif key == "num_prototypes":
-            for number in value if OmegaConf.is_list(value) else [value]:
+            numbers = value if OmegaConf.is_list(value) else [value]
+            for number in numbers:
                 check_whole(name, number, 1, 2**20)
+            if len(set(numbers)) != 1:
+                raise ValueError(f"{name}={value} must all be equal, and at least one.")
         elif key in WHOLE:
             check_whole(name, value)
         elif key in SWITCHES:

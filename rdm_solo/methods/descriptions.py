@@ -356,6 +356,8 @@ def method(name: str) -> Method:
     >>> method("byol").momentum, method("vanilla").symmetric
     (True, True)
     """
+    if name in NOT_HERE:
+        raise ValueError(f"method={name}: {NOT_HERE[name]}")
     return METHODS[check_choice("method", name, METHODS)]
 
 

@@ -247,8 +247,11 @@ class MadeAtStart:
         self._saved = {name: state.pop(name) for name in self.made_at_start if name in state}
 
     def on_train_start(self) -> None:
-        super().on_train_start()
-        for name, saved in getattr(self, "_saved", {}).items():
+        loaded = getattr(self, "_saved", {})
+        # A resumed run's random numbers are the checkpoint's, and are not for what is replaced here.
+        with torch.random.fork_rng(devices=[], enabled=bool(loaded)):
+            super().on_train_start()
+        for name, saved in loaded.items():
             buffer, dim = getattr(self, name, None), self.made_at_start[name]
             if buffer is None:
                 continue

@@ -34,7 +34,7 @@ def loader(batch: int, steps: int) -> torch.utils.data.DataLoader:
     return torch.utils.data.DataLoader(Views(batch * steps), batch_size=batch, drop_last=True)
 
 
-def trained(model, pl, epochs: int, batch: int, steps: int) -> dict:
+def trained(model, pl, epochs: int, steps: int, batch: int = 16, precision: str = "32") -> dict:
     """Each step's loss, and the weights and buffers after the last one."""
     losses = []
 
@@ -46,6 +46,7 @@ def trained(model, pl, epochs: int, batch: int, steps: int) -> dict:
     trainer = pl.Trainer(
         max_epochs=epochs,
         accelerator="cpu",
+        precision=precision,
         callbacks=[Losses()],
         logger=False,
         enable_checkpointing=False,
@@ -103,7 +104,7 @@ def main() -> None:
         if name == "swav" and not settings["current"]:  # as the current version has them
             model.prototypes.weight_g.data.fill_(1)
             model.prototypes.weight_g.requires_grad = False
-        results[name] = trained(model, pl, **settings["length"])
+        results[name] = trained(model, pl, **settings["length"][name])
     assert not [name for name in sys.modules if name.startswith("rdm_solo")]
     torch.save(results, sys.argv[2])
 
