@@ -69,7 +69,7 @@ class Loader(ABC):
     ) -> None:
         self._least = 1 if views is None else 2  # batch norm needs two
         check_whole("batch_size", batch_size, self._least)
-        self.images = getattr(dataset, part)
+        self.images: Images | Files = getattr(dataset, part)
         self.channels = expand_channels or self.images.channels
         if self.images.channels not in (1, self.channels):
             raise ValueError(

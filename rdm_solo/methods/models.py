@@ -248,7 +248,7 @@ class MadeAtStart:
 
     def on_train_start(self) -> None:
         loaded = getattr(self, "_saved", {})
-        # A resumed run's random numbers are the checkpoint's, and are not for what is replaced here.
+        # A resumed run's random numbers are the checkpoint's, not to be spent on what is replaced.
         with torch.random.fork_rng(devices=[], enabled=bool(loaded)):
             super().on_train_start()
         for name, saved in loaded.items():
@@ -316,7 +316,7 @@ class Whitening(nn.Module):
     """Rows ``(N, k)`` around their mean with the identity for a covariance, by Cholesky.
 
     solo-learn's W-MSE calls functions that torch has removed, or will. Rows whose covariance has no
-    Cholesky factor, such as those of a collapsed batch, come out as NaN, which ends the run in words.
+    Cholesky factor, such as those of a collapsed batch, come out as NaN, which ends the run.
 
     >>> z = Whitening()(torch.tensor([[1.0, 0.0], [3.0, 1.0], [2.0, 5.0]]))
     >>> torch.cov(z.mT).round(decimals=5).abs()

@@ -125,6 +125,6 @@ def _check_method(cfg: DictConfig, dataset: Dataset, batch: int) -> None:
         )
     if described.labels and not dataset.labelled:
         raise ValueError(
-            f"method={described.name} learns from labels, which dataset={dataset.name} does not have; "
-            "method=simclr is the same without."
+            f"method={described.name} learns from labels, which dataset={dataset.name} does not "
+            "have; method=simclr does without."
         )
