@@ -1,9 +1,10 @@
 """Forward hooks that record both branches' outputs; no training step is copied."""
 
+import functools
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -75,8 +76,9 @@ class Observer:
         self._recorded.clear()
         return calls
 
-    def take(self, views: int | None = None, returned: Any = None) -> Outputs:
-        """What was recorded of the step's first ``views`` views, or of all.
+    def take(self, views: int | None = None, returned: Any = None) -> Outputs | None:
+        """What was recorded of the step's first ``views`` views, or of all; None of a step that has
+        no target by design.
 
         ``returned`` is what the training step gave back.
         """
@@ -127,6 +129,20 @@ class Observer:
 
         self._handles.append(module.register_forward_hook(record, with_kwargs=True))
 
+    def _watch_calls(self, method: str, record: Callable[..., None]) -> None:
+        """Hand the result and the arguments of each call of the module's method to ``record``."""
+        original = getattr(self.module, method)
+
+        @functools.wraps(original)
+        def recorded(*args: Any) -> Any:
+            result = original(*args)
+            if self.recording and self._in_training(self.module) and not _in_backward():
+                record(result, *args)
+            return result
+
+        setattr(self.module, method, recorded)
+        self._handles.append(_Undo(lambda: delattr(self.module, method)))
+
     def _in_training(self, part: nn.Module) -> bool:
         return part.training
 
@@ -174,6 +190,25 @@ class ByParts(Observer):
             self._watch(self.online, "target")
 
 
+class _Undo(NamedTuple):
+    """What a hook's handle can do."""
+
+    remove: Callable[[], None]
+
+
+class _WithNeighbours(ByParts):
+    """The target is what was found in a queue: earlier outputs, the nearest to those of a view."""
+
+    def _register(self) -> None:
+        self._watch(self.online, "online")
+        self._watch(self.online, "projection", inputs=True)
+        self._watch_calls("find_nn", self._record_nearest)
+
+    def _record_nearest(self, found: tuple[Tensor, ...], *args: Any) -> None:
+        nearest = found[1]
+        self._record("target", nearest if nearest.ndim == 2 else nearest[:, 0])  # All4One's five
+
+
 class _Swav(Observer):
     normalize = False
     same = {"projection": "online"}
@@ -192,6 +227,38 @@ class _Swav(Observer):
             n = len(self._recorded["hidden"][0])
             self._record("online", (args[0][:n].float() / self.module.temperature).softmax(1))
             self._record("target", assignment[:n])
+
+
+class _DeepCluster(Observer):
+    """The first set of prototypes, and the clusters that k-means gave the step's images."""
+
+    normalize = False
+    same = {"projection": "online"}
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        self.last_layer = module.prototypes[0]
+
+    def _register(self) -> None:
+        self._watch(self.last_layer, "hidden", inputs=True)
+        self._handles.append(self.last_layer.register_forward_hook(self._record_logits))
+        self._watch_calls("update_memory_banks", self._record_clusters)
+
+    def _record_logits(self, layer: nn.Module, args: tuple[Tensor], logits: Tensor) -> None:
+        if self.recording and self.module.training:
+            self._record("online", (logits.float() / self.module.temperature).softmax(1))
+
+    def _record_clusters(self, result: None, images: Tensor, *args: Any) -> None:
+        clusters = self.module.assignments[0].to(images.device)[images]
+        known = clusters >= 0  # all others were not in the epoch before, of which k-means is
+        for name in ("online", "hidden"):
+            self._recorded[name] = [outputs[known] for outputs in self._recorded[name]]
+        target = nn.functional.one_hot(clusters[known], self.last_layer.out_features).float()
+        self._recorded["target"] = [target] * len(self._recorded["online"])
+
+    def take(self, views: int | None = None, returned: Any = None) -> Outputs | None:
+        outputs = super().take(views, returned)
+        return outputs if outputs is not None and len(outputs.target) else None
 
 
 class _Dino(Observer):
@@ -233,5 +300,10 @@ def observer(module: Any) -> Observer:
         return _Dino(module)
     if hasattr(module, "prototypes") and hasattr(module, "sk_iters"):
         return _Swav(module)
+    if hasattr(module, "prototypes") and hasattr(module, "kmeans_iters"):
+        return _DeepCluster(module)
     branches = parts.find(module)
-    return Observer(module) if branches is None else ByParts(module, branches)
+    if branches is None:
+        return Observer(module)
+    nearest = branches.predictor and hasattr(module, "find_nn")
+    return _WithNeighbours(module, branches) if nearest else ByParts(module, branches)

@@ -82,8 +82,9 @@ class Diagnostics(pl.Callback):
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self.observer is not None and self.observer.recording:
-            views = getattr(pl_module, "num_large_crops", None)
-            self.spectra.add(self.observer.take(views, outputs), self.observer)
+            recorded = self.observer.take(getattr(pl_module, "num_large_crops", None), outputs)
+            if recorded is not None:
+                self.spectra.add(recorded, self.observer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         epoch = trainer.current_epoch + 1

@@ -69,7 +69,7 @@ class Loader(ABC):
     ) -> None:
         self._least = 1 if views is None else 2  # batch norm needs two
         check_whole("batch_size", batch_size, self._least)
-        self.images = getattr(dataset, part)
+        self.images: Images | Files = getattr(dataset, part)
         self.channels = expand_channels or self.images.channels
         if self.images.channels not in (1, self.channels):
             raise ValueError(
@@ -92,6 +92,11 @@ class Loader(ABC):
     def sampler(self) -> "Loader":
         """The loader itself: Lightning announces an epoch to ``loader.sampler``."""
         return self
+
+    @property
+    def dataset(self) -> Images | Files:
+        """The images, by the name that solo-learn's DeepCluster v2 and torch's loader have."""
+        return self.images
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose order and augmentation the next iteration uses."""

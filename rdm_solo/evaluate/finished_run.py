@@ -87,7 +87,8 @@ def load(run: Run, device: str = "cpu", typed: Mapping[str, Any] | None = None) 
         with torch.random.fork_rng(), weight_files.no_larger_than(saved["state_dict"], path):
             model = methods.build(full)
         state, epoch = saved["state_dict"], int(saved["epoch"])
-        queue = state.pop("queue", None)
+        started = {name: state.pop(name, None) for name in getattr(model, "made_at_start", ())}
+        queue = started.get("queue")
         try:
             model.load_state_dict(state)
         except RuntimeError as error:

@@ -35,7 +35,7 @@ class Curves(NamedTuple):
 
 
 def _of_predictor(finished: "FinishedRun", rows: int) -> Curves:
-    """SimSiam and BYOL: the ideal predictor's filter and the one that is there."""
+    """A method with a predictor: the ideal predictor's filter and the one that is there."""
     model = finished.model
     outputs: list[list[Tensor]] = [[], [], []]
     for crops in finished.batches(rows):
@@ -43,7 +43,11 @@ def _of_predictor(finished: "FinishedRun", rows: int) -> Curves:
         if hasattr(model, "momentum_projector"):
             targets = [model.momentum_projector(model.momentum_backbone(x)) for x in crops]
         else:
-            targets = [model.target_head(z) for z in projections]
+            targets = projections
+        if hasattr(model, "find_nn"):
+            targets = [model.find_nn(normalize(z, dim=-1))[1] for z in targets]
+        elif not hasattr(model, "momentum_projector"):
+            targets = [model.target_head(z) for z in targets]
         outputs[0] += [model.predictor(z) for z in projections]
         outputs[1] += targets
         outputs[2] += targets[1:] + targets[:1]

@@ -3,16 +3,27 @@
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.messages import check_number, check_switch, check_whole
 from rdm_solo.methods import optimizers, solo_learn
-from rdm_solo.methods.descriptions import METHODS, ChosenFilter, method
-from rdm_solo.methods.models import BYOL, DINO, SimSiam, SwAV, make_filter
+from rdm_solo.methods.descriptions import METHODS, ChosenFilter, Method, method
+from rdm_solo.methods.models import (
+    BYOL,
+    DINO,
+    WMSE,
+    DeepClusterV2,
+    SimSiam,
+    SwAV,
+    make_filter,
+    of_solo_learn,
+)
 from rdm_solo.methods.symmetric import SymSimSiam
 
 # By name, as descriptions give it.
-CLASSES = {known.__name__: known for known in (SimSiam, BYOL, SwAV, DINO, SymSimSiam)}
+CLASSES = {
+    known.__name__: known for known in (SimSiam, BYOL, SwAV, DINO, DeepClusterV2, WMSE, SymSimSiam)
+}
 
 # The largest number of units of a layer: two such layers in a row are 4 GB of weights.
 MOST_UNITS = 2**15
@@ -21,12 +32,18 @@ WHOLE = (
     *("sk_iters", "queue_size", "epoch_queue_starts"),
     *("freeze_prototypes_epochs", "freeze_last_layer"),
 )
-SWITCHES = ("norm_last_layer", "use_bn_in_head")
+AT_LEAST_ONE = ("kmeans_iters", "whitening_iters", "whitening_size")
+NOT_NEGATIVE = (
+    *("clip_grad", "whitening_eps", "lamb", "scale_loss"),
+    *("sim_loss_weight", "var_loss_weight", "cov_loss_weight"),
+)
+SWITCHES = ("norm_last_layer", "use_bn_in_head", "iternorm")
 
 
 def build(cfg: DictConfig) -> Any:
     """The method that a config names."""
     described, chosen = method(cfg.method.name), ChosenFilter.of(cfg)
+    check_installed(described)
     solo_learn.check_backbone(cfg.backbone.name)
     _check_kwargs(cfg.method.kwargs)
     optimizers.check_kwargs(cfg.optimizer)
@@ -44,12 +61,23 @@ def build(cfg: DictConfig) -> Any:
     if chosen.absent:
         make_filter(chosen, cfg.max_epochs)  # refuses a p that nothing would use
     try:
-        return CLASSES[described.class_name](cfg)
+        made = CLASSES.get(described.class_name) or of_solo_learn(described)
+        return made(cfg)
     except TypeError as error:
         raise ValueError(
             f"method={described.name} with backbone.name={cfg.backbone.name} cannot be built: "
             f"{error}; look at backbone.kwargs and method.kwargs."
         ) from error
+
+
+def check_installed(described: Method) -> None:
+    """Refuse a method that the installed solo-learn does not have."""
+    if solo_learn.GENERATION not in described.versions:
+        raise ValueError(
+            f"method={described.name}: {described.label} is not in solo-learn "
+            f"{solo_learn.version()}, but in its current main; put a checkout of it on PYTHONPATH "
+            "(git clone https://github.com/vturrisi/solo-learn)."
+        )
 
 
 def _check_kwargs(kwargs: DictConfig) -> None:
@@ -59,14 +87,20 @@ def _check_kwargs(kwargs: DictConfig) -> None:
         if key.endswith("_dim"):
             check_whole(name, value, 1, MOST_UNITS)
         elif key == "num_prototypes":
-            check_whole(name, value, 1, 2**20)
+            numbers = value if OmegaConf.is_list(value) else [value]
+            for number in numbers:
+                check_whole(name, number, 1, 2**20)
+            if len(set(numbers)) != 1:
+                raise ValueError(f"{name}={value} must all be equal, and at least one.")
         elif key in WHOLE:
             check_whole(name, value)
         elif key in SWITCHES:
             check_switch(name, value)
-        elif key == "clip_grad":
+        elif key in AT_LEAST_ONE:
+            check_whole(name, value, 1)
+        elif key in NOT_NEGATIVE:
             check_number(name, value, 0)
-        elif key.endswith("temperature") or key == "sk_epsilon":
+        elif key.endswith(("temperature", "temperature_q", "temperature_k", "sk_epsilon")):
             check_number(name, value, above=0)
 
 

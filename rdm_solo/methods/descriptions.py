@@ -12,6 +12,8 @@ from rdm_solo.messages import check_choice
 
 ASYMMETRIES = ("predictor", "sinkhorn", "centring")
 LEGACY, CURRENT = "legacy", "current"  # the two versions of solo-learn
+# Kinds of methods, in the order in which pages have them.
+FAMILIES = ("distilling", "clustering", "contrastive", "redundancy-reducing", "symmetric")
 
 
 @dataclass(frozen=True)
@@ -21,16 +23,23 @@ class Method:
     Args:
         name: in ``conf/method`` and on the command line.
         label: in the paper's words, for people.
-        class_name: of the class in :mod:`rdm_solo.methods.models` that trains it.
+        family: what kind of method it is, one of :data:`FAMILIES`.
+        target: what the loss compares the online output with, and what all pages call target.
+        class_name: of the class in :mod:`rdm_solo.methods.models` that trains it; empty where
+            solo-learn's own class does, built from our config.
+        versions: of solo-learn that have it.
         asymmetry: what makes the branches differ: ``"predictor"`` (which a filter can replace),
             ``"sinkhorn"`` or ``"centring"`` of the target's softmax, or ``""`` for neither.
             It also decides which curves :mod:`rdm_solo.evaluate.roles` measures.
         momentum: whether the target is a momentum encoder.
+        neighbours: whether the target is the nearest of earlier outputs, from solo-learn's queue.
+        queue: whether whole batches enter a queue, so that its size must be a multiple of theirs.
+        labels: whether the loss needs the images' labels.
         softmax: whether outputs are compared as softmaxes (clusters), not as unit vectors.
         no_filter: why there is no place for a filter; empty where there is one.
         loss_minimum: the smallest value of the loss; None where it depends on temperatures.
             Methods with the same one share a panel in the picture of losses.
-        loss_name: what solo-learn logs the loss as.
+        loss_names: what solo-learn logs the loss as, in either version.
         multi_crop: the versions of solo-learn in which it takes small crops.
         paper_m: how many eigenvectors the paper's code compares in the alignment.
         gap_comes_from: what, beside learning, makes a gap between the branches' ranks.
@@ -39,13 +48,19 @@ class Method:
 
     name: str
     label: str
-    class_name: str
+    family: str = ""
+    target: str = ""
+    class_name: str = ""
+    versions: tuple[str, ...] = (LEGACY, CURRENT)
     asymmetry: str = ""
     momentum: bool = False
+    neighbours: bool = False
+    queue: bool = False
+    labels: bool = False
     softmax: bool = False
     no_filter: str = ""
     loss_minimum: float | None = None
-    loss_name: str = ""
+    loss_names: tuple[str, ...] = ()
     multi_crop: tuple[str, ...] = ()
     paper_m: int = 512
     gap_comes_from: str = ""
@@ -56,9 +71,27 @@ class Method:
         """Whether both branches are one output."""
         return not self.asymmetry and not self.momentum
 
+    @property
+    def leads(self) -> bool:
+        """Whether the mechanism says that the target's rank is the higher one: of methods that have
+        an asymmetry and nothing else that keeps them from collapsing."""
+        return bool(self.asymmetry) and self.family in ("distilling", "clustering")
+
 
 LAG = "The target network's lag causes some of the gap; the rest was learned."
 _TWO_EQUAL_BRANCHES = "its two branches are alike by design"
+_ONE_NETWORK = "its two branches are one network, without a predictor"
+_NO_PREDICTOR = "it has no predictor"
+_LAG_ALONE = "The target network's lag and what was learned make the gap; nothing else differs."
+_QUEUE = "The target is drawn from a queue of earlier outputs, which causes some of the gap."
+_FEWER_NEGATIVES = (
+    "Lower optimizer.lr first. The negatives keep the outputs apart: a larger batch_size or queue "
+    "gives more of them, and method.kwargs.temperature decides how much the nearest weigh."
+)
+_WEAK_TERMS = (
+    "Lower optimizer.lr first. The loss's terms against redundancy keep the rank up: raise their "
+    "weights in method.kwargs, and take a batch_size above method.kwargs.proj_output_dim."
+)
 
 METHODS = {
     described.name: described
@@ -66,19 +99,23 @@ METHODS = {
         Method(
             name="simsiam",
             label="SimSiam",
+            family="distilling",
+            target="the projection of the other view, behind the target filter",
             class_name="SimSiam",
             asymmetry="predictor",
             loss_minimum=-1,
-            loss_name="train_neg_cos_sim",
+            loss_names=("train_neg_cos_sim",),
         ),
         Method(
             name="byol",
             label="BYOL",
+            family="distilling",
+            target="the momentum network's projection of the other view, behind the target filter",
             class_name="BYOL",
             asymmetry="predictor",
             momentum=True,
             loss_minimum=0,
-            loss_name="train_neg_cos_sim",
+            loss_names=("train_neg_cos_sim",),
             multi_crop=(LEGACY, CURRENT),
             paper_m=128,
             gap_comes_from=LAG,
@@ -86,11 +123,13 @@ METHODS = {
         Method(
             name="swav",
             label="SwAV",
+            family="clustering",
+            target="Sinkhorn's assignment of the other view's logits to prototypes",
             class_name="SwAV",
             asymmetry="sinkhorn",
             softmax=True,
             no_filter="its Sinkhorn assignment is the target's filter",
-            loss_name="train_swav_loss",
+            loss_names=("train_swav_loss",),
             multi_crop=(CURRENT,),
             gap_comes_from="The temperature and Sinkhorn's ε, both fixed, cause a part of the gap; "
             "see the role of asymmetric designs below.",
@@ -100,12 +139,14 @@ METHODS = {
         Method(
             name="dino",
             label="DINO",
+            family="distilling",
+            target="the momentum network's softmax of the other view, centred and sharpened",
             class_name="DINO",
             asymmetry="centring",
             momentum=True,
             softmax=True,
             no_filter="centring and sharpening are the target's filter",
-            loss_name="dino_loss",
+            loss_names=("dino_loss",),
             gap_comes_from="Fixed temperatures cause a part of the gap; see the role of "
             "asymmetric designs below.",
             on_collapse="Keep method.centring, method.sharpening and "
@@ -113,8 +154,177 @@ METHODS = {
             "method.kwargs.teacher_temperature.",
         ),
         Method(
+            name="nnsiam",
+            label="NNSiam",
+            family="distilling",
+            target="the earlier projection nearest to the other view's, behind the target filter",
+            asymmetry="predictor",
+            neighbours=True,
+            queue=True,
+            loss_minimum=-1,
+            loss_names=("train_neg_cos_sim",),
+            gap_comes_from=_QUEUE,
+        ),
+        Method(
+            name="nnbyol",
+            label="NNBYOL",
+            family="distilling",
+            target="the momentum network's earlier projection nearest to that of the other view, "
+            "behind the target filter",
+            asymmetry="predictor",
+            momentum=True,
+            neighbours=True,
+            queue=True,
+            loss_minimum=0,
+            loss_names=("train_neg_cos_sim",),
+            paper_m=128,
+            gap_comes_from=_QUEUE,
+        ),
+        Method(
+            name="ressl",
+            label="ReSSL",
+            family="distilling",
+            target="the momentum network's projection of the other view; the loss compares the two "
+            "by their similarities to a queue",
+            momentum=True,
+            queue=True,
+            no_filter=_NO_PREDICTOR,
+            loss_names=("train_ressl_loss", "ressl_loss"),
+            gap_comes_from=_LAG_ALONE,
+            on_collapse="Lower optimizer.lr, or method.kwargs.temperature_k, which has to be below "
+            "method.kwargs.temperature_q.",
+        ),
+        Method(
+            name="deepclusterv2",
+            label="DeepCluster v2",
+            family="clustering",
+            target="the cluster, one-hot, that k-means gave the image before the epoch; the first "
+            "epoch has none",
+            class_name="DeepClusterV2",
+            asymmetry="clusters",
+            softmax=True,
+            no_filter="the clusters of k-means are its target",
+            loss_names=("train_deepcluster_loss",),
+            gap_comes_from="Whole clusters against soft assignments make a gap by themselves.",
+            on_collapse="Lower optimizer.lr, or give method.kwargs.num_prototypes fewer clusters.",
+        ),
+        Method(
+            name="simclr",
+            label="SimCLR",
+            family="contrastive",
+            target="the projection of the other view",
+            no_filter=_ONE_NETWORK,
+            loss_names=("train_nce_loss",),
+            on_collapse=_FEWER_NEGATIVES,
+        ),
+        Method(
+            name="supcon",
+            label="SupCon",
+            family="contrastive",
+            target="the projections of all views of the same class",
+            versions=(CURRENT,),
+            labels=True,
+            no_filter=_ONE_NETWORK,
+            loss_names=("train_nce_loss",),
+            on_collapse=_FEWER_NEGATIVES,
+        ),
+        Method(
+            name="mocov2plus",
+            label="MoCo v2+",
+            family="contrastive",
+            target="the momentum network's projection of the other view",
+            momentum=True,
+            queue=True,
+            no_filter=_NO_PREDICTOR,
+            loss_names=("train_nce_loss",),
+            gap_comes_from=_LAG_ALONE,
+            on_collapse=_FEWER_NEGATIVES,
+        ),
+        Method(
+            name="mocov3",
+            label="MoCo v3",
+            family="contrastive",
+            target="the momentum network's projection of the other view, behind the target filter",
+            versions=(CURRENT,),
+            asymmetry="predictor",
+            momentum=True,
+            loss_names=("train_contrastive_loss",),
+            paper_m=128,
+            gap_comes_from=LAG,
+            on_collapse=_FEWER_NEGATIVES,
+        ),
+        Method(
+            name="nnclr",
+            label="NNCLR",
+            family="contrastive",
+            target="the earlier projection nearest to the other view's, behind the target filter",
+            asymmetry="predictor",
+            neighbours=True,
+            queue=True,
+            loss_names=("train_nnclr_loss",),
+            gap_comes_from=_QUEUE,
+            on_collapse=_FEWER_NEGATIVES,
+        ),
+        Method(
+            name="all4one",
+            label="All4One",
+            family="contrastive",
+            target="the momentum network's earlier projection nearest to that of the other view",
+            versions=(CURRENT,),
+            asymmetry="predictor",
+            momentum=True,
+            neighbours=True,
+            queue=True,
+            no_filter="its two predictors serve three losses, of which a filter would change one",
+            loss_names=("train_comb_loss",),
+            gap_comes_from=_QUEUE,
+            on_collapse=_FEWER_NEGATIVES,
+        ),
+        Method(
+            name="barlow_twins",
+            label="Barlow Twins",
+            family="redundancy-reducing",
+            target="the projection of the other view",
+            no_filter=_ONE_NETWORK,
+            loss_names=("train_barlow_loss",),
+            on_collapse=_WEAK_TERMS,
+        ),
+        Method(
+            name="vicreg",
+            label="VICReg",
+            family="redundancy-reducing",
+            target="the projection of the other view",
+            no_filter=_ONE_NETWORK,
+            loss_names=("train_vicreg_loss",),
+            on_collapse=_WEAK_TERMS,
+        ),
+        Method(
+            name="vibcreg",
+            label="VIbCReg",
+            family="redundancy-reducing",
+            target="the projection of the other view",
+            versions=(CURRENT,),
+            no_filter=_ONE_NETWORK,
+            loss_names=("train_vibcreg_loss",),
+            on_collapse=_WEAK_TERMS,
+        ),
+        Method(
+            name="wmse",
+            label="W-MSE",
+            class_name="WMSE",
+            family="redundancy-reducing",
+            target="the projection of the other view, before both are whitened",
+            no_filter=_ONE_NETWORK,
+            loss_minimum=0,
+            loss_names=("train_wmse_loss", "train_neg_cos_sim"),
+            on_collapse="Lower optimizer.lr, or whiten larger parts of the batch: a larger "
+            "method.kwargs.whitening_size, several times method.kwargs.proj_output_dim.",
+        ),
+        Method(
             name="symsimsiam",
             label="SymSimSiam",
+            family="symmetric",
+            target="the projection of the other view",
             class_name="SymSimSiam",
             no_filter=_TWO_EQUAL_BRANCHES,
             loss_minimum=-1,
@@ -122,11 +332,21 @@ METHODS = {
         Method(
             name="vanilla",
             label="Vanilla",
+            family="symmetric",
+            target="the projection of the other view",
             class_name="SymSimSiam",  # without its centre
             no_filter=_TWO_EQUAL_BRANCHES,
             loss_minimum=-1,
         ),
     )
+}
+
+
+# Methods of solo-learn's that are not here.
+NOT_HERE = {
+    "mae": "MAE has no second branch: it fills in what is hidden of one view, so that there is no "
+    "target whose rank could be compared. rdm_solo.watch measures its encoder while solo-learn "
+    "trains it.",
 }
 
 
@@ -136,6 +356,8 @@ def method(name: str) -> Method:
     >>> method("byol").momentum, method("vanilla").symmetric
     (True, True)
     """
+    if name in NOT_HERE:
+        raise ValueError(f"method={name}: {NOT_HERE[name]}")
     return METHODS[check_choice("method", name, METHODS)]
 
 

@@ -1,11 +1,15 @@
 """The methods: solo-learn's, with a predictor, a spectral filter or nothing in its place.
 
-An online filter takes the predictor's place, a target filter that of ``target_head``, behind the
-target's projector. Both modules are there in every variant of SimSiam and BYOL: diagnostics record
-their outputs. SwAV's target is its Sinkhorn assignment and DINO's is centred and sharpened, which
-does a filter's work, so that there is no place for another.
+An online filter takes the predictor's place, a target filter that of ``target_head``: behind the
+target's projector or, where the target is drawn from a queue, behind the queue. Both modules are
+there in every variant of a method with a predictor: diagnostics record their outputs. SwAV's target
+is its Sinkhorn assignment and DINO's is centred and sharpened, which does a filter's work, so that
+there is no place for another.
+
+Most methods need no class here: :func:`of_solo_learn` makes theirs by their description.
 """
 
+import functools
 from typing import Any
 
 import torch
@@ -17,7 +21,7 @@ from rdm_solo.filters.functions import takes_p
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.filters.spectral_filter import SpectralFilter
 from rdm_solo.methods import optimizers, solo_learn
-from rdm_solo.methods.descriptions import ChosenFilter, shipped_filters
+from rdm_solo.methods.descriptions import ChosenFilter, Method, shipped_filters
 
 
 class Float32Linear(nn.Linear):
@@ -74,7 +78,7 @@ class Momentum:
 
 
 class _Filtered:
-    """What SimSiam and BYOL add to solo-learn's: both heads and the schedule of p."""
+    """What a method with a predictor adds to solo-learn's: both heads and the schedule of p."""
 
     predictor: nn.Module  # of the online branch: solo-learn's, a linear one, a filter, or nothing
     target_head: nn.Module  # of the target branch: a filter, or nothing
@@ -175,6 +179,21 @@ class FilteredBYOL(_Filtered):
         self.momentum_projector.append(self.target_head)
 
 
+class FilteredNeighbours(_Filtered):
+    """The heads of a method whose target is an earlier output, the nearest to the other view's.
+
+    The queue keeps what solo-learn puts into it, and the nearest are searched there. A target
+    filter works on what was found, as one batch: that is what the loss compares p with.
+    """
+
+    def find_nn(self, z: Tensor) -> Any:
+        index, nearest, *more = super().find_nn(z)
+        nearest = self.target_head(nearest)
+        if isinstance(self.target_head, SpectralFilter):  # losses take it for unit rows, as it was
+            nearest = nn.functional.normalize(nearest, dim=-1)
+        return index, nearest, *more
+
+
 def make_filter(chosen: ChosenFilter, epochs: int) -> SpectralFilter | None:
     """The chosen spectral filter, or None; refuses a p that nothing would use."""
     p, function = chosen.p, chosen.function
@@ -206,8 +225,46 @@ class BYOL(FilteredBYOL, Configured, Momentum, solo_learn.adapted("byol")):
     """BYOL (Grill et al., 2020)."""
 
 
-class SwAV(Configured, solo_learn.adapted("swav")):
+class MadeAtStart:
+    """State that solo-learn makes when training starts, which is after a checkpoint is loaded.
+
+    ``made_at_start`` has the names of these buffers, each with the dimension along which every
+    process has its own part.
+    """
+
+    made_at_start: dict[str, int]
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """The parts of all processes, one behind the other."""
+        state = checkpoint["state_dict"]
+        for name, dim in self.made_at_start.items():
+            if name in state:
+                whole = gather_equal(getattr(self, name).transpose(0, dim)).transpose(0, dim)
+                state[name] = whole.contiguous()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        state = checkpoint["state_dict"]
+        self._saved = {name: state.pop(name) for name in self.made_at_start if name in state}
+
+    def on_train_start(self) -> None:
+        loaded = getattr(self, "_saved", {})
+        # A resumed run's random numbers are the checkpoint's, not to be spent on what is replaced.
+        with torch.random.fork_rng(devices=[], enabled=bool(loaded)):
+            super().on_train_start()
+        for name, saved in loaded.items():
+            buffer, dim = getattr(self, name, None), self.made_at_start[name]
+            if buffer is None:
+                continue
+            rows = buffer.shape[dim]  # of this process
+            first = rank() * rows if saved.shape[dim] > rows else 0
+            part = saved.narrow(dim, first, min(rows, saved.shape[dim] - first))
+            buffer.narrow(dim, 0, part.shape[dim]).copy_(part)
+
+
+class SwAV(MadeAtStart, Configured, solo_learn.adapted("swav")):
     """SwAV (Caron et al., 2020): the target is the logits' Sinkhorn assignment."""
+
+    made_at_start = {"queue": 1}
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
@@ -215,28 +272,80 @@ class SwAV(Configured, solo_learn.adapted("swav")):
         self.prototypes.weight_g.data.fill_(1)
         self.prototypes.weight_g.requires_grad = False
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """The queues of all processes, one behind the other."""
-        if "queue" in checkpoint["state_dict"]:
-            whole = gather_equal(self.queue.transpose(0, 1)).transpose(0, 1)
-            checkpoint["state_dict"]["queue"] = whole.contiguous()
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """The queue is made when training starts, which is after a checkpoint is loaded."""
-        self._saved_queue = checkpoint["state_dict"].pop("queue", None)
-
-    def on_train_start(self) -> None:
-        super().on_train_start()
-        saved = getattr(self, "_saved_queue", None)
-        if saved is not None and self.queue_size > 0:
-            rows = self.queue.shape[1]  # of this process
-            if saved.shape[1] > rows:
-                saved = saved[:, rank() * rows : (rank() + 1) * rows]
-            self.queue[:, : saved.shape[1]] = saved[:, :rows].to(self.queue)
-
     def get_assignments(self, preds: list[Tensor]) -> list[Tensor]:
         """In full precision: Sinkhorn's exponential overflows float16 and bf16 blurs its sums."""
         return super().get_assignments([logits.float() for logits in preds])
+
+
+class _ClassifierLoss(solo_learn.TABLE["base"]):
+    """Keeps the classifier's loss apart, of which solo-learn's methods return the sum alone."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        out = super().training_step(batch, batch_idx)
+        self.classifier_loss = out["loss"]
+        return out
+
+
+class DeepClusterV2(MadeAtStart, Configured, solo_learn.adapted("deepclusterv2"), _ClassifierLoss):
+    """DeepCluster v2 (Caron et al., 2020): the target is the image's cluster.
+
+    The first epoch collects what k-means divides into clusters. Until then there is no target:
+    solo-learn's loss is a mean over no image, which is NaN, with gradients of zero. Here that epoch
+    has the same gradients, and no loss.
+    """
+
+    made_at_start = {"local_memory_index": 0, "local_memory_embeddings": 1}
+
+    def on_train_epoch_start(self) -> None:
+        super().on_train_epoch_start()
+        self.assignments = self.assignments.to(self.device)  # where the images' indices are
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        if self.current_epoch:
+            return loss
+        of_no_image = loss - self.classifier_loss
+        return self.classifier_loss + of_no_image.nan_to_num()
+
+    def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        if self.current_epoch or name not in self.loss_names:
+            super().log(name, value, *args, **kwargs)
+
+
+class Whitening(nn.Module):
+    """Rows ``(N, k)`` around their mean with the identity for a covariance, by Cholesky.
+
+    solo-learn's W-MSE calls functions that torch has removed, or will. Rows whose covariance has no
+    Cholesky factor, such as those of a collapsed batch, come out as NaN, which ends the run.
+
+    >>> z = Whitening()(torch.tensor([[1.0, 0.0], [3.0, 1.0], [2.0, 5.0]]))
+    >>> torch.cov(z.mT).round(decimals=5).abs()
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+
+    def __init__(self, eps: float = 0.0) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.to(torch.promote_types(x.dtype, torch.float32))
+            centred = x - x.mean(0)
+            covariance = centred.mT @ centred / (len(x) - 1)
+            identity = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+            covariance = (1 - self.eps) * covariance + self.eps * identity
+            factor, failed = torch.linalg.cholesky_ex(covariance)
+            factor = factor.where(failed == 0, torch.nan)
+            return torch.linalg.solve_triangular(factor, centred.mT, upper=False).mT
+
+
+class WMSE(Configured, solo_learn.adapted("wmse")):
+    """W-MSE (Ermolov et al., 2021)."""
+
+    def __init__(self, cfg: DictConfig) -> None:
+        super().__init__(cfg)
+        self.whitening = Whitening(cfg.method.kwargs.whitening_eps)
 
 
 class DINO(Configured, Momentum, solo_learn.adapted("dino")):
@@ -249,3 +358,16 @@ class DINO(Configured, Momentum, solo_learn.adapted("dino")):
         loss.center_momentum = cfg.method.center_momentum if cfg.method.centring else 1.0
         if not cfg.method.sharpening:
             loss.teacher_temp_schedule[:] = loss.student_temp
+
+
+@functools.cache
+def of_solo_learn(described: Method) -> Any:
+    """solo-learn's class of that method with what its description says that it needs."""
+    parts: list[type] = [Configured]
+    if not described.no_filter:
+        parts.insert(0, FilteredNeighbours if described.neighbours else FilteredBYOL)
+    if described.momentum:
+        parts.append(Momentum)
+    theirs = solo_learn.adapted(described.name)
+    own = {"__doc__": f"{described.label}, as solo-learn has it.", "__module__": __name__}
+    return type(theirs.__name__, (*parts, theirs), own)

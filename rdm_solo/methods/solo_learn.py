@@ -29,13 +29,14 @@ install it without its dependencies:
 or put a checkout of its current main branch on the path:
     git clone https://github.com/vturrisi/solo-learn && export PYTHONPATH=$PWD/solo-learn"""
 
-# What solo-learn calls its scalars, and what every logger and file of ours calls them.
+# What solo-learn calls its scalars, and what every logger and file of ours calls them. Each method
+# has its own name for the loss.
 SCALARS = {
-    **{described.loss_name: "train/loss" for described in METHODS.values()},
     "train_class_loss": "train/classifier_loss",
     "train_acc1": "train/acc1",
     "train_acc5": "train/acc5",
     "train_z_std": "train/target_std",
+    "train_nn_acc": "train/neighbour_acc",
     "val_loss": "val/classifier_loss",
     "val_acc1": "val/acc1",
     "val_acc5": "val/acc5",
@@ -43,8 +44,8 @@ SCALARS = {
 }
 # Of the online classifier: meaningless without labels.
 OF_LABELS = {name for name in SCALARS.values() if "acc" in name or "classifier" in name}
-# Of no other use than to be charted.
-FOR_LOGGERS = set(SCALARS.values()) - {"train/loss", "val/acc1"}
+# All others are of no other use than to be charted.
+IN_THE_TABLE = {"train/loss", "val/acc1"}
 
 
 def _import_timm() -> Any:
@@ -111,12 +112,13 @@ def version() -> str:
 class _OurScalars(pl.LightningModule):
     """Logs solo-learn's scalars under our names, once an epoch."""
 
+    loss_names: tuple[str, ...] = ()
     labelled = True
     charted = True  # whether anybody reads what is logged for charts; it takes a tenth of a step
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        name = SCALARS.get(name, name)
-        unread = name in FOR_LOGGERS and not self.charted
+        theirs, name = name, self._our_name(name)
+        unread = name not in (theirs, *IN_THE_TABLE) and not self.charted
         if unread or (name in OF_LABELS and not self.labelled):  # without labels, all are 0
             return
         if kwargs.get("on_epoch"):  # or Lightning would name it twice, and wait for it every step
@@ -126,6 +128,11 @@ class _OurScalars(pl.LightningModule):
         if isinstance(value, (int, float)):  # Lightning's copy of it would wait for the device
             value = torch.full((), float(value), device=self.device)
         super().log(name, value, *args, **kwargs)
+
+    def _our_name(self, name: str) -> str:
+        if name in self.loss_names:
+            return "train/loss"
+        return SCALARS.get(name, name.replace("train_", "train/", 1))
 
 
 class _Current(_OurScalars):
@@ -192,8 +199,10 @@ def adapted(name: str) -> Any:
     adapter: type = _Current
     if not CURRENT:
         adapter = _LegacyMomentum if issubclass(base, _base.BaseMomentumMethod) else _Legacy
+    names = METHODS[name].loss_names if name in METHODS else ()
     doc = f"solo-learn's {base.__name__}, built from our config."
-    return type(base.__name__, (adapter, base), {"__doc__": doc, "__module__": __name__})
+    own = {"__doc__": doc, "__module__": __name__, "loss_names": names}
+    return type(base.__name__, (adapter, base), own)
 
 
 def register(methods: Mapping[str, Any]) -> None:

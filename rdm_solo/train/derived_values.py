@@ -6,6 +6,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rdm_solo.data.images import Dataset
+from rdm_solo.methods.descriptions import method
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,7 @@ def derive(
             f"dataset.channels={channels} would be ignored: the images of dataset={dataset.name} "
             f"have {dataset.train.channels}; leave it out."
         )
-    queue = cfg.method.kwargs.get("queue_size")
-    if isinstance(queue, int) and 0 < queue < filter_batch:
-        raise ValueError(
-            f"method.kwargs.queue_size={queue} is less than the {filter_batch} rows of a batch "
-            "that enter it; raise it, or give 0 for no queue."
-        )
+    _check_method(cfg, dataset, filter_batch)
     if cfg.knn.every_n_epochs and cfg.knn.k > images:
         raise ValueError(
             f"knn.k={cfg.knn.k} neighbours are more than the {images} training images of "
@@ -93,3 +89,42 @@ def derive(
         cfg.dataset.num_large_crops = num_large_crops
         cfg.dataset.num_small_crops = num_small_crops
     return cfg, derived
+
+
+def _check_method(cfg: DictConfig, dataset: Dataset, batch: int) -> None:
+    """Refuse what solo-learn's class would fail on at some step; ``batch`` is all processes'."""
+    described, kwargs = method(cfg.method.name), cfg.method.kwargs
+    queue = kwargs.get("queue_size")
+    if described.queue and (queue < batch or queue % batch):
+        raise ValueError(
+            f"method.kwargs.queue_size={queue} must be a multiple of the {batch} rows of a batch "
+            f"that enter it; {max(1, round(queue / batch)) * batch} is the nearest."
+        )
+    if isinstance(queue, int) and 0 < queue < batch:
+        raise ValueError(
+            f"method.kwargs.queue_size={queue} is less than the {batch} rows of a batch "
+            "that enter it; raise it, or give 0 for no queue."
+        )
+    part = kwargs.get("whitening_size")
+    if part is not None and cfg.batch_size % part:
+        raise ValueError(
+            f"method.kwargs.whitening_size={part} must divide batch_size={cfg.batch_size}."
+        )
+    if part is not None and part <= kwargs.proj_output_dim:
+        raise ValueError(
+            f"method.kwargs.whitening_size={part} rows cannot be whitened in "
+            f"method.kwargs.proj_output_dim={kwargs.proj_output_dim} dimensions; take at least "
+            "twice as many rows as dimensions."
+        )
+    clusters = kwargs.get("num_prototypes")
+    held = len(dataset.train) // batch * cfg.batch_size
+    if OmegaConf.is_list(clusters) and max(clusters, default=1) > held:
+        raise ValueError(
+            f"method.kwargs.num_prototypes={clusters}: k-means starts from images of one process, "
+            f"which are {held} here; lower it."
+        )
+    if described.labels and not dataset.labelled:
+        raise ValueError(
+            f"method={described.name} learns from labels, which dataset={dataset.name} does not "
+            "have; method=simclr does without."
+        )

@@ -13,7 +13,14 @@ from conftest import ROOT
 from omegaconf import OmegaConf
 
 from rdm_solo.filters import takes_p
-from rdm_solo.methods.descriptions import FUNCTIONS, METHODS, ChosenFilter, method, shipped_filters
+from rdm_solo.methods.descriptions import (
+    FAMILIES,
+    FUNCTIONS,
+    METHODS,
+    ChosenFilter,
+    method,
+    shipped_filters,
+)
 
 # What describes and builds them, and the paper's rows as data.
 ALLOWED = ("methods/", "paper/", "evidence/study.py")
@@ -40,6 +47,24 @@ def test_the_config_group_and_the_descriptions_have_the_same_methods():
         no_filter = [{"override /filter": "none"}] if "defaults" in cfg else None
         assert (cfg.get("defaults") == no_filter) or no_filter is None
         assert ("defaults" in cfg) is bool(described.no_filter)
+
+
+def test_every_method_has_a_family_and_a_target_and_stands_in_the_readme():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name, described in METHODS.items():
+        assert described.family in FAMILIES
+        assert described.target
+        assert f"`{name}`" in readme
+        if described.symmetric:
+            assert described.no_filter
+
+
+def test_a_negative_gap_is_watched_where_the_mechanism_says_that_the_target_leads():
+    for name, described in METHODS.items():
+        cfg = OmegaConf.load(ROOT / "conf" / "method" / f"{name}.yaml")
+        switched_off = "watch" in cfg and cfg.watch.gap_epochs is None
+        if described.family != "symmetric":  # whose gap is zero
+            assert switched_off is not described.leads
 
 
 def test_described_functions_are_the_registered_ones():

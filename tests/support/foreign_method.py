@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from rdm_solo.methods import solo_learn
+from rdm_solo.methods.descriptions import METHODS
 from support.small_methods import configure
 
 FOREIGN = {
@@ -12,6 +13,9 @@ FOREIGN = {
     "byol": {"pred_hidden_dim": 16},
     "nnsiam": {"pred_hidden_dim": 16, "queue_size": 64},
     "mocov2plus": {"temperature": 0.2, "queue_size": 64},
+    "nnclr": {"pred_hidden_dim": 16, "queue_size": 64, "temperature": 0.2},
+    "nnbyol": {"pred_hidden_dim": 16, "queue_size": 64},
+    "ressl": {"queue_size": 64, "temperature_q": 0.1, "temperature_k": 0.04},
     "simclr": {"temperature": 0.2},
     "barlow_twins": {"lamb": 0.005, "scale_loss": 0.1},
     "vicreg": {"sim_loss_weight": 25.0, "var_loss_weight": 25.0, "cov_loss_weight": 1.0},
@@ -38,7 +42,7 @@ def as_it_is(name: str, cfg):
 
 def foreign(name: str, make=None):
     """solo-learn's own class of the installed generation, without a line of ours in it."""
-    momentum = "method=byol" if name in ("byol", "dino", "mocov2plus") else "method=simsiam"
+    momentum = "method=byol" if METHODS[name].momentum else "method=simsiam"
     cfg = configure(momentum, "backbone.name=resnet18", "backbone.kwargs.zero_init_residual=false")
     cfg.method.name = name
     cfg.method.kwargs = {"proj_hidden_dim": 32, "proj_output_dim": 16, **FOREIGN[name]}

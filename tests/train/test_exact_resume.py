@@ -20,6 +20,8 @@ from support.small_runs import configure, rows, run
 
 from rdm_solo import train
 from rdm_solo.lightning import pl
+from rdm_solo.methods import solo_learn
+from rdm_solo.methods.descriptions import METHODS as DESCRIBED
 from rdm_solo.runs import checkpoints, spectra_files
 
 # Of grey images: the weights of a convolution of one channel have strides that are ambiguous, and
@@ -35,7 +37,19 @@ METHODS = {
     # Layers that are left out by chance go on with the checkpoint's random numbers.
     "symsimsiam": ["backbone.name=timm/test_resnet", "+backbone.kwargs.drop_path_rate=0.5"],
     "vanilla": ["trainer.accumulate_grad_batches=2"],
+    "nnbyol": ["filter=target_pow", "method.kwargs.queue_size=96"],
+    "mocov2plus": ["method.kwargs.queue_size=96"],
+    "deepclusterv2": [  # of nearly all images, since k-means is of those of the epoch before
+        *("method.kwargs.num_prototypes=[8,8]", "batch_size=256"),
+        "++trainer.limit_train_batches=5",
+    ],
 }
+# All others of solo-learn's.
+OTHERS = [
+    name
+    for name, known in DESCRIBED.items()
+    if name not in METHODS and solo_learn.GENERATION in known.versions
+]
 
 
 class PowerCut(pl.Callback):
@@ -46,10 +60,12 @@ class PowerCut(pl.Callback):
             raise RuntimeError("power cut")
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [*METHODS, *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)]
+)
 def test_a_resumed_run_equals_one_that_was_not_interrupted(method, tmp_path):
     whole, cut, resumed = (tmp_path / name for name in ("whole", "cut", "resumed"))
-    options = [*GREY, f"method={method}", *METHODS[method]]
+    options = [*GREY, f"method={method}", *METHODS.get(method, [])]
     run(whole, *options)
     cut.mkdir()
     with pytest.raises(RuntimeError, match="power cut"):
@@ -70,12 +86,13 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(method, tmp_path):
     assert same(a["optimizer_states"], b["optimizer_states"])
 
 
-def _two(rank: int, world: int, folder: str) -> None:
+def _two(rank: int, world: int, method: str, folder: str) -> None:
     """A run of two processes, and its last two epochs once more from its first checkpoint."""
     whole, cut, resumed = (Path(folder) / name for name in ("whole", "cut", "resumed"))
     launched = {"LOCAL_RANK": str(rank), "NODE_RANK": "0", "WORLD_SIZE": str(world)}
-    options = ["method=swav", *METHODS["swav"], *METHODS["symsimsiam"], "checkpoint.keep=all"]
-    options += ["trainer.strategy=ddp", f"trainer.devices={world}", "batch_size=16"]
+    options = [f"method={method}", *METHODS[method], *METHODS["symsimsiam"], "checkpoint.keep=all"]
+    options += ["trainer.strategy=ddp", f"trainer.devices={world}"]
+    options += ["batch_size=16"] if method == "swav" else []
     with pytest.MonkeyPatch.context() as patch:
         for name, value in launched.items():
             patch.setenv(name, value)
@@ -88,14 +105,18 @@ def _two(rank: int, world: int, folder: str) -> None:
 
 
 @pytest.mark.long
-def test_two_processes_go_on_as_if_nothing_had_happened(worlds, tmp_path):
-    """Each has a queue and random numbers of its own."""
-    worlds(2).run(_two, str(tmp_path))
+@pytest.mark.parametrize("method", ["swav", "deepclusterv2"])
+def test_two_processes_go_on_as_if_nothing_had_happened(method, worlds, tmp_path):
+    """Each has a queue, or a memory of its images, and random numbers of its own."""
+    worlds(2).run(_two, method, str(tmp_path))
     a, b = (
         torch.load(tmp_path / name / "checkpoints" / "last.ckpt", weights_only=True)
         for name in ("whole", "resumed")
     )
-    assert a["state_dict"]["queue"].shape[1] == 64
+    if method == "swav":
+        assert a["state_dict"]["queue"].shape[1] == 64
+    else:
+        assert a["state_dict"]["local_memory_index"].unique().numel() == 2 * 2 * 256
     assert same(a["state_dict"], b["state_dict"])
     assert same(a["callbacks"]["Checkpoints"], b["callbacks"]["Checkpoints"])
     assert len(a["callbacks"]["Checkpoints"]["random"]) == 2

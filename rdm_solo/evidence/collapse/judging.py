@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from rdm_solo.evidence.collapse.runs import PLAN, series
+from rdm_solo.evidence.collapse.runs import OTHERS, PLAN, series
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.spectra.collapse import WRONG_WAY, Bounds, MeasuredEpoch, kinds_of_collapse
 
@@ -98,7 +98,9 @@ class Judged:
 
 
 def judge(row: Row, bounds: Bounds) -> Judged:
-    """That run by these bounds."""
+    """That run by these bounds, without the one of a gap that nothing says should be there."""
+    if row["part"] == OTHERS and not METHODS[row["method"]].leads:
+        bounds = replace(bounds, gap_epochs=None)
     return Judged(row, events(row), warnings(history(row), bounds))
 
 

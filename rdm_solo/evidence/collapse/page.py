@@ -1,12 +1,13 @@
 """The page of the study: what was planned, how the bounds were chosen, and how they did."""
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import product
 
 from rdm_solo.evidence import markdown
 from rdm_solo.evidence.collapse import definitions, judging
 from rdm_solo.evidence.collapse.judging import LABELS, WARMUP, Judged, Row
-from rdm_solo.evidence.collapse.runs import PARTS, PLAN, planned
+from rdm_solo.evidence.collapse.runs import OTHERS, PARTS, PLAN, planned
 from rdm_solo.evidence.intervals import rate
 from rdm_solo.spectra.collapse import ONE_ASSIGNMENT, Bounds
 
@@ -69,15 +70,19 @@ most {most:.0%} of false alarms. They were chosen on the first part and judged o
 anew on these two and judged on the third; and chosen anew on these three, each time before a run of
 the next part was looked at. Twice, the next part showed that they did not hold. Only the last part
 judges the package's bounds. Intervals are Clopper and Pearson's, 95 %.
+
+A further part, of {others} runs, has the other methods of solo-learn: healthy ones, and ones with a
+rate 10 to 100 times too high, strong weight decay, or 2 to 8 samples again and again. It came after
+the bounds were fixed, and chose none.
 """
 
 
 def page(rows: Sequence[Row]) -> str:
     """The page, from the rows of the table."""
-    parts = {part: [row for row in rows if row["part"] == part] for part in PARTS}
-    early = [row for row in rows if row["part"] != "last"]
+    parts = {p: [row for row in rows if row["part"] == p] for p in (*PARTS, OTHERS)}
+    early = [row for part in PARTS if part != "last" for row in parts[part]]
     second = judging.judge_all(parts["judge"], FIRST)
-    judged = judging.judge_all(parts["last"])
+    judged, others = (judging.judge_all(parts[part]) for part in ("last", OTHERS))
     shared = dict(option.split("=", 1) for option in PLAN["shared"])
     text = METHOD.format(
         settings=len(PLAN["settings"]),
@@ -92,6 +97,7 @@ def page(rows: Sequence[Row]) -> str:
         most=MOST_ALARMS,
         second_alarms=rate(*judging.alarms_as_planned(second)),
         last_alarms=rate(*judging.alarms_as_planned(judged)),
+        others=sum(run.part == OTHERS for run in planned()),
     )
     results = {
         "first part, by bounds that were chosen on it": judging.judge_all(parts["choose"], FIRST),
@@ -101,13 +107,17 @@ def page(rows: Sequence[Row]) -> str:
         ),
         "these three, by the package's bounds, chosen on them": judging.judge_all(early),
         "**last part, by the package's bounds**": judged,
+        "**other methods, by the package's bounds**": others,
     }
-    last = sum(run.part == "last" for run in planned())
-    introduction = INTRODUCTION.format(early=sum(1 for _ in planned()) - last, last=last)
+    counts = Counter(run.part for run in planned())
+    early_runs = sum(counts[part] for part in PARTS) - counts["last"]
+    introduction = INTRODUCTION.format(early=early_runs, last=counts["last"])
     found = [introduction, _progress(rows), _result(results), text, definitions.section(judged)]
     found += [_choice(early)]
     found += [_by(judged, what) for what in ("label", "data", "method", "setting")]
     found += [_mistakes(judged)]
+    found += [_by(others, "method", "Other methods"), _by(others, "setting", "Other methods")]
+    found += [_mistakes(others, "among the other methods")]
     return "\n\n".join(part.strip() for part in found if part) + "\n"
 
 
@@ -204,7 +214,7 @@ def _choice(rows: Sequence[Row]) -> str:
     return f"## The bounds\n\n{told}\n\n" + markdown.table(head, shown)
 
 
-def _by(runs: Sequence[Judged], what: str) -> str:
+def _by(runs: Sequence[Judged], what: str, of: str = "The last part") -> str:
     groups: dict[str, list[Judged]] = {}
     for run in runs:
         names = list(run.events) or ["none"] if what == "label" else [run.row[what]]
@@ -212,10 +222,10 @@ def _by(runs: Sequence[Judged], what: str) -> str:
             groups.setdefault(name, []).append(run)
     order = [*LABELS, "none"] if what == "label" else sorted(groups)
     found = [[name, *_rates(groups[name])] for name in order if name in groups]
-    return f"## The last part by {what}\n\n" + markdown.table([what, *HEAD], found)
+    return f"## {of} by {what}\n\n" + markdown.table([what, *HEAD], found)
 
 
-def _mistakes(runs: Sequence[Judged]) -> str:
+def _mistakes(runs: Sequence[Judged], where: str = "in the last part") -> str:
     lines = []
     for run in runs:
         said = ", ".join(f"{kind} in epoch {at}" for kind, at in run.warnings.items())
@@ -225,5 +235,5 @@ def _mistakes(runs: Sequence[Judged]) -> str:
             lines.append(f"- missed: {about}; {label}; warned of: {said or 'nothing'}")
         elif run.control and run.warnings:
             lines.append(f"- false alarm: {about}; {said}")
-    title = f"## Every mistake in the last part ({len(lines)})\n\n"
+    title = f"## Every mistake {where} ({len(lines)})\n\n"
     return title + "\n".join(lines or ["none"])

@@ -21,6 +21,8 @@ from rdm_solo.data.images import Images
 from rdm_solo.data.loaders import loader
 from rdm_solo.evidence.collapse import sets
 from rdm_solo.lightning import pl
+from rdm_solo.methods import solo_learn
+from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.runs import spectra_files
 from rdm_solo.runs.files import METRICS
 from rdm_solo.spectra.ranks import effective_rank
@@ -31,6 +33,7 @@ PLAN: Any = OmegaConf.to_container(
     OmegaConf.create((files(__package__) / "study.yaml").read_text(encoding="utf-8"))
 )
 PARTS = ("choose", "judge", "test", "last")
+OTHERS = "others"  # the part of other methods
 # Columns with a number for each epoch: what the warnings read, and what the labels do.
 READ = {
     "variance": "feature/spread",
@@ -61,15 +64,26 @@ class Planned:
 def planned() -> Iterator[Planned]:
     """All runs of the plan, part after part, each so mixed that a study that stops early has some
     of everything."""
-    for part in PARTS:
+    for part in (*PARTS, OTHERS):
         found = [
             Planned(part, data, setting, number)
-            for setting, options in PLAN["settings"].items()
+            for setting, options in settings(part).items()
             for data in PLAN["sets"]
             for number in range(options.get("times", 1))
         ]
         random.Random("order").shuffle(found)
         yield from found
+
+
+def settings(part: str) -> Any:
+    """The settings of a part of the plan."""
+    return PLAN[OTHERS if part == OTHERS else "settings"]
+
+
+def is_here(run: Planned) -> bool:
+    """Whether the installed solo-learn has its method."""
+    option = next(o for o in settings(run.part)[run.setting]["options"] if o.startswith("method="))
+    return solo_learn.GENERATION in METHODS[option.removeprefix("method=")].versions
 
 
 @dataclass(frozen=True)
@@ -84,7 +98,7 @@ class Drawn:
 
 def draw(run: Planned) -> Drawn:
     """The same settings for the same planned run, whoever asks."""
-    setting, dice = PLAN["settings"][run.setting], random.Random(PLAN["draws"] + run.name)
+    setting, dice = settings(run.part)[run.setting], random.Random(PLAN["draws"] + run.name)
     drawn = PLAN["drawn"]
     seed = dice.randrange(1000, 2**31)
     factor = _between(dice, *setting.get("rate", drawn["rate"]))
@@ -153,7 +167,10 @@ def outputs_of(model: Any, features: Tensor) -> tuple[Tensor, Tensor]:
         return model.head.last_layer(hidden), hidden
     z = model.projector(features)
     hidden = unit(z)
-    return (model.prototypes(hidden) if hasattr(model, "prototypes") else z), hidden
+    prototypes = getattr(model, "prototypes", None)
+    if isinstance(prototypes, nn.ModuleList):  # DeepCluster v2's, of which the first is measured
+        prototypes = prototypes[0]
+    return (z if prototypes is None else prototypes(hidden)), hidden
 
 
 def measure(run: Planned) -> dict[str, str]:

@@ -91,6 +91,10 @@ class RowLoader:
     def sampler(self) -> "RowLoader":
         return self
 
+    @property
+    def dataset(self) -> Tensor:
+        return self.rows
+
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 

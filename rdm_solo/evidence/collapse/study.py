@@ -10,7 +10,7 @@ from pathlib import Path
 from rdm_solo import cli
 from rdm_solo.evidence import processes, table
 from rdm_solo.evidence.collapse.page import page
-from rdm_solo.evidence.collapse.runs import HEAD, measure, planned
+from rdm_solo.evidence.collapse.runs import HEAD, is_here, measure, planned
 from rdm_solo.runs.files import write_whole
 
 
@@ -27,9 +27,9 @@ def add(path: Path, row: Mapping[str, str]) -> None:
 
 
 def run_missing(path: Path, jobs: int, most: int | None) -> None:
-    """The planned runs that the table lacks, ``jobs`` at a time."""
+    """The planned runs that the table lacks and solo-learn can train, ``jobs`` at a time."""
     done = {row["name"] for row in read(path)}
-    missing = [run for run in planned() if run.name not in done][:most]
+    missing = [run for run in planned() if run.name not in done and is_here(run)][:most]
     processes.run_all(measure, [(run,) for run in missing], jobs, partial(add, path))
 
 

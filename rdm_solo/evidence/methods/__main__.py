@@ -1,0 +1,5 @@
+"""The command."""
+
+from rdm_solo.evidence.methods.study import main
+
+main()

@@ -1,0 +1,58 @@
+"""Rank and accuracy of every method over the epochs, a row of panels for each family."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from rdm_solo import plots
+from rdm_solo.methods.descriptions import FAMILIES, METHODS
+from rdm_solo.plots import style
+from rdm_solo.runs.groups import over_seeds
+
+# Column of the table, title of its panels.
+PANELS = {
+    "erank/centred": "effective rank around the mean",
+    "val/knn_acc1": "kNN accuracy (%)",
+}
+
+
+@style.styled
+def figure(rows: Sequence[Mapping[str, str]]) -> Figure:
+    """Means over seeds, with the smallest and the largest as a band."""
+    there = {row["method"] for row in rows}
+    families = [f for f in FAMILIES if any(METHODS[name].family == f for name in there)]
+    made = Figure(figsize=(8.2, 0.6 + 2.3 * len(families)), layout="constrained")
+    grid = made.subplots(len(families), len(PANELS), sharex=True, sharey="col", squeeze=False)
+    for family, axes in zip(families, grid):
+        names = [name for name in METHODS if name in there and METHODS[name].family == family]
+        looks = style.looks(METHODS[name].label for name in names)
+        for (column, title), ax in zip(PANELS.items(), axes):
+            for name in names:
+                series = [_epochs(row[column]) for row in rows if row["method"] == name]
+                longest = max(map(len, series))
+                stack = np.full((len(series), longest), np.nan)
+                for i, values in enumerate(series):
+                    stack[i, : len(values)] = values
+                curve = over_seeds(np.arange(1, longest + 1), stack)
+                look = looks[METHODS[name].label]
+                ax.plot(curve.x, curve.mean, **{**look, "marker": ""})
+                ax.fill_between(curve.x, curve.low, curve.high, color=look["color"], alpha=0.15)
+            ax.set_title(f"{family}: {title}")
+        axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    for ax in grid[-1]:
+        ax.set_xlabel("epoch")
+    return made
+
+
+def _epochs(words: str) -> np.ndarray:
+    return np.array([float(word) for word in words.split()])
+
+
+def draw(rows: Sequence[Mapping[str, str]], path: Path) -> None:
+    """Save it as a PNG."""
+    if rows:
+        with matplotlib.rc_context({"savefig.dpi": 130}):
+            plots.save(figure(rows), path.parent, path.stem, ("png",))

@@ -1,0 +1,184 @@
+"""The page that compares all methods."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+from rdm_solo.evidence import markdown
+from rdm_solo.methods.descriptions import FAMILIES, METHODS
+from rdm_solo.runs.groups import spread
+
+Row = Mapping[str, str]
+
+TEXT = """\
+# All methods side by side
+
+`python -m rdm_solo.evidence.methods` trains every method that the installed solo-learn has on the
+embedded digits, each by its own recipe for them, and writes this page. Each run that ends adds a
+row to [methods.csv](methods.csv); the command goes on where it stopped, and another version
+of solo-learn adds its own methods.
+
+{runs} runs; seeds {seeds}; {seconds:.0f} minutes of one core in all ({processors}).
+Versions: {versions}.
+
+![Effective rank around the mean, and kNN accuracy, over the epochs](methods.png)
+
+*Lines are means over the seeds, bands reach from the smallest to the largest.*
+
+## What each loss compares
+
+The online output is the predictor's where there is one, else the projection; of SwAV, DINO and
+DeepCluster v2 the softmax over prototypes. The target is what the loss compares it with:
+
+{targets}
+
+Where the target is drawn from a queue (NNSiam, NNBYOL, NNCLR, All4One), it is the earlier output
+that was found there, of the view in the same row. The queue keeps outputs as solo-learn puts them
+in; a target filter works on what was found, as one batch, and is followed by scaling to unit
+length. Storing filtered outputs would let a row's filter depend on a batch that is long gone, and
+would search the nearest in another space than solo-learn does. In the first epochs the queue still
+holds the random rows that it starts with, which lift the target's rank. solo-learn 1.0.2 projects
+one view in each branch of ReSSL, so that nothing that needs both views of an image is measured
+there.
+
+{absent}
+
+## The numbers
+
+Last epoch, mean ± standard deviation over seeds. k is the dimension of the projection. Ranks of
+SwAV, DINO and DeepCluster v2, but for the one around the mean, are those of a softmax over 64
+prototypes and cannot be compared with the others.
+
+{accuracy}
+
+{ranks}
+
+## What this shows, and what it does not
+
+{shows}
+
+- The digits are 1,437 small images, on which raw pixels reach a kNN accuracy that few methods pass
+  ([the evidence](evidence.md) has both numbers): accuracies here say whether a method works, not
+  which one is better. Every recipe was chosen by hand with a seed that is not counted here, some
+  after four tries and some after one.
+- A projection's rank is not the backbone's. It depends on the projector's last layers, on k and on
+  the batch: methods are run as solo-learn has them, with or without batch norm at the end.
+- A high rank is neither necessary nor sufficient for a high accuracy between methods. Within one
+  method it tells a collapse, which is what the warnings are for ([how often they are
+  right](collapse.md)).
+- Ranks are of the outputs of training steps, over augmented views, uncentred unless the table says
+  otherwise ([what each measure means](measures.md)).
+"""
+
+
+def page(rows: Sequence[Row]) -> str:
+    """The whole page."""
+    by_method = {
+        name: found for name in METHODS if (found := [r for r in rows if r["method"] == name])
+    }
+    names = [n for family in FAMILIES for n in by_method if METHODS[n].family == family]
+    return TEXT.format(
+        runs=len(rows),
+        seeds=", ".join(sorted({row["seed"] for row in rows}, key=int)),
+        seconds=sum(float(row["seconds"]) for row in rows) / 60,
+        processors="; ".join(sorted({row["processor"] for row in rows})),
+        versions="; ".join(sorted({row["versions"] for row in rows})),
+        targets=markdown.table(
+            ["family", "method", "target"],
+            [[METHODS[n].family, METHODS[n].label, METHODS[n].target] for n in _by_family()],
+        ),
+        absent=_absent(by_method),
+        accuracy=_table(
+            by_method,
+            names,
+            {
+                "kNN (%)": ("val/knn_acc1", 1),
+                "online classifier (%)": ("val/acc1", 1),
+                "variance / second moment": ("feature/spread", 2),
+                "positives' distance": ("positive_distance/target", 2),
+                "uniformity": ("uniformity/target", 2),
+            },
+        ),
+        ranks=_table(
+            by_method,
+            names,
+            {
+                "erank around the mean": ("erank/centred", 1),
+                "erank online": ("erank/online", 1),
+                "erank target": ("erank/target", 1),
+                "gap": ("erank/gap", 2),
+                "RankMe": ("rankme/target", 1),
+                "LiDAR": ("lidar/target", 1),
+                "stable rank": ("stable_rank/target", 1),
+                "participation ratio": ("participation_ratio/target", 1),
+            },
+        ),
+        shows=_shows(by_method),
+    )
+
+
+def _by_family() -> list[str]:
+    return [n for family in FAMILIES for n in METHODS if METHODS[n].family == family]
+
+
+def _table(
+    by_method: Mapping[str, Sequence[Row]],
+    names: Sequence[str],
+    columns: Mapping[str, tuple[str, int]],
+) -> str:
+    lines = []
+    for name in names:
+        found = by_method[name]
+        cells = [spread(_last(found, column), digits) for column, digits in columns.values()]
+        about = (METHODS[name].family, METHODS[name].label, found[0]["dimensions"])
+        lines.append([*about, str(len(found)), *cells])
+    return markdown.table(["family", "method", "k", "n", *columns], lines)
+
+
+def _last(rows: Sequence[Row], column: str) -> list[float]:
+    values = [float(row[column].split()[-1]) for row in rows if row[column]]
+    return [value for value in values if math.isfinite(value)]
+
+
+def _shows(by_method: Mapping[str, Sequence[Row]]) -> str:
+    """What can be said of these runs, from the table alone."""
+    lines = []
+    for family in FAMILIES:
+        ranks = {
+            METHODS[name].label: statistics.fmean(found)
+            for name, rows in by_method.items()
+            if METHODS[name].family == family and (found := _last(rows, "erank/centred"))
+        }
+        if ranks:
+            low, high = min(ranks, key=ranks.__getitem__), max(ranks, key=ranks.__getitem__)
+            lines.append(
+                f"- {family}: effective rank around the mean from {ranks[low]:.1f} ({low}) to "
+                f"{ranks[high]:.1f} ({high})."
+            )
+    leads = {True: [], False: []}  # type: dict[bool, list[str]]
+    for name, rows in by_method.items():
+        gaps = _last(rows, "erank/gap")
+        if gaps and not METHODS[name].symmetric:
+            sign = "leads" if min(gaps) > 0 else "lags" if max(gaps) < 0 else ""
+            if sign:
+                leads[sign == "leads"].append(METHODS[name].label)
+    lines.append(
+        f"- At the end the target's rank is above the online one's in every seed of "
+        f"{_listed(leads[True])}, and below it in every seed of {_listed(leads[False])}."
+    )
+    warned = [
+        f"{METHODS[name].label} ({sum(bool(row['warnings']) for row in rows)} of {len(rows)})"
+        for name, rows in by_method.items()
+        if any(row["warnings"] for row in rows)
+    ]
+    lines.append(f"- Runs that were warned of: {_listed(warned)}.")
+    return "\n".join(lines)
+
+
+def _absent(by_method: Mapping[str, Sequence[Row]]) -> str:
+    absent = [described.label for name, described in METHODS.items() if name not in by_method]
+    return f"Not in the table yet: {_listed(absent)}." if absent else ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if names else "no method"
