@@ -74,8 +74,8 @@ class Method:
     @property
     def leads(self) -> bool:
         """Whether the mechanism says that the target's rank is the higher one: of methods that have
-        an asymmetry and nothing else that keeps them from collapsing."""
-        return bool(self.asymmetry) and self.family in ("distilling", "clustering")
+        an asymmetry, and nothing else that is known to keep them from collapsing."""
+        return bool(self.asymmetry) and self.family not in ("contrastive", "redundancy-reducing")
 
 
 LAG = "The target network's lag causes some of the gap; the rest was learned."

@@ -78,7 +78,21 @@ def leads(runs: Sequence[Run]) -> Verdict:
     caveat = _gap_from_setting(runs[0])
     if any((_share(run) or 0) > 0 and _collapsed(run)[1] is False for run in runs):
         caveat += " The outputs collapsed, so a gap does not mean that the run is healthy."
-    return _verdict("Does the target lead?", runs, _leads, numbers, caveat)
+    if not runs[0].described.leads and not runs[0].described.symmetric:
+        caveat += (
+            " Nothing says that the target should lead here, so neither answer is good or bad."
+        )
+    return _verdict("Does the target lead?", runs, _where_expected(_leads), numbers, caveat)
+
+
+def _where_expected(judge: Callable[[Run], Judged]) -> Callable[[Run], Judged]:
+    """Without a judgement of methods of which the mechanism says nothing."""
+
+    def judged(run: Run) -> Judged:
+        answer, good = judge(run)
+        return answer, good if run.described.leads else None
+
+    return judged
 
 
 def _gaps(run: Run) -> np.ndarray:
@@ -139,7 +153,7 @@ def low_pass(runs: Sequence[Run]) -> Verdict:
             "applied batch by batch; the curve of a whole epoch may deviate from it."
         )
     numbers = f"monotonicity {by_rank} sorted, {by_direction} directional"
-    return _verdict("Is the filter low-pass?", runs, _low_pass, numbers, caveat)
+    return _verdict("Is the filter low-pass?", runs, _where_expected(_low_pass), numbers, caveat)
 
 
 def _low_pass(run: Run) -> Judged:

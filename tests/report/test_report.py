@@ -207,6 +207,15 @@ def test_whether_the_target_leads(changed, answer, good):
     assert (found.answer, found.good) == (answer, good)
 
 
+@pytest.mark.parametrize("method", ["mocov2plus", "nnclr"])
+def test_methods_of_which_the_mechanism_says_nothing_are_not_judged_by_it(method):
+    behind = {"erank__gap": [-1, -1, -1], "p": None, "method": method}
+    found = verdicts.leads([run(**behind)])
+    assert (found.answer, found.good) == ("no, the online branch leads", None)
+    assert "Nothing says that the target should lead" in found.caveat
+    assert verdicts.low_pass([run(**behind)]).good is None
+
+
 def test_what_a_setting_forces_is_called_that():
     def caveat(**changed) -> str:
         return verdicts.leads([run(**changed)]).caveat
