@@ -191,6 +191,7 @@ def test_ctrl_c_ends_the_run_in_order(tmp_path):
 
 @pytest.mark.process
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="lists processes as Linux does")
+@pytest.mark.long
 def test_all_processes_of_a_run_end_in_order_when_python_is_killed(tmp_path):
     ddp = {"trainer": "ddp", "trainer.accelerator": "cpu", "trainer.devices": 2}
     with going_on(tmp_path, **ddp) as python:
