@@ -43,7 +43,7 @@ class Drawing:
 DRAWINGS = (
     Drawing(
         "overview",
-        "Effective rank and accuracy over training",
+        "Effective rank, and accuracy or loss, over training",
         "",
         (),
         FIRST,

@@ -135,7 +135,7 @@ def _predictions(gallery: Gallery, groups: Sequence[Group]) -> None:
         with gallery.attempt(title):
             found = predict(run)
             made = draw_prediction(found)
-            gallery.add(made, f"prediction_{number}", title, [caption, found.direction])
+            gallery.add(made, f"prediction_{number}", title, [caption])
             caption = "As the first prediction, for another setting."
     if len(groups) > PREDICTED:
         rest = "; ".join(group.label for group in groups[PREDICTED:])
