@@ -16,21 +16,29 @@ from rdm_solo.runs.groups import Curve, Group, counted_runs, run_name, runs_behi
 
 
 def blocks(everything: Sequence[Group]) -> list[list[Group]]:
-    """The settings in blocks of as many as a panel may have, in their order.
+    """The settings in blocks of as many as a panel may have, in their order; where one panel is not
+    enough, each family of methods has blocks of its own.
 
     All figures of the same runs have the same blocks, and :func:`looks` gives each setting of a
     block a look that no other of the block has: a colour means the same setting in all of them.
     """
     size = style.SERIES
-    return [list(everything[i : i + size]) for i in range(0, len(everything), size)]
+    families: dict[str, list[Group]] = {}
+    for group in everything:
+        family = group.first.described.family if len(everything) > size else ""
+        families.setdefault(family, []).append(group)
+    return [
+        members[i : i + size] for members in families.values() for i in range(0, len(members), size)
+    ]
 
 
 def looks(everything: Sequence[Group]) -> dict[str, dict[str, Any]]:
-    """The look of each setting by its label, which depends on its place among all of them alone."""
+    """The look of each setting by its label, which depends on its place in its block alone."""
     found = list(style.looks(map(str, range(style.SERIES))).values())
     return {
-        group.label: {**found[i % style.SERIES], "label": group.label}
-        for i, group in enumerate(everything)
+        group.label: {**look, "label": group.label}
+        for block in blocks(everything)
+        for group, look in zip(block, found)
     }
 
 

@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 
 from rdm_solo import plots
 from rdm_solo.plots import roles, style
+from rdm_solo.plots.curves import blocks, looks
 from rdm_solo.plots.eigenvalues import drawn_in_symmetric, drawn_in_variants
 from rdm_solo.plots.exponents import drawn_in_sweep
 from rdm_solo.plots.measures import MEASURES
@@ -755,3 +756,17 @@ def test_a_figure_becomes_bytes():
     assert image.shape == (50, 100, 3)
     assert image.dtype == np.uint8
     assert image[0, 0].tolist() == [255, 0, 51]
+
+
+def test_families_have_blocks_of_their_own_where_one_panel_is_not_enough():
+    names = ("simclr", "byol", "vicreg", "dino", "mocov2plus", "barlow_twins", "simsiam", "nnclr")
+    few = groups([run(method) for method in names])
+    assert [len(block) for block in blocks(few)] == [8]
+    several = groups([run(method) for method in (*names, "wmse")])
+    families = [{group.first.described.family for group in block} for block in blocks(several)]
+    assert families == [{"contrastive"}, {"distilling"}, {"redundancy-reducing"}]
+    for block in blocks(several):
+        seen = [tuple(map(str, looks(several)[group.label].values())) for group in block]
+        assert len(set(seen)) == len(block)
+    one = groups([run("simsiam", "target_pow", p=-i / 10) for i in range(1, 11)])
+    assert [len(block) for block in blocks(one)] == [8, 2]
