@@ -29,8 +29,9 @@ class Method:
             solo-learn's own class does, built from our config.
         versions: of solo-learn that have it.
         asymmetry: what makes the branches differ: ``"predictor"`` (which a filter can replace),
-            ``"sinkhorn"`` or ``"centring"`` of the target's softmax, or ``""`` for neither.
-            It also decides which curves :mod:`rdm_solo.evaluate.roles` measures.
+            ``"sinkhorn"`` or ``"centring"`` of the target's softmax, ``"clusters"`` of k-means, or
+            ``""`` for none of these. For those of :data:`ASYMMETRIES` it decides which curves
+            :mod:`rdm_solo.evaluate.roles` measures.
         momentum: whether the target is a momentum encoder.
         neighbours: whether the target is the nearest of earlier outputs, from solo-learn's queue.
         queue: whether whole batches enter a queue, so that its size must be a multiple of theirs.
@@ -82,15 +83,15 @@ LAG = "The target network's lag causes some of the gap; the rest was learned."
 _TWO_EQUAL_BRANCHES = "its two branches are alike by design"
 _ONE_NETWORK = "its two branches are one network, without a predictor"
 _NO_PREDICTOR = "it has no predictor"
-_LAG_ALONE = "The target network's lag and what was learned make the gap; nothing else differs."
+_LAG_ALONE = "The gap comes only from the target network's lag and from learning."
 _QUEUE = "The target is drawn from a queue of earlier outputs, which causes some of the gap."
 _FEWER_NEGATIVES = (
     "Lower optimizer.lr first. The negatives keep the outputs apart: a larger batch_size or queue "
     "gives more of them, and method.kwargs.temperature decides how much the nearest weigh."
 )
 _WEAK_TERMS = (
-    "Lower optimizer.lr first. The loss's terms against redundancy keep the rank up: raise their "
-    "weights in method.kwargs, and take a batch_size above method.kwargs.proj_output_dim."
+    "Lower optimizer.lr first. The loss's terms against redundancy keep the rank up: raise "
+    "method.kwargs.lamb (Barlow Twins), or var_loss_weight and cov_loss_weight there."
 )
 
 METHODS = {
@@ -100,7 +101,7 @@ METHODS = {
             name="simsiam",
             label="SimSiam",
             family="distilling",
-            target="the projection of the other view, behind the target filter",
+            target="the projection of the other view, after the target filter",
             class_name="SimSiam",
             asymmetry="predictor",
             loss_minimum=-1,
@@ -110,7 +111,7 @@ METHODS = {
             name="byol",
             label="BYOL",
             family="distilling",
-            target="the momentum network's projection of the other view, behind the target filter",
+            target="the momentum network's projection of the other view, after the target filter",
             class_name="BYOL",
             asymmetry="predictor",
             momentum=True,
@@ -132,7 +133,7 @@ METHODS = {
             loss_names=("train_swav_loss",),
             multi_crop=(CURRENT,),
             gap_comes_from="The temperature and Sinkhorn's ε, both fixed, cause a part of the gap; "
-            "see the role of asymmetric designs below.",
+            "python -m rdm_solo.roles shows how much.",
             on_collapse="Lower optimizer.lr, or give the assignment more weight: more "
             "method.kwargs.sk_iters, a smaller method.kwargs.sk_epsilon.",
         ),
@@ -147,8 +148,8 @@ METHODS = {
             softmax=True,
             no_filter="centring and sharpening are the target's filter",
             loss_names=("dino_loss",),
-            gap_comes_from="Fixed temperatures cause a part of the gap; see the role of "
-            "asymmetric designs below.",
+            gap_comes_from="Fixed temperatures cause a part of the gap; python -m "
+            "rdm_solo.roles shows how much.",
             on_collapse="Keep method.centring, method.sharpening and "
             "method.kwargs.norm_last_layer on, and try a lower optimizer.lr or a lower "
             "method.kwargs.teacher_temperature.",
@@ -157,7 +158,7 @@ METHODS = {
             name="nnsiam",
             label="NNSiam",
             family="distilling",
-            target="the earlier projection nearest to the other view's, behind the target filter",
+            target="the earlier projection nearest to the other view's, after the target filter",
             asymmetry="predictor",
             neighbours=True,
             queue=True,
@@ -170,7 +171,7 @@ METHODS = {
             label="NNBYOL",
             family="distilling",
             target="the momentum network's earlier projection nearest to that of the other view, "
-            "behind the target filter",
+            "after the target filter",
             asymmetry="predictor",
             momentum=True,
             neighbours=True,
@@ -198,14 +199,13 @@ METHODS = {
             name="deepclusterv2",
             label="DeepCluster v2",
             family="clustering",
-            target="the cluster, one-hot, that k-means gave the image before the epoch; the first "
-            "epoch has none",
+            target="the one-hot cluster by k-means before the epoch; none in the first epoch",
             class_name="DeepClusterV2",
             asymmetry="clusters",
             softmax=True,
             no_filter="the clusters of k-means are its target",
             loss_names=("train_deepcluster_loss",),
-            gap_comes_from="Whole clusters against soft assignments make a gap by themselves.",
+            gap_comes_from="A one-hot target against a soft assignment makes a gap by itself.",
             on_collapse="Lower optimizer.lr, or give method.kwargs.num_prototypes fewer clusters.",
         ),
         Method(
@@ -221,7 +221,7 @@ METHODS = {
             name="supcon",
             label="SupCon",
             family="contrastive",
-            target="the projections of all views of the same class",
+            target="the projection; the loss pulls it to all views of the same class",
             versions=(CURRENT,),
             labels=True,
             no_filter=_ONE_NETWORK,
@@ -244,7 +244,7 @@ METHODS = {
             name="mocov3",
             label="MoCo v3",
             family="contrastive",
-            target="the momentum network's projection of the other view, behind the target filter",
+            target="the momentum network's projection of the other view, after the target filter",
             versions=(CURRENT,),
             asymmetry="predictor",
             momentum=True,
@@ -257,7 +257,7 @@ METHODS = {
             name="nnclr",
             label="NNCLR",
             family="contrastive",
-            target="the earlier projection nearest to the other view's, behind the target filter",
+            target="the earlier projection nearest to the other view's, after the target filter",
             asymmetry="predictor",
             neighbours=True,
             queue=True,
@@ -313,7 +313,7 @@ METHODS = {
             label="W-MSE",
             class_name="WMSE",
             family="redundancy-reducing",
-            target="the projection of the other view, before both are whitened",
+            target="the projection of the other view; the loss compares both after whitening",
             no_filter=_ONE_NETWORK,
             loss_minimum=0,
             loss_names=("train_wmse_loss", "train_neg_cos_sim"),
@@ -345,8 +345,8 @@ METHODS = {
 # Methods of solo-learn's that are not here.
 NOT_HERE = {
     "mae": "MAE has no second branch: it fills in what is hidden of one view, so that there is no "
-    "target whose rank could be compared. rdm_solo.watch measures its encoder while solo-learn "
-    "trains it.",
+    "target whose rank could be compared. While solo-learn trains it, its encoder can be measured "
+    "with rdm_solo.watch.WatchCallback(FOLDER, online='backbone').",
 }
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from rdm_solo.report.measured import last, linear_accuracies
 from rdm_solo.report.ranking import lost
-from rdm_solo.report.verdicts import BOUNDS, dimensions, fate, shares
+from rdm_solo.report.verdicts import BOUNDS, dimensions, fate, in_words, shares
 from rdm_solo.runs import failures
 from rdm_solo.runs.columns import ACCURACY, LINEAR, charts
 from rdm_solo.runs.folder import Run
@@ -53,8 +53,8 @@ def state(run: Run) -> str:
     """
     answer, good = fate(run)
     if good is False:
-        return answer.replace("yes,", "collapsed")
-    return "alive" if good else answer.removeprefix("no, but ")
+        return in_words(answer)
+    return "alive" if good else answer.replace("no, but ", "not decided: ")
 
 
 def progress(group: Group) -> str:
@@ -143,10 +143,10 @@ def roll_call(groups: Sequence[Group]) -> Answer:
     }
     whole = len(groups) - len(gone) - len(partly)
     said = [f"not ranked: {label}, {why}" for label, why in gone.items()]
-    said += [f"in part: {label}, {answer}" for label, answer in partly.items()]
+    said += [f"some runs failed: {label}, {answer}" for label, answer in partly.items()]
     behind = [g.label for g in groups if g.label not in gone and _goes_on(g)]
     if behind:
-        said.append(f"not at the end: {len(behind)} of {len(groups)} settings")
+        said.append(f"{len(behind)} of {len(groups)} settings have not reached their last epoch")
     answer = f"{whole} of {len(groups)} settings without a collapsed or diverged run"
     good = True if whole == len(groups) and not behind else None if whole else False
     return Answer("Are they alive?", answer, good, said[:6] + _more(len(said) - 6))

@@ -119,9 +119,9 @@ DRAWINGS = (
         "losses",
         "Training loss",
         "A rank difference between the branches keeps the loss above its minimum, which is -1 for "
-        "SimSiam, SymSimSiam and Vanilla (minus the cosine), and 0 for BYOL (2 - 2 cos). A loss at "
-        "its minimum with a low rank is a collapse. The losses of SwAV and DINO are "
-        "cross-entropies, each on its own scale.",
+        "SimSiam, NNSiam, SymSimSiam and Vanilla (minus the cosine), and 0 for BYOL, NNBYOL and "
+        "W-MSE (2 - 2 cos). A loss at its minimum with a low rank is a collapse. All other losses "
+        "have scales of their own.",
         ("train/loss",),
         ALIVE,
         "Figure 9",
@@ -196,9 +196,9 @@ PREDICTION = (
 ROLES = (
     (
         ("predictor",),
-        "SimSiam, BYOL: the filter of the ideal predictor, ω = λ₊/λ_z, between 0 and 1 (Theorem "
-        "2), and g of the run's own predictor or filter; a good predictor is close to the ideal "
-        "one. A curve that rises with λ is low-pass; ω ≤ 0 occurs with finitely many pairs.",
+        "Methods with a predictor: the filter of the ideal one, ω = λ₊/λ_z, between 0 and 1 "
+        "(Theorem 2), and g of the run's own predictor or filter; a good predictor is close to the "
+        "ideal one. A curve that rises with λ is low-pass; ω ≤ 0 occurs with finitely many pairs.",
     ),
     (
         ("sinkhorn",),

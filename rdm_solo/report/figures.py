@@ -149,7 +149,7 @@ def _roles(gallery: Gallery, groups: Sequence[Group]) -> None:
     """The paper's Figure 5, from checkpoints."""
     chosen = runs_with_roles(groups)
     if not chosen:
-        names = [name for name, described in METHODS.items() if described.asymmetry]
+        names = [name for name, known in METHODS.items() if known.asymmetry in ASYMMETRIES]
         gallery.absent.append(f"{FIGURE_5}: no run of {', '.join(names)}.")
         return
     found = []

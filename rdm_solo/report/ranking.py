@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rdm_solo.messages import listed
 from rdm_solo.report.measured import last
-from rdm_solo.report.verdicts import fate, made_by_filter
+from rdm_solo.report.verdicts import fate, in_words, made_by_filter
 from rdm_solo.runs.columns import ACCURACY, COLUMNS, LINEAR, Column, charts
 from rdm_solo.runs.groups import Group, counted_runs, judged_runs, latest, spread
 
@@ -86,7 +86,7 @@ def lost(group: Group) -> str:
     fates = [fate(run) for run in judged_runs(group)]
     if any(good is not False for _, good in fates):
         return ""
-    return listed(dict.fromkeys(answer.replace("yes,", "collapsed") for answer, _ in fates))
+    return listed(dict.fromkeys(in_words(answer) for answer, _ in fates))
 
 
 def _values(group: Group, column: Column) -> list[float]:

@@ -12,7 +12,9 @@ RULES = (
     f"than {100 * NO_GAP:g} %. Yes means in at least 95 % of the measured epochs, and that the "
     f"online branch did not lead in all of the last {LAST}. Where a fixed filter makes the lead in "
     "each batch, whatever was learned, the answer says so. Without a filter, with one that may "
-    "point either way, or after a collapse, a lead is not scored.",
+    "point either way, or after a collapse, a lead is not scored. Nor are a lead or a low-pass "
+    "filter of methods that other means keep from collapsing: contrastive and redundancy-reducing "
+    "ones, and ReSSL.",
     f"The filter is low-pass where Spearman's rank correlation of the last epoch's curve with the "
     f"target's eigenvalues is at least {SORTED:g} for sorted eigenvalues and at least "
     f"{DIRECTIONAL:g} along the target's eigenvectors. The sorted curve rises wherever the "
@@ -21,9 +23,9 @@ RULES = (
     "Complete collapse: in the last two measured epochs, the outputs' variance is below "
     f"{100 * (BOUNDS.variance or 0):g} % of their second moment. Dimensional collapse: in these "
     f"epochs their effective rank is below k^{BOUNDS.erank:g} or {BOUNDS.fewest:g}, whichever is "
-    "larger (at most k/2). The outputs are the projections around their step's mean; of SwAV and "
-    "DINO the variance is that of the logits, the rank that of the vectors that the last layer "
-    "takes; their assignments are equal where the softmax has an effective rank below "
+    "larger (at most k/2). The outputs are the projections around their step's mean; of methods "
+    "with a softmax the variance is that of the logits, the rank that of the vectors that the last "
+    "layer takes; their assignments are equal where the softmax has an effective rank below "
     f"{collapse.ONE_ASSIGNMENT:g}. A value "
     f"that rises so fast that it passes its bound within {collapse.AHEAD} epochs is not "
     "scored; nor is a run whose outputs are mostly their mean. The warnings in training use the "
@@ -31,5 +33,5 @@ RULES = (
     "The best setting has the highest mean over its seeds. Another is within one standard "
     "deviation of it where the two means differ by no more than the larger standard deviation of "
     "the two; nothing then says which of them is better. A setting all of whose runs collapsed or "
-    "diverged is not ranked. A high rank and a wide gap are no accuracy.",
+    "diverged is not ranked. A high rank or a wide gap does not mean a high accuracy.",
 )

@@ -67,6 +67,15 @@ def diverged(run: Run) -> Judged | None:
     return None if run.diverged is None else (f"diverged in epoch {run.diverged}", False)
 
 
+def in_words(answer: str) -> str:
+    """What became of a run that collapsed or diverged.
+
+    >>> in_words("yes, into few directions"), in_words("diverged in epoch 3")
+    ('collapsed: into few directions', 'diverged in epoch 3')
+    """
+    return answer.replace("yes, ", "collapsed: ")
+
+
 def leads(runs: Sequence[Run]) -> Verdict:
     """Whether the target's effective rank is above the online branch's."""
     above = [100 * share for share in map(_share, runs) if share is not None]
@@ -204,7 +213,7 @@ def _collapsed(run: Run) -> Judged:
             return f"{rule.measures} {collapse.RISING}", None
     now = judged[-1]
     if not (now.dimensions and math.isfinite(now.erank)):
-        return "not completely; directions were not measured", None
+        return "no complete collapse; directions were not measured", None
     if now.variance < collapse.MOSTLY_MEAN:
         mean = 100 * (1 - now.variance)
         return f"no, but the mean carries {mean:.0f} % of the outputs", None

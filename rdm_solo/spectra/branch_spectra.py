@@ -41,7 +41,7 @@ class BranchSpectra(Metric):
 
     Second moments are summed in float64 and added over processes, so two processes equal one.
     The result says what the numbers are of, and warns where there are too few rows for ranks
-    (:attr:`Spectra.basis`, :attr:`Spectra.warnings`).
+    (:attr:`Spectra.basis`, :attr:`Basis.warning`).
 
     ``update`` takes the online outputs p_x, the target outputs z_x of the same views, z_{x+} of
     their positives if there are any, and, where a filter stands between, the unfiltered

@@ -42,10 +42,11 @@ class Watch:
     the same steps, and the first one writes.
 
     Args:
-        folder: the run's, which is this watch's alone.
+        folder: the run's; no other run may use it.
         model: the module, wrapped or not, or several modules by name.
         online, target: names of the parts whose outputs the loss compares, where the table of
-            :mod:`rdm_solo.callbacks.parts` does not find them; ``online`` alone is both branches.
+            :mod:`rdm_solo.callbacks.parts` does not find them; ``online`` alone is both branches
+            or, if it is a predictor, its input is the target.
         views: how many calls of the target in a row are views of the same images. What is measured
             on positives needs it.
         tokens: what becomes of outputs ``(N, T, k)``: their ``"mean"``, or all of them as
@@ -53,12 +54,12 @@ class Watch:
         normalize: whether rows are scaled to unit length; False for outputs of a softmax.
         name: the method's in the report; the model's class by default.
         log: called with each epoch's scalars and its number, on the first process.
-        resume: True to go on behind the folder's last epoch, or how many epochs are over; a folder
-            that holds nothing is begun.
+        resume: True to continue after the folder's last epoch, or after how many epochs; starts
+            where the folder is empty.
         bounds: when to warn.
         steps_per_epoch: lets the recorded steps of a long first epoch be evenly spaced; later ones
             are taken to be as long as the one before.
-        epochs, seed, data: what the report says of the run; no more than words.
+        epochs, seed, data: shown in the report; they change nothing.
         max_rows, max_dim, sample: how much of an epoch is measured, as of
             :class:`~rdm_solo.callbacks.Diagnostics`.
 
@@ -140,11 +141,15 @@ class Watch:
 
     @property
     def collapsed(self) -> list[str]:
-        """The kinds of collapse that were found so far, by which a loop may end itself."""
-        return [warning["kind"] for warning in self.alarm.warnings]
+        """The kinds of collapse that were found so far, by which a loop may end itself.
+
+        A negative gap is warned of, and is no collapse.
+        """
+        kinds = [warning["kind"] for warning in self.alarm.warnings]
+        return [kind for kind in kinds if kind != WRONG_WAY]
 
     def step(self, loss: Tensor | float | None = None) -> None:
-        """A training step is over: call it after each forward and backward, with the loss."""
+        """Call it after each forward and backward, with the loss."""
         if loss is not None:
             loss = torch.as_tensor(loss).detach()
             wide = torch.double if has_float64(loss.device) else torch.float

@@ -70,7 +70,7 @@ def test_what_collapsed_or_diverged_is_not_ranked_and_named():
     called = answers.roll_call(groups(everything))
     assert called.answer == "1 of 3 settings without a collapsed or diverged run"
     assert called.numbers == [
-        "not ranked: SimSiam, h(σ) = σ^-1, collapsed completely",
+        "not ranked: SimSiam, h(σ) = σ^-1, collapsed: completely",
         "not ranked: SimSiam, h(σ) = σ^-0.7, diverged in epoch 4",
     ]
 
@@ -80,7 +80,7 @@ def test_a_setting_that_lost_a_seed_is_ranked_and_named():
     called = answers.roll_call(groups([*seeds(-0.5, [90]), *one_fell]))
     assert called.good is None
     assert called.numbers == [
-        "in part: SimSiam, h(σ) = σ^-1, alive (1 of 2); collapsed completely (1 of 2)"
+        "some runs failed: SimSiam, h(σ) = σ^-1, alive (1 of 2); collapsed: completely (1 of 2)"
     ]
     assert best(*seeds(-0.5, [90]), *one_fell)[MOST_ACCURATE].label == "SimSiam, h(σ) = σ^-1"
 
@@ -131,13 +131,17 @@ def test_one_setting_is_alive_with_the_numbers_that_say_so():
 @pytest.mark.parametrize(
     ("changed", "answer", "good"),
     [
-        ({"feature__spread": [0.9, 1e-3, 1e-3]}, "collapsed completely", False),
-        ({"erank__centred": [5, 1.1, 1.1]}, "collapsed into few directions", False),
-        ({"feature__spread": [0.9, 0.15, 0.15]}, "the mean carries 85 % of the outputs", None),
+        ({"feature__spread": [0.9, 1e-3, 1e-3]}, "collapsed: completely", False),
+        ({"erank__centred": [5, 1.1, 1.1]}, "collapsed: into few directions", False),
+        (
+            {"feature__spread": [0.9, 0.15, 0.15]},
+            "not decided: the mean carries 85 % of the outputs",
+            None,
+        ),
         ({"epochs": 1}, "too early to say", None),
         (
             {"erank__centred": [np.nan] * 3},
-            "not completely; directions were not measured",
+            "no complete collapse; directions were not measured",
             None,
         ),
     ],

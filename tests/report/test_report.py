@@ -314,7 +314,7 @@ FEW, COMPLETELY = "yes, into few directions", "yes, completely"
         ({"feature__spread": [0.9, 0.19, 0.19], "erank__centred": [5, 1.02, 1.02]}, FEW),
         ({"feature__spread": [0.01, 0.9, 0.9]}, "no"),
         ({"erank__centred": [5, 1.1, 1.1]}, FEW),
-        ({"erank__centred": [np.nan] * 3}, "not completely; directions were not measured"),
+        ({"erank__centred": [np.nan] * 3}, "no complete collapse; directions were not measured"),
         ({"erank__centred": [5, 1.1, 1.1], "method": "dino", "p": None}, FEW),
         ({"epochs": 1}, "too early to say"),
         ({"feature__spread": [np.nan] * 3, "feature__variance": [0.01] * 3}, "yes, completely"),

@@ -1,6 +1,7 @@
 """One run of the study: its settings drawn, trained, labelled and measured; a row of the table."""
 
 import copy
+import math
 import random
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -144,9 +145,10 @@ class Labels(pl.Callback):  # type: ignore[misc]
         near.add(unit(memory), labels)
         right = near.scores(sets.CLASSES, temperature=0.07).argmax(1) == expected
         around, spanned = (x - x.mean(0) for x in (unit(outputs).double(), directions.double()))
+        finite = bool(spanned.isfinite().all())  # else the guard ends the run after this
         values = (
             float(100 * right.float().mean()),
-            float(effective_rank(torch.linalg.svdvals(spanned).square())),
+            float(effective_rank(torch.linalg.svdvals(spanned).square())) if finite else math.nan,
             float(around.square().sum(1).mean()),
         )
         for name, value in zip(LABELS, values):

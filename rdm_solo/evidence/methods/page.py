@@ -32,14 +32,13 @@ DeepCluster v2 the softmax over prototypes. The target is what the loss compares
 
 {targets}
 
-Where the target is drawn from a queue (NNSiam, NNBYOL, NNCLR, All4One), it is the earlier output
-that was found there, of the view in the same row. The queue keeps outputs as solo-learn puts them
-in; a target filter works on what was found, as one batch, and is followed by scaling to unit
-length. Storing filtered outputs would let a row's filter depend on a batch that is long gone, and
-would search the nearest in another space than solo-learn does. In the first epochs the queue still
-holds the random rows that it starts with, which lift the target's rank. solo-learn 1.0.2 projects
-one view in each branch of ReSSL, so that nothing that needs both views of an image is measured
-there.
+Where the target is drawn from a queue (NNSiam, NNBYOL, NNCLR, All4One), row i of the target is the
+stored output nearest to view i. The queue stores outputs as solo-learn puts them in; a target
+filter works on what was found, as one batch, and is followed by scaling to unit length. Storing
+filtered outputs would let a row's filter depend on an old batch, and would search the nearest in
+another space than solo-learn does. In the first epochs the queue still holds the random rows that
+it starts with, which raise the target's rank. solo-learn 1.0.2 projects one view in each branch of
+ReSSL, so LiDAR, C₊ and the positives' distance are not measured there.
 
 {absent}
 
@@ -59,13 +58,11 @@ prototypes and cannot be compared with the others.
 
 - The digits are 1,437 small images, on which raw pixels reach a kNN accuracy that few methods pass
   ([the evidence](evidence.md) has both numbers): accuracies here say whether a method works, not
-  which one is better. Every recipe was chosen by hand with a seed that is not counted here, some
-  after four tries and some after one.
+  which one is better. The recipes were tuned by hand on another seed.
 - A projection's rank is not the backbone's. It depends on the projector's last layers, on k and on
   the batch: methods are run as solo-learn has them, with or without batch norm at the end.
-- A high rank is neither necessary nor sufficient for a high accuracy between methods. Within one
-  method it tells a collapse, which is what the warnings are for ([how often they are
-  right](collapse.md)).
+- Ranks of different methods do not order their accuracies in these tables. Within one method a rank
+  tells a collapse, which is what the warnings are for ([how often they are right](collapse.md)).
 - Ranks are of the outputs of training steps, over augmented views, uncentred unless the table says
   otherwise ([what each measure means](measures.md)).
 """
@@ -171,7 +168,7 @@ def _shows(by_method: Mapping[str, Sequence[Row]]) -> str:
         for name, rows in by_method.items()
         if any(row["warnings"] for row in rows)
     ]
-    lines.append(f"- Runs that were warned of: {_listed(warned)}.")
+    lines.append(f"- Runs with warnings: {_listed(warned)}.")
     return "\n".join(lines)
 
 
