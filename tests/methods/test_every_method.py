@@ -35,8 +35,8 @@ OWN_SIZES = {
     "wmse": {"proj_output_dim": 6, "whitening_eps": 0.1},
 }
 RATE = 0.02
-# One of each kind of part that is ours: filters' places, momentum, queues, clusters, whitening.
-FIRST = ("simsiam", "nnbyol", "mocov2plus", "deepclusterv2", "wmse")
+# Parts of ours that others lack: a filter's place behind a queue and momentum, clusters, whitening.
+FIRST = ("nnbyol", "deepclusterv2", "wmse")
 OTHERS = [name for name in THEIRS if name not in FIRST]
 NOT_TAKEN_OVER = {  # by our files, which say so: the paper's values, or keys that nobody reads
     "simsiam": ("temperature", "pred_hidden_dim"),

@@ -69,6 +69,7 @@ def test_a_notebook_runs_from_top_to_bottom(path, kernel, tmp_path):
 
 
 @pytest.mark.process
+@pytest.mark.long
 def test_the_stop_button_ends_the_run_in_order(kernel, tmp_path):
     kernel.start_kernel(cwd=str(tmp_path))
     client = kernel.client()

@@ -13,37 +13,45 @@ from pathlib import Path
 import torch
 import torchmetrics  # noqa: F401 - which takes what it finds of them
 
-FOLDER, *BLOCKED = sys.argv[1:]
-if BLOCKED:
-    absent = ["hydra", "lightning", "pytorch_lightning", "lightning_fabric", "torchvision", "timm"]
-    absent += ["einops", "scipy", "sklearn", "tqdm", "safetensors", "solo"]
-    for name in [name for name in sys.modules if name.partition(".")[0] in absent]:
-        del sys.modules[name]
-    sys.modules.update(dict.fromkeys(absent))  # None: importing it fails
+if __name__ == "__main__":
+    folder, *blocked = sys.argv[1:]
+    if blocked:
+        absent = [
+            "hydra",
+            "lightning",
+            "pytorch_lightning",
+            "lightning_fabric",
+            "torchvision",
+            "timm",
+        ]
+        absent += ["einops", "scipy", "sklearn", "tqdm", "safetensors", "solo"]
+        for name in [name for name in sys.modules if name.partition(".")[0] in absent]:
+            del sys.modules[name]
+        sys.modules.update(dict.fromkeys(absent))  # None: importing it fails
 
-import rdm_solo.filters  # noqa: E402
-import rdm_solo.spectra  # noqa: E402
-import rdm_solo.theory  # noqa: E402
-from rdm_solo.report import write  # noqa: E402
-from rdm_solo.watch import Watch  # noqa: E402
+    import rdm_solo.filters
+    import rdm_solo.spectra
+    import rdm_solo.theory
+    from rdm_solo.report import write
+    from rdm_solo.watch import Watch
 
-torch.manual_seed(0)
-model = torch.nn.ModuleDict(
-    {"projection_head": torch.nn.Linear(12, 8), "prediction_head": torch.nn.Linear(8, 8)}
-)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-with Watch(FOLDER, model) as watch:
-    for _ in range(3):
-        for _ in range(4):
-            z = model["projection_head"](torch.randn(32, 12))
-            loss = -torch.cosine_similarity(model["prediction_head"](z), z.detach()).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            watch.step(loss)
-        watch.end_epoch()
-page = write([Path(FOLDER)]).read_text()
-assert "it failed with" not in page
-effective_rank = rdm_solo.spectra.effective_rank(rdm_solo.spectra.correlation(torch.eye(4)))
-assert rdm_solo.filters.SpectralFilter("online", "log1p")(torch.eye(4)).isfinite().all()
-print(f"watched, reported; effective rank {float(effective_rank):.1f}")
+    torch.manual_seed(0)
+    model = torch.nn.ModuleDict(
+        {"projection_head": torch.nn.Linear(12, 8), "prediction_head": torch.nn.Linear(8, 8)}
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Watch(folder, model) as watch:
+        for _ in range(3):
+            for _ in range(4):
+                z = model["projection_head"](torch.randn(32, 12))
+                loss = -torch.cosine_similarity(model["prediction_head"](z), z.detach()).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                watch.step(loss)
+            watch.end_epoch()
+    page = write([Path(folder)]).read_text()
+    assert "it failed with" not in page
+    effective_rank = rdm_solo.spectra.effective_rank(rdm_solo.spectra.correlation(torch.eye(4)))
+    assert rdm_solo.filters.SpectralFilter("online", "log1p")(torch.eye(4)).isfinite().all()
+    print(f"watched, reported; effective rank {float(effective_rank):.1f}")

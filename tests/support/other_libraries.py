@@ -14,11 +14,8 @@ import types
 from pathlib import Path
 from unittest.mock import MagicMock
 
-PACKAGES, CODE = sys.argv[1:]
-sys.path.append(PACKAGES)
 
-
-def replace_what_it_imports() -> None:
+def replace_what_it_imports(packages: str) -> None:
     # These look for packages, and would find those that are replaced.
     import lightning.pytorch  # noqa: F401
     import torch._dynamo  # noqa: F401
@@ -28,13 +25,20 @@ def replace_what_it_imports() -> None:
     # Modules of these packages are imported without all that the packages themselves import.
     for name in ("", ".backbone", ".callbacks", ".utils"):
         package = types.ModuleType(f"stable_pretraining{name}")
-        package.__path__ = [str(Path(PACKAGES) / f"stable_pretraining{name}".replace(".", "/"))]
+        package.__path__ = [str(Path(packages) / f"stable_pretraining{name}".replace(".", "/"))]
         sys.modules[package.__name__] = package
     for name in ("loguru", "tabulate", "prettytable", "transformers", "transformers.utils"):
         sys.modules[name] = MagicMock()
     sys.modules["transformers.utils"].ModelOutput = dict
+    # Callbacks that the installed package adds to every Trainer: savers of its own checkpoints.
+    factories = types.ModuleType("stable_pretraining.callbacks.factories")
+    factories.default = list
+    sys.modules[factories.__name__] = factories
 
 
-if "stable_pretraining" in Path(CODE).read_text():
-    replace_what_it_imports()
-runpy.run_path(CODE, run_name="__main__")
+if __name__ == "__main__":
+    packages, code = sys.argv[1:]
+    sys.path.append(packages)
+    if "stable_pretraining" in Path(code).read_text():
+        replace_what_it_imports(packages)
+    runpy.run_path(code, run_name="__main__")

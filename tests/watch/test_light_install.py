@@ -19,6 +19,7 @@ from rdm_solo.messages import OF_TRAINING
 SCRIPT = Path(__file__).parents[1] / "support" / "light_install.py"
 
 
+@pytest.mark.long  # .ci/run does the same in an environment without these packages
 @pytest.mark.process
 def test_a_watch_and_its_report_need_nothing_of_trainings(tmp_path):
     done = subprocess.run(

@@ -12,7 +12,7 @@ from rdm_solo.methods.descriptions import FAMILIES, METHODS
 from rdm_solo.plots import style
 from rdm_solo.runs.groups import over_seeds
 
-# Column of the table, title of its panels.
+# Column of the table, label of its axis.
 PANELS = {
     "erank/centred": "effective rank around the mean",
     "val/knn_acc1": "kNN accuracy (%)",
@@ -40,7 +40,9 @@ def figure(rows: Sequence[Mapping[str, str]]) -> Figure:
                 look = looks[METHODS[name].label]
                 ax.plot(curve.x, curve.mean, **{**look, "marker": ""})
                 ax.fill_between(curve.x, curve.low, curve.high, color=look["color"], alpha=0.15)
-            ax.set_title(f"{family}: {title}")
+            ax.set_ylabel(title)
+            ax.grid(color="0.88", linewidth=0.6)
+        axes[0].set_title(family)
         axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     for ax in grid[-1]:
         ax.set_xlabel("epoch")
