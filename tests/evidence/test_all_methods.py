@@ -37,7 +37,7 @@ def test_the_page_says_who_leads_who_was_warned_of_and_who_is_missing():
     rows = [row("byol", seed, **{"erank/gap": f"0 {seed}"}) for seed in (1, 2)]
     rows += [row("mocov2plus", 1, **{"erank/gap": "0 -1", "warnings": "complete collapse in 3"})]
     text = page(rows)
-    assert "3 runs; seeds 1, 2; 3 minutes of one core" in text
+    assert "3 runs; seeds 1, 2; 3 minutes if one run follows the other" in text
     assert (
         "above the online one's in every seed of BYOL, and below it in every seed of MoCo" in text
     )
