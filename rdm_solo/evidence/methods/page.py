@@ -18,8 +18,8 @@ embedded digits, each by its own recipe for them, and writes this page. Each run
 row to [methods.csv](methods.csv); the command goes on where it stopped, and another version
 of solo-learn adds its own methods.
 
-{runs} runs; seeds {seeds}; {seconds:.0f} minutes if one run follows the other, with whatever else the
-machine did meanwhile ({processors}).
+{runs} runs; seeds {seeds}; {seconds:.0f} minutes if one run follows the other, with whatever
+else the machine did meanwhile ({processors}).
 Versions: {versions}.
 
 ![Effective rank around the mean, and kNN accuracy, over the epochs](methods.png)
