@@ -14,7 +14,8 @@ from rdm_solo import cli, methods
 from rdm_solo.bench.memory import peak_bytes
 from rdm_solo.bench.timing import interleaved, ratio
 from rdm_solo.methods import optimizers
-from rdm_solo.methods.descriptions import METHODS, shipped_filters
+from rdm_solo.methods.chosen_filter import shipped_filters
+from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.methods.solo_learn import complete
 from rdm_solo.train import checks
 

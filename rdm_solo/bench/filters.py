@@ -52,7 +52,7 @@ def _pass(apply: Callable[[Tensor], Tensor], x: Tensor, learns: bool) -> Callabl
 
 def bench_filters(runs: int, device: str, shapes: Sequence[tuple[int, int]] | None = None) -> None:
     """Each filter against Algorithm 2 and against the Gram matrix and its eigenvectors alone."""
-    from rdm_solo.methods.descriptions import shipped_filters  # seconds to load
+    from rdm_solo.methods.chosen_filter import shipped_filters  # seconds to load
 
     print(f"{'filter':<16}{'(n, k)':>13}{'alg. 2':>10}{'this':>10}{'ratio':>8}  min..max")
     for n, k in shapes or SHAPES:

@@ -8,7 +8,8 @@ from typing import Any
 from omegaconf import DictConfig
 
 from rdm_solo.filters.schedules import as_schedule
-from rdm_solo.methods.descriptions import METHODS, ChosenFilter, Method
+from rdm_solo.methods.chosen_filter import ChosenFilter
+from rdm_solo.methods.descriptions import METHODS, Method
 from rdm_solo.spectra.collapse import COMPLETE, WRONG_WAY
 
 GENERAL = "A lower optimizer.lr and a longer scheduler.warmup_epochs are what to try first."

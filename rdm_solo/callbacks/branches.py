@@ -134,10 +134,10 @@ class Observer:
         original = getattr(self.module, method)
 
         @functools.wraps(original)
-        def recorded(*args: Any) -> Any:
-            result = original(*args)
+        def recorded(*args: Any, **options: Any) -> Any:
+            result = original(*args, **options)
             if self.recording and self._in_training(self.module) and not _in_backward():
-                record(result, *args)
+                record(result, *args, **options)
             return result
 
         setattr(self.module, method, recorded)
@@ -204,7 +204,7 @@ class _WithNeighbours(ByParts):
         self._watch(self.online, "projection", inputs=True)
         self._watch_calls("find_nn", self._record_nearest)
 
-    def _record_nearest(self, found: tuple[Tensor, ...], *args: Any) -> None:
+    def _record_nearest(self, found: tuple[Tensor, ...], z: Tensor) -> None:
         nearest = found[1]
         self._record("target", nearest if nearest.ndim == 2 else nearest[:, 0])  # All4One's five
 
@@ -248,9 +248,11 @@ class _DeepCluster(Observer):
         if self.recording and self.module.training:
             self._record("online", (logits.float() / self.module.temperature).softmax(1))
 
-    def _record_clusters(self, result: None, images: Tensor, *args: Any) -> None:
-        clusters = self.module.assignments[0].to(images.device)[images]
-        known = clusters >= 0  # all others were not in the epoch before, of which k-means is
+    def _record_clusters(self, result: None, idxs: Tensor, *args: Any, **options: Any) -> None:
+        clusters = self.module.assignments[0].to(idxs.device)[idxs]
+        # All others were not in the epoch before, of which k-means is. This waits for the device,
+        # in recorded steps.
+        known = clusters >= 0
         for name in ("online", "hidden"):
             self._recorded[name] = [outputs[known] for outputs in self._recorded[name]]
         target = nn.functional.one_hot(clusters[known], self.last_layer.out_features).float()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig
 
 from rdm_solo import __version__, cli
+from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.runs.files import EXPORT, write_whole
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def export(cfg: DictConfig) -> Path:
     from rdm_solo.data.images import SIDES
     from rdm_solo.evaluate import typed_options
     from rdm_solo.messages import check_whole
-    from rdm_solo.methods import descriptions, weight_files
+    from rdm_solo.methods import weight_files
     from rdm_solo.runs import checkpoints, metrics_file, reading
     from rdm_solo.runs.folder import checked_config
 
@@ -47,7 +48,7 @@ def export(cfg: DictConfig) -> Path:
         "global_step": weights.step,
         "dataset": config.dataset.name,
         "method": config.method.name,
-        "filter": descriptions.ChosenFilter.of(config).label,
+        "filter": ChosenFilter.of(config).label,
         "rdm_solo": __version__,
         "torchvision": torchvision_lines(backbone, spec),
     }

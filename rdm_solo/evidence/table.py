@@ -57,9 +57,7 @@ def line(
 
 def read(path: Path) -> list[Line]:
     """The lines of the file, none where there is no file."""
-    if not path.exists():
-        return []
-    lines: list[Line] = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+    lines = rows(path)
     runs: set[tuple[str, str]] = set()
     for number, found in enumerate(lines, start=2):
         if fault := _fault(found) or ("repeats a run" if _run(found) in runs else ""):
@@ -86,6 +84,13 @@ def _fault(line: Line) -> str:
         if not finite:
             return f"has {name} {line[name]!r}, which is not a finite number"
     return ""
+
+
+def rows(path: Path) -> list[Line]:
+    """The lines of any study's table as they are, none where there is no file."""
+    if not path.exists():
+        return []
+    return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
 
 
 def add(path: Path, new: Line) -> None:

@@ -7,7 +7,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.messages import check_number, check_switch, check_whole
 from rdm_solo.methods import optimizers, solo_learn
-from rdm_solo.methods.descriptions import METHODS, ChosenFilter, Method, method
+from rdm_solo.methods.chosen_filter import ChosenFilter
+from rdm_solo.methods.descriptions import METHODS, Method, method
 from rdm_solo.methods.models import (
     BYOL,
     DINO,
@@ -45,7 +46,7 @@ def build(cfg: DictConfig) -> Any:
     described, chosen = method(cfg.method.name), ChosenFilter.of(cfg)
     check_installed(described)
     solo_learn.check_backbone(cfg.backbone.name)
-    _check_kwargs(cfg.method.kwargs)
+    check_kwargs(cfg.method.kwargs)
     optimizers.check_kwargs(cfg.optimizer)
     if chosen.absent and not described.no_filter:
         raise ValueError(
@@ -80,7 +81,7 @@ def check_installed(described: Method) -> None:
         )
 
 
-def _check_kwargs(kwargs: DictConfig) -> None:
+def check_kwargs(kwargs: DictConfig) -> None:
     """Refuse values that no model can have."""
     for key, value in kwargs.items():
         name = f"method.kwargs.{key}"

@@ -21,7 +21,8 @@ from rdm_solo.filters.functions import takes_p
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.filters.spectral_filter import SpectralFilter
 from rdm_solo.methods import optimizers, solo_learn
-from rdm_solo.methods.descriptions import ChosenFilter, Method, shipped_filters
+from rdm_solo.methods.chosen_filter import ChosenFilter, shipped_filters
+from rdm_solo.methods.descriptions import Method
 
 
 class Float32Linear(nn.Linear):

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.messages import check_choice, suggest
 from rdm_solo.methods import models, solo_learn, symmetric
-from rdm_solo.methods.descriptions import ChosenFilter, shipped_filters
+from rdm_solo.methods.chosen_filter import ChosenFilter, shipped_filters
 
 
 class _FromSoloConfig:

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.messages import check_number, check_whole, finite, first_line, shown
 from rdm_solo.methods import descriptions
+from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.runs import failures, linear_file, metrics_file, reading, spectra_files
 from rdm_solo.runs.files import CONFIG, LINEAR, METRICS, PLANNED, SPECTRA, SUMMARY, is_aside
 from rdm_solo.runs.labels import exponent
@@ -54,8 +55,8 @@ class Run:
         return self.chosen_filter.label
 
     @property
-    def chosen_filter(self) -> descriptions.ChosenFilter:
-        return descriptions.ChosenFilter.of(self.config)
+    def chosen_filter(self) -> ChosenFilter:
+        return ChosenFilter.of(self.config)
 
     @property
     def described(self) -> descriptions.Method:

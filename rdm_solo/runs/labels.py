@@ -6,7 +6,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.messages import finite
-from rdm_solo.methods.descriptions import ChosenFilter
+from rdm_solo.methods.chosen_filter import ChosenFilter
 
 
 def exponent(p: Any) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rdm_solo.filters import SpectralFilter, get
 from rdm_solo.filters.iterations import ROOTS
-from rdm_solo.methods.descriptions import ChosenFilter, shipped_filters
+from rdm_solo.methods.chosen_filter import ChosenFilter, shipped_filters
 from rdm_solo.selftest.batches import HOSTILE, KINDS, SHAPES, SMALL_SHAPES, Batch, batch, off
 from rdm_solo.selftest.precisions import EXACT, PRECISIONS, autocast, half_types, products, word
 from rdm_solo.selftest.results import Check, Result, Settings, judged

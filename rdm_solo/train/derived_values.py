@@ -93,7 +93,10 @@ def derive(
 
 def _check_method(cfg: DictConfig, dataset: Dataset, batch: int) -> None:
     """Refuse what solo-learn's class would fail on at some step; ``batch`` is all processes'."""
+    from rdm_solo.methods.building import check_kwargs  # with solo-learn, in seconds
+
     described, kwargs = method(cfg.method.name), cfg.method.kwargs
+    check_kwargs(kwargs)
     queue = kwargs.get("queue_size")
     if described.queue and (queue < batch or queue % batch):
         raise ValueError(

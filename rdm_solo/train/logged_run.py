@@ -6,7 +6,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.loggers import RunInfo
-from rdm_solo.methods.descriptions import ChosenFilter
+from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.runs import labels
 from rdm_solo.train.derived_values import Derived
 from rdm_solo.train.sweep import of_this_process

@@ -12,7 +12,7 @@ from rdm_solo.bench import scale as bench_scale
 from rdm_solo.bench import solvers as bench_solvers
 from rdm_solo.bench import spectra as bench_spectra
 from rdm_solo.filters import SpectralFilter
-from rdm_solo.methods.descriptions import shipped_filters
+from rdm_solo.methods.chosen_filter import shipped_filters
 
 SMALL = ["batch_size=8", "dataset.image_size=8", "backbone.name=small_resnet"]
 SMALL += ["+backbone.kwargs.width=4"]

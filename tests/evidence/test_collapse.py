@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rdm_solo.evidence import table
 from rdm_solo.evidence.collapse import definitions, judging, page, runs, sets, study
 from rdm_solo.spectra.collapse import COMPLETE, UNIFORM, WRONG_WAY, Bounds
 
@@ -147,7 +148,7 @@ def test_a_run_becomes_a_row(data, monkeypatch, tmp_path):
     assert all(len(runs.series(found, name)) == 2 for name in runs.MEASURED)
     study.add(tmp_path / "table.csv", found)
     study.add(tmp_path / "table.csv", {**found, "name": "another"})
-    assert [line["name"] for line in study.read(tmp_path / "table.csv")] == [
+    assert [line["name"] for line in table.rows(tmp_path / "table.csv")] == [
         found["name"],
         "another",
     ]
@@ -186,7 +187,7 @@ def test_the_page_counts_by_each_definition():
 
 
 def test_the_recorded_page_is_that_of_the_recorded_table():
-    rows = study.read(ROOT / "docs/collapse.csv")
+    rows = table.rows(ROOT / "docs/collapse.csv")
     assert (ROOT / "docs/collapse.md").read_text() == page.page(rows)
 
 

@@ -15,7 +15,8 @@ from support.drills import draws
 from rdm_solo.evidence import page, study, table
 from rdm_solo.evidence.claims import BUILT, FAILED, OPEN, REPRODUCED, UNTESTED, WAITS, Judge
 from rdm_solo.evidence.intervals import difference, holm
-from rdm_solo.methods.descriptions import FUNCTIONS, METHODS
+from rdm_solo.methods.chosen_filter import FUNCTIONS
+from rdm_solo.methods.descriptions import METHODS
 
 CLAIMS = study.STUDY["claims"]
 SEEDS = study.STUDY["seeds"]

@@ -13,14 +13,8 @@ from conftest import ROOT
 from omegaconf import OmegaConf
 
 from rdm_solo.filters import takes_p
-from rdm_solo.methods.descriptions import (
-    FAMILIES,
-    FUNCTIONS,
-    METHODS,
-    ChosenFilter,
-    method,
-    shipped_filters,
-)
+from rdm_solo.methods.chosen_filter import FUNCTIONS, ChosenFilter, shipped_filters
+from rdm_solo.methods.descriptions import FAMILIES, METHODS, method
 
 # What describes and builds them, and the paper's rows as data.
 ALLOWED = ("methods/", "paper/", "evidence/study.py")

@@ -224,6 +224,9 @@ def test_mocov3_has_its_filter_behind_the_momentum_projector(chosen):
     [
         (["method=nnsiam", "method.kwargs.queue_size=500"], "must be a multiple of the 64 rows"),
         (["method=mocov2plus", "method.kwargs.queue_size=32"], "64 is the nearest"),
+        (["method=wmse", "method.kwargs.whitening_size=0"], "whitening_size must be"),
+        (["method=nnsiam", "method.kwargs.queue_size=null"], "queue_size must be"),
+        (["method=deepclusterv2", "method.kwargs.num_prototypes=[many]"], "num_prototypes must be"),
         (["method=wmse", "method.kwargs.whitening_size=48"], "must divide batch_size=64"),
         (["method=wmse", "method.kwargs.proj_output_dim=64"], "cannot be whitened in"),
         (["method=deepclusterv2", "method.kwargs.num_prototypes=[9,2000]"], "1408 here"),

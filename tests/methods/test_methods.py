@@ -20,7 +20,7 @@ from rdm_solo import methods
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.lightning import pl
 from rdm_solo.methods import optimizers, solo_learn
-from rdm_solo.methods.descriptions import ChosenFilter
+from rdm_solo.methods.chosen_filter import ChosenFilter
 
 
 @pytest.mark.filterwarnings("ignore:You are trying to `self.log")

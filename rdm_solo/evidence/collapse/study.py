@@ -1,8 +1,6 @@
 """Whether the warnings of collapse are right: ``python -m rdm_solo.evidence.collapse``."""
 
 import argparse
-import csv
-import io
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -14,21 +12,14 @@ from rdm_solo.evidence.collapse.runs import HEAD, is_here, measure, planned
 from rdm_solo.runs.files import write_whole
 
 
-def read(path: Path) -> list[Mapping[str, str]]:
-    """The rows so far."""
-    if not path.exists():
-        return []
-    return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
-
-
 def add(path: Path, row: Mapping[str, str]) -> None:
     """Write the table with one more row."""
-    table.write(path, HEAD, [*read(path), row])
+    table.write(path, HEAD, [*table.rows(path), row])
 
 
 def run_missing(path: Path, jobs: int, most: int | None) -> None:
     """The planned runs that the table lacks and solo-learn can train, ``jobs`` at a time."""
-    done = {row["name"] for row in read(path)}
+    done = {row["name"] for row in table.rows(path)}
     missing = [run for run in planned() if run.name not in done and is_here(run)][:most]
     processes.run_all(measure, [(run,) for run in missing], jobs, partial(add, path))
 
@@ -53,6 +44,6 @@ def main() -> None:
     if options.jobs < 1:
         parser.error(f"--jobs must be at least 1, got {options.jobs}")
     run_missing(options.table, options.jobs, options.most)
-    rows = read(options.table)
+    rows = table.rows(options.table)
     write_whole(options.out, page(rows))
     print(f"{options.out} is written from the {len(rows)} runs in {options.table}")

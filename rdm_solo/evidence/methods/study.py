@@ -1,8 +1,6 @@
 """All methods on the digits, side by side: ``python -m rdm_solo.evidence.methods``."""
 
 import argparse
-import csv
-import io
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -37,13 +35,6 @@ ABOUT = ("method", "seed", "diverged", "dimensions", "warnings")
 HEAD = (*ABOUT, *MEASURED, "seconds", "versions", "processor")
 
 Row = Mapping[str, str]
-
-
-def read(path: Path) -> list[Row]:
-    """The rows so far."""
-    if not path.exists():
-        return []
-    return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
 
 
 def missing(rows: list[Row]) -> Iterator[tuple[str, int]]:
@@ -87,7 +78,9 @@ def _joined(values: np.ndarray) -> str:
 def add(path: Path, row: Row) -> None:
     """Write the table with one more row, sorted so that it does not depend on who was first."""
     order = list(METHODS)
-    rows = sorted([*read(path), row], key=lambda r: (order.index(r["method"]), int(r["seed"])))
+    rows = sorted(
+        [*table.rows(path), row], key=lambda r: (order.index(r["method"]), int(r["seed"]))
+    )
     table.write(path, HEAD, rows)
 
 
@@ -111,9 +104,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.jobs < 1:
         parser.error(f"--jobs must be at least 1, got {options.jobs}")
-    tasks = list(missing(read(options.table)))[: options.most]
+    tasks = list(missing(table.rows(options.table)))[: options.most]
     processes.run_all(measure, tasks, options.jobs, partial(add, options.table))
-    rows = read(options.table)
+    rows = table.rows(options.table)
     draw(rows, options.out.with_suffix(".png"))
     write_whole(options.out, page(rows))
     print(f"{options.out} is written from the {len(rows)} runs in {options.table}")
