@@ -229,7 +229,7 @@ def test_mocov3_has_its_filter_behind_the_momentum_projector(chosen):
         (["method=deepclusterv2", "method.kwargs.num_prototypes=[many]"], "num_prototypes must be"),
         (["method=wmse", "method.kwargs.whitening_size=48"], "must divide batch_size=64"),
         (["method=wmse", "method.kwargs.proj_output_dim=64"], "cannot be whitened in"),
-        (["method=deepclusterv2", "method.kwargs.num_prototypes=[9,2000]"], "1408 here"),
+        (["method=deepclusterv2", "method.kwargs.num_prototypes=[2000,2000]"], "1408 here"),
         (["method=deepclusterv2", "method.kwargs.num_prototypes=[9,8]"], "must all be equal"),
         (["method=simclr", "filter=target_pow"], "has no place for one, since its two branches"),
         (["method=vicreg", "method.kwargs.cov_loss_weight=-1"], "cov_loss_weight must be"),
