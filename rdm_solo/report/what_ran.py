@@ -17,7 +17,7 @@ from rdm_solo.runs.labels import exponent
 
 
 def ran(groups: Sequence[Group]) -> Table:
-    """What was run."""
+    """What was run; a column that no run says anything of is left out."""
     head = ["setting", "filter", "p", "data", "network", "batch", "seeds", "epochs", "time", "on"]
     rows = []
     versions: dict[str, list[str]] = defaultdict(list)
@@ -32,12 +32,12 @@ def ran(groups: Sequence[Group]) -> Table:
                 run.filter,
                 exponent(run.config.get("p")) or "–",
                 run.dataset,
-                str(OmegaConf.select(run.config, "backbone.name", default="?")),
+                str(OmegaConf.select(run.config, "backbone.name", default="–")),
                 global_batch(run),
                 ", ".join(str(seed) for seed in sorted(r.seed for r in runs)),
                 epochs if asked is None or done == [asked] else f"{epochs} of {asked}",
                 _mean_time(runs),
-                ", ".join(sorted({str(r.summary.get("device", "?")) for r in runs})),
+                ", ".join(sorted({str(r.summary.get("device", "–")) for r in runs})),
             ]
         )
         for run in runs:
@@ -52,13 +52,14 @@ def ran(groups: Sequence[Group]) -> Table:
         "The settings of the runs. Time is the mean wall time of a run; of one that was resumed, "
         "since then."
     )
-    return Table(caption, head, rows, notes)
+    said = [i for i in range(len(head)) if any(row[i] != "–" for row in rows)]
+    return Table(caption, [head[i] for i in said], [[row[i] for i in said] for row in rows], notes)
 
 
 def global_batch(run: Run) -> str:
     """Images of a batch, over all devices."""
     derived = run.summary.get("derived") or {}
-    return str(derived.get("global_batch", run.config.get("batch_size", "?")))
+    return str(derived.get("global_batch", run.config.get("batch_size", "–")))
 
 
 def _mean_time(runs: Sequence[Run]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -106,7 +107,12 @@ def test_the_report_opens_what_it_wrote(tmp_path):
     assert (tmp_path / "run" / "report" / "effective_rank.png").stat().st_size > 0
     with Watch(tmp_path / "unsaid", model) as watch:  # how many epochs there will be
         trained(watch, model, epochs=2)
-    assert "of ?" not in report.write([tmp_path / "unsaid"]).read_text()
+    page = report.write([tmp_path / "unsaid"]).read_text()
+    assert ">?<" not in page
+    assert "of ?" not in page
+    heads = re.findall("<th[^>]*>([^<]+)<", page)
+    assert "seeds" in heads
+    assert "network" not in heads  # which the loop alone knows
 
 
 @pytest.mark.parametrize(
