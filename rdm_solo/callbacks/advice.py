@@ -66,6 +66,7 @@ CASES: tuple[tuple[Callable[[Collapse], Any], Callable[[Collapse], str]], ...] =
     (lambda it: it.direction == -1, lambda it: _wrong_way(it)),
     (lambda it: it.method.on_collapse, lambda it: it.method.on_collapse),
     (lambda it: it.method.symmetric, lambda it: _symmetric(it.kind, it.cfg)),
+    (lambda it: it.chosen.identity and it.method.neighbours, lambda it: QUEUE_ALONE),
     (lambda it: it.chosen.identity and it.method.momentum, lambda it: LAG_ALONE),
     (lambda it: it.chosen.identity, lambda it: IDENTITY),
     (lambda it: it.negative_gap and _online_log(it.chosen), lambda it: LOG),
@@ -83,6 +84,11 @@ IDENTITY = (
 LAG_ALONE = (
     "With filter=identity the branches differ by the target network's lag alone, which does not "
     "prevent a collapse. filter=target_pow p=-0.5 and filter=learnable do more."
+)
+QUEUE_ALONE = (
+    "With filter=identity the target differs from the online branch by the queue that it is drawn "
+    "from, which does not prevent a collapse. filter=target_pow p=-0.5 and filter=learnable do "
+    "more."
 )
 PREDICTOR = (
     "The predictor raises the online rank instead of lowering it. filter=target_pow p=-0.5 lifts "

@@ -72,7 +72,7 @@ FACTS: dict[str, Callable[[MeasuredEpoch, Bounds, Callable[[str, Any], str]], st
     collapse.WRONG_WAY: lambda seen, bounds, option: (
         f"negative gap in epoch {seen.epoch}: for {bounds.gap_epochs} measured epochs in a row the "
         "target's effective rank has been below the online one's, by "
-        f"{-math.expm1(seen.gap):.1%} now, where it should lead."
+        f"{-math.expm1(seen.gap):.1%} now; it should be above."
     ),
 }
 

@@ -160,7 +160,7 @@ class Observer:
 class ByParts(Observer):
     """Both branches are outputs of parts: p is a predictor's, where there is one.
 
-    What gets no gradients may be in evaluation mode for good, as teachers are: the online part and
+    What gets no gradients may always be in evaluation mode, as teachers are: the online part and
     the whole module say whether a call belongs to training.
     """
 

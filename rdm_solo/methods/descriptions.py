@@ -76,19 +76,20 @@ class Method:
         return bool(self.asymmetry) and self.family not in ("contrastive", "redundancy-reducing")
 
 
-LAG = "The target network's lag causes some of the gap; the rest was learned."
+LAG = "The target network's lag can cause a part of the gap; the rest was learned."
 _TWO_EQUAL_BRANCHES = "its two branches are alike by design"
 _ONE_NETWORK = "its two branches are one network, without a predictor"
 _NO_PREDICTOR = "it has no predictor"
 _LAG_ALONE = "The gap comes only from the target network's lag and from learning."
-_QUEUE = "The target is drawn from a queue of earlier outputs, which causes some of the gap."
+_QUEUE = "The target is drawn from a queue of earlier outputs, which can cause a part of the gap."
 _FEWER_NEGATIVES = (
     "Lower optimizer.lr first. The negatives keep the outputs apart: a larger batch_size or queue "
     "gives more of them, and method.kwargs.temperature decides how much the nearest weigh."
 )
 _WEAK_TERMS = (
     "Lower optimizer.lr first. The loss's terms against redundancy keep the rank up: raise "
-    "method.kwargs.lamb (Barlow Twins), or var_loss_weight and cov_loss_weight there."
+    "method.kwargs.lamb (Barlow Twins), or method.kwargs.var_loss_weight and "
+    "method.kwargs.cov_loss_weight."
 )
 
 METHODS = {

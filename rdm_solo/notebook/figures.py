@@ -96,7 +96,7 @@ class SweepFigures(Figures):
     def roles(self, rows: int = 4096, device: str = "cpu", **options: Any) -> Figure:
         """What each method's asymmetric design does to a spectrum (the paper's Figure 5).
 
-        It is that of one run of each method. As a run's, it goes through checkpoints.
+        Drawn of one run of each method, through its checkpoint.
         """
         from rdm_solo.report.figures import runs_with_roles
 

@@ -61,9 +61,9 @@ def fit(
     Raises:
         ValueError: the options cannot be run, in the sentence that the command prints.
         RuntimeError: the run failed after it had begun; ``folder`` of the error is where it lies.
-        KeyboardInterrupt: after Ctrl-C, or a notebook's stop button. The run has ended in order,
-            and its folder says so; a second one ends it at once. In a thread other than the main
-            one Python delivers no Ctrl-C. If this process is killed, the run ends in order.
+        KeyboardInterrupt: after Ctrl-C, or a notebook's stop button. The run has stopped cleanly,
+            and its folder says so; a second Ctrl-C ends it at once. In a thread other than the main
+            one Python delivers no Ctrl-C. If this process is killed, the run stops cleanly.
     """
     given = {**options, **more}
     if folder is not None:
@@ -81,7 +81,8 @@ def fit(
     if status == 2 and error and not begun:
         raise ValueError(error)
     command = shlex.join(["python", "-m", "rdm_solo.train", *typed])
-    raise RunFailed(error or f"{command} ended with status {status}; its output says why.", begun)
+    why = "quiet=False shows its output" if quiet else "its output says why"
+    raise RunFailed(error or f"{command} ended with status {status}; {why}.", begun)
 
 
 class RunFailed(RuntimeError):

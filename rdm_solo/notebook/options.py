@@ -32,7 +32,7 @@ def words(options: Mapping[str, Any]) -> list[str]:
 def _words(options: Mapping[str, Any]) -> Iterator[str]:
     for name, value in options.items():
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise ValueError(f"{shown(name)} is no name of an option, such as optimizer.lr.")
+            raise ValueError(f"{shown(name)} is not an option's name, such as optimizer.lr.")
         if name.startswith("~") and value is None:
             yield name
         elif isinstance(value, Mapping) and value and "schedule" not in value:

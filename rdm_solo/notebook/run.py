@@ -95,7 +95,7 @@ class Run:
 
     @property
     def diverged(self) -> int | None:
-        """The epoch in which training diverged, if it did; no table has it or a later one."""
+        """The epoch in which training diverged, if it did; tables end before it."""
         return self._read.diverged
 
     @property
@@ -106,7 +106,8 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """``summary.json``: last values, seconds, device, versions. Empty until the run ends."""
+        """``summary.json``: last values, seconds, device, versions. Empty until it is written:
+        after each epoch by a watch, else at the end."""
         return dict(self._read.summary)
 
     @property
@@ -129,7 +130,8 @@ class Run:
 
     @property
     def warnings(self) -> Any:
-        """A table of what the collapse watch said: kind, epoch, text. Empty until the run ends."""
+        """A table of what the collapse watch said: kind, epoch, text; empty as long as
+        ``summary`` is."""
         return of_rows(self._read.summary.get("warnings", []))
 
     @property

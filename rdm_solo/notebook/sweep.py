@@ -157,20 +157,28 @@ class Sweep:
     def best(self, column: str, smallest: bool = False) -> Best:
         """The setting with the largest mean of a column's last values, or with the smallest.
 
-        Settings of which all runs diverged are left out. ValueError where nobody measured it.
+        As in the report, settings of which all runs collapsed or diverged are left out. ValueError
+        where no other setting has the column.
 
         >>> Sweep("sweeps/lr").best("train/loss", smallest=True)  # doctest: +SKIP
         """
+        from rdm_solo.report.ranking import lost
+
         self._check(column)
         found: list[Best] = []
         for group in begun_groups(self._read):
+            if lost(group):
+                continue
             counted = [run for run in counted_runs(group) if run.diverged is None]
             if values := _last(counted, column):
                 members = tuple(map(Run.of, counted))
                 moments = _mean(values), _sd(values), len(values)
                 found.append(Best(group.label, column, *moments, members))
         if not found:
-            raise ValueError(f"no setting has a value of {column}: see problems.")
+            raise ValueError(
+                f"no setting has a value of {column}, or those that have one collapsed or "
+                "diverged: see problems and verdicts."
+            )
         found.sort(key=lambda setting: setting.mean if smallest else -setting.mean)
         best, *others = found
         return Best(**{**vars(best), "next": others[0] if others else None})

@@ -66,7 +66,8 @@ DRAWINGS = (
         "symmetric",
         "Symmetric against asymmetric",
         "Without a predictor, a filter or a stop-gradient both branches are the same: their "
-        "eigenvalues coincide and nothing raises the rank. Centring (SymSimSiam) keeps the "
+        "eigenvalues coincide, and only the loss (negatives, decorrelation) can keep the rank up. "
+        "Centring (SymSimSiam) keeps the "
         "variance high, which the loss of a vanilla network does not. Where eigenvalues drop fast, "
         "the outputs use few directions, whether the variance is high or low.",
         ("feature/variance", "erank/projection"),
@@ -120,8 +121,8 @@ DRAWINGS = (
         "Training loss",
         "A rank difference between the branches keeps the loss above its minimum, which is -1 for "
         "SimSiam, NNSiam, SymSimSiam and Vanilla (minus the cosine), and 0 for BYOL, NNBYOL and "
-        "W-MSE (2 - 2 cos). A loss at its minimum with a low rank is a collapse. All other losses "
-        "have scales of their own.",
+        "W-MSE (2 - 2 cos). The loss alone does not tell a collapse: read it beside the rank. All "
+        "other losses have scales of their own.",
         ("train/loss",),
         ALIVE,
         "Figure 9",
@@ -148,7 +149,7 @@ DRAWINGS = (
     Drawing(
         "accuracies",
         "Accuracy over training",
-        "kNN looks up the nearest training images of the backbone's features; the online "
+        "kNN classifies by the nearest training images in the backbone's features; the online "
         "classifier is trained beside the features, and lags behind them.",
         (),
         GOOD,
@@ -156,8 +157,8 @@ DRAWINGS = (
     Drawing(
         "measures",
         "Other measures of rank over training",
-        "What each says stands in the table beneath. They are read off the target's outputs; the "
-        "statistic of Epps and Pulley off the projection.",
+        "The table beneath explains each. All are computed from the target's outputs, the "
+        "statistic of Epps and Pulley from the projection.",
         (),
         RANKS,
     ),
@@ -175,8 +176,8 @@ SAYS = {
     "dimensions.",
     "nesum/target": "Sum of the covariance's eigenvalues over the largest one: the stable rank "
     "around the mean.",
-    "alpha_req/target": "Exponent of the power law that the covariance's eigenvalues follow; only "
-    "where its R² is near 1.",
+    "alpha_req/target": "Exponent of the power law that the covariance's eigenvalues follow; "
+    "meaningful only where its R² is near 1.",
     "alpha_req_r2/target": "How well a power law fits the covariance's eigenvalues: 1 is exact.",
     "uniformity/target": "How evenly outputs cover the sphere: 0 is one point, lower is more even.",
     "positive_distance/target": "Mean squared distance of two views of one image: 0 where views "
@@ -188,9 +189,9 @@ SAYS = {
 }
 
 PREDICTION = (
-    "Theorem 4 alone, iterated from the first measured spectrum, beside the measured ranks: it "
-    "moves each eigenvalue by the filter between the branches and by ω, and uses nothing of data, "
-    "network or optimiser."
+    "Theorem 4, iterated from the first measured spectrum, beside the measured ranks: it moves "
+    "each eigenvalue by the measured filter between the branches and by ω. Only the step size is "
+    "fitted."
 )
 
 ROLES = (

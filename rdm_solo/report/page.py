@@ -92,7 +92,7 @@ def _few(groups: Sequence[Group]) -> list[str]:
     for run in [run for group in groups for run in group.runs]:
         if warning := few_rows(run):
             said.setdefault(warning, []).append(run_name(run))
-    return [f"{warning} So in {listed(runs)}." for warning, runs in said.items()]
+    return [f"{warning} This holds for {listed(runs)}." for warning, runs in said.items()]
 
 
 def _warnings(group: Group, named: bool) -> list[str]:

@@ -121,7 +121,7 @@ def last_values(groups: Sequence[Group]) -> list[Table]:
     others = [c for c in COLUMNS.values() if c.chart and c.name not in elsewhere]
     return [
         _values("Last values; accuracies in per cent.", "setting", members, compared(), notes),
-        _values("Last values of what else is charted.", "setting", members, others),
+        _values("Last values of all other charted columns.", "setting", members, others),
     ]
 
 

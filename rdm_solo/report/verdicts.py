@@ -142,8 +142,9 @@ def _leads(run: Run) -> Judged:
 
 
 def made_by_filter(run: Run) -> bool:
-    """Whether a fixed filter between outputs of one network makes a gap in each batch."""
-    return not run.described.momentum and (_direction(run) or 0) > 0
+    """Whether a fixed filter between outputs of one batch and network makes a gap in it."""
+    one_output = not (run.described.momentum or run.described.neighbours)
+    return one_output and (_direction(run) or 0) > 0
 
 
 def low_pass(runs: Sequence[Run]) -> Verdict:
@@ -259,8 +260,10 @@ def _gap_from_setting(run: Run) -> str:
     if run.described.symmetric:
         return "Both branches are the same output here, so their ranks are always equal."
     if _unfiltered(run):
-        comes = ": the gap comes only from the target network's lag."
-        return "There is no filter" + (comes if lags else ", so both ranks are always equal.")
+        differ = ["the target network's lag"] if lags else []
+        differ += ["the queue that the target is drawn from"] if run.described.neighbours else []
+        comes = f": the gap comes only from {' and '.join(differ)}."
+        return "There is no filter" + (comes if differ else ", so both ranks are always equal.")
     if direction is None:
         learned = "Nothing in the setting forces a gap: it was learned."
         return run.described.gap_comes_from or learned

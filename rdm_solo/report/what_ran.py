@@ -49,8 +49,8 @@ def ran(groups: Sequence[Group]) -> Table:
         for text, names in versions.items()
     ]
     caption = (
-        "The settings of the runs. Time is the mean wall time of a run; of one that was resumed, "
-        "since then."
+        "The settings of the runs. Time is the mean wall time of a run; of a resumed one, the "
+        "time since it was resumed."
     )
     said = [i for i in range(len(head)) if any(row[i] != "–" for row in rows)]
     return Table(caption, [head[i] for i in said], [[row[i] for i in said] for row in rows], notes)

@@ -29,9 +29,9 @@ class MeasuredEpoch:
     The outputs are the projections before any filter, around the mean of their step. ``variance``
     is theirs over their second moment: 0 where all images get one output, 1 where the outputs' mean
     is 0. ``erank`` is their effective rank: in the uncentred spectrum a large mean hides how many
-    directions they differ in. Of SwAV and DINO the variance is that of the logits, the rank that of
-    the vectors that the last layer makes these from; ``assigned`` is the uncentred effective rank
-    of their softmax, NaN where there is none.
+    directions they differ in. Of methods with a softmax the variance is that of the logits, the
+    rank that of the vectors that the last layer makes these from; ``assigned`` is the uncentred
+    effective rank of their softmax, NaN where there is none.
     """
 
     epoch: int

@@ -14,8 +14,8 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
     """A :class:`Watch` over the module that the Trainer fits; takes the same options.
 
     Scalars go through the module's own log to the Trainer's loggers. ``stop`` ends the run at the
-    first collapse. A run that goes on from a checkpoint goes on in the same folder. Of the user's
-    own scalars, ``metrics.csv`` has those that the module logs under its columns' names.
+    first collapse. A run that continues from a checkpoint continues in the same folder. What the
+    module logs as train/loss, val/acc1 or val/knn_acc1 also goes into ``metrics.csv``.
     """
 
     def __init__(self, folder: str | Path, *, stop: bool = False, **options: Any) -> None:

@@ -64,7 +64,9 @@ class WatchFolder:
                     f"{folder} holds a run: give another folder, or resume=True to go on with it."
                 )
             if "watched" not in _read(folder, CONFIG):
-                raise ValueError(f"{folder} holds a run that no watch has written.")
+                raise ValueError(
+                    f"{folder} holds a run that no watch has written: give another folder."
+                )
             epochs = metrics_file.read(folder).columns.get("epoch") if _has(folder) else None
             last = 0 if epochs is None or not len(epochs) else int(epochs[-1])
             done = last if resume is True else min(int(resume), last)

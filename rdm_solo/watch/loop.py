@@ -54,8 +54,8 @@ class Watch:
         normalize: whether rows are scaled to unit length; False for outputs of a softmax.
         name: the method's in the report; the model's class by default.
         log: called with each epoch's scalars and its number, on the first process.
-        resume: True to continue after the folder's last epoch, or after how many epochs; starts
-            where the folder is empty.
+        resume: True to continue after the folder's last epoch, a number to continue after that
+            epoch; in an empty folder either starts with epoch 1.
         bounds: when to warn.
         steps_per_epoch: lets the recorded steps of a long first epoch be evenly spaced; later ones
             are taken to be as long as the one before.
@@ -199,7 +199,7 @@ class Watch:
         self.folder.summarize(self._device)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Take the hooks away and give the folder back, which ends with the program as well."""
+        """Remove the hooks and release the folder; the end of the program does both, too."""
         self.observer.detach()
         self.folder.close(error)
 
@@ -216,7 +216,7 @@ class Watch:
 
     def _observer(self, online: str | None, target: str | None) -> Observer:
         if online is None and target is not None:
-            raise ValueError("target= names the other branch of online=: give both, or neither.")
+            raise ValueError("target= needs online=: give both, online= alone, or neither.")
         branches = parts.named(self.module, online, target) if online else parts.find(self.module)
         if branches is None:
             raise ValueError(parts.not_found(self.module))
@@ -237,10 +237,10 @@ class Watch:
         if outputs is None and not self._measured:
             names, silent = self.observer.branches, {"online", "target"} - calls.keys()
             raise ValueError(
-                f"a step is over in which the {' and the '.join(sorted(silent))} branch of "
-                f"{parts.kind(self.module)} gave nothing: hooked were online={names.online!r} and "
-                f"target={names.target!r}, whose calls count in training mode and not inside "
-                "backward. Name parts that are called in each step: online='...', target='...'."
+                f"nothing was recorded in this step of the {' and the '.join(sorted(silent))} "
+                f"branch of {parts.kind(self.module)}. Hooks are on online={names.online!r} and "
+                f"target={names.target!r}; calls count in training mode and outside backward. "
+                "Name parts that are called in each step: online='...', target='...'."
             )
         return outputs
 
@@ -263,7 +263,7 @@ class Watch:
             lags = "The predictor raises the online rank, or the target network lags too far behind"
             return f"{lags}. {FIRST}"
         if known is not None and not known.predictor and known.target is None:
-            return f"Both branches are one output, so only the loss keeps it apart. {FIRST}"
+            return f"Both branches are one output, so only the loss can keep images apart. {FIRST}"
         return FIRST
 
 
@@ -279,7 +279,7 @@ def _own_scalars(given: Mapping[str, Any]) -> dict[str, float]:
         column = spelled.get(name, name)
         if column not in OWN:
             measured = column in COLUMNS or column in {n.replace("/", "_", 1) for n in COLUMNS}
-            why = "is the watch's to measure" if measured else "is no column"
+            why = "is measured by the watch" if measured else "is no column"
             hint = suggest(name, OWN) or f"; own scalars are {', '.join(OWN)}."
             raise ValueError(f"end_epoch(): {name!r} {why}{hint}")
         found[column] = float(value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from conftest import ROOT
 from matplotlib.text import Text
@@ -25,6 +27,12 @@ def row(method: str, seed: int, **changed: str) -> dict[str, str]:
 
 def test_the_recorded_page_is_that_of_the_recorded_table():
     assert page(RECORDED) == (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+
+
+def test_every_method_of_either_version_is_recorded_with_every_seed():
+    recorded = {(one["method"], int(one["seed"])) for one in RECORDED}
+    assert recorded == set(itertools.product(METHODS, study.SEEDS))
+    assert len(RECORDED) == len(recorded)
 
 
 def test_what_is_missing_is_what_the_installed_version_has():

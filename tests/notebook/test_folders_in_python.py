@@ -179,11 +179,20 @@ def test_the_best_setting_comes_with_its_spread(sweep):
         found.best("val/acc1")
 
 
-def test_a_setting_of_which_all_runs_diverged_is_not_the_best(sweep):
+@pytest.mark.parametrize("fate", ["diverged", "collapsed"])
+def test_a_setting_of_which_all_runs_were_lost_is_not_the_best(sweep, fate):
     shutil.rmtree(sweep / "behind")
     for path in sweep.glob("-0.3_*"):
-        (path / "summary.json").write_text('{"format": 2, "diverged": {"epoch": 5}}')
-    assert rdm_solo.Sweep(sweep).best("val/knn_acc1").mean == 85.0
+        if fate == "diverged":
+            (path / "summary.json").write_text('{"format": 2, "diverged": {"epoch": 5}}')
+            continue
+        head, *rows = (path / "metrics.csv").read_text().splitlines()
+        lines = [f"{head},feature/spread,erank/centred", *(f"{row},0.001,1" for row in rows)]
+        (path / "metrics.csv").write_text("\n".join(lines) + "\n")
+    found = rdm_solo.Sweep(sweep)
+    completely = [text for text in found.verdicts["answer"] if text.startswith("yes, completely")]
+    assert len(completely) == (fate == "collapsed")
+    assert found.best("val/knn_acc1").mean == 85.0
 
 
 def test_tables_are_those_of_pandas_where_it_is(folder):

@@ -104,7 +104,7 @@ def test_a_run_that_fails_names_its_folder(tmp_path, monkeypatch):
 
 def test_names_and_values_that_no_command_line_has_are_refused(tmp_path):
     for name in ("--help", "-m", "a b", "p=1", 3):
-        with pytest.raises(ValueError, match="is no name of an option"):
+        with pytest.raises(ValueError, match="is not an option's name"):
             rdm_solo.fit({name: 1})
     for value in (torch.zeros(2), {1, 2}, object(), b"a", "two\nlines"):
         with pytest.raises(ValueError, match=r"seed must be .* got"):

@@ -91,7 +91,7 @@ def test_a_module_without_such_parts_gets_a_sentence(tmp_path):
             "'projection_head'",
         ),
         ({"online": "backbone", "target": "zzz"}, "target='zzz': BYOL has no such part."),
-        ({"target": "backbone"}, "give both, or neither"),
+        ({"target": "backbone"}, "give both, online= alone, or neither"),
         ({"online": "prediction_head.7"}, "'prediction_head.7'"),
     ],
 )

@@ -192,7 +192,7 @@ def test_scalars_go_to_any_logger(tmp_path):
     ("given", "says"),
     [
         ({"val/acc": 1.0}, "'val/acc' is no column; did you mean 'val/acc1'?"),
-        ({"erank_online": 1.0}, "'erank_online' is the watch's to measure"),
+        ({"erank_online": 1.0}, "'erank_online' is measured by the watch"),
     ],
 )
 def test_scalars_of_other_names_are_refused(tmp_path, given, says):

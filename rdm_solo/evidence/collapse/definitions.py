@@ -18,9 +18,9 @@ SECTION = """\
 ## The last part by other definitions
 
 By this page's definition a run that recovers has not collapsed. That was decided when 12 runs of
-the pilot had ended, because a slow one of them would have counted. The event could also be the
-first of {in_a_row} epochs in a row in which a label holds, whatever comes after. Collapses that
-were named in time, by each definition:
+the pilot had ended, because a healthy run that learns slowly would have counted as collapsed. The
+event could also be the first of {in_a_row} epochs in a row in which a label holds, whatever comes
+after. Collapses that were named in time, by each definition:
 
 {table}
 
@@ -28,7 +28,7 @@ By the kNN label alone, 95 % {reached} reached by this page's definition: {knn}.
 Where an interval begins below 95 % and ends above it, the true rate may lie on either side.
 
 For {floor} of the {collapses} collapses this page's event is epoch {first}, the first that is
-judged; {before} of these {floor} had the label in the epoch before, too. There the study tests
+judged; {before} of them had the label in the epoch before, too. There the study tests
 that a warning had come by epoch {by}, not that it came within {in_time} epochs of the beginning of
 the collapse. The warnings wait for {warmup} epochs of warm-up and need {needed} measured epochs in
 a row, so that none of a collapse comes before epoch {earliest}: of the {all} events that are

@@ -32,7 +32,7 @@ The plan, `rdm_solo/evidence/collapse/study.yaml`, was written before the runs. 
 changed while the runs were made, and it says why: kNN's margin, when the first part had been
 trained; what counts as a healthy run, when the second part had been judged; and the number of
 parts, from two to four, because the bounds that had been chosen failed on the second part and again
-on the third.
+on the third. A fifth part, with other methods, came later.
 """
 METHOD = """\
 ## How it was done
@@ -40,16 +40,16 @@ METHOD = """\
 Three data sets: scikit-learn's digits, generated pictures of blobs, and rows of 64 numbers, which
 an MLP takes in place of the convolutions. {settings} settings of SimSiam, BYOL, SwAV, DINO and the
 symmetric baselines: healthy ones, and ones with no predictor, a filter the wrong way round, a
-learning rate 10 to 100 times too high, batches of 4 or 8, no batch norm, strong weight decay, or 2
-to 8 samples again and again. Each run draws its learning rate, batch size, dimensions, seed and,
-where its filter has one, the exponent; {epochs} epochs, {warmup} of warm-up.
+learning rate 10 to 100 times too high, batches of 4 or 8, no batch norm, strong weight decay, or
+only 2 to 8 samples (duplicated data). Each run draws its learning rate, batch size, dimensions,
+seed and, where its filter has one, the exponent; {epochs} epochs, {warmup} of warm-up.
 
-Labels come from clean samples in `eval()` mode, before training and after each epoch. A run has
-collapsed from the first epoch (the {first}th or later) from which on one of these holds to the
-end, for at least {in_a_row} epochs:
+Labels come from clean samples in `eval()` mode, before training and after each epoch. A run counts
+as collapsed if one of these holds to the end, for at least {in_a_row} epochs; the first of them,
+the {first}th at the earliest, is the event:
 
-- **features**: weighted kNN accuracy of the backbone's features is below that of the same network
-  before training plus {margin} points;
+- **features**: weighted kNN accuracy of the backbone's features is less than {margin} points above
+  that of the same network before training;
 - **one point**: the outputs of two different validation samples have a mean cosine above
   {cosine:g};
 - **few directions**: the effective rank of the validation outputs around their mean is below
@@ -72,7 +72,7 @@ the next part was looked at. Twice, the next part showed that they did not hold.
 judges the package's bounds. Intervals are Clopper and Pearson's, 95 %.
 
 A further part, of {others} runs, has the other methods of solo-learn: healthy ones, and ones with a
-rate 10 to 100 times too high, strong weight decay, or 2 to 8 samples again and again. It came after
+learning rate 10 to 100 times too high, strong weight decay, or only 2 to 8 samples. It came after
 the bounds were fixed, and chose none.
 """
 
@@ -209,8 +209,8 @@ def _choice(rows: Sequence[Row]) -> str:
         "The bounds that did best on the first three parts, best first: `watch.variance`, the "
         f"exponent `watch.erank`, and the fewest directions in a space of any size. {own} All "
         "runs have 16 to 64 dimensions, so nothing is known of larger spaces. The rule of equal "
-        f"assignments (a softmax with an effective rank below {ONE_ASSIGNMENT:g}) came with the "
-        "second choice."
+        f"assignments (a softmax with an effective rank below {ONE_ASSIGNMENT:g}) was added when "
+        "the bounds were chosen the second time."
     )
     return f"## The bounds\n\n{told}\n\n" + markdown.table(head, shown)
 
@@ -233,8 +233,8 @@ The rules were made for methods without negatives. Of the {missed} collapses of 
 were not named in time, {features} have the label "features" alone: kNN fell below that of the
 untrained network while the outputs kept their variance and their directions, as where a network
 learns 2 to 8 images by heart. The warnings read the outputs of training steps, and cannot see that.
-Without these, {named} were named. So a run of these methods that is not warned of may
-still have useless features: look at kNN, too."""
+Without the {alone} runs that have this label alone, {named} were named. So a run of these methods
+that is not warned of may still have useless features: look at kNN, too."""
 
 
 def _others(runs: Sequence[Judged]) -> str:
@@ -247,6 +247,7 @@ def _others(runs: Sequence[Judged]) -> str:
     return OTHER_METHODS.format(
         missed=len(missed),
         features=len(alone),
+        alone=len(collapses) - len(seen),
         named=rate(*judging.named(seen)),
     )
 

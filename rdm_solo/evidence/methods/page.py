@@ -162,7 +162,9 @@ def _shows(by_method: Mapping[str, Sequence[Row]]) -> str:
                 leads[sign == "leads"].append(METHODS[name].label)
     lines.append(
         f"- At the end the target's rank is above the online one's in every seed of "
-        f"{_listed(leads[True])}, and below it in every seed of {_listed(leads[False])}."
+        f"{_listed(leads[True])}, and below it in every seed of {_listed(leads[False])}. Where the "
+        "target is a sharper softmax, an assignment or drawn from a queue, a part of the gap "
+        "follows from that alone."
     )
     warned = [
         f"{METHODS[name].label} ({sum(bool(row['warnings']) for row in rows)} of {len(rows)})"
