@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -21,6 +22,7 @@ from rdm_solo.train import environment
 
 TO_END = 60  # seconds that a run has to write its summary after an error of the notebook's own
 ERROR = "error: "
+LAST_LINES = 50  # of a run that failed without such a line, of those that nobody saw
 
 
 def fit(
@@ -73,7 +75,7 @@ def fit(
     with tempfile.TemporaryDirectory(prefix="rdm_solo_") as scratch:
         told = Path(scratch) / "folder"
         with _started(typed, told) as child:
-            error = _shown(child, quiet)
+            error, last = _shown(child, quiet)
         begun = Path(told.read_text("utf-8")) if told.exists() else None
     status = child.returncode
     if status == 0 and begun:
@@ -81,8 +83,8 @@ def fit(
     if status == 2 and error and not begun:
         raise ValueError(error)
     command = shlex.join(["python", "-m", "rdm_solo.train", *typed])
-    why = "quiet=False shows its output" if quiet else "its output says why"
-    raise RunFailed(error or f"{command} ended with status {status}; {why}.", begun)
+    why = f"it said last:\n{last}" if quiet and last else "its output says why."
+    raise RunFailed(error or f"{command} ended with status {status}; {why}", begun)
 
 
 class RunFailed(RuntimeError):
@@ -138,14 +140,16 @@ def _started(typed: list[str], told: Path) -> Iterator["subprocess.Popen[str]"]:
         child.wait()
 
 
-def _shown(child: "subprocess.Popen[str]", quiet: bool) -> str:
-    """Print what the command prints until it ends; the sentence with which it fails, if any.
+def _shown(child: "subprocess.Popen[str]", quiet: bool) -> tuple[str, str]:
+    """Print what the command prints until it ends; the sentence with which it fails, if any, and
+    the last lines.
 
     KeyboardInterrupt is passed on, and raised again when the command has ended.
     """
     lines: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=_read, args=(child, lines), daemon=True).start()
     error: list[str] = []
+    last: deque[str] = deque(maxlen=LAST_LINES)
     stopped: KeyboardInterrupt | None = None
     while True:
         try:
@@ -156,7 +160,9 @@ def _shown(child: "subprocess.Popen[str]", quiet: bool) -> str:
                 error = []
             if error or line.startswith(ERROR):
                 error.append(line)  # not printed: it becomes the exception's text
-            elif not quiet:
+                continue
+            last.append(line)
+            if not quiet:
                 sys.stdout.write(line)
                 sys.stdout.flush()
         except KeyboardInterrupt as interrupt:
@@ -165,7 +171,7 @@ def _shown(child: "subprocess.Popen[str]", quiet: bool) -> str:
                 child.send_signal(signal.SIGINT)
     if stopped:
         raise stopped
-    return "".join(error).removeprefix(ERROR).strip()
+    return "".join(error).removeprefix(ERROR).strip(), "".join(last).strip()
 
 
 def _read(child: "subprocess.Popen[str]", lines: "queue.Queue[str | None]") -> None:

@@ -179,7 +179,8 @@ SAYS = {
     "alpha_req/target": "Exponent of the power law that the covariance's eigenvalues follow; "
     "meaningful only where its R² is near 1.",
     "alpha_req_r2/target": "How well a power law fits the covariance's eigenvalues: 1 is exact.",
-    "uniformity/target": "How evenly outputs cover the sphere: 0 is one point, lower is more even.",
+    "uniformity/target": "How evenly outputs cover the sphere: 0 is one point, lower is more even. "
+    "Of more than 4,096 outputs, that many are drawn.",
     "positive_distance/target": "Mean squared distance of two views of one image: 0 where views "
     "agree.",
     "epps_pulley/projection": "SIGReg's test against a normal distribution: about 1 where the "

@@ -15,6 +15,7 @@ from rdm_solo.spectra.comparison import (
 from rdm_solo.spectra.epoch_summary import Basis, Spectra
 from rdm_solo.spectra.gaussianity import epps_pulley
 from rdm_solo.spectra.matrices import correlation, low_rank_spectrum
+from rdm_solo.spectra.moments import mean_share
 from rdm_solo.spectra.ranks import (
     alpha_req,
     effective_rank,
@@ -45,6 +46,7 @@ __all__ = [
     "leading",
     "lidar",
     "low_rank_spectrum",
+    "mean_share",
     "nesum",
     "participation_ratio",
     "positive_distance",

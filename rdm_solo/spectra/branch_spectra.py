@@ -22,7 +22,7 @@ from rdm_solo.spectra.epoch_sums import (
     upper_gram,
     whole_gram,
 )
-from rdm_solo.spectra.moments import Moments, from_matrices, from_rows, spread
+from rdm_solo.spectra.moments import Moments, from_matrices, from_rows, mean_share, spread
 from rdm_solo.spectra.sampling import (
     LAST,
     few_rows,
@@ -293,7 +293,7 @@ class BranchSpectra(Metric):
     def _of_sample(self, kept: Tensor, positives: bool) -> tuple[Moments, dict[str, Tensor]]:
         p, z, plus, y = (self._compared(x) for x in kept.unbind(1))
         further = {
-            "mean_share/target": 1 - spread(z.square().sum(1).mean(), z.mean(0).square().sum()),
+            "mean_share/target": mean_share(z),
             "epps_pulley/projection": gaussianity.epps_pulley(kept[:, 3]),
         }
         if positives:

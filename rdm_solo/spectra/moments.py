@@ -151,6 +151,24 @@ def spread(moment: Tensor, of_means: Tensor) -> Tensor:
     return torch.where(moment > 0, share.clamp_min(0), 0.0)
 
 
+def mean_share(x: Tensor) -> Tensor:
+    r"""The share of the mean in the second moment, :math:`\|\mu\|^2 / \frac1N\sum_i\|x_i\|^2`.
+
+    From 0, where the rows' mean :math:`\mu` is 0, to 1, where all rows are their mean: one minus
+    their variance over their second moment. Rows that are all 0 are their mean, too.
+
+    Shapes: ``(N, k) -> ()``.
+
+    >>> float(mean_share(torch.tensor([[1.0, 0.0], [0.0, 1.0]])))
+    0.5
+    """
+    if x.ndim != 2 or not x.numel():
+        raise ValueError(f"mean_share takes rows (N, k), got {tuple(x.shape)}.")
+    x = x.detach().double()
+    moment = x.square().sum(1).mean()
+    return torch.where(moment == 0, 1.0, x.mean(0).square().sum() / moment)
+
+
 def around_means(C: Tensor, C_means: Tensor) -> Tensor:
     """The eigenvalues, descending, of a correlation matrix without its rows' means' part.
 

@@ -95,6 +95,19 @@ def test_what_cannot_be_run_is_the_command_s_sentence(tmp_path, monkeypatch):
 
 
 @pytest.mark.process
+def test_a_quiet_run_that_breaks_says_what_it_said_last(tmp_path, monkeypatch):
+    (tmp_path / "broken.py").write_text(
+        "def soft(sigma, p):\n    return sigma / (len(sigma) < 9)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    options = {**OPTIONS, "filter": "online_pow", "filter.function": "broken.soft", "p": 2}
+    with pytest.raises(RuntimeError, match="said last") as failed:
+        rdm_solo.fit(options, folder="run", quiet=True)
+    assert "returned NaN or infinity" in str(failed.value)
+
+
+@pytest.mark.process
 def test_a_run_that_fails_names_its_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RuntimeError, match="diverged") as failed:

@@ -14,6 +14,7 @@ from rdm_solo.spectra import (
     correlation,
     epps_pulley,
     lidar,
+    mean_share,
     nesum,
     participation_ratio,
     positive_distance,
@@ -68,7 +69,7 @@ def test_one_pass_gives_what_the_functions_give_on_all_rows(route, unit):
         "positive_distance/target": positive_distance(x, y),
         "uniformity/target": uniformity(x),
         "epps_pulley/projection": epps_pulley(z),
-        "mean_share/target": mean.square().sum() / z_compared.square().sum(1).mean(),
+        "mean_share/target": mean_share(z_compared),
     }
     if route == "all rows":  # each sample twice, so n counts double
         views = torch.stack([z_compared, torch.cat(z_compared.chunk(2)[::-1])], 1)

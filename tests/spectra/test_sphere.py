@@ -11,8 +11,49 @@ from scipy.integrate import quad
 from scipy.spatial.distance import pdist
 from torch.nn.functional import normalize
 
-from rdm_solo.spectra import epps_pulley, positive_distance, uniformity
+from rdm_solo.spectra import epps_pulley, mean_share, positive_distance, uniformity
 from rdm_solo.spectra.gaussianity import directions
+
+SPECTRA = 1000
+
+
+def rows(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows whose spectrum falls at a rate drawn at random, around a mean; and their positives."""
+    draw = np.random.default_rng(seed)
+    n, k = int(draw.integers(2, 40)), int(draw.integers(2, 30))
+    steep = np.arange(1, k + 1) ** -draw.uniform(0, 3)
+    x = draw.standard_normal((n, k)) * steep + draw.uniform(0, 3) * draw.standard_normal(k)
+    return x, x + draw.uniform(0, 1) * draw.standard_normal((n, k)) * steep
+
+
+@pytest.mark.parametrize("number", range(0, SPECTRA, 100))
+def test_each_measure_of_rows_agrees_with_another_form_on_fuzzed_spectra(number):
+    for seed in range(number, number + 100):
+        x, y = rows(seed)
+        unit, other = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (x, y))
+        along = directions(x.shape[1], 4, seed).numpy()
+        found = {
+            "mean_share": mean_share(torch.from_numpy(x)),
+            "uniformity": uniformity(torch.from_numpy(unit)),
+            "positive_distance": positive_distance(*map(torch.from_numpy, (unit, other))),
+            "epps_pulley": epps_pulley(torch.from_numpy(x), 4, seed),
+        }
+        want = {
+            "mean_share": 1 - x.var(0).sum() / np.square(x).sum(1).mean(),
+            "uniformity": math.log(np.mean(np.exp(-2 * pdist(unit) ** 2))),
+            "positive_distance": 2 - 2 * np.einsum("ij,ij->i", unit, other).mean(),
+            "epps_pulley": np.mean([statistic_of(u, 17) for u in (x @ along).T]),
+        }
+        for name, value in want.items():
+            assert float(found[name]) == pytest.approx(value, rel=1e-6, abs=1e-12), (seed, name)
+
+
+def test_the_share_of_the_mean_of_one_point_of_zeros_and_of_nan():
+    assert float(mean_share(torch.ones(5, 3))) == pytest.approx(1, abs=1e-12)
+    assert float(mean_share(torch.zeros(5, 3))) == 1
+    assert math.isnan(mean_share(torch.full((5, 3), math.nan)))
+    with pytest.raises(ValueError, match=r"rows \(N, k\)"):
+        mean_share(torch.ones(3))
 
 
 @pytest.mark.parametrize("n", [2, 3, 511, 512, 513, 1300])
