@@ -96,9 +96,8 @@ def test_what_cannot_be_run_is_the_command_s_sentence(tmp_path, monkeypatch):
 
 @pytest.mark.process
 def test_a_quiet_run_that_breaks_says_what_it_said_last(tmp_path, monkeypatch):
-    (tmp_path / "broken.py").write_text(
-        "def soft(sigma, p):\n    return sigma / (len(sigma) < 9)\n"
-    )
+    body = "return sigma / (len(sigma) < 9)"  # infinite for any batch in training
+    (tmp_path / "broken.py").write_text(f"def soft(sigma, p):\n    {body}\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
     options = {**OPTIONS, "filter": "online_pow", "filter.function": "broken.soft", "p": 2}
