@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import re
+import statistics
 
 import pytest
 from conftest import ROOT
 from matplotlib.text import Text
+from scipy import stats
 
 from rdm_solo.evidence import table
 from rdm_solo.evidence.methods import study
 from rdm_solo.evidence.methods.figure import PANELS, figure
-from rdm_solo.evidence.methods.page import page
+from rdm_solo.evidence.methods.page import RANKS, page
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.descriptions import METHODS
 
@@ -54,6 +57,56 @@ def test_the_page_says_who_leads_who_was_warned_of_and_who_is_missing():
     assert "Runs with warnings: MoCo v2+ (1 of 1)." in text
     assert "| distilling | BYOL | 32 | 2 | 2.5 ± 0.0 |" in text
     assert "Not in the table yet: SimSiam, SwAV" in text
+
+
+COMPARED = [n for n, known in METHODS.items() if not known.softmax and known.family != "symmetric"]
+
+
+def correlation_on_the_page(text: str, measure: str) -> tuple[int, float]:
+    """n and Spearman's correlation of that measure."""
+    found = re.search(rf"^\| {re.escape(measure)} \| (\d+) \| (\S+) \|$", text, re.MULTILINE)
+    assert found, measure
+    return int(found[1]), float(found[2])
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_page_says_how_ranks_and_accuracies_of_methods_go_together(sign):
+    rows = []
+    for i, name in enumerate(COMPARED):
+        accuracy = {"val/knn_acc1": f"10 {50 + sign * i**2}"}
+        rows += [
+            row(name, seed, **accuracy, **dict.fromkeys(RANKS.values(), f"1 {2 + i + seed}"))
+            for seed in (1, 2)
+        ]
+    other_way = {"val/knn_acc1": f"10 {50 - sign * 1000}", "erank/centred": "1 1000"}
+    rows += [row(name, 1, **other_way) for name in METHODS if name not in COMPARED]
+    text = page(rows)
+    for measure in RANKS:
+        assert correlation_on_the_page(text, measure) == (len(COMPARED), sign)
+    assert "no rule about methods" in text
+
+
+def test_the_recorded_correlations_are_scipys():
+    """Of means over seeds, of the methods in which both were measured."""
+    text = page(RECORDED)
+    for measure, column in RANKS.items():
+        pairs = []
+        for name in COMPARED:
+            of_seeds = [
+                [float(one[c].split()[-1]) for c in (column, "val/knn_acc1")]
+                for one in RECORDED
+                if one["method"] == name and "nan" not in one[column]
+            ]
+            if of_seeds:
+                pairs.append([statistics.fmean(values) for values in zip(*of_seeds)])
+        n, correlation = correlation_on_the_page(text, measure)
+        assert n == len(pairs) > 2
+        assert correlation == pytest.approx(stats.spearmanr(pairs).statistic, abs=0.005)
+
+
+def test_too_few_methods_have_no_correlation():
+    text = page([row(name, 1) for name in COMPARED[:2]])
+    assert "| erank around the mean | 2 | – |" in text
 
 
 def test_a_family_has_a_row_of_panels_and_no_title_leaves_its_panel():

@@ -4,11 +4,27 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from rdm_solo.evidence import markdown
 from rdm_solo.methods.descriptions import FAMILIES, METHODS
 from rdm_solo.runs.groups import spread
+from rdm_solo.spectra import spearman
 
 Row = Mapping[str, str]
+ACCURACY = "val/knn_acc1"
+# Measures of rank that are compared with accuracy, by their names on the page.
+RANKS = {
+    "erank around the mean": "erank/centred",
+    "erank online": "erank/online",
+    "erank target": "erank/target",
+    "RankMe": "rankme/target",
+    "LiDAR": "lidar/target",
+    "stable rank": "stable_rank/target",
+    "participation ratio": "participation_ratio/target",
+}
+# Any two methods have correlation 1 or -1.
+FEWEST_METHODS = 3
 
 TEXT = """\
 # All methods side by side
@@ -57,13 +73,22 @@ prototypes and cannot be compared with the others.
 
 {shows}
 
+Whether methods of a higher rank have a higher kNN accuracy here: Spearman's rank correlation of
+both over n methods (means over seeds), without those whose target is a softmax and without the
+symmetric baselines. 1 is the same order, -1 the reverse.
+
+{correlations}
+
+This is of one data set and one recipe for each method, chosen by hand, so these numbers are
+no rule about methods.
+
 - The digits are 1,437 small images, on which raw pixels reach a kNN accuracy that few methods pass
   ([the evidence](evidence.md) has both numbers): accuracies here say whether a method works, not
   which one is better. The recipes were tuned by hand on another seed.
 - A projection's rank is not the backbone's. It depends on the projector's last layers, on k and on
   the batch: methods are run as solo-learn has them, with or without batch norm at the end.
-- Ranks of different methods do not order their accuracies in these tables. Within one method a rank
-  tells a collapse, which is what the warnings are for ([how often they are right](collapse.md)).
+- Within one method a rank tells a collapse, which is what the warnings are for
+  ([how often they are right](collapse.md)).
 - Ranks are of the outputs of training steps, over augmented views, uncentred unless the table says
   otherwise ([what each measure means](measures.md)).
 """
@@ -90,7 +115,7 @@ def page(rows: Sequence[Row]) -> str:
             by_method,
             names,
             {
-                "kNN (%)": ("val/knn_acc1", 1),
+                "kNN (%)": (ACCURACY, 1),
                 "online classifier (%)": ("val/acc1", 1),
                 "variance / second moment": ("feature/spread", 2),
                 "positives' distance": ("positive_distance/target", 2),
@@ -112,6 +137,7 @@ def page(rows: Sequence[Row]) -> str:
             },
         ),
         shows=_shows(by_method),
+        correlations=_correlations(by_method),
     )
 
 
@@ -136,6 +162,28 @@ def _table(
 def _last(rows: Sequence[Row], column: str) -> list[float]:
     values = [float(row[column].split()[-1]) for row in rows if row[column]]
     return [value for value in values if math.isfinite(value)]
+
+
+def _correlations(by_method: Mapping[str, Sequence[Row]]) -> str:
+    """A line for each measure of rank."""
+    compared = [
+        rows
+        for name, rows in by_method.items()
+        if not METHODS[name].softmax and METHODS[name].family != "symmetric"
+    ]
+    lines = []
+    for measure, column in RANKS.items():
+        pairs = [
+            (statistics.fmean(ranks), statistics.fmean(accuracies))
+            for rows in compared
+            if (ranks := _last(rows, column)) and (accuracies := _last(rows, ACCURACY))
+        ]
+        correlation = "–"
+        if len(pairs) >= FEWEST_METHODS:
+            ranks_and_accuracies = torch.tensor(pairs, dtype=torch.float64)
+            correlation = f"{float(spearman(*ranks_and_accuracies.T)):.2f}"
+        lines.append([measure, str(len(pairs)), correlation])
+    return markdown.table(["measure", "n", "correlation with kNN accuracy"], lines)
 
 
 def _shows(by_method: Mapping[str, Sequence[Row]]) -> str:
