@@ -135,3 +135,12 @@ def test_a_run_becomes_a_row(monkeypatch, tmp_path):
     assert (found["method"], found["seed"], found["diverged"]) == ("simclr", "7", "")
     assert len(found["erank/target"].split()) == 2
     assert "torch=" in found["versions"]
+
+
+@pytest.mark.process
+def test_a_run_that_diverges_in_its_first_epoch_becomes_a_row(monkeypatch):
+    shared = (*study.SHARED, "max_epochs=2", "scheduler.warmup_epochs=0", "optimizer.lr=1e30")
+    monkeypatch.setattr(study, "SHARED", shared)
+    found = study.measure("vanilla", 7)
+    assert found["diverged"].startswith("training diverged in epoch 1")
+    assert not any(found[column] for column in study.MEASURED)

@@ -1,6 +1,5 @@
 """All methods on the digits, side by side: ``python -m rdm_solo.evidence.methods``."""
 
-import argparse
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -11,12 +10,12 @@ import numpy as np
 
 from rdm_solo import cli, runs
 from rdm_solo.bench.timing import processor
-from rdm_solo.evidence import processes, table
+from rdm_solo.evidence import command, processes, table
 from rdm_solo.evidence.methods.figure import draw
 from rdm_solo.evidence.methods.page import page
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.descriptions import METHODS
-from rdm_solo.runs.files import write_whole
+from rdm_solo.runs.files import METRICS, write_whole
 from rdm_solo.train import closing, training
 
 SEEDS = (50, 51, 52, 53, 54)
@@ -56,7 +55,9 @@ def measure(name: str, seed: int) -> Row:
             training.fit(parts)
         except FloatingPointError as error:
             diverged = str(error)
-        columns = runs.read_metrics(Path(folder))
+        # A run that diverges in its first epoch has none.
+        there = (Path(folder) / METRICS).exists()
+        columns = runs.read_metrics(Path(folder)) if there else {}
     watch = next(c for c in parts.trainer.callbacks if type(c).__name__ == "CollapseWatch")
     return {
         "method": name,
@@ -84,29 +85,25 @@ def add(path: Path, row: Row) -> None:
     table.write(path, HEAD, rows)
 
 
+def run_missing(path: Path, jobs: int, most: int | None) -> None:
+    """The runs that the table lacks and solo-learn can train, ``jobs`` at a time."""
+    tasks = list(missing(table.rows(path)))[:most]
+    processes.run_all(measure, tasks, jobs, partial(add, path))
+
+
+def write(rows: list[Row], out: Path) -> None:
+    """The page and, beside it, its figure."""
+    draw(rows, out.with_suffix(".png"))
+    write_whole(out, page(rows))
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m rdm_solo.evidence.methods",
-        description="Train every method that the installed solo-learn has on the embedded digits, "
-        f"with {len(SEEDS)} seeds each, and write a page that has them side by side. Each run adds "
-        "a row to the table when it ends, so that an interrupted command goes on where it stopped, "
+    command.run(
+        "methods",
+        "Train every method that the installed solo-learn has on the embedded digits, with "
+        f"{len(SEEDS)} seeds each, and write a page that has them side by side. Each run adds a "
+        "row to the table when it ends, so that an interrupted command goes on where it stopped, "
         "and another version of solo-learn adds the methods that it has.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        run_missing,
+        write,
     )
-    docs = Path("docs")
-    parser.add_argument("--table", type=Path, default=docs / "methods.csv", help="file of the rows")
-    parser.add_argument(
-        "--out", type=Path, default=docs / "methods.md", help="file for the page; figures beside it"
-    )
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
-    parser.add_argument("--most", type=int, help="runs to add at most; 0 writes the page alone")
-    cli.say_anything()
-    options = parser.parse_args()
-    if options.jobs < 1:
-        parser.error(f"--jobs must be at least 1, got {options.jobs}")
-    tasks = list(missing(table.rows(options.table)))[: options.most]
-    processes.run_all(measure, tasks, options.jobs, partial(add, options.table))
-    rows = table.rows(options.table)
-    draw(rows, options.out.with_suffix(".png"))
-    write_whole(options.out, page(rows))
-    print(f"{options.out} is written from the {len(rows)} runs in {options.table}")
