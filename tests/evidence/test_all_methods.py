@@ -13,7 +13,7 @@ from scipy import stats
 
 from rdm_solo.evidence import table
 from rdm_solo.evidence.methods import study
-from rdm_solo.evidence.methods.figure import PANELS, figure
+from rdm_solo.evidence.methods.figure import PANELS, draw, figure
 from rdm_solo.evidence.methods.page import RANKS, page
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.descriptions import METHODS
@@ -107,6 +107,45 @@ def test_the_recorded_correlations_are_scipys():
 def test_too_few_methods_have_no_correlation():
     text = page([row(name, 1) for name in COMPARED[:2]])
     assert "| erank around the mean | 2 | – |" in text
+
+
+def test_a_run_that_diverged_counts_in_no_mean_and_is_named():
+    diverged = {"diverged": "training diverged in epoch 3", "warnings": "complete collapse in 2"}
+    rows = [row("byol", 1), row("byol", 2, **dict.fromkeys(study.MEASURED, "1 90"), **diverged)]
+    rows += [row("simsiam", seed, **diverged) for seed in (1, 2)]
+    text = page(rows)
+    assert (
+        "Runs that diverged, which nothing below counts: SimSiam (2 of 2), BYOL (1 of 2)." in text
+    )
+    assert "4 runs; seeds 1, 2" in text
+    assert "| distilling | BYOL | 32 | 1 | 2.5 |" in text
+    assert "| distilling | SimSiam | 32 |" not in text
+    assert "Runs with warnings: no method" in text
+    assert "Not in the table yet: SwAV, DINO" in text
+    assert "diverged" not in page(rows[:1])
+    drawn = lines(rows)
+    assert len(drawn) == len(PANELS)
+    assert all(max(line.get_ydata()) == 2.5 for line in drawn)
+
+
+def lines(rows):
+    return [line for axes in figure(rows).axes for line in axes.lines]
+
+
+def test_where_all_runs_diverged_there_is_a_page_and_no_figure(tmp_path):
+    rows = [
+        row("byol", 1, diverged="training diverged in epoch 1", **dict.fromkeys(study.MEASURED, ""))
+    ]
+    assert "Runs that diverged, which nothing below counts: BYOL (1 of 1)." in page(rows)
+    draw(rows, tmp_path / "methods.png")
+    assert not list(tmp_path.iterdir())
+
+
+def test_fewer_values_than_runs_are_said():
+    rows = [row("simclr", 1), row("simclr", 2, **{"lidar/target": "1 nan"})]
+    *_, ranks = re.findall(r"^\| contrastive \| SimCLR .*$", page(rows), re.MULTILINE)
+    assert "| 2 | 2.5 ± 0.0 | 2.5 ± 0.0 |" in ranks
+    assert "| 2.5 (n = 1) |" in ranks
 
 
 def test_a_family_has_a_row_of_panels_and_no_title_leaves_its_panel():

@@ -37,7 +37,7 @@ of solo-learn adds its own methods.
 {runs} runs; seeds {seeds}; {seconds:.0f} minutes if one run follows the other, with whatever
 else the machine did meanwhile ({processors}).
 Versions: {versions}.
-
+{diverged}
 ![Effective rank around the mean, and kNN accuracy, over the epochs](methods.png)
 
 *Lines are means over the seeds, bands reach from the smallest to the largest.*
@@ -61,9 +61,9 @@ ReSSL, so LiDAR, C₊ and the positives' distance are not measured there.
 
 ## The numbers
 
-Last epoch, mean ± standard deviation over seeds. k is the dimension of the projection. Ranks of
-SwAV, DINO and DeepCluster v2, but for the one around the mean, are those of a softmax over 64
-prototypes and cannot be compared with the others.
+Last epoch, mean ± standard deviation over n seeds; a cell with fewer values has an n of its own. k
+is the dimension of the projection. Ranks of SwAV, DINO and DeepCluster v2, but for the one around
+the mean, are those of a softmax over 64 prototypes and cannot be compared with the others.
 
 {accuracy}
 
@@ -95,10 +95,8 @@ no rule about methods.
 
 
 def page(rows: Sequence[Row]) -> str:
-    """The whole page."""
-    by_method = {
-        name: found for name in METHODS if (found := [r for r in rows if r["method"] == name])
-    }
+    """The whole page. Runs that diverged are named, and count in nothing else."""
+    by_method = _by_method([row for row in rows if not row["diverged"]])
     names = [n for family in FAMILIES for n in by_method if METHODS[n].family == family]
     return TEXT.format(
         runs=len(rows),
@@ -110,7 +108,8 @@ def page(rows: Sequence[Row]) -> str:
             ["family", "method", "target"],
             [[METHODS[n].family, METHODS[n].label, METHODS[n].target] for n in _by_family()],
         ),
-        absent=_absent(by_method),
+        diverged=_diverged(_by_method(rows)),
+        absent=_absent(_by_method(rows)),
         accuracy=_table(
             by_method,
             names,
@@ -141,6 +140,10 @@ def page(rows: Sequence[Row]) -> str:
     )
 
 
+def _by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    return {name: found for name in METHODS if (found := [r for r in rows if r["method"] == name])}
+
+
 def _by_family() -> list[str]:
     return [n for family in FAMILIES for n in METHODS if METHODS[n].family == family]
 
@@ -153,10 +156,17 @@ def _table(
     lines = []
     for name in names:
         found = by_method[name]
-        cells = [spread(_last(found, column), digits) for column, digits in columns.values()]
+        cells = [_cell(found, column, digits) for column, digits in columns.values()]
         about = (METHODS[name].family, METHODS[name].label, found[0]["dimensions"])
         lines.append([*about, str(len(found)), *cells])
     return markdown.table(["family", "method", "k", "n", *columns], lines)
+
+
+def _cell(rows: Sequence[Row], column: str, digits: int) -> str:
+    """Mean ± standard deviation; how many values there are, where it is fewer than runs."""
+    values = _last(rows, column)
+    fewer = 0 < len(values) < len(rows)
+    return spread(values, digits) + (f" (n = {len(values)})" if fewer else "")
 
 
 def _last(rows: Sequence[Row], column: str) -> list[float]:
@@ -214,13 +224,22 @@ def _shows(by_method: Mapping[str, Sequence[Row]]) -> str:
         "target is a sharper softmax, an assignment or drawn from a queue, a part of the gap "
         "follows from that alone."
     )
-    warned = [
-        f"{METHODS[name].label} ({sum(bool(row['warnings']) for row in rows)} of {len(rows)})"
-        for name, rows in by_method.items()
-        if any(row["warnings"] for row in rows)
-    ]
-    lines.append(f"- Runs with warnings: {_listed(warned)}.")
+    lines.append(f"- Runs with warnings: {_listed(_counted(by_method, 'warnings'))}.")
     return "\n".join(lines)
+
+
+def _diverged(by_method: Mapping[str, Sequence[Row]]) -> str:
+    named = _counted(by_method, "diverged")
+    return f"Runs that diverged, which nothing below counts: {', '.join(named)}.\n" if named else ""
+
+
+def _counted(by_method: Mapping[str, Sequence[Row]], column: str) -> list[str]:
+    """The methods of which runs have something in that column, with their number."""
+    return [
+        f"{METHODS[name].label} ({sum(bool(row[column]) for row in rows)} of {len(rows)})"
+        for name, rows in by_method.items()
+        if any(row[column] for row in rows)
+    ]
 
 
 def _absent(by_method: Mapping[str, Sequence[Row]]) -> str:
