@@ -5,7 +5,6 @@ of training and at its end. Each run adds a line to a table, and the page is mad
 """
 
 import argparse
-import hashlib
 import json
 import math
 import shutil
@@ -100,8 +99,7 @@ def folder_of(row: str, seed: int, root: Path) -> Path:
 
 def settings(row: str) -> str:
     """A hash of the row's options and the shared ones, to notice that they have changed."""
-    options = json.dumps([SHARED, ROWS.get(row, [])])
-    return hashlib.sha256(options.encode()).hexdigest()[:8]
+    return table.hashed([SHARED, ROWS.get(row, [])])
 
 
 def measure(row: str, seed: int, root: Path) -> table.Line:

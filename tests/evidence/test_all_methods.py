@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import statistics
+import sys
 
 import pytest
 from conftest import ROOT
@@ -24,7 +25,8 @@ RECORDED = table.rows(ROOT / "docs" / "methods.csv")
 def row(method: str, seed: int, **changed: str) -> dict[str, str]:
     columns = dict.fromkeys(study.MEASURED, "1 2.5")
     about = {"method": method, "seed": str(seed), "diverged": "", "dimensions": "32"}
-    rest = {"warnings": "", "seconds": "60", "versions": "torch=2", "processor": "a CPU"}
+    rest = {"warnings": "", "seconds": "60", "settings": "", "versions": "torch=2"}
+    rest["processor"] = "a CPU"
     return {**about, **columns, **rest, **changed}
 
 
@@ -36,6 +38,49 @@ def test_every_method_of_either_version_is_recorded_with_every_seed():
     recorded = {(one["method"], int(one["seed"])) for one in RECORDED}
     assert recorded == set(itertools.product(METHODS, study.SEEDS))
     assert len(RECORDED) == len(recorded)
+
+
+def test_recorded_rows_are_of_the_recipes_of_today():
+    today = {name: study.settings(name) for name in METHODS}
+    stale = {
+        (one["method"], one["seed"])
+        for one in RECORDED
+        if one.get("settings") != today[one["method"]]
+    }
+    assert not stale
+
+
+def test_settings_are_those_that_decide_a_runs_numbers(monkeypatch):
+    before = study.settings("byol")
+    assert before != study.settings("simsiam")
+    for option, same in (
+        ("pictures.every_n_epochs=3", True),
+        ("optimizer.lr=9", False),
+        ("method.kwargs.proj_output_dim=8", False),
+        ("dataset.views.pipelines.0.jitter=0", False),
+        ("knn.k=3", False),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(study, "SHARED", (*study.SHARED, option))
+            assert (study.settings("byol") == before) is same, option
+
+
+def test_a_row_of_another_recipe_is_refused_and_one_without_a_hash_is_not(
+    tmp_path, monkeypatch, capsys
+):
+    path = tmp_path / "rows.csv"
+    without = [column for column in study.HEAD if column != "settings"]
+    old = {column: cell for column, cell in row("byol", 2).items() if column != "settings"}
+    table.write(path, without, [old])
+    assert len(study.rows_of(path)) == 1
+    study.add(path, row("byol", 1, settings=study.settings("byol")))
+    assert len(study.rows_of(path)) == 2
+    study.add(path, row("simsiam", 1, settings="12345678"))
+    monkeypatch.setattr(sys, "argv", ["methods", "--most", "0", "--table", str(path)])
+    with pytest.raises(SystemExit):
+        study.main()
+    said = capsys.readouterr().err
+    assert "simsiam, seed 1, is not of the method's recipe of today" in said
 
 
 def test_what_is_missing_is_what_the_installed_version_has():
@@ -174,6 +219,7 @@ def test_a_run_becomes_a_row(monkeypatch, tmp_path):
     assert (found["method"], found["seed"], found["diverged"]) == ("simclr", "7", "")
     assert len(found["erank/target"].split()) == 2
     assert "torch=" in found["versions"]
+    assert found["settings"] == study.settings("simclr")
 
 
 @pytest.mark.process

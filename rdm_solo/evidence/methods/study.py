@@ -5,8 +5,10 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from omegaconf import OmegaConf
 
 from rdm_solo import cli, runs
 from rdm_solo.bench.timing import processor
@@ -30,8 +32,14 @@ MEASURED = (
     *("feature/spread", "rankme/target", "lidar/target", "stable_rank/target"),
     *("participation_ratio/target", "uniformity/target", "positive_distance/target"),
 )
+# Sections of the config that decide what is measured.
+RECIPE = (
+    *("p", "max_epochs", "batch_size", "backbone", "optimizer", "scheduler", "filter", "method"),
+    *("dataset", "trainer", "diagnostics", "watch", "knn"),
+)
 ABOUT = ("method", "seed", "diverged", "dimensions", "warnings")
-HEAD = (*ABOUT, *MEASURED, "seconds", "versions", "processor")
+# `settings` is a hash of the method's recipe; rows that were recorded before it was lack it.
+HEAD = (*ABOUT, *MEASURED, "seconds", "settings", "versions", "processor")
 
 Row = Mapping[str, str]
 
@@ -45,9 +53,35 @@ def missing(rows: list[Row]) -> Iterator[tuple[str, int]]:
                 yield name, seed
 
 
+def settings(name: str) -> str:
+    """A hash of the method's recipe, to notice that it has changed."""
+    recipe: Any = OmegaConf.to_container(_config(name, seed=0), resolve=True)
+    return table.hashed({section: recipe[section] for section in RECIPE})
+
+
+def _config(name: str, seed: int) -> Any:
+    return cli.compose("config", [*SHARED, f"method={name}", f"seed={seed}"])
+
+
+def rows_of(path: Path) -> list[Row]:
+    """The table's rows; ValueError where one is of another recipe than its method's of today.
+
+    Rows without a hash are taken as they are.
+    """
+    rows = table.rows(path)
+    today = {name: settings(name) for name in {row["method"] for row in rows}}
+    for row in rows:
+        if row.get("settings") and row["settings"] != today[row["method"]]:
+            raise ValueError(
+                f"{path}: {row['method']}, seed {row['seed']}, is not of the method's recipe of "
+                "today: remove such rows, or give another --table"
+            )
+    return rows
+
+
 def measure(name: str, seed: int) -> Row:
     """Train a method with a seed; its row."""
-    cfg = cli.compose("config", [*SHARED, f"method={name}", f"seed={seed}"])
+    cfg = _config(name, seed)
     diverged, began = "", time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         parts = training.build(cfg, Path(folder), [])
@@ -67,6 +101,7 @@ def measure(name: str, seed: int) -> Row:
         "warnings": "; ".join(f"{w['kind']} in epoch {w['epoch']}" for w in watch.warnings),
         **{column: _joined(columns.get(column, np.empty(0))) for column in MEASURED},
         "seconds": f"{time.perf_counter() - began:.0f}",
+        "settings": settings(name),
         "versions": " ".join(f"{part}={version}" for part, version in closing.versions().items()),
         "processor": processor(),
     }
@@ -87,7 +122,7 @@ def add(path: Path, row: Row) -> None:
 
 def run_missing(path: Path, jobs: int, most: int | None) -> None:
     """The runs that the table lacks and solo-learn can train, ``jobs`` at a time."""
-    tasks = list(missing(table.rows(path)))[:most]
+    tasks = list(missing(rows_of(path)))[:most]
     processes.run_all(measure, tasks, jobs, partial(add, path))
 
 
