@@ -5,14 +5,12 @@ of training and at its end. Each run adds a line to a table, and the page is mad
 """
 
 import argparse
-import hashlib
 import json
 import math
 import shutil
 import statistics
 import subprocess
 from collections.abc import Callable, Sequence
-from concurrent.futures.process import BrokenProcessPool
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ from rdm_solo.bench.timing import processor
 from rdm_solo.callbacks.knn import Neighbours, unit
 from rdm_solo.evaluate.features import extract
 from rdm_solo.evaluate.probe import fit_linear
-from rdm_solo.evidence import processes, table
+from rdm_solo.evidence import command, processes, table
 from rdm_solo.evidence.page import page
 from rdm_solo.lightning import pl
 from rdm_solo.messages import first_line
@@ -101,8 +99,7 @@ def folder_of(row: str, seed: int, root: Path) -> Path:
 
 def settings(row: str) -> str:
     """A hash of the row's options and the shared ones, to notice that they have changed."""
-    options = json.dumps([SHARED, ROWS.get(row, [])])
-    return hashlib.sha256(options.encode()).hexdigest()[:8]
+    return table.hashed([SHARED, ROWS.get(row, [])])
 
 
 def measure(row: str, seed: int, root: Path) -> table.Line:
@@ -141,8 +138,8 @@ def commit() -> str:
     root = Path(__file__).parents[2]
     if not (root / ".git").exists() or not shutil.which("git"):
         return ""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True).stdout.strip()
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    return subprocess.run(describe, cwd=root, capture_output=True, text=True).stdout.strip()
 
 
 def run_all(seeds: Sequence[int], root: Path, csv: Path, jobs: int) -> None:
@@ -234,16 +231,10 @@ def main() -> None:
         parser.error(f"--jobs must be at least 1, got {options.jobs}")
     if options.table and not options.table.is_file():
         parser.error(f"--from: there is no file {options.table}")
-    try:
+    with command.sentences(parser, options.runs):
         if not options.table:
             run_all(options.seeds, options.runs, options.csv, options.jobs)
         write_page(options.table or options.csv, options.out, options.seeds)
-    except BrokenProcessPool:
-        parser.error("a process of a run was killed, perhaps for memory: repeat with fewer --jobs")
-    except OSError as error:
-        parser.error(f"{error.filename or options.runs}: {error.strerror or error}")
-    except ValueError as error:
-        parser.error(str(error))
 
 
 def write_page(csv: Path, out: Path, seeds: Sequence[int]) -> None:

@@ -1,10 +1,13 @@
 """The table of runs: a CSV with one line a run, from which the page is made without training."""
 
 import csv
+import hashlib
 import io
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rdm_solo.runs.files import write_whole
 
@@ -84,6 +87,15 @@ def _fault(line: Line) -> str:
         if not finite:
             return f"has {name} {line[name]!r}, which is not a finite number"
     return ""
+
+
+def hashed(settings: Any) -> str:
+    """A hash of a run's settings, by which a table shows that they have changed since.
+
+    >>> hashed({"lr": 0.1, "p": 1}) == hashed({"p": 1, "lr": 0.1}) != hashed({"p": 1})
+    True
+    """
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def rows(path: Path) -> list[Line]:

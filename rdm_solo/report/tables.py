@@ -31,8 +31,8 @@ from rdm_solo.runs.groups import (
 BESIDE = 3
 EXPLAINED = (
     "docs/measures.md has their definitions, which one to use, and why other packages' numbers "
-    "differ. They compare checkpoints and settings of one method; across methods they do not "
-    "order accuracies."
+    "differ. They compare checkpoints and settings of one method; numbers of different methods "
+    "also depend on their projectors, dimensions and batches."
 )
 OF_ONE_RUN = ("erank/online", "erank/target", "val/acc1", "val/knn_acc1")
 

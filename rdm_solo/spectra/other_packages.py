@@ -5,13 +5,14 @@ elsewhere can be read; the definitions are in :mod:`rdm_solo.spectra.ranks`. Ver
 stable-pretraining 0.1.8, reptrix 0.1.0, MONAI 1.6.1.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from rdm_solo.spectra.lda import lidar_of_views
+from rdm_solo.spectra.lda import DELTA, EPSILON, lidar_of_views
 from rdm_solo.spectra.matrices import exponential_entropy
 
 Package = Literal["stable-pretraining", "reptrix", "monai"]
@@ -21,7 +22,9 @@ REPTRIX_MOST = 2048
 
 
 def value(measure: str, package: str, features: Tensor, **options: Any) -> Any:
-    """That package's number under the name of this measure.
+    """That package's number under the name of this measure; NaN where features are not finite.
+
+    Options that are None are left to the package.
 
     >>> float(value("rankme", "reptrix", torch.tensor([[1.0, 0.0], [0.0, 1.0]]))) < 1.001
     True
@@ -38,7 +41,19 @@ def value(measure: str, package: str, features: Tensor, **options: Any) -> Any:
             f"{measure} with compatible_with={package!r} takes {shape}, as that package does; "
             f"got {tuple(features.shape)}."
         )
-    return FORMULAS[measure, package](features.detach().double(), **options)
+    formula = FORMULAS[measure, package]
+    given = {name: option for name, option in options.items() if option is not None}
+    for name in given:
+        if name not in inspect.signature(formula).parameters:
+            raise ValueError(
+                f"compatible_with={package!r}: {measure} takes no {name}, since that package's "
+                "number has a fixed one or none; leave it out."
+            )
+    x = features.detach().double()
+    if not bool(x.isfinite().all()):
+        nothing = x.new_tensor(torch.nan)
+        return (nothing, nothing) if measure == "alpha_req" else nothing
+    return formula(x, **given)
 
 
 def _stable_pretraining_rankme(x: Tensor) -> Tensor:
@@ -76,7 +91,7 @@ def _reptrix_alpha(x: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
     return b[0], 1 - off / (y[read] - y[read].mean()).square().sum()
 
 
-def _stable_pretraining_lidar(views: Tensor, delta: float, eps: float) -> Tensor:
+def _stable_pretraining_lidar(views: Tensor, delta: float = DELTA, eps: float = EPSILON) -> Tensor:
     """The definition, of groups of q *consecutive* rows of a queue.
 
     Two-view batches fill the queue with all first views and then all second ones, so that a group
@@ -86,7 +101,7 @@ def _stable_pretraining_lidar(views: Tensor, delta: float, eps: float) -> Tensor
     return lidar_of_views(views.transpose(0, 1).reshape(n, q, k), delta, eps)
 
 
-def _reptrix_lidar(views: Tensor, delta: float, eps: float) -> Tensor:
+def _reptrix_lidar(views: Tensor) -> Tensor:
     """Scatter matrices without their divisors, and the *squares* of the result's eigenvalues, since
     it passes through a principal component analysis; delta 1e-6."""
     n, _, k = views.shape

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rdm_solo.spectra import other_packages
-from rdm_solo.spectra.lda import check_views, lidar_of_views
+from rdm_solo.spectra.lda import DELTA, EPSILON, check_views, lidar_of_views
 from rdm_solo.spectra.matrices import (
     eigenvalues,
     exponential_entropy,
@@ -24,6 +24,7 @@ from rdm_solo.spectra.other_packages import Package
 
 # Two points are on a line, whatever they are.
 FEWEST_POINTS = 3
+RANKME_EPSILON = 1e-7
 
 
 def effective_rank(lam_or_C: Tensor, *, compatible_with: Package | None = None) -> Tensor:
@@ -50,7 +51,7 @@ def effective_rank(lam_or_C: Tensor, *, compatible_with: Package | None = None) 
 
 
 def rankme(
-    lam_or_C: Tensor, eps: float = 1e-7, *, compatible_with: Package | None = None
+    lam_or_C: Tensor, eps: float | None = None, *, compatible_with: Package | None = None
 ) -> Tensor:
     r"""RankMe :math:`\exp(-\sum_i p_i \log p_i)`, :math:`p = \sigma/\sum\sigma + \epsilon`.
 
@@ -58,7 +59,7 @@ def rankme(
     ICML 2023, equation 1). It is another number than :func:`effective_rank`, and never smaller.
     Eigenvalues that are rounding noise count as zero: their square roots would not be negligible.
     The zero matrix gives 0. A flat spectrum gives a little more than k, since :math:`\epsilon` is
-    added to shares that sum to 1.
+    added to shares that sum to 1; it is 1e-7 where none is given. Other packages take none.
 
     Shapes: ``(k,)`` or ``(k, k) -> ()``; with ``compatible_with`` rows ``(N, k) -> ()``.
 
@@ -67,10 +68,11 @@ def rankme(
     (1.8899, 1.6494)
     """
     if compatible_with is not None:
-        found: Tensor = other_packages.value("rankme", compatible_with, lam_or_C)
+        found: Tensor = other_packages.value("rankme", compatible_with, lam_or_C, eps=eps)
         return found
     lam = eigenvalues(lam_or_C, "rankme")
-    return exponential_entropy(torch.where(lam <= noise_floor(lam), 0.0, lam).sqrt(), eps)
+    sigma = torch.where(lam <= noise_floor(lam), 0.0, lam).sqrt()
+    return exponential_entropy(sigma, RANKME_EPSILON if eps is None else eps)
 
 
 def stable_rank(lam_or_C: Tensor) -> Tensor:
@@ -170,8 +172,8 @@ def power_law(lam: Tensor, first: int) -> tuple[Tensor, Tensor]:
 
 def lidar(
     views: Tensor,
-    delta: float = 1e-4,
-    eps: float = 1e-8,
+    delta: float | None = None,
+    eps: float | None = None,
     *,
     compatible_with: Package | None = None,
 ) -> Tensor:
@@ -189,6 +191,7 @@ def lidar(
     do count little. :math:`\delta` has the scale of the features: on rows of length 1 it is not
     small where k is above a thousand. Where samples differ by so little that :math:`\epsilon`
     outweighs all eigenvalues, the definition would give k; this gives 0, since nothing is spanned.
+    Where none are given, :math:`\delta` is 1e-4 and :math:`\epsilon` 1e-8; reptrix takes neither.
 
     Shapes: ``(n, q, k) -> ()``, q views of each of n samples.
 
@@ -202,7 +205,11 @@ def lidar(
         return found
     if not bool(views.isfinite().all()):
         return views.new_tensor(torch.nan, dtype=torch.float64)
-    return lidar_of_views(views.detach().double(), delta, eps)
+    return lidar_of_views(
+        views.detach().double(),
+        DELTA if delta is None else delta,
+        EPSILON if eps is None else eps,
+    )
 
 
 def _of_covariance(lam: Tensor, name: str) -> Tensor:

@@ -20,7 +20,7 @@ from torch.nn.functional import cosine_similarity, normalize
 from rdm_solo import methods
 from rdm_solo.lightning import pl
 from rdm_solo.methods import optimizers, solo_learn
-from rdm_solo.methods.descriptions import METHODS, method
+from rdm_solo.methods.descriptions import METHODS, NOT_HERE, method
 
 HERE = [name for name, known in METHODS.items() if solo_learn.GENERATION in known.versions]
 THEIRS = [name for name in HERE if name in solo_learn.TABLE]
@@ -38,11 +38,18 @@ RATE = 0.02
 # Parts of ours that others lack: a filter's place behind a queue and momentum, clusters, whitening.
 FIRST = ("nnbyol", "deepclusterv2", "wmse")
 OTHERS = [name for name in THEIRS if name not in FIRST]
-NOT_TAKEN_OVER = {  # by our files, which say so: the paper's values, or keys that nobody reads
-    "simsiam": ("temperature", "pred_hidden_dim"),
-    "swav": ("queue_size", "epoch_queue_starts"),
-    "ressl": ("base_tau_momentum", "final_tau_momentum", "momentum_classifier"),
+# What our files do not take over of solo-learn's, and why.
+NOT_TAKEN_OVER = {
+    "simsiam": {"temperature": "nobody reads it"},
+    "swav": {"queue_size": "the paper has no queue"},
+    "ressl": {
+        "base_tau_momentum": "nobody reads it: momentum.* counts",
+        "final_tau_momentum": "nobody reads it: momentum.* counts",
+        "momentum_classifier": "nobody reads it: momentum.* counts",
+    },
 }
+OURS_ALONE = {"symsimsiam", "vanilla"}
+NO_METHODS = {"base", "linear"}  # what solo-learn's table has beside its methods
 
 
 def small(name: str, *options: str):
@@ -250,6 +257,12 @@ def test_a_method_that_is_not_here_says_where_it_is(tmp_path):
         method("mae")
 
 
+def test_every_method_of_solo_learns_own_table_is_here_or_said_not_to_be():
+    own = {name for name, kind in solo_learn.TABLE.items() if kind.__module__.startswith("solo.")}
+    known = {*HERE} - OURS_ALONE | ({*NOT_HERE} if solo_learn.CURRENT else set())
+    assert own - NO_METHODS == known
+
+
 def test_defaults_are_those_of_solo_learns_own_files():
     """Sizes, momentum and optimiser of every method that has a file for CIFAR in its repository."""
     folder = Path(sys.modules["solo"].__path__[0]).parent / "scripts" / "pretrain" / "cifar"
@@ -258,11 +271,14 @@ def test_defaults_are_those_of_solo_learns_own_files():
     for name in THEIRS:
         path = folder / f"{'barlow' if name == 'barlow_twins' else name}.yaml"
         theirs, ours = OmegaConf.load(path), OmegaConf.load(ROOT / f"conf/method/{name}.yaml")
-        for key, value in theirs.method_kwargs.items():
-            if key not in NOT_TAKEN_OVER.get(name, ()):
-                assert ours.method.kwargs.get(key, value) == value, (name, key)
-        known = {"lr", "classifier_lr", "weight_decay", "name"} - {*NOT_TAKEN_OVER.get(name, ())}
-        for key in known if "optimizer" in ours else ():
+        kwargs = ours.method.kwargs
+        others = {
+            key
+            for key, value in theirs.method_kwargs.items()
+            if key not in kwargs or kwargs[key] != value
+        }
+        assert others == NOT_TAKEN_OVER.get(name, {}).keys(), name
+        for key in ("lr", "classifier_lr", "weight_decay", "name") if "optimizer" in ours else ():
             assert ours.optimizer[key] == theirs.optimizer[key], (name, key)
         if METHODS[name].momentum:
             assert ours.method.momentum.base_tau == theirs.momentum.base_tau

@@ -74,3 +74,54 @@ def test_a_queue_of_all_first_views_reverses_lidars_ranking():
     assert lidar(flat) > lidar(steep)
     wrong = [float(lidar(v, compatible_with="stable-pretraining")) for v in (flat, steep)]
     assert wrong[0] < wrong[1]
+
+
+EVERY = [
+    (rankme, "stable-pretraining"),
+    (rankme, "reptrix"),
+    (rankme, "monai"),
+    (effective_rank, "monai"),
+    (alpha_req, "reptrix"),
+    (lidar, "stable-pretraining"),
+    (lidar, "reptrix"),
+]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize(("measure", "package"), EVERY)
+def test_features_that_are_not_finite_give_nan(measure, package, bad):
+    rows, views = features(1.0)
+    given = views.clone() if measure is lidar else rows.clone()
+    given[1, ..., 3] = bad
+    found = measure(given, compatible_with=package)
+    for value in found if isinstance(found, tuple) else (found,):
+        assert value.dtype == torch.float64
+        assert value.ndim == 0
+        assert value.isnan()
+
+
+@pytest.mark.parametrize(
+    ("measure", "package", "options"),
+    [
+        (rankme, "stable-pretraining", {"eps": 1e-3}),
+        (rankme, "reptrix", {"eps": 1e-7}),
+        (rankme, "monai", {"eps": 1e-3}),
+        (lidar, "reptrix", {"delta": 1e-3}),
+        (lidar, "reptrix", {"eps": 1e-3}),
+    ],
+)
+def test_an_option_that_a_package_does_not_have_is_refused(measure, package, options):
+    rows, views = features(1.0)
+    (name,) = options
+    with pytest.raises(ValueError, match=f"compatible_with='{package}'.* {name}"):
+        measure(views if measure is lidar else rows, compatible_with=package, **options)
+
+
+def test_options_that_a_package_has_are_taken():
+    rows, views = features(1.0)
+    flat = lidar(views, delta=10.0, compatible_with="stable-pretraining")
+    assert flat != lidar(views, compatible_with="stable-pretraining")
+    assert lidar(views, 1e-4, 1e-8) == lidar(views)
+    assert rankme(correlation(rows), 1e-7) == rankme(correlation(rows))
+    first = alpha_req(rows, first=2, last=50, compatible_with="reptrix")
+    assert first != alpha_req(rows, compatible_with="reptrix")

@@ -21,7 +21,8 @@ PANELS = {
 
 @style.styled
 def figure(rows: Sequence[Mapping[str, str]]) -> Figure:
-    """Means over seeds, with the smallest and the largest as a band."""
+    """Means over seeds, with the smallest and the largest as a band; no runs that diverged."""
+    rows = [row for row in rows if not row["diverged"]]
     there = {row["method"] for row in rows}
     families = [f for f in FAMILIES if any(METHODS[name].family == f for name in there)]
     made = Figure(figsize=(8.2, 0.6 + 2.3 * len(families)), layout="constrained")
@@ -55,6 +56,6 @@ def _epochs(words: str) -> np.ndarray:
 
 def draw(rows: Sequence[Mapping[str, str]], path: Path) -> None:
     """Save it as a PNG."""
-    if rows:
+    if not all(row["diverged"] for row in rows):
         with matplotlib.rc_context({"savefig.dpi": 130}):
             plots.save(figure(rows), path.parent, path.stem, ("png",))

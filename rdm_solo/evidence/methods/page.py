@@ -4,11 +4,27 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from rdm_solo.evidence import markdown
 from rdm_solo.methods.descriptions import FAMILIES, METHODS
 from rdm_solo.runs.groups import spread
+from rdm_solo.spectra import spearman
 
 Row = Mapping[str, str]
+ACCURACY = "val/knn_acc1"
+# Measures of rank that are compared with accuracy, by their names on the page.
+RANKS = {
+    "erank around the mean": "erank/centred",
+    "erank online": "erank/online",
+    "erank target": "erank/target",
+    "RankMe": "rankme/target",
+    "LiDAR": "lidar/target",
+    "stable rank": "stable_rank/target",
+    "participation ratio": "participation_ratio/target",
+}
+# Any two methods have correlation 1 or -1.
+FEWEST_METHODS = 3
 
 TEXT = """\
 # All methods side by side
@@ -21,7 +37,7 @@ of solo-learn adds its own methods.
 {runs} runs; seeds {seeds}; {seconds:.0f} minutes if one run follows the other, with whatever
 else the machine did meanwhile ({processors}).
 Versions: {versions}.
-
+{diverged}
 ![Effective rank around the mean, and kNN accuracy, over the epochs](methods.png)
 
 *Lines are means over the seeds, bands reach from the smallest to the largest.*
@@ -45,9 +61,9 @@ ReSSL, so LiDAR, C₊ and the positives' distance are not measured there.
 
 ## The numbers
 
-Last epoch, mean ± standard deviation over seeds. k is the dimension of the projection. Ranks of
-SwAV, DINO and DeepCluster v2, but for the one around the mean, are those of a softmax over 64
-prototypes and cannot be compared with the others.
+Last epoch, mean ± standard deviation over n seeds; a cell with fewer values has an n of its own. k
+is the dimension of the projection. Ranks of SwAV, DINO and DeepCluster v2, but for the one around
+the mean, are those of a softmax over 64 prototypes and cannot be compared with the others.
 
 {accuracy}
 
@@ -57,23 +73,30 @@ prototypes and cannot be compared with the others.
 
 {shows}
 
+Whether methods of a higher rank have a higher kNN accuracy here: Spearman's rank correlation of
+both over n methods (means over seeds), without those whose target is a softmax and without the
+symmetric baselines. 1 is the same order, -1 the reverse.
+
+{correlations}
+
+This is of one data set and one recipe for each method, chosen by hand, so these numbers are
+no rule about methods.
+
 - The digits are 1,437 small images, on which raw pixels reach a kNN accuracy that few methods pass
   ([the evidence](evidence.md) has both numbers): accuracies here say whether a method works, not
   which one is better. The recipes were tuned by hand on another seed.
 - A projection's rank is not the backbone's. It depends on the projector's last layers, on k and on
   the batch: methods are run as solo-learn has them, with or without batch norm at the end.
-- Ranks of different methods do not order their accuracies in these tables. Within one method a rank
-  tells a collapse, which is what the warnings are for ([how often they are right](collapse.md)).
+- Within one method a rank tells a collapse, which is what the warnings are for
+  ([how often they are right](collapse.md)).
 - Ranks are of the outputs of training steps, over augmented views, uncentred unless the table says
   otherwise ([what each measure means](measures.md)).
 """
 
 
 def page(rows: Sequence[Row]) -> str:
-    """The whole page."""
-    by_method = {
-        name: found for name in METHODS if (found := [r for r in rows if r["method"] == name])
-    }
+    """The whole page. Runs that diverged are named, and count in nothing else."""
+    by_method = _by_method([row for row in rows if not row["diverged"]])
     names = [n for family in FAMILIES for n in by_method if METHODS[n].family == family]
     return TEXT.format(
         runs=len(rows),
@@ -85,12 +108,13 @@ def page(rows: Sequence[Row]) -> str:
             ["family", "method", "target"],
             [[METHODS[n].family, METHODS[n].label, METHODS[n].target] for n in _by_family()],
         ),
-        absent=_absent(by_method),
+        diverged=_diverged(_by_method(rows)),
+        absent=_absent(_by_method(rows)),
         accuracy=_table(
             by_method,
             names,
             {
-                "kNN (%)": ("val/knn_acc1", 1),
+                "kNN (%)": (ACCURACY, 1),
                 "online classifier (%)": ("val/acc1", 1),
                 "variance / second moment": ("feature/spread", 2),
                 "positives' distance": ("positive_distance/target", 2),
@@ -112,7 +136,12 @@ def page(rows: Sequence[Row]) -> str:
             },
         ),
         shows=_shows(by_method),
+        correlations=_correlations(by_method),
     )
+
+
+def _by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    return {name: found for name in METHODS if (found := [r for r in rows if r["method"] == name])}
 
 
 def _by_family() -> list[str]:
@@ -127,15 +156,44 @@ def _table(
     lines = []
     for name in names:
         found = by_method[name]
-        cells = [spread(_last(found, column), digits) for column, digits in columns.values()]
+        cells = [_cell(found, column, digits) for column, digits in columns.values()]
         about = (METHODS[name].family, METHODS[name].label, found[0]["dimensions"])
         lines.append([*about, str(len(found)), *cells])
     return markdown.table(["family", "method", "k", "n", *columns], lines)
 
 
+def _cell(rows: Sequence[Row], column: str, digits: int) -> str:
+    """Mean ± standard deviation; how many values there are, where it is fewer than runs."""
+    values = _last(rows, column)
+    fewer = 0 < len(values) < len(rows)
+    return spread(values, digits) + (f" (n = {len(values)})" if fewer else "")
+
+
 def _last(rows: Sequence[Row], column: str) -> list[float]:
     values = [float(row[column].split()[-1]) for row in rows if row[column]]
     return [value for value in values if math.isfinite(value)]
+
+
+def _correlations(by_method: Mapping[str, Sequence[Row]]) -> str:
+    """A line for each measure of rank."""
+    compared = [
+        rows
+        for name, rows in by_method.items()
+        if not METHODS[name].softmax and METHODS[name].family != "symmetric"
+    ]
+    lines = []
+    for measure, column in RANKS.items():
+        pairs = [
+            (statistics.fmean(ranks), statistics.fmean(accuracies))
+            for rows in compared
+            if (ranks := _last(rows, column)) and (accuracies := _last(rows, ACCURACY))
+        ]
+        correlation = "–"
+        if len(pairs) >= FEWEST_METHODS:
+            ranks_and_accuracies = torch.tensor(pairs, dtype=torch.float64)
+            correlation = f"{float(spearman(*ranks_and_accuracies.T)):.2f}"
+        lines.append([measure, str(len(pairs)), correlation])
+    return markdown.table(["measure", "n", "correlation with kNN accuracy"], lines)
 
 
 def _shows(by_method: Mapping[str, Sequence[Row]]) -> str:
@@ -166,13 +224,22 @@ def _shows(by_method: Mapping[str, Sequence[Row]]) -> str:
         "target is a sharper softmax, an assignment or drawn from a queue, a part of the gap "
         "follows from that alone."
     )
-    warned = [
-        f"{METHODS[name].label} ({sum(bool(row['warnings']) for row in rows)} of {len(rows)})"
-        for name, rows in by_method.items()
-        if any(row["warnings"] for row in rows)
-    ]
-    lines.append(f"- Runs with warnings: {_listed(warned)}.")
+    lines.append(f"- Runs with warnings: {_listed(_counted(by_method, 'warnings'))}.")
     return "\n".join(lines)
+
+
+def _diverged(by_method: Mapping[str, Sequence[Row]]) -> str:
+    named = _counted(by_method, "diverged")
+    return f"Runs that diverged, which nothing below counts: {', '.join(named)}.\n" if named else ""
+
+
+def _counted(by_method: Mapping[str, Sequence[Row]], column: str) -> list[str]:
+    """The methods of which runs have something in that column, with their number."""
+    return [
+        f"{METHODS[name].label} ({sum(bool(row[column]) for row in rows)} of {len(rows)})"
+        for name, rows in by_method.items()
+        if any(row[column] for row in rows)
+    ]
 
 
 def _absent(by_method: Mapping[str, Sequence[Row]]) -> str:

@@ -1,22 +1,23 @@
 """All methods on the digits, side by side: ``python -m rdm_solo.evidence.methods``."""
 
-import argparse
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from omegaconf import OmegaConf
 
 from rdm_solo import cli, runs
 from rdm_solo.bench.timing import processor
-from rdm_solo.evidence import processes, table
+from rdm_solo.evidence import command, processes, table
 from rdm_solo.evidence.methods.figure import draw
 from rdm_solo.evidence.methods.page import page
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.descriptions import METHODS
-from rdm_solo.runs.files import write_whole
+from rdm_solo.runs.files import METRICS, write_whole
 from rdm_solo.train import closing, training
 
 SEEDS = (50, 51, 52, 53, 54)
@@ -31,8 +32,14 @@ MEASURED = (
     *("feature/spread", "rankme/target", "lidar/target", "stable_rank/target"),
     *("participation_ratio/target", "uniformity/target", "positive_distance/target"),
 )
+# Sections of the config that decide what is measured.
+RECIPE = (
+    *("p", "max_epochs", "batch_size", "backbone", "optimizer", "scheduler", "filter", "method"),
+    *("dataset", "trainer", "diagnostics", "watch", "knn"),
+)
 ABOUT = ("method", "seed", "diverged", "dimensions", "warnings")
-HEAD = (*ABOUT, *MEASURED, "seconds", "versions", "processor")
+# `settings` is a hash of the method's recipe; rows that were recorded before it was lack it.
+HEAD = (*ABOUT, *MEASURED, "seconds", "settings", "versions", "processor")
 
 Row = Mapping[str, str]
 
@@ -46,9 +53,35 @@ def missing(rows: list[Row]) -> Iterator[tuple[str, int]]:
                 yield name, seed
 
 
+def settings(name: str) -> str:
+    """A hash of the method's recipe, to notice that it has changed."""
+    recipe: Any = OmegaConf.to_container(_config(name, seed=0), resolve=True)
+    return table.hashed({section: recipe[section] for section in RECIPE})
+
+
+def _config(name: str, seed: int) -> Any:
+    return cli.compose("config", [*SHARED, f"method={name}", f"seed={seed}"])
+
+
+def rows_of(path: Path) -> list[Row]:
+    """The table's rows; ValueError where one is of another recipe than its method's of today.
+
+    Rows without a hash are taken as they are.
+    """
+    rows = table.rows(path)
+    today = {name: settings(name) for name in {row["method"] for row in rows}}
+    for row in rows:
+        if row.get("settings") and row["settings"] != today[row["method"]]:
+            raise ValueError(
+                f"{path}: {row['method']}, seed {row['seed']}, is not of the method's recipe of "
+                "today: remove such rows, or give another --table"
+            )
+    return rows
+
+
 def measure(name: str, seed: int) -> Row:
     """Train a method with a seed; its row."""
-    cfg = cli.compose("config", [*SHARED, f"method={name}", f"seed={seed}"])
+    cfg = _config(name, seed)
     diverged, began = "", time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         parts = training.build(cfg, Path(folder), [])
@@ -56,7 +89,9 @@ def measure(name: str, seed: int) -> Row:
             training.fit(parts)
         except FloatingPointError as error:
             diverged = str(error)
-        columns = runs.read_metrics(Path(folder))
+        # A run that diverges in its first epoch has none.
+        there = (Path(folder) / METRICS).exists()
+        columns = runs.read_metrics(Path(folder)) if there else {}
     watch = next(c for c in parts.trainer.callbacks if type(c).__name__ == "CollapseWatch")
     return {
         "method": name,
@@ -66,6 +101,7 @@ def measure(name: str, seed: int) -> Row:
         "warnings": "; ".join(f"{w['kind']} in epoch {w['epoch']}" for w in watch.warnings),
         **{column: _joined(columns.get(column, np.empty(0))) for column in MEASURED},
         "seconds": f"{time.perf_counter() - began:.0f}",
+        "settings": settings(name),
         "versions": " ".join(f"{part}={version}" for part, version in closing.versions().items()),
         "processor": processor(),
     }
@@ -84,29 +120,25 @@ def add(path: Path, row: Row) -> None:
     table.write(path, HEAD, rows)
 
 
+def run_missing(path: Path, jobs: int, most: int | None) -> None:
+    """The runs that the table lacks and solo-learn can train, ``jobs`` at a time."""
+    tasks = list(missing(rows_of(path)))[:most]
+    processes.run_all(measure, tasks, jobs, partial(add, path))
+
+
+def write(rows: list[Row], out: Path) -> None:
+    """The page and, beside it, its figure."""
+    draw(rows, out.with_suffix(".png"))
+    write_whole(out, page(rows))
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m rdm_solo.evidence.methods",
-        description="Train every method that the installed solo-learn has on the embedded digits, "
-        f"with {len(SEEDS)} seeds each, and write a page that has them side by side. Each run adds "
-        "a row to the table when it ends, so that an interrupted command goes on where it stopped, "
+    command.run(
+        "methods",
+        "Train every method that the installed solo-learn has on the embedded digits, with "
+        f"{len(SEEDS)} seeds each, and write a page that has them side by side. Each run adds a "
+        "row to the table when it ends, so that an interrupted command goes on where it stopped, "
         "and another version of solo-learn adds the methods that it has.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        run_missing,
+        write,
     )
-    docs = Path("docs")
-    parser.add_argument("--table", type=Path, default=docs / "methods.csv", help="file of the rows")
-    parser.add_argument(
-        "--out", type=Path, default=docs / "methods.md", help="file for the page; figures beside it"
-    )
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
-    parser.add_argument("--most", type=int, help="runs to add at most; 0 writes the page alone")
-    cli.say_anything()
-    options = parser.parse_args()
-    if options.jobs < 1:
-        parser.error(f"--jobs must be at least 1, got {options.jobs}")
-    tasks = list(missing(table.rows(options.table)))[: options.most]
-    processes.run_all(measure, tasks, options.jobs, partial(add, options.table))
-    rows = table.rows(options.table)
-    draw(rows, options.out.with_suffix(".png"))
-    write_whole(options.out, page(rows))
-    print(f"{options.out} is written from the {len(rows)} runs in {options.table}")
