@@ -42,7 +42,8 @@ class Observer:
     the target's logits, where these go through a softmax. ``same`` names outputs that are another
     one's tensor, and are not recorded again. ``tokens`` says what becomes of outputs that are
     tokens (:func:`~rdm_solo.callbacks.rows.rows`). A step of more than ``most_rows`` rows is let
-    go, so that calls whose steps nobody ends fill no memory.
+    go, so that calls whose steps nobody ends fill no memory: it is still ``due``, and no longer
+    recorded.
     """
 
     normalize = True
@@ -54,7 +55,7 @@ class Observer:
 
     def __init__(self, module: Any) -> None:
         self.module = module
-        self.recording = False
+        self.due = self.recording = False
         self._handles: list[Any] = []
         self._recorded: dict[str, list[Tensor]] = defaultdict(list)
 
@@ -62,7 +63,7 @@ class Observer:
         """Record the step that begins. SwAV's Sinkhorn, for one, must have been made by now."""
         if not self._handles:
             self._register()
-        self.recording = True
+        self.due = self.recording = True
 
     def detach(self) -> None:
         """Remove the hooks."""
@@ -71,7 +72,7 @@ class Observer:
 
     def take_calls(self) -> dict[str, list[Tensor]]:
         """What each call of the step has given, by branch."""
-        self.recording = False
+        self.due = self.recording = False
         calls = dict(self._recorded)
         self._recorded.clear()
         return calls
@@ -150,7 +151,8 @@ class Observer:
         held = self._recorded[name]
         held.append(rows(output, name, self.tokens))
         if sum(map(len, held)) > self.most_rows:
-            self.take_calls()
+            self.recording = False
+            self._recorded.clear()
             log.warning(
                 f"warning: a step has more than {self.most_rows} rows, and is not measured: does "
                 "each training step end with watch.step(), or is a larger max_rows needed?"

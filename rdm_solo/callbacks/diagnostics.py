@@ -81,10 +81,9 @@ class Diagnostics(pl.Callback):
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self.observer is not None and self.observer.recording:
+        if self.observer is not None and self.observer.due:
             recorded = self.observer.take(getattr(pl_module, "num_large_crops", None), outputs)
-            if recorded is not None:
-                self.spectra.add(recorded, self.observer)
+            self.spectra.add(recorded, self.observer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         epoch = trainer.current_epoch + 1
