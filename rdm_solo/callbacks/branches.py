@@ -41,13 +41,14 @@ class Observer:
     are taken as they are. ``m`` eigenvectors count in the paper's alignment. ``last_layer`` makes
     the target's logits, where these go through a softmax. ``same`` names outputs that are another
     one's tensor, and are not recorded again. ``tokens`` says what becomes of outputs that are
-    tokens (:func:`~rdm_solo.callbacks.rows.rows`). A step of more than ``most_rows`` rows is let
-    go, so that calls whose steps nobody ends fill no memory: it is still ``due``, and no longer
-    recorded.
+    tokens (:func:`~rdm_solo.callbacks.rows.rows`). Before ``first_epoch``, from 0, there is no
+    target by design, and nothing to record. A step of more than ``most_rows`` rows is let go, so
+    that calls whose steps nobody ends fill no memory: it is still ``due``, and no longer recorded.
     """
 
     normalize = True
     tokens = "mean"
+    first_epoch = 0
     most_rows = math.inf
     m = Method.paper_m
     last_layer: Any = None
@@ -232,9 +233,13 @@ class _Swav(Observer):
 
 
 class _DeepCluster(Observer):
-    """The first set of prototypes, and the clusters that k-means gave the step's images."""
+    """The first set of prototypes, and the clusters that k-means gave the step's images.
+
+    k-means runs as each epoch begins, but for the first.
+    """
 
     normalize = False
+    first_epoch = 1
     same = {"projection": "online"}
 
     def __init__(self, module: Any) -> None:
@@ -253,8 +258,8 @@ class _DeepCluster(Observer):
     def _record_clusters(self, result: None, idxs: Tensor, *args: Any, **options: Any) -> None:
         clusters = self.module.assignments[0].to(idxs.device)[idxs]
         # All others were not in the epoch before, of which k-means is. This waits for the device,
-        # in recorded steps.
-        known = clusters >= 0
+        # once in a recorded step: for their places, not in each choice of rows by a mask.
+        known = (clusters >= 0).nonzero()[:, 0]
         for name in ("online", "hidden"):
             self._recorded[name] = [outputs[known] for outputs in self._recorded[name]]
         target = nn.functional.one_hot(clusters[known], self.last_layer.out_features).float()

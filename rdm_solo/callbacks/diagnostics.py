@@ -74,7 +74,10 @@ class Diagnostics(pl.Callback):
     ) -> None:
         if self.observer is None:
             return
-        due = trainer.current_epoch % self.every_n_epochs == 0 or ends(trainer)
+        epoch = trainer.current_epoch
+        if epoch < self.observer.first_epoch:
+            return  # on all processes; a look at the clusters would wait for the device
+        due = epoch % self.every_n_epochs == 0 or ends(trainer)
         if due and self.spectra.wants(batch_idx, trainer.num_training_batches):
             self.observer.record_next_step()
 
