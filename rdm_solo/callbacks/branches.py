@@ -41,12 +41,14 @@ class Observer:
     are taken as they are. ``m`` eigenvectors count in the paper's alignment. ``last_layer`` makes
     the target's logits, where these go through a softmax. ``same`` names outputs that are another
     one's tensor, and are not recorded again. ``tokens`` says what becomes of outputs that are
-    tokens (:func:`~rdm_solo.callbacks.rows.rows`). A step of more than ``most_rows`` rows is let
-    go, so that calls whose steps nobody ends fill no memory.
+    tokens (:func:`~rdm_solo.callbacks.rows.rows`). Before ``first_epoch``, from 0, there is no
+    target by design, and nothing to record. A step of more than ``most_rows`` rows is let go, so
+    that calls whose steps nobody ends fill no memory: it is still ``due``, and no longer recorded.
     """
 
     normalize = True
     tokens = "mean"
+    first_epoch = 0
     most_rows = math.inf
     m = Method.paper_m
     last_layer: Any = None
@@ -54,7 +56,7 @@ class Observer:
 
     def __init__(self, module: Any) -> None:
         self.module = module
-        self.recording = False
+        self.due = self.recording = False
         self._handles: list[Any] = []
         self._recorded: dict[str, list[Tensor]] = defaultdict(list)
 
@@ -62,7 +64,7 @@ class Observer:
         """Record the step that begins. SwAV's Sinkhorn, for one, must have been made by now."""
         if not self._handles:
             self._register()
-        self.recording = True
+        self.due = self.recording = True
 
     def detach(self) -> None:
         """Remove the hooks."""
@@ -71,7 +73,7 @@ class Observer:
 
     def take_calls(self) -> dict[str, list[Tensor]]:
         """What each call of the step has given, by branch."""
-        self.recording = False
+        self.due = self.recording = False
         calls = dict(self._recorded)
         self._recorded.clear()
         return calls
@@ -150,7 +152,8 @@ class Observer:
         held = self._recorded[name]
         held.append(rows(output, name, self.tokens))
         if sum(map(len, held)) > self.most_rows:
-            self.take_calls()
+            self.recording = False
+            self._recorded.clear()
             log.warning(
                 f"warning: a step has more than {self.most_rows} rows, and is not measured: does "
                 "each training step end with watch.step(), or is a larger max_rows needed?"
@@ -230,9 +233,13 @@ class _Swav(Observer):
 
 
 class _DeepCluster(Observer):
-    """The first set of prototypes, and the clusters that k-means gave the step's images."""
+    """The first set of prototypes, and the clusters that k-means gave the step's images.
+
+    k-means runs as each epoch begins, but for the first.
+    """
 
     normalize = False
+    first_epoch = 1
     same = {"projection": "online"}
 
     def __init__(self, module: Any) -> None:
@@ -251,8 +258,8 @@ class _DeepCluster(Observer):
     def _record_clusters(self, result: None, idxs: Tensor, *args: Any, **options: Any) -> None:
         clusters = self.module.assignments[0].to(idxs.device)[idxs]
         # All others were not in the epoch before, of which k-means is. This waits for the device,
-        # in recorded steps.
-        known = clusters >= 0
+        # once in a recorded step: for their places, not in each choice of rows by a mask.
+        known = (clusters >= 0).nonzero()[:, 0]
         for name in ("online", "hidden"):
             self._recorded[name] = [outputs[known] for outputs in self._recorded[name]]
         target = nn.functional.one_hot(clusters[known], self.last_layer.out_features).float()

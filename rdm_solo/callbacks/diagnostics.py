@@ -74,17 +74,19 @@ class Diagnostics(pl.Callback):
     ) -> None:
         if self.observer is None:
             return
-        due = trainer.current_epoch % self.every_n_epochs == 0 or ends(trainer)
+        epoch = trainer.current_epoch
+        if epoch < self.observer.first_epoch:
+            return  # on all processes; a look at the clusters would wait for the device
+        due = epoch % self.every_n_epochs == 0 or ends(trainer)
         if due and self.spectra.wants(batch_idx, trainer.num_training_batches):
             self.observer.record_next_step()
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self.observer is not None and self.observer.recording:
+        if self.observer is not None and self.observer.due:
             recorded = self.observer.take(getattr(pl_module, "num_large_crops", None), outputs)
-            if recorded is not None:
-                self.spectra.add(recorded, self.observer)
+            self.spectra.add(recorded, self.observer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         epoch = trainer.current_epoch + 1

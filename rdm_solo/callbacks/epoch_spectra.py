@@ -6,7 +6,7 @@ import math
 import torch
 
 from rdm_solo.callbacks.branches import Observer, Outputs
-from rdm_solo.distributed import rank, sum_over_processes, world_size
+from rdm_solo.distributed import gather_objects, rank, sum_over_processes
 from rdm_solo.filters.batch import has_float64
 from rdm_solo.spectra.branch_spectra import BranchSpectra
 from rdm_solo.spectra.epoch_summary import Spectra
@@ -35,6 +35,7 @@ class EpochSpectra:
         self.hidden: StepCorrelation | None = None
         self._rows = 0  # of a recorded step, over all processes; 0: none recorded yet
         self._steps = 0  # recorded in this epoch
+        self._positives: bool | None = None  # whether this epoch's steps have any
         self._warned: set[str] = set()
 
     def forget(self) -> None:
@@ -43,6 +44,7 @@ class EpochSpectra:
 
     def begin_epoch(self) -> None:
         self._rows = self._steps = 0
+        self._positives = None
 
     def wants(self, step: int, steps: float) -> bool:
         """Whether that step, from 0, of an epoch of so many ``steps`` is to be recorded."""
@@ -52,9 +54,11 @@ class EpochSpectra:
             return self._rows * self._steps < self.max_rows
         return step % max(1, math.ceil(self._rows * steps / self.max_rows)) == 0
 
-    def add(self, outputs: Outputs, observer: Observer) -> None:
-        """Add a step's outputs."""
-        self._rows = self._rows or len(outputs.online) * world_size()
+    def add(self, outputs: Outputs | None, observer: Observer) -> None:
+        """Add a step's outputs: on all processes, or on none where one of them has None."""
+        outputs = self._agreed(outputs)
+        if outputs is None:
+            return
         self._steps += 1
         home = outputs.online.device if has_float64(outputs.online.device) else torch.device("cpu")
         outputs = Outputs(*(x if x is None else x.to(home) for x in outputs))
@@ -73,9 +77,30 @@ class EpochSpectra:
         if self.hidden is not None:
             self.hidden.update(outputs.hidden)
 
+    def _agreed(self, outputs: Outputs | None) -> Outputs | None:
+        """A step's outputs as every process adds them; None where they leave the step out.
+
+        Processes add up in the same steps, or one waits for another that never comes. So what one
+        of them has seen decides for all: its rows, a step that it let go, or one without positives
+        (an epoch's steps have positives, all of them, or none has).
+        """
+        own = None if outputs is None else (len(outputs.online), outputs.positive is not None)
+        given = gather_objects(own)  # of several processes, this waits for the device
+        seen = [step for step in given if step is not None]
+        if outputs is None or len(seen) < len(given):
+            return None
+        positives = all(with_positives for _, with_positives in seen)
+        if self._positives is None:
+            self._positives = positives
+        elif self._positives and not positives:
+            return None
+        self._rows = self._rows or sum(rows for rows, _ in seen)
+        return outputs if self._positives else outputs._replace(positive=None)
+
     def end_epoch(self, epoch: int, observer: Observer) -> Spectra | None:
         """The spectra of that epoch, counted from 1, on every process; None where nothing finite
         was recorded."""
+        # The same on all processes, which add together or not at all.
         if self.metric is None or not self.metric.update_called:
             return None
         counts = torch.stack([self.metric.count, self.metric.broken])

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from rdm_solo.filters.batch import Batch
 from rdm_solo.filters.decomposition import Spectrum
+from rdm_solo.products import product_dtype
 
 
 class Operator(NamedTuple):
@@ -58,7 +59,7 @@ def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
     """
     kept = torch.float64 if spectrum.dtype == torch.float64 else torch.float32
     if spectrum.dual:
-        work = _product_dtype(kept)
+        work = product_dtype(kept)
         gain = _lost(spectrum, gain)
         right = ((spectrum.vectors / spectrum.sigma).mT @ spectrum.rows).to(work)
         left = _of_rows((spectrum.vectors * (spectrum.sigma * gain))[spectrum.own], spectrum)
@@ -83,7 +84,7 @@ def filter_gradient(grad: Tensor, operator: Operator) -> Tensor:
             [2., 2.]])
     """
     matrix, gain, negligible = operator
-    work = _product_dtype(matrix.dtype)
+    work = product_dtype(matrix.dtype)
     matrix = matrix.to(work)
     with torch.autocast(grad.device.type, enabled=False):
         wide = grad.to(work)
@@ -93,19 +94,6 @@ def filter_gradient(grad: Tensor, operator: Operator) -> Tensor:
             wide = wide.masked_fill(negligible, 0.0)
         back = wide @ matrix if gain is None else (wide * gain.to(work)) @ matrix
     return back.to(grad.dtype)
-
-
-def _product_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float64 where torch multiplies float32 matrices with fewer digits (TF32, bfloat16).
-
-    ``torch.set_float32_matmul_precision`` and torch.backends can say so at any time, and for all
-    threads: changing that for a product would change it for theirs.
-    """
-    multiply = (getattr(torch.backends, name) for name in ("mkldnn", "cuda"))
-    told = [getattr(getattr(m, "matmul", None), "fp32_precision", None) for m in multiply]
-    if None in told:  # torch 2.8
-        told = [{"highest": "ieee"}.get(torch.get_float32_matmul_precision(), "tf32")]
-    return dtype if set(told) <= {"ieee", "none"} else torch.float64
 
 
 def _of_rows(x: Tensor, batch: Batch) -> Tensor:

@@ -20,7 +20,7 @@ from rdm_solo.selftest.results import FAILED, Check, Result, Settings, attempt
 # Each has a module of that name, with a function ``checks``.
 GROUPS = {
     "filters": "Filters: values and gradients on the device, against an SVD in float64 on the CPU",
-    "spectra": "Spectra: eigenvalues and effective ranks, against float64 on the CPU",
+    "spectra": "Spectra: eigenvalues, effective ranks and uniformity, against float64 on the CPU",
     "waits": "Waits: how often the host waits for the device",
     "processes": "Several processes: a batch of which each holds a share, against one process",
     "steps": "Training steps of SimSiam: median time and peak memory (measured only, no bound)",

@@ -1,4 +1,4 @@
-"""Eigenvalues and effective ranks on the device, against float64 on the CPU."""
+"""Eigenvalues, effective ranks and uniformity on the device, against float64 on the CPU."""
 
 import contextlib
 from collections.abc import Iterator
@@ -34,6 +34,7 @@ def checks(settings: Settings) -> Iterator[Check]:
     for dtype in half_types(settings):
         name = f"eigenvalues, {word(dtype)} outputs"
         yield one(name, partial(_half_outputs, settings, name, dtype))
+    yield one("uniformity", partial(_uniformity, settings, "uniformity"))
 
 
 def _exact(settings: Settings, name: str, route: str) -> Result:
@@ -53,6 +54,19 @@ def _half_outputs(settings: Settings, name: str, dtype: torch.dtype) -> Result:
             with autocast(settings, dtype):
                 found = _errors(settings, kind, route, dtype)
             errors |= {f"{what}, {kind}, {route}": error for what, error in found.items()}
+    return judged(name, errors, EXACT)
+
+
+def _uniformity(settings: Settings, name: str) -> Result:
+    told: dict[str, Any] = {words: products(each) for each, words in PRECISIONS.items()}
+    told |= {f"autocast in {word(x)}": autocast(settings, x) for x in half_types(settings)}
+    errors: dict[str, float] = {}
+    for words, setting in told.items():
+        with setting:
+            for kind in KINDS:
+                parts = outputs(kind, torch.float32)
+                found = measured(settings, parts, "k x k matrices").scalars["uniformity/target"]
+                errors[f"{kind}, {words}"] = abs(found - uniformity(parts))
     return judged(name, errors, EXACT)
 
 
@@ -92,8 +106,7 @@ def _errors(settings: Settings, kind: str, route: str, dtype: torch.dtype) -> di
 
 def oracle(parts: list[Tensor]) -> dict[str, Tensor]:
     """Eigenvalues by singular values of unit rows, descending; float64 on the CPU."""
-    whole = torch.stack([x.isfinite().all(1) for x in parts]).all(0)
-    unit = [torch.nn.functional.normalize(x[whole].double(), dim=1, eps=1e-150) for x in parts]
+    unit = unit_rows(parts)
     found = {
         name: torch.linalg.svdvals(x).square() / len(x)
         for name, x in zip(("online", "target"), unit)
@@ -101,6 +114,19 @@ def oracle(parts: list[Tensor]) -> dict[str, Tensor]:
     product = unit[1].mT @ unit[2] / len(unit[1])
     lam = torch.linalg.eigvalsh((product + product.mT) / 2).flip(0)
     return found | {"positive": lam.clamp_min(0)}
+
+
+def uniformity(parts: list[Tensor]) -> float:
+    """Of the target's pairs, by their distances one by one; float64 on the CPU."""
+    _, target, _ = unit_rows(parts)
+    squares = torch.pdist(target[target.any(1)]).square()
+    return float((-2 * squares).exp().mean().log())
+
+
+def unit_rows(parts: list[Tensor]) -> list[Tensor]:
+    """The rows that are finite in all parts, of length 1, in float64."""
+    whole = torch.stack([x.isfinite().all(1) for x in parts]).all(0)
+    return [torch.nn.functional.normalize(x[whole].double(), dim=1, eps=1e-150) for x in parts]
 
 
 def _effective_rank(lam: Tensor) -> float:

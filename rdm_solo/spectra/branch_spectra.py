@@ -231,14 +231,20 @@ class BranchSpectra(Metric):
             self.kept, self.kept_keys = kept, [keys[0][:, None, None]]
         return kept[0], keys[0]
 
-    def sync(self, *args: Any, **options: Any) -> None:
+    def sync(
+        self,
+        dist_sync_fn: Any = None,
+        process_group: Any = None,
+        should_sync: bool = True,
+        distributed_available: Any = None,
+    ) -> None:
         """Before rows travel, each process drops those that others' smaller hashes rule out: N rows
         are sent in all, not N from each. One that had no batch takes part with no row."""
-        several = options.get("should_sync", True) and world_size() > 1
-        if several and not self._is_synced:
-            kept, key = without_ruled_out(*self._places(False))
+        group = process_group or self.process_group
+        if should_sync and world_size() > 1 and not self._is_synced:
+            kept, key = without_ruled_out(*self._places(False), group)
             self.kept, self.kept_keys = [kept], [key[:, None, None]]
-        super().sync(*args, **options)
+        super().sync(dist_sync_fn, group, should_sync, distributed_available)
 
     @torch.no_grad()
     def compute(self) -> Spectra:

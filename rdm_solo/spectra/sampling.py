@@ -7,6 +7,7 @@ A row of a DINO head is 256 KiB long: nothing here copies more than a few rows a
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -101,13 +102,14 @@ def places(kept: Sequence[Tensor], keys: Sequence[Tensor], empty: Tensor) -> tup
     return empty, key
 
 
-def without_ruled_out(kept: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-    """This process's rows but those that others' smaller hashes rule out, in the dtype of all.
+def without_ruled_out(kept: Tensor, key: Tensor, group: Any = None) -> tuple[Tensor, Tensor]:
+    """This process's rows but those that others' smaller hashes rule out, in the dtype of all; the
+    others of a group where one is given.
 
     >>> without_ruled_out(torch.tensor([[[1.0]], [[2.0]]]), torch.tensor([7, LAST]))[1]
     tensor([7])
     """
-    double = torch.cat(gather(key.new_tensor([kept.dtype == torch.double]))).any()
-    limit = torch.cat(gather(key)).sort().values[len(key) - 1]
+    double = torch.cat(gather(key.new_tensor([kept.dtype == torch.double]), group)).any()
+    limit = torch.cat(gather(key, group)).sort().values[len(key) - 1]
     stays = (key <= limit) & (key < LAST)
     return kept[stays].double() if double else kept[stays], key[stays]

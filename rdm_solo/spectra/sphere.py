@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from rdm_solo.products import product_dtype
+
 # Rows whose distances to all others are computed at a time.
 BLOCK = 512
 
@@ -37,7 +39,8 @@ def uniformity(x: Tensor, t: float = 2) -> Tensor:
     Of unit rows. It is 0 where all rows are one, and the more negative the more evenly they fill
     the sphere; :math:`-2t` is the limit of many dimensions. All pairs are read, so time grows with
     N²; memory does not. The sum is taken of logarithms, so far apart rows give no log of zero.
-    Squared distances are computed in float64, or in float32 where the rows are (to about 1e-6).
+    Squared distances are computed in float64, or in float32 where the rows are (to about 1e-6) and
+    where torch multiplies these with all digits. Autocast changes nothing.
 
     Shapes: ``(N, k) -> ()``.
 
@@ -45,7 +48,8 @@ def uniformity(x: Tensor, t: float = 2) -> Tensor:
     -8.0
     """
     _check_unit("uniformity", x, 2)
-    x = x.detach() if x.dtype == torch.float32 else x.detach().double()
+    wide = product_dtype(x.dtype) if x.dtype == torch.float32 else torch.float64
+    x = x.detach().to(wide)
     n = len(x)
     sums = []
     for start in range(0, n, BLOCK):
@@ -60,7 +64,8 @@ def uniformity(x: Tensor, t: float = 2) -> Tensor:
 
 def _squared_distances(x: Tensor, y: Tensor) -> Tensor:
     lengths = x.square().sum(1)[:, None] + y.square().sum(1)
-    return torch.addmm(lengths, x, y.mT, alpha=-2).clamp_min_(0)
+    with torch.autocast(x.device.type, enabled=False):
+        return torch.addmm(lengths, x, y.mT, alpha=-2).clamp_min_(0)
 
 
 def _check_unit(name: str, x: Tensor, fewest: int) -> None:

@@ -39,7 +39,7 @@ class Watch:
 
     Forward hooks record what the branches give in training; there is no further forward pass, and
     no random number is drawn. Under ``torch.distributed`` sums are over all processes, which make
-    the same steps, and the first one writes.
+    the same steps, of as many rows as each has, and the first one writes.
 
     Args:
         folder: the run's; no other run may use it.
@@ -136,7 +136,6 @@ class Watch:
         self._steps_before = math.inf  # in the epoch before
         self._loss: Any = 0.0  # the sum of this epoch's, of so many:
         self._losses = self._steps = 0
-        self._positives: bool | None = None  # whether this epoch's steps have any
         self._begin_epoch()
 
     @property
@@ -155,10 +154,8 @@ class Watch:
             wide = torch.double if has_float64(loss.device) else torch.float
             self._loss = self._loss + loss.to(wide).mean()  # stays on the device
             self._losses += 1
-        if self.observer.recording:
-            outputs = self._outputs()
-            if outputs is not None:
-                self._add(outputs)
+        if self.observer.due:
+            self._add(self._outputs())
         self._steps += 1
         if self.spectra.wants(self._steps, self.steps_per_epoch or self._steps_before):
             self.observer.record_next_step()
@@ -225,16 +222,16 @@ class Watch:
     def _begin_epoch(self) -> None:
         self._loss = 0.0
         self._steps = self._losses = 0
-        self._positives = None
         self.spectra.begin_epoch()
         self.observer.record_next_step()
 
     def _outputs(self) -> Outputs | None:
         """What was recorded of the step; None where it cannot be used."""
         assert isinstance(self.observer, ByParts)
+        let_go = not self.observer.recording
         calls = self.observer.take_calls()
         outputs = outputs_of(calls, self.observer, self.views)
-        if outputs is None and not self._measured:
+        if outputs is None and not let_go and not self._measured:
             names, silent = self.observer.branches, {"online", "target"} - calls.keys()
             raise ValueError(
                 f"nothing was recorded in this step of the {' and the '.join(sorted(silent))} "
@@ -244,14 +241,9 @@ class Watch:
             )
         return outputs
 
-    def _add(self, outputs: Outputs) -> None:
-        if self._positives is None:
-            self._positives = outputs.positive is not None
-        elif self._positives and outputs.positive is None:
-            return  # an epoch's steps have positives, all of them, or none has
-        elif not self._positives:
-            outputs = outputs._replace(positive=None)
-        self._measured, self._device = True, outputs.online.device
+    def _add(self, outputs: Outputs | None) -> None:
+        if outputs is not None:
+            self._measured, self._device = True, outputs.online.device
         self.spectra.add(outputs, self.observer)
 
     def _advice(self, kind: str, epoch: int) -> str:

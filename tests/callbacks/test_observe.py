@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from support.foreign_method import FOREIGN, foreign
+from support.second_device import DEVICE
 from support.small_methods import batch, loss_of, make
+from support.waits import Waits
 from torch import nn
 from torch.nn.functional import normalize
 from torch.utils.data import DataLoader
@@ -179,6 +182,54 @@ def test_deepclusters_target_is_the_cluster_of_the_epoch():
     assert projection is online
     recorder.detach()
     assert "update_memory_banks" not in vars(model)
+
+
+class Clusters(nn.Module):
+    """The names of DeepCluster v2, with the clusters of 8 images."""
+
+    kmeans_iters, temperature = 10, 0.1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prototypes = nn.ModuleList([nn.Linear(6, 5, bias=False)])
+        self.register_buffer("assignments", torch.tensor([[0, 1, -1, 2, 3, 4, -1, 0]]))
+
+    def update_memory_banks(self, idxs: torch.Tensor, z: torch.Tensor, batch_idx: int) -> None:
+        """Called in each step."""
+
+
+def waits_of_clusters() -> tuple[list[str], list[int]]:
+    """What a recorded step waits in there, and its rows."""
+    model, images = Clusters().to(DEVICE), torch.randn(2, 8, 6).to(DEVICE)
+    indices = torch.arange(8).to(DEVICE)
+    recorder = observer(model)
+    with Waits() as waits:
+        recorder.record_next_step()
+        for view in images:
+            model.prototypes[0](view)
+        model.update_memory_banks(indices, images, 0)
+        outputs = recorder.take(2)
+    return [wait.operator for wait in waits.found], [len(x) for x in outputs]
+
+
+def test_a_recorded_step_of_deepcluster_waits_once(on_second_device):
+    operators, lengths = on_second_device(waits_of_clusters)
+    assert lengths == [12] * 5
+    assert operators == ["nonzero"]
+
+
+def test_the_first_epoch_of_deepcluster_has_no_target_and_is_not_recorded(tmp_path):
+    trainer = SimpleNamespace(
+        **{"current_epoch": 0, "max_epochs": 1, "max_steps": -1, "global_step": 0},
+        **{"should_stop": False, "num_training_batches": 4},
+    )
+    diagnostics = Diagnostics(tmp_path)
+    diagnostics.on_fit_start(trainer, Clusters())
+    diagnostics.on_train_epoch_start(trainer, None)
+    for recorded in (False, True):
+        diagnostics.on_train_batch_start(trainer, None, None, 0)
+        assert diagnostics.observer.due is recorded
+        trainer.current_epoch += 1
 
 
 def test_a_step_in_which_nothing_was_recorded_is_an_error():

@@ -100,10 +100,11 @@ def work(rank: int, world: int) -> dict[str, object]:
     metric.sync()
     results["rows after a sync of the user's own"] = len(metric.kept)
     groups = [dist.new_group([0]), dist.new_group([*range(1, world)])]
-    metric = BranchSpectra(24)
-    metric.update(*[features("1/i", 64, 24).chunk(world)[rank]] * 2)
-    metric.sync(process_group=groups[rank > 0])
-    results["rows of its group"] = int(metric.count)
+    for name, options in ROUTES.items():
+        metric = BranchSpectra(24, **options)
+        metric.update(*[features("1/i", 64, 24).chunk(world)[rank]] * 2)
+        metric.sync(process_group=groups[rank > 0])
+        results[f"its group, {name}"] = int(metric.count), metric._kept_rows()
     return results
 
 
@@ -199,7 +200,14 @@ def test_a_sync_that_the_user_asks_for_sends_no_more_rows(several):
     assert {rank["rows after a sync of the user's own"] for rank in several} == {8}
 
 
-def test_a_sync_within_a_group_adds_its_processes_alone(several):
-    own, *others = [rank["rows of its group"] for rank in several]
-    assert own == 64 // len(several)
-    assert set(others) == {64 - own}
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_sync_within_a_group_is_of_its_processes_alone(several, route):
+    """Of their rows as many are kept as one process would keep, whatever others have."""
+    rows = features("1/i", 64, 24)
+    first = 64 // len(several)
+    for rank, results in enumerate(several):
+        one = BranchSpectra(24, **ROUTES[route])
+        one.update(*[rows[first:] if rank else rows[:first]] * 2)
+        count, kept = results[f"its group, {route}"]
+        assert count == int(one.count)
+        assert torch.equal(kept, one._kept_rows())

@@ -64,3 +64,45 @@ def test_the_first_process_writes_warns_and_logs_and_all_know(worlds, tmp_path):
     again = worlds(2).run(watched, str(tmp_path / "run"), True, True)
     assert [of_one[-1] for of_one in again] == [["complete collapse"]] * 2  # both may end by it
     assert runs.load(tmp_path / "run").epochs == 4
+
+
+def unequal(rank: int, size: int, folder: str, odd: str):
+    """An epoch in which the second process has 3 rows of 12, and an odd step."""
+    model, recorded = SimSiam(), []
+    watch = Watch(folder, model, views=2, max_rows=100, steps_per_epoch=8)
+    for step, batch in enumerate(batches(steps=8, n=12)):
+        part = batch if size == 1 else batch[:, :9] if rank == 0 else batch[:, 9:]
+        due = watch.observer.recording
+        here = odd != "none" and rank == size - 1 and step == (0 if "first" in odd else 2)
+        if here and odd == "too many rows":
+            part = part.repeat(1, 100, 1)
+        if here and odd == "three calls":
+            model(part[0])
+        if here and "first" in odd:  # in one call nobody can tell the views
+            model(part.flatten(0, 1))
+        elif not (here and odd == "no call"):
+            siamese_step(model, part)
+        before = watch.spectra._steps
+        watch.step()
+        if due and watch.spectra._steps > before:
+            recorded.append(step)
+    found = watch.end_epoch()
+    watch.close()
+    return found, recorded
+
+
+@pytest.mark.parametrize(
+    "odd", ["none", "too many rows", "no call", "three calls", "one call at first"]
+)
+def test_two_processes_with_unequal_rows_measure_the_same_steps_as_one(worlds, tmp_path, odd):
+    """2 views of 12 rows and room for 100: every second step, but the odd one."""
+    alone, of_one = unequal(0, 1, str(tmp_path / "one"), odd)
+    assert of_one == ([0, 2, 4, 6] if odd in ("none", "one call at first") else [0, 4, 6])
+    for found, recorded in worlds(2).run(unequal, str(tmp_path / "two"), odd):
+        assert recorded == of_one
+        assert found.keys() == alone.keys()
+        assert ("erank/positive" in found) == ("first" not in odd)
+        for name, value in alone.items():
+            if name == "filter/monotonicity":
+                continue  # p has 7 directions of 8: rounding alone orders the last eigenvalues
+            assert found[name] == pytest.approx(value, rel=1e-6, abs=1e-9), name
