@@ -66,12 +66,13 @@ class Run:
         watched = self.config.get("watched")
         if not isinstance(watched, Mapping):
             return descriptions.METHODS.get(self.method, unknown)
-        lags = watched.get("target") is not None
+        lags, leads = watched.get("target") is not None, watched.get("leads")
         return dataclasses.replace(
             unknown,
             asymmetry="unknown" if watched.get("predictor") is not False else "",
             momentum=lags,
             gap_comes_from=descriptions.LAG if lags else "",
+            should_lead=leads if isinstance(leads, bool) else None,  # earlier versions: not said
         )
 
     @property

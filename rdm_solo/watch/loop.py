@@ -19,6 +19,7 @@ from rdm_solo.callbacks.rows import TOKENS
 from rdm_solo.distributed import first_says, gather_objects, rank
 from rdm_solo.filters.batch import has_float64
 from rdm_solo.messages import check_choice, check_whole, suggest
+from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
 from rdm_solo.spectra.collapse import WRONG_WAY, Bounds
 from rdm_solo.watch.folder import WatchFolder
@@ -56,7 +57,11 @@ class Watch:
         log: called with each epoch's scalars and its number, on the first process.
         resume: True to continue after the folder's last epoch, a number to continue after that
             epoch; in an empty folder either starts with epoch 1.
-        bounds: when to warn.
+        leads: whether the target's effective rank should be the higher one; only then is a
+            negative gap warned of. None: it should in modules with a predictor whose class is
+            called like one of solo-learn's methods that is known for it (SimSiam, BYOL, NNSiam,
+            NNBYOL), and in solo-learn's own SwAV, DINO and DeepCluster v2.
+        bounds: when to warn. A ``gap_epochs`` other than the default says ``leads`` as well.
         steps_per_epoch: lets the recorded steps of a long first epoch be evenly spaced; later ones
             are taken to be as long as the one before.
         epochs, seed, data: shown in the report; they change nothing.
@@ -87,6 +92,7 @@ class Watch:
         name: str | None = None,
         log: Callable[[dict[str, float], int], object] | None = None,
         resume: bool | int = False,
+        leads: bool | None = None,
         bounds: Bounds = BOUNDS,
         steps_per_epoch: int | None = None,
         epochs: int | None = None,
@@ -104,8 +110,11 @@ class Watch:
                 check_whole(option, value, 1)
         check_whole("max_rows", max_rows, 1)
         known = self.observer.branches if isinstance(self.observer, ByParts) else None
-        if known is not None and not known.predictor:
-            bounds = replace(bounds, gap_epochs=None)  # the rule is about what a predictor does
+        if leads is None:
+            by_hand = bounds.gap_epochs != BOUNDS.gap_epochs
+            leads = bool(bounds.gap_epochs) if by_hand else self._leads()
+        if not leads:
+            bounds = replace(bounds, gap_epochs=None)
         self.views, self.log, self.steps_per_epoch = views, log, steps_per_epoch
         self.observer.tokens, self.observer.most_rows = tokens, 4 * max_rows
         if not normalize:
@@ -117,7 +126,10 @@ class Watch:
             "dataset": {"name": data},
             "seed": seed,
             "scheduler": {"warmup_epochs": bounds.warmup},
-            "watched": {"tokens": tokens, "views": views, **(known._asdict() if known else {})},
+            "watched": {
+                **{"tokens": tokens, "views": views, "leads": leads},
+                **(known._asdict() if known else {}),
+            },
         }
         if epochs is not None:
             config["max_epochs"] = check_whole("epochs", epochs, 1)
@@ -222,6 +234,16 @@ class Watch:
             raise ValueError(parts.not_found(self.module))
         return ByParts(self.module, branches)
 
+    def _leads(self) -> bool:
+        """Whether the module's class says that the target should lead: negatives and queues of
+        neighbours keep outputs apart without it, and a JEPA's branches see different tokens."""
+        described = METHODS.get(parts.kind(self.module).lower())
+        if isinstance(self.observer, ByParts):
+            known = self.observer.branches.predictor
+        else:
+            known = type(self.observer) is not Observer  # of what is returned nothing is known
+        return known and described is not None and described.leads
+
     def _begin_epoch(self) -> None:
         self._loss = 0.0
         self._steps = self._losses = 0
@@ -258,7 +280,9 @@ class Watch:
         """What is true of any loop; causes within a method of ours are `callbacks.advice`'s."""
         known = self.observer.branches if isinstance(self.observer, ByParts) else None
         if kind == WRONG_WAY:
-            if known is None or known.target is None:
+            if known is None or not known.predictor:
+                return FIRST
+            if known.target is None:
                 return f"The predictor raises the online rank instead of lowering it. {FIRST}"
             lags = "The predictor raises the online rank, or the target network lags too far behind"
             return f"{lags}. {FIRST}"

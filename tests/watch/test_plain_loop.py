@@ -14,6 +14,7 @@ from support.own_models import BYOL, DIM, SimSiam, batches, siamese_step
 from torch import nn
 
 from rdm_solo import report, runs
+from rdm_solo.report import verdicts
 from rdm_solo.runs import spectra_files
 from rdm_solo.spectra import BranchSpectra
 from rdm_solo.watch import Bounds, Watch
@@ -156,17 +157,20 @@ def test_bounds_are_the_users(tmp_path):
     assert watch.collapsed == []
 
 
-def test_a_negative_gap_needs_a_predictor_to_be_a_warning(tmp_path):
-    """Without one nothing says that the target should lead."""
+def test_a_negative_gap_is_a_warning_where_the_target_should_lead(tmp_path):
+    """A predictor alone does not say so: NNCLR and MoCo v3 have one."""
     flat, steep = torch.eye(8), torch.diag(torch.arange(1, 9.0) ** -2)
 
-    def found(**names) -> list[str]:
-        model = nn.ModuleDict({name: nn.Linear(8, 8, bias=False) for name in names.values()})
+    def found(kind="NNCLR", gap_epochs=3, leads=None, **names) -> list[str]:
+        names = names or {"online": "predictor", "target": "teacher"}
+        parts = type(kind, (nn.ModuleDict,), {})
+        model = parts({name: nn.Linear(8, 8, bias=False) for name in names.values()})
         with torch.no_grad():
             model[names["online"]].weight.copy_(flat)
             model[names["target"]].weight.copy_(steep)
-        folder = tmp_path / names["online"]
-        with Watch(folder, model, **names, bounds=Bounds(erank=None, variance=None)) as watch:
+        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        bounds = Bounds(erank=None, variance=None, gap_epochs=gap_epochs)
+        with Watch(folder, model, **names, leads=leads, bounds=bounds) as watch:
             for _ in range(3):
                 x = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
                 for part in model.values():
@@ -174,10 +178,26 @@ def test_a_negative_gap_needs_a_predictor_to_be_a_warning(tmp_path):
                 watch.step()
                 watch.end_epoch()
         assert not watch.collapsed  # which a negative gap is not
-        return [warning["kind"] for warning in watch.alarm.warnings]
+        warned = [warning["kind"] for warning in watch.alarm.warnings]
+        run = runs.load(folder)
+        assert run.described.leads is bool(warned)
+        verdict = verdicts.leads([run])
+        assert (verdict.answer, verdict.good) == (
+            "no, the online branch leads",
+            False if warned else None,
+        )
+        return warned
 
-    assert found(online="predictor", target="teacher") == ["negative gap"]
-    assert found(online="student", target="teacher") == []
+    gap = ["negative gap"]
+    assert found() == []
+    assert found("JEPA") == []
+    assert found("SimSiam") == gap
+    assert found("SimSiam", online="student", target="teacher") == []
+    assert found("SimSiam", leads=False) == []
+    assert found(leads=True) == gap
+    assert found(leads=True, online="student", target="teacher") == gap
+    assert found(gap_epochs=2) == gap
+    assert found("SimSiam", gap_epochs=None) == []
 
 
 def test_scalars_go_to_any_logger(tmp_path):
