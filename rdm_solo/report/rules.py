@@ -28,8 +28,8 @@ RULES = (
     "of methods with a softmax the variance is that of the logits, the rank that of the vectors "
     "that the last layer takes. A value below its bound that rises so fast that it would pass it "
     f"within {collapse.AHEAD} epochs is not scored; nor is a run whose outputs are mostly their "
-    "mean. The warnings in training use the same rules with the run's own bounds, after each epoch past the "
-    "warm-up.",
+    "mean. The warnings in training use the same rules with the run's own bounds, after each "
+    "epoch past the warm-up.",
     "The best setting has the highest mean over its seeds. Another is within one standard "
     "deviation of it where the two means differ by no more than the larger standard deviation of "
     "the two; nothing then says which of them is better. A setting all of whose runs collapsed or "

@@ -61,7 +61,9 @@ class Watch:
             negative gap warned of. None: it should in modules with a predictor whose class is
             called like one of solo-learn's methods that is known for it (SimSiam, BYOL, NNSiam,
             NNBYOL), and in solo-learn's own SwAV, DINO and DeepCluster v2.
-        bounds: when to warn. A ``gap_epochs`` other than the default says ``leads`` as well.
+        bounds: when to warn. The first 3 epochs are not judged by rank and variance;
+            ``Bounds(warmup=0)`` judges from the first one on. A ``gap_epochs`` other than
+            the default says ``leads`` as well.
         steps_per_epoch: lets the recorded steps of a long first epoch be evenly spaced; later ones
             are taken to be as long as the one before.
         epochs, seed, data: shown in the report; they change nothing.

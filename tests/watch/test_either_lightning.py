@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from rdm_solo import runs
 from rdm_solo.callbacks import Diagnostics
 from rdm_solo.lightning import PACKAGES, pl
-from rdm_solo.watch import Watch, WatchCallback
+from rdm_solo.watch import Bounds, Watch, WatchCallback
 from rdm_solo.watch.loop import OWN
 
 pytestmark = [
@@ -120,7 +120,8 @@ def test_an_accuracy_of_an_earlier_epoch_is_not_repeated(package, tmp_path):
 def test_stop_ends_the_run(package, tmp_path):
     for stop, epochs in ((False, 4), (True, 2)):
         folder = tmp_path / f"{stop}"
-        fit(package, module(package, dead=True), [WatchCallback(folder, stop=stop)], epochs=4)
+        watch = WatchCallback(folder, stop=stop, bounds=Bounds(warmup=0))
+        fit(package, module(package, dead=True), [watch], epochs=4)
         assert len(rows(folder)) == epochs
         summary = json.loads((folder / "summary.json").read_text())
         assert [w["kind"] for w in summary["warnings"]] == ["complete collapse"]

@@ -129,28 +129,43 @@ def test_the_report_knows_what_the_branches_are(tmp_path, parts, momentum, symme
     assert described.loss_minimum is None  # it is not the package's own byol
 
 
-def test_a_collapse_is_said_once_in_the_log_and_in_the_summary(tmp_path, caplog):
+@pytest.mark.parametrize("warmup", [0, Bounds().warmup])
+def test_a_collapse_is_said_once_in_the_log_and_in_the_summary(tmp_path, caplog, warmup):
     model = {"projector": nn.Linear(DIM, 8)}
     nn.init.zeros_(model["projector"].weight)
-    watch = Watch(tmp_path / "run", model)
+    watch = Watch(tmp_path / "run", model, bounds=Bounds(warmup=warmup))
     with caplog.at_level(logging.WARNING, "rdm_solo"):
-        for epoch in range(1, 5):
+        for epoch in range(1, 7):
             for batch in batches():
                 watch.step(model["projector"](batch[0]).mean())
             watch.end_epoch()
-            assert watch.collapsed == (["complete collapse"] if epoch > 1 else [])
+            assert watch.collapsed == (["complete collapse"] if epoch >= warmup + 2 else [])
     (said,) = [r.message for r in caplog.records if "complete collapse" in r.message]
     assert "bounds=Bounds(variance=0.1)" in said
     assert "optimizer." not in said
     (warning,) = json.loads((tmp_path / "run" / "summary.json").read_text())["warnings"]
-    assert (warning["kind"], warning["epoch"]) == ("complete collapse", 2)
+    assert (warning["kind"], warning["epoch"]) == ("complete collapse", warmup + 2)
     assert said == f"warning: {warning['text']}"
+
+
+def test_ranks_that_crash_in_the_first_epochs_are_no_collapse(tmp_path):
+    """Every rank does; the rates of docs/collapse.md leave three epochs out, too."""
+    model = {"projector": nn.Linear(DIM, 8)}
+    healthy = model["projector"].weight.detach().clone()
+    with Watch(tmp_path / "run", model) as watch:
+        for epoch in range(1, 7):
+            with torch.no_grad():
+                model["projector"].weight.copy_(healthy if epoch > 3 else 0 * healthy)
+            watch.step(model["projector"](batches()[0][0]).mean())
+            watch.end_epoch()
+    assert watch.collapsed == []
+    assert runs.load(tmp_path / "run").config.scheduler.warmup_epochs == 3
 
 
 def test_bounds_are_the_users(tmp_path):
     model = {"projector": nn.Linear(DIM, 8)}
     nn.init.zeros_(model["projector"].weight)
-    watch = Watch(tmp_path / "run", model, bounds=Bounds(variance=None, erank=None))
+    watch = Watch(tmp_path / "run", model, bounds=Bounds(variance=None, erank=None, warmup=0))
     for _ in range(3):
         watch.step(model["projector"](batches()[0][0]).mean())
         watch.end_epoch()
@@ -264,7 +279,7 @@ class TestGoingOn:
         nn.init.zeros_(dead.projection_head.weight)
         folder = tmp_path / "run"
         for epoch in range(1, 4):
-            watch = self.run(folder, 1, resume=True, model=dead)
+            watch = self.run(folder, 1, resume=True, model=dead, bounds=Bounds(warmup=0))
             assert bool(watch.collapsed) is (epoch > 1)  # one epoch says nothing
         warnings = json.loads((folder / "summary.json").read_text())["warnings"]
         kinds = [(warning["kind"], warning["epoch"]) for warning in warnings]
