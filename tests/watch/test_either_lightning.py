@@ -179,6 +179,32 @@ def test_a_module_in_which_nothing_is_found(package, tmp_path):
     assert named == returned
 
 
+@pytest.mark.parametrize("options", [{"normalize": False}, {"tokens": "mean"}, {"tokens": "rows"}])
+def test_what_a_step_returns_is_treated_as_the_outputs_of_parts_are(tmp_path, options):
+    class Tokens(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.projector = nn.Linear(DIM, 8)
+
+        def training_step(self, batch, batch_idx):
+            z = self.projector(batch.transpose(0, 1))  # (N, 2, k)
+            named = {"online": z, "target": z} if self.returns else {}
+            return {"loss": z.square().mean(), **named}
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.0)
+
+    for Tokens.returns in (False, True):
+        fit(pl, Tokens(), [WatchCallback(tmp_path / f"{Tokens.returns}", **options)], epochs=1)
+    fit(pl, Tokens(), [WatchCallback(tmp_path / "default")], epochs=1)
+    (hooked,), (returned,), (default,) = (
+        rows(tmp_path / name) for name in ("False", "True", "default")
+    )
+    assert returned == hooked
+    assert (returned == default) is (options == {"tokens": "mean"})
+
+
 @pytest.mark.parametrize("method", ["simsiam", "byol", "vanilla", "swav", "dino"])
 def test_solo_learns_methods_give_the_scalars_of_diagnostics(method, tmp_path):
     """Exactly, in two runs that are alike; of three steps two are taken."""
