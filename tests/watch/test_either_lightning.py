@@ -140,6 +140,17 @@ def test_a_run_that_goes_on_from_a_checkpoint_goes_on_here(package, tmp_path):
     assert rows(folder)[0] == first[0]
 
 
+def test_epochs_are_the_trainers_in_another_or_a_shorter_folder(package, tmp_path):
+    saved = tmp_path / "two.ckpt"
+    fit(package, module(package), [WatchCallback(tmp_path / "short")], epochs=1)
+    trainer = fit(package, module(package), [WatchCallback(tmp_path / "run")], epochs=3)
+    trainer.save_checkpoint(saved)
+    for name, want in (("another", [4]), ("short", [1, 4]), ("run", [1, 2, 3, 4])):
+        fit(package, module(package), [WatchCallback(tmp_path / name)], epochs=4, ckpt_path=saved)
+        assert [row["epoch"] for row in rows(tmp_path / name)] == want
+        assert runs.load(tmp_path / name).spectra["epoch"].tolist() == want
+
+
 def test_an_error_gives_the_folder_back(package, tmp_path):
     class Cut(package.Callback):
         def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
