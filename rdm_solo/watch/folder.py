@@ -13,6 +13,7 @@ import torch
 from omegaconf import OmegaConf
 
 from rdm_solo import __version__
+from rdm_solo.callbacks.alarm import measured_epoch
 from rdm_solo.distributed import first_says, rank, world_size
 from rdm_solo.runs import earlier_run, failures, metrics_file, ownership, reading, spectra_files
 from rdm_solo.runs.files import (
@@ -86,13 +87,10 @@ class WatchFolder:
         arrays = spectra_files.read_epochs(self.folder)[0] if self.rows else {}
         for row in self.rows[-last:]:
             epoch = row["epoch"]
-            names = ("feature/spread", "erank/centred", "erank/online", "erank/target")
-            if epoch in arrays and all(name in row for name in names):
-                k = int(arrays[epoch]["dimensions"])
-                spread, erank, online, target = (torch.tensor(row[name]) for name in names)
-                gap = float((target / online).log())
-                found.append(MeasuredEpoch(epoch, float(spread), float(erank), k, gap))
-        return first_says(found)
+            if epoch in arrays:
+                k, softmax = int(arrays[epoch]["dimensions"]), "lam_logits" in arrays[epoch]
+                found.append(measured_epoch(row, epoch, k, softmax))
+        return first_says([epoch for epoch in found if epoch is not None])
 
     def write(self, row: dict[str, Any], spectra: Spectra | None) -> None:
         """Add an epoch."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rdm_solo.callbacks import parts
-from rdm_solo.callbacks.alarm import Alarm, measured_epoch
+from rdm_solo.callbacks.alarm import Alarm, just_measured
 from rdm_solo.callbacks.branches import ByParts, Observer, Outputs
 from rdm_solo.callbacks.epoch_spectra import EpochSpectra
 from rdm_solo.callbacks.rows import TOKENS
@@ -195,7 +195,7 @@ class Watch:
         found |= own
         if not self._steps and rank() == 0:
             log.warning(f"warning: step() was not called in epoch {self.epoch}")
-        self.alarm.read(measured_epoch(found, spectra, self.epoch))
+        self.alarm.read(just_measured(found, spectra, self.epoch))
         self.folder.warnings = self.alarm.warnings
         self.folder.write({"epoch": self.epoch, **found}, spectra)
         self.folder.summarize(self._device)

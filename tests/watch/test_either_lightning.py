@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import json
+import math
 
 import pytest
 import torch
@@ -188,6 +189,26 @@ def test_a_module_in_which_nothing_is_found(package, tmp_path):
     fit(package, Bare(), [WatchCallback(tmp_path / "returned")], epochs=1)
     (named,), (returned,) = rows(tmp_path / "named"), rows(tmp_path / "returned")
     assert named == returned
+
+
+def test_assignments_are_read_back_with_the_epochs(tmp_path):
+    folder, module = tmp_path / "run", make("method=swav")
+    callback = WatchCallback(folder)
+    number, crops, labels = solo_batch()
+    trainer = pl.Trainer(
+        max_epochs=2,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[callback],
+    )
+    trainer.fit(module, DataLoader([(number, crops, labels)] * 2, batch_size=None))
+    live = callback.watch.alarm.measured
+    assert [math.isfinite(epoch.assigned) for epoch in live] == [True, True]
+    with Watch(folder, nn.ModuleDict({"projector": nn.Linear(4, 3)}), resume=True) as watch:
+        assert watch.folder.readings(2) == live
 
 
 @pytest.mark.parametrize("options", [{"normalize": False}, {"tokens": "mean"}, {"tokens": "rows"}])

@@ -285,6 +285,17 @@ class TestGoingOn:
         kinds = [(warning["kind"], warning["epoch"]) for warning in warnings]
         assert kinds == [("dimensional collapse", 2), ("complete collapse", 3)]
 
+    def test_the_readings_are_those_of_the_run_that_measured_them(self, tmp_path):
+        """Of outputs that are all zero, too, whose ranks have no logarithm."""
+        dead = SimSiam()
+        nn.init.zeros_(dead.projection_head.weight)
+        nn.init.zeros_(dead.projection_head.bias)
+        for name, model in (("alive", SimSiam()), ("dead", dead)):
+            live = self.run(tmp_path / name, 2, model=model).alarm.measured
+            assert len(live) == 2
+            with Watch(tmp_path / name, model, resume=True) as watch:
+                assert repr(watch.alarm.measured) == repr(live)  # NaN is no NaN's equal
+
     def test_a_folder_that_holds_a_run_is_refused(self, tmp_path):
         folder = tmp_path / "run"
         self.run(folder, 1)
