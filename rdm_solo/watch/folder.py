@@ -42,6 +42,7 @@ class WatchFolder:
         self.rows: list[dict[str, Any]] = []
         self.warnings: list[dict[str, Any]] = []
         self.stopped: str | None = None
+        self.closed = False
         self._owned = contextlib.ExitStack()
         refused = None
         if rank() == 0:
@@ -102,9 +103,10 @@ class WatchFolder:
             spectra_files.write(self.folder, row["epoch"], arrays)
         metrics_file.write(self.folder, self.rows)
 
-    def summarize(self, device: torch.device) -> None:
-        """Write ``summary.json``; it is of the epochs so far, and whole at any moment."""
-        if rank():
+    def summarize(self, device: torch.device, ended: bool = False) -> None:
+        """Write ``summary.json``; it is of the epochs so far, and whole at any moment. ``ended``
+        tells a loop that closed its watch from one that goes on, or was killed."""
+        if rank() or self.closed or not self.rows:
             return
         there = dict.fromkeys(name for row in self.rows for name in row)
         columns = {name: [row.get(name, float("nan")) for row in self.rows] for name in there}
@@ -113,6 +115,7 @@ class WatchFolder:
             **metrics_file.last_values(columns),
             "seconds": round(time.monotonic() - self.began, 2),
             "warnings": self.warnings,
+            "ended": ended,
             "stopped": self.stopped,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
             "processes": world_size(),
@@ -126,6 +129,7 @@ class WatchFolder:
 
     def close(self, error: BaseException | None = None) -> None:
         """Give the folder back; an error that ended the loop is left there in a line."""
+        self.closed = True
         if rank() == 0 and isinstance(error, Exception):
             failures.note(self.folder, failures.reason(error))
         self._owned.close()

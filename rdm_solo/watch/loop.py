@@ -213,8 +213,14 @@ class Watch:
         self.folder.summarize(self._device)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Remove the hooks and release the folder; the end of the program does both, too."""
+        """Remove the hooks and release the folder; the end of the program does both, too.
+
+        Only a run that was closed without an error has ended; the report calls any other with
+        epochs to go still training or broken off.
+        """
         self.observer.detach()
+        if error is None:
+            self.folder.summarize(self._device, ended=True)
         self.folder.close(error)
 
     def __enter__(self) -> "Watch":

@@ -318,6 +318,24 @@ class TestGoingOn:
         with Watch(folder, SimSiam()):  # it was given back
             pass
 
+    def test_a_loop_that_never_closed_its_watch_goes_on_or_broke_off(self, tmp_path):
+        folder, model = tmp_path / "run", SimSiam()
+        said = "still training or broken off"
+        watch = Watch(folder, model, epochs=4)
+        trained(watch, model, 2)
+        assert any("goes on, or broke off" in line for line in runs.load(folder).missing)
+        assert said in report.write([folder]).read_text()
+        watch.close()
+        assert runs.load(folder).missing == ("2 of 4 epochs",)
+        assert said not in report.write([folder]).read_text()
+        before = (folder / "summary.json").read_bytes()
+        watch.close()  # a second time: the folder may be another's by now
+        assert (folder / "summary.json").read_bytes() == before
+        watch = Watch(folder, model, resume=True)
+        trained(watch, model)
+        watch.close(KeyboardInterrupt())
+        assert any("goes on, or broke off" in line for line in runs.load(folder).missing)
+
     def test_an_error_in_the_loop_leaves_a_line_and_the_epochs_before(self, tmp_path):
         model = SimSiam()
         watch = Watch(tmp_path / "run", model)
