@@ -28,7 +28,9 @@ from rdm_solo.watch.outputs import outputs_of
 log = logging.getLogger("rdm_solo")
 
 # What the user measures; all other columns are the watch's own.
-OWN = tuple(c.name for c in COLUMNS.values() if c.chart == ACCURACY or c.name == "train/loss")
+ACCURACIES = tuple(column.name for column in COLUMNS.values() if column.chart == ACCURACY)
+OWN = tuple(name for name in COLUMNS if name in (*ACCURACIES, "train/loss"))
+FRACTIONS = 3  # epochs with an accuracy of at most 1 per cent, which then are fractions
 
 BOUNDS = Bounds()
 FIRST = "A lower learning rate and a longer warm-up are what to try first."
@@ -150,6 +152,7 @@ class Watch:
         self._steps_before = math.inf  # in the epoch before
         self._loss: Any = 0.0  # the sum of this epoch's, of so many:
         self._losses = self._steps = 0
+        self._fractions = dict.fromkeys(ACCURACIES, 0)  # epochs whose accuracy was at most 1
         self._positives: bool | None = None  # whether this epoch's steps have any
         self._begin_epoch()
 
@@ -193,6 +196,7 @@ class Watch:
         if count := sum(n for _, n in losses):
             found["train/loss"] = sum(loss for loss, _ in losses) / count
         found |= own
+        self._warn_of_fractions(own)
         if not self._steps and rank() == 0:
             log.warning(f"warning: step() was not called in epoch {self.epoch}")
         self.alarm.read(just_measured(found, spectra, self.epoch))
@@ -283,6 +287,20 @@ class Watch:
             outputs = outputs._replace(positive=None)
         self._measured, self._device = True, outputs.online.device
         self.spectra.add(outputs, self.observer)
+
+    def _warn_of_fractions(self, own: Mapping[str, float]) -> None:
+        """Say once that an accuracy is per cent: torchmetrics gives fractions."""
+        for name in self._fractions.keys() & own.keys():
+            if own[name] > 1:
+                del self._fractions[name]  # it is per cent
+            elif own[name] <= 1:  # and no NaN
+                self._fractions[name] += 1
+            if self._fractions.get(name) == FRACTIONS and rank() == 0:
+                del self._fractions[name]  # said once
+                log.warning(
+                    f"warning: {name} was at most 1 in {FRACTIONS} epochs, and is read as per "
+                    "cent: a fraction, as torchmetrics gives it, has to be multiplied by 100."
+                )
 
     def _advice(self, kind: str, epoch: int) -> str:
         """What is true of any loop; causes within a method of ours are `callbacks.advice`'s."""

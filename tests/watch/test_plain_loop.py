@@ -237,6 +237,17 @@ def test_scalars_of_other_names_are_refused(tmp_path, given, says):
     assert says in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("values", "warnings"), [([0.1, 0.5, 0.9, 0.9], 1), ([1, 1], 0), ([0.5, 50, 0.5, 0.5, 0.5], 0)]
+)
+def test_accuracies_that_are_fractions_are_said_once(tmp_path, caplog, values, warnings):
+    with Watch(tmp_path / "run", SimSiam()) as watch, caplog.at_level("WARNING", "rdm_solo"):
+        for value in values:
+            watch.end_epoch(val_acc1=value)
+    said = [r.message for r in caplog.records if "val/acc1 was at most 1" in r.message]
+    assert len(said) == warnings
+
+
 def test_a_long_epoch_is_thinned_out_evenly(tmp_path):
     """8 steps of 20 rows and room for 80: the first four of the first epoch, whose length is not
     known, then every second one; every second one at once where the length was given."""
