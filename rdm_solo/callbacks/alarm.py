@@ -78,16 +78,33 @@ FACTS: dict[str, Callable[[MeasuredEpoch, Bounds, Callable[[str, Any], str]], st
 
 
 def measured_epoch(
-    scalars: Mapping[str, Any], spectra: Spectra | None, epoch: int
+    row: Mapping[str, Any], epoch: int, dimensions: int, softmax: bool
 ) -> MeasuredEpoch | None:
-    """What an epoch measured; None where nothing, or nothing finite, was measured."""
-    if spectra is None or any(name not in scalars for name in NAMES):
+    """What an epoch's row says, whether it was just measured or is read back; None where nothing,
+    or nothing finite, was measured.
+
+    ``dimensions`` are those of the outputs, ``softmax`` whether these go through one.
+
+    >>> row = {"feature/spread": 0.5, "erank/centred": 4.0, "erank/online": 0, "erank/target": 5}
+    >>> measured_epoch(row, 3, dimensions=8, softmax=False)
+    MeasuredEpoch(epoch=3, variance=0.5, erank=4.0, dimensions=8, gap=nan, assigned=nan)
+    """
+    if any(name not in row for name in NAMES):
         return None
-    spread, erank, online, target = (float(scalars[name]) for name in NAMES)
+    spread, erank, online, target = (float(row[name]) for name in NAMES)
     if not math.isfinite(spread + erank):
         return None
     # Outputs that are all zero have no rank, and no gap.
     gap = math.log(target / online) if min(online, target) > 0 else math.nan
+    assigned = float(row.get("erank/projection", math.nan)) if softmax else math.nan
+    return MeasuredEpoch(epoch, spread, erank, dimensions, gap, assigned)
+
+
+def just_measured(
+    scalars: Mapping[str, Any], spectra: Spectra | None, epoch: int
+) -> MeasuredEpoch | None:
+    """The same of an epoch that ends, whose spectra are at hand."""
+    if spectra is None:
+        return None
     softmax = spectra.lam_logits is not None
-    assigned = float(scalars["erank/projection"]) if softmax else math.nan
-    return MeasuredEpoch(epoch, spread, erank, spectra.dimensions, gap, assigned)
+    return measured_epoch(scalars, epoch, spectra.dimensions, softmax)

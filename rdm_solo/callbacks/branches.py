@@ -104,9 +104,13 @@ class Observer:
         return Outputs(positive=positive, **whole)
 
     def _returned(self, given: Mapping[str, Any]) -> Outputs:
-        self.normalize = bool(given.get("normalize", True))
+        self.normalize = bool(given.get("normalize", self.normalize))
         names = ("online", "target", "positive", "projection")
-        kept = {name: given[name].detach() for name in names if given.get(name) is not None}
+        kept = {
+            name: rows(given[name], name, self.tokens)
+            for name in names
+            if given.get(name) is not None
+        }
         return Outputs(**{"positive": None, "projection": kept["target"], **kept})
 
     @torch.no_grad()

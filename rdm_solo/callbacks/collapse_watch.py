@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from rdm_solo.callbacks.alarm import Alarm, measured_epoch
+from rdm_solo.callbacks.alarm import Alarm, just_measured
 from rdm_solo.callbacks.diagnostics import Diagnostics
 from rdm_solo.callbacks.last_epoch import ends
 from rdm_solo.lightning import pl
@@ -63,7 +63,7 @@ class CollapseWatch(pl.Callback):
         diagnostics = Diagnostics.of(trainer)
         spectra = None if diagnostics is None else diagnostics.latest
         epoch = trainer.current_epoch + 1
-        new = self.alarm.read(measured_epoch(trainer.callback_metrics, spectra, epoch))
+        new = self.alarm.read(just_measured(trainer.callback_metrics, spectra, epoch))
         if new and self.stop and not ends(trainer):
             self.stopped = f"watch.stop: {new[0]} in epoch {epoch}"
             trainer.should_stop = True

@@ -41,6 +41,8 @@ class Method:
         multi_crop: the versions of solo-learn in which it takes small crops.
         paper_m: how many eigenvectors the paper's code compares in the alignment.
         gap_comes_from: what, beside learning, makes a gap between the branches' ranks.
+        should_lead: whether the target's rank should be the higher one, where a user said so; None:
+            as methods of its kind.
         on_collapse: what to change first after a collapse; empty: what its filter suggests.
     """
 
@@ -63,6 +65,7 @@ class Method:
     paper_m: int = 512
     gap_comes_from: str = ""
     on_collapse: str = ""
+    should_lead: bool | None = None
 
     @property
     def symmetric(self) -> bool:
@@ -73,6 +76,8 @@ class Method:
     def leads(self) -> bool:
         """Whether the mechanism says that the target's rank is the higher one: of methods that have
         an asymmetry, and nothing else that is known to keep them from collapsing."""
+        if self.should_lead is not None:
+            return self.should_lead
         return bool(self.asymmetry) and self.family not in ("contrastive", "redundancy-reducing")
 
 

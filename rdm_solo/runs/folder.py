@@ -66,12 +66,13 @@ class Run:
         watched = self.config.get("watched")
         if not isinstance(watched, Mapping):
             return descriptions.METHODS.get(self.method, unknown)
-        lags = watched.get("target") is not None
+        lags, leads = watched.get("target") is not None, watched.get("leads")
         return dataclasses.replace(
             unknown,
             asymmetry="unknown" if watched.get("predictor") is not False else "",
             momentum=lags,
             gap_comes_from=descriptions.LAG if lags else "",
+            should_lead=leads if isinstance(leads, bool) else None,  # earlier versions: not said
         )
 
     @property
@@ -192,6 +193,8 @@ def load(folder: Path) -> Run:
         missing.append(f"it failed: {failed.removesuffix('.')}")
     elif done and SUMMARY not in left:
         missing.append(f"no {SUMMARY} (the run goes on, or broke off)")
+    elif done and not has_ended(summary):
+        missing.append("the watch was not closed (the run goes on, or broke off)")
     spectra, broken = found(SPECTRA, spectra_files.read, ({}, []))
     spectra = _before(diverged, spectra, spectra)
     missing += [f"{name} cannot be read and is left out" for name in broken]
@@ -199,6 +202,12 @@ def load(folder: Path) -> Run:
         missing.append("no spectra (diagnostics were off?)")
     lacks = tuple(missing)
     return Run(folder, config, metrics, spectra, summary, lacks, diverged, measured, linear)
+
+
+def has_ended(summary: Mapping[str, Any]) -> bool:
+    """Whether a summary is of a run that ended: a watch writes one after each epoch, and then says
+    so, other runs write theirs at the end."""
+    return bool(summary) and summary.get("ended") is not False
 
 
 def diverged_in(folder: Path) -> int | None:

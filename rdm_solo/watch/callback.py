@@ -14,8 +14,9 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
     """A :class:`Watch` over the module that the Trainer fits; takes the same options.
 
     Scalars go through the module's own log to the Trainer's loggers. ``stop`` ends the run at the
-    first collapse. A run that continues from a checkpoint continues in the same folder. What the
-    module logs as train/loss, val/acc1 or val/knn_acc1 also goes into ``metrics.csv``.
+    first collapse. A run that continues from a checkpoint continues in the same folder; in another
+    one its rows begin with the Trainer's epoch. What the module logs as train/loss, val/acc1 or
+    val/knn_acc1 also goes into ``metrics.csv``.
     """
 
     def __init__(self, folder: str | Path, *, stop: bool = False, **options: Any) -> None:
@@ -40,7 +41,10 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
         if trainer.max_epochs and trainer.max_epochs > 0:
             given.setdefault("epochs", trainer.max_epochs)
         given.setdefault("views", getattr(pl_module, "num_large_crops", None))
-        return _Trained(self.path, pl_module, **given)
+        watch = _Trained(self.path, pl_module, **given)
+        if trainer.current_epoch:  # of a checkpoint, whose folder may be another or shorter
+            watch.epoch = trainer.current_epoch + 1
+        return watch
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int

@@ -13,6 +13,7 @@ import torch
 from omegaconf import OmegaConf
 
 from rdm_solo import __version__
+from rdm_solo.callbacks.alarm import measured_epoch
 from rdm_solo.distributed import first_says, rank, world_size
 from rdm_solo.runs import earlier_run, failures, metrics_file, ownership, reading, spectra_files
 from rdm_solo.runs.files import (
@@ -41,6 +42,7 @@ class WatchFolder:
         self.rows: list[dict[str, Any]] = []
         self.warnings: list[dict[str, Any]] = []
         self.stopped: str | None = None
+        self.closed = False
         self._owned = contextlib.ExitStack()
         refused = None
         if rank() == 0:
@@ -86,13 +88,10 @@ class WatchFolder:
         arrays = spectra_files.read_epochs(self.folder)[0] if self.rows else {}
         for row in self.rows[-last:]:
             epoch = row["epoch"]
-            names = ("feature/spread", "erank/centred", "erank/online", "erank/target")
-            if epoch in arrays and all(name in row for name in names):
-                k = int(arrays[epoch]["dimensions"])
-                spread, erank, online, target = (torch.tensor(row[name]) for name in names)
-                gap = float((target / online).log())
-                found.append(MeasuredEpoch(epoch, float(spread), float(erank), k, gap))
-        return first_says(found)
+            if epoch in arrays:
+                k, softmax = int(arrays[epoch]["dimensions"]), "lam_logits" in arrays[epoch]
+                found.append(measured_epoch(row, epoch, k, softmax))
+        return first_says([epoch for epoch in found if epoch is not None])
 
     def write(self, row: dict[str, Any], spectra: Spectra | None) -> None:
         """Add an epoch."""
@@ -104,9 +103,10 @@ class WatchFolder:
             spectra_files.write(self.folder, row["epoch"], arrays)
         metrics_file.write(self.folder, self.rows)
 
-    def summarize(self, device: torch.device) -> None:
-        """Write ``summary.json``; it is of the epochs so far, and whole at any moment."""
-        if rank():
+    def summarize(self, device: torch.device, ended: bool = False) -> None:
+        """Write ``summary.json``; it is of the epochs so far, and whole at any moment. ``ended``
+        tells a loop that closed its watch from one that goes on, or was killed."""
+        if rank() or self.closed or not self.rows:
             return
         there = dict.fromkeys(name for row in self.rows for name in row)
         columns = {name: [row.get(name, float("nan")) for row in self.rows] for name in there}
@@ -115,6 +115,7 @@ class WatchFolder:
             **metrics_file.last_values(columns),
             "seconds": round(time.monotonic() - self.began, 2),
             "warnings": self.warnings,
+            "ended": ended,
             "stopped": self.stopped,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
             "processes": world_size(),
@@ -128,6 +129,7 @@ class WatchFolder:
 
     def close(self, error: BaseException | None = None) -> None:
         """Give the folder back; an error that ended the loop is left there in a line."""
+        self.closed = True
         if rank() == 0 and isinstance(error, Exception):
             failures.note(self.folder, failures.reason(error))
         self._owned.close()

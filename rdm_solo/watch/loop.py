@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from rdm_solo.callbacks import parts
-from rdm_solo.callbacks.alarm import Alarm, measured_epoch
+from rdm_solo.callbacks.alarm import Alarm, just_measured
 from rdm_solo.callbacks.branches import ByParts, Observer, Outputs
 from rdm_solo.callbacks.epoch_spectra import EpochSpectra
 from rdm_solo.callbacks.rows import TOKENS
 from rdm_solo.distributed import first_says, gather_objects, rank
 from rdm_solo.filters.batch import has_float64
 from rdm_solo.messages import check_choice, check_whole, suggest
+from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
 from rdm_solo.spectra.collapse import WRONG_WAY, Bounds
 from rdm_solo.watch.folder import WatchFolder
@@ -27,7 +28,9 @@ from rdm_solo.watch.outputs import outputs_of
 log = logging.getLogger("rdm_solo")
 
 # What the user measures; all other columns are the watch's own.
-OWN = tuple(c.name for c in COLUMNS.values() if c.chart == ACCURACY or c.name == "train/loss")
+ACCURACIES = tuple(column.name for column in COLUMNS.values() if column.chart == ACCURACY)
+OWN = tuple(name for name in COLUMNS if name in (*ACCURACIES, "train/loss"))
+FRACTIONS = 3  # epochs with an accuracy of at most 1 per cent, which then are fractions
 
 BOUNDS = Bounds()
 FIRST = "A lower learning rate and a longer warm-up are what to try first."
@@ -56,7 +59,13 @@ class Watch:
         log: called with each epoch's scalars and its number, on the first process.
         resume: True to continue after the folder's last epoch, a number to continue after that
             epoch; in an empty folder either starts with epoch 1.
-        bounds: when to warn.
+        leads: whether the target's effective rank should be the higher one; only then is a
+            negative gap warned of. None: it should in modules with a predictor whose class is
+            called like one of solo-learn's methods that is known for it (SimSiam, BYOL, NNSiam,
+            NNBYOL), and in solo-learn's own SwAV, DINO and DeepCluster v2.
+        bounds: when to warn. The first 3 epochs are not judged by rank and variance;
+            ``Bounds(warmup=0)`` judges from the first one on. A ``gap_epochs`` other than
+            the default says ``leads`` as well.
         steps_per_epoch: lets the recorded steps of a long first epoch be evenly spaced; later ones
             are taken to be as long as the one before.
         epochs, seed, data: shown in the report; they change nothing.
@@ -87,6 +96,7 @@ class Watch:
         name: str | None = None,
         log: Callable[[dict[str, float], int], object] | None = None,
         resume: bool | int = False,
+        leads: bool | None = None,
         bounds: Bounds = BOUNDS,
         steps_per_epoch: int | None = None,
         epochs: int | None = None,
@@ -104,8 +114,11 @@ class Watch:
                 check_whole(option, value, 1)
         check_whole("max_rows", max_rows, 1)
         known = self.observer.branches if isinstance(self.observer, ByParts) else None
-        if known is not None and not known.predictor:
-            bounds = replace(bounds, gap_epochs=None)  # the rule is about what a predictor does
+        if leads is None:
+            by_hand = bounds.gap_epochs != BOUNDS.gap_epochs
+            leads = bool(bounds.gap_epochs) if by_hand else self._leads()
+        if not leads:
+            bounds = replace(bounds, gap_epochs=None)
         self.views, self.log, self.steps_per_epoch = views, log, steps_per_epoch
         self.observer.tokens, self.observer.most_rows = tokens, 4 * max_rows
         if not normalize:
@@ -117,7 +130,10 @@ class Watch:
             "dataset": {"name": data},
             "seed": seed,
             "scheduler": {"warmup_epochs": bounds.warmup},
-            "watched": {"tokens": tokens, "views": views, **(known._asdict() if known else {})},
+            "watched": {
+                **{"tokens": tokens, "views": views, "leads": leads},
+                **(known._asdict() if known else {}),
+            },
         }
         if epochs is not None:
             config["max_epochs"] = check_whole("epochs", epochs, 1)
@@ -136,6 +152,7 @@ class Watch:
         self._steps_before = math.inf  # in the epoch before
         self._loss: Any = 0.0  # the sum of this epoch's, of so many:
         self._losses = self._steps = 0
+        self._fractions = dict.fromkeys(ACCURACIES, 0)  # epochs whose accuracy was at most 1
         self._begin_epoch()
 
     @property
@@ -176,9 +193,10 @@ class Watch:
         if count := sum(n for _, n in losses):
             found["train/loss"] = sum(loss for loss, _ in losses) / count
         found |= own
+        self._warn_of_fractions(own)
         if not self._steps and rank() == 0:
             log.warning(f"warning: step() was not called in epoch {self.epoch}")
-        self.alarm.read(measured_epoch(found, spectra, self.epoch))
+        self.alarm.read(just_measured(found, spectra, self.epoch))
         self.folder.warnings = self.alarm.warnings
         self.folder.write({"epoch": self.epoch, **found}, spectra)
         self.folder.summarize(self._device)
@@ -196,8 +214,14 @@ class Watch:
         self.folder.summarize(self._device)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Remove the hooks and release the folder; the end of the program does both, too."""
+        """Remove the hooks and release the folder; the end of the program does both, too.
+
+        Only a run that was closed without an error has ended; the report calls any other with
+        epochs to go still training or broken off.
+        """
         self.observer.detach()
+        if error is None:
+            self.folder.summarize(self._device, ended=True)
         self.folder.close(error)
 
     def __enter__(self) -> "Watch":
@@ -218,6 +242,16 @@ class Watch:
         if branches is None:
             raise ValueError(parts.not_found(self.module))
         return ByParts(self.module, branches)
+
+    def _leads(self) -> bool:
+        """Whether the module's class says that the target should lead: negatives and queues of
+        neighbours keep outputs apart without it, and a JEPA's branches see different tokens."""
+        described = METHODS.get(parts.kind(self.module).lower())
+        if isinstance(self.observer, ByParts):
+            known = self.observer.branches.predictor
+        else:
+            known = type(self.observer) is not Observer  # of what is returned nothing is known
+        return known and described is not None and described.leads
 
     def _begin_epoch(self) -> None:
         self._loss = 0.0
@@ -246,11 +280,27 @@ class Watch:
             self._measured, self._device = True, outputs.online.device
         self.spectra.add(outputs, self.observer)
 
+    def _warn_of_fractions(self, own: Mapping[str, float]) -> None:
+        """Say once that an accuracy is per cent: torchmetrics gives fractions."""
+        for name in self._fractions.keys() & own.keys():
+            if own[name] > 1:
+                del self._fractions[name]  # it is per cent
+            elif own[name] <= 1:  # and no NaN
+                self._fractions[name] += 1
+            if self._fractions.get(name) == FRACTIONS and rank() == 0:
+                del self._fractions[name]  # said once
+                log.warning(
+                    f"warning: {name} was at most 1 in {FRACTIONS} epochs, and is read as per "
+                    "cent: a fraction, as torchmetrics gives it, has to be multiplied by 100."
+                )
+
     def _advice(self, kind: str, epoch: int) -> str:
         """What is true of any loop; causes within a method of ours are `callbacks.advice`'s."""
         known = self.observer.branches if isinstance(self.observer, ByParts) else None
         if kind == WRONG_WAY:
-            if known is None or known.target is None:
+            if known is None or not known.predictor:
+                return FIRST
+            if known.target is None:
                 return f"The predictor raises the online rank instead of lowering it. {FIRST}"
             lags = "The predictor raises the online rank, or the target network lags too far behind"
             return f"{lags}. {FIRST}"

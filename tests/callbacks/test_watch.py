@@ -77,17 +77,19 @@ class TestRules:
         crash = epochs([0.01] * 4, [1.0] * 4)
         assert warned(crash, Bounds(warmup=3)) == set()
         assert warned(crash, Bounds(warmup=2)) == {COMPLETE}
-        assert warned(epochs([0.15, 0.05], [9.0] * 2), Bounds()) == set()  # one is above 0.1
+        assert (
+            warned(epochs([0.15, 0.05], [9.0] * 2), Bounds(warmup=0)) == set()
+        )  # one is above 0.1
 
     @pytest.mark.parametrize(("start", "factor", "judged"), [(0.02, 1.2, False), (1e-5, 1.2, True)])
     def test_what_passes_its_bound_soon_is_not_judged(self, start, factor, judged):
         rising = epochs([start * factor**n for n in range(3)], [9.0] * 3)
-        assert states(rising, Bounds()) == {COMPLETE: FOUND if judged else RISING}
-        assert warned(rising, Bounds()) == ({COMPLETE} if judged else set())
+        assert states(rising, Bounds(warmup=0)) == {COMPLETE: FOUND if judged else RISING}
+        assert warned(rising, Bounds(warmup=0)) == ({COMPLETE} if judged else set())
 
     def test_a_rank_is_judged_whatever_the_mean_carries(self):
-        assert warned(epochs([0.19] * 4, [1.02] * 4), Bounds()) == {DIMENSIONAL}
-        assert warned(epochs([0.15] * 4, [4.6] * 4), Bounds()) == set()
+        assert warned(epochs([0.19] * 4, [1.02] * 4), Bounds(warmup=0)) == {DIMENSIONAL}
+        assert warned(epochs([0.15] * 4, [4.6] * 4), Bounds(warmup=0)) == set()
 
     @pytest.mark.parametrize(
         ("k", "few", "enough"), [(4, 1.9, 2.1), (16, 2.1, 2.3), (32, 2.1, 2.3), (2048, 4.9, 5.1)]
@@ -95,33 +97,33 @@ class TestRules:
     def test_two_directions_are_too_few_in_any_space_and_more_in_a_large_one(self, k, few, enough):
         for rank, kinds in ((few, [DIMENSIONAL]), (enough, [])):
             history = [MeasuredEpoch(epoch, 0.99, rank, k, 0.0) for epoch in (8, 9)]
-            assert kinds_of_collapse(history, Bounds()) == kinds
+            assert kinds_of_collapse(history, Bounds(warmup=0)) == kinds
 
     def test_directions_of_what_is_hardly_there_are_not_judged(self):
-        assert warned(epochs([0.001] * 4, [1.0] * 4), Bounds()) == {COMPLETE}
+        assert warned(epochs([0.001] * 4, [1.0] * 4), Bounds(warmup=0)) == {COMPLETE}
 
     def test_a_variance_that_rises_along_one_direction_is_a_dimensional_collapse(self):
         """DINO without batch norm, measured: its kNN accuracy stayed below the untrained one."""
         rising = epochs([0.0022, 0.0077, 0.0168, 0.0251], [1.07, 1.04, 1.02, 1.01])
-        assert warned(rising, Bounds()) == {DIMENSIONAL}
+        assert warned(rising, Bounds(warmup=0)) == {DIMENSIONAL}
 
     @pytest.mark.parametrize(
         ("assigned", "kinds"), [(1.1, {UNIFORM}), (1.3, set()), (math.nan, set())]
     )
     def test_a_softmax_that_assigns_all_images_alike_is_named(self, assigned, kinds):
         history = epochs([0.5] * 4, [9.0] * 4, assigned=assigned)
-        assert warned(history, Bounds()) == kinds
-        assert warned(history, Bounds(variance=None)) == set()
-        assert warned(epochs([0.01] * 4, [9.0] * 4, assigned=1.0), Bounds()) == {COMPLETE}
+        assert warned(history, Bounds(warmup=0)) == kinds
+        assert warned(history, Bounds(warmup=0, variance=None)) == set()
+        assert warned(epochs([0.01] * 4, [9.0] * 4, assigned=1.0), Bounds(warmup=0)) == {COMPLETE}
 
     def test_the_gap_must_be_negative_in_a_row(self):
         flat = [0.9] * 6, [9.0] * 6
-        assert warned(epochs(*flat, gap=-0.01), Bounds(gap_epochs=6)) == {WRONG_WAY}
-        assert warned(epochs(*flat, gap=-0.01), Bounds(gap_epochs=7)) == set()
-        assert warned(epochs(*flat, gap=-0.01), Bounds(gap_epochs=0)) == set()
-        assert warned(epochs(*flat, gap=-1e-6), Bounds()) == set()  # symmetric, to rounding
+        assert warned(epochs(*flat, gap=-0.01), Bounds(warmup=0, gap_epochs=6)) == {WRONG_WAY}
+        assert warned(epochs(*flat, gap=-0.01), Bounds(warmup=0, gap_epochs=7)) == set()
+        assert warned(epochs(*flat, gap=-0.01), Bounds(warmup=0, gap_epochs=0)) == set()
+        assert warned(epochs(*flat, gap=-1e-6), Bounds(warmup=0)) == set()  # symmetric, to rounding
         broken = [*epochs(*flat, gap=-0.1)[:2], MeasuredEpoch(2, 0.9, 9, 32, 0.1)]
-        assert warned([*broken, *broken[:2]], Bounds()) == set()
+        assert warned([*broken, *broken[:2]], Bounds(warmup=0)) == set()
 
 
 class TestWords:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import json
+import math
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from torch.utils.data import DataLoader
 from rdm_solo import runs
 from rdm_solo.callbacks import Diagnostics
 from rdm_solo.lightning import PACKAGES, pl
-from rdm_solo.watch import Watch, WatchCallback
+from rdm_solo.watch import Bounds, Watch, WatchCallback
 from rdm_solo.watch.loop import OWN
 
 pytestmark = [
@@ -120,7 +121,8 @@ def test_an_accuracy_of_an_earlier_epoch_is_not_repeated(package, tmp_path):
 def test_stop_ends_the_run(package, tmp_path):
     for stop, epochs in ((False, 4), (True, 2)):
         folder = tmp_path / f"{stop}"
-        fit(package, module(package, dead=True), [WatchCallback(folder, stop=stop)], epochs=4)
+        watch = WatchCallback(folder, stop=stop, bounds=Bounds(warmup=0))
+        fit(package, module(package, dead=True), [watch], epochs=4)
         assert len(rows(folder)) == epochs
         summary = json.loads((folder / "summary.json").read_text())
         assert [w["kind"] for w in summary["warnings"]] == ["complete collapse"]
@@ -137,6 +139,17 @@ def test_a_run_that_goes_on_from_a_checkpoint_goes_on_here(package, tmp_path):
     fit(package, module(package), [WatchCallback(folder)], epochs=2, ckpt_path=saved)
     assert [row["epoch"] for row in rows(folder)] == [1, 2]
     assert rows(folder)[0] == first[0]
+
+
+def test_epochs_are_the_trainers_in_another_or_a_shorter_folder(package, tmp_path):
+    saved = tmp_path / "two.ckpt"
+    fit(package, module(package), [WatchCallback(tmp_path / "short")], epochs=1)
+    trainer = fit(package, module(package), [WatchCallback(tmp_path / "run")], epochs=3)
+    trainer.save_checkpoint(saved)
+    for name, want in (("another", [4]), ("short", [1, 4]), ("run", [1, 2, 3, 4])):
+        fit(package, module(package), [WatchCallback(tmp_path / name)], epochs=4, ckpt_path=saved)
+        assert [row["epoch"] for row in rows(tmp_path / name)] == want
+        assert runs.load(tmp_path / name).spectra["epoch"].tolist() == want
 
 
 def test_an_error_gives_the_folder_back(package, tmp_path):
@@ -176,6 +189,52 @@ def test_a_module_in_which_nothing_is_found(package, tmp_path):
     fit(package, Bare(), [WatchCallback(tmp_path / "returned")], epochs=1)
     (named,), (returned,) = rows(tmp_path / "named"), rows(tmp_path / "returned")
     assert named == returned
+
+
+def test_assignments_are_read_back_with_the_epochs(tmp_path):
+    folder, module = tmp_path / "run", make("method=swav")
+    callback = WatchCallback(folder)
+    number, crops, labels = solo_batch()
+    trainer = pl.Trainer(
+        max_epochs=2,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[callback],
+    )
+    trainer.fit(module, DataLoader([(number, crops, labels)] * 2, batch_size=None))
+    live = callback.watch.alarm.measured
+    assert [math.isfinite(epoch.assigned) for epoch in live] == [True, True]
+    with Watch(folder, nn.ModuleDict({"projector": nn.Linear(4, 3)}), resume=True) as watch:
+        assert watch.folder.readings(2) == live
+
+
+@pytest.mark.parametrize("options", [{"normalize": False}, {"tokens": "mean"}, {"tokens": "rows"}])
+def test_what_a_step_returns_is_treated_as_the_outputs_of_parts_are(tmp_path, options):
+    class Tokens(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.projector = nn.Linear(DIM, 8)
+
+        def training_step(self, batch, batch_idx):
+            z = self.projector(batch.transpose(0, 1))  # (N, 2, k)
+            named = {"online": z, "target": z} if self.returns else {}
+            return {"loss": z.square().mean(), **named}
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.0)
+
+    for Tokens.returns in (False, True):
+        fit(pl, Tokens(), [WatchCallback(tmp_path / f"{Tokens.returns}", **options)], epochs=1)
+    fit(pl, Tokens(), [WatchCallback(tmp_path / "default")], epochs=1)
+    (hooked,), (returned,), (default,) = (
+        rows(tmp_path / name) for name in ("False", "True", "default")
+    )
+    assert returned == hooked
+    assert (returned == default) is (options == {"tokens": "mean"})
 
 
 @pytest.mark.parametrize("method", ["simsiam", "byol", "vanilla", "swav", "dino"])

@@ -10,7 +10,7 @@ from torch import nn
 from rdm_solo.callbacks import parts
 from rdm_solo.callbacks.branches import ByParts
 from rdm_solo.spectra import BranchSpectra
-from rdm_solo.watch import Watch
+from rdm_solo.watch import Bounds, Watch
 
 
 class Pair(nn.Module):
@@ -207,8 +207,9 @@ class TestJEPA:
         """As rows, tokens of one image look like images."""
         model = {"projector": nn.Identity()}
         places = torch.randn(5, 8, generator=torch.Generator().manual_seed(1))
+        bounds = Bounds(warmup=0)
         for tokens, collapsed in (("mean", ["complete collapse"]), ("rows", [])):
-            with Watch(tmp_path / tokens, model, tokens=tokens) as watch:
+            with Watch(tmp_path / tokens, model, tokens=tokens, bounds=bounds) as watch:
                 for _ in range(2):
                     watch_all = places.expand(16, 5, 8)
                     model["projector"](watch_all)

@@ -14,6 +14,7 @@ from support.own_models import BYOL, DIM, SimSiam, batches, siamese_step
 from torch import nn
 
 from rdm_solo import report, runs
+from rdm_solo.report import verdicts
 from rdm_solo.runs import spectra_files
 from rdm_solo.spectra import BranchSpectra
 from rdm_solo.watch import Bounds, Watch
@@ -128,45 +129,63 @@ def test_the_report_knows_what_the_branches_are(tmp_path, parts, momentum, symme
     assert described.loss_minimum is None  # it is not the package's own byol
 
 
-def test_a_collapse_is_said_once_in_the_log_and_in_the_summary(tmp_path, caplog):
+@pytest.mark.parametrize("warmup", [0, Bounds().warmup])
+def test_a_collapse_is_said_once_in_the_log_and_in_the_summary(tmp_path, caplog, warmup):
     model = {"projector": nn.Linear(DIM, 8)}
     nn.init.zeros_(model["projector"].weight)
-    watch = Watch(tmp_path / "run", model)
+    watch = Watch(tmp_path / "run", model, bounds=Bounds(warmup=warmup))
     with caplog.at_level(logging.WARNING, "rdm_solo"):
-        for epoch in range(1, 5):
+        for epoch in range(1, 7):
             for batch in batches():
                 watch.step(model["projector"](batch[0]).mean())
             watch.end_epoch()
-            assert watch.collapsed == (["complete collapse"] if epoch > 1 else [])
+            assert watch.collapsed == (["complete collapse"] if epoch >= warmup + 2 else [])
     (said,) = [r.message for r in caplog.records if "complete collapse" in r.message]
     assert "bounds=Bounds(variance=0.1)" in said
     assert "optimizer." not in said
     (warning,) = json.loads((tmp_path / "run" / "summary.json").read_text())["warnings"]
-    assert (warning["kind"], warning["epoch"]) == ("complete collapse", 2)
+    assert (warning["kind"], warning["epoch"]) == ("complete collapse", warmup + 2)
     assert said == f"warning: {warning['text']}"
+
+
+def test_ranks_that_crash_in_the_first_epochs_are_no_collapse(tmp_path):
+    """Every rank does; the rates of docs/collapse.md leave three epochs out, too."""
+    model = {"projector": nn.Linear(DIM, 8)}
+    healthy = model["projector"].weight.detach().clone()
+    with Watch(tmp_path / "run", model) as watch:
+        for epoch in range(1, 7):
+            with torch.no_grad():
+                model["projector"].weight.copy_(healthy if epoch > 3 else 0 * healthy)
+            watch.step(model["projector"](batches()[0][0]).mean())
+            watch.end_epoch()
+    assert watch.collapsed == []
+    assert runs.load(tmp_path / "run").config.scheduler.warmup_epochs == 3
 
 
 def test_bounds_are_the_users(tmp_path):
     model = {"projector": nn.Linear(DIM, 8)}
     nn.init.zeros_(model["projector"].weight)
-    watch = Watch(tmp_path / "run", model, bounds=Bounds(variance=None, erank=None))
+    watch = Watch(tmp_path / "run", model, bounds=Bounds(variance=None, erank=None, warmup=0))
     for _ in range(3):
         watch.step(model["projector"](batches()[0][0]).mean())
         watch.end_epoch()
     assert watch.collapsed == []
 
 
-def test_a_negative_gap_needs_a_predictor_to_be_a_warning(tmp_path):
-    """Without one nothing says that the target should lead."""
+def test_a_negative_gap_is_a_warning_where_the_target_should_lead(tmp_path):
+    """A predictor alone does not say so: NNCLR and MoCo v3 have one."""
     flat, steep = torch.eye(8), torch.diag(torch.arange(1, 9.0) ** -2)
 
-    def found(**names) -> list[str]:
-        model = nn.ModuleDict({name: nn.Linear(8, 8, bias=False) for name in names.values()})
+    def found(kind="NNCLR", gap_epochs=3, leads=None, **names) -> list[str]:
+        names = names or {"online": "predictor", "target": "teacher"}
+        parts = type(kind, (nn.ModuleDict,), {})
+        model = parts({name: nn.Linear(8, 8, bias=False) for name in names.values()})
         with torch.no_grad():
             model[names["online"]].weight.copy_(flat)
             model[names["target"]].weight.copy_(steep)
-        folder = tmp_path / names["online"]
-        with Watch(folder, model, **names, bounds=Bounds(erank=None, variance=None)) as watch:
+        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        bounds = Bounds(erank=None, variance=None, gap_epochs=gap_epochs)
+        with Watch(folder, model, **names, leads=leads, bounds=bounds) as watch:
             for _ in range(3):
                 x = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
                 for part in model.values():
@@ -174,10 +193,26 @@ def test_a_negative_gap_needs_a_predictor_to_be_a_warning(tmp_path):
                 watch.step()
                 watch.end_epoch()
         assert not watch.collapsed  # which a negative gap is not
-        return [warning["kind"] for warning in watch.alarm.warnings]
+        warned = [warning["kind"] for warning in watch.alarm.warnings]
+        run = runs.load(folder)
+        assert run.described.leads is bool(warned)
+        verdict = verdicts.leads([run])
+        assert (verdict.answer, verdict.good) == (
+            "no, the online branch leads",
+            False if warned else None,
+        )
+        return warned
 
-    assert found(online="predictor", target="teacher") == ["negative gap"]
-    assert found(online="student", target="teacher") == []
+    gap = ["negative gap"]
+    assert found() == []
+    assert found("JEPA") == []
+    assert found("SimSiam") == gap
+    assert found("SimSiam", online="student", target="teacher") == []
+    assert found("SimSiam", leads=False) == []
+    assert found(leads=True) == gap
+    assert found(leads=True, online="student", target="teacher") == gap
+    assert found(gap_epochs=2) == gap
+    assert found("SimSiam", gap_epochs=None) == []
 
 
 def test_scalars_go_to_any_logger(tmp_path):
@@ -200,6 +235,17 @@ def test_scalars_of_other_names_are_refused(tmp_path, given, says):
     with pytest.raises(ValueError, match="end_epoch") as error:
         watch.end_epoch(given)
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "warnings"), [([0.1, 0.5, 0.9, 0.9], 1), ([1, 1], 0), ([0.5, 50, 0.5, 0.5, 0.5], 0)]
+)
+def test_accuracies_that_are_fractions_are_said_once(tmp_path, caplog, values, warnings):
+    with Watch(tmp_path / "run", SimSiam()) as watch, caplog.at_level("WARNING", "rdm_solo"):
+        for value in values:
+            watch.end_epoch(val_acc1=value)
+    said = [r.message for r in caplog.records if "val/acc1 was at most 1" in r.message]
+    assert len(said) == warnings
 
 
 def test_a_long_epoch_is_thinned_out_evenly(tmp_path):
@@ -244,11 +290,22 @@ class TestGoingOn:
         nn.init.zeros_(dead.projection_head.weight)
         folder = tmp_path / "run"
         for epoch in range(1, 4):
-            watch = self.run(folder, 1, resume=True, model=dead)
+            watch = self.run(folder, 1, resume=True, model=dead, bounds=Bounds(warmup=0))
             assert bool(watch.collapsed) is (epoch > 1)  # one epoch says nothing
         warnings = json.loads((folder / "summary.json").read_text())["warnings"]
         kinds = [(warning["kind"], warning["epoch"]) for warning in warnings]
         assert kinds == [("dimensional collapse", 2), ("complete collapse", 3)]
+
+    def test_the_readings_are_those_of_the_run_that_measured_them(self, tmp_path):
+        """Of outputs that are all zero, too, whose ranks have no logarithm."""
+        dead = SimSiam()
+        nn.init.zeros_(dead.projection_head.weight)
+        nn.init.zeros_(dead.projection_head.bias)
+        for name, model in (("alive", SimSiam()), ("dead", dead)):
+            live = self.run(tmp_path / name, 2, model=model).alarm.measured
+            assert len(live) == 2
+            with Watch(tmp_path / name, model, resume=True) as watch:
+                assert repr(watch.alarm.measured) == repr(live)  # NaN is no NaN's equal
 
     def test_a_folder_that_holds_a_run_is_refused(self, tmp_path):
         folder = tmp_path / "run"
@@ -271,6 +328,24 @@ class TestGoingOn:
         assert watch.folder.folder == folder
         with Watch(folder, SimSiam()):  # it was given back
             pass
+
+    def test_a_loop_that_never_closed_its_watch_goes_on_or_broke_off(self, tmp_path):
+        folder, model = tmp_path / "run", SimSiam()
+        said = "still training or broken off"
+        watch = Watch(folder, model, epochs=4)
+        trained(watch, model, 2)
+        assert any("goes on, or broke off" in line for line in runs.load(folder).missing)
+        assert said in report.write([folder]).read_text()
+        watch.close()
+        assert runs.load(folder).missing == ("2 of 4 epochs",)
+        assert said not in report.write([folder]).read_text()
+        before = (folder / "summary.json").read_bytes()
+        watch.close()  # a second time: the folder may be another's by now
+        assert (folder / "summary.json").read_bytes() == before
+        watch = Watch(folder, model, resume=True)
+        trained(watch, model)
+        watch.close(KeyboardInterrupt())
+        assert any("goes on, or broke off" in line for line in runs.load(folder).missing)
 
     def test_an_error_in_the_loop_leaves_a_line_and_the_epochs_before(self, tmp_path):
         model = SimSiam()

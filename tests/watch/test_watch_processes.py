@@ -9,7 +9,7 @@ import torch
 from support.own_models import SimSiam, batches, siamese_step
 
 from rdm_solo import runs
-from rdm_solo.watch import Watch
+from rdm_solo.watch import Bounds, Watch
 
 
 def watched(rank: int, size: int, folder: str, dead: bool, resume: bool = False):
@@ -21,10 +21,9 @@ def watched(rank: int, size: int, folder: str, dead: bool, resume: bool = False)
     logging.getLogger("rdm_solo").addHandler(handler)
     if dead:
         torch.nn.init.zeros_(model.projection_head.weight)
+    log = {"log": lambda *given: logged.append(given)}
     try:
-        watch = Watch(
-            folder, model, views=2, resume=resume, log=lambda *given: logged.append(given)
-        )
+        watch = Watch(folder, model, views=2, resume=resume, bounds=Bounds(warmup=0), **log)
     except ValueError as error:
         return str(error)
     before, found = watch.collapsed, []
