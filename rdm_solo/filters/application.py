@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rdm_solo.filters.batch import Batch
 from rdm_solo.filters.decomposition import Spectrum
-from rdm_solo.products import product_dtype
+from rdm_solo.spectra.matrices import product_dtype
 
 
 class Operator(NamedTuple):

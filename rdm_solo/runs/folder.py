@@ -193,7 +193,7 @@ def load(folder: Path) -> Run:
         missing.append(f"it failed: {failed.removesuffix('.')}")
     elif done and SUMMARY not in left:
         missing.append(f"no {SUMMARY} (the run goes on, or broke off)")
-    elif done and not has_ended(summary):
+    elif summary.get("ended") is False:
         missing.append("the watch was not closed (the run goes on, or broke off)")
     spectra, broken = found(SPECTRA, spectra_files.read, ({}, []))
     spectra = _before(diverged, spectra, spectra)

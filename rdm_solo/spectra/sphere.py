@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from rdm_solo.products import product_dtype
+from rdm_solo.spectra.matrices import product_dtype
 
 # Rows whose distances to all others are computed at a time.
 BLOCK = 512
