@@ -73,6 +73,7 @@ class TestCommand:
         assert all((s.parent / ".hydra" / "config.yaml").exists() for s in summaries)
         assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
+    @pytest.mark.long  # three commands of two processes each
     def test_runs_of_two_processes_in_a_log_end_together(self, tmp_path):
         """No terminal: a line an epoch, from one process; nothing that anybody else has to say. The
         first run diverges on both processes, the second is stopped by its watch and does not take
