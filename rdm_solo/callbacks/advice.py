@@ -72,6 +72,7 @@ CASES: tuple[tuple[Callable[[Collapse], Any], Callable[[Collapse], str]], ...] =
     (lambda it: it.negative_gap and _online_log(it.chosen), lambda it: LOG),
     (lambda it: it.negative_gap and it.direction == 0, lambda it: _unknown(it.chosen)),
     (lambda it: it.negative_gap and it.direction and it.method.momentum, lambda it: _lag(it.cfg)),
+    (lambda it: it.negative_gap and it.direction and it.method.neighbours, lambda it: QUEUE),
     (lambda it: it.negative_gap and it.direction, lambda it: LONG_ROWS),
     (lambda it: it.negative_gap, lambda it: f"{PREDICTOR} {GENERAL}"),
     (lambda it: it.chosen.linear, lambda it: _linear(it.cfg)),
@@ -86,9 +87,14 @@ LAG_ALONE = (
     "prevent a collapse. filter=target_pow p=-0.5 and filter=learnable do more."
 )
 QUEUE_ALONE = (
-    "With filter=identity the target differs from the online branch by the queue that it is drawn "
-    "from, which does not prevent a collapse. filter=target_pow p=-0.5 and filter=learnable do "
-    "more."
+    "With filter=identity only the queue that the target is drawn from (of NNBYOL, the target "
+    "network's lag, too) makes the branches differ, which does not prevent a collapse. "
+    "filter=target_pow p=-0.5 and filter=learnable do more."
+)
+QUEUE = (
+    "The target is drawn from a queue of earlier outputs, whose rank can be lower than that of "
+    "this step's. A lower optimizer.lr, or a smaller method.kwargs.queue_size, is what to try "
+    "first."
 )
 PREDICTOR = (
     "The predictor raises the online rank instead of lowering it. filter=target_pow p=-0.5 lifts "

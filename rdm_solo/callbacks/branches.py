@@ -80,11 +80,14 @@ class Observer:
 
     def take(self, views: int | None = None, returned: Any = None) -> Outputs | None:
         """What was recorded of the step's first ``views`` views, or of all; None of a step that has
-        no target by design.
+        no target by design, or was let go.
 
         ``returned`` is what the training step gave back.
         """
+        let_go = self.due and not self.recording
         recorded = {name: outputs[:views] for name, outputs in self.take_calls().items()}
+        if let_go:
+            return None
         if isinstance(returned, Mapping) and {"online", "target"} <= returned.keys():
             return self._returned(returned)
         whole = {name: torch.cat(outputs) for name, outputs in recorded.items()}

@@ -25,8 +25,8 @@ def run_all(
 ) -> None:
     """``measure(*task)`` of each task in ``jobs`` processes; ``add`` takes their results.
 
-    Once a run has failed, no other begins; the results of those that had begun are added before
-    RunFailed is raised.
+    Once a run has failed, at most one more begins; the results of those that had begun are added
+    before RunFailed is raised.
     """
     with ProcessPoolExecutor(jobs, get_context("spawn"), _silence) as pool:
         left = {pool.submit(measure, *task): task for task in tasks}
@@ -34,9 +34,9 @@ def run_all(
             for future in tqdm(as_completed(list(left)), total=len(left), unit="run"):
                 task = left.pop(future)
                 add(_result(future, task))
-        except BaseException:
+        except BaseException as error:
             pool.shutdown(cancel_futures=True)  # waits for those that have begun
-            for future in left:
+            for future in () if isinstance(error, OSError) else left:  # of a table, a full disk
                 if not future.cancelled() and not future.exception():
                     add(future.result())
             raise

@@ -11,7 +11,7 @@ from rdm_solo.report.ranking import lost
 from rdm_solo.report.verdicts import BOUNDS, dimensions, fate, in_words, shares
 from rdm_solo.runs import failures
 from rdm_solo.runs.columns import ACCURACY, LINEAR, charts
-from rdm_solo.runs.folder import Run, has_ended
+from rdm_solo.runs.folder import Run, was_closed
 from rdm_solo.runs.groups import (
     Group,
     counted_runs,
@@ -67,7 +67,7 @@ def progress(group: Group) -> str:
             said += ", stopped"
         elif failures.of(run.folder):
             said += ", failed"
-        elif not has_ended(run.summary):
+        elif not run.summary or not was_closed(run.summary):
             said += ", still training or broken off"
     behind = ", ".join(f"seed {run.seed} ({so_far(run)})" for run in runs_behind(group))
     return f"{said}; not counted: {behind}" if behind else said

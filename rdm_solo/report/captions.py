@@ -180,7 +180,7 @@ SAYS = {
     "meaningful only where its R² is near 1.",
     "alpha_req_r2/target": "How well a power law fits the covariance's eigenvalues: 1 is exact.",
     "uniformity/target": "How evenly outputs cover the sphere: 0 is one point, lower is more even. "
-    "Of more than 4,096 outputs, that many are drawn.",
+    "Of at most 4,096 outputs, drawn at random.",
     "positive_distance/target": "Mean squared distance of two views of one image: 0 where views "
     "agree.",
     "epps_pulley/projection": "SIGReg's test against a normal distribution: about 1 where the "

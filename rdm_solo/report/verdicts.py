@@ -192,7 +192,7 @@ def collapsed(runs: Sequence[Run]) -> Verdict:
         f"{spread(highest, 1)}"
     )
     caveat = ""
-    if runs[0].described.softmax:
+    if _softmax(runs[0]):
         caveat = "The variance is the logits', the rank that of the last layer's input."
     return _verdict("Did anything collapse?", runs, _collapsed, numbers, caveat)
 
@@ -233,13 +233,18 @@ def _measured_epochs(run: Run) -> list[MeasuredEpoch]:
     if not np.isfinite(spreads).any() and not run.described.softmax:
         spreads = run.metrics.get("feature/variance", unknown)
     ranks, k = run.metrics.get("erank/centred", unknown), dimensions(run)
-    softmax = run.described.softmax
+    softmax = _softmax(run)
     assigned = run.metrics.get("erank/projection", unknown) if softmax else unknown
     return [
         MeasuredEpoch(int(epoch), spread, rank, k, 0.0, one)
         for epoch, spread, rank, one in zip(epochs, spreads, ranks, assigned)
         if math.isfinite(spread)
     ]
+
+
+def _softmax(run: Run) -> bool:
+    """Whether the outputs went through a softmax; of a run that was watched, its spectra say so."""
+    return run.described.softmax or "lam_logits" in run.spectra
 
 
 def shares(runs: Sequence[Run]) -> list[float]:
@@ -282,15 +287,18 @@ def _gap_from_setting(run: Run) -> str:
         )
     if direction == 0:
         return "The filter is fixed and causes whatever gap there is, so this is not evidence."
-    lag = " The target network's lag adds to the gap or reduces it." if lags else ""
+    queue = run.described.neighbours
+    causes = ["the target network's lag"] if lags else []
+    causes += ["the queue that the target is drawn from"] if queue else []
+    also = f" Of the gap, {' and '.join(causes)} may add a part or take one away." if causes else ""
     if direction < 0:
-        return f"The filter is fixed and points the wrong way: it causes a negative gap.{lag}"
+        return f"The filter is fixed and points the wrong way: it causes a negative gap.{also}"
     effect = "keeps the target's rank above the online one's"
-    if lags:  # the target's spectrum is another network's
+    if causes:  # the target's spectrum is that of other outputs
         effect = "raises the target's rank" if target else "lowers the online rank"
     return (
         f"The filter is fixed and {effect} in each batch (Theorem 3), so this is not evidence. "
-        f"Where rows are then scaled to unit length, a few very long ones can undo it.{lag}"
+        f"Where rows are then scaled to unit length, a few very long ones can undo it.{also}"
     )
 
 

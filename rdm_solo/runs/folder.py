@@ -193,7 +193,7 @@ def load(folder: Path) -> Run:
         missing.append(f"it failed: {failed.removesuffix('.')}")
     elif done and SUMMARY not in left:
         missing.append(f"no {SUMMARY} (the run goes on, or broke off)")
-    elif summary.get("ended") is False:
+    elif not was_closed(summary) and not 0 < asked <= done:
         missing.append("the watch was not closed (the run goes on, or broke off)")
     spectra, broken = found(SPECTRA, spectra_files.read, ({}, []))
     spectra = _before(diverged, spectra, spectra)
@@ -204,10 +204,10 @@ def load(folder: Path) -> Run:
     return Run(folder, config, metrics, spectra, summary, lacks, diverged, measured, linear)
 
 
-def has_ended(summary: Mapping[str, Any]) -> bool:
-    """Whether a summary is of a run that ended: a watch writes one after each epoch, and then says
-    so, other runs write theirs at the end."""
-    return bool(summary) and summary.get("ended") is not False
+def was_closed(summary: Mapping[str, Any]) -> bool:
+    """Whether a summary is the last of its run: a watch writes one after each epoch, and says when
+    it is closed; other runs write theirs at the end."""
+    return summary.get("ended") is not False
 
 
 def diverged_in(folder: Path) -> int | None:

@@ -183,7 +183,7 @@ class BranchSpectra(Metric):
         self.sum_mean += total
         if not self.steps:
             return
-        of_step = step_mean(total, whole)
+        of_step = step_mean(total, whole, self.process_group)
         self.sum_means_squared += of_step.square().sum()
         if not self.sampled:
             self.sum_means.addr_(of_step, of_step)

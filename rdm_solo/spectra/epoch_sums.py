@@ -77,9 +77,10 @@ def added_or_gathered(x: Tensor, group: Any = None) -> list[Tensor]:
     return gather(x, group) if x.ndim == 3 else [sum_over_processes(x.clone(), group)]
 
 
-def step_mean(total: Tensor, whole: Tensor) -> Tensor:
-    """The mean of a step's rows on all processes, from this one's sum of its own; times the root of
-    how many it has, so that its outer product is what the mean adds to their products' sum."""
+def step_mean(total: Tensor, whole: Tensor, group: Any = None) -> Tensor:
+    """The mean of a step's rows on all the group's processes, from this one's sum of its own; times
+    the root of how many it has, so that its outer product is what the mean adds to their products'
+    sum."""
     count = whole.sum().to(total)
-    counted = sum_over_processes(torch.cat([total, count[None]]))
+    counted = sum_over_processes(torch.cat([total, count[None]]), group)
     return counted[:-1] / counted[-1].clamp_min(1) * count.sqrt()

@@ -1,5 +1,6 @@
 """Two exact routes to both branches' spectra: k x k correlation matrices, or N x N dual Grams."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -166,7 +167,8 @@ def mean_share(x: Tensor) -> Tensor:
         raise ValueError(f"mean_share takes rows (N, k), got {tuple(x.shape)}.")
     x = x.detach().double()
     moment = x.square().sum(1).mean()
-    return torch.where(moment == 0, 1.0, x.mean(0).square().sum() / moment)
+    share = 1 - spread(moment, x.mean(0).square().sum())
+    return torch.where(moment.isfinite(), share, math.nan)
 
 
 def around_means(C: Tensor, C_means: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from rdm_solo.callbacks.epoch_spectra import EpochSpectra
 from rdm_solo.callbacks.rows import TOKENS
 from rdm_solo.distributed import first_says, gather_objects, rank
 from rdm_solo.filters.batch import has_float64
-from rdm_solo.messages import check_choice, check_whole, suggest
+from rdm_solo.messages import check_choice, check_switch, check_whole, suggest
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
 from rdm_solo.spectra.collapse import WRONG_WAY, Bounds
@@ -64,8 +64,8 @@ class Watch:
             called like one of solo-learn's methods that is known for it (SimSiam, BYOL, NNSiam,
             NNBYOL), and in solo-learn's own SwAV, DINO and DeepCluster v2.
         bounds: when to warn. The first 3 epochs are not judged by rank and variance;
-            ``Bounds(warmup=0)`` judges from the first one on. A ``gap_epochs`` other than
-            the default says ``leads`` as well.
+            ``Bounds(warmup=0)`` judges from the first one on. A ``gap_epochs`` of your own needs
+            ``leads=True``.
         steps_per_epoch: lets the recorded steps of a long first epoch be evenly spaced; later ones
             are taken to be as long as the one before.
         epochs, seed, data: shown in the report; they change nothing.
@@ -114,10 +114,10 @@ class Watch:
                 check_whole(option, value, 1)
         check_whole("max_rows", max_rows, 1)
         known = self.observer.branches if isinstance(self.observer, ByParts) else None
-        if leads is None:
-            by_hand = bounds.gap_epochs != BOUNDS.gap_epochs
-            leads = bool(bounds.gap_epochs) if by_hand else self._leads()
+        leads = self._leads() if leads is None else check_switch("leads", leads)
         if not leads:
+            if bounds.gap_epochs not in (None, BOUNDS.gap_epochs):
+                raise ValueError(f"gap_epochs={bounds.gap_epochs} counts only with leads=True.")
             bounds = replace(bounds, gap_epochs=None)
         self.views, self.log, self.steps_per_epoch = views, log, steps_per_epoch
         self.observer.tokens, self.observer.most_rows = tokens, 4 * max_rows
@@ -175,7 +175,7 @@ class Watch:
             self._add(self._outputs())
         self._steps += 1
         if self.spectra.wants(self._steps, self.steps_per_epoch or self._steps_before):
-            self.observer.record_next_step()
+            self._record_next_step()
 
     def end_epoch(
         self, scalars: Mapping[str, float] | None = None, /, **more: float
@@ -257,7 +257,11 @@ class Watch:
         self._loss = 0.0
         self._steps = self._losses = 0
         self.spectra.begin_epoch()
-        self.observer.record_next_step()
+        self._record_next_step()
+
+    def _record_next_step(self) -> None:
+        if self.epoch > self.observer.first_epoch:
+            self.observer.record_next_step()
 
     def _outputs(self) -> Outputs | None:
         """What was recorded of the step; None where it cannot be used."""

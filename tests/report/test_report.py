@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 from support.report_pages import Page, erank, run, write
 
 from rdm_solo import cli, report, runs
@@ -323,6 +324,14 @@ FEW, COMPLETELY = "yes, into few directions", "yes, completely"
 )
 def test_whether_anything_collapsed(changed, answer):
     assert verdicts.collapsed([run(**changed)]).answer == answer
+
+
+def test_a_softmax_of_a_watched_run_is_known_by_its_spectra():
+    one = run(method="swav", p=None, erank__projection=[3, 1.1, 1.1])
+    config = OmegaConf.merge(one.config, {"watched": {"tokens": "mean"}})
+    assert verdicts.collapsed([replace(one, config=config)]).answer == "no"
+    watched = replace(one, config=config, spectra={**one.spectra, "lam_logits": np.ones((3, 8))})
+    assert verdicts.collapsed([watched]).answer == "yes, all images get nearly the same assignment"
 
 
 def test_seeds_that_disagree_are_counted():

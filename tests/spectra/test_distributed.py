@@ -105,6 +105,10 @@ def work(rank: int, world: int) -> dict[str, object]:
         metric.update(*[features("1/i", 64, 24).chunk(world)[rank]] * 2)
         metric.sync(process_group=groups[rank > 0])
         results[f"its group, {name}"] = int(metric.count), metric._kept_rows()
+    metric = BranchSpectra(24, steps=True)
+    metric.process_group = groups[rank > 0]
+    metric.update(*[features("1/i", 64, 24).chunk(world)[rank]] * 2)
+    results["steps of its group"] = metric.compute().scalars
     return results
 
 
@@ -198,6 +202,18 @@ def test_what_an_epochs_sums_send_does_not_grow_with_the_processes(several):
 
 def test_a_sync_that_the_user_asks_for_sends_no_more_rows(several):
     assert {rank["rows after a sync of the user's own"] for rank in several} == {8}
+
+
+def test_a_metric_of_a_group_adds_up_its_processes_alone(several):
+    rows = features("1/i", 64, 24)
+    first = 64 // len(several)
+    for rank, results in enumerate(several):
+        one = BranchSpectra(24, steps=True)
+        one.update(*[rows[first:] if rank else rows[:first]] * 2)
+        want = one.compute().scalars
+        found = results["steps of its group"]
+        for name in ("feature/spread", "erank/centred", "erank/online", "uniformity/target"):
+            assert found[name] == pytest.approx(want[name], rel=1e-9), name
 
 
 @pytest.mark.parametrize("route", ROUTES)

@@ -237,6 +237,24 @@ def test_what_a_step_returns_is_treated_as_the_outputs_of_parts_are(tmp_path, op
     assert (returned == default) is (options == {"tokens": "mean"})
 
 
+def test_steps_of_too_many_rows_are_let_go_with_a_warning(tmp_path, caplog):
+    number, crops, labels = solo_batch()
+    trainer = pl.Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[WatchCallback(tmp_path / "run", max_rows=2)],
+    )
+    loader = DataLoader([(number, crops, labels)] * 2, batch_size=None)
+    trainer.fit(make("method=swav"), loader)
+    assert "a step has more than 8 rows" in caplog.text
+    (row,) = rows(tmp_path / "run")
+    assert "erank/online" not in row
+
+
 @pytest.mark.parametrize("method", ["simsiam", "byol", "vanilla", "swav", "dino"])
 def test_solo_learns_methods_give_the_scalars_of_diagnostics(method, tmp_path):
     """Exactly, in two runs that are alike; of three steps two are taken."""

@@ -211,8 +211,11 @@ def test_a_negative_gap_is_a_warning_where_the_target_should_lead(tmp_path):
     assert found("SimSiam", leads=False) == []
     assert found(leads=True) == gap
     assert found(leads=True, online="student", target="teacher") == gap
-    assert found(gap_epochs=2) == gap
-    assert found("SimSiam", gap_epochs=None) == []
+    assert found(leads=True, gap_epochs=2) == gap
+    with pytest.raises(ValueError, match="gap_epochs=2 counts only with leads=True"):
+        found(gap_epochs=2)
+    with pytest.raises(ValueError, match="leads must be true or false, got 0"):
+        found(leads=0)
 
 
 def test_scalars_go_to_any_logger(tmp_path):
@@ -342,10 +345,12 @@ class TestGoingOn:
         before = (folder / "summary.json").read_bytes()
         watch.close()  # a second time: the folder may be another's by now
         assert (folder / "summary.json").read_bytes() == before
-        watch = Watch(folder, model, resume=True)
+        watch = Watch(folder, model, epochs=4, resume=True)
         trained(watch, model)
         watch.close(KeyboardInterrupt())
         assert any("goes on, or broke off" in line for line in runs.load(folder).missing)
+        trained(Watch(folder, model, epochs=4, resume=True), model)
+        assert runs.load(folder).missing == ()  # all epochs are there
 
     def test_an_error_in_the_loop_leaves_a_line_and_the_epochs_before(self, tmp_path):
         model = SimSiam()

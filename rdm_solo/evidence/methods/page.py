@@ -29,8 +29,8 @@ FEWEST_METHODS = 3
 TEXT = """\
 # All methods side by side
 
-`python -m rdm_solo.evidence.methods` trains every method that the installed solo-learn has on the
-embedded digits, each by its own recipe for them, and writes this page. Each run that ends adds a
+`python -m rdm_solo.evidence.methods` trains, on the embedded digits, every method of the installed
+solo-learn, each by its own recipe for them, and writes this page. Each run that ends adds a
 row to [methods.csv](methods.csv); the command goes on where it stopped, and another version
 of solo-learn adds its own methods.
 
@@ -62,8 +62,9 @@ ReSSL, so LiDAR, C₊ and the positives' distance are not measured there.
 ## The numbers
 
 Last epoch, mean ± standard deviation over n seeds; a cell with fewer values has an n of its own. k
-is the dimension of the projection. Ranks of SwAV, DINO and DeepCluster v2, but for the one around
-the mean, are those of a softmax over 64 prototypes and cannot be compared with the others.
+is the dimension of the projection. Of SwAV, DINO and DeepCluster v2 the ranks but for the one
+around the mean, the positives' distance and uniformity are those of a softmax over 64 prototypes,
+so a rank is up to 64; do not compare them with the others.
 
 {accuracy}
 
@@ -79,8 +80,8 @@ symmetric baselines. 1 is the same order, -1 the reverse.
 
 {correlations}
 
-This is of one data set and one recipe for each method, chosen by hand, so these numbers are
-no rule about methods.
+This is of one data set and one recipe for each method, chosen by hand (W-MSE's k is smaller), so
+these numbers describe these runs and are no rule about methods.
 
 - The digits are 1,437 small images, on which raw pixels reach a kNN accuracy that few methods pass
   ([the evidence](evidence.md) has both numbers): accuracies here say whether a method works, not
@@ -220,9 +221,8 @@ def _shows(by_method: Mapping[str, Sequence[Row]]) -> str:
                 leads[sign == "leads"].append(METHODS[name].label)
     lines.append(
         f"- At the end the target's rank is above the online one's in every seed of "
-        f"{_listed(leads[True])}, and below it in every seed of {_listed(leads[False])}. Where the "
-        "target is a sharper softmax, an assignment or drawn from a queue, a part of the gap "
-        "follows from that alone."
+        f"{_listed(leads[True])}, and below it in every seed of {_listed(leads[False])}. A "
+        "sharper softmax, an assignment or a queue can cause a part of the gap by itself."
     )
     lines.append(f"- Runs with warnings: {_listed(_counted(by_method, 'warnings'))}.")
     return "\n".join(lines)

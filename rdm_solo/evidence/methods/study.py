@@ -15,6 +15,7 @@ from rdm_solo.bench.timing import processor
 from rdm_solo.evidence import command, processes, table
 from rdm_solo.evidence.methods.figure import draw
 from rdm_solo.evidence.methods.page import page
+from rdm_solo.messages import listed
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.runs.files import METRICS, write_whole
@@ -35,7 +36,7 @@ MEASURED = (
 # Sections of the config that decide what is measured.
 RECIPE = (
     *("p", "max_epochs", "batch_size", "backbone", "optimizer", "scheduler", "filter", "method"),
-    *("dataset", "trainer", "diagnostics", "watch", "knn"),
+    *("threads", "dataset", "trainer", "diagnostics", "watch", "knn"),
 )
 ABOUT = ("method", "seed", "diverged", "dimensions", "warnings")
 # `settings` is a hash of the method's recipe; rows that were recorded before it was lack it.
@@ -69,6 +70,8 @@ def rows_of(path: Path) -> list[Row]:
     Rows without a hash are taken as they are.
     """
     rows = table.rows(path)
+    if rows and (lacks := set(HEAD) - rows[0].keys() - {"settings"}):
+        raise ValueError(f"{path} lacks the columns {listed(sorted(lacks))}: give another --table")
     today = {name: settings(name) for name in {row["method"] for row in rows}}
     for row in rows:
         if row.get("settings") and row["settings"] != today[row["method"]]:
