@@ -235,6 +235,12 @@ class MadeAtStart:
 
     made_at_start: dict[str, int]
 
+    @property
+    def _ddp_params_and_buffers_to_ignore(self) -> list[str]:
+        """By this name torch asks which buffers are each process's own. All others it overwrites
+        with the first process's before each step."""
+        return list(self.made_at_start)
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """The parts of all processes, one behind the other."""
         state = checkpoint["state_dict"]

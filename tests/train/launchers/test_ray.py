@@ -22,6 +22,7 @@ from rdm_solo.train.launchers import ray as launcher
 from rdm_solo.train.launchers.plan import Job
 
 OPTIONS = [*SMALL, "scheduler.warmup_epochs=1", "filter=target_pow", "max_epochs=8"]
+LONGER = ["max_epochs=40"]  # so that a run is not over before it is killed
 SWEEP = ["-m", *OPTIONS, "launcher=ray", "hydra.sweep.dir=sweep", "hydra.sweep.subdir=${p}"]
 
 
@@ -41,12 +42,12 @@ def kill_the_worker_of(folder: Path) -> None:
 @pytest.mark.process
 def test_a_run_whose_worker_is_lost_goes_on_and_a_failure_stops_no_other(tmp_path):
     pytest.importorskip("ray")
-    process = started("rdm_solo.train", *SWEEP, "p=-0.5,soft", cwd=tmp_path)
+    process = started("rdm_solo.train", *SWEEP, *LONGER, "p=-0.5,soft", cwd=tmp_path)
     said, logs = [], tmp_path / "sweep" / ".ray"
     for line in process.stdout:
         said.append(line)
         if line.startswith("[-0.5") and "Ray task 0: waits" in line:
-            while not any("epoch 3/8" in path.read_text() for path in logs.glob("*_0.log")):
+            while not any("epoch 3/40" in path.read_text() for path in logs.glob("*_0.log")):
                 time.sleep(0.05)
             kill_the_worker_of(tmp_path / "sweep" / "-0.5")
     status, text = process.wait(timeout=300), "".join(said)
@@ -56,7 +57,7 @@ def test_a_run_whose_worker_is_lost_goes_on_and_a_failure_stops_no_other(tmp_pat
     assert "Ray has started this run again: its run goes on in" in log.read_text()
     assert "failed: soft: p must be a number" in text
     found = json.loads((tmp_path / "sweep" / "-0.5" / "summary.json").read_text())
-    assert found["last"] == run(tmp_path / "one", *OPTIONS, "p=-0.5")["last"]
+    assert found["last"] == run(tmp_path / "one", *OPTIONS, *LONGER, "p=-0.5")["last"]
 
 
 @pytest.mark.long
