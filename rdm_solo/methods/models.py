@@ -45,6 +45,19 @@ class Configured:
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
         self.cfg_rdm = cfg
+        self._filled_later = [
+            f"{path}.{name}"
+            for path, module in self.named_modules()
+            for name, buffer in module._buffers.items()
+            if buffer is None
+        ]
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Without what a module fills when it is first called, such as All4One's positional
+        encodings: the model that loads the checkpoint has no place for it yet."""
+        super().on_save_checkpoint(checkpoint)
+        for name in self._filled_later:
+            checkpoint["state_dict"].pop(name, None)
 
     def configure_optimizers(self) -> Any:
         steps = int(self.trainer.estimated_stepping_batches)
@@ -243,6 +256,7 @@ class MadeAtStart:
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """The parts of all processes, one behind the other."""
+        super().on_save_checkpoint(checkpoint)
         state = checkpoint["state_dict"]
         for name, dim in self.made_at_start.items():
             if name in state:
