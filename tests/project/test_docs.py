@@ -195,6 +195,7 @@ def test_options_that_it_names_exist(page):
             assert name in known, name
 
 
+@pytest.mark.long  # names of the docstrings; links of pages are a test of their own
 @pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("sphinx", "myst_parser", "furo"))),
     reason="uv sync --group docs brings what builds the site",

@@ -74,6 +74,7 @@ def test_a_failed_child_leaves_time_to_say_so(tmp_path):
     assert not any("hangs" in said[number] for number in (0, 1, 3))
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_what_one_process_alone_has_met_is_said_once(tmp_path):
     write_tree(tmp_path / "data", train=12)
