@@ -45,6 +45,7 @@ def test_everything_fits_in_80_columns():
 
 @pytest.mark.process
 class TestCommand:
+    @pytest.mark.long
     def test_a_sweep_in_a_terminal(self, tmp_path):
         """A line that moves, one table at the end; a run that fails is named, the others kept."""
         options = [option for option in QUICK if "progress_bar" not in option]

@@ -200,6 +200,7 @@ class TestAPartThatWasBrokenOff:
         assert b"erank/gap" in kept.read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_a_sweep_without_a_server_goes_on_offline(tmp_path):
     """Each run's data stay on disk, apart from the other's, and a line says how to send them."""

@@ -71,6 +71,7 @@ class TestCommand:
         for name in ("config", "hydra", "overrides"):
             assert (tmp_path / "sweep" / "-1" / ".hydra" / f"{name}.yaml").is_file()
 
+    @pytest.mark.long
     def test_rows_that_move_in_a_terminal_and_ctrl_c(self, tmp_path):
         options = [*LOCAL, "max_epochs=2000", "p=-0.5", "hydra.sweep.dir=sweep"]
         seen, status = in_a_terminal(["rdm_solo.train", *options], tmp_path, 80, b"] 2/2000 [")
