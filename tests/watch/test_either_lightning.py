@@ -60,8 +60,8 @@ def module(package, dead: bool = False):
     return Mine()
 
 
-def fit(package, model, callbacks, epochs: int = 2, folder=None, **options):
-    loader = DataLoader(batches(), batch_size=None)
+def fit(package, model, callbacks, epochs: int = 2, folder=None, data=None, **options):
+    loader = DataLoader(data or batches(), batch_size=None)
     given = {"logger": False, "enable_checkpointing": False, **options}
     resumed = given.pop("ckpt_path", None)
     trainer = package.Trainer(
@@ -73,7 +73,8 @@ def fit(package, model, callbacks, epochs: int = 2, folder=None, **options):
         callbacks=callbacks,
         **given,
     )
-    own = {"val_dataloaders": loader} if hasattr(model, "validation_step") else {}
+    validated = data is None and hasattr(model, "validation_step")
+    own = {"val_dataloaders": loader} if validated else {}
     trainer.fit(model, loader, **own, ckpt_path=resumed)
     return trainer
 
@@ -195,16 +196,7 @@ def test_assignments_are_read_back_with_the_epochs(tmp_path):
     folder, module = tmp_path / "run", make("method=swav")
     callback = WatchCallback(folder)
     number, crops, labels = solo_batch()
-    trainer = pl.Trainer(
-        max_epochs=2,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[callback],
-    )
-    trainer.fit(module, DataLoader([(number, crops, labels)] * 2, batch_size=None))
+    fit(pl, module, [callback], data=[(number, crops, labels)] * 2)
     live = callback.watch.alarm.measured
     assert [math.isfinite(epoch.assigned) for epoch in live] == [True, True]
     with Watch(folder, nn.ModuleDict({"projector": nn.Linear(4, 3)}), resume=True) as watch:
@@ -239,17 +231,8 @@ def test_what_a_step_returns_is_treated_as_the_outputs_of_parts_are(tmp_path, op
 
 def test_steps_of_too_many_rows_are_let_go_with_a_warning(tmp_path, caplog):
     number, crops, labels = solo_batch()
-    trainer = pl.Trainer(
-        max_epochs=1,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[WatchCallback(tmp_path / "run", max_rows=2)],
-    )
-    loader = DataLoader([(number, crops, labels)] * 2, batch_size=None)
-    trainer.fit(make("method=swav"), loader)
+    callback = WatchCallback(tmp_path / "run", max_rows=2)
+    fit(pl, make("method=swav"), [callback], epochs=1, data=[(number, crops, labels)] * 2)
     assert "a step has more than 8 rows" in caplog.text
     (row,) = rows(tmp_path / "run")
     assert "erank/online" not in row
@@ -262,16 +245,7 @@ def test_solo_learns_methods_give_the_scalars_of_diagnostics(method, tmp_path):
     data = [(number, [view.roll(step, 2) for view in crops], labels) for step in range(3)]
     diagnostics = Diagnostics(tmp_path, max_rows=64)
     for callback in (diagnostics, WatchCallback(tmp_path / "run", max_rows=64)):
-        trainer = pl.Trainer(
-            max_epochs=1,
-            accelerator="cpu",
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            callbacks=[callback],
-        )
-        trainer.fit(make(f"method={method}"), DataLoader(data, batch_size=None))
+        fit(pl, make(f"method={method}"), [callback], epochs=1, data=data)
     (row,) = rows(tmp_path / "run")
     assert {k: v for k, v in row.items() if k not in ("epoch", *OWN)} == diagnostics.latest.scalars
     assert "erank/positive" in row

@@ -125,16 +125,7 @@ def page(rows: Sequence[Row]) -> str:
         ranks=_table(
             by_method,
             names,
-            {
-                "erank around the mean": ("erank/centred", 1),
-                "erank online": ("erank/online", 1),
-                "erank target": ("erank/target", 1),
-                "gap": ("erank/gap", 2),
-                "RankMe": ("rankme/target", 1),
-                "LiDAR": ("lidar/target", 1),
-                "stable rank": ("stable_rank/target", 1),
-                "participation ratio": ("participation_ratio/target", 1),
-            },
+            {name: (column, 1) for name, column in RANKS.items()} | {"gap": ("erank/gap", 2)},
         ),
         shows=_shows(by_method),
         correlations=_correlations(by_method),

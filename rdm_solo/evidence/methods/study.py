@@ -39,7 +39,7 @@ RECIPE = (
     *("threads", "dataset", "trainer", "diagnostics", "watch", "knn"),
 )
 ABOUT = ("method", "seed", "diverged", "dimensions", "warnings")
-# `settings` is a hash of the method's recipe; rows that were recorded before it was lack it.
+# `settings` is a hash of the method's recipe.
 HEAD = (*ABOUT, *MEASURED, "seconds", "settings", "versions", "processor")
 
 Row = Mapping[str, str]
@@ -65,16 +65,13 @@ def _config(name: str, seed: int) -> Any:
 
 
 def rows_of(path: Path) -> list[Row]:
-    """The table's rows; ValueError where one is of another recipe than its method's of today.
-
-    Rows without a hash are taken as they are.
-    """
+    """The table's rows; ValueError where one is of another recipe than its method's of today."""
     rows = table.rows(path)
-    if rows and (lacks := set(HEAD) - rows[0].keys() - {"settings"}):
+    if rows and (lacks := set(HEAD) - rows[0].keys()):
         raise ValueError(f"{path} lacks the columns {listed(sorted(lacks))}: give another --table")
     today = {name: settings(name) for name in {row["method"] for row in rows}}
     for row in rows:
-        if row.get("settings") and row["settings"] != today[row["method"]]:
+        if row["settings"] != today[row["method"]]:
             raise ValueError(
                 f"{path}: {row['method']}, seed {row['seed']}, is not of the method's recipe of "
                 "today: remove such rows, or give another --table"
