@@ -143,6 +143,10 @@ class TestWords:
             (WRONG_WAY, ["filter=target_pow"], "a few very long rows"),
             (WRONG_WAY, ["method=byol", "filter=identity"], "the target network's lag alone"),
             (DIMENSIONAL, ["method=byol", "filter=identity"], "the target network's lag alone"),
+            (COMPLETE, ["method=nnsiam", "filter=identity"], "only the queue"),
+            (DIMENSIONAL, ["method=nnbyol", "filter=identity"], "the target network's lag, too"),
+            (WRONG_WAY, ["method=nnsiam", "filter=target_pow"], "a smaller method.kwargs.queue_s"),
+            (WRONG_WAY, ["method=nnbyol", "filter=target_pow"], "lower method.momentum.base_tau"),
             (DIMENSIONAL, ["method=symsimsiam"], "by design: both branches are alike"),
             (COMPLETE, ["method=vanilla", "method.last_bn=false"], "method.last_bn=true"),
             (COMPLETE, ["method=symsimsiam", "method.last_bn=false"], "method.last_bn=true"),
@@ -169,12 +173,12 @@ class TestWords:
             *(f"method={name}" for name in ("swav", "dino", "symsimsiam", "vanilla")),
             *(
                 f"method={method} filter={chosen}"
-                for method in ("simsiam", "byol")
+                for method in ("simsiam", "byol", "nnsiam", "nnbyol")
                 for chosen in ("learnable", "linear", "identity", "online_log", "online_pow p=1")
             ),
             *(
                 f"method={method} filter={chosen}_pow p={p}"
-                for method in ("simsiam", "byol")
+                for method in ("simsiam", "byol", "nnsiam", "nnbyol")
                 for chosen, p in (("target", -0.5), ("target", -2), ("online", 0.3))
             ),
         ],

@@ -258,6 +258,30 @@ def test_byols_target_is_another_network_so_that_a_filter_forces_its_share_alone
     assert "raises the target's rank in each batch" in found.caveat
 
 
+QUEUE = "the queue that the target is drawn from"
+
+
+@pytest.mark.parametrize(
+    ("method", "p", "chosen", "says"),
+    [
+        ("nnsiam", None, "none", "The target is drawn from a queue of earlier outputs"),
+        ("nnsiam", None, "identity", f"the gap comes only from {QUEUE}."),
+        ("nnsiam", 0.0, "target_pow", f"the gap comes only from {QUEUE}."),
+        ("nnbyol", None, "identity", f"only from the target network's lag and {QUEUE}."),
+        ("nnsiam", -0.5, "target_pow", "raises the target's rank in each batch (Theorem 3)"),
+        ("nnsiam", 1.0, "online_pow", "lowers the online rank in each batch (Theorem 3)"),
+        ("nnsiam", -0.5, "target_pow", f"Of the gap, {QUEUE} may add a part or take one away."),
+        ("nnbyol", 0.5, "target_pow", f"lag and {QUEUE} may add a part or take one away."),
+    ],
+)
+def test_a_queue_is_named_among_what_makes_a_gap(method, p, chosen, says):
+    """The target's outputs are those of other images, so that no filter alone makes the gap."""
+    found = verdicts.leads([run(p, method=method, filter=chosen, erank__gap=[1, 1, 1])])
+    assert found.answer == "yes, in every epoch"
+    assert says in found.caveat
+    assert "always equal" not in found.caveat
+
+
 def test_a_collapse_is_said_beside_its_gap():
     fallen = run(None, method="byol", erank__gap=[1, 1, 1], feature__spread=[0.9, 1e-3, 1e-3])
     assert "a gap does not mean" in verdicts.leads([fallen]).caveat

@@ -60,8 +60,8 @@ def module(package, dead: bool = False):
     return Mine()
 
 
-def fit(package, model, callbacks, epochs: int = 2, folder=None, data=None, **options):
-    loader = DataLoader(data or batches(), batch_size=None)
+def fit(package, model, callbacks, epochs: int = 2, folder=None, data=None, size=None, **options):
+    loader = DataLoader(data or batches(), batch_size=size)
     given = {"logger": False, "enable_checkpointing": False, **options}
     resumed = given.pop("ckpt_path", None)
     trainer = package.Trainer(
@@ -238,14 +238,30 @@ def test_steps_of_too_many_rows_are_let_go_with_a_warning(tmp_path, caplog):
     assert "erank/online" not in row
 
 
-@pytest.mark.parametrize("method", ["simsiam", "byol", "vanilla", "swav", "dino"])
+@pytest.mark.parametrize("method", ["simsiam", "byol", "vanilla", "swav", "dino", "deepclusterv2"])
 def test_solo_learns_methods_give_the_scalars_of_diagnostics(method, tmp_path):
-    """Exactly, in two runs that are alike; of three steps two are taken."""
-    number, crops, labels = solo_batch()
-    data = [(number, [view.roll(step, 2) for view in crops], labels) for step in range(3)]
+    """Exactly, in two runs that are alike; of three steps two are taken. In its first epoch
+    DeepCluster v2 has no target, and nothing of it is measured."""
+    _, crops, labels = solo_batch()
+    n = len(labels)
+    data = [  # images one by one, as DeepCluster v2's memory of all of them needs
+        (step * n + i, [view[i].roll(step, 1) for view in crops], labels[i])
+        for step in range(3)
+        for i in range(n)
+    ]
     diagnostics = Diagnostics(tmp_path, max_rows=64)
+    clusters = method == "deepclusterv2"
+    options = [f"batch_size={n}", *["method.kwargs.num_prototypes=[5,5]"] * clusters]
     for callback in (diagnostics, WatchCallback(tmp_path / "run", max_rows=64)):
-        fit(pl, make(f"method={method}"), [callback], epochs=1, data=data)
-    (row,) = rows(tmp_path / "run")
+        fit(
+            pl,
+            make(f"method={method}", *options),
+            [callback],
+            epochs=1 + clusters,
+            data=data,
+            size=n,
+        )
+    *before, row = rows(tmp_path / "run")
+    assert [first.keys() for first in before] == [{"epoch", "train/loss"}] * clusters
     assert {k: v for k, v in row.items() if k not in ("epoch", *OWN)} == diagnostics.latest.scalars
     assert "erank/positive" in row
