@@ -139,7 +139,7 @@ def _online_log(chosen: ChosenFilter) -> bool:
 
 def _reversed(it: Collapse) -> str:
     return (
-        f"p={it.p:g} is below -1: sigma^{1 + (it.p or 0):g} falls with sigma: the weakest "
+        f"With p={it.p:g}, below -1, sigma^{1 + (it.p or 0):g} falls as sigma grows: the weakest "
         "directions become the strongest, and either branch may have the higher rank. Exponents "
         "between -1 and 0 on the target keep the order; p=-0.5 is a good start."
     )
@@ -157,10 +157,10 @@ def _wrong_way(it: Collapse) -> str:
 
 
 def _unknown(chosen: ChosenFilter) -> str:
-    what = "decrease on the target" if chosen.on_target else "increase on the online side"
+    what = "fall on the target" if chosen.on_target else "rise on the online side"
     return (
-        f"The filter may point the wrong way: it must {what}. `python -m rdm_solo.preview` draws "
-        "it; filter=target_pow p=-0.5 is a good start."
+        f"The filter may point the wrong way: as sigma grows, it must {what}. `python -m "
+        "rdm_solo.preview` draws it; filter=target_pow p=-0.5 is a good start."
     )
 
 

@@ -55,8 +55,7 @@ class Alarm:
 FACTS: dict[str, Callable[[MeasuredEpoch, Bounds, Callable[[str, Any], str]], str]] = {
     collapse.COMPLETE: lambda seen, bounds, option: (
         f"complete collapse in epoch {seen.epoch}: all images get nearly the same output "
-        f"(feature/spread is {seen.variance:.2g} of at most 1; "
-        f"{option('variance', bounds.variance)})."
+        f"(feature/spread is {seen.variance:.2g}, below {option('variance', bounds.variance)})."
     ),
     collapse.DIMENSIONAL: lambda seen, bounds, option: (
         f"dimensional collapse in epoch {seen.epoch}: around their mean, the outputs span "

@@ -57,7 +57,8 @@ DRAWINGS = (
         "line, k if they use all dimensions equally. Where the target lies above the online branch "
         "there is a rank difference, which according to the paper prevents collapse. Ranks usually "
         "fall in the first epochs; Theorem 4 describes, under its conditions, why they rise again. "
-        "Lines that fall to 1 are a collapse.",
+        "Both ranks are uncentred, so a large mean lowers them, too; collapse is judged around the "
+        "mean.",
         ("erank/target", "erank/online"),
         ALIVE,
         "Figures 1 and 7",
@@ -65,11 +66,10 @@ DRAWINGS = (
     Drawing(
         "symmetric",
         "Symmetric against asymmetric",
-        "Without a predictor, a filter or a stop-gradient both branches are the same: their "
-        "eigenvalues coincide, and only the loss (negatives, decorrelation) can keep the rank up. "
-        "Centring (SymSimSiam) keeps the "
-        "variance high, which the loss of a vanilla network does not. Where eigenvalues drop fast, "
-        "the outputs use few directions, whether the variance is high or low.",
+        "Where nothing makes the branches' outputs differ (no predictor, filter or other network), "
+        "their eigenvalues coincide, and only the loss (negatives, decorrelation) can keep the "
+        "rank up. Where eigenvalues drop fast, the outputs use few directions, whether the "
+        "variance is high or low.",
         ("feature/variance", "erank/projection"),
         SPECTRA,
         "Figure 2",
@@ -168,8 +168,8 @@ DRAWINGS = (
 SAYS = {
     "rankme/target": "Effective rank of the singular values; a higher one was proposed as a "
     "sign of a better checkpoint of one method.",
-    "lidar/target": "Rank of what tells samples apart, against what tells views of one sample "
-    "apart.",
+    "lidar/target": "Rank of the differences between samples, relative to those between views of "
+    "one sample.",
     "stable_rank/target": "Sum of the eigenvalues over the largest one: small directions hardly "
     "count.",
     "participation_ratio/target": "How many eigenvalues share the sum: 1 to the number of "
@@ -184,7 +184,7 @@ SAYS = {
     "positive_distance/target": "Mean squared distance of two views of one image: 0 where views "
     "agree.",
     "epps_pulley/projection": "SIGReg's test against a normal distribution: about 1 where the "
-    "projections are normal.",
+    "projections are normally distributed with variance 1.",
     "mean_share/target": "Share of the mean in the second moment: 1 where all outputs are their "
     "mean.",
 }

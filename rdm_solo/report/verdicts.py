@@ -217,7 +217,7 @@ def _collapsed(run: Run) -> Judged:
         return "no complete collapse; directions were not measured", None
     if now.variance < collapse.MOSTLY_MEAN:
         mean = 100 * (1 - now.variance)
-        return f"no, but the mean carries {mean:.0f} % of the outputs", None
+        return f"no, but {mean:.0f} % of the outputs' second moment is their mean", None
     return "no", True
 
 

@@ -45,7 +45,7 @@ class MeasuredEpoch:
 @dataclass(frozen=True)
 class Bounds:
     """When to warn; ``None`` or 0 switches a rule off. ``warmup`` epochs are not judged by rank and
-    variance: both crash there, and most recover; how often warnings were right is known with 3."""
+    variance: both crash there, and most recover. The study of the warnings had 3."""
 
     variance: float | None = 0.1
     erank: float | None = 0.21
@@ -74,8 +74,8 @@ class Bounds:
 class Rule:
     """A kind of collapse: what is read of an epoch, and the bound that it must not fall below.
 
-    ``bound`` is None where the rule is off. A rule that ``waits`` spares the warm-up and values on
-    their way up.
+    ``bound`` is None where the rule is off. A rule that ``waits`` does not judge the warm-up, nor
+    values on their way up.
     """
 
     kind: str

@@ -78,9 +78,8 @@ def added_or_gathered(x: Tensor, group: Any = None) -> list[Tensor]:
 
 
 def step_mean(total: Tensor, whole: Tensor, group: Any = None) -> Tensor:
-    """The mean of a step's rows on all the group's processes, from this one's sum of its own; times
-    the root of how many it has, so that its outer product is what the mean adds to their products'
-    sum."""
+    """The step's mean over all the group's processes, from this one's sum; times the root of this
+    one's count of rows: its outer product is the mean's part of this process's sum of products."""
     count = whole.sum().to(total)
     counted = sum_over_processes(torch.cat([total, count[None]]), group)
     return counted[:-1] / counted[-1].clamp_min(1) * count.sqrt()

@@ -98,7 +98,7 @@ def smoothed_rank(lam: Tensor, k: int, eps: float) -> Tensor:
 
 
 def check_views(views: Tensor) -> None:
-    """Refuse what has not two samples with two views each.
+    """Refuse views of fewer than two samples, or fewer than two of each.
 
     >>> check_views(torch.ones(2, 2, 1))
     """

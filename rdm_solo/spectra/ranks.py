@@ -91,8 +91,8 @@ def stable_rank(lam_or_C: Tensor) -> Tensor:
 def participation_ratio(lam_or_C: Tensor) -> Tensor:
     r"""The participation ratio :math:`(\sum_i \lambda_i)^2 / \sum_i \lambda_i^2`.
 
-    As many equal eigenvalues would give the same (Gao et al., bioRxiv 214262, 2017; there of the
-    covariance). The zero matrix gives 0.
+    The number of equal eigenvalues that has this ratio (Gao et al., bioRxiv 214262, 2017; there of
+    the covariance). The zero matrix gives 0.
 
     Shapes: ``(k,)`` or ``(k, k) -> ()``.
 

@@ -33,9 +33,9 @@ def few_rows(rows: int, width: int) -> Iterator[slice]:
 def row_hashes(parts: Sequence[Tensor], whole: Tensor) -> Tensor:
     """A hash of each row of all parts together; rows that are not whole get the last one.
 
-    The sum modulo 2^64 of a row's 32-bit words, each times a random odd factor, and of a random
-    number: of the highest 32 bits each value is equally likely for each row, and for any two rows
-    independently (Lemire and Kaser, 2014). Integers alone: no rounding, whatever the order.
+    A random number plus the row's 32-bit words, each times a random odd factor, modulo 2^64. Its
+    highest 32 bits are uniform, and independent for any two rows (Lemire and Kaser,
+    2014). Integers alone: no rounding, whatever the order.
 
     Shapes: ``[(N, k), ...], (N,) -> (N,)``, int64.
 

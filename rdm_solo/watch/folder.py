@@ -34,7 +34,7 @@ PACKAGES = ("torch", "torchmetrics", "numpy")
 class WatchFolder:
     """Owns a run's folder until it is closed. The first process alone writes.
 
-    ``resume`` is True to go on behind the folder's last epoch, or how many epochs are over.
+    ``resume`` is True to go on after the folder's last epoch, or how many epochs are over.
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any], resume: bool | int) -> None:

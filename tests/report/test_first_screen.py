@@ -135,7 +135,7 @@ def test_one_setting_is_alive_with_the_numbers_that_say_so():
         ({"erank__centred": [5, 1.1, 1.1]}, "collapsed: into few directions", False),
         (
             {"feature__spread": [0.9, 0.15, 0.15]},
-            "not decided: the mean carries 85 % of the outputs",
+            "not decided: 85 % of the outputs' second moment is their mean",
             None,
         ),
         ({"epochs": 1}, "too early to say", None),

@@ -335,7 +335,10 @@ FEW, COMPLETELY = "yes, into few directions", "yes, completely"
             {"method": "swav", "p": None, "erank__projection": [3, 1.1, 1.1]},
             "yes, all images get nearly the same assignment",
         ),
-        ({"feature__spread": [0.9, 0.15, 0.15]}, "no, but the mean carries 85 % of the outputs"),
+        (
+            {"feature__spread": [0.9, 0.15, 0.15]},
+            "no, but 85 % of the outputs' second moment is their mean",
+        ),
         ({"feature__spread": [0.9, 0.19, 0.19], "erank__centred": [5, 1.02, 1.02]}, FEW),
         ({"feature__spread": [0.01, 0.9, 0.9]}, "no"),
         ({"erank__centred": [5, 1.1, 1.1]}, FEW),

@@ -10,7 +10,7 @@ from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.spectra.collapse import WRONG_WAY, Bounds, MeasuredEpoch, kinds_of_collapse
 
 Row = Mapping[str, str]
-IN_TIME = 2  # measured epochs after the event within which a warning names it
+IN_TIME = 2  # measured epochs after the event within which a warning is in time
 LABELS = ("features", "one point", "few directions")
 WARMUP = 3
 
@@ -65,7 +65,7 @@ def history(row: Row) -> list[MeasuredEpoch]:
 
 
 def warnings(epochs: Sequence[MeasuredEpoch], bounds: Bounds) -> dict[str, int]:
-    """The kinds of collapse that the watch named, and in which epoch first."""
+    """The kinds of collapse that the watch warned of, and in which epoch first."""
     found: dict[str, int] = {}
     for n, epoch in enumerate(epochs, start=1):
         for kind in kinds_of_collapse(epochs[max(0, n - bounds.epochs_read) : n], bounds):
@@ -98,10 +98,15 @@ class Judged:
 
 
 def judge(row: Row, bounds: Bounds) -> Judged:
-    """That run by these bounds, without the one of a gap that nothing says should be there."""
+    """That run by these bounds."""
+    return Judged(row, events(row), warnings(history(row), expected(row, bounds)))
+
+
+def expected(row: Row, bounds: Bounds) -> Bounds:
+    """The bounds without the one of a gap, where nothing says that there should be one."""
     if row["part"] == OTHERS and not METHODS[row["method"]].leads:
-        bounds = replace(bounds, gap_epochs=None)
-    return Judged(row, events(row), warnings(history(row), bounds))
+        return replace(bounds, gap_epochs=None)
+    return bounds
 
 
 def judge_all(rows: Sequence[Row], bounds: Bounds | None = None) -> list[Judged]:
@@ -123,7 +128,7 @@ def redefined(
 
 
 def named(runs: Sequence[Judged]) -> tuple[int, int]:
-    """How many collapses were named in time, of how many."""
+    """How many collapses were warned of in time, of how many."""
     collapses = [run for run in runs if run.collapsed]
     return sum(run.named for run in collapses), len(collapses)
 

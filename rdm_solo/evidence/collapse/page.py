@@ -1,11 +1,13 @@
 """The page of the study: what was planned, how the bounds were chosen, and how they did."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from itertools import product
+from statistics import median
 
 from rdm_solo.evidence import markdown
-from rdm_solo.evidence.collapse import definitions, judging
+from rdm_solo.evidence.collapse import definitions, judging, sets
 from rdm_solo.evidence.collapse.judging import LABELS, WARMUP, Judged, Row
 from rdm_solo.evidence.collapse.runs import OTHERS, PARTS, PLAN, planned
 from rdm_solo.evidence.intervals import rate
@@ -23,16 +25,16 @@ INTRODUCTION = """\
 # Are the warnings of collapse right?
 
 `python -m rdm_solo.evidence.collapse` trains runs, labels each without the numbers that the
-warnings read, and compares. The bounds of the warnings were chosen on {early} of the runs; the
-{last} of the last part, on which nobody tuned, judge them. The command adds a row to
-[collapse.csv](collapse.csv) for each run that ends, and goes on where it stopped; `--most 0` writes
-this page from the table alone.
+warnings read, and compares. The bounds of the warnings were chosen on {early} of the runs and
+judged on {last} new ones, the fourth part; {others} runs of other methods came later. The command
+adds a row to [collapse.csv](collapse.csv) for each run that ends, and goes on where it stopped;
+`--most 0` writes this page from the table alone.
 
 The plan, `rdm_solo/evidence/collapse/study.yaml`, was written before the runs. Three things in it
 changed while the runs were made, and it says why: kNN's margin, when the first part had been
 trained; what counts as a healthy run, when the second part had been judged; and the number of
 parts, from two to four, because the bounds that had been chosen failed on the second part and again
-on the third. A fifth part, with other methods, came later.
+on the third. The runs of other methods came after that.
 """
 METHOD = """\
 ## How it was done
@@ -45,8 +47,8 @@ only 2 to 8 samples (duplicated data). Each run draws its learning rate, batch s
 seed and, where its filter has one, the exponent; {epochs} epochs, {warmup} of warm-up.
 
 Labels come from clean samples in `eval()` mode, before training and after each epoch. A run counts
-as collapsed if one of these holds to the end, for at least {in_a_row} epochs; the first of them,
-the {first}th at the earliest, is the event:
+as collapsed if one of these holds from some epoch, the {first}th or later, to the end, for at least
+{in_a_row} epochs; that epoch is the event:
 
 - **features**: weighted kNN accuracy of the backbone's features is less than {margin} points above
   that of the same network before training;
@@ -55,25 +57,29 @@ the {first}th at the earliest, is the event:
 - **few directions**: the effective rank of the validation outputs around their mean is below
   {directions:g} (of SwAV and DINO, that of the unit vectors that enter the last layer).
 
-kNN can survive the last two. A collapse counts as named when a warning of a collapse (not of a
-negative gap) came at the latest {in_time} epochs after the event. Any warning about a healthy
-setting that got no label is a false alarm. Runs with an induced failure that got no label are
-counted apart: many are next to a collapse. So are runs that diverge, which end with an error.
+kNN accuracy can stay high under the last two. A collapse counts as warned of in time when any
+warning but that of a negative gap, of whatever kind, came no later than {in_time} epochs after the
+event. Any warning about a healthy setting that got no label, also of a negative gap, is a false
+alarm. Runs with an induced failure that got no label are counted apart, since many nearly collapse.
+So are runs that diverge, which end with an error.
 
 The plan first counted every run that did not collapse as healthy. The second part was judged that
-way: {second_alarms} were false alarms. After that, induced failures that did not
-collapse were counted apart. Counted the first way, {last_alarms} are false alarms in
-the last part. The last column of the result has this rate for every part.
+way: {second_alarms} were false alarms. After that, induced failures that did not collapse were
+counted apart. Counted the first way, {last_alarms} are false alarms in the fourth part. The last
+column of the result has this rate for every part.
 
-The runs were trained in four parts. The bounds are those that name the most collapses with at
-most {most:.0%} of false alarms. They were chosen on the first part and judged on the second; chosen
-anew on these two and judged on the third; and chosen anew on these three, each time before a run of
-the next part was looked at. Twice, the next part showed that they did not hold. Only the last part
-judges the package's bounds. Intervals are Clopper and Pearson's, 95 %.
+The runs were trained in four parts. The bounds are those that warn of the most collapses in time
+with at most {most:.0%} of false alarms; among equals those with the fewest false alarms, and then
+those in the middle of the equals. They were chosen on the first part and judged on the second;
+chosen anew on these two and judged on the third; and chosen anew on these three, each time before a
+run of the next part was looked at. Twice, the next part showed that they did not hold. Only the
+fourth part judges the package's bounds. The warm-up is {warmup} epochs in all runs;
+`rdm_solo.train` judges variance and directions after its own `scheduler.warmup_epochs`. Intervals
+are Clopper and Pearson's, 95 %.
 
-A further part, of {others} runs, has the other methods of solo-learn: healthy ones, and ones with a
-learning rate 10 to 100 times too high, strong weight decay, or only 2 to 8 samples. It came after
-the bounds were fixed, and chose none.
+{others} further runs have the other methods of solo-learn: healthy ones, and ones with a learning
+rate 10 to 100 times too high, strong weight decay, or only 2 to 8 samples. They came after the
+bounds were fixed, and chose none.
 """
 
 
@@ -84,6 +90,7 @@ def page(rows: Sequence[Row]) -> str:
     second = judging.judge_all(parts["judge"], FIRST)
     judged, others = (judging.judge_all(parts[part]) for part in ("last", OTHERS))
     shared = dict(option.split("=", 1) for option in PLAN["shared"])
+    counts = Counter(run.part for run in planned())
     text = METHOD.format(
         settings=len(PLAN["settings"]),
         epochs=shared["max_epochs"],
@@ -97,7 +104,7 @@ def page(rows: Sequence[Row]) -> str:
         most=MOST_ALARMS,
         second_alarms=rate(*judging.alarms_as_planned(second)),
         last_alarms=rate(*judging.alarms_as_planned(judged)),
-        others=sum(run.part == OTHERS for run in planned()),
+        others=counts[OTHERS],
     )
     results = {
         "first part, by bounds that were chosen on it": judging.judge_all(parts["choose"], FIRST),
@@ -106,12 +113,11 @@ def page(rows: Sequence[Row]) -> str:
             parts["test"], SECOND
         ),
         "these three, by the package's bounds, chosen on them": judging.judge_all(early),
-        "**last part, by the package's bounds**": judged,
+        "**fourth part, by the package's bounds**": judged,
         "**other methods, by the package's bounds**": others,
     }
-    counts = Counter(run.part for run in planned())
     early_runs = sum(counts[part] for part in PARTS) - counts["last"]
-    introduction = INTRODUCTION.format(early=early_runs, last=counts["last"])
+    introduction = INTRODUCTION.format(early=early_runs, last=counts["last"], others=counts[OTHERS])
     found = [introduction, _progress(rows), _result(results), text, definitions.section(judged)]
     found += [_choice(early)]
     found += [_by(judged, what) for what in ("label", "data", "method", "setting")]
@@ -130,7 +136,11 @@ def _progress(rows: Sequence[Row]) -> str:
     return f"{len(rows)} runs, of which {diverged} diverged.{kept} Versions: {versions}."
 
 
-HEAD = ("collapses named in time", "false alarms", "induced failures without collapse, warned of")
+HEAD = (
+    "collapses warned of in time",
+    "false alarms",
+    "induced failures without collapse, warned of",
+)
 
 
 def _rates(runs: Sequence[Judged]) -> list[str]:
@@ -144,13 +154,13 @@ def _result(results: dict[str, list[Judged]]) -> str:
         for name, runs in results.items()
     ]
     table = markdown.table(["", *HEAD, "all runs without collapse, warned of"], found)
-    other = "How many are named depends on what counts as a collapse, and from when:"
-    link = "[by other definitions](#the-last-part-by-other-definitions)."
+    other = "How many are warned of in time depends on what counts as a collapse, and from when:"
+    link = "[by other definitions](#the-fourth-part-by-other-definitions)."
     return f"## Result\n\n{table}\n\n{other} {link}"
 
 
 def choice(rows: Sequence[Row]) -> list[tuple[Bounds, tuple[int, int], tuple[int, int]]]:
-    """All bounds with the collapses that they name and their false alarms, the best first.
+    """All bounds, with the collapses warned of in time and their false alarms, the best first.
 
     Among equals, the one in the middle of them, so that the next run is as safe as it can be.
     """
@@ -161,7 +171,8 @@ def choice(rows: Sequence[Row]) -> list[tuple[Bounds, tuple[int, int], tuple[int
         row, events, epochs = read[number]
         key = number, bounds.variance or 0, bounds.directions(int(row["dimensions"]))
         if key not in known:
-            known[key] = Judged(row, events, judging.warnings(epochs, bounds))
+            warned = judging.warnings(epochs, judging.expected(row, bounds))
+            known[key] = Judged(row, events, warned)
         return known[key]
 
     found = []
@@ -203,11 +214,13 @@ def _choice(rows: Sequence[Row]) -> str:
         [*(f"{b:g}" for b in _values(bounds)), rate(*named), rate(*alarms)]
         for bounds, named, alarms in choice(rows)[:8]
     ]
-    head = ["variance", "exponent", "fewest", "collapses named in time", "false alarms"]
+    head = ["variance", "exponent", "fewest", *HEAD[:2]]
     own = "The package's are {:g}, {:g} and {:g}.".format(*_values(Bounds()))
     told = (
-        "The bounds that did best on the first three parts, best first: `watch.variance`, the "
-        f"exponent `watch.erank`, and the fewest directions in a space of any size. {own} All "
+        "The bounds that did best on the first three parts, best first. A run is warned of below "
+        "that variance, and where fewer directions of k are left than k^exponent or than the "
+        "fewest, but never where more than half of k are left (`watch.variance` and `watch.erank` "
+        f"are the first two). {own} All "
         "runs have 16 to 64 dimensions, so nothing is known of larger spaces. The rule of equal "
         f"assignments (a softmax with an effective rank below {ONE_ASSIGNMENT:g}) was added when "
         "the bounds were chosen the second time."
@@ -215,7 +228,7 @@ def _choice(rows: Sequence[Row]) -> str:
     return f"## The bounds\n\n{told}\n\n" + markdown.table(head, shown)
 
 
-def _by(runs: Sequence[Judged], what: str, of: str = "The last part") -> str:
+def _by(runs: Sequence[Judged], what: str, of: str = "The fourth part") -> str:
     groups: dict[str, list[Judged]] = {}
     for run in runs:
         names = list(run.events) or ["none"] if what == "label" else [run.row[what]]
@@ -229,12 +242,19 @@ def _by(runs: Sequence[Judged], what: str, of: str = "The last part") -> str:
 OTHER_METHODS = """\
 ## Other methods
 
-The rules were made for methods without negatives. Of the {missed} collapses of other methods that
-were not named in time, {features} have the label "features" alone: kNN fell below that of the
-untrained network while the outputs kept their variance and their directions, as where a network
-learns 2 to 8 images by heart. The warnings read the outputs of training steps, and cannot see that.
-Without the {alone} runs that have this label alone, {named} were named. So a run of these methods
-that is not warned of may still have useless features: look at kNN, too."""
+The bounds were chosen on SimSiam, BYOL, SwAV, DINO and the symmetric baselines. Of the {missed}
+collapses of other methods that were not warned of in time, {features} have the label "features"
+alone: kNN gained less than {margin} points, while the outputs ended with {directions} directions,
+in half of these runs with at most {median:.1f}. {low} of {healthy} healthy runs of these methods
+had as few at some time after the warm-up, so no bound on directions tells the two apart. {learnt}
+of the {features} had only 2 to 8 samples to learn from. Without the {alone} runs that have this
+label alone, {named} were warned of in time.
+
+Of all bounds that were tried for the first three parts, those that do best on these very runs
+(variance {variance:g}, exponent {exponent:g}, fewest {fewest:g}) would warn of {best} in time, with
+{alarms} false alarms. They are not used: no run would be left to judge them. So a run of these
+methods that is not warned of may still have useless features: look at kNN, too.
+"""
 
 
 def _others(runs: Sequence[Judged]) -> str:
@@ -244,15 +264,36 @@ def _others(runs: Sequence[Judged]) -> str:
     missed = [run for run in collapses if not run.named]
     alone = [run for run in missed if set(run.events) == {"features"}]
     seen = [run for run in collapses if set(run.events) != {"features"}]
+    ends = [judging.history(run.row)[-1].erank for run in alone]
+    middle = median(ends) if ends else math.nan
+    healthy = [run for run in runs if run.control]
+    bounds, best, alarms = choice([run.row for run in runs])[0]
+    variance, exponent, fewest = _values(bounds)
     return OTHER_METHODS.format(
         missed=len(missed),
         features=len(alone),
+        margin=PLAN["margin"],
+        directions=f"{min(ends):.1f} to {max(ends):.1f}" if ends else "–",
+        median=middle,
+        low=sum(_fewest_directions(run) <= middle for run in healthy),
+        healthy=len(healthy),
+        learnt=sum(int(run.row["distinct"]) < sets.TRAIN for run in alone),
         alone=len(collapses) - len(seen),
         named=rate(*judging.named(seen)),
+        variance=variance,
+        exponent=exponent,
+        fewest=fewest,
+        best=rate(*best),
+        alarms=rate(*alarms),
     )
 
 
-def _mistakes(runs: Sequence[Judged], where: str = "in the last part") -> str:
+def _fewest_directions(run: Judged) -> float:
+    """The fewest in an epoch after the warm-up."""
+    return min(epoch.erank for epoch in judging.history(run.row) if epoch.epoch > WARMUP)
+
+
+def _mistakes(runs: Sequence[Judged], where: str = "in the fourth part") -> str:
     lines = []
     for run in runs:
         said = ", ".join(f"{kind} in epoch {at}" for kind, at in run.warnings.items())

@@ -49,22 +49,24 @@ DeepCluster v2 the softmax over prototypes. The target is what the loss compares
 
 {targets}
 
-Where the target is drawn from a queue (NNSiam, NNBYOL, NNCLR, All4One), row i of the target is the
-stored output nearest to view i. The queue stores outputs as solo-learn puts them in; a target
-filter works on what was found, as one batch, and is followed by scaling to unit length. Storing
-filtered outputs would let a row's filter depend on an old batch, and would search the nearest in
-another space than solo-learn does. In the first epochs the queue still holds the random rows that
-it starts with, which raise the target's rank. solo-learn 1.0.2 projects one view in each branch of
-ReSSL, so LiDAR, C₊ and the positives' distance are not measured there.
+Spectra are of all views together, and row i of both branches is of the same view: only C₊, LiDAR
+and the positives' distance pair a view with the other. Where the target is drawn from a queue
+(NNSiam, NNBYOL, NNCLR, All4One), its row i is the stored output nearest to view i's. The queue
+stores outputs as solo-learn puts them in; a target filter works on what was found, as one batch,
+and is followed by scaling to unit length. Storing filtered outputs would let a row's filter depend
+on an old batch, and would search the nearest in another space than solo-learn does. In the first
+epochs the queue still holds the random rows that it starts with, which raise the target's rank.
+solo-learn 1.0.2 projects one view in each branch of ReSSL, so LiDAR, C₊ and the positives' distance
+are not measured there.
 
 {absent}
 
 ## The numbers
 
 Last epoch, mean ± standard deviation over n seeds; a cell with fewer values has an n of its own. k
-is the dimension of the projection. Of SwAV, DINO and DeepCluster v2 the ranks but for the one
-around the mean, the positives' distance and uniformity are those of a softmax over 64 prototypes,
-so a rank is up to 64; do not compare them with the others.
+is the dimension of the projection. For SwAV, DINO and DeepCluster v2, the ranks, the positives'
+distance and uniformity are of a softmax over 64 prototypes (the rank around the mean is not), so a
+rank is up to 64; do not compare them with the others.
 
 {accuracy}
 
@@ -88,7 +90,7 @@ these numbers describe these runs and are no rule about methods.
   which one is better. The recipes were tuned by hand on another seed.
 - A projection's rank is not the backbone's. It depends on the projector's last layers, on k and on
   the batch: methods are run as solo-learn has them, with or without batch norm at the end.
-- Within one method a rank tells a collapse, which is what the warnings are for
+- Within one method a very low rank tells a collapse, which is what the warnings are for
   ([how often they are right](collapse.md)).
 - Ranks are of the outputs of training steps, over augmented views, uncentred unless the table says
   otherwise ([what each measure means](measures.md)).
@@ -213,7 +215,8 @@ def _shows(by_method: Mapping[str, Sequence[Row]]) -> str:
     lines.append(
         f"- At the end the target's rank is above the online one's in every seed of "
         f"{_listed(leads[True])}, and below it in every seed of {_listed(leads[False])}. A "
-        "sharper softmax, an assignment or a queue can cause a part of the gap by itself."
+        "sharper softmax, an assignment, a queue or a momentum network's lag can cause a part of the gap by "
+        "itself."
     )
     lines.append(f"- Runs with warnings: {_listed(_counted(by_method, 'warnings'))}.")
     return "\n".join(lines)
