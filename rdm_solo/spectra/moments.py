@@ -118,7 +118,8 @@ def _positives(gram: Tensor, cross: Tensor, gram_plus: Tensor, w: Tensor) -> dic
     n = len(gram)
     both = torch.cat([torch.cat([gram, cross], 1), torch.cat([cross.mT, gram_plus], 1)])
     s, q = torch.linalg.eigh(both)
-    root = s.clamp_min(0).sqrt()[:, None] * q.mT
+    s = torch.where(s > noise_floor(s), s, 0.0)  # the roots of rounding would not be small
+    root = s.sqrt()[:, None] * q.mT
     z_u, plus_u = gram @ w, cross.mT @ w
     found = {
         "lam_plus": _eigenvalues(root.roll(n, 1) @ root.mT / (2 * n)),

@@ -79,7 +79,7 @@ def _reptrix_alpha(x: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
         raise ValueError(
             f"reptrix's alpha_req needs {last} eigenvalues, got rows of shape {tuple(x.shape)}."
         )
-    i = torch.arange(1, len(share) + 1, dtype=torch.float64)
+    i = torch.arange(1, len(share) + 1, dtype=torch.float64, device=share.device)
     fitted = slice(first - 1, last)
     design = torch.stack([-i.log(), torch.ones_like(i)], 1)
     y, weights = share.log(), 1 / i.float().double()

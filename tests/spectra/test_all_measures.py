@@ -83,6 +83,17 @@ def test_one_pass_gives_what_the_functions_give_on_all_rows(route, unit):
     )
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e6])
+def test_lidar_of_a_sample_is_that_of_its_rows_on_any_scale(scale):
+    """Rows as they come: δ is small beside them, and rounding must not be large beside δ."""
+    a, b = (scale * view for view in two_views())
+    metric = BranchSpectra(24, normalize=False, max_dim=4, sample=4096)
+    both = torch.cat([a, b])
+    metric.update(both, both, torch.cat([b, a]))
+    want = float(lidar(torch.stack([a, b], 1)))
+    assert metric.compute().scalars["lidar/target"] == pytest.approx(want, rel=1e-6)
+
+
 def test_lidar_needs_both_views_of_each_sample_among_the_rows():
     """Positives that are no rows themselves leave the second view's moments unknown."""
     a, b = two_views()

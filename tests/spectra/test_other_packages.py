@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.second_device import DEVICE
 
 from rdm_solo.spectra import alpha_req, correlation, effective_rank, lidar, rankme
 
@@ -85,6 +86,18 @@ EVERY = [
     (lidar, "stable-pretraining"),
     (lidar, "reptrix"),
 ]
+
+
+def numbers(device: str) -> list[float]:
+    rows, views = (x.to(device) for x in features(1.0))
+    given = [(m, views if m is lidar else rows, package) for m, package in EVERY]
+    found = [measure(x, compatible_with=package) for measure, x, package in given]
+    pairs = [each if isinstance(each, tuple) else (each,) for each in found]
+    return [float(value.cpu()) for pair in pairs for value in pair]
+
+
+def test_numbers_do_not_depend_on_the_device(on_second_device):
+    assert on_second_device(numbers, DEVICE) == pytest.approx(numbers("cpu"), rel=1e-9)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

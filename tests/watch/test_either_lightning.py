@@ -13,7 +13,7 @@ from support.own_models import DIM, SimSiam, batches, siamese_step
 from support.small_methods import batch as solo_batch
 from support.small_methods import make
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from rdm_solo import runs
 from rdm_solo.callbacks import Diagnostics
@@ -203,6 +203,59 @@ def test_assignments_are_read_back_with_the_epochs(tmp_path):
         assert watch.folder.readings(2) == live
 
 
+@pytest.mark.parametrize("accumulated", [1, 2])
+@pytest.mark.parametrize("logged", [False, True])
+def test_the_loss_is_the_mean_of_what_the_steps_gave(package, tmp_path, accumulated, logged):
+    """Lightning divides it by the number of accumulated batches, and logs the last one's."""
+    model = module(package)
+    step = model.training_step
+
+    def training_step(batch, batch_idx):
+        loss = 0 * step(batch, batch_idx) + 8 + batch_idx
+        if logged:
+            model.log("train/loss", loss)
+        return loss
+
+    model.training_step = training_step
+    options = {"epochs": 1, "accumulate_grad_batches": accumulated}
+    fit(package, model, [WatchCallback(tmp_path / "run")], **options)
+    assert rows(tmp_path / "run")[0]["train/loss"] == 9.5
+
+
+def test_a_run_that_goes_on_within_an_epoch_measures_the_rest_of_it(package, tmp_path):
+    """Lightning begins no epoch then."""
+
+    class Saves(package.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            if (trainer.current_epoch, batch_idx) == (1, 1):
+                trainer.save_checkpoint(tmp_path / "within.ckpt")
+
+    fit(package, module(package), [WatchCallback(tmp_path / "run"), Saves()], epochs=2)
+    saved = tmp_path / "within.ckpt"
+    fit(package, module(package), [WatchCallback(tmp_path / "on")], epochs=3, ckpt_path=saved)
+    assert [row["epoch"] for row in rows(tmp_path / "on")] == [2, 3]
+    assert all("erank/online" in row for row in rows(tmp_path / "on"))
+
+
+def test_data_without_a_length_are_spaced_by_the_epoch_before(package, tmp_path):
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(batches(8))
+
+    watch = WatchCallback(tmp_path / "run", max_rows=80)
+    taken = []
+    watched = watch.on_train_batch_end
+
+    def on_train_batch_end(trainer, *given):
+        if watch.watch.observer.due:
+            taken.append((trainer.current_epoch, given[-1]))
+        watched(trainer, *given)
+
+    watch.on_train_batch_end = on_train_batch_end
+    fit(package, module(package), [watch], data=Stream())
+    assert taken == [*((0, step) for step in range(4)), *((1, step) for step in (0, 2, 4, 6))]
+
+
 @pytest.mark.parametrize("options", [{"normalize": False}, {"tokens": "mean"}, {"tokens": "rows"}])
 def test_what_a_step_returns_is_treated_as_the_outputs_of_parts_are(tmp_path, options):
     class Tokens(pl.LightningModule):
@@ -240,13 +293,13 @@ def test_steps_of_too_many_rows_are_let_go_with_a_warning(tmp_path, caplog):
 
 @pytest.mark.parametrize("method", ["simsiam", "byol", "vanilla", "swav", "dino", "deepclusterv2"])
 def test_solo_learns_methods_give_the_scalars_of_diagnostics(method, tmp_path):
-    """Exactly, in two runs that are alike; of three steps two are taken. In its first epoch
-    DeepCluster v2 has no target, and nothing of it is measured."""
+    """Exactly, in the third epoch of two runs that are alike; of four steps two are taken. In its
+    first epoch DeepCluster v2 has no target, and nothing of it is measured."""
     _, crops, labels = solo_batch()
     n = len(labels)
     data = [  # images one by one, as DeepCluster v2's memory of all of them needs
         (step * n + i, [view[i].roll(step, 1) for view in crops], labels[i])
-        for step in range(3)
+        for step in range(4)
         for i in range(n)
     ]
     diagnostics = Diagnostics(tmp_path, max_rows=64)
@@ -257,11 +310,11 @@ def test_solo_learns_methods_give_the_scalars_of_diagnostics(method, tmp_path):
             pl,
             make(f"method={method}", *options),
             [callback],
-            epochs=1 + clusters,
+            epochs=3,
             data=data,
             size=n,
         )
-    *before, row = rows(tmp_path / "run")
-    assert [first.keys() for first in before] == [{"epoch", "train/loss"}] * clusters
+    first, _, row = rows(tmp_path / "run")
+    assert (first.keys() == {"epoch", "train/loss"}) is clusters
     assert {k: v for k, v in row.items() if k not in ("epoch", *OWN)} == diagnostics.latest.scalars
     assert "erank/positive" in row
