@@ -5,6 +5,7 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -64,6 +65,7 @@ class Observer:
         """Record the step that begins. SwAV's Sinkhorn, for one, must have been made by now."""
         if not self._handles:
             self._register()
+        self._recorded.clear()  # of calls between two steps: a validation, `weight`
         self.due = self.recording = True
 
     def detach(self) -> None:
@@ -131,33 +133,35 @@ class Observer:
     def _watch(self, module: nn.Module, name: str, inputs: bool = False) -> None:
         """Record a module's outputs in training, or its inputs, under that name."""
 
-        @torch.compiler.disable  # which torch 2.15 fails to trace: it appends to a list
-        def record(module: nn.Module, args: Any, options: Any, output: Any) -> None:
-            if self.recording and self._in_training(module) and not _in_backward():
-                self._record(name, (args, options) if inputs else output)
+        def record(args: Any, options: Any, *output: Any) -> None:
+            if self._counts(module):
+                self._record(name, (args, options) if inputs else output[0])
 
-        self._handles.append(module.register_forward_hook(record, with_kwargs=True))
+        hook = _Hook(module, record)
+        register = module.register_forward_pre_hook if inputs else module.register_forward_hook
+        self._handles.append(register(hook, with_kwargs=True))
 
     def _watch_calls(self, method: str, record: Callable[..., None]) -> None:
         """Hand the result and the arguments of each call of the module's method to ``record``."""
-        original = getattr(self.module, method)
 
-        @functools.wraps(original)
-        def recorded(*args: Any, **options: Any) -> Any:
-            result = original(*args, **options)
-            if self.recording and self._in_training(self.module) and not _in_backward():
-                record(result, *args, **options)
-            return result
+        def listener(*given: Any, **options: Any) -> None:
+            if self._counts(self.module):
+                record(*given, **options)
 
-        setattr(self.module, method, recorded)
-        self._handles.append(_Undo(lambda: delattr(self.module, method)))
+        _listeners(self.module, method).append(listener)
+        self._handles.append(_Listening(self.module, method, listener))
+
+    def _counts(self, part: nn.Module) -> bool:
+        """Whether a call of that part now is to be recorded."""
+        return self.recording and self._in_training(part) and not _in_backward()
 
     def _in_training(self, part: nn.Module) -> bool:
         return part.training
 
     def _record(self, name: str, output: Any) -> None:
         held = self._recorded[name]
-        held.append(rows(output, name, self.tokens))
+        # A copy: what comes next may overwrite its input, as nn.ReLU(inplace=True) does.
+        held.append(rows(output, name, self.tokens).clone())
         if sum(map(len, held)) > self.most_rows:
             self.recording = False
             self._recorded.clear()
@@ -200,10 +204,69 @@ class ByParts(Observer):
             self._watch(self.online, "target")
 
 
-class _Undo(NamedTuple):
-    """What a hook's handle can do."""
+class _Hook:
+    """A hook that records calls of one module.
 
-    remove: Callable[[], None]
+    Copies of the module, such as an average of its weights, have a hook that does nothing, and so
+    has one that was saved with :func:`torch.save`.
+    """
+
+    def __init__(self, watched: nn.Module, record: Callable[..., None]) -> None:
+        self.watched, self.record = watched, record
+
+    @torch.compiler.disable  # which torch 2.15 fails to trace: it appends to a list
+    def __call__(self, module: nn.Module, *given: Any) -> None:
+        if module is self.watched or getattr(module, "_is_replica", False):  # DataParallel's
+            self.record(*given)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _no_hook, ()
+
+
+def _no_hook() -> Callable[..., None]:
+    return _nothing
+
+
+def _nothing(*given: Any) -> None:
+    """What the hook of a copy does."""
+
+
+def _listeners(module: Any, method: str) -> list[Callable[..., None]]:
+    """Those that get the result and the arguments of each call of the module's method.
+
+    It is replaced by a method, and no function, so that a copy of the module gets its own.
+    """
+    there = vars(module).get(method)
+    if getattr(there, "watched", None) is not module:
+        original = getattr(type(module), method)
+
+        @functools.wraps(original)
+        def heard(self: Any, *args: Any, **options: Any) -> Any:
+            result = original(self, *args, **options)
+            if self is module:
+                for listener in heard.listeners:  # type: ignore[attr-defined]
+                    listener(result, *args, **options)
+            return result
+
+        heard.watched, heard.listeners = module, []  # type: ignore[attr-defined]
+        there = MethodType(heard, module)
+        setattr(module, method, there)
+    found: list[Callable[..., None]] = there.listeners
+    return found
+
+
+class _Listening(NamedTuple):
+    """What a hook's handle can do, for a method."""
+
+    module: Any
+    method: str
+    listener: Callable[..., None]
+
+    def remove(self) -> None:
+        listeners = _listeners(self.module, self.method)
+        listeners.remove(self.listener)
+        if not listeners:
+            delattr(self.module, self.method)
 
 
 class _WithNeighbours(ByParts):
@@ -228,10 +291,12 @@ class _Swav(Observer):
         self.last_layer = module.prototypes
 
     def _register(self) -> None:
-        self._handles.append(self.module.sk.register_forward_hook(self._record_step))
+        sinkhorn = self.module.sk
+        hook = _Hook(sinkhorn, self._record_step)
+        self._handles.append(sinkhorn.register_forward_hook(hook))
         self._watch(self.module.prototypes, "hidden", inputs=True)
 
-    def _record_step(self, sinkhorn: nn.Module, args: tuple[Tensor], assignment: Tensor) -> None:
+    def _record_step(self, args: tuple[Tensor], assignment: Tensor) -> None:
         if self.recording:
             # What follows the batch's rows is the queue's. The large crops come first.
             n = len(self._recorded["hidden"][0])
@@ -255,10 +320,11 @@ class _DeepCluster(Observer):
 
     def _register(self) -> None:
         self._watch(self.last_layer, "hidden", inputs=True)
-        self._handles.append(self.last_layer.register_forward_hook(self._record_logits))
+        hook = _Hook(self.last_layer, self._record_logits)
+        self._handles.append(self.last_layer.register_forward_hook(hook))
         self._watch_calls("update_memory_banks", self._record_clusters)
 
-    def _record_logits(self, layer: nn.Module, args: tuple[Tensor], logits: Tensor) -> None:
+    def _record_logits(self, args: tuple[Tensor], logits: Tensor) -> None:
         if self.recording and self.module.training:
             self._record("online", (logits.float() / self.module.temperature).softmax(1))
 
@@ -287,12 +353,13 @@ class _Dino(Observer):
     def _register(self) -> None:
         # Before the loss: its forward moves the centre.
         loss = self.module.dino_loss_func
-        self._handles.append(loss.register_forward_pre_hook(self._record_step))
+        self._handles.append(loss.register_forward_pre_hook(_Hook(loss, self._record_step)))
         self._watch(self.last_layer, "hidden", inputs=True)
 
-    def _record_step(self, loss: Any, args: tuple[Tensor, Tensor]) -> None:
+    def _record_step(self, args: tuple[Tensor, Tensor]) -> None:
         if not self.recording:
             return
+        loss = self.module.dino_loss_func
         student, teacher = (logits.float() for logits in args)
         sharp = float(loss.teacher_temp_schedule[loss.epoch])
         outputs = {

@@ -47,10 +47,11 @@ class EpochSpectra:
         self._positives = None
 
     def wants(self, step: int, steps: float) -> bool:
-        """Whether that step, from 0, of an epoch of so many ``steps`` is to be recorded."""
+        """Whether that step, from 0, of an epoch of so many ``steps`` is to be recorded; the
+        epoch may turn out to be longer."""
         if not self._rows:
             return True
-        if math.isinf(steps):  # nobody knows where such an epoch ends: its first steps
+        if step >= steps or math.isinf(steps):  # nobody knows where such an epoch ends: by room
             return self._rows * self._steps < self.max_rows
         return step % max(1, math.ceil(self._rows * steps / self.max_rows)) == 0
 

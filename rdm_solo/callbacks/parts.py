@@ -1,6 +1,7 @@
 """Which names of a module's parts mean what: the one table by which branches are found.
 
-A dotted name leads into a part. What DDP, DataParallel and torch.compile wrap is looked through.
+A dotted name leads into a part. What DDP, DataParallel, torch.compile and Fabric wrap is looked
+through.
 """
 
 import difflib
@@ -33,7 +34,8 @@ PARTS: dict[str, tuple[str, ...]] = {
         *("student_backbone", "student", "encoder", "backbone"),
     ),
 }
-WRAPPERS = ("module", "_orig_mod")  # what DDP, DataParallel and torch.compile call what they wrap
+# What DDP and DataParallel, torch.compile, and Fabric call what they wrap.
+WRAPPERS = ("module", "_orig_mod", "_forward_module", "_original_module")
 
 
 class Branches(NamedTuple):
@@ -122,6 +124,8 @@ def as_module(model: nn.Module | Mapping[str, nn.Module]) -> nn.Module:
 def _wrapped(module: Any) -> nn.Module | None:
     """What a wrapper holds: its only child, under a wrapper's name."""
     children = dict(module.named_children())
+    if "_original_module" in children:  # of Lightning's Fabric, beside the one that DDP wraps
+        return children["_original_module"]
     return next(
         (c for name, c in children.items() if name in WRAPPERS and len(children) == 1), None
     )

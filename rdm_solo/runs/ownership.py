@@ -142,9 +142,15 @@ def _lock(number: int, folder: Path) -> bool:
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
+        owner = last_owner(folder)
+        if (owner.get("process"), owner.get("host")) == (os.getpid(), socket.gethostname()):
+            raise FolderTaken(
+                f"this process itself is writing to {folder}: close what does, or give another "
+                "hydra.run.dir."
+            ) from None
         raise FolderTaken(
-            f"another run is writing to {folder}{_described(last_owner(folder))}: wait until it "
-            "ends, or give another hydra.run.dir."
+            f"another run is writing to {folder}{_described(owner)}: wait until it ends, or give "
+            "another hydra.run.dir."
         ) from None
     except OSError as error:
         if error.errno not in NO_LOCKS:

@@ -1,5 +1,6 @@
 """A watch over a Lightning module, for the Trainer of ``lightning`` or ``pytorch_lightning``."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
 
     Scalars go through the module's own log to the Trainer's loggers. ``stop`` ends the run at the
     first collapse. A run that continues from a checkpoint continues in the same folder; in another
-    one its rows begin with the Trainer's epoch. What the module logs as train/loss, val/acc1 or
-    val/knn_acc1 also goes into ``metrics.csv``.
+    one its rows begin with the Trainer's epoch. What the module logs as val/acc1 or val/knn_acc1
+    also goes into ``metrics.csv``, and so does train/loss where its training_step returns no loss.
     """
 
     def __init__(self, folder: str | Path, *, stop: bool = False, **options: Any) -> None:
@@ -29,11 +30,20 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         self._validated = False
+        self._begin_once(trainer, pl_module)
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._begin_once(trainer, pl_module)  # a checkpoint within an epoch begins no epoch
+
+    def _begin_once(self, trainer: Any, pl_module: Any) -> None:
         if self.watch is None and not trainer.fast_dev_run:
             # Not before: on_train_start of a module may make parts, as solo-learn's SwAV does.
             self.watch = self._begin(trainer, pl_module)
         if self.watch is not None:
-            self.watch.steps_per_epoch = trainer.num_training_batches
+            steps = trainer.num_training_batches  # inf of data without a length
+            self.watch.steps_per_epoch = int(steps) if math.isfinite(steps) else None
 
     def _begin(self, trainer: Any, pl_module: Any) -> "_Trained":
         given = dict(self.options)
@@ -51,7 +61,10 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
     ) -> None:
         if self.watch is not None:
             self.watch.returned = outputs
-            self.watch.step(outputs.get("loss") if isinstance(outputs, Mapping) else outputs)
+            loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+            if loss is not None and pl_module.automatic_optimization:
+                loss = loss * trainer.accumulate_grad_batches  # by which Lightning has divided it
+            self.watch.step(loss)
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         self._validated = True
@@ -62,6 +75,8 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
         logged, warned = trainer.callback_metrics, len(self.watch.collapsed)
         # Lightning keeps what an earlier epoch's validation has logged.
         fresh = [name for name in OWN if self._validated or not name.startswith("val/")]
+        if self.watch.has_loss:  # the mean over the epoch; what is logged may be the last step's
+            fresh.remove("train/loss")
         own = {name: float(logged[name]) for name in fresh if name in logged}
         found = self.watch.end_epoch(own)
         rest = {name: value for name, value in found.items() if name not in OWN}

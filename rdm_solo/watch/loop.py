@@ -22,6 +22,7 @@ from rdm_solo.messages import check_choice, check_switch, check_whole, suggest
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
 from rdm_solo.spectra.collapse import WRONG_WAY, Bounds
+from rdm_solo.spectra.epoch_summary import Spectra
 from rdm_solo.watch.folder import WatchFolder
 from rdm_solo.watch.outputs import outputs_of
 
@@ -113,6 +114,8 @@ class Watch:
             if value is not None:
                 check_whole(option, value, 1)
         check_whole("max_rows", max_rows, 1)
+        if not isinstance(resume, bool):
+            check_whole("resume", resume, 1, alternative="True or False")
         known = self.observer.branches if isinstance(self.observer, ByParts) else None
         leads = self._leads() if leads is None else check_switch("leads", leads)
         if not leads:
@@ -149,6 +152,7 @@ class Watch:
         self.spectra = EpochSpectra(max_rows, max_dim, sample, options="")
         self._device = torch.device("cpu")
         self._measured = False  # whether any step was, yet
+        self._missed = False  # whether an epoch without measured steps was warned of
         self._steps_before = math.inf  # in the epoch before
         self._loss: Any = 0.0  # the sum of this epoch's, of so many:
         self._losses = self._steps = 0
@@ -164,8 +168,14 @@ class Watch:
         kinds = [warning["kind"] for warning in self.alarm.warnings]
         return [kind for kind in kinds if kind != WRONG_WAY]
 
+    @property
+    def has_loss(self) -> bool:
+        """Whether a step of this epoch came with its loss."""
+        return self._losses > 0
+
     def step(self, loss: Tensor | float | None = None) -> None:
         """Call it after each forward and backward, with the loss."""
+        self._check_open()
         if loss is not None:
             loss = torch.as_tensor(loss).detach()
             wide = torch.double if has_float64(loss.device) else torch.float
@@ -186,6 +196,7 @@ class Watch:
         keywords with a ``_`` for the ``/`` (``val_acc1=91.0``). Accuracies are per cent; of several
         processes the first one's count.
         """
+        self._check_open()
         own = first_says(_own_scalars({**(scalars or {}), **more}))
         spectra = self.spectra.end_epoch(self.epoch, self.observer)
         found = dict(spectra.scalars) if spectra is not None else {}
@@ -194,18 +205,17 @@ class Watch:
             found["train/loss"] = sum(loss for loss, _ in losses) / count
         found |= own
         self._warn_of_fractions(own)
-        if not self._steps and rank() == 0:
-            log.warning(f"warning: step() was not called in epoch {self.epoch}")
+        self._warn_of_nothing(spectra)
         self.alarm.read(just_measured(found, spectra, self.epoch))
         self.folder.warnings = self.alarm.warnings
         self.folder.write({"epoch": self.epoch, **found}, spectra)
         self.folder.summarize(self._device)
-        if self.log is not None and rank() == 0:
-            self.log(found, self.epoch)
         if self._steps:
             self._steps_before = self._steps
         self.epoch += 1
         self._begin_epoch()
+        if self.log is not None and rank() == 0:  # last: it is not ours, and may fail
+            self.log(found, self.epoch - 1)
         return found
 
     def note_stop(self, why: str) -> None:
@@ -275,7 +285,8 @@ class Watch:
                 f"nothing was recorded in this step of the {' and the '.join(sorted(silent))} "
                 f"branch of {parts.kind(self.module)}. Hooks are on online={names.online!r} and "
                 f"target={names.target!r}; calls count in training mode and outside backward. "
-                "Name parts that are called in each step: online='...', target='...'."
+                "Name parts that are called in each step: online='...', target='...'. A model that "
+                "torch.compile compiled has to be watched before its first call."
             )
         return outputs
 
@@ -283,6 +294,24 @@ class Watch:
         if outputs is not None:
             self._measured, self._device = True, outputs.online.device
         self.spectra.add(outputs, self.observer)
+
+    def _check_open(self) -> None:
+        if self.folder.closed:
+            raise ValueError(
+                f"the watch on {self.folder.folder} is closed: make another one, with resume=True."
+            )
+
+    def _warn_of_nothing(self, spectra: Spectra | None) -> None:
+        if rank():
+            return
+        if not self._steps:
+            log.warning(f"warning: step() was not called in epoch {self.epoch}")
+        elif self._measured and spectra is None and not self._missed:
+            self._missed = True  # said once
+            log.warning(
+                f"warning: no step of epoch {self.epoch} could be measured. If a part of the model "
+                "was replaced, make another watch, with resume=True."
+            )
 
     def _warn_of_fractions(self, own: Mapping[str, float]) -> None:
         """Say once that an accuracy is per cent: torchmetrics gives fractions."""

@@ -325,7 +325,9 @@ class TestGoingOn:
         folder = tmp_path / "run"
         with (
             Watch(folder, SimSiam()) as watch,
-            pytest.raises(ValueError, match=r"another run is writing .* give another folder"),
+            pytest.raises(
+                ValueError, match=r"this process itself is writing .* give another folder"
+            ),
         ):
             Watch(folder, SimSiam())
         assert watch.folder.folder == folder
