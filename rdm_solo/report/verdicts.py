@@ -15,6 +15,8 @@ from rdm_solo.spectra import collapse
 from rdm_solo.spectra.collapse import NO_GAP, Bounds, MeasuredEpoch
 
 SORTED, DIRECTIONAL = 0.9, 0.5
+# Below that share of variance most of the outputs is their mean, which is worth saying.
+MOSTLY_MEAN = 0.2
 BOUNDS = Bounds()
 LAST = BOUNDS.gap_epochs or 0  # measured epochs in a row that say which branch leads at the end
 
@@ -215,7 +217,7 @@ def _collapsed(run: Run) -> Judged:
     now = judged[-1]
     if not (now.dimensions and math.isfinite(now.erank)):
         return "no complete collapse; directions were not measured", None
-    if now.variance < collapse.MOSTLY_MEAN:
+    if now.variance < MOSTLY_MEAN:
         mean = 100 * (1 - now.variance)
         return f"no, but {mean:.0f} % of the outputs' second moment is their mean", None
     return "no", True

@@ -18,8 +18,6 @@ NO_GAP = 1e-3
 FEWEST = 2.2
 # A softmax that gives all images one assignment has an effective rank of 1 (uncentred).
 ONE_ASSIGNMENT = 1.2
-# Below that share of variance most of the outputs is their mean, which is worth saying.
-MOSTLY_MEAN = 0.2
 
 
 @dataclass(frozen=True)

@@ -339,6 +339,7 @@ FEW, COMPLETELY = "yes, into few directions", "yes, completely"
             {"feature__spread": [0.9, 0.15, 0.15]},
             "no, but 85 % of the outputs' second moment is their mean",
         ),
+        ({"feature__spread": [0.9, 0.21, 0.21]}, "no"),
         ({"feature__spread": [0.9, 0.19, 0.19], "erank__centred": [5, 1.02, 1.02]}, FEW),
         ({"feature__spread": [0.01, 0.9, 0.9]}, "no"),
         ({"erank__centred": [5, 1.1, 1.1]}, FEW),

@@ -137,6 +137,7 @@ def test_a_spectrum_that_is_no_power_law_says_so():
     [
         (lambda: nesum(torch.eye(3)), "takes the covariance's eigenvalues"),
         (lambda: nesum(torch.tensor([1.0, 2.0])), "descending order"),
+        (lambda: nesum(torch.tensor([4.0, 1.0, 1.0 + 1e-6])), "descending order"),
         (lambda: alpha_req(torch.ones(3), first=4, last=4), "1 <= first < last"),
         (lambda: lidar(torch.ones(3, 4)), r"shape \(n, q, k\)"),
         (lambda: lidar(torch.ones(3, 1, 4)), r"shape \(n, q, k\)"),
@@ -147,6 +148,10 @@ def test_a_spectrum_that_is_no_power_law_says_so():
 def test_what_cannot_be_measured_is_refused(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_eigenvalues_out_of_order_by_rounding_are_in_order():
+    assert nesum(torch.tensor([4.0, 1.0, 1.0 + 1e-12], dtype=torch.float64)) == pytest.approx(1.5)
 
 
 def views_of(n: int, q: int, k: int, seed: int, steepness: float = 1.0) -> Tensor:
