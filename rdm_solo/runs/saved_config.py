@@ -50,7 +50,13 @@ def run_config(folder: Path) -> DictConfig:
 
 def with_references(folder: Path) -> DictConfig:
     """The config that a run was started with, references to other options left in place."""
-    config: DictConfig = OmegaConf.create(_saved(folder))
+    saved = _saved(folder)
+    if "watched" in saved:
+        raise ValueError(
+            f"{folder} was written by rdm_solo.watch, which keeps neither the model nor its "
+            "weights: `report` reads it, and Watch(..., resume=True) goes on."
+        )
+    config: DictConfig = OmegaConf.create(saved)
     return config
 
 

@@ -13,6 +13,7 @@ import torch
 from support.own_models import BYOL, DIM, SimSiam, batches, siamese_step
 from torch import nn
 
+import rdm_solo.__main__
 from rdm_solo import report, runs
 from rdm_solo.report import verdicts
 from rdm_solo.runs import spectra_files
@@ -114,6 +115,16 @@ def test_the_report_opens_what_it_wrote(tmp_path):
     heads = re.findall("<th[^>]*>([^<]+)<", page)
     assert "seeds" in heads
     assert "network" not in heads  # which the loop alone knows
+
+
+@pytest.mark.parametrize("command", ["linear run={}", "export run={}", "train resume={}"])
+def test_commands_that_need_a_model_say_that_there_is_none(tmp_path, capsys, monkeypatch, command):
+    with Watch(tmp_path / "run", SimSiam()) as watch:
+        trained(watch, watch.module)
+    monkeypatch.setattr("sys.argv", ["rdm-solo", *command.format(tmp_path / "run").split()])
+    with pytest.raises(SystemExit):
+        rdm_solo.__main__.main()
+    assert "was written by rdm_solo.watch" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
