@@ -100,7 +100,7 @@ class Sweep:
         Each column that compares runs stands there under its name with the mean of the last values
         over seeds, and as ``NAME sd`` and ``NAME n`` with their standard deviation and number.
         """
-        found = begun_groups(self._read)
+        found = self._compared()
         shown = [c.name for c in compared() if any(_last(counted_runs(g), c.name) for g in found)]
         return of_rows(
             {
@@ -119,7 +119,7 @@ class Sweep:
 
         names = [column.name for column in compared()]
         rows = []
-        for group in begun_groups(self._read):
+        for group in self._compared():
             for run in group.runs:
                 row = {**_about(group), "seed": run.seed, "epochs": run.epochs}
                 row |= {name: _mean(_last([run], name)) for name in names}
@@ -150,7 +150,7 @@ class Sweep:
                 "largest": max(values, default=math.nan),
                 "n": len(values),
             }
-            for group in begun_groups(self._read)
+            for group in self._compared()
             for values in [_last(counted_runs(group), column)]
         )
 
@@ -166,12 +166,13 @@ class Sweep:
 
         self._check(column)
         found: list[Best] = []
-        for group in begun_groups(self._read):
+        whole = {run.folder: run for run in self._read}  # with all their linear evaluations
+        for group in self._compared():
             if lost(group):
                 continue
             counted = [run for run in counted_runs(group) if run.diverged is None]
             if values := _last(counted, column):
-                members = tuple(map(Run.of, counted))
+                members = tuple(Run.of(whole[run.folder]) for run in counted)
                 moments = _mean(values), _sd(values), len(values)
                 found.append(Best(group.label, column, *moments, members))
         if not found:
@@ -189,6 +190,12 @@ class Sweep:
         from rdm_solo.notebook.figures import SweepFigures  # with matplotlib
 
         return SweepFigures(self._read)
+
+    def _compared(self) -> list[Group]:
+        """The settings, with linear evaluations of one kind and protocol on each data set."""
+        from rdm_solo.report.evaluations import comparable
+
+        return comparable(begun_groups(self._read))
 
     def _check(self, column: str) -> None:
         check_column(column, [LINEAR.name, *(name for run in self._read for name in run.metrics)])

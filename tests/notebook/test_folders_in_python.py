@@ -179,6 +179,30 @@ def test_the_best_setting_comes_with_its_spread(sweep):
         found.best("val/acc1")
 
 
+def evaluate(folder: Path, kind: str, top1: float, epochs: int = 100) -> None:
+    record = {"seed": 0, "top1": top1, "top5": 99.0, "protocol": {"epochs": epochs}}
+    (folder / "linear.json").write_text(json.dumps({kind: [record]}))
+
+
+def test_linear_accuracies_of_other_protocols_are_not_compared(sweep, without_pandas):
+    for i, name in enumerate(["-0.5_0", "-0.5_1", "-0.3_0"]):
+        evaluate(sweep / name, "cached", 70.0 + i)
+    evaluate(sweep / "-0.5_2", "protocol", 10.0)
+    evaluate(sweep / "-0.3_1", "cached", 99.0, epochs=10)
+    found = rdm_solo.Sweep(sweep)
+    best = found.best("linear/top1")
+    assert (best.mean, best.n) == (72.0, 1)
+    assert best.next is not None
+    assert (best.next.mean, best.next.n) == (70.5, 2)
+    rows = sorted(found.settings.rows(), key=lambda row: row["p"])
+    assert [(row["linear/top1"], row["linear/top1 n"]) for row in rows] == [(70.5, 2), (72.0, 1)]
+    assert {row["n"] for row in found.over_seeds("linear/top1").rows()} == {1, 2}
+    assert sum(np.isfinite(row["linear/top1"]) for row in found.table.rows()) == 3
+    said = [line for line in found.problems if "another protocol" in line]
+    assert [re.search(r"seed \d", line)[0] for line in sorted(said)] == ["seed 1", "seed 2"]
+    assert best.next.runs[2].linear["top1"].tolist() == [10.0]  # the run itself keeps them
+
+
 @pytest.mark.parametrize("fate", ["diverged", "collapsed"])
 def test_a_setting_of_which_all_runs_were_lost_is_not_the_best(sweep, fate):
     shutil.rmtree(sweep / "behind")
