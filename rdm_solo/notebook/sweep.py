@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rdm_solo.messages import listed, suggest
 from rdm_solo.notebook.run import Run
 from rdm_solo.notebook.tables import of_rows
 from rdm_solo.runs import Run as RunFolder
 from rdm_solo.runs import survey
-from rdm_solo.runs.columns import LINEAR, check_column, compared
+from rdm_solo.runs.columns import ACCURACY, LINEAR, charts, check_column, compared
 from rdm_solo.runs.folder import is_run
 from rdm_solo.runs.groups import Group, begun_groups, counted_runs, judged_runs
 
 if TYPE_CHECKING:
     from rdm_solo.notebook.figures import SweepFigures
+
+ACCURACIES = [LINEAR.name, *(column.name for column in charts()[ACCURACY])]
 
 
 @dataclass(frozen=True)
@@ -154,21 +157,23 @@ class Sweep:
             for values in [_last(counted_runs(group), column)]
         )
 
-    def best(self, column: str, smallest: bool = False) -> Best:
+    def best(self, column: str, smallest: bool = False, dataset: str | None = None) -> Best:
         """The setting with the largest mean of a column's last values, or with the smallest.
 
         As in the report, settings of which all runs collapsed or diverged are left out. ValueError
-        where no other setting has the column.
+        where no other setting has the column. ``dataset`` chooses the settings of one data set;
+        accuracies on several are not compared, which is a ValueError, too.
 
         >>> Sweep("sweeps/lr").best("train/loss", smallest=True)  # doctest: +SKIP
         """
         from rdm_solo.report.ranking import lost
 
         self._check(column)
+        self._check_dataset(dataset)
         found: list[Best] = []
         whole = {run.folder: run for run in self._read}  # with all their linear evaluations
         for group in self._compared():
-            if lost(group):
+            if lost(group) or dataset not in (None, group.first.dataset):
                 continue
             counted = [run for run in counted_runs(group) if run.diverged is None]
             if values := _last(counted, column):
@@ -176,9 +181,16 @@ class Sweep:
                 moments = _mean(values), _sd(values), len(values)
                 found.append(Best(group.label, column, *moments, members))
         if not found:
+            on = f" on {dataset}" if dataset else ""
             raise ValueError(
-                f"no setting has a value of {column}, or those that have one collapsed or "
+                f"no setting{on} has a value of {column}, or those that have one collapsed or "
                 "diverged: see problems and verdicts."
+            )
+        names = list(dict.fromkeys(setting.runs[0].dataset for setting in found))
+        if len(names) > 1 and column in ACCURACIES:
+            raise ValueError(
+                f"{column} cannot be compared between data sets ({listed(names)}): choose one, "
+                f"such as dataset={names[0]!r}."
             )
         found.sort(key=lambda setting: setting.mean if smallest else -setting.mean)
         best, *others = found
@@ -199,6 +211,12 @@ class Sweep:
 
     def _check(self, column: str) -> None:
         check_column(column, [LINEAR.name, *(name for run in self._read for name in run.metrics)])
+
+    def _check_dataset(self, name: str | None) -> None:
+        known = list(dict.fromkeys(run.dataset for run in self._read))
+        if name is not None and name not in known:
+            hint = suggest(name, known) or f"; there are {', '.join(known)}."
+            raise ValueError(f"there is no run on {name!r}{hint}")
 
     def __repr__(self) -> str:
         settings = len(begun_groups(self._read))

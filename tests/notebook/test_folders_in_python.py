@@ -203,6 +203,25 @@ def test_linear_accuracies_of_other_protocols_are_not_compared(sweep, without_pa
     assert best.next.runs[2].linear["top1"].tolist() == [10.0]  # the run itself keeps them
 
 
+def test_accuracies_on_different_data_sets_are_not_ranked_together(sweep):
+    for path in [*sweep.glob("-0.3_*"), sweep / "behind", sweep / "diverged"]:
+        config = OmegaConf.load(path / ".hydra" / "config.yaml")
+        config.dataset.name = "cifar10"
+        OmegaConf.save(config, path / ".hydra" / "config.yaml")
+    found = rdm_solo.Sweep(sweep)
+    with pytest.raises(ValueError, match=r"\(cifar10; digits\): choose .* dataset='cifar10'"):
+        found.best("val/knn_acc1")
+    on_digits, on_cifar = (found.best("val/knn_acc1", dataset=d) for d in ("digits", "cifar10"))
+    assert (on_digits.mean, on_digits.next) == (85.0, None)
+    assert (on_cifar.mean, on_cifar.next) == (94.0, None)
+    assert found.best("erank/gap").next is not None
+    assert found.best("erank/gap", dataset="digits").next is None
+    with pytest.raises(ValueError, match="no run on 'digit'; did you mean 'digits'"):
+        found.best("val/knn_acc1", dataset="digit")
+    with pytest.raises(ValueError, match="no setting on digits has a value of val/acc1"):
+        found.best("val/acc1", dataset="digits")
+
+
 @pytest.mark.parametrize("fate", ["diverged", "collapsed"])
 def test_a_setting_of_which_all_runs_were_lost_is_not_the_best(sweep, fate):
     shutil.rmtree(sweep / "behind")
