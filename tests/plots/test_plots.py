@@ -444,8 +444,21 @@ class TestLosses:
         assert lines(figure.axes[0], "SimSiam").get_ydata() == pytest.approx([-0.5, -0.51, -0.52])
 
     def test_without_any_it_says_what_is_missing(self):
-        with pytest.raises(ValueError, match="train/loss"):
+        with pytest.raises(ValueError, match=r"train/loss; has an epoch ended[?]$"):
             plots.losses([lacking(run(), "train/loss")])
+
+
+def test_without_accuracies_no_diagnostics_are_asked_for():
+    with pytest.raises(ValueError, match="labels and validation images") as said:
+        plots.accuracies([lacking(run(), "val/acc1", "val/knn_acc1")])
+    assert "diagnostics" not in str(said.value)
+
+
+def test_runs_with_a_filter_but_without_spectra_are_not_called_unfiltered():
+    with pytest.raises(ValueError, match="No run with a filter has a spectrum; was diagnostics"):
+        plots.variants([lacking(run(name="online_log"), "spectra"), run()])
+    with pytest.raises(ValueError, match="No run has a filter"):
+        plots.variants([run(), lacking(run(name="identity"), "spectra")])
 
 
 class TestSweep:
