@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.settings import settings
+from rdm_solo.runs.settings import rounded, settings
 
 
 @dataclass(frozen=True)
@@ -182,12 +182,12 @@ def groups(runs: Sequence[Run]) -> list[Group]:
     same: dict[str, dict[str, list[Run]]] = {}
     for run in runs:
         label = f"{run.label}, {run.dataset}" if several else run.label
-        key = repr(sorted(settings(run.config).items()))
+        key = repr(sorted(_setting(run).items()))
         same.setdefault(label, {}).setdefault(key, []).append(run)
     found: list[Group] = []
     taken: set[str] = set()
     for label, keys in same.items():
-        suffixes = _suffixes([settings(members[0].config) for members in keys.values()])
+        suffixes = _suffixes([_setting(members[0]) for members in keys.values()])
         for suffix, members in zip(suffixes, keys.values()):
             unique = _numbered(label + suffix, taken)
             taken.add(unique)
@@ -199,6 +199,11 @@ def begun_groups(runs: Sequence[Run]) -> list[Group]:
     """The groups of which an epoch has ended, without runs that are in their first."""
     begun = [run for run in runs if run.epochs or run.diverged]
     return [g for g in groups(begun) if counted_runs(g)[0].epochs] if begun else []
+
+
+def _setting(run: Run) -> dict[str, Any]:
+    found: dict[str, Any] = rounded(settings(run.config))
+    return found
 
 
 def _numbered(label: str, taken: Container[str]) -> str:

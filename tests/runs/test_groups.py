@@ -50,3 +50,21 @@ def test_a_filter_that_is_named_like_anothers_label_has_another():
         others.append(other)
     found = groups([*runs, *others])
     assert len({group.label for group in found}) == 5
+
+
+def test_exponents_that_rounding_tells_apart_are_one_setting():
+    exponents = (-0.3, -0.1 - 0.2, -0.3 - 1e-14)
+    assert len(set(exponents)) == 3
+    (one,) = groups([run(p, seed=seed) for seed, p in enumerate(exponents)])
+    assert (one.label, len(one.runs)) == ("SimSiam, h(σ) = σ^-0.3", 3)
+    whole = [run(-1, seed=0), run(-1.0, seed=1)]
+    assert len(groups(whole)) == 1
+    dirty = [with_options(lr=lr) for lr in (0.1 + 0.2, 0.3, 0.4)]
+    assert [group.suffix for group in groups(dirty)] == [" (lr=0.3)", " (lr=0.4)"]
+
+
+def test_exponents_that_differ_are_settings_of_their_own():
+    found = groups([run(p) for p in (-0.3, -0.3000001, -0.30000001192092896)])
+    assert len({group.label for group in found}) == 3
+    (table,) = tables.against_p(found)
+    assert len(table.rows) == 3
