@@ -184,6 +184,19 @@ def evaluate(folder: Path, kind: str, top1: float, epochs: int = 100) -> None:
     (folder / "linear.json").write_text(json.dumps({kind: [record]}))
 
 
+def test_the_last_linear_accuracy_is_that_of_the_evaluations(folder):
+    run = rdm_solo.Run(folder)
+    assert np.isnan(run.last("linear/top1"))
+    assert np.isnan(run.last("val/acc1"))
+    seeds = [{"seed": s, "top1": 70.0 + 2 * s, "top5": 99.0, "protocol": {}} for s in range(2)]
+    cached = [{**seeds[0], "top1": 10.0}]
+    (folder / "linear.json").write_text(json.dumps({"cached": cached, "protocol": seeds}))
+    assert run.reload().last("linear/top1") == 71.0
+    assert run.last("val/knn_acc1") == 50.0
+    with pytest.raises(ValueError, match="did you mean 'linear/top1'"):
+        run.last("linear/top")
+
+
 def test_linear_accuracies_of_other_protocols_are_not_compared(sweep, without_pandas):
     for i, name in enumerate(["-0.5_0", "-0.5_1", "-0.3_0"]):
         evaluate(sweep / name, "cached", 70.0 + i)
