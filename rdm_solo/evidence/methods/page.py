@@ -215,8 +215,8 @@ def _shows(by_method: Mapping[str, Sequence[Row]]) -> str:
     lines.append(
         f"- At the end the target's rank is above the online one's in every seed of "
         f"{_listed(leads[True])}, and below it in every seed of {_listed(leads[False])}. A "
-        "sharper softmax, an assignment, a queue or a momentum network's lag can cause a part of the gap by "
-        "itself."
+        "sharper softmax, an assignment, a queue or a momentum network's lag can cause a part of "
+        "the gap by itself."
     )
     lines.append(f"- Runs with warnings: {_listed(_counted(by_method, 'warnings'))}.")
     return "\n".join(lines)
