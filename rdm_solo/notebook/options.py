@@ -6,6 +6,8 @@ from numbers import Integral, Real
 from os import PathLike, fspath
 from typing import Any
 
+import numpy as np
+
 from rdm_solo.cli.arguments import PATHS, quoted
 from rdm_solo.messages import shown
 
@@ -48,6 +50,8 @@ def _value(name: str, value: Any) -> str:
         return str(value).lower()
     if isinstance(value, Integral):
         return str(int(value))
+    if isinstance(value, np.floating):  # float32's -0.3 is not -0.30000001192092896
+        return repr(float(str(value)))
     if isinstance(value, Real):
         return repr(float(value))
     if isinstance(value, (str, PathLike)):

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from rdm_solo import runs
 from rdm_solo.notebook.tables import of_rows, table
 from rdm_solo.plots.exponents import accuracy
-from rdm_solo.runs.columns import COLUMNS, check_column
+from rdm_solo.runs.columns import COLUMNS, LINEAR, check_column
 from rdm_solo.runs.folder import is_run
 from rdm_solo.runs.groups import Group, so_far
 
@@ -158,9 +158,16 @@ class Run:
         return self._read.missing
 
     def last(self, column: str) -> float:
-        """A column's last measured value; NaN where there is none or it is not finite."""
-        check_column(column, self._read.metrics)
-        return self._read.last(column)
+        """A column's last measured value; NaN where there is none or it is not finite.
+
+        ``linear/top1`` is the mean over the seeds of the linear evaluation, by the paper's protocol
+        where there is one.
+        """
+        from rdm_solo.report import measured
+
+        check_column(column, [LINEAR.name, *self._read.metrics])
+        values = measured.last([self._read], column)
+        return values[0] if values else math.nan
 
     @property
     def plot(self) -> "RunFigures":

@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rdm_solo.messages import listed, suggest
 from rdm_solo.notebook.run import Run
 from rdm_solo.notebook.tables import of_rows
 from rdm_solo.runs import Run as RunFolder
 from rdm_solo.runs import survey
-from rdm_solo.runs.columns import LINEAR, check_column, compared
+from rdm_solo.runs.columns import ACCURACY, LINEAR, charts, check_column, compared
 from rdm_solo.runs.folder import is_run
 from rdm_solo.runs.groups import Group, begun_groups, counted_runs, judged_runs
 
 if TYPE_CHECKING:
     from rdm_solo.notebook.figures import SweepFigures
+
+ACCURACIES = [LINEAR.name, *(column.name for column in charts()[ACCURACY])]
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ class Sweep:
         Each column that compares runs stands there under its name with the mean of the last values
         over seeds, and as ``NAME sd`` and ``NAME n`` with their standard deviation and number.
         """
-        found = begun_groups(self._read)
+        found = self._compared()
         shown = [c.name for c in compared() if any(_last(counted_runs(g), c.name) for g in found)]
         return of_rows(
             {
@@ -119,7 +122,7 @@ class Sweep:
 
         names = [column.name for column in compared()]
         rows = []
-        for group in begun_groups(self._read):
+        for group in self._compared():
             for run in group.runs:
                 row = {**_about(group), "seed": run.seed, "epochs": run.epochs}
                 row |= {name: _mean(_last([run], name)) for name in names}
@@ -150,34 +153,44 @@ class Sweep:
                 "largest": max(values, default=math.nan),
                 "n": len(values),
             }
-            for group in begun_groups(self._read)
+            for group in self._compared()
             for values in [_last(counted_runs(group), column)]
         )
 
-    def best(self, column: str, smallest: bool = False) -> Best:
+    def best(self, column: str, smallest: bool = False, dataset: str | None = None) -> Best:
         """The setting with the largest mean of a column's last values, or with the smallest.
 
         As in the report, settings of which all runs collapsed or diverged are left out. ValueError
-        where no other setting has the column.
+        where no other setting has the column. ``dataset`` chooses the settings of one data set;
+        accuracies on several are not compared, which is a ValueError, too.
 
         >>> Sweep("sweeps/lr").best("train/loss", smallest=True)  # doctest: +SKIP
         """
         from rdm_solo.report.ranking import lost
 
         self._check(column)
+        self._check_dataset(dataset)
         found: list[Best] = []
-        for group in begun_groups(self._read):
-            if lost(group):
+        whole = {run.folder: run for run in self._read}  # with all their linear evaluations
+        for group in self._compared():
+            if lost(group) or dataset not in (None, group.first.dataset):
                 continue
             counted = [run for run in counted_runs(group) if run.diverged is None]
             if values := _last(counted, column):
-                members = tuple(map(Run.of, counted))
+                members = tuple(Run.of(whole[run.folder]) for run in counted)
                 moments = _mean(values), _sd(values), len(values)
                 found.append(Best(group.label, column, *moments, members))
         if not found:
+            on = f" on {dataset}" if dataset else ""
             raise ValueError(
-                f"no setting has a value of {column}, or those that have one collapsed or "
+                f"no setting{on} has a value of {column}, or those that have one collapsed or "
                 "diverged: see problems and verdicts."
+            )
+        names = list(dict.fromkeys(setting.runs[0].dataset for setting in found))
+        if len(names) > 1 and column in ACCURACIES:
+            raise ValueError(
+                f"{column} cannot be compared between data sets ({listed(names)}): choose one, "
+                f"such as dataset={names[0]!r}."
             )
         found.sort(key=lambda setting: setting.mean if smallest else -setting.mean)
         best, *others = found
@@ -190,8 +203,20 @@ class Sweep:
 
         return SweepFigures(self._read)
 
+    def _compared(self) -> list[Group]:
+        """The settings, with linear evaluations of one kind and protocol on each data set."""
+        from rdm_solo.report.evaluations import comparable
+
+        return comparable(begun_groups(self._read))
+
     def _check(self, column: str) -> None:
         check_column(column, [LINEAR.name, *(name for run in self._read for name in run.metrics)])
+
+    def _check_dataset(self, name: str | None) -> None:
+        known = list(dict.fromkeys(run.dataset for run in self._read))
+        if name is not None and name not in known:
+            hint = suggest(name, known) or f"; there are {', '.join(known)}."
+            raise ValueError(f"there is no run on {name!r}{hint}")
 
     def __repr__(self) -> str:
         settings = len(begun_groups(self._read))

@@ -98,6 +98,8 @@ def variants(runs: Sequence[Run]) -> Figure:
     """
     everything = groups(runs)
     drawn = drawn_in_variants(everything)
+    if not drawn and any(map(_side, everything)):
+        raise ValueError("No run with a filter has a spectrum; was diagnostics.every_n_epochs=0?")
     if not drawn:
         raise ValueError(
             "No run has a filter; variants compares those of filter=online_... or target_...."

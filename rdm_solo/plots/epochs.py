@@ -1,6 +1,6 @@
 """Pictures of what changes over training: effective ranks, alignment, losses."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,11 +83,20 @@ def _with_any(runs: Sequence[Run], columns: Mapping[str, Any]) -> tuple[list[Gro
     everything = groups(runs)
     shown = [g for g in everything if any(len(g.over_epochs(c).x) for c in columns)]
     if not shown:
-        raise ValueError(
-            f"No run has a column of {', '.join(columns)}; has an epoch ended, and were the "
-            "diagnostics on?"
-        )
+        raise ValueError(f"No run has a column of {', '.join(columns)}; {_why_none(columns)}")
     return shown, note(shown, axis_label(next(iter(columns))), lacking)
+
+
+def _why_none(columns: Iterable[str]) -> str:
+    """What may be the reason that no run has any of the columns."""
+    if {*columns} <= {column.name for column in charts()[ACCURACY]}:
+        return (
+            "has an epoch ended, are there labels and validation images, and was the accuracy "
+            "switched off?"
+        )
+    if {*columns} == {"train/loss"}:
+        return "has an epoch ended?"
+    return "has an epoch ended, and were the diagnostics on?"
 
 
 @style.styled

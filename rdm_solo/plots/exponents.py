@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from rdm_solo.plots import style
 from rdm_solo.plots.curves import axis_label, note
@@ -13,7 +14,14 @@ from rdm_solo.runs.columns import ACCURACY, COLUMNS, charts
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import Group, counted_runs, diverged, groups, latest
 
-BRANCHES: dict[str, Any] = {"erank/target": "-", "erank/online": style.ONLINE["linestyle"]}
+# As in every figure, the target's marker is hollow: a series of one exponent has no line.
+BRANCHES: dict[str, dict[str, Any]] = {
+    "erank/target": {
+        **{name: style.TARGET[name] for name in ("linestyle", "markerfacecolor")},
+        **{"markersize": 5, "markeredgewidth": 1.2},
+    },
+    "erank/online": {"linestyle": style.ONLINE["linestyle"]},
+}
 
 
 @style.styled
@@ -45,9 +53,9 @@ def sweep(runs: Sequence[Run]) -> Figure:
             _draw(axes, members, names, {name: looks[name] for name in series})
         style.panel_title(of_row[0], ", ".join(row) if several else row[0])
     lacking = [run for run in runs if run.p is not None and np.isnan(run.last("erank/gap"))]
-    for name, dash in BRANCHES.items():
+    for name, look in BRANCHES.items():
         label = f"branch: {name.partition('/')[2]}"
-        panels[-1].plot([], [], color="0.4", linestyle=dash, label=label)
+        panels[-1].plot([], [], color="0.4", marker="o", label=label, **look)
     words = [note(used, "erank/gap", lacking), *_of_earlier_epochs(used, accuracy(used))]
     return style.finish(made, note=" ".join(filter(None, words)))
 
@@ -100,21 +108,32 @@ def _draw(
     for name, look in looks.items():
         same = [group for group in members if _name(group) == name]
         for column in columns:
-            dashed = {**look, "linestyle": BRANCHES.get(column, "-")}
+            of_branch = {**look, "linestyle": "-", **BRANCHES.get(column, {})}
             points = []
             for group, values in [(g, g.last(column)) for g in same if g.last(column)]:
                 if group.first.p is None:
-                    _across(axes, float(np.mean(values)), dashed)
+                    _across(axes, float(np.mean(values)), of_branch)
                 elif diverged(group):
-                    crossed = {**dashed, "marker": "X", "markersize": 6, "label": "_diverged"}
+                    crossed = {**of_branch, "marker": "X", "markersize": 6, "label": "_diverged"}
                     axes.plot([group.first.p], [np.mean(values)], **crossed)
                 else:
                     points.append((group.first.p, values))
             if points:
-                _against_p(axes, sorted(points), dashed)
+                _against_p(axes, sorted(points), of_branch)
     axes.set(xlabel="exponent $p$", ylabel=axis_label(columns[0]))
     if not axes.lines:
         style.empty_panel(axes, f"{columns[0]}\nwas not measured")
+    else:
+        _exponents_axis(axes, sorted({g.first.p for g in members if g.first.p is not None}))
+
+
+def _exponents_axis(axes: Axes, exponents: Sequence[float]) -> None:
+    """Ticks at the exponents if they are three at most and lie apart, so that no labels meet."""
+    apart = np.diff(exponents) >= 0.25 * (exponents[-1] - exponents[0])
+    if len(exponents) <= 3 and apart.all():
+        axes.set_xticks(exponents, [f"{p:g}".replace("-", "\N{MINUS SIGN}") for p in exponents])
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
 
 
 def _against_p(

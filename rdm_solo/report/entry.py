@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rdm_solo import cli, runs
-from rdm_solo.report import figures, verdicts
+from rdm_solo.report import evaluations, figures, verdicts
 from rdm_solo.report.page import page
 from rdm_solo.report.typesetting import relative, verbatim
 from rdm_solo.runs import reading
@@ -64,6 +64,9 @@ def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = Tr
 def incomplete(found: Sequence[runs.Run]) -> list[str]:
     """A sentence for each run that is incomplete, lacks a column, or is there twice."""
     lines = []
+    begun = [run for run in found if run.epochs]
+    grouped = groups(begun) if begun else []
+    evaluated = evaluations.not_compared(grouped)
     for run in found:
         lacks = list(run.missing)
         if run.epochs:
@@ -71,11 +74,12 @@ def incomplete(found: Sequence[runs.Run]) -> list[str]:
             lacks += [said for column in needed if (said := _lacks(run, column))]
             if not any(run.last_measured(column.name) for column in charts()[ACCURACY]):
                 lacks.append("no accuracy (no labels, no validation images, or switched off)")
+        if run in evaluated:
+            lacks.append(evaluated[run])
         if lacks:
             lines.append(f"{run_name(run)} ({run.folder}): {'; '.join(lacks)}.")
     same: dict[tuple[str, int], list[str]] = defaultdict(list)
-    begun = [run for run in found if run.epochs]
-    for group in groups(begun) if begun else []:
+    for group in grouped:
         for run in group.runs:
             same[group.label, run.seed].append(str(run.folder))
     for (label, seed), folders in same.items():

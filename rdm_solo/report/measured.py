@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rdm_solo.runs import columns, linear_file
+from rdm_solo.report import evaluations
+from rdm_solo.runs import columns
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import latest, latest_in_words, spread
 from rdm_solo.spectra.epoch_summary import Basis
@@ -39,24 +40,14 @@ def finite(runs: Sequence[Run], column: str) -> list[np.ndarray]:
     return [values for values in measured if len(values)]
 
 
-def linear(run: Run) -> tuple[str, dict[str, float]]:
-    """The kind of features, and top1 and top5 of the run's linear evaluation over its seeds.
-
-    The paper's protocol comes before cached features, the latest settings before older ones.
-    """
-    for kind in linear_file.KINDS:
-        if entries := run.linear.get(kind):
-            protocol = entries[-1].get("protocol")
-            alike = [entry for entry in entries if entry.get("protocol") == protocol]
-            return kind, {
-                top: float(np.mean([entry[top] for entry in alike])) for top in ("top1", "top5")
-            }
-    return "", {}
-
-
 def linear_accuracies(runs: Sequence[Run], top: str = "top1") -> list[float]:
-    """The linear accuracy of each run that was evaluated."""
-    return [found[top] for _, found in map(linear, runs) if top in found]
+    """The linear accuracy of each run that was evaluated, over the seeds of its classifier.
+
+    They are of one kind and protocol: runs without the one that most runs have are left out.
+    """
+    chosen = evaluations.common(runs)
+    found = [evaluations.of_run(run).get(chosen, []) for run in runs] if chosen else []
+    return [float(np.mean([entry[top] for entry in entries])) for entries in found if entries]
 
 
 def few_rows(run: Run) -> str | None:

@@ -9,6 +9,7 @@ from markupsafe import Markup
 from rdm_solo import __version__
 from rdm_solo.messages import listed
 from rdm_solo.report import answers, ranking, tables
+from rdm_solo.report.evaluations import comparable
 from rdm_solo.report.figures import Picture
 from rdm_solo.report.measured import few_rows
 from rdm_solo.report.paper_comparison import against_paper
@@ -39,6 +40,7 @@ def page(
     )
     environment.filters["typeset"] = typeset
     paper_table, not_in_paper = against_paper(groups)
+    groups = comparable(groups)  # each setting is held against the paper's with what it has
     several = len(groups) > 1
     return environment.get_template("page.html").render(
         title=title,

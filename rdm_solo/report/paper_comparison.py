@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 
 from rdm_solo import cli, paper
 from rdm_solo.messages import listed
-from rdm_solo.report.measured import last, linear, linear_accuracies
+from rdm_solo.report.evaluations import common
+from rdm_solo.report.measured import last, linear_accuracies
 from rdm_solo.report.tables import Table
 from rdm_solo.report.what_ran import global_batch
 from rdm_solo.runs.folder import Run
@@ -65,7 +66,7 @@ def _beside(group: Group) -> Iterator[list[str]]:
         else:
             top = row.metric.replace("acc", "top")
             here, what = linear_accuracies(runs, top), f"linear {top.replace('top', 'top-')} %"
-            if {kind for kind, _ in map(linear, runs)} - {""} == {"cached"}:
+            if (evaluated := common(runs)) and evaluated.kind == "cached":
                 differs.append("cached features, no augmentation")
         if row.epochs is None:
             differs.append("the paper prints no epochs")

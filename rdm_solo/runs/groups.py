@@ -1,15 +1,16 @@
 """Runs grouped by setting: a group's runs differ in their seeds; means and ranges over these."""
 
+import itertools
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.settings import settings
+from rdm_solo.runs.settings import rounded, settings
 
 
 @dataclass(frozen=True)
@@ -173,20 +174,24 @@ def over_seeds(x: np.ndarray, stack: np.ndarray) -> Curve:
 
 
 def groups(runs: Sequence[Run]) -> list[Group]:
-    """Runs by setting, in the order in which they come; labels that agree get what differs."""
+    """Runs by setting, in the order in which they come; labels that agree get what differs, and
+    where these words agree, too, a number."""
     if not runs:
         raise ValueError("There is no run to draw; give the folders of some that have begun.")
     several = len({run.dataset for run in runs}) > 1
     same: dict[str, dict[str, list[Run]]] = {}
     for run in runs:
         label = f"{run.label}, {run.dataset}" if several else run.label
-        key = repr(sorted(settings(run.config).items()))
+        key = repr(sorted(_setting(run).items()))
         same.setdefault(label, {}).setdefault(key, []).append(run)
-    found = []
+    found: list[Group] = []
+    taken: set[str] = set()
     for label, keys in same.items():
-        suffixes = _suffixes([settings(members[0].config) for members in keys.values()])
+        suffixes = _suffixes([_setting(members[0]) for members in keys.values()])
         for suffix, members in zip(suffixes, keys.values()):
-            found.append(Group(label + suffix, tuple(members), suffix))
+            unique = _numbered(label + suffix, taken)
+            taken.add(unique)
+            found.append(Group(unique, tuple(members), unique.removeprefix(label)))
     return found
 
 
@@ -196,18 +201,32 @@ def begun_groups(runs: Sequence[Run]) -> list[Group]:
     return [g for g in groups(begun) if counted_runs(g)[0].epochs] if begun else []
 
 
+def _setting(run: Run) -> dict[str, Any]:
+    found: dict[str, Any] = rounded(settings(run.config))
+    return found
+
+
+def _numbered(label: str, taken: Container[str]) -> str:
+    """The label, with a number where it is taken.
+
+    >>> _numbered("SimSiam", ["SimSiam", "SimSiam #2"])
+    'SimSiam #3'
+    """
+    numbered = (f"{label} #{i}" for i in itertools.count(2))
+    return next(text for text in itertools.chain([label], numbered) if text not in taken)
+
+
 def _suffixes(settings: list[dict[str, Any]]) -> list[str]:
-    """What tells each setting from the others, such as `` (last_bn=False)``; nothing for one."""
+    """In what a setting differs from the others, such as `` (last_bn=False)``; nothing for one."""
     if len(settings) == 1:
         return [""]
     names = dict.fromkeys(name for setting in settings for name in setting)
     varied = [name for name in names if len({repr(s.get(name)) for s in settings}) > 1][:3]
-    suffixes: list[str] = []
-    for setting in settings:
-        words = ", ".join(f"{n.rpartition('.')[2]}={setting.get(n, 'unset')}" for n in varied)
-        number = sum(words == s.partition("#")[0].strip(" ()") for s in suffixes)
-        suffixes.append(f" ({words})" if not number else f" ({words}) #{number + 1}")
-    return suffixes
+    words = [
+        ", ".join(f"{n.rpartition('.')[2]}={setting.get(n, 'unset')}" for n in varied)
+        for setting in settings
+    ]
+    return [f" ({text})" for text in words]
 
 
 def run_name(run: Run) -> str:

@@ -54,6 +54,23 @@ def options(node: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{key}", value
 
 
+def rounded(value: Any) -> Any:
+    """A value whose floats, at any depth, have twelve digits, so that those of one setting are
+    equal although they were computed in several ways; whole ones are the same as an int.
+
+    >>> rounded({"p": 0.1 + 0.2, "lr": 1.0, "betas": [0.9, 0.99], "name": "sgd"})
+    {'p': 0.3, 'lr': 1, 'betas': [0.9, 0.99], 'name': 'sgd'}
+    """
+    if isinstance(value, Mapping):
+        return {key: rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    if not isinstance(value, float):
+        return value
+    near = float(f"{value:.12g}")
+    return int(near) if near.is_integer() and abs(near) < 1e12 else near
+
+
 def differences(one: Any, other: Any, parts: Sequence[str] = SETTING) -> list[str]:
     """The dotted names of the options in which two configs differ.
 

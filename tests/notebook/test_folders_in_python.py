@@ -179,6 +179,62 @@ def test_the_best_setting_comes_with_its_spread(sweep):
         found.best("val/acc1")
 
 
+def evaluate(folder: Path, kind: str, top1: float, epochs: int = 100) -> None:
+    record = {"seed": 0, "top1": top1, "top5": 99.0, "protocol": {"epochs": epochs}}
+    (folder / "linear.json").write_text(json.dumps({kind: [record]}))
+
+
+def test_the_last_linear_accuracy_is_that_of_the_evaluations(folder):
+    run = rdm_solo.Run(folder)
+    assert np.isnan(run.last("linear/top1"))
+    assert np.isnan(run.last("val/acc1"))
+    seeds = [{"seed": s, "top1": 70.0 + 2 * s, "top5": 99.0, "protocol": {}} for s in range(2)]
+    cached = [{**seeds[0], "top1": 10.0}]
+    (folder / "linear.json").write_text(json.dumps({"cached": cached, "protocol": seeds}))
+    assert run.reload().last("linear/top1") == 71.0
+    assert run.last("val/knn_acc1") == 50.0
+    with pytest.raises(ValueError, match="did you mean 'linear/top1'"):
+        run.last("linear/top")
+
+
+def test_linear_accuracies_of_other_protocols_are_not_compared(sweep, without_pandas):
+    for i, name in enumerate(["-0.5_0", "-0.5_1", "-0.3_0"]):
+        evaluate(sweep / name, "cached", 70.0 + i)
+    evaluate(sweep / "-0.5_2", "protocol", 10.0)
+    evaluate(sweep / "-0.3_1", "cached", 99.0, epochs=10)
+    found = rdm_solo.Sweep(sweep)
+    best = found.best("linear/top1")
+    assert (best.mean, best.n) == (72.0, 1)
+    assert best.next is not None
+    assert (best.next.mean, best.next.n) == (70.5, 2)
+    rows = sorted(found.settings.rows(), key=lambda row: row["p"])
+    assert [(row["linear/top1"], row["linear/top1 n"]) for row in rows] == [(70.5, 2), (72.0, 1)]
+    assert {row["n"] for row in found.over_seeds("linear/top1").rows()} == {1, 2}
+    assert sum(np.isfinite(row["linear/top1"]) for row in found.table.rows()) == 3
+    said = [line for line in found.problems if "another protocol" in line]
+    assert [re.search(r"seed \d", line)[0] for line in sorted(said)] == ["seed 1", "seed 2"]
+    assert best.next.runs[2].linear["top1"].tolist() == [10.0]  # the run itself keeps them
+
+
+def test_accuracies_on_different_data_sets_are_not_ranked_together(sweep):
+    for path in [*sweep.glob("-0.3_*"), sweep / "behind", sweep / "diverged"]:
+        config = OmegaConf.load(path / ".hydra" / "config.yaml")
+        config.dataset.name = "cifar10"
+        OmegaConf.save(config, path / ".hydra" / "config.yaml")
+    found = rdm_solo.Sweep(sweep)
+    with pytest.raises(ValueError, match=r"\(cifar10; digits\): choose .* dataset='cifar10'"):
+        found.best("val/knn_acc1")
+    on_digits, on_cifar = (found.best("val/knn_acc1", dataset=d) for d in ("digits", "cifar10"))
+    assert (on_digits.mean, on_digits.next) == (85.0, None)
+    assert (on_cifar.mean, on_cifar.next) == (94.0, None)
+    assert found.best("erank/gap").next is not None
+    assert found.best("erank/gap", dataset="digits").next is None
+    with pytest.raises(ValueError, match="no run on 'digit'; did you mean 'digits'"):
+        found.best("val/knn_acc1", dataset="digit")
+    with pytest.raises(ValueError, match="no setting on digits has a value of val/acc1"):
+        found.best("val/acc1", dataset="digits")
+
+
 @pytest.mark.parametrize("fate", ["diverged", "collapsed"])
 def test_a_setting_of_which_all_runs_were_lost_is_not_the_best(sweep, fate):
     shutil.rmtree(sweep / "behind")

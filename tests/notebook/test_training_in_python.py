@@ -144,6 +144,15 @@ def test_a_value_reaches_the_config_as_it_is(value):
     assert isinstance(found, type(value)) or isinstance(value, (np.number, list, dict))
 
 
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_a_numpy_float_is_the_number_that_it_shows(kind):
+    assert words({"p": kind(-0.3), "views": [kind(1e-3), {"x": kind(2)}]}) == [
+        "p=-0.3",
+        "views=[0.001,{x:2.0}]",
+    ]
+    assert words({"p": kind("inf")}) == ["p=inf"]
+
+
 @pytest.mark.parametrize("path", ["runs/p=-0.5,b", "it's", "a b", "$x{y}"])
 def test_a_path_reaches_the_config_as_it_is(path):
     (line,) = words({"dataset.root": Path(path)})

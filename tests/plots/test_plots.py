@@ -444,8 +444,21 @@ class TestLosses:
         assert lines(figure.axes[0], "SimSiam").get_ydata() == pytest.approx([-0.5, -0.51, -0.52])
 
     def test_without_any_it_says_what_is_missing(self):
-        with pytest.raises(ValueError, match="train/loss"):
+        with pytest.raises(ValueError, match=r"train/loss; has an epoch ended[?]$"):
             plots.losses([lacking(run(), "train/loss")])
+
+
+def test_without_accuracies_no_diagnostics_are_asked_for():
+    with pytest.raises(ValueError, match="labels and validation images") as said:
+        plots.accuracies([lacking(run(), "val/acc1", "val/knn_acc1")])
+    assert "diagnostics" not in str(said.value)
+
+
+def test_runs_with_a_filter_but_without_spectra_are_not_called_unfiltered():
+    with pytest.raises(ValueError, match="No run with a filter has a spectrum; was diagnostics"):
+        plots.variants([lacking(run(name="online_log"), "spectra"), run()])
+    with pytest.raises(ValueError, match="No run has a filter"):
+        plots.variants([run(), lacking(run(name="identity"), "spectra")])
 
 
 class TestSweep:
@@ -505,6 +518,40 @@ class TestSweep:
         assert "Not in the mean: SimSiam, h(σ)" in words(figure)
         assert "seed 50 (1 of 3 epochs)" in words(figure)
         assert "n = 1 to 3 seeds" in words(figure)
+
+    def test_the_branches_of_a_single_exponent_are_apart(self):
+        figure = plots.sweep([run("simsiam", "target_pow", -0.3)])
+        rank = figure.axes[1]
+        target, online = (line.get_markerfacecolor() for line in rank.lines)
+        assert target == style.TARGET["markerfacecolor"] == "white"
+        assert online == rank.lines[1].get_color()
+        (key,) = legends(figure)
+        entries = dict(zip((t.get_text() for t in key.get_texts()), key.legend_handles))
+        assert entries["branch: target"].get_markerfacecolor() == "white"
+        assert entries["branch: online"].get_markerfacecolor() != "white"
+        assert {entry.get_marker() for entry in entries.values()} == {"o"}
+
+    @pytest.mark.parametrize(
+        ("exponents", "ticks"),
+        [
+            ([-0.3], ["−0.3"]),
+            ([-1.0, -0.3], ["−1", "−0.3"]),
+            ([-0.302, -0.301, -0.3], ["−0.302", "−0.301", "−0.3"]),
+            ([-1.0, -0.31, -0.3], None),
+            ([-0.3075, -0.305, -0.3025, -0.3], None),
+            ([-1.0, -0.9, -0.7, -0.5, -0.3, -0.1], None),
+        ],
+    )
+    def test_the_exponents_on_the_axis_do_not_meet(self, exponents, ticks):
+        figure = plots.sweep([run("simsiam", "target_pow", p) for p in exponents])
+        for axes in figure.axes:
+            labels = [t for t in axes.get_xticklabels() if t.get_text()]
+            if ticks:
+                assert [label.get_text() for label in labels] == ticks
+            low, high = axes.get_xlim()
+            boxes = [t.get_window_extent() for t in labels if low <= t.get_position()[0] <= high]
+            assert len(boxes) >= min(len(exponents), 3)
+            assert all(one.x1 + 3 < other.x0 for one, other in itertools.pairwise(boxes))
 
     def test_the_online_classifier_is_called_that(self):
         only = lacking(run("simsiam", "target_pow", -0.5), "val/knn_acc1")
