@@ -185,6 +185,12 @@ def test_the_index_is_made_once_and_anew_for_another_file(tmp_path, monkeypatch)
     assert tar_index.read_index(tar).names.tolist() == [b"b.png"]
 
 
+def test_the_index_is_made_anew_for_a_file_that_ends_otherwise(tmp_path):
+    for name in ("b.png", "c.png"):
+        tar = write_tar(tmp_path / "train-0.tar", [("a.png", picture(0)), (name, picture(1))])
+        assert tar_index.read_index(tar).names.tolist() == [b"a.png", name.encode()]
+
+
 @pytest.mark.parametrize("content", [b"", b"no zip", b"PK\x03\x04 cut off"])
 def test_a_damaged_index_is_made_anew(tmp_path, content):
     tar = write_tar(tmp_path / "train-0.tar", [("a.png", picture(0)), ("a.cls", b"1")])

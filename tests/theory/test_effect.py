@@ -86,6 +86,13 @@ def test_the_relation_is_the_filters_own(branch, name, p):
     torch.testing.assert_close(lam_z / lam_z.sum(), want / want.sum(), rtol=1e-3, atol=0)
 
 
+def test_the_relation_of_a_target_filter_knows_the_outputs_scale():
+    """Spectra have the sum 1; g works on singular values as they are."""
+    found = seen("target", "log1p", sigma=7 * SIGMA)
+    lam_z = filter_effect.relation(found)(found.lam_p)
+    torch.testing.assert_close(lam_z / lam_z.sum(), found.lam_z, rtol=1e-9, atol=0)
+
+
 def test_paths_climb_fall_or_stay():
     ones = torch.ones(16, dtype=torch.float64)
 
