@@ -108,9 +108,13 @@ def variants(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def mutable(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node but those of messages, annotations and a module's list of names."""
+    """Every node but those of messages, annotations, a class's decorators and a module's list of
+    names, and of whether a copy waits: these change no result."""
+    decorators = tree.decorator_list if isinstance(tree, ast.ClassDef) else []
     for child in ast.iter_child_nodes(tree):
-        if isinstance(child, (ast.JoinedStr, ast.Raise)):
+        if isinstance(child, (ast.JoinedStr, ast.Raise)) or child in decorators:
+            continue
+        if isinstance(child, ast.keyword) and child.arg == "non_blocking":
             continue
         if isinstance(child, ast.Assign) and getattr(child.targets[0], "id", "") == "__all__":
             continue

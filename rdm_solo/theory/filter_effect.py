@@ -82,11 +82,12 @@ def look(name: str, branch: str, gain: Gain, sigma: Tensor) -> Preview:
 
 def _on_scale(gain: Gain, sigma: Tensor, values: Tensor, own: str) -> Iterator[str]:
     """Sigma grows with the root of the batch: try a quarter of the batch and four times as many."""
-    text, moved = "", False
+    text, moved, zero = "", False, values == 0
     for batch, factor in (("a quarter of", 0.5), ("four times", 2.0)):
         other = gain(sigma * factor)
-        ratio = other / torch.where(values == 0, 1.0, values)
+        ratio = other[~zero] / values[~zero]
         moved |= bool((ratio.max() - ratio.min()).abs() > 1e-6 * ratio.abs().max())
+        moved |= bool(other[zero].any())
         found = kind(other.abs())
         text += f"; with {batch} the batch it is {called(found)}" if found != own else ""
     if moved:

@@ -31,9 +31,10 @@ def relation(lam_p: Tensor, lam_z: Tensor) -> Relation:
     lam_p is zero to rounding, as behind a predictor with a bottleneck, eigenvalues are told apart
     by their rank.
 
-    >>> root = relation(torch.tensor([8.0, 2.0]), torch.tensor([2.0, 1.0]))
-    >>> root(torch.tensor([32.0, 4.0]))
-    tensor([4.0000, 1.4142], dtype=torch.float64)
+    >>> lam = torch.tensor([8.0, 4.0, 2.0])
+    >>> root = relation(lam, lam.sqrt())
+    >>> root(torch.tensor([32.0, 3.0]))
+    tensor([5.6569, 1.7321], dtype=torch.float64)
     """
     floor, least = (1e-15 * min(float(lam.max()), 1.0) for lam in (lam_p, lam_z))
     x = np.sort(_ranked(np.log(np.maximum(lam_p.double().numpy(), floor))))

@@ -88,6 +88,13 @@ EVERY = [
 ]
 
 
+@pytest.mark.parametrize(("measure", "package"), EVERY)
+def test_no_features_are_refused(measure, package):
+    empty = torch.ones(0, 4, 128) if measure is lidar else torch.ones(0, 128)
+    with pytest.raises(ValueError, match=r"got \(0, "):
+        measure(empty, compatible_with=package)
+
+
 def numbers(device: str) -> list[float]:
     rows, views = (x.to(device) for x in features(1.0))
     given = [(m, views if m is lidar else rows, package) for m, package in EVERY]

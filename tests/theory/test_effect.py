@@ -86,6 +86,13 @@ def test_the_relation_is_the_filters_own(branch, name, p):
     torch.testing.assert_close(lam_z / lam_z.sum(), want / want.sum(), rtol=1e-3, atol=0)
 
 
+@pytest.mark.parametrize(("bound", "moves"), [(lambda s: s.max() / 2, False), (lambda s: 60, True)])
+def test_directions_that_a_filter_cuts_off_move_with_the_scale_or_do_not(bound, moves):
+    """What is zero stays zero at any batch size where the bound is the batch's own."""
+    found = seen("online", lambda sigma: (sigma >= bound(sigma)).double(), sigma=8 * SIGMA)
+    assert ("batch size" in " ".join(found.warnings)) is moves
+
+
 def test_the_relation_of_a_target_filter_knows_the_outputs_scale():
     """Spectra have the sum 1; g works on singular values as they are."""
     found = seen("target", "log1p", sigma=7 * SIGMA)
