@@ -1,6 +1,6 @@
-"""Run in a process of its own: what other packages give for the features in a file, as JSON.
+"""Run in a process of its own: what other packages give for the features in each file, as JSON.
 
-    python other_packages.py PACKAGES FEATURES.npz
+    python other_packages.py PACKAGES FEATURES.npz ...
 
 PACKAGES holds them as `uv pip install --no-deps --target` leaves them. Of
 stable-pretraining single modules are imported, since the package asks for much else.
@@ -72,6 +72,9 @@ if __name__ == "__main__":
     silent = MagicMock(resolve_verbose=lambda verbose: False)
     sys.modules["stable_pretraining.callbacks.utils"] = silent
     sys.modules["loguru"] = MagicMock()
-    given = {k: torch.from_numpy(v) for k, v in np.load(sys.argv[2]).items()}
-    found = stable_pretraining(**given) | reptrix(**given) | monai(given["x"])
-    print(json.dumps({name: float(value) for name, value in found.items()}))
+    all_found = []
+    for path in sys.argv[2:]:
+        given = {k: torch.from_numpy(v) for k, v in np.load(path).items()}
+        found = stable_pretraining(**given) | reptrix(**given) | monai(given["x"])
+        all_found.append({name: float(value) for name, value in found.items()})
+    print(json.dumps(all_found))

@@ -70,7 +70,7 @@ class TestThreads:
         assert "OMP_NUM_THREADS" not in os.environ
 
 
-@pytest.mark.process
+@pytest.mark.long
 def test_the_debug_preset_on_a_machine_with_slurm_and_the_threads_move_no_figure(
     tmp_path, monkeypatch
 ):
@@ -185,7 +185,7 @@ def stopped(arguments, cwd, line: str, number: int) -> tuple[int, list[str], str
     return process.returncode, [*said, *rest.splitlines(keepends=True)], error
 
 
-@pytest.mark.process
+@pytest.mark.long
 def test_a_signal_keeps_what_there_is_and_the_command_it_names_goes_on(typed, tmp_path):
     """Ctrl-C in a new run, then SIGTERM in the same one that goes on."""
     options = [*FIRST, *TINY, "max_epochs=400", "scheduler.warmup_epochs=0", "hydra.run.dir=run"]

@@ -189,7 +189,9 @@ class TestOverwriting:
         )
         assert wholly(tmp_path) == before
 
-    @pytest.mark.parametrize("step", ["gathering", "gathered", "begun", "put back"])
+    @pytest.mark.parametrize(
+        "step", [pytest.param("gathering", marks=pytest.mark.long), "gathered", "begun", "put back"]
+    )
     def test_the_next_command_puts_back_what_a_kill_left(
         self, step, place, typed, tmp_path, monkeypatch
     ):
