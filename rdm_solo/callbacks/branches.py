@@ -133,13 +133,22 @@ class Observer:
     def _watch(self, module: nn.Module, name: str, inputs: bool = False) -> None:
         """Record a module's outputs in training, or its inputs, under that name."""
 
-        def record(args: Any, options: Any, *output: Any) -> None:
-            if self._counts(module):
-                self._record(name, (args, options) if inputs else output[0])
+        entered: list[Tensor] = []  # by a call that has not ended, and may fail
 
+        def enter(args: Any, options: Any) -> None:
+            entered.clear()
+            if self._counts(module):
+                entered.append(self._rows(name, (args, options)))
+
+        def record(args: Any, options: Any, output: Any) -> None:
+            if self._counts(module) and (entered or not inputs):
+                self._keep(name, entered.pop() if inputs else self._rows(name, output))
+
+        if inputs:
+            hook = _Hook(module, enter)
+            self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
         hook = _Hook(module, record)
-        register = module.register_forward_pre_hook if inputs else module.register_forward_hook
-        self._handles.append(register(hook, with_kwargs=True))
+        self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
 
     def _watch_calls(self, method: str, record: Callable[..., None]) -> None:
         """Hand the result and the arguments of each call of the module's method to ``record``."""
@@ -158,10 +167,16 @@ class Observer:
     def _in_training(self, part: nn.Module) -> bool:
         return part.training
 
+    def _rows(self, name: str, output: Any) -> Tensor:
+        """A copy: what comes next may overwrite its input, as nn.ReLU(inplace=True) does."""
+        return rows(output, name, self.tokens).clone()
+
     def _record(self, name: str, output: Any) -> None:
+        self._keep(name, self._rows(name, output))
+
+    def _keep(self, name: str, x: Tensor) -> None:
         held = self._recorded[name]
-        # A copy: what comes next may overwrite its input, as nn.ReLU(inplace=True) does.
-        held.append(rows(output, name, self.tokens).clone())
+        held.append(x)
         if sum(map(len, held)) > self.most_rows:
             self.recording = False
             self._recorded.clear()
@@ -238,17 +253,20 @@ def _listeners(module: Any, method: str) -> list[Callable[..., None]]:
     """
     there = vars(module).get(method)
     if getattr(there, "watched", None) is not module:
-        original = getattr(type(module), method)
+        before = None if hasattr(there, "watched") else there  # not what was copied with the module
+        original = before or getattr(type(module), method)
 
         @functools.wraps(original)
         def heard(self: Any, *args: Any, **options: Any) -> Any:
-            result = original(self, *args, **options)
+            bound = () if before else (self,)
+            result = original(*bound, *args, **options)
             if self is module:
                 for listener in heard.listeners:  # type: ignore[attr-defined]
                     listener(result, *args, **options)
             return result
 
-        heard.watched, heard.listeners = module, []  # type: ignore[attr-defined]
+        heard.watched, heard.before = module, before  # type: ignore[attr-defined]
+        heard.listeners = []  # type: ignore[attr-defined]
         there = MethodType(heard, module)
         setattr(module, method, there)
     found: list[Callable[..., None]] = there.listeners
@@ -263,10 +281,14 @@ class _Listening(NamedTuple):
     listener: Callable[..., None]
 
     def remove(self) -> None:
-        listeners = _listeners(self.module, self.method)
-        listeners.remove(self.listener)
-        if not listeners:
+        there = vars(self.module).get(self.method)
+        if getattr(there, "watched", None) is not self.module:
+            return  # it was replaced since
+        there.listeners.remove(self.listener)
+        if not there.listeners:
             delattr(self.module, self.method)
+            if there.before:
+                setattr(self.module, self.method, there.before)
 
 
 class _WithNeighbours(ByParts):

@@ -63,8 +63,8 @@ def not_compared(groups: Sequence[Group]) -> dict[Run, str]:
         if wanted and found and wanted not in found:
             own, others = _differences(next(iter(found)), wanted)
             said[run] = (
-                f"its linear accuracy ({own}) is left out of comparisons and n, because most "
-                f"evaluated runs on {run.dataset} have another protocol ({others})"
+                f"its linear accuracy ({own}) is left out of comparisons and n, because those on "
+                f"{run.dataset} are compared by another ({others})"
             )
     return said
 

@@ -8,6 +8,7 @@ from typing import Any
 from rdm_solo.callbacks import parts
 from rdm_solo.callbacks.branches import ByParts, Observer, Outputs, observer
 from rdm_solo.lightning import callback_classes
+from rdm_solo.watch.folder import WatchFolder
 from rdm_solo.watch.loop import OWN, Watch
 
 
@@ -43,16 +44,20 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
             self.watch = self._begin(trainer, pl_module)
         if self.watch is not None:
             steps = trainer.num_training_batches  # inf of data without a length
-            self.watch.steps_per_epoch = int(steps) if math.isfinite(steps) else None
+            known = math.isfinite(steps)
+            self.watch.steps_per_epoch = (
+                int(steps) if known else self.options.get("steps_per_epoch")
+            )
 
     def _begin(self, trainer: Any, pl_module: Any) -> "_Trained":
         given = dict(self.options)
-        given["resume"] = trainer.current_epoch or given.get("resume", False)
+        if trainer.global_step:  # of a checkpoint, which may be of the first epoch
+            given["resume"] = trainer.current_epoch
         if trainer.max_epochs and trainer.max_epochs > 0:
             given.setdefault("epochs", trainer.max_epochs)
         given.setdefault("views", getattr(pl_module, "num_large_crops", None))
         watch = _Trained(self.path, pl_module, **given)
-        if trainer.current_epoch:  # of a checkpoint, whose folder may be another or shorter
+        if trainer.current_epoch:  # the folder may be another or shorter
             watch.epoch = trainer.current_epoch + 1
         return watch
 
@@ -99,6 +104,9 @@ class _Trained(Watch):
     """Also takes what a training step returns, and knows the methods with a softmax."""
 
     returned: Any = None
+
+    def _folder(self, folder: Path, config: Mapping[str, Any], resume: bool | int) -> WatchFolder:
+        return WatchFolder(folder, config, resume)  # a checkpoint's epoch, from 0
 
     def _observer(self, online: str | None, target: str | None) -> Observer:
         return super()._observer(online, target) if online or target else observer(self.module)

@@ -115,7 +115,7 @@ class Watch:
                 check_whole(option, value, 1)
         check_whole("max_rows", max_rows, 1)
         if not isinstance(resume, bool):
-            check_whole("resume", resume, 1, alternative="True or False")
+            check_whole("resume", resume, 0, alternative="True or False")
         known = self.observer.branches if isinstance(self.observer, ByParts) else None
         leads = self._leads() if leads is None else check_switch("leads", leads)
         if not leads:
@@ -140,7 +140,7 @@ class Watch:
         }
         if epochs is not None:
             config["max_epochs"] = check_whole("epochs", epochs, 1)
-        self.folder = WatchFolder(Path(folder), config, resume)
+        self.folder = self._folder(Path(folder), config, resume)
         self.epoch = self.folder.done + 1  # the one that goes on
         self.alarm = Alarm(
             bounds,
@@ -244,6 +244,9 @@ class Watch:
         trace: TracebackType | None,
     ) -> None:
         self.close(error)
+
+    def _folder(self, folder: Path, config: Mapping[str, Any], resume: bool | int) -> WatchFolder:
+        return WatchFolder(folder, config, resume or False)  # after epoch 0 is from the beginning
 
     def _observer(self, online: str | None, target: str | None) -> Observer:
         if online is None and target is not None:

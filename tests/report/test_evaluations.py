@@ -66,12 +66,12 @@ def test_a_run_of_another_protocol_is_named_with_what_differs():
         run(-1.0, seed=5),
     ]
     assert measured.linear_accuracies(runs) == [70, 70, 70]
-    said = [line for line in entry.incomplete(runs) if "another protocol" in line]
+    said = [line for line in entry.incomplete(runs) if "are compared by another" in line]
     assert len(said) == 2
     assert "seed 3" in said[0]
     assert (
         "its linear accuracy (cached features, epochs=10) is left out of comparisons and n, "
-        "because most evaluated runs on digits have another protocol (cached features, epochs=100)"
+        "because those on digits are compared by another (cached features, epochs=100)"
     ) in said[0]
     assert "(augmented images) is left out" in said[1]
 

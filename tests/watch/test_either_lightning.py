@@ -237,6 +237,18 @@ def test_a_run_that_goes_on_within_an_epoch_measures_the_rest_of_it(package, tmp
     assert all("erank/online" in row for row in rows(tmp_path / "on"))
 
 
+def test_a_run_that_goes_on_within_its_first_epoch_begins_that_anew(package, tmp_path):
+    class Saves(package.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            if (trainer.current_epoch, batch_idx) == (0, 1):
+                trainer.save_checkpoint(tmp_path / "within.ckpt")
+
+    fit(package, module(package), [WatchCallback(tmp_path / "run"), Saves()], epochs=2)
+    saved = tmp_path / "within.ckpt"
+    fit(package, module(package), [WatchCallback(tmp_path / "run")], epochs=3, ckpt_path=saved)
+    assert [row["epoch"] for row in rows(tmp_path / "run")] == [1, 2, 3]
+
+
 def test_data_without_a_length_are_spaced_by_the_epoch_before(package, tmp_path):
     class Stream(IterableDataset):
         def __iter__(self):

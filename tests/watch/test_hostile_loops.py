@@ -215,4 +215,4 @@ def test_a_hundred_watches_leave_no_hooks(tmp_path):
     model = SimSiam()
     for number in range(5):
         Watch(tmp_path / f"{number}", model).close()
-    assert not any(part._forward_hooks for part in model.modules())
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())

@@ -141,17 +141,52 @@ def test_a_closed_watch_writes_no_more(tmp_path):
     for use in (watch.step, watch.end_epoch):
         with pytest.raises(ValueError, match="is closed: make another one, with resume=True"):
             use()
-    assert not any(module._forward_hooks for module in model.modules())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
-@pytest.mark.parametrize("resume", [-1, 0, 1.5, None, "yes"])
+@pytest.mark.parametrize("resume", [-1, 1.5, None, "yes"])
 def test_what_is_no_epoch_to_go_on_from_is_refused(tmp_path, resume):
     model = SimSiam()
     measured(tmp_path / "run", model)
     before = (tmp_path / "run" / "metrics.csv").read_bytes()
-    with pytest.raises(ValueError, match="resume must be a whole number of at least 1, or True"):
+    with pytest.raises(ValueError, match="resume must be a whole number of at least 0, or True"):
         Watch(tmp_path / "run", model, resume=resume)
     assert (tmp_path / "run" / "metrics.csv").read_bytes() == before
+
+
+def test_after_epoch_0_is_from_the_beginning(tmp_path):
+    """As loops write it that begin with the epoch of a checkpoint, if there is one."""
+    with Watch(tmp_path / "run", SimSiam(), resume=0) as watch:
+        assert watch.epoch == 1
+        siamese_step(watch.module, batches()[0])
+        watch.step()
+        watch.end_epoch()
+    with pytest.raises(ValueError, match="holds a run"):
+        Watch(tmp_path / "run", SimSiam(), resume=0)
+
+
+def test_a_call_that_fails_leaves_no_input_behind(tmp_path):
+    """Such as one that had no memory, and is made again."""
+
+    class Fails(nn.Linear):
+        fails = True
+
+        def forward(self, x):
+            self.fails = not self.fails
+            if not self.fails:
+                raise MemoryError
+            return super().forward(x)
+
+    model = nn.ModuleDict({"projector": nn.Linear(DIM, 8), "predictor": Fails(8, 8)})
+    with Watch(tmp_path / "run", model, views=1) as watch:
+        for batch in batches():
+            z = model["projector"](batch[0])
+            with pytest.raises(MemoryError):
+                model["predictor"](z + 1)
+            model["predictor"](z)
+            calls = {name: len(each) for name, each in watch.observer._recorded.items()}
+            watch.step()
+        assert calls == {"online": 1, "target": 1}
 
 
 class Nearest(nn.Module):
@@ -188,6 +223,21 @@ def test_two_observers_of_one_method_leave_it_as_it_was(order):
     model(x)
     assert torch.equal(both[0].take().target, target)
     both[0].detach()
+
+
+def test_what_a_user_has_put_in_the_methods_place_is_called_and_stays():
+    model, x = Nearest(), torch.randn(5, 4)
+    own = model.find_nn = lambda z: (None, torch.full_like(z, 7.0))
+    recorder = observer(model)
+    recorder.record_next_step()
+    assert (model(x) == 7).all()
+    assert (recorder.take().target == 7).all()
+    recorder.detach()
+    assert model.find_nn is own
+    recorder.record_next_step()
+    del model.find_nn
+    recorder.detach()
+    assert "find_nn" not in vars(model)
 
 
 def test_a_copy_of_a_method_with_a_queue_uses_its_own():

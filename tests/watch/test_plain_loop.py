@@ -374,6 +374,8 @@ class TestGoingOn:
         run = runs.load(tmp_path / "run")
         assert run.epochs == 1
         assert any("power cut" in said for said in run.missing)
-        assert not model.prediction_head._forward_hooks
+        head = model.prediction_head
+        assert not head._forward_hooks
+        assert not head._forward_pre_hooks
         self.run(tmp_path / "run", 1, resume=True)
         assert runs.load(tmp_path / "run").missing == ()
