@@ -87,6 +87,11 @@ class TestRules:
         assert states(rising, Bounds(warmup=0)) == {COMPLETE: FOUND if judged else RISING}
         assert warned(rising, Bounds(warmup=0)) == ({COMPLETE} if judged else set())
 
+    @pytest.mark.parametrize(("last", "kinds"), [(4, []), (5, [COMPLETE])])
+    def test_three_epochs_are_not_judged_by_default(self, last, kinds):
+        history = [MeasuredEpoch(epoch, 0.001, 9.0, 32, 0.0) for epoch in (last - 1, last)]
+        assert kinds_of_collapse(history, Bounds()) == kinds
+
     def test_a_rank_is_judged_whatever_the_mean_carries(self):
         assert warned(epochs([0.19] * 4, [1.02] * 4), Bounds(warmup=0)) == {DIMENSIONAL}
         assert warned(epochs([0.15] * 4, [4.6] * 4), Bounds(warmup=0)) == set()

@@ -1,6 +1,7 @@
 """Batches of image files: the same ones however they are loaded; broken files are named."""
 
 import logging
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -33,6 +34,14 @@ from rdm_solo.data.loaders import LONGEST_TMPDIR
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
     return write_tree(tmp_path_factory.mktemp("tree"))
+
+
+def test_there_are_as_many_workers_as_cores(tree, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(3), raising=False)
+    before = set(multiprocessing.active_children())
+    batches = loader(tree, source={"workers": None})
+    epoch_of(batches, 0)
+    assert len(set(multiprocessing.active_children()) - before) == 3
 
 
 def test_a_batch_is_what_its_draws_say(tree):

@@ -431,7 +431,7 @@ def test_a_size_that_makes_no_sense_is_refused():
             BranchSpectra(**{"dim": 4, name: 0})
 
 
-@pytest.mark.parametrize(("n", "k", "b"), [(50, 30, 6), (50, 4, 6), (5, 30, 6)])
+@pytest.mark.parametrize(("n", "k", "b"), [(50, 30, 6), (50, 4, 6), (5, 30, 6), (2, 30, 12)])
 def test_low_rank_spectrum_equals_that_of_the_logits(n, k, b):
     h, W = features("1/i", n, b), features("gaussian", k, b, seed=1)
     logits = h.double() @ W.double().T
@@ -441,6 +441,7 @@ def test_low_rank_spectrum_equals_that_of_the_logits(n, k, b):
     size = min(n, k, b)
     torch.testing.assert_close(found[:size], want[:size], rtol=1e-9, atol=1e-14)
     assert float(found[size:].sum()) < 1e-14
+    assert (found >= 0).all()
     with pytest.raises(ValueError, match=r"C_h \(b, b\) and W \(k, b\)"):
         low_rank_spectrum(correlation(h), W.T)
 
