@@ -1,17 +1,16 @@
 """Forward hooks that record both branches' outputs; no training step is copied."""
 
-import functools
 import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from rdm_solo.callbacks import parts
+from rdm_solo.callbacks.hooks import Hook, listen
 from rdm_solo.callbacks.parts import Branches
 from rdm_solo.callbacks.rows import rows
 from rdm_solo.methods.descriptions import METHODS, Method
@@ -130,25 +129,30 @@ class Observer:
     def _register(self) -> None:
         """Register the hooks."""
 
-    def _watch(self, module: nn.Module, name: str, inputs: bool = False) -> None:
-        """Record a module's outputs in training, or its inputs, under that name."""
+    def _watch(self, module: nn.Module, name: str) -> None:
+        """Record a module's outputs in training under that name."""
 
-        entered: list[Tensor] = []  # by a call that has not ended, and may fail
+        def record(args: Any, options: Any, output: Any) -> None:
+            if self._counts(module):
+                self._record(name, output)
+
+        self._handles.append(module.register_forward_hook(Hook(module, record), with_kwargs=True))
+
+    def _watch_inputs(self, module: nn.Module, name: str) -> None:
+        """Record a module's inputs, as they came, of calls in training that did not fail."""
+        entered: list[Tensor] = []
 
         def enter(args: Any, options: Any) -> None:
             entered.clear()
             if self._counts(module):
                 entered.append(self._rows(name, (args, options)))
 
-        def record(args: Any, options: Any, output: Any) -> None:
-            if self._counts(module) and (entered or not inputs):
-                self._keep(name, entered.pop() if inputs else self._rows(name, output))
+        def leave(args: Any, output: Any) -> None:
+            if entered and self.recording:  # a step that was let go meanwhile is not
+                self._keep(name, entered.pop())
 
-        if inputs:
-            hook = _Hook(module, enter)
-            self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
-        hook = _Hook(module, record)
-        self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
+        enters = module.register_forward_pre_hook(Hook(module, enter), with_kwargs=True)
+        self._handles += [enters, module.register_forward_hook(Hook(module, leave))]
 
     def _watch_calls(self, method: str, record: Callable[..., None]) -> None:
         """Hand the result and the arguments of each call of the module's method to ``record``."""
@@ -157,8 +161,7 @@ class Observer:
             if self._counts(self.module):
                 record(*given, **options)
 
-        _listeners(self.module, method).append(listener)
-        self._handles.append(_Listening(self.module, method, listener))
+        self._handles.append(listen(self.module, method, listener))
 
     def _counts(self, part: nn.Module) -> bool:
         """Whether a call of that part now is to be recorded."""
@@ -212,83 +215,11 @@ class ByParts(Observer):
         if predictor or target is not None:
             self._watch(self.online, "online")
         if predictor:
-            self._watch(self.online, "target" if target is None else "projection", inputs=True)
+            self._watch_inputs(self.online, "target" if target is None else "projection")
         if target is not None:
             self._watch(parts.part(self.module, target), "target")
         elif not predictor:
             self._watch(self.online, "target")
-
-
-class _Hook:
-    """A hook that records calls of one module.
-
-    Copies of the module, such as an average of its weights, have a hook that does nothing, and so
-    has one that was saved with :func:`torch.save`.
-    """
-
-    def __init__(self, watched: nn.Module, record: Callable[..., None]) -> None:
-        self.watched, self.record = watched, record
-
-    @torch.compiler.disable  # which torch 2.15 fails to trace: it appends to a list
-    def __call__(self, module: nn.Module, *given: Any) -> None:
-        if module is self.watched or getattr(module, "_is_replica", False):  # DataParallel's
-            self.record(*given)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _no_hook, ()
-
-
-def _no_hook() -> Callable[..., None]:
-    return _nothing
-
-
-def _nothing(*given: Any) -> None:
-    """What the hook of a copy does."""
-
-
-def _listeners(module: Any, method: str) -> list[Callable[..., None]]:
-    """Those that get the result and the arguments of each call of the module's method.
-
-    It is replaced by a method, and no function, so that a copy of the module gets its own.
-    """
-    there = vars(module).get(method)
-    if getattr(there, "watched", None) is not module:
-        before = None if hasattr(there, "watched") else there  # not what was copied with the module
-        original = before or getattr(type(module), method)
-
-        @functools.wraps(original)
-        def heard(self: Any, *args: Any, **options: Any) -> Any:
-            bound = () if before else (self,)
-            result = original(*bound, *args, **options)
-            if self is module:
-                for listener in heard.listeners:  # type: ignore[attr-defined]
-                    listener(result, *args, **options)
-            return result
-
-        heard.watched, heard.before = module, before  # type: ignore[attr-defined]
-        heard.listeners = []  # type: ignore[attr-defined]
-        there = MethodType(heard, module)
-        setattr(module, method, there)
-    found: list[Callable[..., None]] = there.listeners
-    return found
-
-
-class _Listening(NamedTuple):
-    """What a hook's handle can do, for a method."""
-
-    module: Any
-    method: str
-    listener: Callable[..., None]
-
-    def remove(self) -> None:
-        there = vars(self.module).get(self.method)
-        if getattr(there, "watched", None) is not self.module:
-            return  # it was replaced since
-        there.listeners.remove(self.listener)
-        if not there.listeners:
-            delattr(self.module, self.method)
-            if there.before:
-                setattr(self.module, self.method, there.before)
 
 
 class _WithNeighbours(ByParts):
@@ -296,7 +227,7 @@ class _WithNeighbours(ByParts):
 
     def _register(self) -> None:
         self._watch(self.online, "online")
-        self._watch(self.online, "projection", inputs=True)
+        self._watch_inputs(self.online, "projection")
         self._watch_calls("find_nn", self._record_nearest)
 
     def _record_nearest(self, found: tuple[Tensor, ...], z: Tensor) -> None:
@@ -314,9 +245,9 @@ class _Swav(Observer):
 
     def _register(self) -> None:
         sinkhorn = self.module.sk
-        hook = _Hook(sinkhorn, self._record_step)
+        hook = Hook(sinkhorn, self._record_step)
         self._handles.append(sinkhorn.register_forward_hook(hook))
-        self._watch(self.module.prototypes, "hidden", inputs=True)
+        self._watch_inputs(self.module.prototypes, "hidden")
 
     def _record_step(self, args: tuple[Tensor], assignment: Tensor) -> None:
         if self.recording:
@@ -341,8 +272,8 @@ class _DeepCluster(Observer):
         self.last_layer = module.prototypes[0]
 
     def _register(self) -> None:
-        self._watch(self.last_layer, "hidden", inputs=True)
-        hook = _Hook(self.last_layer, self._record_logits)
+        self._watch_inputs(self.last_layer, "hidden")
+        hook = Hook(self.last_layer, self._record_logits)
         self._handles.append(self.last_layer.register_forward_hook(hook))
         self._watch_calls("update_memory_banks", self._record_clusters)
 
@@ -375,8 +306,8 @@ class _Dino(Observer):
     def _register(self) -> None:
         # Before the loss: its forward moves the centre.
         loss = self.module.dino_loss_func
-        self._handles.append(loss.register_forward_pre_hook(_Hook(loss, self._record_step)))
-        self._watch(self.last_layer, "hidden", inputs=True)
+        self._handles.append(loss.register_forward_pre_hook(Hook(loss, self._record_step)))
+        self._watch_inputs(self.last_layer, "hidden")
 
     def _record_step(self, args: tuple[Tensor, Tensor]) -> None:
         if not self.recording:

@@ -106,7 +106,8 @@ class _Trained(Watch):
     returned: Any = None
 
     def _folder(self, folder: Path, config: Mapping[str, Any], resume: bool | int) -> WatchFolder:
-        return WatchFolder(folder, config, resume)  # a checkpoint's epoch, from 0
+        # 0 is a checkpoint within the first epoch: the rows that the folder has are made anew.
+        return WatchFolder(folder, config, resume)
 
     def _observer(self, online: str | None, target: str | None) -> Observer:
         return super()._observer(online, target) if online or target else observer(self.module)

@@ -246,7 +246,7 @@ class Watch:
         self.close(error)
 
     def _folder(self, folder: Path, config: Mapping[str, Any], resume: bool | int) -> WatchFolder:
-        return WatchFolder(folder, config, resume or False)  # after epoch 0 is from the beginning
+        return WatchFolder(folder, config, resume or False)  # with 0, no run may be there
 
     def _observer(self, online: str | None, target: str | None) -> Observer:
         if online is None and target is not None:

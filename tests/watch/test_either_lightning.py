@@ -222,31 +222,25 @@ def test_the_loss_is_the_mean_of_what_the_steps_gave(package, tmp_path, accumula
     assert rows(tmp_path / "run")[0]["train/loss"] == 9.5
 
 
-def test_a_run_that_goes_on_within_an_epoch_measures_the_rest_of_it(package, tmp_path):
+@pytest.mark.parametrize(
+    ("saved_in", "folder", "epochs"),
+    [(0, "run", [1, 2, 3]), (1, "run", [1, 2, 3]), (1, "on", [2, 3])],
+)
+def test_a_run_that_goes_on_within_an_epoch_measures_its_rest(
+    package, tmp_path, saved_in, folder, epochs
+):
     """Lightning begins no epoch then."""
 
     class Saves(package.Callback):
         def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-            if (trainer.current_epoch, batch_idx) == (1, 1):
+            if (trainer.current_epoch, batch_idx) == (saved_in, 1):
                 trainer.save_checkpoint(tmp_path / "within.ckpt")
 
     fit(package, module(package), [WatchCallback(tmp_path / "run"), Saves()], epochs=2)
     saved = tmp_path / "within.ckpt"
-    fit(package, module(package), [WatchCallback(tmp_path / "on")], epochs=3, ckpt_path=saved)
-    assert [row["epoch"] for row in rows(tmp_path / "on")] == [2, 3]
-    assert all("erank/online" in row for row in rows(tmp_path / "on"))
-
-
-def test_a_run_that_goes_on_within_its_first_epoch_begins_that_anew(package, tmp_path):
-    class Saves(package.Callback):
-        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-            if (trainer.current_epoch, batch_idx) == (0, 1):
-                trainer.save_checkpoint(tmp_path / "within.ckpt")
-
-    fit(package, module(package), [WatchCallback(tmp_path / "run"), Saves()], epochs=2)
-    saved = tmp_path / "within.ckpt"
-    fit(package, module(package), [WatchCallback(tmp_path / "run")], epochs=3, ckpt_path=saved)
-    assert [row["epoch"] for row in rows(tmp_path / "run")] == [1, 2, 3]
+    fit(package, module(package), [WatchCallback(tmp_path / folder)], epochs=3, ckpt_path=saved)
+    assert [row["epoch"] for row in rows(tmp_path / folder)] == epochs
+    assert all("erank/online" in row for row in rows(tmp_path / folder))
 
 
 def test_data_without_a_length_are_spaced_by_the_epoch_before(package, tmp_path):
