@@ -1,7 +1,7 @@
 """Checks of values that a user gave, and the sentence that refuses one.
 
-Each check returns the value, or raises a ``ValueError`` that names the option, what is allowed, and
-what it got. ``alternative`` says what else is allowed; the caller tests for it.
+Each check returns the value, or raises a :class:`UserError` that names the option, what is
+allowed, and what it got. ``alternative`` says what else is allowed; the caller tests for it.
 """
 
 import math
@@ -14,7 +14,11 @@ from typing import Any, NoReturn
 LARGEST = 2**31 - 1
 
 
-class CannotWrite(OSError):
+class UserError(ValueError):
+    """An error whose message is the whole answer: a command prints it without a traceback."""
+
+
+class CannotWrite(UserError, OSError):
     """A file that cannot be written, and why, in one sentence."""
 
     def __init__(self, path: Path, error: OSError) -> None:
@@ -43,14 +47,15 @@ def check_whole(
 
     >>> check_whole("batch_size", 2.0, 2)
     Traceback (most recent call last):
-    ValueError: batch_size must be a whole number of at least 2, got 2.0.
+    rdm_solo.messages.UserError: batch_size must be a whole number of at least 2, got 2.0.
     >>> check_whole("seed", 10**14)
     Traceback (most recent call last):
-    ValueError: seed must be a whole number from 0 to 2147483647, got 100000000000000.
+    rdm_solo.messages.UserError: seed must be a whole number from 0 to 2147483647, got \
+100000000000000.
     >>> check_whole("watch.gap_epochs", -1, 0, alternative="null to switch it off")
     Traceback (most recent call last):
-    ValueError: watch.gap_epochs must be a whole number of at least 0, or null to switch it off, \
-got -1.
+    rdm_solo.messages.UserError: watch.gap_epochs must be a whole number of at least 0, or null to \
+switch it off, got -1.
     """
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     if whole and least <= value <= most:
@@ -78,10 +83,10 @@ def check_number(
     1.0
     >>> check_number("alpha", 1.0, above=0, below=1)
     Traceback (most recent call last):
-    ValueError: alpha must be a number above 0 and below 1, got 1.0.
+    rdm_solo.messages.UserError: alpha must be a number above 0 and below 1, got 1.0.
     >>> check_number("momentum", float("nan"), 0, 1)
     Traceback (most recent call last):
-    ValueError: momentum must be a number from 0 to 1, got nan.
+    rdm_solo.messages.UserError: momentum must be a number from 0 to 1, got nan.
     """
     number = finite(value)
     if number is not None and (
@@ -104,7 +109,7 @@ def check_switch(name: str, value: object, alternative: str = "") -> bool:
 
     >>> check_switch("dataset.download", "no")
     Traceback (most recent call last):
-    ValueError: dataset.download must be true or false, got 'no'.
+    rdm_solo.messages.UserError: dataset.download must be true or false, got 'no'.
     """
     if isinstance(value, bool):
         return value
@@ -116,7 +121,8 @@ def check_choice(name: str, value: object, allowed: Iterable[str]) -> str:
 
     >>> check_choice("schedule", "cosin", ["linear", "cosine"])
     Traceback (most recent call last):
-    ValueError: schedule must be one of linear, cosine, got 'cosin'; did you mean 'cosine'?
+    rdm_solo.messages.UserError: schedule must be one of linear, cosine, got 'cosin'; \
+did you mean 'cosine'?
     """
     words = list(allowed)
     if isinstance(value, str) and value in words:
@@ -167,7 +173,7 @@ def _refuse(
     name: str, value: object, allowed: str, alternative: str = "", hint: str = ""
 ) -> NoReturn:
     other = f", or {alternative}" if alternative else ""
-    raise ValueError(f"{name} must be {allowed}{other}, got {shown(value)}{hint or '.'}")
+    raise UserError(f"{name} must be {allowed}{other}, got {shown(value)}{hint or '.'}")
 
 
 def shown(value: object) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rdm_solo import register_methods
 from rdm_solo.cli.answers import sentences
+from rdm_solo.messages import UserError
 
 # Lightning starts the other processes with this module's name and the arguments that follow it.
 SCRIPT_VARIABLE = "RDM_SOLO_SCRIPT"
@@ -29,7 +30,7 @@ def main() -> None:
     script = Path(os.environ[SCRIPT_VARIABLE])
     with sentences():
         if not script.is_file():
-            raise ValueError(f"{script} is no file; give solo-learn's main_pretrain.py.")
+            raise UserError(f"{script} is no file; give solo-learn's main_pretrain.py.")
         register_methods()
     sys.path.insert(0, str(script.parent))
     # As its own program would run it, but for the registered methods.

@@ -24,6 +24,7 @@ from rdm_solo.bench.filters import batch_normed
 from rdm_solo.bench.memory import peak_bytes
 from rdm_solo.distributed import gather_equal, rank, world_size
 from rdm_solo.filters import SpectralFilter, decompose
+from rdm_solo.messages import UserError
 
 SHAPES = [(256, 2048), (1024, 2048), (2048, 2048), (4096, 512)]
 FILTERS = {"target": ("target", "pow", -0.5), "online": ("online", "log1p", None)}
@@ -141,7 +142,7 @@ def bench_scale(
     shapes = [(n, k) for n, k in shapes or SHAPES]
     for n, size in itertools.product([n for n, _ in shapes], [*processes, *count]):
         if size < 1 or n % size or not n:
-            raise ValueError(f"{n} rows cannot be divided equally among {size} processes.")
+            raise UserError(f"{n} rows cannot be divided equally among {size} processes.")
     if processes:
         print(
             f"{'processes':>9}{'(n, k)':>14}  {'part':<24}{'clock':>11}{'own CPU':>11}{'peak':>11}"

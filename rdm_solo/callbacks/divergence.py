@@ -9,12 +9,13 @@ from torch import Tensor
 from rdm_solo.callbacks.diagnostics import Diagnostics
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.lightning import pl
+from rdm_solo.messages import UserError
 from rdm_solo.methods.weight_files import not_finite
 
 NEVER = 2**62  # more than any number of a step or of a weight
 
 
-class Diverged(FloatingPointError):
+class Diverged(UserError, FloatingPointError):
     """Training has diverged: where, the likeliest cause, and what to try."""
 
     def __init__(self, epoch: int, step: int | None, what: str, advice: str) -> None:

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
+from rdm_solo.messages import UserError
+
 
 def in_order(callbacks: Iterable[Any]) -> list[Any]:
     """The callbacks, each behind those that its class names in ``after``; else as they are given.
@@ -19,7 +21,7 @@ def in_order(callbacks: Iterable[Any]) -> list[Any]:
         names = {type(callback).__name__ for callback in waiting}
         ready = [c for c in waiting if names.isdisjoint(getattr(c, "after", ()))]
         if not ready:
-            raise ValueError(f"callbacks wait for each other: {', '.join(sorted(names))}")
+            raise UserError(f"callbacks wait for each other: {', '.join(sorted(names))}")
         ordered.append(ready[0])
         waiting.remove(ready[0])
     return ordered

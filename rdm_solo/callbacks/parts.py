@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from rdm_solo.messages import UserError
+
 # By role, the names in the order in which they are tried. solo-learn's methods have `predictor`,
 # `projector` and `momentum_projector`, ours `target_head` as well; lightly's models the names with
 # `_head` and `_momentum`; stable-pretraining's `.student` and `.teacher` inside a wrapper. SwAV's
@@ -80,7 +82,7 @@ def named(module: nn.Module, online: str, target: str | None = None) -> Branches
             as_deep = [k for k in known if k.count(".") <= name.count(".")]
             near = difflib.get_close_matches(_bare(name), as_deep, n=3)
             hint = f"; the nearest are {', '.join(map(repr, near))}." if near else "."
-            raise ValueError(f"{option}={name!r}: {kind(module)} has no such part{hint}")
+            raise UserError(f"{option}={name!r}: {kind(module)} has no such part{hint}")
     predictor = _bare(online).rpartition(".")[2] in PARTS["predictor"]
     return Branches(online, None if target == online else target, predictor)
 

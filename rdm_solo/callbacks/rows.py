@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rdm_solo.messages import UserError
+
 TOKENS = ("mean", "rows")
 
 
@@ -39,7 +41,7 @@ def rows(output: Any, of: str, tokens: str = "mean") -> Tensor:
     x = first_tensor(output)
     if x is None or not 2 <= x.ndim <= 4 or not x.is_floating_point():
         got = type(output).__name__ if x is None else f"{x.dtype} of shape {tuple(x.shape)}"
-        raise ValueError(
+        raise UserError(
             f"{of} gives {got}, where rows (N, k), tokens (N, T, k) or maps (N, k, H, W) of "
             "floating-point numbers belong; name a part that gives these."
         )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rdm_solo.messages import CannotWrite, first_line, what_to_install
+from rdm_solo.messages import CannotWrite, UserError, first_line, what_to_install
 
 
 def say_anything() -> None:
@@ -53,7 +53,7 @@ def naming_what_the_config_lacks() -> Iterator[None]:
     try:
         yield
     except OmegaConfBaseException as error:
-        raise ValueError(
+        raise UserError(
             f"the config cannot be used ({error.full_key}: {str(error).splitlines()[0]}): a file "
             "of your own needs every key of the one that it stands for."
         ) from error
@@ -71,7 +71,7 @@ def instantiate(node: Any, **options: Any) -> Any:
         if isinstance(cause, (ValueError, ImportError)) and "\n" not in str(cause):
             raise cause from None
         reason = " ".join(str(cause).splitlines()[:2])
-        raise ValueError(f"{getattr(node, '_target_', node)} cannot be called: {reason}") from error
+        raise UserError(f"{getattr(node, '_target_', node)} cannot be called: {reason}") from error
 
 
 def make_folder(folder: Path, option: str = "out=FOLDER") -> None:
@@ -79,6 +79,6 @@ def make_folder(folder: Path, option: str = "out=FOLDER") -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"{folder} cannot be made ({error.strerror}): give {option}") from error
+        raise UserError(f"{folder} cannot be made ({error.strerror}): give {option}") from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise ValueError(f"{folder} cannot be written to: give {option}")
+        raise UserError(f"{folder} cannot be written to: give {option}")

@@ -11,6 +11,7 @@ from typing import Any
 from rdm_solo.cli.answers import fail, say_anything
 from rdm_solo.cli.config_files import config_folder
 from rdm_solo.cli.unknown_names import check_overrides, composed, explain
+from rdm_solo.messages import UserError
 
 # Options whose values may hold signs that Hydra's grammar cannot read.
 PATHS = (
@@ -78,7 +79,7 @@ def compose(config: str, argv: Sequence[str], open_sections: Sequence[str] = ())
     try:
         return next(_jobs(arguments, config, open_sections))
     except _config_errors(UnicodeDecodeError) as error:
-        raise ValueError(explain(error, config, _own(arguments))) from error
+        raise UserError(explain(error, config, _own(arguments))) from error
 
 
 def _config_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
@@ -119,14 +120,14 @@ def _jobs(arguments: Namespace, config: str, open_sections: Sequence[str]) -> It
 
     own = _own(arguments)
     if own and not os.path.isdir(own):
-        raise ValueError(f"--config-dir {arguments.config_dir}: there is no such folder.")
+        raise UserError(f"--config-dir {arguments.config_dir}: there is no such folder.")
     name = arguments.config_name or config
     # Each override with its lines, several where the sweep is over named values.
     typed: list[tuple[Any, list[Any]]] = []
     for override in OverridesParser.create().parse_overrides(arguments.overrides):
         lines: list[Any] = [override.input_line]
         if override.is_sweep_override() and not arguments.multirun:
-            raise ValueError(
+            raise UserError(
                 f"{lines[0]} gives several values: add -m to sweep over them, or write "
                 f"one value that is a list as '{override.key_or_group}=[...]'."
             )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rdm_solo.cli.config_files import config_folder, groups
-from rdm_solo.messages import first_line, printable, suggest
+from rdm_solo.messages import UserError, first_line, printable, suggest
 
 # Sections that take keys of the user's own: they are passed on to something that knows them.
 OPEN = (
@@ -60,11 +60,11 @@ def check_overrides(
     for override, _ in typed:
         key, line = override.key_or_group, override.input_line
         if override.package is not None:
-            raise ValueError(f"{line}: write {key}=... without @.")
+            raise UserError(f"{line}: write {key}=... without @.")
         if key in choosable and not override.is_delete() and not override.is_sweep_override():
             allowed = (str, list) if key in SEVERAL else str
             if not isinstance(override.value(), allowed):
-                raise ValueError(
+                raise UserError(
                     f"{line} is no choice; leave {key} out, or give a name that --help lists."
                 )
     choices = [lines[0] for override, lines in typed if lines and chooses(override.key_or_group)]
@@ -75,20 +75,20 @@ def check_overrides(
         added = override.is_add() or override.is_force_add()
         if override.is_delete():
             if section not in OPTIONAL and not key.startswith((*OPEN, "hydra/")):
-                raise ValueError(f"{line}: the command needs {key}; give {key} another value.")
+                raise UserError(f"{line}: the command needs {key}; give {key} another value.")
         elif chooses(key):
             continue
         elif leaf == "name" and section in choosable:
-            raise ValueError(
+            raise UserError(
                 f"{key} only names the choice that was made; write {section}=... instead."
             )
         elif key not in known and not (added and key.startswith(OPEN)):
             if section in known or section not in open_sections:
-                raise ValueError(_unknown(key, [*known, *choosable]))
+                raise UserError(_unknown(key, [*known, *choosable]))
         elif isinstance(known.get(key), dict) and not isinstance(override.value(), dict):
             if "schedule" in known[key]:
                 continue  # of p: a value
-            raise ValueError(
+            raise UserError(
                 f"{key} holds several options, so {line} is no value of it; --help lists them "
                 f"as {key}.NAME"
             )

@@ -21,7 +21,7 @@ from torchvision.io import ImageReadMode, decode_jpeg  # type: ignore[import-unt
 from rdm_solo.data.image_files import Unreadable, image_in
 from rdm_solo.data.images import Files, Reading
 from rdm_solo.data.views import Views
-from rdm_solo.messages import printable
+from rdm_solo.messages import UserError, printable
 
 # An image and its neighbours that are tried, one after the other, until one is readable.
 TRIES = 100
@@ -93,7 +93,7 @@ def _pixels(image: Image.Image, mode: str, reduce: int) -> np.ndarray[Any, np.dt
     if reduce > 1:
         image.draft(image.mode, (image.width // reduce, image.height // reduce))
     if image.mode == "F":
-        raise ValueError("floating-point pixels are not supported")
+        raise UserError("floating-point pixels are not supported")
     if image.mode.startswith("I"):  # 16 bits; Pillow would clip what is above 255
         image = Image.fromarray(np.clip(np.asarray(image) // 257, 0, 255).astype(np.uint8))
     elif image.mode == "P" and "transparency" in image.info:

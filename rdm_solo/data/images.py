@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rdm_solo.data.image_files import content_of
-from rdm_solo.messages import check_choice, check_number, check_switch, check_whole
+from rdm_solo.messages import UserError, check_choice, check_number, check_switch, check_whole
 
 # Smallest and largest side of an image in pixels. Crops, rotations and blurs of fewer show nothing,
 # and a batch of more fits into no memory.
@@ -21,14 +21,14 @@ SIDES = 4, 4096
 REMEDY = "repair or remove it, or set dataset.skip_broken=true to go on without such images"
 
 
-class DataError(ValueError):
+class DataError(UserError):
     """A data set is not where the configuration says, or cannot be read."""
 
 
 def path_of(name: str, value: object) -> Path:
     """The value of an option as a path, with ``~`` expanded."""
     if not isinstance(value, (str, Path)) or not str(value):
-        raise ValueError(f"dataset.{name} must be a path, got {value!r}.")
+        raise UserError(f"dataset.{name} must be a path, got {value!r}.")
     return Path(value).expanduser()
 
 
@@ -47,7 +47,7 @@ class Images:
         x, y = self.images, self.labels
         bytes_of_images = x.ndim == 4 and x.dtype == torch.uint8 and x.numel() > 0
         if not bytes_of_images or y.dtype != torch.int64 or y.shape != x.shape[:1]:
-            raise ValueError(
+            raise UserError(
                 "images must be uint8 of shape (N, C, H, W), at least one, and labels int64 of "
                 f"shape (N,), got {x.dtype} of shape {tuple(x.shape)} and {y.dtype} of shape "
                 f"{tuple(y.shape)}"
@@ -85,7 +85,7 @@ class Reading:
         if self.workers is not None:
             check_whole("dataset.workers", self.workers, 0, 256, alternative="null")
         if self.channels not in (1, 3):
-            raise ValueError(f"dataset.channels must be 3 or 1, got {self.channels!r}.")
+            raise UserError(f"dataset.channels must be 3 or 1, got {self.channels!r}.")
         check_choice("dataset.interpolation", self.interpolation, ("bilinear", "bicubic"))
 
 
@@ -133,7 +133,7 @@ class Dataset:
     def __post_init__(self) -> None:
         for name, values in (("mean", self.mean), ("std", self.std)):
             if not isinstance(values, (list, tuple)) or len(values) != self.train.channels:
-                raise ValueError(
+                raise UserError(
                     f"dataset.{name} must be a list of {self.train.channels} numbers, one for each "
                     f"channel (dataset.channels), got {values!r}."
                 )
@@ -142,7 +142,7 @@ class Dataset:
         for part in (self.train, self.val or self.train):
             low, high = int(part.labels.min()), int(part.labels.max())
             if low < 0 or high >= self.num_classes:
-                raise ValueError(
+                raise UserError(
                     f"num_classes={self.num_classes} allows labels from 0 to "
                     f"{self.num_classes - 1}, got {low} to {high} in {self.name}"
                 )

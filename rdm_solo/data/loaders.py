@@ -18,7 +18,7 @@ from rdm_solo.data.draws import generator
 from rdm_solo.data.images import REMEDY, DataError, Dataset, Files, Images
 from rdm_solo.data.memory import BatchMemory
 from rdm_solo.data.views import Views
-from rdm_solo.messages import check_whole, listed, printable
+from rdm_solo.messages import UserError, check_whole, listed, printable
 
 log = logging.getLogger("rdm_solo")
 
@@ -72,7 +72,7 @@ class Loader(ABC):
         self.images: Images | Files = getattr(dataset, part)
         self.channels = expand_channels or self.images.channels
         if self.images.channels not in (1, self.channels):
-            raise ValueError(
+            raise UserError(
                 f"the backbone takes {self.channels} channels: give images of 1 or "
                 f"{self.channels} channels (dataset.channels), not {self.images.channels}"
             )
@@ -140,7 +140,7 @@ class Loader(ABC):
         if not self.drop_last and rest >= world * self._least:
             ends.append(n)
         if not ends:
-            raise ValueError(
+            raise UserError(
                 f"batch_size={self.batch_size} on {world} process{'es' if world > 1 else ''} takes "
                 f"{step} images a step, but there are {n}: lower it, or use fewer processes"
             )

@@ -19,7 +19,7 @@ import numpy as np
 
 from rdm_solo.data.images import DataError
 from rdm_solo.data.listing import EXTENSIONS
-from rdm_solo.messages import printable
+from rdm_solo.messages import UserError, printable
 
 log = logging.getLogger("rdm_solo")
 
@@ -72,13 +72,13 @@ def _load(beside: Path, tar: Path) -> TarIndex:
     numbers = (index.offsets, index.sizes, index.labels)
     shapes = {column.shape for column in index}
     if len(shapes) > 1 or index.names.ndim != 1 or index.names.dtype.kind != "S":
-        raise ValueError("columns of different lengths")
+        raise UserError("columns of different lengths")
     if len(index.names) == 0 or any(column.dtype != np.int64 for column in numbers):
-        raise ValueError("no images, or no whole numbers")
+        raise UserError("no images, or no whole numbers")
     if (index.offsets < 0).any() or (index.sizes < 0).any() or (index.sizes > size).any():
-        raise ValueError("images outside the file")
+        raise UserError("images outside the file")
     if (index.labels < NO_LABEL).any() or _state(tar, int(index.offsets[-1])) != (size, header):
-        raise ValueError("the index of another file")
+        raise UserError("the index of another file")
     return index
 
 

@@ -25,7 +25,7 @@ from rdm_solo.data.colour import blur, color_jitter, luma, solarize
 from rdm_solo.data.geometry import crop_boxes, crop_resize
 from rdm_solo.data.images import SIDES
 from rdm_solo.data.memory import BatchMemory
-from rdm_solo.messages import check_number, check_whole
+from rdm_solo.messages import UserError, check_number, check_whole
 
 ORDERS = torch.tensor(list(itertools.permutations(range(4))))  # of the jitter's operations
 
@@ -78,7 +78,7 @@ class Pipeline:
 
     def __call__(self, x: Tensor, u: Tensor, memory: BatchMemory | None = None) -> Tensor:
         if x.ndim != 4 or not x.is_floating_point() or u.shape != (len(x), draws.DRAWS):
-            raise ValueError(
+            raise UserError(
                 "a pipeline takes floating-point images of shape (n, C, H, W) and uniform numbers "
                 f"of shape (n, {draws.DRAWS}), got {x.dtype} of shape {tuple(x.shape)} and "
                 f"{tuple(u.shape)}"
@@ -192,13 +192,13 @@ class Views:
     def __init__(self, pipelines: Sequence[Pipeline]) -> None:
         listed = list(pipelines) if isinstance(pipelines, Sequence) else []
         if not listed or not all(isinstance(p, Pipeline) for p in listed):
-            raise ValueError(
+            raise UserError(
                 f"dataset.views.pipelines must be a list of Pipelines, got {pipelines!r:.80} (in "
                 "YAML, put `_convert_: all` beside the _target_ of the views)"
             )
         sizes = [pipeline.size for pipeline in listed]
         if sizes != sorted(sizes, reverse=True):
-            raise ValueError(
+            raise UserError(
                 f"dataset.views.pipelines has sizes {sizes}: list the largest first, since methods "
                 "take the first views for the large ones"
             )
@@ -243,7 +243,7 @@ def _two_numbers(name: str, value: Sequence[float], largest: float | None) -> tu
         low, high = math.nan, math.nan
     if not 0 < low <= high <= (largest or math.inf) or math.isinf(high):
         limit = "" if largest is None else f" and at most {largest:g}"
-        raise ValueError(
+        raise UserError(
             f"{name} must be two numbers [smallest, largest] above 0{limit}, got {value!r}."
         )
     return low, high

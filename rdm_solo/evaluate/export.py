@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig
 
 from rdm_solo import __version__, cli
+from rdm_solo.messages import UserError
 from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.runs.files import EXPORT, write_whole
 
@@ -33,7 +34,7 @@ def export(cfg: DictConfig) -> Path:
     from rdm_solo.runs.folder import checked_config
 
     if cfg.run is None:
-        raise ValueError("give run=RUN_FOLDER; --help says more.")
+        raise UserError("give run=RUN_FOLDER; --help says more.")
     weights, spec = checkpoints.of_run(
         cfg.run, cfg.checkpoint, typed_options.of_part(cfg, "backbone")
     )

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from rdm_solo.data.loaders import Loader
 from rdm_solo.data.views import Pipeline, Views
-from rdm_solo.messages import check_choice
+from rdm_solo.messages import UserError, check_choice
 
 PIECE = 512  # images in one pass through the backbone
 
@@ -18,7 +18,7 @@ def choose_device(name: str) -> torch.device:
     check_choice("device", name, ("auto", "cpu", "cuda", "gpu"))
     found = torch.cuda.is_available()
     if name in ("cuda", "gpu") and not found:
-        raise ValueError(
+        raise UserError(
             f"device={name}, but this machine shows no GPU to torch {torch.__version__}; use cpu."
         )
     return torch.device("cuda" if found and name != "cpu" else "cpu")

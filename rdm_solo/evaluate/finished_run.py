@@ -20,6 +20,7 @@ from rdm_solo.cli.third_party import silence_notices
 from rdm_solo.data.loaders import Loader, loader
 from rdm_solo.evaluate import typed_options
 from rdm_solo.evaluate.features import choose_device
+from rdm_solo.messages import UserError
 from rdm_solo.methods import backbones, weight_files
 from rdm_solo.runs import checkpoints, reading, saved_config
 from rdm_solo.runs.folder import Run
@@ -93,7 +94,7 @@ def load(run: Run, device: str = "cpu", typed: Mapping[str, Any] | None = None) 
             model.load_state_dict(state)
         except RuntimeError as error:
             first = "".join(str(error).splitlines()[1:2]).strip()
-            raise ValueError(
+            raise UserError(
                 f"{path} does not fit the model of the run's config: {first}"
             ) from error
         if queue is not None and epoch < full.method.kwargs.epoch_queue_starts:

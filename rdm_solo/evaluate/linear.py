@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from rdm_solo import cli
-from rdm_solo.messages import CannotWrite, check_choice, check_switch, check_whole
+from rdm_solo.messages import CannotWrite, UserError, check_choice, check_switch, check_whole
 
 if TYPE_CHECKING:  # torch takes seconds, and --help needs none
     from torch import Tensor
@@ -107,7 +107,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
             run = Path(cfg.run)
             linear_results.record_in_run(run, record, alike, weights.step or 0, online)
     except CannotWrite as error:
-        raise ValueError(f"{error}; the accuracies above are not kept.") from error
+        raise UserError(f"{error}; the accuracies above are not kept.") from error
     linear_results.conclude(record, alike, out)
     return record
 
@@ -115,7 +115,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
 def _refuse_augmentation(cfg: DictConfig) -> None:
     for name, value in cfg.augmentation.items():
         if value is not None:
-            raise ValueError(
+            raise UserError(
                 f"augmentation.{name}={value} would be ignored: features=cached takes plain "
                 "images; leave one of them out."
             )

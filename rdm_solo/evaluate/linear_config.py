@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rdm_solo.evaluate import typed_options
 from rdm_solo.evaluate.probe import PROTOCOLS, Protocol
-from rdm_solo.messages import check_choice
+from rdm_solo.messages import UserError, check_choice
 from rdm_solo.methods import weight_files
 from rdm_solo.methods.weight_files import Spec, Weights
 from rdm_solo.runs import checkpoints, saved_config
@@ -27,7 +27,7 @@ def with_dataset(cfg: DictConfig) -> DictConfig:
     if {"name", "source"} <= changes.keys():  # chosen
         return cfg
     if cfg.run is None:
-        raise ValueError(
+        raise UserError(
             "give run=RUN_FOLDER, or checkpoint=FILE with dataset=NAME: a checkpoint "
             "does not record its data set; --help says more."
         )
@@ -67,12 +67,12 @@ def find_weights(cfg: DictConfig) -> tuple[Weights, Spec]:
 def check_labels(dataset: "Dataset") -> None:
     """Refuse a data set without labels or without validation images."""
     if not dataset.labelled:
-        raise ValueError(
+        raise UserError(
             f"dataset={dataset.name} has no labels, which a linear evaluation needs; give another "
             "dataset=..., or sort its images into a folder for each class."
         )
     if dataset.val is None:
-        raise ValueError(
+        raise UserError(
             f"dataset={dataset.name} has no validation images to measure accuracies on; add a "
             "validation folder (dataset.val)."
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rdm_solo import loggers
+from rdm_solo.messages import UserError
 from rdm_solo.runs import linear_file, reading
 from rdm_solo.runs.files import LINEAR, LINEAR_TABLE, SUMMARY, write_table, write_whole
 from rdm_solo.runs.linear_file import Record
@@ -53,7 +54,7 @@ def earlier(folder: Path) -> tuple[dict[str, list[Record]], list[dict[str, Any]]
         text = reading.read_text(folder, LINEAR_TABLE, reading.MOST_TABLE)
         rows = list(csv.DictReader(io.StringIO(text)))
         if not all(row.keys() <= set(COLUMNS) for row in rows):
-            raise ValueError("it is no table of evaluations: it has other columns")
+            raise UserError("it is no table of evaluations: it has other columns")
         # Evaluations by earlier versions, whose epochs begin with 0.
         old = {(row["features"], row["entry"]) for row in rows if row["epoch"] == "0"}
         for row in rows:

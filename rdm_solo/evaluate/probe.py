@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rdm_solo.data.draws import generator
-from rdm_solo.messages import check_choice, check_number, check_whole
+from rdm_solo.messages import UserError, check_choice, check_number, check_whole
 
 log = logging.getLogger("rdm_solo")
 
@@ -65,7 +65,7 @@ class Protocol:
         for name, most in BOUNDS.items():
             check_number(name, getattr(self, name), 0, most)
         if not isinstance(self.milestones, Sequence):
-            raise ValueError(
+            raise UserError(
                 f"milestones must be a list of shares of the epochs, such as [0.6, 0.8], got "
                 f"{self.milestones!r}."
             )
@@ -178,7 +178,7 @@ def fit(
             rows += len(x)
         mean_loss = float(total) / rows
         if not (math.isfinite(mean_loss) and classifier.weight.isfinite().all()):
-            raise ValueError(
+            raise UserError(
                 f"the linear classifier diverged in epoch {epoch + 1} (its loss is "
                 f"{mean_loss:g}): lower lr={protocol.lr:g}"
             )
@@ -217,7 +217,7 @@ def _optimizer(classifier: nn.Linear, protocol: Protocol) -> torch.optim.Optimiz
 def _check_finite(what: str, x: Tensor) -> None:
     broken = int((~x.isfinite()).any(1).sum())
     if broken:
-        raise ValueError(
+        raise UserError(
             f"{broken} of {len(x)} features of {what} are not finite: the backbone has diverged, "
             "or its weights do not belong to it"
         )

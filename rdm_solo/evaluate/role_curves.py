@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from rdm_solo.messages import UserError
 from rdm_solo.runs.roles_file import Series
 from rdm_solo.spectra.comparison import filter_curve, ideal_filter, leading, spearman
 from rdm_solo.spectra.matrices import correlation
@@ -190,7 +191,7 @@ def eigenvalues(x: Tensor) -> Tensor:
 def _joined(parts: list[Tensor]) -> Tensor:
     x = torch.cat(parts).double()
     if not x.isfinite().all():
-        raise ValueError("the checkpoint's outputs are NaN or infinite: its run has diverged.")
+        raise UserError("the checkpoint's outputs are NaN or infinite: its run has diverged.")
     return x
 
 

@@ -36,7 +36,7 @@ import torch
 from rdm_solo import cli, runs
 from rdm_solo.evaluate import finished_run, typed_options
 from rdm_solo.evaluate.role_curves import MEASURES
-from rdm_solo.messages import check_choice, check_whole
+from rdm_solo.messages import UserError, check_choice, check_whole
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.plots.roles import draw
 from rdm_solo.runs import checkpoints, known_parts, roles_file
@@ -67,7 +67,7 @@ def measure(
     check_whole("rows", rows, 2)
     run = runs.load(folder)
     if run.described.asymmetry not in MEASURES:
-        raise ValueError(
+        raise UserError(
             f"{folder} has no asymmetric design: {run.label} is none of "
             f"{', '.join(m.label for m in METHODS.values() if m.asymmetry in MEASURES)}."
         )
@@ -148,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         typed = typed_options.parsed(typed_words)
         folders = [Path(word) for word in given.folders if word not in typed_words]
         if not folders:
-            raise ValueError("give the folder of a run, too.")
+            raise UserError("give the folder of a run, too.")
         for run in runs.find(folders):
             try:
                 found.append(measure(run.folder, given.rows, given.device, typed))
@@ -159,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             except ValueError as error:
                 print(f"left out: {error}")
         if not found:
-            raise ValueError("none of these runs has curves to draw.")
+            raise UserError("none of these runs has curves to draw.")
         cli.make_folder(given.out.parent, "--out FILE")
         options = {"dpi": 150, "format": given.out.suffix[1:]}
         write_whole(given.out, functools.partial(draw(found).savefig, **options))

@@ -8,6 +8,7 @@ import yaml  # type: ignore[import-untyped]
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.cli.unknown_names import dotted, nearest
+from rdm_solo.messages import UserError
 from rdm_solo.runs import saved_config
 from rdm_solo.runs.settings import options
 
@@ -22,7 +23,7 @@ def parsed(words: Sequence[str]) -> dict[str, Any]:
     try:
         given: Any = OmegaConf.to_container(OmegaConf.from_dotlist(bare))
     except yaml.YAMLError as error:
-        raise ValueError(f"{' '.join(words)} cannot be read as options KEY=VALUE.") from error
+        raise UserError(f"{' '.join(words)} cannot be read as options KEY=VALUE.") from error
     return dict(options(given))
 
 
@@ -43,6 +44,6 @@ def changed(folder: Path, typed: Mapping[str, Any]) -> DictConfig:
     known = {"filter.function": None, **dict(dotted(OmegaConf.to_container(config)))}
     for key, value in typed.items():
         if key not in known:
-            raise ValueError(f"there is no option {key!r} of this run{nearest(key, known)}")
+            raise UserError(f"there is no option {key!r} of this run{nearest(key, known)}")
         OmegaConf.update(config, key, value, force_add=True)
     return config

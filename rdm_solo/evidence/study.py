@@ -26,7 +26,7 @@ from rdm_solo.evaluate.probe import fit_linear
 from rdm_solo.evidence import command, processes, table
 from rdm_solo.evidence.page import page
 from rdm_solo.lightning import pl
-from rdm_solo.messages import first_line
+from rdm_solo.messages import UserError, first_line
 from rdm_solo.runs.files import write_whole
 from rdm_solo.train import closing, derived_values, training
 
@@ -157,13 +157,13 @@ def lines_of(csv: Path) -> list[table.Line]:
     for line in lines:
         row = line["row"]
         if row not in (PIXELS, UNTRAINED, *ROWS) or line["settings"] != settings(row):
-            raise ValueError(
+            raise UserError(
                 f"{csv}: {row!r}, seed {line['seed']}, is not of the study's settings of today: "
                 "remove such lines, or give another --csv"
             )
         gaps = [name for name in table.MEASURED if not line[name]]
         if row in ROWS and line["status"] == table.OK and gaps:
-            raise ValueError(f"{csv}: {row!r}, seed {line['seed']}, lacks {gaps[0]}; remove it")
+            raise UserError(f"{csv}: {row!r}, seed {line['seed']}, lacks {gaps[0]}; remove it")
     return lines
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rdm_solo.messages import UserError
 from rdm_solo.runs.files import write_whole
 
 # What is measured in a run; an accuracy is in per cent, a rank in directions. Columns of an
@@ -53,7 +54,7 @@ def line(
     """One run as a line; ValueError where a value is not finite."""
     for name, value in values.items():
         if not math.isfinite(value):
-            raise ValueError(f"{name} is {value}, but a mean needs finite numbers")
+            raise UserError(f"{name} is {value}, but a mean needs finite numbers")
     numbers = {name: f"{value:.7g}" for name, value in values.items()}
     return {"row": row, "seed": str(seed), "status": status, **numbers, **about}
 
@@ -64,7 +65,7 @@ def read(path: Path) -> list[Line]:
     runs: set[tuple[str, str]] = set()
     for number, found in enumerate(lines, start=2):
         if fault := _fault(found) or ("repeats a run" if _run(found) in runs else ""):
-            raise ValueError(f"{path}, line {number}, {fault}: remove it, or give another file")
+            raise UserError(f"{path}, line {number}, {fault}: remove it, or give another file")
         runs.add(_run(found))
     return lines
 

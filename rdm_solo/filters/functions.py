@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rdm_solo.filters.schedules import as_schedule
-from rdm_solo.messages import suggest
+from rdm_solo.messages import UserError, suggest
 
 Function = Callable[..., Tensor]
 
@@ -35,7 +35,7 @@ def register(name: str) -> Callable[[Function], Function]:
     def add(function: Function) -> Function:
         known = _FUNCTIONS.setdefault(name, function)
         if known.__qualname__ != function.__qualname__:
-            raise ValueError(
+            raise UserError(
                 f"the filter function {name!r} is registered already, as "
                 f"{known.__module__}.{known.__qualname__}; choose another name."
             )
@@ -77,16 +77,16 @@ def get(name: str | Function, p: float | None = None) -> Callable[[Tensor], Tens
     >>> get("torch.sum")
     Traceback (most recent call last):
     ...
-    ValueError: the filter function 'torch.sum' must return one number for each singular value, \
-got shape () for 8 of them.
+    rdm_solo.messages.UserError: the filter function 'torch.sum' must return one number for each \
+singular value, got shape () for 8 of them.
     """
     function = _lookup(name)
     if takes_p(function):
         if p is None:
-            raise ValueError(f"the filter function {label(name)!r} needs an exponent p, got none.")
+            raise UserError(f"the filter function {label(name)!r} needs an exponent p, got none.")
         function = functools.partial(function, p=as_schedule(p)(0))
     elif p is not None:
-        raise ValueError(
+        raise UserError(
             f"p is an exponent and the filter function {label(name)!r} has none, got p={p}; "
             "leave p out or choose 'pow'."
         )
@@ -116,7 +116,7 @@ def _checked(function: Function, name: str, sigma: Tensor) -> Tensor:
     try:
         gain: object = function(sigma)
     except Exception as error:  # of anyone's function: one sentence for all
-        raise ValueError(
+        raise UserError(
             f"the filter function {name!r} fails on a tensor of {len(sigma)} ({error})."
         ) from error
     return real_values(gain, sigma, name)
@@ -131,9 +131,9 @@ def real_values(gain: object, sigma: Tensor, name: str) -> Tensor:
     must = f"the filter function {name!r} must return one number for each singular value"
     if not isinstance(gain, Tensor) or gain.shape != sigma.shape:
         got = f"shape {tuple(gain.shape)}" if isinstance(gain, Tensor) else type(gain).__name__
-        raise ValueError(f"{must}, got {got} for {len(sigma)} of them.")
+        raise UserError(f"{must}, got {got} for {len(sigma)} of them.")
     if gain.is_complex() or (gain.is_floating_point() and torch.finfo(gain.dtype).bits < 32):
-        raise ValueError(
+        raise UserError(
             f"{must}, real and with the digits of float32 or float64, got {gain.dtype}."
         )
     return gain.to(sigma)
@@ -157,17 +157,17 @@ def _lookup(name: str | Function) -> Function:
         try:
             function = pkgutil.resolve_name(name)
         except Exception as error:  # a module of one's own can fail in any way
-            raise ValueError(
+            raise UserError(
                 f"the filter function {name!r} cannot be imported ({error}); give a registered "
                 f"name ({', '.join(names())}) or MODULE.FUNCTION."
             ) from error
         if not callable(function):
             kind = type(function).__name__
-            raise ValueError(f"the filter function {name!r} is a {kind}, no function.")
+            raise UserError(f"the filter function {name!r} is a {kind}, no function.")
     elif callable(name):
         function = name
     else:
-        raise ValueError(
+        raise UserError(
             f"there is no filter function {name!r}{suggest(name, names()) or '.'} "
             f"Registered are {', '.join(names())}; rdm_solo.filters.register adds one."
         )
@@ -175,7 +175,7 @@ def _lookup(name: str | Function) -> Function:
     named = inspect.isroutine(function) or inspect.isclass(function)
     module = str(getattr(function, "__module__", "")).split(".")[0]
     if named and module in sys.stdlib_module_names:
-        raise ValueError(
+        raise UserError(
             f"the filter function {label(name)!r} is part of Python's standard library, which has "
             "no functions of a tensor; give one such as torch.asinh, or one of your own."
         )

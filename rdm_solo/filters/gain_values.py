@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rdm_solo.filters.decomposition import Spectrum
 from rdm_solo.filters.functions import label, number, real_values
+from rdm_solo.messages import UserError
 
 # The largest gain, so that W and the gradients that it multiplies stay in range.
 STEEPEST = {torch.float64: 2.0**960, torch.float32: 1e32}
@@ -76,7 +77,7 @@ def gains(spectrum: Spectrum, function: Callable[[Tensor], Tensor]) -> Tensor:
     """
     gain = evaluate(spectrum, function)
     if not gain.isfinite().all():
-        raise ValueError(not_finite(function))
+        raise UserError(not_finite(function))
     return rescale(spectrum, gain)
 
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from rdm_solo.messages import check_choice, check_number, check_whole, finite, shown
+from rdm_solo.messages import UserError, check_choice, check_number, check_whole, finite, shown
 
 # Singular values of float32 features span five decades: sigma^10 leaves one direction of them, and
 # much larger exponents leave the range of float64.
@@ -35,7 +35,7 @@ class Schedule:
             if value is not None:
                 check_number(f"{name!r} of a schedule", value, -LARGEST_EXPONENT, LARGEST_EXPONENT)
             elif name == "start" or self.kind != "constant":
-                raise ValueError(f"a {self.kind} schedule needs a number for {name!r}.")
+                raise UserError(f"a {self.kind} schedule needs a number for {name!r}.")
         if self.kind != "constant":
             check_whole(f"'epochs' of a {self.kind} schedule", self.epochs, 1)
 
@@ -58,8 +58,8 @@ def as_schedule(value: object, *, epochs: int | None = None) -> Schedule:
     >>> as_schedule("half")
     Traceback (most recent call last):
     ...
-    ValueError: p must be a number from -10 to 10 or a schedule, got 'half'; a schedule is \
-written {schedule: linear, start: -0.1, end: -0.5}.
+    rdm_solo.messages.UserError: p must be a number from -10 to 10 or a schedule, got 'half'; a \
+schedule is written {schedule: linear, start: -0.1, end: -0.5}.
     """
     if isinstance(value, Schedule):
         return value
@@ -70,14 +70,14 @@ written {schedule: linear, start: -0.1, end: -0.5}.
         known = {"schedule", "start", "end", "epochs"}
         unknown = set(value) - known
         if unknown:
-            raise ValueError(
+            raise UserError(
                 f"p got a schedule with the key {sorted(map(str, unknown))[0]!r}; "
                 f"allowed are {', '.join(sorted(known))}."
             )
         length = epochs if value.get("epochs") is None else value["epochs"]
         start: Any = value.get("start")  # checked there
         return Schedule(value["schedule"], start, value.get("end"), length)
-    raise ValueError(
+    raise UserError(
         f"p must be a number from {-LARGEST_EXPONENT} to {LARGEST_EXPONENT} or a schedule, "
         f"got {shown(value)}; a schedule is written "
         "{schedule: linear, start: -0.1, end: -0.5}."

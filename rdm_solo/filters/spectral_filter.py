@@ -24,6 +24,7 @@ from rdm_solo.filters.functions import Function, get, label
 from rdm_solo.filters.gain_values import evaluate, not_finite, rescale
 from rdm_solo.filters.iterations import ROOTS, power
 from rdm_solo.filters.schedules import Schedule, as_schedule
+from rdm_solo.messages import UserError
 
 log = logging.getLogger(__name__)
 
@@ -91,13 +92,13 @@ class SpectralFilter(nn.Module):
     ) -> None:
         super().__init__()
         if branch not in ("online", "target"):
-            raise ValueError(f"branch must be 'online' or 'target', got {branch!r}.")
+            raise UserError(f"branch must be 'online' or 'target', got {branch!r}.")
         self.branch = branch
         self.function = function
         self.schedule = None if p is None else as_schedule(p)
         self.solver = solver
         if solver not in ("eigh", "iterative"):
-            raise ValueError(f"the solver must be 'eigh' or 'iterative', got {solver!r}.")
+            raise UserError(f"the solver must be 'eigh' or 'iterative', got {solver!r}.")
         if solver == "iterative":
             self._check_iterative()
         self._unread: list[_Counts] = []
@@ -111,7 +112,7 @@ class SpectralFilter(nn.Module):
         constant = p.start if p is not None and p.kind == "constant" else None
         if self.branch != "target" or self.function != "pow" or constant not in ROOTS:
             exponents = " or ".join(f"p={root:g}" for root in sorted(ROOTS))
-            raise ValueError(
+            raise UserError(
                 f"solver=iterative is for pow of the target branch with {exponents}, got "
                 f"branch={self.branch}, function={label(self.function)}, "
                 f"p={p if constant is None else f'{constant:g}'}; leave the solver out."
@@ -139,7 +140,7 @@ class SpectralFilter(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim != 2 or not x.is_floating_point() or 0 in x.shape:
-            raise ValueError(
+            raise UserError(
                 "a spectral filter takes a non-empty floating-point batch of shape (N, k), "
                 f"got {tuple(x.shape)} of {x.dtype}."
             )
@@ -147,7 +148,7 @@ class SpectralFilter(nn.Module):
             return x
         traced = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         if traced or torch.compiler.is_exporting():
-            raise ValueError(
+            raise UserError(
                 "a spectral filter in train() cannot be exported or traced: it depends on the "
                 "singular values of each batch. Call eval() first; it then returns its input."
             )
@@ -223,7 +224,7 @@ class SpectralFilter(nn.Module):
                 "hold NaN or infinity; lower the learning rate, or use bf16 in place of fp16."
             )
         if not math.isfinite(steepest):
-            raise ValueError(not_finite(self._gain))
+            raise UserError(not_finite(self._gain))
         if broken:
             self._log_once(
                 "nonfinite",
@@ -260,7 +261,7 @@ def _one_batch_at_a_time() -> Iterator[None]:
     except RuntimeError as error:
         if "vmap" not in str(error):
             raise
-        raise ValueError(
+        raise UserError(
             "a spectral filter takes one batch at a time, and its singular values decide what "
             "is done: torch.func.vmap over batches is not possible; call it for each of them."
         ) from error

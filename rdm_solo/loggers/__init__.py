@@ -13,6 +13,7 @@ from typing import Any
 
 from rdm_solo.cli.answers import instantiate
 from rdm_solo.loggers.run_logger import RunInfo, RunLogger
+from rdm_solo.messages import UserError
 from rdm_solo.runs import reading
 from rdm_solo.runs.files import LOGGERS, write_whole
 
@@ -33,7 +34,7 @@ def check_packages(names: Iterable[str]) -> None:
     """Refuse a logger whose package is not installed."""
     for name in names:
         if name in PACKAGES and importlib.util.find_spec(name) is None:
-            raise ValueError(
+            raise UserError(
                 f"logger={name} needs the package {name}, which is not installed: "
                 f"pip install {name}, or leave logger={name} out"
             )
@@ -48,7 +49,7 @@ def open_all(choices: Mapping[str, Any], run: RunInfo) -> list[RunLogger]:
         try:
             opened[name] = open_one(run=run, earlier=earlier.get(name, {}))
         except TypeError as error:  # an option that it does not have
-            raise ValueError(f"logger.{name} cannot be opened: {error}") from error
+            raise UserError(f"logger.{name} cannot be opened: {error}") from error
     if opened:
         _write_records(run.folder, {name: logger.record for name, logger in opened.items()})
     return list(opened.values())

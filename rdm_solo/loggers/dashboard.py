@@ -7,6 +7,7 @@ from typing import Any
 
 from rdm_solo import cli
 from rdm_solo.loggers import charts
+from rdm_solo.messages import UserError
 from rdm_solo.runs import columns
 
 NAME = "Rank differential"
@@ -66,17 +67,17 @@ def create(project: str, entity: str | None, sweep: str | None) -> str:
     from rdm_solo.loggers.server import obstacle
 
     if reason := obstacle():
-        raise ValueError(f"the dashboard needs Weights & Biases: {reason}")
+        raise UserError(f"the dashboard needs Weights & Biases: {reason}")
     try:
         entity = entity or wandb.Api(timeout=20).default_entity
         url = str(build(project, entity, sweep).save().url) if entity else ""
     except Exception as error:  # whatever the service or its client raises
-        raise ValueError(
+        raise UserError(
             f"Weights & Biases refuses the dashboard ({error}); is there a project {project!r} of "
             f"{entity or 'this login'} yet? The first run with logger=wandb makes it."
         ) from error
     if not url:
-        raise ValueError("--entity is missing: this login has no default user or team")
+        raise UserError("--entity is missing: this login has no default user or team")
     return url
 
 
@@ -94,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     with cli.sentences():
         if importlib.util.find_spec("wandb_workspaces") is None:
-            raise ValueError(
+            raise UserError(
                 "the dashboard needs the package wandb-workspaces, which is not installed: "
                 "pip install wandb-workspaces"
             )

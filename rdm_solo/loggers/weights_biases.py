@@ -24,7 +24,7 @@ import numpy as np
 from rdm_solo.lightning import pl
 from rdm_solo.loggers import charts, server
 from rdm_solo.loggers.run_logger import RunInfo, RunLogger
-from rdm_solo.messages import finite
+from rdm_solo.messages import UserError, finite
 from rdm_solo.runs import metrics_file, reading
 from rdm_solo.runs.files import METRICS, SUMMARY
 
@@ -172,7 +172,7 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
         """
         named = {name: record.get(name) for name in ("project", "entity", "name", "group")}
         if not _own_id(record) or any(not isinstance(v, (str, type(None))) for v in named.values()):
-            raise ValueError("loggers.json does not say which run it is")
+            raise UserError("loggers.json does not say which run it is")
         reading.inside(folder, "wandb")
         tags = [tag for tag in record.get("tags") or [] if isinstance(tag, str)]
         timeout = finite(record.get("finish_timeout"))

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo.messages import check_number, check_switch, check_whole
+from rdm_solo.messages import UserError, check_number, check_switch, check_whole
 from rdm_solo.methods import optimizers, solo_learn
 from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.methods.descriptions import METHODS, Method, method
@@ -49,13 +49,13 @@ def build(cfg: DictConfig) -> Any:
     check_kwargs(cfg.method.kwargs)
     optimizers.check_kwargs(cfg.optimizer)
     if chosen.absent and not described.no_filter:
-        raise ValueError(
+        raise UserError(
             f"filter=none is not for method={described.name}: take filter=identity for no "
             "predictor, or filter=learnable for its own predictor."
         )
     if not chosen.absent and described.no_filter:
         others = " or ".join(f"method={m.name}" for m in METHODS.values() if not m.no_filter)
-        raise ValueError(
+        raise UserError(
             f"filter={chosen.name}: method={described.name} has no place for one, since "
             f"{described.no_filter}; leave filter out, or choose {others}."
         )
@@ -65,7 +65,7 @@ def build(cfg: DictConfig) -> Any:
         made = CLASSES.get(described.class_name) or of_solo_learn(described)
         return made(cfg)
     except TypeError as error:
-        raise ValueError(
+        raise UserError(
             f"method={described.name} with backbone.name={cfg.backbone.name} cannot be built: "
             f"{error}; look at backbone.kwargs and method.kwargs."
         ) from error
@@ -74,7 +74,7 @@ def build(cfg: DictConfig) -> Any:
 def check_installed(described: Method) -> None:
     """Refuse a method that the installed solo-learn does not have."""
     if solo_learn.GENERATION not in described.versions:
-        raise ValueError(
+        raise UserError(
             f"method={described.name}: {described.label} is not in solo-learn "
             f"{solo_learn.version()}, but in its current main; put a checkout of it on PYTHONPATH "
             "(git clone https://github.com/vturrisi/solo-learn)."
@@ -92,7 +92,7 @@ def check_kwargs(kwargs: DictConfig) -> None:
             for number in numbers:
                 check_whole(name, number, 1, 2**20)
             if len(set(numbers)) != 1:
-                raise ValueError(f"{name}={value} must all be equal, and at least one.")
+                raise UserError(f"{name}={value} must all be equal, and at least one.")
         elif key in WHOLE:
             check_whole(name, value)
         elif key in SWITCHES:

@@ -5,7 +5,7 @@ Importing this needs neither torch nor solo-learn. ``docs/add-a-method.md`` show
 
 from dataclasses import dataclass
 
-from rdm_solo.messages import check_choice
+from rdm_solo.messages import UserError, check_choice
 
 ASYMMETRIES = ("predictor", "sinkhorn", "centring")
 LEGACY, CURRENT = "legacy", "current"  # the two versions of solo-learn
@@ -360,5 +360,5 @@ def method(name: str) -> Method:
     (True, True)
     """
     if name in NOT_HERE:
-        raise ValueError(f"method={name}: {NOT_HERE[name]}")
+        raise UserError(f"method={name}: {NOT_HERE[name]}")
     return METHODS[check_choice("method", name, METHODS)]

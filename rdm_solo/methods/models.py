@@ -20,6 +20,7 @@ from rdm_solo.distributed import gather_equal, rank
 from rdm_solo.filters.functions import takes_p
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.filters.spectral_filter import SpectralFilter
+from rdm_solo.messages import UserError
 from rdm_solo.methods import optimizers, solo_learn
 from rdm_solo.methods.chosen_filter import ChosenFilter, shipped_filters
 from rdm_solo.methods.descriptions import Method
@@ -215,16 +216,16 @@ def make_filter(chosen: ChosenFilter, epochs: int) -> SpectralFilter | None:
     if p is not None and not has_exponent:
         shipped = shipped_filters().get(chosen.name)
         if shipped is not None and shipped.p is not None:  # its default p, behind another function
-            raise ValueError(
+            raise UserError(
                 f"filter.function={function} has no exponent, but filter={chosen.name} sets p={p}; "
                 "add p=null, or start from filter=online_log1p."
             )
-        raise ValueError(
+        raise UserError(
             f"p={p} would be ignored: filter={chosen.name} has no exponent; "
             "leave p out, or choose filter=online_pow or filter=target_pow."
         )
     if p is None and has_exponent:
-        raise ValueError(f"filter={chosen.name} needs an exponent: add p=NUMBER.")
+        raise UserError(f"filter={chosen.name} needs an exponent: add p=NUMBER.")
     if function is None:
         return None
     schedule = None if p is None else as_schedule(p, epochs=epochs)

@@ -9,6 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from rdm_solo.messages import UserError
+
 OPTIMIZERS = ("sgd", "lars", "adam", "adamw")
 
 
@@ -101,7 +103,7 @@ def check_kwargs(settings: DictConfig) -> None:
         made.step()
         made.step()  # some values count from the second step on
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(
+        raise UserError(
             f"optimizer.kwargs={settings.kwargs} is refused by optimizer.name={settings.name}: "
             f"{error}; leave it out, or give what torch.optim documents."
         ) from error

@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo.messages import check_choice, suggest
+from rdm_solo.messages import UserError, check_choice, suggest
 from rdm_solo.methods import models, solo_learn, symmetric
 from rdm_solo.methods.chosen_filter import ChosenFilter, shipped_filters
 
@@ -23,7 +23,7 @@ class _FromSoloConfig:
         known = [*cls.defaults, "proj_hidden_dim", "proj_output_dim"]
         for name in cfg.get("method_kwargs") or {}:
             if name not in known:
-                raise ValueError(
+                raise UserError(
                     f"method_kwargs.{name} is no option of method={cfg.method}, which takes "
                     f"{', '.join(known)}{suggest(name, known) or '.'}"
                 )

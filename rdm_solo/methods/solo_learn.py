@@ -19,7 +19,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.lightning import CURRENT, pl
-from rdm_solo.messages import suggest
+from rdm_solo.messages import UserError, suggest
 from rdm_solo.methods import backbones
 from rdm_solo.methods.descriptions import METHODS
 
@@ -235,12 +235,12 @@ def check_backbone(name: str) -> None:
         bare = name.removeprefix(TIMM)
         if not timm.is_model(bare):
             hint = suggest(bare, timm.list_models()) or "."
-            raise ValueError(f"backbone.name={name!r}: timm has no such model{hint}")
+            raise UserError(f"backbone.name={name!r}: timm has no such model{hint}")
     elif name not in BACKBONES:
         hint = suggest(name, BACKBONES) or "."
         if timm.is_model(name):
             hint = f"; timm has one: backbone.name=timm/{name}."
-        raise ValueError(
+        raise UserError(
             f"backbone.name must be one of {', '.join(BACKBONES)}, or timm/NAME, got {name!r}{hint}"
         )
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from rdm_solo.messages import first_line, listed
+from rdm_solo.messages import UserError, first_line, listed
 
 log = logging.getLogger("rdm_solo")
 
@@ -45,7 +45,7 @@ def read(path: Path, other_objects: bool = False) -> Any:
                 raise
             return _read_tensors_alone(path)
     except Exception as error:  # what a torn file raises depends on where it is torn
-        raise ValueError(
+        raise UserError(
             f"{path} cannot be read as a checkpoint of torch: {first_line(error)}"
         ) from error
 
@@ -53,17 +53,17 @@ def read(path: Path, other_objects: bool = False) -> Any:
 def _compare_checksums(path: Path) -> None:
     if not zipfile.is_zipfile(path):
         if _is_tar(path):  # torch's format of before 2017, for which it makes a folder
-            raise ValueError("it is a tar archive, or holds zeros alone")
+            raise UserError("it is a tar archive, or holds zeros alone")
         return  # torch's format of before 2020 has none; anything else torch refuses
     with zipfile.ZipFile(path) as file:
         records = file.infolist()
         if any(record.compress_type != zipfile.ZIP_STORED for record in records):
-            raise ValueError("it is compressed, which torch's files are not")
+            raise UserError("it is compressed, which torch's files are not")
         if sum(record.file_size for record in records) > path.stat().st_size:
-            raise ValueError("its records overlap")
+            raise UserError("its records overlap")
         broken = file.testzip()
     if broken is not None:
-        raise ValueError(f"bytes of it have changed since it was written (in {broken})")
+        raise UserError(f"bytes of it have changed since it was written (in {broken})")
 
 
 def _is_tar(path: Path) -> bool:

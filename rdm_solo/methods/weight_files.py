@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rdm_solo.messages import first_line, listed
+from rdm_solo.messages import UserError, first_line, listed
 from rdm_solo.methods import torch_files
 
 log = logging.getLogger("rdm_solo")
@@ -84,7 +84,7 @@ def load(weights: Weights, spec: Spec, image_size: int = 224) -> nn.Module:
         if found is not None and (found.name, found.stem) != (spec.name, spec.stem):
             hint = f"it looks like {found}: backbone.name={found.name} backbone.stem={found.stem}"
         said = " and ".join(f"{what} {listed(names)}" for what, names in faults.items() if names)
-        raise ValueError(f"{weights.path} does not fit {spec}: it {said}; {hint}")
+        raise UserError(f"{weights.path} does not fit {spec}: it {said}; {hint}")
     backbone.load_state_dict(given, strict=False)
     return backbone.eval().requires_grad_(False)
 
@@ -100,7 +100,7 @@ def build(spec: Spec, image_size: int = 224) -> nn.Module:
         if isinstance(error, ImportError) or str(error).startswith("backbone."):
             raise
         reason = f"KeyError: {error}" if isinstance(error, KeyError) else first_line(error)
-        raise ValueError(
+        raise UserError(
             f"backbone.name={spec.name} cannot be built: {reason}; look at backbone.kwargs."
         ) from error
 
@@ -108,7 +108,7 @@ def build(spec: Spec, image_size: int = 224) -> nn.Module:
 def known(weights: Weights) -> Spec:
     """The backbone that a file holds; ValueError where it does not show."""
     if weights.spec is None:
-        raise ValueError(
+        raise UserError(
             f"{weights.path} does not show which backbone it holds "
             f"({listed(sorted(weights.state))}): give backbone.name=..., and "
             "backbone.stem=... of a resnet"
@@ -153,7 +153,7 @@ def read(path: str | Path, saved: Any = None) -> Weights:
     it has been read."""
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"there is no checkpoint {path}: give a .ckpt, .pt, .pth or .safetensors")
+        raise UserError(f"there is no checkpoint {path}: give a .ckpt, .pt, .pth or .safetensors")
     if path.suffix == ".safetensors":
         saved, about = _read_safetensors(path)
     else:
@@ -189,7 +189,7 @@ def not_finite(state: Mapping[str, Any]) -> list[str]:
 def check_finite(state: Mapping[str, Any], path: Path) -> None:
     """Refuse a file's weights where they hold NaN or infinity."""
     if broken := not_finite(state):
-        raise ValueError(
+        raise UserError(
             f"{path} holds NaN or infinity ({listed(broken)}): training had diverged when it was "
             "written, and nothing can be made of it."
         )
@@ -222,7 +222,7 @@ def _state_dict(saved: Any, path: Path) -> Mapping[str, Tensor]:
         state = {name: value for name, value in saved.items() if isinstance(value, Tensor)}
         if state and all(isinstance(name, str) for name in state):
             return state
-    raise ValueError(
+    raise UserError(
         f"{path} holds no state dict: save model.state_dict(), or {{'state_dict': ...}}, not the "
         "model itself"
     )
@@ -236,7 +236,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             about = dict(file.metadata() or {})
             saved = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
-        raise ValueError(f"{path} is no intact safetensors file: {error}") from error
+        raise UserError(f"{path} is no intact safetensors file: {error}") from error
     return saved, _said(path, about.get("rdm_solo", "{}"))
 
 
@@ -245,7 +245,7 @@ def _said(path: Path, text: str | bytes) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} does not say in JSON what the weights are ({error})") from error
+        raise UserError(f"{path} does not say in JSON what the weights are ({error})") from error
     return found if isinstance(found, dict) else {}
 
 
@@ -259,7 +259,7 @@ def _spec(path: Path, said: Mapping[str, Any]) -> Spec:
         for key, value in kwargs.items()
     )
     if not isinstance(name, str) or not isinstance(stem, str) or not plain:
-        raise ValueError(
+        raise UserError(
             f"{path} names a backbone with values that may not come from a file: {said!r:.200}"
         )
     return Spec(name, stem, kwargs)
@@ -285,7 +285,7 @@ def no_larger_than(state: Mapping[str, Any], path: Path) -> Iterator[None]:
         nonlocal count
         count += 0 if parameter is None else parameter.numel()
         if count > 4 * known + SPARE:
-            raise ValueError(f"{path} holds {known:,} weights, and its model would have far more")
+            raise UserError(f"{path} holds {known:,} weights, and its model would have far more")
 
     handle = nn.modules.module.register_module_parameter_registration_hook(add)
     try:

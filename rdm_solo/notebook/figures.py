@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.figure import Figure
 
 from rdm_solo import plots
-from rdm_solo.messages import check_choice
+from rdm_solo.messages import UserError, check_choice
 from rdm_solo.plots.preview import draw_prediction
 from rdm_solo.plots.roles import draw as draw_roles
 from rdm_solo.report.captions import DRAWINGS, Drawing
@@ -102,7 +102,7 @@ class SweepFigures(Figures):
 
         chosen = runs_with_roles(self._groups)
         if not chosen:
-            raise ValueError("No run has an asymmetric design; this needs a checkpoint of one.")
+            raise UserError("No run has an asymmetric design; this needs a checkpoint of one.")
         return _roles(chosen, rows, device, options)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from rdm_solo.messages import UserError
 from rdm_solo.notebook.options import words
 from rdm_solo.notebook.run import Run
 from rdm_solo.runs.files import PLANNED
@@ -81,7 +82,7 @@ def fit(
     if status == 0 and begun:
         return Run(begun)
     if status == 2 and error and not begun:
-        raise ValueError(error)
+        raise UserError(error)
     command = shlex.join(["python", "-m", "rdm_solo.train", *typed])
     why = f"it said last:\n{last}" if quiet and last else "its output says why."
     raise RunFailed(error or f"{command} ended with status {status}; {why}", begun)
@@ -99,7 +100,7 @@ def _refuse_sweeps(given: Mapping[str, Any]) -> None:
     """A sweep has no one run to return."""
     resume = given.get("resume")
     if isinstance(resume, (str, os.PathLike)) and (Path(resume) / PLANNED).is_dir():
-        raise ValueError(
+        raise UserError(
             f"resume={resume} is the folder of a sweep; what is left of it is run by "
             f"{shlex.join(['python', '-m', 'rdm_solo.train', f'resume={resume}'])}"
         )

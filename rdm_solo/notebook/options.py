@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rdm_solo.cli.arguments import PATHS, quoted
-from rdm_solo.messages import shown
+from rdm_solo.messages import UserError, shown
 
 # Names that the command line has; +, ++ and ~ before one as Hydra has them.
 NAME = re.compile(r"(\+{1,2}|~)?[A-Za-z_][\w./]*")
@@ -34,7 +34,7 @@ def words(options: Mapping[str, Any]) -> list[str]:
 def _words(options: Mapping[str, Any]) -> Iterator[str]:
     for name, value in options.items():
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise ValueError(f"{shown(name)} is not an option's name, such as optimizer.lr.")
+            raise UserError(f"{shown(name)} is not an option's name, such as optimizer.lr.")
         if name.startswith("~") and value is None:
             yield name
         elif isinstance(value, Mapping) and value and "schedule" not in value:
@@ -61,7 +61,7 @@ def _value(name: str, value: Any) -> str:
     if isinstance(value, Mapping):
         pairs = (f"{_text(name, key)}:{_value(name, each)}" for key, each in value.items())
         return f"{{{','.join(pairs)}}}"
-    raise ValueError(
+    raise UserError(
         f"{name} must be a number, text, True, False, None, or a list or dict of these, got "
         f"{shown(value)}."
     )
@@ -71,4 +71,4 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, str) and value.isprintable():
         plain = PLAIN.fullmatch(value) and value.lower() not in OTHERS
         return value if plain or name in PATHS else quoted(value)  # the command quotes paths
-    raise ValueError(f"{name} must be text on one line, got {shown(value)}.")
+    raise UserError(f"{name} must be text on one line, got {shown(value)}.")

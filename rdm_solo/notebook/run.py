@@ -9,6 +9,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from rdm_solo import runs
+from rdm_solo.messages import UserError
 from rdm_solo.notebook.tables import of_rows, table
 from rdm_solo.plots.exponents import accuracy
 from rdm_solo.runs.columns import COLUMNS, LINEAR, check_column
@@ -51,7 +52,7 @@ class Run:
         """Read the folder again, with the epochs that have ended meanwhile; the run itself."""
         if self.folder.is_dir() and not is_run(self.folder):
             below, broken = runs.survey([self.folder])  # says so itself where there is none
-            raise ValueError(
+            raise UserError(
                 f"{self.folder} is no run: it holds {len(below) + len(broken)} of them; read it as "
                 f"rdm_solo.Sweep({str(self.folder)!r})."
             )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rdm_solo.messages import listed, suggest
+from rdm_solo.messages import UserError, listed, suggest
 from rdm_solo.notebook.run import Run
 from rdm_solo.notebook.tables import of_rows
 from rdm_solo.runs import Run as RunFolder
@@ -70,7 +70,7 @@ class Sweep:
 
     def __init__(self, *folders: str | os.PathLike[str]) -> None:
         if not folders:
-            raise ValueError("give the folder of a sweep, or several folders of runs.")
+            raise UserError("give the folder of a sweep, or several folders of runs.")
         self.folders = tuple(Path(folder).expanduser() for folder in folders)
         self.reload()
 
@@ -78,7 +78,7 @@ class Sweep:
         """Read the folders again, with the runs and epochs that have ended meanwhile."""
         first = self.folders[0]
         if len(self.folders) == 1 and is_run(first):
-            raise ValueError(
+            raise UserError(
                 f"{first} is the folder of one run: read it as rdm_solo.Run({str(first)!r})."
             )
         self._read, self._broken = survey(self.folders)
@@ -182,13 +182,13 @@ class Sweep:
                 found.append(Best(group.label, column, *moments, members))
         if not found:
             on = f" on {dataset}" if dataset else ""
-            raise ValueError(
+            raise UserError(
                 f"no setting{on} has a value of {column}, or those that have one collapsed or "
                 "diverged: see problems and verdicts."
             )
         names = list(dict.fromkeys(setting.runs[0].dataset for setting in found))
         if len(names) > 1 and column in ACCURACIES:
-            raise ValueError(
+            raise UserError(
                 f"{column} cannot be compared between data sets ({listed(names)}): choose one, "
                 f"such as dataset={names[0]!r}."
             )
@@ -216,7 +216,7 @@ class Sweep:
         known = list(dict.fromkeys(run.dataset for run in self._read))
         if name is not None and name not in known:
             hint = suggest(name, known) or f"; there are {', '.join(known)}."
-            raise ValueError(f"there is no run on {name!r}{hint}")
+            raise UserError(f"there is no run on {name!r}{hint}")
 
     def __repr__(self) -> str:
         settings = len(begun_groups(self._read))

@@ -8,6 +8,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from rdm_solo.messages import UserError
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.plots import style
 from rdm_solo.plots.curves import (
@@ -67,7 +68,7 @@ def spectra(runs: Sequence[Run]) -> Figure:
     found = [(group, *group.spectrum()) for group in groups(runs)]
     shown = [(group, at, arrays) for group, at, arrays in found if arrays]
     if not shown:
-        raise ValueError("No run has a spectrum; was diagnostics.every_n_epochs=0?")
+        raise UserError("No run has a spectrum; was diagnostics.every_n_epochs=0?")
     if len(shown) == 1:
         made, panels = style.figure(2, panel=(3.5, 2.7))
     else:
@@ -99,9 +100,9 @@ def variants(runs: Sequence[Run]) -> Figure:
     everything = groups(runs)
     drawn = drawn_in_variants(everything)
     if not drawn and any(map(_side, everything)):
-        raise ValueError("No run with a filter has a spectrum; was diagnostics.every_n_epochs=0?")
+        raise UserError("No run with a filter has a spectrum; was diagnostics.every_n_epochs=0?")
     if not drawn:
-        raise ValueError(
+        raise UserError(
             "No run has a filter; variants compares those of filter=online_... or target_...."
         )
     rows = {row_of(group) for group in drawn}
@@ -150,7 +151,7 @@ def symmetric(runs: Sequence[Run]) -> Figure:
     chosen = drawn_in_symmetric(everything)
     if not chosen:
         names = [name for name, described in METHODS.items() if described.symmetric]
-        raise ValueError(f"No run is symmetric; this needs one of method={' or '.join(names)}.")
+        raise UserError(f"No run is symmetric; this needs one of method={' or '.join(names)}.")
     # More settings than looks would share colours; then those that are drawn have colours anew.
     look = looks(everything if len(everything) <= style.SERIES else chosen)
     made, panels = style.figure(4, panel=(2.8, 2.6))

@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from rdm_solo.messages import UserError
 from rdm_solo.plots import style
 from rdm_solo.plots.curves import (
     axis_label,
@@ -83,7 +84,7 @@ def _with_any(runs: Sequence[Run], columns: Mapping[str, Any]) -> tuple[list[Gro
     everything = groups(runs)
     shown = [g for g in everything if any(len(g.over_epochs(c).x) for c in columns)]
     if not shown:
-        raise ValueError(f"No run has a column of {', '.join(columns)}; {_why_none(columns)}")
+        raise UserError(f"No run has a column of {', '.join(columns)}; {_why_none(columns)}")
     return shown, note(shown, axis_label(next(iter(columns))), lacking)
 
 

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from rdm_solo.messages import UserError
 from rdm_solo.plots import style
 from rdm_solo.plots.curves import axis_label, note
 from rdm_solo.runs.columns import ACCURACY, COLUMNS, charts
@@ -34,7 +35,7 @@ def sweep(runs: Sequence[Run]) -> Figure:
     """
     used = drawn_in_sweep(groups(runs))
     if not used:
-        raise ValueError("No run has an exponent; sweep needs runs of filter=..._pow with some p.")
+        raise UserError("No run has an exponent; sweep needs runs of filter=..._pow with some p.")
     first = sorted(used, key=lambda group: group.first.p is None)
     looks = style.looks(_name(group) for group in first)
     rows = [

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from rdm_solo.messages import UserError
 from rdm_solo.plots import style
 from rdm_solo.plots.curves import blocks, looks, note, share_limits
 from rdm_solo.plots.epochs import over_epochs
@@ -29,7 +30,7 @@ def measures(runs: Sequence[Run]) -> Figure:
     everything = groups(runs)
     shown = [name for name in MEASURES if any(group.last(name) for group in everything)]
     if not shown:
-        raise ValueError("No run has RankMe, LiDAR or another of these measures in metrics.csv.")
+        raise UserError("No run has RankMe, LiDAR or another of these measures in metrics.csv.")
     look, parts = looks(everything), blocks(everything)
     keyed = len(parts) > 1
     across = 4

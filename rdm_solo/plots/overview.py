@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from rdm_solo.messages import UserError
 from rdm_solo.plots import style
 from rdm_solo.plots.curves import axis_label, looks, note
 from rdm_solo.plots.epochs import ERANK, over_epochs
@@ -29,9 +30,9 @@ def overview(runs: Sequence[Run]) -> Figure:
     """Effective rank and accuracy of one setting over training."""
     group, *others = groups(runs)
     if others:
-        raise ValueError("There are several settings; comparison draws them.")
+        raise UserError("There are several settings; comparison draws them.")
     if not counted_runs(group)[0].epochs:
-        raise ValueError("No epoch has ended.")
+        raise UserError("No epoch has ended.")
     made, (ranks, right) = style.figure(2, panel=(2.9, 2.3))
     over_epochs(ranks, [(group, *column) for column in ERANK.items()])
     ranks.set_ylim(bottom=0)

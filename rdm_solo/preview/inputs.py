@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rdm_solo import filters
 from rdm_solo.filters.schedules import as_schedule
-from rdm_solo.messages import check_choice
+from rdm_solo.messages import UserError, check_choice
 from rdm_solo.runs.folder import Run
 from rdm_solo.spectra.comparison import ideal_filter
 from rdm_solo.theory import rank_path
@@ -61,7 +61,7 @@ def choose(chosen: DictConfig, p: Any, epochs: int, epoch: int) -> Filter:
     shown = function if "." in function else f"{branch}_{function}"
     p = OmegaConf.to_container(p) if OmegaConf.is_config(p) else p
     if p is not None and not filters.takes_p(function):
-        raise ValueError(
+        raise UserError(
             f"p={p} would be ignored: filter.function={chosen.function} has no exponent; "
             "add p=null, or leave p out."
         )
@@ -86,14 +86,14 @@ def singular_values(cfg: DictConfig, run: Run | None) -> Tensor:
 def _batch(run: Run) -> int:
     """The rows that the run's filter works on: those of all processes together."""
     if not run.filter_batch:
-        raise ValueError(f"{run.folder} does not say its batch_size; leave run= out.")
+        raise UserError(f"{run.folder} does not say its batch_size; leave run= out.")
     return run.filter_batch
 
 
 def _first(run: Run, name: str) -> Tensor:
     if name not in run.spectra or not len(run.spectra[name]):
         why = f" (it diverged in epoch {run.diverged})" if run.diverged else ""
-        raise ValueError(f"{run.folder} has no measured spectra{why}; leave run= out.")
+        raise UserError(f"{run.folder} has no measured spectra{why}; leave run= out.")
     return torch.from_numpy(run.spectra[name][0]).double()
 
 

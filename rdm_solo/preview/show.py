@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import cli, filters, runs
-from rdm_solo.messages import check_choice, check_number, check_whole
+from rdm_solo.messages import UserError, check_choice, check_number, check_whole
 from rdm_solo.plots import style
 from rdm_solo.plots.preview import draw_filter, draw_prediction
 from rdm_solo.preview import inputs
@@ -36,9 +36,9 @@ def preview(cfg: DictConfig) -> None:
     typed = cfg.get("filter") or OmegaConf.create()
     own = "name" not in typed  # filter.function=... alone replaces the run's function
     if own and cfg.p is not None:
-        raise ValueError(f"p={cfg.p} belongs to a filter: add filter=target_pow, say.")
+        raise UserError(f"p={cfg.p} belongs to a filter: add filter=target_pow, say.")
     if own and run is None:
-        raise ValueError("give filter=..., run=RUN_FOLDER, or both; --help says more.")
+        raise UserError("give filter=..., run=RUN_FOLDER, or both; --help says more.")
     chosen, p, left_out = typed, cfg.p, False
     if run is not None and own:
         chosen, p = run.config.filter.copy(), run.config.get("p")
@@ -46,12 +46,12 @@ def preview(cfg: DictConfig) -> None:
         left_out = "function" not in typed and not known_parts.is_filter(chosen.get("function"))
     function = not left_out and (chosen.get("function") is not None or chosen.name == "identity")
     if not own and not function:
-        raise ValueError(f"filter={chosen.name} {_why_not(chosen.name)}")
+        raise UserError(f"filter={chosen.name} {_why_not(chosen.name)}")
     inner = reading.inside(run.folder, FIGURES) if run and not cfg.out else Path("preview")
     folder = Path(cfg.out or inner)
     if "function" in typed:
         if "branch" not in chosen:
-            raise ValueError(
+            raise UserError(
                 f"filter.function={typed.function} needs the branch that it filters, since run="
                 f"{cfg.run} has no filter of that kind: add filter.branch=online or target."
             )

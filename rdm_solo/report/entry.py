@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rdm_solo import cli, runs
+from rdm_solo.messages import UserError
 from rdm_solo.report import evaluations, figures, verdicts
 from rdm_solo.report.page import page
 from rdm_solo.report.typesetting import relative, verbatim
@@ -37,7 +38,7 @@ def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = Tr
     """
     found, broken = runs.survey(paths)
     if not found:
-        raise ValueError(next(iter(broken.values())))
+        raise UserError(next(iter(broken.values())))
     folder = out or (reading.inside(paths[0], "report") if len(paths) == 1 else Path("report"))
     cli.make_folder(folder, "--out FOLDER")
     grouped = begun_groups(found)

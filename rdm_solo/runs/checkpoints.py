@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from rdm_solo.messages import CannotWrite
+from rdm_solo.messages import CannotWrite, UserError
 from rdm_solo.methods import torch_files, weight_files
 from rdm_solo.methods.weight_files import Spec, Weights
 from rdm_solo.runs import reading
@@ -37,7 +37,7 @@ def of_run(
     built = to_build(with_references(folder), folder, ["backbone"], typed)
     for key, value in typed.items():
         if OmegaConf.select(built, key) != value:
-            raise ValueError(
+            raise UserError(
                 f"{key}={value} would be ignored: run={run} says what its backbone is; leave it "
                 "out."
             )
@@ -70,7 +70,7 @@ def found(folder: Path) -> list[Path]:
         return there
     diverged = diverged_in(folder)
     why = f"it diverged in epoch {diverged}" if diverged else "let the run finish an epoch"
-    raise ValueError(f"{folder} has no {CHECKPOINT}: {why}.")
+    raise UserError(f"{folder} has no {CHECKPOINT}: {why}.")
 
 
 def latest(folder: Path, quiet: bool = False) -> tuple[Path, dict[str, Any]]:
@@ -89,7 +89,7 @@ def latest(folder: Path, quiet: bool = False) -> tuple[Path, dict[str, Any]]:
             why = broken[0] if broken else f"{folder / CHECKPOINT} is not there"
             log.warning(f"warning: {why}; {path.name}, of epoch {saved['epoch'] + 1}, is taken")
         return path, saved
-    raise ValueError("; ".join(broken))
+    raise UserError("; ".join(broken))
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -102,9 +102,9 @@ def read(path: Path) -> dict[str, Any]:
         or not isinstance(epoch, int)
         or not 0 <= epoch < reading.MOST_EPOCHS
     ):
-        raise ValueError(f"{path} cannot be read as a checkpoint of a run: it names no epoch")
+        raise UserError(f"{path} cannot be read as a checkpoint of a run: it names no epoch")
     if not isinstance(saved.get("state_dict"), Mapping):
-        raise ValueError(f"{path} cannot be read as a checkpoint of a run: it holds no weights")
+        raise UserError(f"{path} cannot be read as a checkpoint of a run: it holds no weights")
     weight_files.check_finite(saved["state_dict"], path)
     checked: dict[str, Any] = saved
     return checked

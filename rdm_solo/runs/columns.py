@@ -7,7 +7,7 @@ that logs it): the table, the loggers, the dashboard and the report follow.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rdm_solo.messages import suggest
+from rdm_solo.messages import UserError, suggest
 
 ACCURACY = "accuracy (%)"  # the chart of what the paper measures by linear probing
 
@@ -113,10 +113,10 @@ def check_column(name: str, others: Iterable[str] = ()) -> str:
 
     >>> check_column("val/knn_acc")
     Traceback (most recent call last):
-    ValueError: there is no column 'val/knn_acc'; did you mean 'val/knn_acc1'?
+    rdm_solo.messages.UserError: there is no column 'val/knn_acc'; did you mean 'val/knn_acc1'?
     """
     known = [*COLUMNS, *others]
     if name not in known:
         hint = suggest(name, known) or f"; there are {', '.join(dict.fromkeys(known))}."
-        raise ValueError(f"there is no column {name!r}{hint}")
+        raise UserError(f"there is no column {name!r}{hint}")
     return name

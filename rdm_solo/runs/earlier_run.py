@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from rdm_solo.cli import slurm
+from rdm_solo.messages import UserError
 from rdm_solo.runs import files, ownership, reading
 
 log = logging.getLogger("rdm_solo")
@@ -185,7 +186,7 @@ def new_folder(wanted: Path) -> Iterator[Path]:
             path.mkdir(parents=True)
         except OSError as error:
             if not (isinstance(error, FileExistsError) and error.filename == str(path)):
-                raise ValueError(
+                raise UserError(
                     f"{error.filename} cannot be made ({error.strerror}); give another "
                     "hydra.run.dir."
                 ) from error

@@ -12,7 +12,7 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.filters.schedules import as_schedule
-from rdm_solo.messages import check_number, check_whole, finite, first_line, shown
+from rdm_solo.messages import UserError, check_number, check_whole, finite, first_line, shown
 from rdm_solo.methods import descriptions
 from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.runs import failures, linear_file, metrics_file, reading, spectra_files
@@ -134,10 +134,10 @@ class Run:
         """The arrays of one measured epoch, by default the last; ValueError where there is none."""
         epochs = self.spectra.get("epoch", np.empty(0, dtype=int)).tolist()
         if not epochs:
-            raise ValueError(f"{self.folder} has no measured spectra; were the diagnostics on?")
+            raise UserError(f"{self.folder} has no measured spectra; were the diagnostics on?")
         if epoch is not None and epoch not in epochs:
             near = min(epochs, key=lambda known: abs(known - epoch))
-            raise ValueError(
+            raise UserError(
                 f"{self.folder} has no spectra of epoch {epoch}; the nearest are of epoch {near}."
             )
         row = -1 if epoch is None else epochs.index(epoch)
@@ -274,7 +274,7 @@ def checked_config(folder: Path) -> DictConfig:
         config = run_config(folder)
         named = all(OmegaConf.select(config, f"{name}.name") for name in NAMED)
         if not named or "seed" not in config:
-            raise ValueError(
+            raise UserError(
                 "it is not the config of a run of this package: it names no method or seed."
             )
         for name, (check, *limits) in KINDS.items():
@@ -296,12 +296,12 @@ def _check_exponent(config: DictConfig, folder: Path) -> None:
 def _check_word(name: str, value: Any, alternative: Any = ABSENT) -> None:
     word = isinstance(value, str) and value.isprintable() and 0 < len(value) < 200
     if not word and value is not alternative:
-        raise ValueError(f"{name} must be a word, got {shown(value)}.")
+        raise UserError(f"{name} must be a word, got {shown(value)}.")
 
 
 def _check_options(name: str, value: Any) -> None:
     if value is not None and not OmegaConf.is_dict(value):
-        raise ValueError(f"{name} must be options with names, got {shown(value)}.")
+        raise UserError(f"{name} must be options with names, got {shown(value)}.")
 
 
 # Options that pages and tables read, and what checks them.
@@ -323,7 +323,7 @@ def find(paths: Sequence[Path]) -> list[Run]:
     """The runs in these folders: each is a run's own, or holds runs at any depth (a sweep)."""
     found, broken = survey(paths)
     for sentence in broken.values():
-        raise ValueError(sentence)
+        raise UserError(sentence)
     return found
 
 
@@ -332,10 +332,10 @@ def survey(paths: Sequence[Path]) -> tuple[list[Run], dict[Path, str]]:
     folders: dict[Path, Path] = {}
     for path in paths:
         if not path.is_dir():
-            raise ValueError(f"{path} is not a folder; give the folder of a run or of a sweep.")
+            raise UserError(f"{path} is not a folder; give the folder of a run or of a sweep.")
         inside = [path] if is_run(path) else _below(path)
         if not inside:
-            raise ValueError(f"{path} holds no run: no folder below it has {CONFIG} or {SUMMARY}.")
+            raise UserError(f"{path} holds no run: no folder below it has {CONFIG} or {SUMMARY}.")
         for folder in inside:
             folders.setdefault(folder.resolve(), folder)
     found: list[Run] = []

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rdm_solo.messages import UserError
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.settings import rounded, settings
 
@@ -177,7 +178,7 @@ def groups(runs: Sequence[Run]) -> list[Group]:
     """Runs by setting, in the order in which they come; labels that agree get what differs, and
     where these words agree, too, a number."""
     if not runs:
-        raise ValueError("There is no run to draw; give the folders of some that have begun.")
+        raise UserError("There is no run to draw; give the folders of some that have begun.")
     several = len({run.dataset for run in runs}) > 1
     same: dict[str, dict[str, list[Run]]] = {}
     for run in runs:

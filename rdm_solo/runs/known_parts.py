@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from rdm_solo import filters
-from rdm_solo.messages import shown
+from rdm_solo.messages import UserError, shown
 from rdm_solo.methods.weight_files import FETCHING, is_plain_word
 
 # Parts of a config that hold options.
@@ -107,7 +107,7 @@ def check(
     for part in parts:
         held = config.get(part)
         if part in SECTIONS and not isinstance(held, (Mapping, type(None))):
-            raise ValueError(
+            raise UserError(
                 f"{source} gives {part}={_shown(held)}, where a group of options belongs."
             )
         if held is not None:
@@ -143,13 +143,13 @@ def _shown(value: Any) -> str:
 def _leaves(node: Any, key: Key, source: str) -> Iterator[tuple[Key, Any]]:
     """Every value that is no mapping and no list, with the parts of its name."""
     if len(key) > DEEPEST:
-        raise ValueError(
+        raise UserError(
             f"{source}: {'.'.join(key[:3])} has more than {DEEPEST} levels, which no run's has."
         )
     if isinstance(node, Mapping):
         for name, value in node.items():
             if not isinstance(name, str) or not re.fullmatch(r"\w[\w-]*", name, re.ASCII):
-                raise ValueError(
+                raise UserError(
                     f"{source}: {'.'.join(key)} has the key {_shown(name)}, which is no option's "
                     "name: letters, digits, _ and - are allowed."
                 )

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rdm_solo.messages import shown
+from rdm_solo.messages import UserError, shown
 from rdm_solo.runs import reading
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import FORMAT, METRICS, SUMMARY, write_table, write_whole
@@ -32,7 +32,7 @@ def folder_format(folder: Path) -> int:
             continue
         if isinstance(number, int):
             if number > NUMBER:
-                raise ValueError(
+                raise UserError(
                     f"{folder} was written by a later version (format {shown(number)}, this reads "
                     f"up to {NUMBER}): update rdm-solo."
                 )
@@ -56,7 +56,7 @@ def read(folder: Path) -> Table:
     """
     text = reading.read_text(folder, METRICS, reading.MOST_TABLE)
     if text.partition("\n")[0].count(",") > MOST_COLUMNS:
-        raise ValueError(f"it has more than {MOST_COLUMNS} columns")
+        raise UserError(f"it has more than {MOST_COLUMNS} columns")
     reader = csv.DictReader(io.StringIO(text))
     rows = list(reader)
     cut = bool(rows) and (not text.endswith("\n") or None in rows[-1].values())
@@ -69,7 +69,7 @@ def read(folder: Path) -> Table:
         columns["epoch"] += folder_format(folder) == 1
         epochs = columns["epoch"]
         if not ((epochs >= 1) & (epochs < reading.MOST_EPOCHS) & (epochs == epochs.round())).all():
-            raise ValueError("its column epoch does not count epochs")
+            raise UserError("its column epoch does not count epochs")
     losses = (row.get("train/loss") for row in rows)
     broken = [i for i, loss in enumerate(losses) if loss and not math.isfinite(float(loss))]
     epochs = columns.get("epoch", np.empty(0))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rdm_solo.cli import slurm
+from rdm_solo.messages import UserError
 from rdm_solo.runs import reading
 from rdm_solo.runs.files import OWNER
 
@@ -33,7 +34,7 @@ NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # which would lead the write out of the 
 _held: set[int] = set()  # open lock files
 
 
-class FolderTaken(ValueError):
+class FolderTaken(UserError):
     """The folder is another run's, so that nothing may be written there."""
 
 
@@ -75,7 +76,7 @@ def owned(folder: Path, **more: Any) -> Iterator[bytes]:
             os.ftruncate(number, written)
         except OSError as error:
             place = error.filename or folder
-            raise ValueError(
+            raise UserError(
                 f"{place} cannot be written ({error.strerror}); give another hydra.run.dir."
             ) from error
         yield before
@@ -118,7 +119,7 @@ def _locked(folder: Path) -> int:
         number = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o666)
         try:
             if not stat.S_ISREG(os.fstat(number).st_mode):  # reading a pipe would wait
-                raise ValueError(f"{path} is not a regular file; give another hydra.run.dir.")
+                raise UserError(f"{path} is not a regular file; give another hydra.run.dir.")
             has_locks = _lock(number, folder)
             if path.exists() and os.path.samestat(os.fstat(number), path.stat()):
                 break

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from rdm_solo import theory
+from rdm_solo.messages import UserError
 from rdm_solo.runs.folder import Run
 from rdm_solo.theory.rank_path import STEP, Path, follow, rank_of, relation, unit_sum
 
@@ -88,7 +89,7 @@ def predict(run: Run) -> Prediction:
     """
     epochs = run.spectra.get("epoch", np.empty(0))
     if len(epochs) < 3:
-        raise ValueError(
+        raise UserError(
             f"{run.folder} has {len(epochs)} measured spectra; a prediction needs three at least "
             "(diagnostics.every_n_epochs sets how often they are measured)."
         )
@@ -98,7 +99,7 @@ def predict(run: Run) -> Prediction:
         for name in ("online", "target", "positive")
     )
     if not all(bool(lam.isfinite().all() and (lam.sum(1) > 0).all()) for lam in (lam_p, lam_z)):
-        raise ValueError(f"{run.folder} has spectra without a finite value: training diverged.")
+        raise UserError(f"{run.folder} has spectra without a finite value: training diverged.")
     measured = Path(*(np.array([rank_of(lam) for lam in rows]) for rows in (lam_p, lam_z)))
     filters = [relation(unit_sum(p), unit_sum(z)) for p, z in zip(lam_p, lam_z)]
     omegas = [

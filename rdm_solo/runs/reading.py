@@ -11,7 +11,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 from omegaconf import OmegaConf
 
-from rdm_solo.messages import first_line
+from rdm_solo.messages import UserError, first_line
 
 # The most bytes of a file that is read as a whole, far above what a run writes.
 MOST_CONFIG, MOST_JSON, MOST_TABLE, MOST_ARRAYS = 2**18, 2**24, 2**26, 2**30
@@ -20,7 +20,7 @@ MOST_EPOCHS = 10**7  # that a table, spectra or a checkpoint may name
 MOST_EVENTS, DEEPEST, LONGEST = 20_000, 20, 2**14
 
 
-class Unreadable(ValueError):
+class Unreadable(UserError):
     """A file of a run that cannot be read; ``reason`` says why without its name."""
 
     def __init__(self, path: Path, reason: str) -> None:
@@ -39,7 +39,7 @@ def named(path: Path) -> Iterator[None]:
         if isinstance(error, ValueError) and str(path) in str(error):
             raise
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        raise ValueError(f"{path}: {kind}{first_line(error)}") from error
+        raise UserError(f"{path}: {kind}{first_line(error)}") from error
 
 
 def inside(folder: Path, name: str | Path) -> Path:
@@ -116,12 +116,12 @@ def _check_events(text: str) -> None:
     depth = 0
     for number, event in enumerate(yaml.parse(text, Loader=loader)):
         if isinstance(event, yaml.AliasEvent):
-            raise ValueError("it has a YAML alias (*name), which no run's config has")
+            raise UserError("it has a YAML alias (*name), which no run's config has")
         if isinstance(event, yaml.ScalarEvent) and len(event.value) > LONGEST:
-            raise ValueError(f"it has a value of {len(event.value):,} letters")
+            raise UserError(f"it has a value of {len(event.value):,} letters")
         if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
             depth += 1
         elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
             depth -= 1
         if depth > DEEPEST or number > MOST_EVENTS:
-            raise ValueError(f"it has more than {DEEPEST} levels or {MOST_EVENTS:,} values")
+            raise UserError(f"it has more than {DEEPEST} levels or {MOST_EVENTS:,} values")

@@ -15,6 +15,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from rdm_solo.messages import UserError
 from rdm_solo.runs import known_parts, reading
 from rdm_solo.runs.files import CONFIG, SUMMARY
 
@@ -39,7 +40,7 @@ def source(folder: Path) -> Path:
     for name in (CONFIG, SUMMARY):
         if (folder / name).is_file():
             return folder / name
-    raise ValueError(f"{folder} is not a run folder: it holds neither {CONFIG} nor {SUMMARY}")
+    raise UserError(f"{folder} is not a run folder: it holds neither {CONFIG} nor {SUMMARY}")
 
 
 def run_config(folder: Path) -> DictConfig:
@@ -52,7 +53,7 @@ def with_references(folder: Path) -> DictConfig:
     """The config that a run was started with, references to other options left in place."""
     saved = _saved(folder)
     if "watched" in saved:
-        raise ValueError(
+        raise UserError(
             f"{folder} was written by rdm_solo.watch, which keeps neither the model nor its "
             "weights: `report` reads it, and Watch(..., resume=True) goes on."
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rdm_solo.messages import UserError
 from rdm_solo.runs import reading
 from rdm_solo.runs.files import OLD_SPECTRA, SPECTRA, write_whole, writing
 
@@ -61,7 +62,7 @@ def read(folder: Path) -> tuple[dict[str, np.ndarray], list[str]]:
         rows = {i: arrays[name] for i, arrays in enumerate(epochs) if name in arrays}
         shape = np.max([row.shape for row in rows.values()], axis=0).astype(int)
         if len(epochs) * math.prod(map(int, shape)) > MOST_VALUES:
-            raise ValueError(f"{name} of all epochs would fill the memory")
+            raise UserError(f"{name} of all epochs would fill the memory")
         kind = rows[max(rows)].dtype
         fill = np.nan if np.issubdtype(kind, np.floating) else 0
         stacked[name] = np.full((len(epochs), *shape), fill, dtype=kind)
@@ -96,13 +97,13 @@ def _arrays(folder: Path, name: Path) -> dict[str, np.ndarray]:
     path = reading.regular(folder, name, reading.MOST_ARRAYS)
     with zipfile.ZipFile(path) as file:
         if sum(member.file_size for member in file.infolist()) > reading.MOST_ARRAYS:
-            raise ValueError("it is larger than any run's")
+            raise UserError("it is larger than any run's")
     with np.load(path, allow_pickle=False) as file:
         arrays = dict(file)
     if any(array.dtype.kind not in "iufb" for array in arrays.values()):
-        raise ValueError("an array holds no numbers")
+        raise UserError("an array holds no numbers")
     if not 0 <= int(arrays["epoch"].min()) <= int(arrays["epoch"].max()) < reading.MOST_EPOCHS:
-        raise ValueError("it names no epoch")
+        raise UserError("it names no epoch")
     return arrays
 
 

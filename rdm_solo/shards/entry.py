@@ -5,7 +5,7 @@ import logging
 from pathlib import Path
 
 from rdm_solo import cli, data
-from rdm_solo.messages import CannotWrite
+from rdm_solo.messages import CannotWrite, UserError
 from rdm_solo.shards.writing import write_part
 
 DESCRIPTION = """Write the images that dataset=folder dataset.root=FOLDER reads as tar files, with
@@ -32,7 +32,7 @@ def main() -> None:
         try:
             given.out.mkdir(parents=True, exist_ok=True)
             if any(given.out.iterdir()):
-                raise ValueError(f"{given.out} is not empty: give the name of a new folder")
+                raise UserError(f"{given.out} is not empty: give the name of a new folder")
             for part, files in (("train", source.train), ("val", source.val)):
                 if isinstance(files, data.Files):
                     written = write_part(

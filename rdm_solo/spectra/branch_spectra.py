@@ -10,7 +10,7 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from rdm_solo.distributed import world_size
-from rdm_solo.messages import check_whole
+from rdm_solo.messages import UserError, check_whole
 from rdm_solo.spectra import gaussianity, sphere
 from rdm_solo.spectra.epoch_summary import Basis, Spectra, summarize
 from rdm_solo.spectra.epoch_sums import (
@@ -149,7 +149,7 @@ class BranchSpectra(Metric):
         parts = {name: x for name, x in given.items() if x is not None}
         for name, x in parts.items():
             if x.ndim != 2 or x.shape != (len(online), self.dim):
-                raise ValueError(
+                raise UserError(
                     f"{name} must have shape (N, {self.dim}) with one N for all, "
                     f"got {tuple(x.shape)} beside {tuple(online.shape)}."
                 )
@@ -252,9 +252,9 @@ class BranchSpectra(Metric):
         seen, batches, with_positives = map(int, (self.count, self.batches, self.with_positives))
         if seen == 0:
             what = "no batch yet; call update() first" if not self.broken else "no finite row"
-            raise ValueError(f"BranchSpectra has seen {what}.")
+            raise UserError(f"BranchSpectra has seen {what}.")
         if 0 < with_positives < batches:
-            raise ValueError(
+            raise UserError(
                 "positive was given with some batches and left out with others; give it always, "
                 "or never, between two resets."
             )

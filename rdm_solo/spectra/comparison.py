@@ -7,6 +7,7 @@ Learning via Rank Differential Mechanism", ICLR 2023.
 import torch
 from torch import Tensor
 
+from rdm_solo.messages import UserError
 from rdm_solo.spectra.matrices import noise_floor, symmetric
 
 # The paper looks at the leading eigenvalues whose sum exceeds this share of the total.
@@ -58,7 +59,7 @@ def _check_pair(name: str, **spectra: Tensor) -> None:
     shapes = {tuple(lam.shape) for lam in spectra.values()}
     if len(shapes) > 1 or len(shape := shapes.pop()) != 1 or shape == (0,):
         got = ", ".join(f"{letter} {tuple(lam.shape)}" for letter, lam in spectra.items())
-        raise ValueError(f"{name} takes two spectra of one shape (k,), got {got}.")
+        raise UserError(f"{name} takes two spectra of one shape (k,), got {got}.")
 
 
 def leading(lam: Tensor, share: float = LEADING_SHARE) -> int:
@@ -91,7 +92,7 @@ def alignment(C_p: Tensor, C_z: Tensor, m: int | None = None, weighted: bool = F
     tensor(1., dtype=torch.float64)
     """
     if C_p.ndim != 2 or C_p.shape != C_z.shape or len(set(C_z.shape)) > 1 or not len(C_z):
-        raise ValueError(
+        raise UserError(
             f"alignment takes two square matrices of one shape (k, k), got {tuple(C_p.shape)} and "
             f"{tuple(C_z.shape)}."
         )
@@ -102,7 +103,7 @@ def alignment(C_p: Tensor, C_z: Tensor, m: int | None = None, weighted: bool = F
     lam, u = lam.flip(0).clamp_min(0), u.flip(1)
     m = leading(lam) if m is None else m
     if not 1 <= m <= len(lam):
-        raise ValueError(f"m must lie between 1 and k={len(lam)}, got {m}.")
+        raise UserError(f"m must lie between 1 and k={len(lam)}, got {m}.")
     image = C_p @ u
     energy = (u * image).sum(0)
     return weighted_cosine(energy, torch.linalg.vector_norm(image, dim=0), lam, m, weighted)

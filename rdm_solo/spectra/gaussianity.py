@@ -13,7 +13,7 @@ the integral by the trapezoidal rule at 17 points of [0, 3], twice, since both h
 import torch
 from torch import Tensor
 
-from rdm_solo.messages import check_whole
+from rdm_solo.messages import UserError, check_whole
 
 END, POINTS, SLICES = 3.0, 17, 256
 
@@ -33,7 +33,7 @@ def epps_pulley(x: Tensor, slices: int = SLICES, seed: int = 0) -> Tensor:
     """
     check_whole("slices", slices, 1)
     if x.ndim != 2 or 0 in x.shape:
-        raise ValueError(f"epps_pulley takes rows (N, k), got {tuple(x.shape)}.")
+        raise UserError(f"epps_pulley takes rows (N, k), got {tuple(x.shape)}.")
     x = x.detach()
     whole = torch.ones(len(x), dtype=torch.bool, device=x.device)
     waves = wave_sums(x, directions(x.shape[1], slices, seed).to(x.device), whole)

@@ -12,6 +12,7 @@ b, both follow from sums that are kept anyway: with :math:`C_z = \sum(aa^T + bb^
 import torch
 from torch import Tensor
 
+from rdm_solo.messages import UserError
 from rdm_solo.spectra.matrices import exponential_entropy, noise_floor
 
 # LiDAR's defaults, in the scale of the features.
@@ -103,7 +104,7 @@ def check_views(views: Tensor) -> None:
     >>> check_views(torch.ones(2, 2, 1))
     """
     if views.ndim != 3 or len(views) < 2 or views.shape[1] < 2 or not views.shape[2]:
-        raise ValueError(
+        raise UserError(
             "lidar takes views of shape (n, q, k) with n > 1 samples and q > 1 views of each, got "
             f"{tuple(views.shape)}."
         )

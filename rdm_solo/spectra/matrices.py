@@ -7,6 +7,8 @@ DINO). Correlation matrices are uncentred second moments; eigenvalues descend.
 import torch
 from torch import Tensor
 
+from rdm_solo.messages import UserError
+
 
 def correlation(x: Tensor) -> Tensor:
     """The uncentred correlation matrix ``C = E[x x^T]`` in float64 (Section 3).
@@ -18,7 +20,7 @@ def correlation(x: Tensor) -> Tensor:
             [0.0000, 0.5000]], dtype=torch.float64)
     """
     if x.ndim != 2 or len(x) == 0:
-        raise ValueError(
+        raise UserError(
             f"correlation takes a non-empty batch of shape (N, k), got {tuple(x.shape)}."
         )
     y = x.detach().double()
@@ -28,7 +30,7 @@ def correlation(x: Tensor) -> Tensor:
 def eigenvalues(lam_or_C: Tensor, name: str) -> Tensor:
     square = lam_or_C.ndim == 2 and lam_or_C.shape[0] == lam_or_C.shape[1]
     if len(lam_or_C.shape) == 0 or 0 in lam_or_C.shape or not (square or lam_or_C.ndim == 1):
-        raise ValueError(
+        raise UserError(
             f"{name} takes eigenvalues (k,) or a square matrix (k, k), got {tuple(lam_or_C.shape)}."
         )
     if not bool(lam_or_C.isfinite().all()):
@@ -50,7 +52,7 @@ def symmetric(C: Tensor, name: str) -> Tensor:
     largest = wide.abs().max()
     share = float((wide / largest - wide.mT / largest).abs().max()) if largest > 0 else 0.0
     if share > max(1e-5, 4 * torch.finfo(C.dtype).eps if C.is_floating_point() else 0.0):
-        raise ValueError(
+        raise UserError(
             f"{name} takes a symmetric matrix, got one that differs from its transpose by "
             f"{share:.1e} of its largest entry."
         )
@@ -80,7 +82,7 @@ def low_rank_spectrum(C_h: Tensor, W: Tensor) -> Tensor:
     tensor([16.,  1.], dtype=torch.float64)
     """
     if W.ndim != 2 or C_h.shape != (W.shape[1], W.shape[1]):
-        raise ValueError(
+        raise UserError(
             f"low_rank_spectrum takes C_h (b, b) and W (k, b), "
             f"got {tuple(C_h.shape)} and {tuple(W.shape)}."
         )

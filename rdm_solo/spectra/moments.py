@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rdm_solo.messages import UserError
 from rdm_solo.spectra import lda
 from rdm_solo.spectra.matrices import noise_floor
 
@@ -165,7 +166,7 @@ def mean_share(x: Tensor) -> Tensor:
     0.5
     """
     if x.ndim != 2 or not x.numel():
-        raise ValueError(f"mean_share takes rows (N, k), got {tuple(x.shape)}.")
+        raise UserError(f"mean_share takes rows (N, k), got {tuple(x.shape)}.")
     x = x.detach().double()
     moment = x.square().sum(1).mean()
     share = 1 - spread(moment, x.mean(0).square().sum())

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from rdm_solo.messages import UserError
 from rdm_solo.spectra.lda import DELTA, EPSILON, lidar_of_views
 from rdm_solo.spectra.matrices import exponential_entropy
 
@@ -31,13 +32,13 @@ def value(measure: str, package: str, features: Tensor, **options: Any) -> Any:
     """
     known = [name for m, name in FORMULAS if m == measure]
     if package not in known:
-        raise ValueError(
+        raise UserError(
             f"compatible_with={package!r}: {measure} is known for {' and '.join(map(repr, known))}."
         )
     allowed = 3 if measure == "lidar" else 2
     if features.ndim != allowed or 0 in features.shape:
         shape = "views (n, q, k)" if allowed == 3 else "rows (N, k)"
-        raise ValueError(
+        raise UserError(
             f"{measure} with compatible_with={package!r} takes {shape}, as that package does; "
             f"got {tuple(features.shape)}."
         )
@@ -45,7 +46,7 @@ def value(measure: str, package: str, features: Tensor, **options: Any) -> Any:
     given = {name: option for name, option in options.items() if option is not None}
     for name in given:
         if name not in inspect.signature(formula).parameters:
-            raise ValueError(
+            raise UserError(
                 f"compatible_with={package!r}: {measure} takes no {name}, since that package's "
                 "number has a fixed one or none; leave it out."
             )
@@ -76,7 +77,7 @@ def _reptrix_alpha(x: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
     """The definition's exponent; R² is read from number ``first + 1`` on, as far as 500."""
     share = _explained_variance(x)
     if len(share) < last:
-        raise ValueError(
+        raise UserError(
             f"reptrix's alpha_req needs {last} eigenvalues, got rows of shape {tuple(x.shape)}."
         )
     i = torch.arange(1, len(share) + 1, dtype=torch.float64, device=share.device)

@@ -12,6 +12,7 @@ With ``compatible_with`` they read features and give what another package gives 
 import torch
 from torch import Tensor
 
+from rdm_solo.messages import UserError
 from rdm_solo.spectra import other_packages
 from rdm_solo.spectra.lda import DELTA, EPSILON, check_views, lidar_of_views
 from rdm_solo.spectra.matrices import (
@@ -141,7 +142,7 @@ def alpha_req(
         alpha, r2 = other_packages.value("alpha_req", compatible_with, lam, first=first, last=last)
         return alpha, r2
     if not 1 <= first < last:
-        raise ValueError(f"alpha_req takes 1 <= first < last, got {first} and {last}.")
+        raise UserError(f"alpha_req takes 1 <= first < last, got {first} and {last}.")
     lam = _of_covariance(lam, "alpha_req")
     nothing = lam.new_tensor(torch.nan)
     if not bool(lam.isfinite().all()):
@@ -214,10 +215,10 @@ def lidar(
 
 def _of_covariance(lam: Tensor, name: str) -> Tensor:
     if lam.ndim != 1 or not len(lam):
-        raise ValueError(
+        raise UserError(
             f"{name} takes the covariance's eigenvalues (k,), descending, got {tuple(lam.shape)}."
         )
     lam = eigenvalues(lam, name)
     if bool((lam.diff() > 1e-9 * lam.max()).any()):
-        raise ValueError(f"{name} takes eigenvalues in descending order; these are not.")
+        raise UserError(f"{name} takes eigenvalues in descending order; these are not.")
     return lam

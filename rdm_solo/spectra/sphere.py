@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from rdm_solo.messages import UserError
 from rdm_solo.spectra.matrices import product_dtype
 
 # Rows whose distances to all others are computed at a time.
@@ -24,7 +25,7 @@ def positive_distance(x: Tensor, y: Tensor) -> Tensor:
     2.0
     """
     if x.shape != y.shape:
-        raise ValueError(
+        raise UserError(
             f"positive_distance takes rows of one shape (N, k), got {tuple(x.shape)} and "
             f"{tuple(y.shape)}."
         )
@@ -70,12 +71,12 @@ def _squared_distances(x: Tensor, y: Tensor) -> Tensor:
 
 def _check_unit(name: str, x: Tensor, fewest: int) -> None:
     if x.ndim != 2 or len(x) < fewest or not x.shape[1]:
-        raise ValueError(
+        raise UserError(
             f"{name} takes rows (N, k) with N of at least {fewest}, got {tuple(x.shape)}."
         )
     off = float((torch.linalg.vector_norm(x.detach().double(), dim=1) - 1).abs().max())
     if off > 1e-2:  # half precision is off by a thousandth
-        raise ValueError(
+        raise UserError(
             f"{name} takes rows of length 1, got one whose length is off by {off:.2g}. "
             "Normalise them first: torch.nn.functional.normalize(x, dim=1)."
         )

@@ -7,7 +7,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.data.images import SIDES
 from rdm_solo.filters.schedules import as_schedule
-from rdm_solo.messages import check_choice, check_number, check_switch, check_whole, suggest
+from rdm_solo.messages import (
+    UserError,
+    check_choice,
+    check_number,
+    check_switch,
+    check_whole,
+    suggest,
+)
 from rdm_solo.methods.optimizers import OPTIMIZERS
 from rdm_solo.train import derived_values
 from rdm_solo.train.warm_ups import WARM_UPS
@@ -20,12 +27,12 @@ WANDB_NAMES = ("project", "entity", "name", "group")
 
 def _check_words(name: str, value: object) -> None:
     if not OmegaConf.is_list(value):
-        raise ValueError(f"{name} must be a list of words such as [a,b], got {value!r}.")
+        raise UserError(f"{name} must be a list of words such as [a,b], got {value!r}.")
 
 
 def _check_text(name: str, value: object, alternative: str) -> None:
     if not isinstance(value, str):
-        raise ValueError(
+        raise UserError(
             f"{name} must be text, or {alternative}, got {value!r}; a number goes into quotes."
         )
 
@@ -126,22 +133,22 @@ def check(cfg: DictConfig) -> None:
     for name in WARM_UPS:
         epochs = check_number(name, OmegaConf.select(cfg, name) or 0, 0)
         if epochs > cfg.max_epochs:
-            raise ValueError(
+            raise UserError(
                 f"{name}={epochs:g} is longer than max_epochs={cfg.max_epochs}; shorten it."
             )
     momentum = cfg.method.get("momentum")
     if momentum and momentum.final_tau < momentum.base_tau:
-        raise ValueError(
+        raise UserError(
             f"method.momentum.final_tau={momentum.final_tau} is below method.momentum.base_tau="
             f"{momentum.base_tau}, from which the momentum rises; raise it."
         )
     if cfg.watch.stop and not cfg.diagnostics.every_n_epochs:
-        raise ValueError(
+        raise UserError(
             "watch.stop=true would be ignored: diagnostics.every_n_epochs=0 measures nothing that "
             "could be watched; leave one of them out."
         )
     if OmegaConf.select(cfg, "checkpoint.best") and not cfg.knn.every_n_epochs:
-        raise ValueError(
+        raise UserError(
             "checkpoint.best=true would be ignored: knn.every_n_epochs=0 measures no accuracy by "
             "which one could be the best; leave one of them out."
         )
@@ -157,7 +164,7 @@ def _check_clipping(cfg: DictConfig) -> None:
     """Of DINO: solo-learn would clip scaled or partial gradients without a word."""
     scaled = cfg.trainer.precision == "16-mixed" or cfg.trainer.accumulate_grad_batches > 1
     if scaled and cfg.method.kwargs.get("clip_grad"):
-        raise ValueError(
+        raise UserError(
             f"method.kwargs.clip_grad={cfg.method.kwargs.clip_grad} would clip gradients that are "
             "still scaled (16-mixed) or not yet summed up; use trainer.gradient_clip_val, or "
             "leave 16-mixed and accumulation out."
@@ -166,13 +173,13 @@ def _check_clipping(cfg: DictConfig) -> None:
 
 def _check_backbone(backbone: DictConfig) -> None:
     if not isinstance(backbone.name, str):
-        raise ValueError(f"backbone.name must be a name such as resnet18, got {backbone.name!r}.")
+        raise UserError(f"backbone.name must be a name such as resnet18, got {backbone.name!r}.")
     if not isinstance(backbone.compile, bool):
         from torch._dynamo import list_backends
 
         known = list_backends(exclude_tags=("experimental",))
         if backbone.compile not in known:
-            raise ValueError(
+            raise UserError(
                 f"backbone.compile must be true, false, or one of {', '.join(known)}, "
                 f"got {backbone.compile!r}{suggest(backbone.compile, known) or '.'}"
             )
@@ -181,16 +188,16 @@ def _check_backbone(backbone: DictConfig) -> None:
 def _check_trainer(trainer: DictConfig) -> None:
     for name in SET_ELSEWHERE:
         if name in trainer:
-            raise ValueError(f"trainer.{name} is set by the run itself; use {name}=...")
+            raise UserError(f"trainer.{name} is set by the run itself; use {name}=...")
     accelerator, devices = trainer.accelerator, trainer.devices
     if accelerator not in ("auto", "cpu", "gpu", "cuda"):
-        raise ValueError(
+        raise UserError(
             f"trainer.accelerator must be auto, cpu, gpu or cuda, got {accelerator!r}: "
             f"{OTHER_ACCELERATORS.get(accelerator, 'it was never tried')}; use trainer=cpu."
         )
     found = torch.cuda.device_count()
     if accelerator in ("gpu", "cuda") and not found:
-        raise ValueError(
+        raise UserError(
             f"trainer.accelerator={accelerator}, but this machine shows no GPU to torch "
             f"{torch.__version__}; use trainer=cpu or trainer=auto."
         )
@@ -201,7 +208,7 @@ def _check_trainer(trainer: DictConfig) -> None:
     elif not OmegaConf.is_list(devices):
         check_whole("trainer.devices", devices, 1, found, alternative="a list of GPUs, or auto")
     elif not devices or len(set(devices)) < len(devices) or not set(devices) <= set(range(found)):
-        raise ValueError(
+        raise UserError(
             f"trainer.devices must list each GPU once, by a number from 0 to {found - 1}, "
             f"got {devices}."
         )

@@ -7,6 +7,7 @@ from rdm_solo.data.images import Dataset
 from rdm_solo.data.loaders import Loader, loader
 from rdm_solo.data.views import Views
 from rdm_solo.lightning import pl
+from rdm_solo.messages import UserError
 
 
 def made(cfg: DictConfig) -> tuple[Dataset, Views]:
@@ -16,7 +17,7 @@ def made(cfg: DictConfig) -> tuple[Dataset, Views]:
         node = cfg.dataset[name]
         part = instantiate(node) if OmegaConf.is_dict(node) else node
         if not isinstance(part, kind):
-            raise ValueError(
+            raise UserError(
                 f"dataset.{name} must name a function that returns a rdm_solo.data.{kind.__name__} "
                 f"(its _target_), got {part!r:.80}."
             )

@@ -6,6 +6,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rdm_solo.data.images import Dataset
+from rdm_solo.messages import UserError
 from rdm_solo.methods.descriptions import method
 
 
@@ -49,7 +50,7 @@ def derive(
     from rdm_solo.methods.solo_learn import MULTI_CROP
 
     if num_large_crops != 2 or (num_small_crops and cfg.method.name not in MULTI_CROP):
-        raise ValueError(
+        raise UserError(
             f"method={cfg.method.name} takes two large crops and no small ones, got "
             f"{num_large_crops} and {num_small_crops} from dataset.views; multi-crop goes with "
             f"method={' or method='.join(MULTI_CROP)}, two large crops beside the small ones."
@@ -57,19 +58,19 @@ def derive(
     processes, images = world_size(cfg.trainer), len(dataset.train)
     filter_batch = cfg.batch_size * processes
     if filter_batch > images:
-        raise ValueError(
+        raise UserError(
             f"batch_size={cfg.batch_size} on {processes} process(es) is more than the "
             f"{images} training images of dataset={dataset.name}; lower it."
         )
     channels = cfg.dataset.get("channels")
     if channels not in (None, dataset.train.channels):
-        raise ValueError(
+        raise UserError(
             f"dataset.channels={channels} would be ignored: the images of dataset={dataset.name} "
             f"have {dataset.train.channels}; leave it out."
         )
     _check_method(cfg, dataset, filter_batch)
     if cfg.knn.every_n_epochs and cfg.knn.k > images:
-        raise ValueError(
+        raise UserError(
             f"knn.k={cfg.knn.k} neighbours are more than the {images} training images of "
             f"dataset={dataset.name}; lower it, or switch kNN off with knn.every_n_epochs=0."
         )
@@ -99,22 +100,22 @@ def _check_method(cfg: DictConfig, dataset: Dataset, batch: int) -> None:
     check_kwargs(kwargs)
     queue = kwargs.get("queue_size")
     if described.queue and (queue < batch or queue % batch):
-        raise ValueError(
+        raise UserError(
             f"method.kwargs.queue_size={queue} must be a multiple of the {batch} rows of a batch "
             f"that enter it; {max(1, round(queue / batch)) * batch} is the nearest."
         )
     if isinstance(queue, int) and 0 < queue < batch:
-        raise ValueError(
+        raise UserError(
             f"method.kwargs.queue_size={queue} is less than the {batch} rows of a batch "
             "that enter it; raise it, or give 0 for no queue."
         )
     part = kwargs.get("whitening_size")
     if part is not None and cfg.batch_size % part:
-        raise ValueError(
+        raise UserError(
             f"method.kwargs.whitening_size={part} must divide batch_size={cfg.batch_size}."
         )
     if part is not None and part <= kwargs.proj_output_dim:
-        raise ValueError(
+        raise UserError(
             f"method.kwargs.whitening_size={part} rows cannot be whitened in "
             f"method.kwargs.proj_output_dim={kwargs.proj_output_dim} dimensions; take at least "
             "twice as many rows as dimensions."
@@ -122,12 +123,12 @@ def _check_method(cfg: DictConfig, dataset: Dataset, batch: int) -> None:
     clusters = kwargs.get("num_prototypes")
     held = len(dataset.train) // batch * cfg.batch_size
     if OmegaConf.is_list(clusters) and max(clusters, default=1) > held:
-        raise ValueError(
+        raise UserError(
             f"method.kwargs.num_prototypes={clusters}: k-means starts from images of one process, "
             f"which are {held} here; lower it."
         )
     if described.labels and not dataset.labelled:
-        raise ValueError(
+        raise UserError(
             f"method={described.name} learns from labels, which dataset={dataset.name} does not "
             "have; method=simclr does without."
         )

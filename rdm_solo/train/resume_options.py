@@ -5,6 +5,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from rdm_solo.messages import UserError
 from rdm_solo.runs import ownership
 from rdm_solo.runs.settings import LOCAL, MODEL, differences
 from rdm_solo.train import derived_values
@@ -33,9 +34,9 @@ def put(cfg: DictConfig, typed: DictConfig, given: list[str], folder: Path) -> N
         value = OmegaConf.select(typed, key)
         whole = "." not in key and OmegaConf.is_config(value)
         if key.startswith("~"):
-            raise ValueError(f"resume={folder}: write {key[1:]}=null instead of {key}.")
+            raise UserError(f"resume={folder}: write {key[1:]}=null instead of {key}.")
         if (whole or key == "experiment") and key not in FREE_GROUPS:
-            raise ValueError(
+            raise UserError(
                 f"resume={folder} goes on by the run's own config: leave {key}=... out, or "
                 "give another folder as hydra.run.dir=... and all of the run's options."
             )
@@ -45,7 +46,7 @@ def put(cfg: DictConfig, typed: DictConfig, given: list[str], folder: Path) -> N
             continue
         own = OmegaConf.select(cfg, key)
         if key != "batch_size" and value != own and not _free(key):
-            raise ValueError(
+            raise UserError(
                 f"resume={folder}: {key}={value} must stay the run's own {own!r}; leave it out. "
                 "max_epochs, devices, dataset.root, workers, loggers and what is measured may "
                 "differ."
@@ -68,7 +69,7 @@ def check_same(saved: DictConfig, cfg: DictConfig, folder: Path) -> None:
         if all(name in trainer for trainer in trainers):
             apart += [f"trainer.{name}"] * (trainers[0][name] != trainers[1][name])
     if apart:
-        raise ValueError(
+        raise UserError(
             f"resume={folder} was run with another {apart[0]!r} than this command: leave that "
             "option out; resume=... alone takes the run's own config."
         )
@@ -78,7 +79,7 @@ def check_same(saved: DictConfig, cfg: DictConfig, folder: Path) -> None:
         filtered = saved.batch_size * now  # an earlier version's folder does not say
     if cfg.batch_size * now != filtered:
         fitting = f"batch_size={filtered // now}" if filtered % now == 0 else "another number"
-        raise ValueError(
+        raise UserError(
             f"the run in {folder} filtered {filtered} rows at once, and "
             f"batch_size={cfg.batch_size} on {now} process(es) makes {cfg.batch_size * now}: give "
             f"{fitting}{' of processes' * (filtered % now > 0)}."

@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import cli
+from rdm_solo.messages import UserError
 from rdm_solo.runs import (
     checkpoints,
     earlier_run,
@@ -66,7 +67,7 @@ def changed_config(folder: Path, given: dict[str, str]) -> DictConfig:
     """The config of the run to go on with, with the options typed beside ``resume=``."""
     path = folder / CONFIG
     if not path.is_file():
-        raise ValueError(f"resume={folder} holds no {CONFIG}; give a run's folder.")
+        raise UserError(f"resume={folder} holds no {CONFIG}; give a run's folder.")
     cfg = saved_config.with_references(folder)
     # Names of the user's own functions, which count where they are typed again.
     again = {k.lstrip("+"): given.pop(k) for k in list(given) if k.endswith(NAMES)}
@@ -116,19 +117,19 @@ def check_resume(cfg: DictConfig, folder: Path) -> tuple[Path, int, int]:
     """
     config = folder / CONFIG
     if not checkpoints.present(folder):
-        raise ValueError(f"resume={folder} holds no {CHECKPOINT}; give a run's folder.")
+        raise UserError(f"resume={folder} holds no {CHECKPOINT}; give a run's folder.")
     saved = saved_config.run_config(folder) if config.is_file() else None
     if saved is not None:
         resume_options.check_same(saved, cfg, folder)
     with reading.named(folder / METRICS), contextlib.suppress(FileNotFoundError):
         if "epoch" not in metrics_file.read(folder).columns:
-            raise ValueError("it has no column epoch")
+            raise UserError("it has no column epoch")
     checkpoint, found = checkpoints.latest(folder)
     if lacking := [part for part in PARTS if part not in found]:
         raise reading.Unreadable(checkpoint, f"it lacks {', '.join(lacking)}")
     done = found["epoch"] + 1
     if done > cfg.max_epochs or (done == cfg.max_epochs and earlier_run.has_ended(folder)):
-        raise ValueError(
+        raise UserError(
             f"resume={folder} has finished {done} epochs and max_epochs={cfg.max_epochs}; raise "
             "max_epochs to go on."
         )

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from rdm_solo.cli import quote_paths, slurm, torchrun
+from rdm_solo.messages import UserError
 from rdm_solo.runs import earlier_run, ownership
 from rdm_solo.runs.files import CHECKPOINT, CONFIG, OWNER, write_whole, writing
 from rdm_solo.runs.saved_config import run_config
@@ -35,7 +36,7 @@ def check(cfg: DictConfig, folder: Path, first: bool) -> bool:
     overwrite = bool(cfg.get("overwrite"))  # which configs of earlier versions lack
     in_place = bool(cfg.resume) and Path(cfg.resume).resolve() == folder.resolve()
     if in_place and overwrite:
-        raise ValueError(
+        raise UserError(
             f"overwrite=true would remove the run that resume={cfg.resume} goes on with; leave "
             "one of them out."
         )

@@ -12,6 +12,7 @@ from rdm_solo.callbacks.checkpoints import CheckpointFiles, Checkpoints
 from rdm_solo.callbacks.order import in_order
 from rdm_solo.cli.answers import instantiate
 from rdm_solo.lightning import pl, slurm_environment
+from rdm_solo.messages import UserError
 from rdm_solo.train import derived_values, signals
 
 log = logging.getLogger("rdm_solo")
@@ -29,7 +30,7 @@ def make_callbacks(nodes: Mapping[str, Any], **of_the_run: Any) -> list[Any]:
         start = instantiate(node, _partial_=True) if OmegaConf.is_dict(node) else node
         kind = getattr(start, "func", None)
         if not (inspect.isclass(kind) and issubclass(kind, pl.Callback)):
-            raise ValueError(
+            raise UserError(
                 f"callbacks.{name} must name a class derived from rdm_solo.lightning.pl.Callback "
                 f"as its _target_, got {getattr(node, '_target_', node)!r}."
             )
@@ -37,7 +38,7 @@ def make_callbacks(nodes: Mapping[str, Any], **of_the_run: Any) -> list[Any]:
         try:
             made.append(start(**{key: of_the_run[key] for key in of_the_run if key in wanted}))
         except TypeError as error:
-            raise ValueError(f"callbacks.{name} cannot be made: {error}") from error
+            raise UserError(f"callbacks.{name} cannot be made: {error}") from error
     return made
 
 
@@ -83,7 +84,7 @@ def make_trainer(cfg: DictConfig, processes: int, folder: Path, callbacks: Seque
         return pl.Trainer(**{**defaults, **options})
     except refusals as error:
         reason = str(error).removeprefix("Trainer.__init__() ")
-        raise ValueError(f"Lightning's Trainer refuses trainer=...: {reason}") from error
+        raise UserError(f"Lightning's Trainer refuses trainer=...: {reason}") from error
 
 
 def _say_that_it_stops(trainer: Any, pl_module: Any, exception: BaseException) -> None:

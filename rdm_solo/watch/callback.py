@@ -8,6 +8,7 @@ from typing import Any
 from rdm_solo.callbacks import parts
 from rdm_solo.callbacks.branches import ByParts, Observer, Outputs, observer
 from rdm_solo.lightning import callback_classes
+from rdm_solo.messages import UserError
 from rdm_solo.watch.folder import WatchFolder
 from rdm_solo.watch.loop import OWN, Watch
 
@@ -118,7 +119,7 @@ class _Trained(Watch):
         if isinstance(self.observer, ByParts) and not by_hand:
             return super()._outputs()
         if type(self.observer) is Observer and not by_hand:
-            raise ValueError(
+            raise UserError(
                 f"{parts.not_found(self.module)} Or let training_step return both beside 'loss', "
                 "as 'online' and 'target'."
             )

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from rdm_solo import __version__
 from rdm_solo.callbacks.alarm import measured_epoch
 from rdm_solo.distributed import first_says, rank, world_size
+from rdm_solo.messages import UserError
 from rdm_solo.runs import earlier_run, failures, metrics_file, ownership, reading, spectra_files
 from rdm_solo.runs.files import (
     CONFIG,
@@ -53,7 +54,7 @@ class WatchFolder:
                 # ownership speaks of the option that names a run's folder on the command line.
                 refused = str(error).replace("hydra.run.dir", "folder")
         if refused := first_says(refused):  # on every process, or the others would wait
-            raise ValueError(refused)
+            raise UserError(refused)
         self.done = first_says(self.rows[-1]["epoch"] if self.rows else 0)
         self.warnings = first_says(self.warnings)  # by which a loop may end, on every process
 
@@ -62,11 +63,11 @@ class WatchFolder:
         self._owned.enter_context(ownership.owned(folder))
         if earlier_run.holds_run(folder):
             if resume is False:
-                raise ValueError(
+                raise UserError(
                     f"{folder} holds a run: give another folder, or resume=True to go on with it."
                 )
             if "watched" not in _read(folder, CONFIG):
-                raise ValueError(
+                raise UserError(
                     f"{folder} holds a run that no watch has written: give another folder."
                 )
             epochs = metrics_file.read(folder).columns.get("epoch") if _has(folder) else None

@@ -18,7 +18,7 @@ from rdm_solo.callbacks.epoch_spectra import EpochSpectra
 from rdm_solo.callbacks.rows import TOKENS
 from rdm_solo.distributed import first_says, gather_objects, rank
 from rdm_solo.filters.batch import has_float64
-from rdm_solo.messages import check_choice, check_switch, check_whole, suggest
+from rdm_solo.messages import UserError, check_choice, check_switch, check_whole, suggest
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
 from rdm_solo.spectra.collapse import WRONG_WAY, Bounds
@@ -120,7 +120,7 @@ class Watch:
         leads = self._leads() if leads is None else check_switch("leads", leads)
         if not leads:
             if bounds.gap_epochs not in (None, BOUNDS.gap_epochs):
-                raise ValueError(f"gap_epochs={bounds.gap_epochs} counts only with leads=True.")
+                raise UserError(f"gap_epochs={bounds.gap_epochs} counts only with leads=True.")
             bounds = replace(bounds, gap_epochs=None)
         self.views, self.log, self.steps_per_epoch = views, log, steps_per_epoch
         self.observer.tokens, self.observer.most_rows = tokens, 4 * max_rows
@@ -250,10 +250,10 @@ class Watch:
 
     def _observer(self, online: str | None, target: str | None) -> Observer:
         if online is None and target is not None:
-            raise ValueError("target= needs online=: give both, online= alone, or neither.")
+            raise UserError("target= needs online=: give both, online= alone, or neither.")
         branches = parts.named(self.module, online, target) if online else parts.find(self.module)
         if branches is None:
-            raise ValueError(parts.not_found(self.module))
+            raise UserError(parts.not_found(self.module))
         return ByParts(self.module, branches)
 
     def _leads(self) -> bool:
@@ -284,7 +284,7 @@ class Watch:
         outputs = outputs_of(calls, self.observer, self.views)
         if outputs is None and not let_go and not self._measured:
             names, silent = self.observer.branches, {"online", "target"} - calls.keys()
-            raise ValueError(
+            raise UserError(
                 f"nothing was recorded in this step of the {' and the '.join(sorted(silent))} "
                 f"branch of {parts.kind(self.module)}. Hooks are on online={names.online!r} and "
                 f"target={names.target!r}; calls count in training mode and outside backward. "
@@ -300,7 +300,7 @@ class Watch:
 
     def _check_open(self) -> None:
         if self.folder.closed:
-            raise ValueError(
+            raise UserError(
                 f"the watch on {self.folder.folder} is closed: make another one, with resume=True."
             )
 
@@ -359,6 +359,6 @@ def _own_scalars(given: Mapping[str, Any]) -> dict[str, float]:
             measured = column in COLUMNS or column in {n.replace("/", "_", 1) for n in COLUMNS}
             why = "is measured by the watch" if measured else "is no column"
             hint = suggest(name, OWN) or f"; own scalars are {', '.join(OWN)}."
-            raise ValueError(f"end_epoch(): {name!r} {why}{hint}")
+            raise UserError(f"end_epoch(): {name!r} {why}{hint}")
         found[column] = float(value)
     return found

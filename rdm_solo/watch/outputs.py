@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from rdm_solo.callbacks.branches import ByParts, Outputs
+from rdm_solo.messages import UserError
 
 Calls = Mapping[str, Sequence[Tensor]]
 
@@ -27,7 +28,7 @@ def outputs_of(calls: Calls, observer: ByParts, views: int | None) -> Outputs | 
     online, target = whole["online"], whole["target"]
     if online.shape[1] != target.shape[1]:
         names = observer.branches
-        raise ValueError(
+        raise UserError(
             f"the online branch ({names.online}) has {online.shape[1]} numbers a row and the "
             f"target ({names.target or f'the input of {names.online}'}) {target.shape[1]}: name "
             "the two outputs that the loss compares, online='...', target='...'."

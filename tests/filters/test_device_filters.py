@@ -137,7 +137,7 @@ def test_a_batch_or_a_function_that_is_nan_is_nan_and_then_an_error(on_second_de
         assert error.startswith(f"FloatingPointError: all {len(x)} rows of the batch")
     out, error = on_second_device(lost, steep, torch.diag(torch.tensor([30.0, 20.0, 12.0])))
     assert out.isnan().all()
-    assert error.startswith("ValueError: the filter function 'steep' returned NaN or infinity")
+    assert error.startswith("UserError: the filter function 'steep' returned NaN or infinity")
     out, error = on_second_device(lost, steep, torch.eye(3))
     assert (out.isfinite().all(), error) == (True, "")
 

@@ -15,7 +15,7 @@ from rdm_solo.bench.timing import processor
 from rdm_solo.evidence import command, processes, table
 from rdm_solo.evidence.methods.figure import draw
 from rdm_solo.evidence.methods.page import page
-from rdm_solo.messages import listed
+from rdm_solo.messages import UserError, listed
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.runs.files import METRICS, write_whole
@@ -68,11 +68,11 @@ def rows_of(path: Path) -> list[Row]:
     """The table's rows; ValueError where one is of another recipe than its method's of today."""
     rows = table.rows(path)
     if rows and (lacks := set(HEAD) - rows[0].keys()):
-        raise ValueError(f"{path} lacks the columns {listed(sorted(lacks))}: give another --table")
+        raise UserError(f"{path} lacks the columns {listed(sorted(lacks))}: give another --table")
     today = {name: settings(name) for name in {row["method"] for row in rows}}
     for row in rows:
         if row["settings"] != today[row["method"]]:
-            raise ValueError(
+            raise UserError(
                 f"{path}: {row['method']}, seed {row['seed']}, is not of the method's recipe of "
                 "today: remove such rows, or give another --table"
             )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from rdm_solo.messages import UserError
 from rdm_solo.train.launchers.plan import Job
 
 log = logging.getLogger("rdm_solo")
@@ -14,7 +15,7 @@ log = logging.getLogger("rdm_solo")
 def check(launcher: DictConfig, trainer: DictConfig) -> None:
     """Refuse a run that names its GPUs itself."""
     if OmegaConf.is_list(trainer.devices):
-        raise ValueError(
+        raise UserError(
             "launcher=local assigns GPUs itself: give trainer.devices as a number; to limit the "
             "sweep to some GPUs, put CUDA_VISIBLE_DEVICES=0,1 before the command."
         )

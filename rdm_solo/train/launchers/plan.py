@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from rdm_solo.cli.unknown_names import dotted
+from rdm_solo.messages import UserError
 from rdm_solo.runs.files import CONFIG, PLANNED
 from rdm_solo.train import environment, run_folder, warm_ups
 
@@ -99,20 +100,20 @@ def check_together(jobs: Sequence[Job], config: DictConfig) -> None:
     """Refuse a sweep over launchers, and one that gives several runs one folder, or a run a folder
     outside its own."""
     if any(job.hydra is not None and job.hydra.launcher != config.launcher for job in jobs):
-        raise ValueError(
+        raise UserError(
             "a sweep has one launcher, by which all of its runs are started: give launcher and its "
             "options one value each."
         )
     counted = Counter(job.folder for job in jobs)
     if several := [folder for folder, number in counted.items() if number > 1]:
-        raise ValueError(
+        raise UserError(
             f"{counted[several[0]]} runs of the sweep would have the folder {several[0]}: let "
             "hydra.sweep.subdir name what differs between them, such as '${hydra.job.num}'."
         )
     top = _absolute(Path(config.hydra.sweep.dir))
     for job in jobs:
         if top not in job.folder.parents and job.folder != top:
-            raise ValueError(
+            raise UserError(
                 f"{job.folder} is not inside the sweep's folder {top}, where its table, its report "
                 "and resume= look for it: give hydra.sweep.subdir the name of a folder inside it."
             )

@@ -18,7 +18,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from rdm_solo.messages import check_number, check_whole
+from rdm_solo.messages import UserError, check_number, check_whole
 from rdm_solo.train import signals
 from rdm_solo.train.environment import PARENT, STARTED_AGAIN, THREADS
 from rdm_solo.train.launchers import devices, gpus
@@ -40,12 +40,12 @@ def check(launcher: DictConfig, trainer: DictConfig) -> None:
     check_whole("launcher.retries", launcher.retries, 0)
     _gpus(trainer)
     if trainer.num_nodes != 1:
-        raise ValueError(
+        raise UserError(
             f"launcher=ray keeps a run on one machine, got trainer.num_nodes={trainer.num_nodes}; "
             "launcher=slurm has jobs of several nodes."
         )
     if importlib.util.find_spec("ray") is None:
-        raise ValueError(
+        raise UserError(
             "launcher=ray needs the package ray, which is not installed: pip install ray, or leave "
             "launcher=ray out."
         )
@@ -86,8 +86,8 @@ def _connect(address: str | None) -> None:
     except Exception as error:  # Ray has errors of many kinds, of none in particular, too
         reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".")
         if _starts_here(address):
-            raise ValueError(f"launcher=ray: Ray cannot be started ({reason}).") from error
-        raise ValueError(
+            raise UserError(f"launcher=ray: Ray cannot be started ({reason}).") from error
+        raise UserError(
             f"launcher.address={address}: no Ray cluster can be joined ({reason}); start one "
             "with `ray start --head`, or leave launcher.address out."
         ) from error
@@ -122,7 +122,7 @@ def check_room(
             continue
         wanted = _in_words(launcher.cpus, number)
         if _starts_here(launcher.address):
-            raise ValueError(
+            raise UserError(
                 f"launcher=ray: a run asks for {wanted}, and this machine has "
                 f"{' and '.join(map(_of, machines))}: lower launcher.cpus or trainer.devices, take "
                 "trainer=cpu, or name a larger cluster by launcher.address."

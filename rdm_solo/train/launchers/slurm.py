@@ -23,7 +23,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo.messages import check_number, check_switch, check_whole, shown
+from rdm_solo.messages import UserError, check_number, check_switch, check_whole, shown
 from rdm_solo.runs.files import SIGNALS
 from rdm_solo.train import signals
 from rdm_solo.train.launchers import gpus
@@ -106,17 +106,17 @@ def check(launcher: DictConfig, trainer: DictConfig) -> None:
             check_number(f"launcher.{name}", launcher[name], least, alternative="null")
     _setup(launcher)
     if launcher.options is not None and not OmegaConf.is_dict(launcher.options):
-        raise ValueError(
+        raise UserError(
             "launcher.options must be options of sbatch with their values, such as "
             f"'launcher.options={{account: me, constraint: a100}}', got {shown(launcher.options)}."
         )
     if importlib.util.find_spec("submitit") is None:
-        raise ValueError(
+        raise UserError(
             "launcher=slurm needs the package submitit, which is not installed: pip install "
             "submitit, or leave launcher=slurm out."
         )
     if shutil.which("sbatch") is None:
-        raise ValueError(
+        raise UserError(
             "launcher=slurm needs SLURM's program sbatch, which this machine does not have: start "
             "the command on the cluster's login node, or take launcher=local."
         )
@@ -129,7 +129,7 @@ def _setup(launcher: DictConfig) -> list[str]:
         return [typed] if typed else []
     if OmegaConf.is_list(typed) and all(isinstance(line, str) for line in typed):
         return list(typed)
-    raise ValueError(
+    raise UserError(
         "launcher.setup must be a line of the batch script or a list of them, such as "
         f'\'launcher.setup=["module load cuda", "conda activate rdm"]\', got {typed}.'
     )
@@ -187,7 +187,7 @@ def _submit(
             made = [executor.submit(os.execvp, "env", _command(job, folder)) for job in jobs]
     except (submitit.core.utils.FailedJobError, subprocess.CalledProcessError, OSError) as error:
         errors = [line for line in str(error).splitlines() if "error:" in line]
-        raise ValueError(f"SLURM refuses the jobs: {errors[-1] if errors else error}") from error
+        raise UserError(f"SLURM refuses the jobs: {errors[-1] if errors else error}") from error
     return [
         Followed(job, f"{NAMED}{at.job_id}", Path(at.paths.stdout)) for job, at in zip(jobs, made)
     ]

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from rdm_solo import cli
 from rdm_solo.cli import torchrun
-from rdm_solo.messages import check_whole
+from rdm_solo.messages import UserError, check_whole
 from rdm_solo.train import environment, sweep
 from rdm_solo.train.launchers import plan
 from rdm_solo.train.launchers.plan import Job
@@ -34,7 +34,7 @@ def check_alone() -> None:
     """Refuse to start the runs of a sweep from one of several equal processes."""
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
     if torchrun.started() or tasks != "1":
-        raise ValueError(
+        raise UserError(
             "a sweep starts the processes of its runs itself: leave torchrun or srun out, and add "
             "launcher=local for several runs at once."
         )

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rdm_solo import cli
-from rdm_solo.messages import check_whole, first_line
+from rdm_solo.messages import UserError, check_whole, first_line
 from rdm_solo.runs import checkpoints, earlier_run, metrics_file, reading
 from rdm_solo.runs.files import CONFIG, HYDRA, METRICS, OVERRIDES, PLANNED
 from rdm_solo.runs.folder import diverged_in, in_order
@@ -82,7 +82,7 @@ def _unfinished(sweep_folder: Path, given: dict[str, str]) -> tuple[list[Job], d
         if names:
             log.info(f"{why}: {', '.join(names)}")
     if broken and not jobs and not any(over.values()):
-        raise ValueError(next(iter(broken.values())))
+        raise UserError(next(iter(broken.values())))
     return jobs, broken
 
 
