@@ -10,25 +10,20 @@ COMMANDS = {
     "linear": "train a linear classifier on a run's frozen backbone",
     "export": "write a run's backbone as files that other programs load",
     "report": "draw one HTML page with pictures, verdicts and tables of runs",
-    "roles": "draw what each method's asymmetric design does to a spectrum",
     "preview": "draw a filter before training",
     "paper": "list the paper's tables with the commands that run them",
-    "evidence": "test the paper's claims on the embedded digits",
-    "shards": "write a folder of images as tar files, for a shared disk",
-    "bench": "measure what filters, steps, views and spectra cost",
-    "selftest": "check this machine: exactness, waits, several devices, speed",
     "dashboard": "make a page of panels at Weights & Biases",
     "plugin": "run solo-learn's own scripts with this package's methods",
 }
 
 
 def main() -> None:
-    """List the commands, or start the one that is named."""
+    """List the commands, or run the one that is named."""
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         print("usage: rdm-solo COMMAND ...   (or python -m rdm_solo.COMMAND ...)\n")
         width = max(map(len, COMMANDS))
-        for name, what in COMMANDS.items():
-            print(f"  {name:<{width}}  {what}")
+        for name, purpose in COMMANDS.items():
+            print(f"  {name:<{width}}  {purpose}")
         print("\nrdm-solo COMMAND --help explains a command's options.")
         return
     name = sys.argv.pop(1)

@@ -1,6 +1,8 @@
-"""Starts ``python -m rdm_solo.export`` from :mod:`rdm_solo.evaluate.export`."""
+"""The command ``python -m rdm_solo.export``."""
 
-from rdm_solo.evaluate.export import main
+from rdm_solo import cli
 
 if __name__ == "__main__":
+    with cli.errors_as_sentences():
+        from rdm_solo.evaluate.export import main
     main()

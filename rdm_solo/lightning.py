@@ -1,9 +1,8 @@
 """Lightning as ``pl``, in the package whose classes the installed solo-learn is built on.
 
-solo-learn's current main imports ``lightning.pytorch``; its release 1.0.2 ``pytorch_lightning``,
-whose classes are others. Which one is installed shows in its folders, so that callbacks and loggers
-need not import it. ``pl`` is imported when it is first asked for: a module of either package, and a
-loop of one's own without any, can be watched.
+solo-learn's current main imports ``lightning.pytorch``, and its release 1.0.2 ``pytorch_lightning``,
+whose classes differ. ``pl`` is imported when it is first used, since a loop without Lightning can
+be watched.
 """
 
 from __future__ import annotations
@@ -17,15 +16,13 @@ from typing import Any
 __all__ = ["CURRENT", "callback_classes", "pl", "slurm_environment"]
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
-ABSENT = (
-    "Lightning is not installed, which training needs: pip install 'rdm-solo[train]' brings it."
-)
+ABSENT = "Lightning is not installed, which training needs: pip install 'rdm-solo[train]'"
 
 
 def _is_current() -> bool:
-    """Whether solo-learn's current main is installed, or none at all."""
-    found = importlib.util.find_spec("solo")
-    folders = [] if found is None else list(found.submodule_search_locations or [])
+    """Return whether solo-learn's current main is installed, or none at all."""
+    spec = importlib.util.find_spec("solo")
+    folders = [] if spec is None else list(spec.submodule_search_locations or [])
     return not folders or any((Path(folder) / "backbones").is_dir() for folder in folders)
 
 
@@ -49,15 +46,17 @@ def __getattr__(name: str) -> Any:
 
 
 def callback_classes() -> tuple[type, ...]:
-    """The classes of callbacks of every package that is installed, so that a Trainer of either
-    takes a callback that is derived from all of them (the second takes 0.2 s to import)."""
-    there = [name for name in PACKAGES if importlib.util.find_spec(name.split(".")[0])]
-    if not there:
+    """Return the Callback classes of every Lightning package that is installed.
+
+    A Trainer of either package accepts a callback that is derived from all of them.
+    """
+    names = [name for name in PACKAGES if importlib.util.find_spec(name.split(".")[0])]
+    if not names:
         raise ImportError("neither lightning nor pytorch_lightning is installed: pip install one.")
-    return tuple(importlib.import_module(name).Callback for name in there)
+    return tuple(importlib.import_module(name).Callback for name in names)
 
 
 def slurm_environment() -> Any:
-    """Lightning's class for processes that ``srun`` has started."""
+    """Return Lightning's class for processes that ``srun`` has started."""
     fabric = "lightning.fabric" if CURRENT else "lightning_fabric"
     return importlib.import_module(f"{fabric}.plugins.environments").SLURMEnvironment

@@ -1,7 +1,7 @@
-"""Checks of values that a user gave, and the sentence that refuses one.
+"""Checks of values that a user passed, and the sentence that refuses one.
 
-Each check returns the value, or raises a :class:`UserError` that names the option, what is
-allowed, and what it got. ``alternative`` says what else is allowed; the caller tests for it.
+Each check returns the value, or raises a :class:`UserError` that names the option, the allowed
+values and the one received. ``alternative`` names another value that the caller allows.
 """
 
 import math
@@ -19,7 +19,7 @@ class UserError(ValueError):
 
 
 class CannotWrite(UserError, OSError):
-    """A file that cannot be written, and why, in one sentence."""
+    """A file cannot be written."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(error.errno, f"{path} cannot be written: {error.strerror or error}")
@@ -29,7 +29,7 @@ class CannotWrite(UserError, OSError):
 
 
 def suggest(word: object, allowed: Iterable[str]) -> str:
-    """The clause that names the closest allowed word, or nothing when none is close.
+    """Return a clause that names the closest allowed word, or an empty string.
 
     >>> suggest("cosin", ["linear", "cosine"])
     "; did you mean 'cosine'?"
@@ -43,7 +43,7 @@ def suggest(word: object, allowed: Iterable[str]) -> str:
 def check_whole(
     name: str, value: Any, least: int = 0, most: int = LARGEST, alternative: str = ""
 ) -> int:
-    """The value, a whole number from ``least`` to ``most``; booleans and 2.0 are refused.
+    """Return the value if it is an integer from ``least`` to ``most``.
 
     >>> check_whole("batch_size", 2.0, 2)
     Traceback (most recent call last):
@@ -75,9 +75,9 @@ def check_number(
     below: float | None = None,
     alternative: str = "",
 ) -> float:
-    """The value, a finite number in the interval; ``above`` and ``below`` exclude the ends.
+    """Return the value as a float if it is finite and in the interval.
 
-    Booleans are refused, as are NaN, infinity, and whole numbers that no float holds.
+    ``above`` and ``below`` exclude the ends.
 
     >>> check_number("lr", 1, least=0)
     1.0
@@ -105,7 +105,7 @@ def check_number(
 
 
 def check_switch(name: str, value: object, alternative: str = "") -> bool:
-    """The value, ``True`` or ``False``; Hydra hands over the words ``no`` and ``off`` as text.
+    """Return the value if it is True or False; Hydra passes ``no`` and ``off`` as text.
 
     >>> check_switch("dataset.download", "no")
     Traceback (most recent call last):
@@ -117,7 +117,7 @@ def check_switch(name: str, value: object, alternative: str = "") -> bool:
 
 
 def check_choice(name: str, value: object, allowed: Iterable[str]) -> str:
-    """The value, one of the allowed words.
+    """Return the value if it is one of the allowed words.
 
     >>> check_choice("schedule", "cosin", ["linear", "cosine"])
     Traceback (most recent call last):
@@ -131,7 +131,7 @@ did you mean 'cosine'?
 
 
 def finite(value: object) -> float | None:
-    """The value as a float, or ``None`` where it is not a finite number.
+    """Return the value as a float, or None if it is not a finite number.
 
     >>> finite(2), finite(True), finite(float("inf")), finite(10**400)
     (2.0, None, None, None)
@@ -145,15 +145,23 @@ def finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-# What the extra `train` installs: these are the names under which it is imported.
+# The packages of the extra `train`, by the names under which they are imported.
 OF_TRAINING = (
-    *("hydra", "lightning", "pytorch_lightning", "lightning_fabric", "torchvision", "timm"),
-    *("einops", "scipy", "sklearn", "tqdm", "safetensors"),
+    "hydra",
+    "lightning",
+    "pytorch_lightning",
+    "torchvision",
+    "timm",
+    "einops",
+    "scipy",
+    "sklearn",
+    "tqdm",
+    "safetensors",
 )
 
 
 def what_to_install(error: BaseException | None) -> str | None:
-    """The sentence for a package that training needs and that is absent; None for other errors.
+    """Return the sentence for a missing package that training needs; None for other errors.
 
     >>> what_to_install(ModuleNotFoundError("", name="hydra.core")).partition(":")[0]
     'hydra is not installed, which this command needs'
@@ -177,19 +185,17 @@ def _refuse(
 
 
 def shown(value: object) -> str:
-    """The value as Python writes it, which refuses to write numbers of more than 4300 digits.
+    """Return the value's repr, shortened to 200 characters.
 
-    >>> shown("a"), shown(10**5000), len(shown("a" * 10**6))
-    ("'a'", 'a whole number of 16610 bits', 200)
+    >>> shown("a"), len(shown("a" * 10**6))
+    ("'a'", 200)
     """
-    if isinstance(value, int) and value.bit_length() > 256:
-        return f"a whole number of {value.bit_length()} bits"
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def printable(text: object) -> str:
-    r"""The text on one line: line breaks, and bytes of file names that are no UTF-8, as escapes.
+    r"""Return the text on one line, with escapes for what cannot be printed.
 
     >>> printable("a cat.jpg"), printable("two\nlines\udcff.jpg")
     ('a cat.jpg', 'two\\nlines\\udcff.jpg')
@@ -198,7 +204,7 @@ def printable(text: object) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message that holds text; without any, the error's kind.
+    """Return the first line of an error's message, or its class's name if it is empty.
 
     >>> first_line(ValueError("\\n no room\\nleft")), first_line(KeyError())
     ('no room', 'KeyError')
@@ -208,7 +214,7 @@ def first_line(error: BaseException) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """The first three names, and how many more there are.
+    """Return the first three names and the number of others.
 
     >>> listed("abcde"), listed("ab")
     ('a; b; c; and 2 more', 'a; b')

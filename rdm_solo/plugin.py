@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from rdm_solo import register_methods
-from rdm_solo.cli.answers import sentences
+from rdm_solo.cli.answers import errors_as_sentences
 from rdm_solo.messages import UserError
 
 # Lightning starts the other processes with this module's name and the arguments that follow it.
@@ -28,7 +28,7 @@ def main() -> None:
             raise SystemExit(0 if len(sys.argv) > 1 else 2)
         os.environ[SCRIPT_VARIABLE] = str(Path(sys.argv.pop(1)).resolve())
     script = Path(os.environ[SCRIPT_VARIABLE])
-    with sentences():
+    with errors_as_sentences():
         if not script.is_file():
             raise UserError(f"{script} is no file; give solo-learn's main_pretrain.py.")
         register_methods()

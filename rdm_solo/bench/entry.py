@@ -30,7 +30,7 @@ def main() -> None:
     on_cpu = given.get("device", "cpu") == "cpu"
     name = processor() if on_cpu else torch.cuda.get_device_name()
     print(f"torch {torch.__version__}, {name}, {threads} thread(s), {given['runs']} runs")
-    with cli.sentences():
+    with cli.errors_as_sentences():
         module = importlib.import_module(f"rdm_solo.bench.{what}")
         getattr(module, f"bench_{what}")(**given)
 

@@ -31,9 +31,8 @@ class Diagnostics(pl.Callback):
         max_rows: int = 10_000,
         max_dim: int = 4096,
         sample: int = 1024,
-        resume: Path | None = None,
     ) -> None:
-        self.folder, self.resume = folder, resume
+        self.folder = folder
         self.every_n_epochs = every_n_epochs
         self.spectra = EpochSpectra(max_rows, max_dim, sample)
         self.observer: Observer | None = None
@@ -63,7 +62,7 @@ class Diagnostics(pl.Callback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if trainer.is_global_zero:
-            spectra_files.begin(self.folder, trainer.current_epoch, self.resume)
+            spectra_files.begin(self.folder, trainer.current_epoch)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         self.spectra.begin_epoch()

@@ -1,6 +1,7 @@
-"""Ends a run whose loss, outputs or weights are NaN or infinite, before anything of it is saved."""
+"""Stop a run whose loss, outputs or weights are NaN or infinite, before any of it is saved."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -28,24 +29,22 @@ class Diverged(UserError, FloatingPointError):
 
 
 class DivergenceGuard(pl.Callback):  # type: ignore[misc,name-defined]
-    """Raises `Diverged` where a loss, an output or a weight is not finite.
+    """Raise :class:`Diverged` if a loss, an output or a weight is not finite.
 
-    The losses stay on the device and are looked at every ``EVERY`` steps and at the end of the
-    epoch, so that a step waits for nothing. At the end of the epoch come the weights and buffers
-    (with batch norm's running statistics and the momentum branch), and the outputs that
-    :class:`~rdm_solo.callbacks.Diagnostics` recorded. That is before validation, and before other
-    callbacks write the epoch's row, spectra or checkpoint. All processes decide alike.
+    Losses stay on the device and are checked every ``EVERY`` steps and at the end of the epoch, so
+    no step waits for the device. Weights, buffers and recorded outputs are checked at the end of
+    the epoch, before other callbacks write its row, spectra or checkpoint. All processes raise
+    together. A step that float16's scaler skips is no divergence: its loss and weights are finite.
 
-    A step that float16's scaler skips, since its gradients are infinite, is no divergence: the loss
-    and the weights are finite. ``advise(epoch, step)`` gives the likeliest cause and what to try.
+    ``advise(epoch, step)`` returns the likeliest cause and what to try.
     """
 
     EVERY = 50
 
     def __init__(self, advise: Callable[[int, int | None], str]) -> None:
         self.advise = advise
-        self._losses: dict[int, Tensor] = {}  # of the steps that were not looked at yet
-        self._checked = -1  # optimiser steps after which everything was found finite
+        self._losses: dict[int, Tensor] = {}  # by step, those not checked yet
+        self._checked = -1  # the optimiser step after which everything was finite
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         self._losses.clear()
@@ -67,28 +66,26 @@ class DivergenceGuard(pl.Callback):  # type: ignore[misc,name-defined]
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         self._check(trainer, pl_module)
 
-    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """For a checkpoint within an epoch, which a callback of the user's own may write."""
-        if self._checked != trainer.global_step:
-            for name in not_finite(checkpoint["state_dict"])[:1]:
-                self._raise(trainer, None, _words(name))
-
-    def error(self, trainer: Any, error: FloatingPointError) -> Diverged:
-        """What to say of an error that a step raised, such as a filter's that got NaN alone."""
-        if isinstance(error, Diverged):
-            return error
-        epoch = trainer.current_epoch + 1
-        # A filter's counts may be read some steps later than its NaN has reached the loss.
-        step = min(trainer.fit_loop.batch_idx + 1, self._first_bad_step())
-        what = str(error).partition(";")[0]
-        return Diverged(epoch, step, what, self.advise(epoch, step))
+    @contextlib.contextmanager
+    def explained(self, trainer: Any) -> Iterator[None]:
+        """Turn an error that a filter raises on NaN into :class:`Diverged`."""
+        try:
+            yield
+        except Diverged:
+            raise
+        except FloatingPointError as error:
+            epoch = trainer.current_epoch + 1
+            # A filter checks its counts some steps after its NaN has reached the loss.
+            step = min(trainer.fit_loop.batch_idx + 1, self._first_bad_step())
+            what = str(error).partition(";")[0]
+            raise Diverged(epoch, step, what, self.advise(epoch, step)) from error
 
     def _check(self, trainer: Any, pl_module: Any) -> None:
-        """Losses, outputs and weights; once, whether a validation follows or not."""
+        """Check losses, outputs and weights, once after each optimiser step at most."""
         if self._checked == trainer.global_step:
             return
         for module in pl_module.modules():
-            if isinstance(module, SpectralFilter):  # which knows more of a NaN than the loss does
+            if isinstance(module, SpectralFilter):  # its error says more than the loss does
                 module.report()
         state = pl_module.state_dict()
         broken = not_finite(state)
@@ -100,7 +97,7 @@ class DivergenceGuard(pl.Callback):  # type: ignore[misc,name-defined]
         self._checked = trainer.global_step
 
     def _first_bad_step(self) -> int:
-        """The first step whose loss is not finite, of those that were not looked at yet."""
+        """Return the first step whose loss is not finite, of those not checked yet."""
         steps, losses = list(self._losses), list(self._losses.values())
         self._losses.clear()
         if not losses:
@@ -116,20 +113,17 @@ class DivergenceGuard(pl.Callback):  # type: ignore[misc,name-defined]
         weight: int = NEVER,
         names: list[str] | None = None,
     ) -> None:
-        """Raise on all processes what any of them has found: the first bad step comes first."""
-        found = torch.tensor([step, outputs, weight], device=trainer.strategy.root_device)
-        step, outputs, weight = trainer.strategy.reduce(found, reduce_op="min").tolist()
-        if step < NEVER:
-            self._raise(trainer, step, "the loss is NaN or infinite")
-        if outputs < NEVER:
-            self._raise(trainer, None, "outputs of the branches are NaN or infinite")
-        if weight < NEVER and names:
-            self._raise(trainer, None, _words(names[weight]))
-
-    def _raise(self, trainer: Any, step: int | None, what: str) -> None:
+        """Raise on all processes if any of them has something that is not finite."""
+        first = torch.tensor([step, outputs, weight], device=trainer.strategy.root_device)
+        step, outputs, weight = trainer.strategy.reduce(first, reduce_op="min").tolist()
         epoch = trainer.current_epoch + 1
-        raise Diverged(epoch, step, what, self.advise(epoch, step))
-
-
-def _words(name: str) -> str:
-    return f"the weight {name} holds NaN or infinity"
+        if step < NEVER:
+            what = "the loss is NaN or infinite"
+        elif outputs < NEVER:
+            what = "outputs of the branches are NaN or infinite"
+        elif weight < NEVER and names:
+            what = f"the weight {names[weight]} holds NaN or infinity"
+        else:
+            return
+        at = step if step < NEVER else None
+        raise Diverged(epoch, at, what, self.advise(epoch, at))

@@ -13,13 +13,13 @@ class EpochTable(pl.Callback):
 
     after = ("Diagnostics", "WeightedKNN")
 
-    def __init__(self, folder: Path, resume: Path | None = None) -> None:
-        self.folder, self.resume = folder, resume
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.rows: list[dict[str, Any]] = []
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if trainer.is_global_zero:
-            self.rows = metrics_file.begin(self.folder, trainer.current_epoch, self.resume)
+            self.rows = metrics_file.begin(self.folder, trainer.current_epoch)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         for name in COLUMNS:  # Lightning keeps a value until it is logged again

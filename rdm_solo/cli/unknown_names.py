@@ -1,142 +1,94 @@
 """One sentence for each of Hydra's errors about a command line, with the nearest known name."""
 
+import contextlib
 import difflib
 import functools
+import re
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rdm_solo.cli.config_files import config_folder, groups
-from rdm_solo.messages import UserError, first_line, printable, suggest
+from rdm_solo.cli.config_files import groups
+from rdm_solo.messages import UserError, first_line, suggest
 
-# Sections that take keys of the user's own: they are passed on to something that knows them.
-OPEN = (
-    "trainer.",
-    "callbacks.",
-    "backbone.kwargs.",
-    "optimizer.kwargs.",
-    "dataset.source.",
-    "hydra.",
-)
 # Other names for options.
 SYNONYMS = {"arch": "backbone.name", "model": "backbone.name", "gpus": "trainer.devices"}
-# Groups that a command can do without, and those of which several can be chosen.
-OPTIONAL = ("recipe", "experiment", "logger", "callbacks")
-SEVERAL = ("logger", "callbacks")
+# Launchers of Hydra's plugins, and the extra that installs each.
+EXTRAS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray", "joblib": "joblib"}
 
 
-def composed(config: str, lines: Sequence[str], own: str | None, hydra_too: bool = False) -> Any:
-    """The config that Hydra makes; ``own`` is a folder that the user gave as ``--config-dir``."""
-    import hydra
-
-    search = [f"hydra.searchpath=[file://{own}]"] if own else []
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        return hydra.compose(config, [*lines, *search], return_hydra_config=hydra_too)
-
-
-@functools.cache
-def _known(config: str, choices: tuple[str, ...], own: str | None) -> dict[str, Any]:
-    """Every key, dotted, and its value, with these choices of groups."""
-    from omegaconf import OmegaConf
-
-    cfg = composed(config, choices, own, hydra_too=True)
-    return dict(dotted(OmegaConf.to_container(cfg, resolve=False)))
-
-
-def check_overrides(
-    typed: Sequence[tuple[Any, list[str]]],
-    config: str,
-    own: str | None,
-    open_sections: Sequence[str],
-) -> None:
-    """Refuse keys that Hydra does not know, and others that no command reads or can do without.
-
-    ``typed`` are Hydra's overrides, each with its lines, several in a sweep.
-    """
-    choosable = groups(config, own)
-
-    def chooses(key: str) -> bool:
-        return key in choosable or key.startswith("hydra/")
-
-    for override, _ in typed:
-        key, line = override.key_or_group, override.input_line
-        if override.package is not None:
-            raise UserError(f"{line}: write {key}=... without @.")
-        if key in choosable and not override.is_delete() and not override.is_sweep_override():
-            allowed = (str, list) if key in SEVERAL else str
-            if not isinstance(override.value(), allowed):
-                raise UserError(
-                    f"{line} is no choice; leave {key} out, or give a name that --help lists."
-                )
-    choices = [lines[0] for override, lines in typed if lines and chooses(override.key_or_group)]
-    known = _known(config, tuple(choices), own)
-    for override, _ in typed:
-        key, line = override.key_or_group, override.input_line
-        section, _, leaf = key.partition(".")
-        added = override.is_add() or override.is_force_add()
-        if override.is_delete():
-            if section not in OPTIONAL and not key.startswith((*OPEN, "hydra/")):
-                raise UserError(f"{line}: the command needs {key}; give {key} another value.")
-        elif chooses(key):
-            continue
-        elif leaf == "name" and section in choosable:
+def refuse_names_of_choices(overrides: Sequence[str], config: str) -> None:
+    """Refuse ``filter.name=...``, which would change a label and not the filter."""
+    names = {f"{group}.name" for group in groups(config)} - {"backbone.name", "optimizer.name"}
+    for override in overrides:
+        key = override.partition("=")[0].lstrip("+")
+        if key in names:
             raise UserError(
-                f"{key} only names the choice that was made; write {section}=... instead."
-            )
-        elif key not in known and not (added and key.startswith(OPEN)):
-            if section in known or section not in open_sections:
-                raise UserError(_unknown(key, [*known, *choosable]))
-        elif isinstance(known.get(key), dict) and not isinstance(override.value(), dict):
-            if "schedule" in known[key]:
-                continue  # of p: a value
-            raise UserError(
-                f"{key} holds several options, so {line} is no value of it; --help lists them "
-                f"as {key}.NAME"
+                f"{key} only labels a choice: write {key.partition('.')[0]}=... instead."
             )
 
 
-def explain(error: Exception, config: str, own: str | None) -> str:
-    """What was wrong with the command line, in one sentence."""
+@contextlib.contextmanager
+def explained(config: str, arguments: Namespace) -> Iterator[None]:
+    """Turn errors of Hydra and OmegaConf into a :class:`UserError` with one sentence."""
     import yaml  # type: ignore[import-untyped, unused-ignore]
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+        raise UserError(_sentence(error, config, arguments)) from error
+
+
+def _sentence(error: Exception, config: str, arguments: Namespace) -> str:
     from hydra.errors import MissingConfigException, OverrideParseException
 
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
-        mark = error.problem_mark
-        why = error.problem or error.context or "it is no YAML"
-        return f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: {printable(why)}."
-    if isinstance(error, RecursionError):
-        return f"a file in {own or config_folder()} holds itself: an alias inside its own anchor."
-    if isinstance(error, (yaml.reader.ReaderError, UnicodeDecodeError)):
-        name = getattr(error, "name", None) or f"a file in {own or config_folder()}"
-        return f"{name} is no text in UTF-8 ({error.reason})."
     if isinstance(error, OverrideParseException):
         return (
             f"cannot read the argument {error.override!r}: write KEY=VALUE, and put a value that "
             "holds brackets, commas or quotes into quotes."
         )
-    missing = str(error.missing_cfg_file) if isinstance(error, MissingConfigException) else ""
-    group, _, choice = missing.partition("/")
-    options = groups(config, own).get(group)
-    if options is None:
-        return first_line(error)
-    folder = choice.rpartition("/")[0]
-    alike = [option for option in options if option.rpartition("/")[0] == folder]
-    folders = sorted({f"{option.rpartition('/')[0]}/..." for option in options if "/" in option})
-    begun = [option for option in options if option.startswith(f"{choice}_")]
-    hint = suggest(choice, begun or options)
-    return f"{group} must be one of {', '.join(alike or folders)}; got {choice!r}{hint}"
+    text = first_line(error)
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, choice = error.missing_cfg_file.rpartition("/")
+        if group == "hydra/launcher" and choice in EXTRAS:
+            return f"{choice} needs a plugin of Hydra: pip install 'rdm-solo[{EXTRAS[choice]}]'"
+        options = groups(config, arguments.config_dir).get(group.partition("/")[0], [])
+        hint = suggest(error.missing_cfg_file.partition("/")[2], options) or "; --help lists them"
+        return f"there is no {group}={choice}{hint}" if options else text
+    if text.startswith("Ambiguous value for argument"):
+        return f"{text.split(maxsplit=4)[4]} gives several values: add -m to sweep over them."
+    if key := re.search(r"Could not override '(?:\+\+|\+)?([^']+)'", text):
+        return _unknown(key[1], _known(config, tuple(_choices(arguments.overrides, config))))
+    return text
+
+
+def _choices(overrides: Sequence[str], config: str) -> list[str]:
+    chosen = groups(config)
+    return [override for override in overrides if override.partition("=")[0] in chosen]
+
+
+@functools.cache
+def _known(config: str, choices: tuple[str, ...]) -> list[str]:
+    """Return every dotted key of the config with these choices."""
+    from omegaconf import OmegaConf
+
+    from rdm_solo.cli.arguments import compose
+
+    cfg = compose(config, choices, hydra_too=True)
+    return [key for key, _ in dotted(OmegaConf.to_container(cfg, resolve=False))]
 
 
 def _unknown(key: str, known: Sequence[str]) -> str:
-    hint = nearest(key, known)
+    hint = nearest(key, known) or "; --help lists them"
     if key.startswith("trainer."):
         hint += f" (other arguments of Lightning's Trainer are given as ++{key}=...)"
-    elif key.startswith(OPEN):
-        hint += f" (to add one, write ++{key}=...)"
-    return f"there is no option {key!r}{hint or '; --help lists them'}"
+    return f"there is no option {key!r}{hint}"
 
 
 def dotted(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every key of nested mappings and lists, dotted, with what it holds."""
+    """Yield every key of nested mappings and lists, dotted, with its value."""
     for key, value in node.items() if isinstance(node, dict) else enumerate(node):
         yield f"{prefix}{key}", value
         if isinstance(value, (dict, list)):
@@ -144,43 +96,30 @@ def dotted(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def nearest(key: str, known: Iterable[str]) -> str:
-    """The clause that names the option that was probably meant, or nothing.
+    """Return the clause that names the option that was probably meant, or an empty string.
 
-    An option with the same last part comes first; then a similar one of the same section, one that
-    abbreviates the words or is abbreviated, a similar one of another section, the section,
-    and an option that shares a word.
+    An option with the same last part comes first, then a similar or abbreviated one.
 
     >>> known = ["max_epochs", "optimizer.name", "optimizer.lr", "optimizer.weight_decay"]
-    >>> for key in ("lr", "optimizer.learning_rate", "optimizer.weigth_decay", "wd", "epochs"):
+    >>> for key in ("lr", "optimizer.weigth_decay", "wd", "epochs"):
     ...     print(nearest(key, known))
-    ; did you mean 'optimizer.lr'?
     ; did you mean 'optimizer.lr'?
     ; did you mean 'optimizer.weight_decay'?
     ; did you mean 'optimizer.weight_decay'?
     ; did you mean 'max_epochs'?
     """
+    leaf = key.rpartition(".")[2]
     known = [name for name in known if name.startswith("hydra") == key.startswith("hydra")]
-    known = [name for name in known if not _leaf(name).startswith("_")]
-    section, leaf = key.rpartition(".")[0], _leaf(key)
-    siblings = {_leaf(name): name for name in known if name.rpartition(".")[0] == section}
-    leaves = {_leaf(name): name for name in reversed(known) if not _leaf(name).isdigit()}
-    words = set(leaf.split("_"))
+    leaves = {name.rpartition(".")[2]: name for name in reversed(known)}
     candidates = [
-        *(name for name in known if _leaf(name) == leaf or SYNONYMS.get(leaf) == name),
-        *(siblings[name] for name in difflib.get_close_matches(leaf, siblings, 1)),
-        *(name for name in known if _leaf(name) == _initials(leaf)),
-        *(name for name in known if _initials(_leaf(name)) == leaf),
+        *(name for name in known if name.rpartition(".")[2] == leaf or SYNONYMS.get(leaf) == name),
+        *difflib.get_close_matches(key, known, 1, cutoff=0.8),
         *(leaves[name] for name in difflib.get_close_matches(leaf, leaves, 1, cutoff=0.75)),
-        *(difflib.get_close_matches(section, known, 1) if not siblings else []),
-        *(name for name in known if words & set(_leaf(name).split("_"))),
+        *(name for last, name in leaves.items() if _initials(last) == leaf),
+        *(name for last, name in leaves.items() if leaf in last.split("_")),
     ]
     return f"; did you mean {candidates[0]!r}?" if candidates else ""
 
 
-def _leaf(key: str) -> str:
-    """The last part of a dotted key."""
-    return key.rpartition(".")[2]
-
-
 def _initials(name: str) -> str:
-    return "".join(word[0] for word in name.split("_") if word) if "_" in name else ""
+    return "".join(part[:1] for part in name.split("_"))

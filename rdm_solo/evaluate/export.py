@@ -87,4 +87,4 @@ def torchvision_lines(backbone: "nn.Module", spec: "Spec") -> list[str] | None:
 
 def main() -> None:
     """The command."""
-    cli.command(cli.sentences()(export), "export")
+    cli.command(cli.errors_as_sentences()(export), "export")

@@ -129,4 +129,4 @@ def _place(path: Path, folder: Path) -> str:
 
 def main() -> None:
     """The command."""
-    cli.command(cli.sentences()(evaluate), "linear", open_sections=["dataset"])
+    cli.command(cli.errors_as_sentences()(evaluate), "linear", open_sections=["dataset"])

@@ -142,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     cli.say_anything()
     given = parser.parse_intermixed_args(argv)
     found = []
-    with cli.sentences():
+    with cli.errors_as_sentences():
         check_choice("the ending of --out", given.out.suffix, (".png", ".pdf", ".svg"))
         typed_words = [w for w in given.folders if "=" in w and w.lstrip("+").startswith(TYPED)]
         typed = typed_options.parsed(typed_words)

@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--entity", help="a user or team; your own by default")
     parser.add_argument("--sweep", metavar="NAME", help="the runs of that sweep's folder alone")
     given = parser.parse_args(arguments)
-    with cli.sentences():
+    with cli.errors_as_sentences():
         if importlib.util.find_spec("wandb_workspaces") is None:
             raise UserError(
                 "the dashboard needs the package wandb-workspaces, which is not installed: "

@@ -8,7 +8,7 @@ from rdm_solo import cli
 def _job(cfg: DictConfig) -> None:
     from rdm_solo.preview.show import preview  # with torch and matplotlib: seconds
 
-    with cli.sentences():
+    with cli.errors_as_sentences():
         preview(cfg)
 
 

@@ -142,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     paths = [Path(given.removeprefix("run=")).expanduser() for given in arguments.folders]
     out = Path(arguments.out).expanduser() if arguments.out else None
-    with cli.sentences():
+    with cli.errors_as_sentences():
         written = write(paths, out, not arguments.no_checkpoints)
     drawn = len(list(written.parent.glob("*.png")))
     print(f"\n{written} ({drawn} figures as PNG and PDF beside it)")

@@ -1,6 +1,5 @@
-"""A run's checkpoints: ``checkpoints/last.ckpt``, and ``previous.ckpt`` for when it is broken."""
+"""A run's checkpoints: ``checkpoints/last.ckpt``, and its predecessor for when it is damaged."""
 
-import errno
 import logging
 import re
 from collections.abc import Mapping
@@ -11,17 +10,15 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from rdm_solo.messages import CannotWrite, UserError
+from rdm_solo.messages import UserError
 from rdm_solo.methods import torch_files, weight_files
 from rdm_solo.methods.weight_files import Spec, Weights
 from rdm_solo.runs import reading
-from rdm_solo.runs.files import BEST, CHECKPOINT, PREVIOUS, write_whole
+from rdm_solo.runs.files import CHECKPOINT, PREVIOUS, write_whole
 from rdm_solo.runs.folder import diverged_in
-from rdm_solo.runs.saved_config import source, to_build, with_references
+from rdm_solo.runs.saved_config import to_build, with_references
 
 log = logging.getLogger("rdm_solo")
-
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def of_run(
@@ -29,129 +26,86 @@ def of_run(
     checkpoint: str | Path | None = None,
     typed: Mapping[str, Any] | None = None,
 ) -> tuple[Weights, Spec]:
-    """A run's last weights, or those of another of its checkpoints, and its backbone.
+    """Return a run's last weights, or those of another of its checkpoints, and its backbone.
 
-    ``typed`` are options of the backbone that the user gave; they must be the run's own.
+    ``typed`` are options of the backbone that the user passed; they must equal the run's.
     """
     folder, typed = Path(run), typed or {}
-    built = to_build(with_references(folder), folder, ["backbone"], typed)
+    config = to_build(with_references(folder), folder, ["backbone"], typed)
     for key, value in typed.items():
-        if OmegaConf.select(built, key) != value:
+        if OmegaConf.select(config, key) != value:
             raise UserError(
-                f"{key}={value} would be ignored: run={run} says what its backbone is; leave it "
-                "out."
+                f"{key}={value} would be ignored: run={run} has another backbone; leave it out."
             )
-    config: Any = OmegaConf.to_container(built)
-    backbone = config.get("backbone")
-    backbone = backbone if isinstance(backbone, dict) else {}
-    name, stem, kwargs = (backbone.get(key) for key in ("name", "stem", "kwargs"))
-    if not isinstance(name, str) or not isinstance(stem, str) or not isinstance(kwargs, dict):
-        raise reading.Unreadable(source(folder), "it does not say what its backbone is")
-    spec = Spec(name, stem, {key: value for key, value in kwargs.items() if value is not None})
-    path, saved = (Path(checkpoint), None) if checkpoint else latest(folder)
-    weights = weight_files.read(path, saved)
+    backbone: Any = OmegaConf.to_container(config.backbone)
+    kwargs = {key: value for key, value in backbone["kwargs"].items() if value is not None}
+    spec = Spec(backbone["name"], backbone["stem"], kwargs)
+    path, content = (Path(checkpoint), None) if checkpoint else latest(folder)
+    weights = weight_files.read(path, content)
     if diverged := diverged_in(folder):
         log.warning(
-            f"warning: run={run} diverged in epoch {diverged}; {path.name} is of epoch "
+            f"warning: run={run} diverged in epoch {diverged}; {path.name} is from epoch "
             f"{weights.epoch}."
         )
     return weights, spec
 
 
 def present(folder: Path) -> list[Path]:
-    """The run's last checkpoint and the one before it, as far as they are there."""
+    """Return the paths of the last checkpoint and its predecessor, as far as they exist."""
     names = [name for name in (CHECKPOINT, PREVIOUS) if (folder / name).is_file()]
     return [reading.inside(folder, name) for name in names]
 
 
-def found(folder: Path) -> list[Path]:
-    """Those that are :func:`present`; ValueError where there is none."""
-    if there := present(folder):
-        return there
-    diverged = diverged_in(folder)
-    why = f"it diverged in epoch {diverged}" if diverged else "let the run finish an epoch"
-    raise UserError(f"{folder} has no {CHECKPOINT}: {why}.")
+def latest(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the path and the content of the last checkpoint that can be read.
 
-
-def latest(folder: Path, quiet: bool = False) -> tuple[Path, dict[str, Any]]:
-    """The last checkpoint that can be read, and its content; ValueError where none can.
-
-    The log says where it is not the last one, unless ``quiet``.
+    Logs a warning if it is not the last one. Raises UserError if there is none.
     """
-    broken: list[str] = []
-    for path in found(folder):
+    paths, damaged = present(folder), []
+    if not paths:
+        diverged = diverged_in(folder)
+        why = f"it diverged in epoch {diverged}" if diverged else "let the run finish an epoch"
+        raise UserError(f"{folder} has no {CHECKPOINT}: {why}.")
+    for path in paths:
         try:
-            saved = read(path)
-        except ValueError as error:
-            broken.append(str(error))
+            content = read(path)
+        except UserError as error:
+            damaged.append(str(error))
             continue
-        if path != folder / CHECKPOINT and not quiet:
-            why = broken[0] if broken else f"{folder / CHECKPOINT} is not there"
-            log.warning(f"warning: {why}; {path.name}, of epoch {saved['epoch'] + 1}, is taken")
-        return path, saved
-    raise UserError("; ".join(broken))
+        if damaged:
+            log.warning(f"warning: {damaged[0]}; {path.name} of epoch {epochs(content)} is used")
+        return path, content
+    raise UserError("; ".join(damaged))
+
+
+def epochs(content: Mapping[str, Any]) -> int:
+    """Return the number of epochs that were finished when a checkpoint was written."""
+    return int(content["epoch"]) + 1
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A checkpoint of Lightning's; ValueError where it is none, is torn, bytes have changed, or a
-    weight is not finite."""
-    saved: Any = torch_files.read(path)
-    epoch = saved.get("epoch") if isinstance(saved, dict) else None
-    if (
-        isinstance(epoch, bool)
-        or not isinstance(epoch, int)
-        or not 0 <= epoch < reading.MOST_EPOCHS
-    ):
-        raise UserError(f"{path} cannot be read as a checkpoint of a run: it names no epoch")
-    if not isinstance(saved.get("state_dict"), Mapping):
-        raise UserError(f"{path} cannot be read as a checkpoint of a run: it holds no weights")
-    weight_files.check_finite(saved["state_dict"], path)
-    checked: dict[str, Any] = saved
-    return checked
+    """Read a checkpoint of a run; UserError if it is damaged or a weight is not finite."""
+    content: Any = torch_files.read(path)
+    if not isinstance(content, dict) or not {"epoch", "state_dict"} <= content.keys():
+        raise UserError(f"{path} cannot be read as a checkpoint of a run.")
+    weight_files.check_finite(content["state_dict"], path)
+    return content
 
 
-def write(path: Path, content: Mapping[str, Any], earlier: Path | None = None) -> None:
-    """Write a checkpoint in one step; the one that had the name so far becomes ``earlier``.
-
-    Where the disk has no space for three, the older two make room one after the other, as long as
-    the newer one is whole.
-    """
-
-    save = partial(torch.save, content)
-    try:
-        write_whole(path, save, earlier)
-    except CannotWrite as error:
-        if error.errno not in NO_SPACE or earlier is None or not earlier.is_file():
-            raise
-        try:
-            read(path)
-        except ValueError:  # the earlier one is all that there is
-            raise error from None
-        earlier.unlink()
-        write_whole(path, save, earlier)
+def write(path: Path, content: Mapping[str, Any], previous: Path | None = None) -> None:
+    """Write a checkpoint in one step; the file of that name is renamed to ``previous``."""
+    write_whole(path, partial(torch.save, content), previous)
 
 
 def of_epoch(folder: Path, epoch: int) -> Path:
-    """Where a kept checkpoint of that epoch, counted from 1, is."""
+    """Return the path of the checkpoint that is kept of an epoch, counted from 1."""
     return folder / "checkpoints" / f"epoch_{epoch:04d}.ckpt"
 
 
 def kept(folder: Path) -> dict[int, Path]:
-    """The kept checkpoints by their epochs, the first one first."""
+    """Return the checkpoints that are kept, by epoch in ascending order."""
     by_epoch = {}
     for path in (folder / "checkpoints").glob("epoch_*.ckpt"):
         if number := re.fullmatch(r"epoch_(\d+)", path.stem):
             by_epoch[int(number[1])] = path
     return dict(sorted(by_epoch.items()))
-
-
-def begin(folder: Path, done: int) -> None:
-    """Prepare a folder for a run of which ``done`` epochs are over: later checkpoints go.
-
-    The last one stays until the next is written.
-    """
-    later = [path for epoch, path in kept(folder).items() if epoch > done]
-    if not done:
-        later += [folder / PREVIOUS, folder / BEST]
-    for path in later:
-        path.unlink(missing_ok=True)

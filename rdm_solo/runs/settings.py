@@ -3,44 +3,43 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rdm_solo.runs.saved_config import inert, resolved
+from omegaconf import OmegaConf
 
 # Parts of a config that say what is trained, on what and how.
 MODEL = ("method", "filter", "p", "dataset", "backbone", "optimizer", "scheduler", "batch_size")
-# Runs that agree in these, and differ in their seeds, are repetitions of one setting.
+# Runs that agree in these and differ in their seeds are repetitions of one setting.
 SETTING = (*MODEL, "max_epochs", "trainer")
 # Options inside them that belong to the machine: where data are, how fast it works.
 LOCAL = (
     "root",
     "cache",
     "download",
-    "write_index",
     "workers",
     "skip_broken",
     "compile",
     "channels_last",
 )
-# All of the trainer's options that change results.
+# The trainer's options that change results.
 TRAINER = ("devices", "num_nodes", "accumulate_grad_batches", "precision", "gradient_clip_val")
 
 
 def settings(config: Any, parts: Sequence[str] = SETTING) -> dict[str, Any]:
-    """The options of those parts of a config that belong to a setting, by their dotted names.
-
-    References to other options are followed. Environment variables are not read.
+    """Return the options of those parts of a config that belong to a setting.
 
     >>> settings({"p": -0.5, "seed": 1, "optimizer": {"lr": 0.1}, "dataset": {"root": "data"}})
     {'p': -0.5, 'optimizer.lr': 0.1}
     """
-    plain: Any = resolved(inert(config))
+    plain: Any = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
     chosen = {part: plain[part] for part in parts if part in plain}
     trainer = chosen.pop("trainer", None) or {}
-    found = {k: v for k, v in options(chosen) if k.rpartition(".")[2] not in LOCAL}
-    return found | {f"trainer.{name}": trainer[name] for name in TRAINER if name in trainer}
+    values = {k: v for k, v in options(chosen) if k.rpartition(".")[2] not in LOCAL}
+    return values | {f"trainer.{name}": trainer[name] for name in TRAINER if name in trainer}
 
 
 def options(node: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names and values of what is no mapping; of a list that holds mappings, those.
+    """Yield dotted names and values of everything that is not a mapping.
+
+    A list of mappings counts as a mapping.
 
     >>> dict(options({"p": -1, "views": [{"size": 8}], "sizes": [8, 4]}))
     {'p': -1, 'views.0.size': 8, 'sizes': [8, 4]}
@@ -55,8 +54,9 @@ def options(node: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def rounded(value: Any) -> Any:
-    """A value whose floats, at any depth, have twelve digits, so that those of one setting are
-    equal although they were computed in several ways; whole ones are the same as an int.
+    """Round floats at any depth to twelve digits; a whole number becomes an int.
+
+    Values of one setting are then equal although they were computed in several ways.
 
     >>> rounded({"p": 0.1 + 0.2, "lr": 1.0, "betas": [0.9, 0.99], "name": "sgd"})
     {'p': 0.3, 'lr': 1, 'betas': [0.9, 0.99], 'name': 'sgd'}
@@ -72,7 +72,7 @@ def rounded(value: Any) -> Any:
 
 
 def differences(one: Any, other: Any, parts: Sequence[str] = SETTING) -> list[str]:
-    """The dotted names of the options in which two configs differ.
+    """Return the dotted names of the options in which two configs differ.
 
     >>> differences({"p": -0.5, "seed": 1}, {"p": -1, "seed": 2})
     ['p']

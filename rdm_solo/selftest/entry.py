@@ -59,7 +59,7 @@ def main() -> None:
     command = {"device": settings.device, "devices": settings.devices, "runs": settings.runs}
     command |= {"overrides": list(settings.overrides)}
     everything = [result for found in results.values() for result in found]
-    with cli.sentences():
+    with cli.errors_as_sentences():
         write_whole(out, page.content(known, command, results, seconds))
     print(f"\n{page.foot(everything, seconds, str(out), settings.on_cpu)}")
     raise SystemExit(int(any(result.verdict == FAILED for result in everything)))

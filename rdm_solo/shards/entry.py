@@ -27,7 +27,7 @@ def main() -> None:
         parser.error(f"--megabytes must be at least 1, got {given.megabytes}")
     cli.say_anything()
     logging.getLogger("rdm_solo").setLevel(logging.WARNING)
-    with cli.sentences():
+    with cli.errors_as_sentences():
         source = data.folder(given.folder)
         try:
             given.out.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
-"""The command."""
+from rdm_solo import cli
 
-from rdm_solo.train.entry import main
-
-main()
+if __name__ == "__main__":
+    with cli.errors_as_sentences():
+        from rdm_solo.train.command import main
+    main()

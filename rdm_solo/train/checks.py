@@ -17,10 +17,12 @@ from rdm_solo.messages import (
 )
 from rdm_solo.methods.optimizers import OPTIMIZERS
 from rdm_solo.train import derived_values
-from rdm_solo.train.warm_ups import WARM_UPS
 
 # Half- and double-precision weights are refused: batch norms and spectra want float32 ones.
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
+
+# Epochs at a run's start that have to fit into max_epochs.
+WARM_UPS = ("scheduler.warmup_epochs", "method.kwargs.warmup_teacher_temperature_epochs")
 
 WANDB_NAMES = ("project", "entity", "name", "group")
 

@@ -1,89 +1,101 @@
-"""Writes summary.json and the closing table."""
+"""Close a run's loggers, write its summary.json and print the closing table."""
 
+import contextlib
 import json
 import logging
 import math
 import platform
 import shlex
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 
-from rdm_solo import __version__, runs
+from rdm_solo import __version__, loggers, runs
 from rdm_solo.callbacks import Checkpoints, CollapseWatch
 from rdm_solo.callbacks.divergence import Diverged
 from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn
-from rdm_solo.runs import checkpoints, metrics_file
+from rdm_solo.runs import checkpoints
 from rdm_solo.runs.columns import COLUMNS
-from rdm_solo.runs.files import CHECKPOINT, FIGURES, METRICS, SUMMARY, write_whole
+from rdm_solo.runs.files import FIGURES, METRICS, SUMMARY, write_whole
 from rdm_solo.runs.metrics_file import last_values
+from rdm_solo.train.folders import resume_command
 
 log = logging.getLogger("rdm_solo")
 
 
-def write(
-    folder: Path,
-    trainer: Any,
-    recorded: Mapping[str, Any],
-    seconds: float,
-    stopped: str,
-    diverged: Diverged | None = None,
-) -> dict[str, Any]:
-    """``summary.json`` in the run's folder, a table in the terminal; the summary is returned.
+@contextlib.contextmanager
+def summarised(trainer: Any, folder: Path, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Write the summary of a run that the body trains, however it ends; yield it to be filled."""
+    summary: dict[str, Any] = {}
+    started = time.perf_counter()
+    error: BaseException | None = None
+    try:
+        yield summary
+    except BaseException as raised:
+        error = raised
+        # Lightning 2.6 kills this process soon after another one of the run has failed.
+        getattr(trainer.strategy.launcher, "procs", []).clear()
+        raise
+    finally:
+        if trainer.is_global_zero:
+            failed = isinstance(error, Exception)
+            loggers.close_all(trainer.loggers, failed)
+            if not failed or isinstance(error, Diverged):
+                summary.update(_summary(trainer, folder, error))
+                summary.update(settings, seconds=round(time.perf_counter() - started, 2))
+                summary["config"] = OmegaConf.to_container(settings["config"], resolve=True)
+                write_whole(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
+                _report(summary, folder)
+            if isinstance(error, KeyboardInterrupt) and checkpoints.present(folder):
+                log.info(f"to resume: {resume_command(folder)}")
 
-    ``recorded`` are the settings; ``stopped`` says why the run ended before its last epoch.
-    """
-    found = runs.read_metrics(folder) if (folder / METRICS).exists() else {}
-    columns = {name: values.tolist() for name, values in found.items()}
+
+def _summary(trainer: Any, folder: Path, error: BaseException | None) -> dict[str, Any]:
+    """Return what a run has to say of itself at its end."""
     watch = next((c for c in trainer.callbacks if isinstance(c, CollapseWatch)), None)
-    warnings = watch.warnings if watch else []
+    writer = next((c for c in trainer.callbacks if isinstance(c, Checkpoints)), None)
     device = trainer.strategy.root_device
-    summary = {
-        "format": metrics_file.NUMBER,
-        **last_values(columns),
-        "seconds": round(seconds, 2),
-        "warnings": warnings,
+    stopped = str(error) if isinstance(error, KeyboardInterrupt) else None
+    return {
+        **last_values({name: values.tolist() for name, values in _metrics(folder).items()}),
+        "finished": error is None,
+        "warnings": watch.warnings if watch else [],
         "stopped": stopped or (watch.stopped if watch else None),
-        "diverged": diverged.as_dict() if diverged else None,
+        "diverged": error.as_dict() if isinstance(error, Diverged) else None,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "processes": trainer.world_size,
         "versions": versions(),
-        **recorded,
+        **({"best": writer.best} if writer and writer.watch_best else {}),
     }
-    written = next((c for c in trainer.callbacks if isinstance(c, Checkpoints)), None)
-    if written and written.watch_best:
-        summary["best"] = written.best  # epoch and kNN accuracy of best.ckpt
-    write_whole(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
+
+
+def _metrics(folder: Path) -> dict[str, Any]:
+    return runs.read_metrics(folder) if (folder / METRICS).exists() else {}
+
+
+def _report(summary: Mapping[str, Any], folder: Path) -> None:
+    """Print the closing table and where the results are."""
+    columns = {name: values.tolist() for name, values in _metrics(folder).items()}
     if columns:
         log.info(closing_table(columns))
-    for warning in warnings:
-        log.info(f"! {warning['kind']} in epoch {warning['epoch']}, as said above")
-    figures = folder / FIGURES
-    pictures = sorted(path.name for path in figures.glob("*.png"))
-    kept = " and checkpoints" * (folder / CHECKPOINT).exists()  # fast_dev_run keeps none
-    written = f"{METRICS}, {SUMMARY}{kept} are" if columns else f"{SUMMARY} is"
-    log.info(f"{seconds:.0f} s; {written} in {folder}")
-    if pictures:
-        log.info(f"pictures: {', '.join(pictures)} in {figures}")
+    for warning in summary["warnings"]:
+        log.info(f"! {warning['kind']} in epoch {warning['epoch']}, see the warning above")
+    log.info(f"{summary['seconds']:.0f} s; results are in {folder}")
+    if pictures := sorted(path.name for path in (folder / FIGURES).glob("*.png")):
+        log.info(f"pictures: {', '.join(pictures)} in {folder / FIGURES}")
     if columns:
         page = shlex.quote(str(folder))
         log.info(f"all pictures on one page: python -m rdm_solo.report {page}")
-    return summary
-
-
-def how_to_go_on(folder: Path) -> str:
-    """The command that continues a run that was stopped."""
-    if not checkpoints.present(folder):
-        return "there is no checkpoint to go on from"
-    return f"to go on: python -m rdm_solo.train {shlex.quote(f'resume={folder}')}"
 
 
 def versions() -> dict[str, str]:
-    """The versions that a result depends on."""
+    """Return the versions that a result depends on."""
     lightning = pl.__name__.split(".")[0].replace("_", "-")
     packages = ("torch", "torchvision", "torchmetrics", "numpy", lightning)
     return {
@@ -95,7 +107,7 @@ def versions() -> dict[str, str]:
 
 
 def closing_table(columns: Mapping[str, list[float]]) -> str:
-    """The main columns at five epochs from the first to the last, as text.
+    """Return the main columns at five epochs from the first to the last, as text.
 
     >>> print(closing_table({"epoch": [1.0, 2.0], "train/loss": [-0.5, math.nan]}))
     epoch              1        2
@@ -107,8 +119,8 @@ def closing_table(columns: Mapping[str, list[float]]) -> str:
     width = max(map(len, ["epoch", *names])) + 1
     lines = ["epoch".ljust(width) + "".join(f"{columns['epoch'][row]:>9.0f}" for row in picked)]
     for name in names:
-        cells = [columns[name][row] for row in picked]
-        shown = [f"{cell:>9.3f}" if math.isfinite(cell) else f"{'-':>9}" for cell in cells]
+        values = [columns[name][row] for row in picked]
+        cells = [f"{v:>9.3f}" if math.isfinite(v) else f"{'-':>9}" for v in values]
         if any(map(math.isfinite, columns[name])):
-            lines.append(name.ljust(width) + "".join(shown))
+            lines.append(name.ljust(width) + "".join(cells))
     return "\n".join(lines)

@@ -10,8 +10,8 @@ from rdm_solo.lightning import pl
 from rdm_solo.messages import UserError
 
 
-def made(cfg: DictConfig) -> tuple[Dataset, Views]:
-    """What ``dataset.source`` and ``dataset.views`` build; ValueError for anything else."""
+def make_data(cfg: DictConfig) -> tuple[Dataset, Views]:
+    """Build ``dataset.source`` and ``dataset.views``."""
     parts = []
     for name, kind in (("source", Dataset), ("views", Views)):
         node = cfg.dataset[name]
@@ -26,7 +26,7 @@ def made(cfg: DictConfig) -> tuple[Dataset, Views]:
 
 
 class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]
-    """Training views, validation images, and clean training images for the kNN's memory."""
+    """Load training views, validation images, and clean training images for the kNN's memory."""
 
     def __init__(
         self,
@@ -41,29 +41,28 @@ class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]
         self.options = {"seed": seed, "expand_channels": expand_channels}
         self._memory: Loader | None = None
         self._loaders: list[Loader] = []
-        # Refuses now, with a sentence, what could not be loaded when training starts.
+        # Refuses now what could not be loaded when training starts.
         loader(dataset, "train", batch_size, views=views, **self.options)
 
     def _loader(self, part: str, batch_size: int, views: Views | None = None) -> Loader:
         device = self.trainer.strategy.root_device
-        made = loader(self.dataset, part, batch_size, views=views, device=device, **self.options)
-        self._loaders.append(made)
-        return made
+        images = loader(self.dataset, part, batch_size, views=views, device=device, **self.options)
+        self._loaders.append(images)
+        return images
 
     def skipped(self) -> dict[str, str]:
-        """The images that this process's loaders have left out so far, by path, and why."""
-        return {path: why for made in self._loaders for path, why in made.skipped.items()}
+        """Return the images that this process's loaders have left out so far, and why."""
+        return {path: why for images in self._loaders for path, why in images.skipped.items()}
 
     def train_dataloader(self) -> Loader:
         return self._loader("train", self.batch_size, self.views)
 
     def val_dataloader(self) -> Loader | list[Loader]:
-        """Validation images; nothing where there are none, or no labels to compare with."""
         if self.dataset.val is None or not self.dataset.labelled:
             return []
         return self._loader("val", 512)
 
     def memory_dataloader(self) -> Loader:
-        """Clean training images, in order; the same loader each time, so they are copied once."""
+        """Return clean training images in order; always the same loader, so they load once."""
         self._memory = self._memory or self._loader("train", 512)
         return self._memory

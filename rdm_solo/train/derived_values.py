@@ -1,5 +1,6 @@
 """What follows from the config and the data set: class counts and scaled learning rates."""
 
+import os
 from dataclasses import dataclass
 
 import torch
@@ -37,6 +38,13 @@ def world_size(trainer: DictConfig) -> int:
     elif OmegaConf.is_list(devices):
         devices = len(devices)
     return int(devices) * int(trainer.num_nodes)
+
+
+def limit_threads(threads: int | None) -> None:
+    """Use that many CPU threads, also in the processes that Lightning starts; None: no limit."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+        os.environ["OMP_NUM_THREADS"] = str(threads)
 
 
 def derive(

@@ -1,5 +1,6 @@
-"""Describes a run for its loggers: name, group, hyperparameters, config."""
+"""Describe a run for its loggers: name, group, hyperparameters, config."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +10,20 @@ from rdm_solo.loggers import RunInfo
 from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.runs import labels
 from rdm_solo.train.derived_values import Derived
-from rdm_solo.train.sweep import of_this_process
+from rdm_solo.train.folders import Start
+from rdm_solo.train.sweep import SWEEP_FOLDER
 
 
-def run_info(cfg: DictConfig, folder: Path, derived: Derived, step: int, epochs: int) -> RunInfo:
-    """The description of the run in ``folder``; it goes on from that ``step``, after so many
-    ``epochs``."""
-    goes_on_from = Path(cfg.resume) if cfg.resume else None
-    if goes_on_from and goes_on_from.resolve() == folder.resolve():
-        goes_on_from = folder
+def run_info(cfg: DictConfig, folder: Path, derived: Derived, start: Start) -> RunInfo:
+    """Return the description of the run that starts in ``folder``."""
     chosen, scheduled = ChosenFilter.of(cfg), OmegaConf.is_config(cfg.p)
     words = cfg.method.name if chosen.absent else f"{cfg.method.name}-{chosen.label}"
     if cfg.p is not None:
         words += f"-p={labels.exponent(cfg.p)}"
     config: Any = OmegaConf.to_container(cfg, resolve=True)
-    sweep = of_this_process()
-    if sweep is not None:
-        config["sweep_folder"] = sweep.name  # "sweep" means something else to W&B
+    sweep = os.environ.get(SWEEP_FOLDER)
+    if sweep:
+        config["sweep_folder"] = sweep  # "sweep" means something else to W&B
     return RunInfo(
         folder=folder,
         name=f"{words}-seed={cfg.seed}",
@@ -44,8 +42,8 @@ def run_info(cfg: DictConfig, folder: Path, derived: Derived, step: int, epochs:
             "seed": cfg.seed,
         },
         config=config,
-        sweep=None if sweep is None else sweep.name,
-        goes_on_from=goes_on_from,
-        step=step,
-        epochs=epochs,
+        sweep=sweep,
+        goes_on_from=folder if start.epochs else None,
+        step=start.step,
+        epochs=start.epochs,
     )

@@ -1,22 +1,29 @@
-"""The runs of a multirun in one table, when the last of them has ended."""
+"""The runs of a sweep: each is the command that a person would type, under any launcher."""
 
+import datetime
+import logging
 import math
 import os
 import shlex
-from collections.abc import Sequence
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hydra.core.utils import JobStatus
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo.runs import failures
-from rdm_solo.runs.files import FAILED, is_aside
-from rdm_solo.train import environment
+from rdm_solo.cli.arguments import register_resolvers, time_or_job
+from rdm_solo.train.processes import END_WITH_PARENT
 
 if TYPE_CHECKING:  # Hydra imports this module before it answers --help
-    from rdm_solo.runs import folder as of_run
+    from rdm_solo.runs.folder import Run
+
+log = logging.getLogger("rdm_solo")
+
+SWEEP_FOLDER = "RDM_SOLO_SWEEP"  # the name of the sweep's folder, for a run's loggers
 
 COLUMNS = {
     "val/knn_acc1": "kNN",
@@ -28,73 +35,114 @@ COLUMNS = {
 }
 
 
+# Workers of a launcher import this module by run_command, and compose its config.
+register_resolvers()
+
+
+def with_folder(argv: Sequence[str]) -> list[str]:
+    """Return the arguments, with a folder for a sweep that has none.
+
+    Workers compose the config again, at another time and perhaps inside a job of SLURM.
+    """
+    is_sweep = not {"-m", "--multirun"}.isdisjoint(argv)
+    if not is_sweep or any(option.startswith("hydra.sweep.dir=") for option in argv):
+        return list(argv)
+    now = f"{datetime.datetime.now():%Y-%m-%d_%H-%M-%S}"
+    return [*argv, f"hydra.sweep.dir=runs/{time_or_job(now, argv)}_sweep"]
+
+
+def run_command(cfg: DictConfig) -> float:
+    """Train one run of a sweep in a process of its own and return its ``optimized_metric``.
+
+    NaN if the run failed, so that the rest of the sweep runs. Hydra's launchers call this.
+    """
+    from hydra.core.hydra_config import HydraConfig
+
+    return start(HydraConfig.get(), cfg.optimized_metric)
+
+
+def start(hydra: Any, metric: str, variables: Mapping[str, str] | None = None) -> float:
+    """Start the run that Hydra's config of a job describes and wait for it."""
+    from rdm_solo.runs import failures, reading
+    from rdm_solo.runs.files import CONFIG, SUMMARY
+
+    folder = Path(hydra.runtime.output_dir)
+    environment = {**os.environ, **(variables or {}), END_WITH_PARENT: "1"}
+    environment[SWEEP_FOLDER] = Path(hydra.sweep.dir).name
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rdm_solo.train", *_arguments(hydra, folder)],
+        cwd=hydra.runtime.cwd,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        # submitit answers SLURM's warning of a time limit in this process.
+        preexec_fn=_ignore_warnings if "SLURM_JOB_ID" in environment else None,
+    )
+    reason = ""
+    try:
+        for line in process.stderr or ():
+            sys.stderr.write(line)
+            reason = line.removeprefix("error: ") if line.startswith("error: ") else reason
+    finally:
+        status = process.wait()
+    if status:
+        if not (folder / CONFIG).is_file():  # it was refused before it could say so there
+            failures.note(folder, reason.strip() or f"exit status {status}")
+        return math.nan
+    summary = reading.read_object(folder, SUMMARY)
+    last = summary.get("last", {}).get(metric)
+    measured = summary.get("last_measured", {}).get(metric, {}).get("value")
+    return float(last if last is not None else measured if measured is not None else math.nan)
+
+
+def _arguments(hydra: Any, folder: Path) -> list[str]:
+    """Return the options of a sweep's run as a person would type them."""
+    options: Any = OmegaConf.to_object(hydra.overrides.task)
+    sources = hydra.runtime.config_sources
+    flags = [f"--config-dir={s.path}" for s in sources if s.provider == "command-line"]
+    kept = [option for option in options if not option.startswith("launcher=")]
+    return [*flags, *kept, f"hydra.run.dir='{folder}'"]
+
+
+def _ignore_warnings() -> None:
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+
+
 class SweepTable(Callback):
-    """Hydra's callback that prints the table; the command's status is 1 where a run failed."""
-
-    def __init__(self) -> None:
-        self.reasons: list[str] = []  # why runs have failed, of those that no folder names
-        self.submitted = False  # the runs go on after this command
-
-    def on_job_end(self, config: DictConfig, job_return: Any, **kwargs: Any) -> None:
-        self.submitted |= job_return.status is JobStatus.UNKNOWN
-        if isinstance(job_return._return_value, str):
-            self.reasons.append(job_return._return_value)
+    """Print a table of a sweep's runs when it ends; exit with status 1 if a run failed."""
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        if self.submitted:
-            return
-        failed = tell(Path(config.hydra.sweep.dir))
-        for sentence in self.reasons:
-            print(sentence)
-        if failed or self.reasons:
+        if tell(Path(config.hydra.sweep.dir)):
             raise SystemExit(1)
 
 
-def of_this_process() -> Path | None:
-    """The folder of the sweep whose run this process trains; None outside a sweep."""
-    folder = os.environ.get(environment.SWEEP)
-    return Path(folder) if folder else None
-
-
-def how_to_go_on(folder: Path) -> str:
-    """The command that runs what a sweep that was stopped has left."""
-    return f"to go on: python -m rdm_solo.train {shlex.quote(f'resume={folder}')}"
-
-
-def tell(folder: Path, stopped: bool = False) -> bool:
-    """Print the table of the runs in a sweep's folder; whether one has failed."""
+def tell(folder: Path) -> bool:
+    """Print the table of the runs in a sweep's folder; return whether one has failed."""
     from rdm_solo import runs
+    from rdm_solo.messages import UserError
+    from rdm_solo.runs import failures
 
-    failed = [path for path in folder.rglob(FAILED) if not is_aside(path.parent)]
-    failed.sort(key=lambda path: path.stat().st_mtime)
     try:
-        found, broken = runs.survey([folder])
-    except ValueError:  # no run has begun
-        found, broken = [], {}
-    done = [run for run in found if run.epochs or run.diverged]
-    for sentence in broken.values():
-        print(f"failed: {sentence}")
-    if stopped:
-        begun = sum(run.epochs > 0 for run in done)
-        print(f"the sweep ends here: {begun} of its runs have an epoch")
-    if done:
-        print(f"\n{table(done)}")
-        reasons: dict[str | None, list[str]] = {}
-        for path in failed:
-            reasons.setdefault(failures.of(path.parent), []).append(path.parent.name)
-        for reason, names in reasons.items():
-            print(f"failed: {', '.join(names)}: {reason}")
-        print(f"the runs are in {folder}; a page with their pictures and tables:")
-        print(f"    python -m rdm_solo.report {shlex.quote(str(folder))}")
-    elif not stopped:
-        print(f"no run has finished an epoch; the folders are in {folder}")
-    if stopped:
-        print(how_to_go_on(folder))
-    return bool(failed or broken)
+        done, broken = runs.survey([folder])
+    except UserError:  # no run has begun
+        done, broken = [], {}
+    done = [run for run in done if run.epochs or run.diverged]
+    reasons: dict[str, list[str]] = {}
+    for path in sorted(folder.iterdir()):
+        if reason := failures.of(path) or broken.get(path):
+            reasons.setdefault(reason, []).append(path.name)
+    print(f"\n{table(done)}" if done else "no run has finished an epoch")
+    for reason, names in reasons.items():
+        print(f"failed: {', '.join(names)}: {reason}")
+    print(f"the runs are in {folder}; a page with their pictures and tables:")
+    print(f"    python -m rdm_solo.report {shlex.quote(str(folder))}")
+    return bool(reasons)
 
 
-def table(found: Sequence["of_run.Run"]) -> str:
-    """A row for each setting: mean and standard deviation of the last values over its seeds."""
+def table(runs: Sequence["Run"]) -> str:
+    """Return a row per setting: mean and standard deviation of the last values over its seeds."""
     from rdm_solo.runs.groups import (
         Group,
         counted_runs,
@@ -104,25 +152,25 @@ def table(found: Sequence["of_run.Run"]) -> str:
         text_table,
     )
 
-    columns = [name for name in COLUMNS if any(math.isfinite(run.last(name)) for run in found)]
+    columns = [name for name in COLUMNS if any(math.isfinite(run.last(name)) for run in runs)]
     if "val/knn_acc1" in columns and "val/acc1" in columns:  # one accuracy is enough
         columns.remove("val/acc1")
 
     def cells(group: Group) -> list[str]:
         counted = counted_runs(group)
-        known = [run.summary["seconds"] for run in counted if "seconds" in run.summary]
+        seconds = [run.summary["seconds"] for run in counted if "seconds" in run.summary]
         values = [latest_in_words(counted, name, 2) for name in columns]
-        return [*values, spread(known, 0), _warned(group.runs)]
+        return [*values, spread(seconds, 0), _warned(group.runs)]
 
-    return text_table(groups(found), [*(COLUMNS[name] for name in columns), "seconds", ""], cells)
+    return text_table(groups(runs), [*(COLUMNS[name] for name in columns), "seconds", ""], cells)
 
 
-def _warned(alike: Sequence["of_run.Run"]) -> str:
-    """Where these runs diverged and what the watch said, and of how many."""
-    kinds = [f"diverged in epoch {run.diverged}" for run in alike if run.diverged]
-    kinds += [warning["kind"] for run in alike for warning in run.summary.get("warnings", [])]
-    told = [
-        f"{kind} ({kinds.count(kind)} of {len(alike)})" if len(alike) > 1 else kind
+def _warned(runs: Sequence["Run"]) -> str:
+    """Return which warnings these runs of one setting have raised, and in how many."""
+    kinds = [f"diverged in epoch {run.diverged}" for run in runs if run.diverged]
+    kinds += [warning["kind"] for run in runs for warning in run.summary.get("warnings", [])]
+    counts = [
+        f"{kind} ({kinds.count(kind)} of {len(runs)})" if len(runs) > 1 else kind
         for kind in dict.fromkeys(kinds)
     ]
-    return f"! {', '.join(told)}" if told else ""
+    return f"! {', '.join(counts)}" if counts else ""

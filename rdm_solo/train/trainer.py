@@ -1,74 +1,73 @@
 """Lightning's Trainer and the callbacks of a run, from its config."""
 
 import inspect
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from rdm_solo.callbacks.advice import advice
 from rdm_solo.callbacks.checkpoints import CheckpointFiles, Checkpoints
 from rdm_solo.callbacks.order import in_order
 from rdm_solo.cli.answers import instantiate
 from rdm_solo.lightning import pl, slurm_environment
 from rdm_solo.messages import UserError
-from rdm_solo.train import derived_values, signals
+from rdm_solo.runs import labels
+from rdm_solo.train.derived_values import Derived, on_cpu
 
-log = logging.getLogger("rdm_solo")
 
-
-def make_callbacks(nodes: Mapping[str, Any], **of_the_run: Any) -> list[Any]:
-    """The callbacks of these nodes, in order; None stands for one that was left out.
+def make_callbacks(cfg: DictConfig, folder: Path, derived: Derived) -> list[Any]:
+    """Build the callbacks of the config, in order.
 
     A constructor also gets those values of the run that it has a parameter for.
     """
-    made = []
-    for name, node in nodes.items():
-        if node is None:
+    values = {
+        "folder": folder,
+        "cfg": cfg,
+        "title": labels.title(cfg),
+        "advise": partial(advice, cfg=cfg, filter_batch=derived.filter_batch),
+    }
+    callbacks = []
+    for name, node in (cfg.get("callbacks") or {}).items():
+        if node is None:  # left out
             continue
-        start = instantiate(node, _partial_=True) if OmegaConf.is_dict(node) else node
-        kind = getattr(start, "func", None)
+        factory = instantiate(node, _partial_=True) if OmegaConf.is_dict(node) else node
+        kind = getattr(factory, "func", None)
         if not (inspect.isclass(kind) and issubclass(kind, pl.Callback)):
             raise UserError(
                 f"callbacks.{name} must name a class derived from rdm_solo.lightning.pl.Callback "
                 f"as its _target_, got {getattr(node, '_target_', node)!r}."
             )
-        wanted = inspect.signature(kind).parameters
+        parameters = inspect.signature(kind).parameters
         try:
-            made.append(start(**{key: of_the_run[key] for key in of_the_run if key in wanted}))
+            callbacks.append(factory(**{k: v for k, v in values.items() if k in parameters}))
         except TypeError as error:
             raise UserError(f"callbacks.{name} cannot be made: {error}") from error
-    return made
+    return in_order(callbacks)
 
 
 def make_trainer(cfg: DictConfig, processes: int, folder: Path, callbacks: Sequence[Any]) -> Any:
-    """Lightning's Trainer of a run: its checkpoints, how it answers signals, and the callbacks."""
+    """Build Lightning's Trainer with these callbacks and the run's checkpoints."""
     options: dict[str, Any] = OmegaConf.to_container(cfg.trainer, resolve=True)
     if options["accelerator"] == "auto":  # Lightning would take Apple's, which has no float64
-        options["accelerator"] = "cpu" if derived_values.on_cpu(cfg.trainer) else "gpu"
+        options["accelerator"] = "cpu" if on_cpu(cfg.trainer) else "gpu"
     if options["sync_batchnorm"] is None:
         options["sync_batchnorm"] = processes > 1 and options["accelerator"] != "cpu"
     bars = [c for c in callbacks if isinstance(c, pl.callbacks.ProgressBar)]
     if not options["enable_progress_bar"]:
         callbacks = [c for c in callbacks if c not in bars]
     options["enable_progress_bar"] &= bool(bars)  # without one, Lightning would add its own
-    checkpoint = Checkpoints(folder, **cfg.get("checkpoint", {}))
-    answer = pl.callbacks.LambdaCallback(
-        on_exception=_say_that_it_stops,
-        on_train_start=lambda *_: signals.take_back(),
-        on_train_batch_start=lambda *_: signals.check(),
-        on_validation_batch_start=lambda *_: signals.check(),
-    )
     on_slurm = slurm_environment()
-    # Its own checkpoint, in the middle of an epoch, would not repeat the uninterrupted run.
+    # Lightning's own requeueing saves in the middle of an epoch, which no run can repeat.
     cluster = [on_slurm(auto_requeue=False)] if on_slurm.detect() else []
     defaults = {
         "plugins": [CheckpointFiles(folder), *cluster],
         "max_epochs": cfg.max_epochs,
         "default_root_dir": folder,
-        "logger": False,  # ours are opened once Lightning has accepted everything
-        "callbacks": [answer, *in_order(callbacks), checkpoint],
+        "logger": False,  # opened once the run owns its folder
+        "callbacks": [*callbacks, Checkpoints(folder, **cfg.checkpoint)],
         "num_sanity_val_steps": 0,
         "use_distributed_sampler": False,
         "enable_model_summary": False,
@@ -85,10 +84,3 @@ def make_trainer(cfg: DictConfig, processes: int, folder: Path, callbacks: Seque
     except refusals as error:
         reason = str(error).removeprefix("Trainer.__init__() ")
         raise UserError(f"Lightning's Trainer refuses trainer=...: {reason}") from error
-
-
-def _say_that_it_stops(trainer: Any, pl_module: Any, exception: BaseException) -> None:
-    """Answers a signal at once; closing the loggers and drawing take a moment."""
-    if isinstance(exception, KeyboardInterrupt) and trainer.is_global_zero:
-        word = str(exception) or "Ctrl-C"
-        log.info(f"{word}: the run stops in epoch {trainer.current_epoch + 1}")

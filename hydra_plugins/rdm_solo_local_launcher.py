@@ -1,0 +1,91 @@
+"""Hydra's plugin for ``launcher=local``: runs of a sweep at once, on separate devices."""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.utils import JobReturn, JobStatus, configure_log
+from hydra.plugins.launcher import Launcher
+from omegaconf import open_dict
+
+GPUS, THREADS = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
+
+
+@dataclass
+class LocalLauncherConf:
+    _target_: str = "hydra_plugins.rdm_solo_local_launcher.LocalLauncher"
+    jobs: int | None = None  # runs at once; null: one per GPU (or group of GPUs), or per core
+
+
+ConfigStore.instance().store(
+    group="hydra/launcher", name="rdm_solo_local", node=LocalLauncherConf, provider="rdm_solo"
+)
+
+
+class LocalLauncher(Launcher):
+    """Start each run as a command of its own, as soon as a share of the machine is free."""
+
+    def __init__(self, jobs: int | None = None) -> None:
+        self.jobs = jobs
+
+    def setup(self, *, hydra_context: Any, task_function: Any, config: Any) -> None:
+        self.context, self.config = hydra_context, config
+
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
+        from rdm_solo.train import sweep
+
+        hydra = self.config.hydra
+        configure_log(hydra.hydra_logging, hydra.verbose)
+        os.makedirs(hydra.sweep.dir, exist_ok=True)
+        shares = devices(self.config.trainer, self.jobs, len(job_overrides))
+        print(f"{len(job_overrides)} runs, {len(shares)} at once, in {hydra.sweep.dir}", flush=True)
+        free: SimpleQueue[dict[str, str]] = SimpleQueue()
+        for share in shares:
+            free.put(share)
+
+        def run(number: int, overrides: Sequence[str]) -> JobReturn:
+            job = self._config(overrides, number)
+            share = free.get()
+            try:
+                value = sweep.start(job.hydra, job.optimized_metric, share)
+            finally:
+                free.put(share)
+            return JobReturn(overrides=overrides, _return_value=value, status=JobStatus.COMPLETED)
+
+        with ThreadPoolExecutor(len(shares)) as pool:
+            numbers = range(initial_job_idx, initial_job_idx + len(job_overrides))
+            return list(pool.map(run, numbers, job_overrides))
+
+    def _config(self, overrides: Sequence[str], number: int) -> Any:
+        job = self.context.config_loader.load_sweep_config(self.config, list(overrides))
+        with open_dict(job):
+            job.hydra.job.id = job.hydra.job.num = number
+            folder = os.path.join(job.hydra.sweep.dir, job.hydra.sweep.subdir)
+            job.hydra.runtime.output_dir = os.path.abspath(folder)
+        return job
+
+
+def devices(trainer: Any, jobs: int | None, runs: int) -> list[dict[str, str]]:
+    """Return the environment variables of each share of the machine that a run gets."""
+    import torch
+
+    from rdm_solo.train.derived_values import on_cpu, world_size
+
+    processes = world_size(trainer)
+    if on_cpu(trainer):
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        number = min(jobs or max(1, (cores or 1) // processes), runs)
+        threads = max(1, (cores or 1) // (number * processes))
+        return [{} if THREADS in os.environ else {THREADS: str(threads)} for _ in range(number)]
+    names = os.environ.get(GPUS) or ",".join(map(str, range(torch.cuda.device_count())))
+    gpus = names.split(",")
+    groups = [gpus[i : i + processes] for i in range(0, len(gpus) - processes + 1, processes)]
+    groups = groups or [gpus]
+    number = min(jobs or len(groups), runs)
+    return [{GPUS: ",".join(groups[i % len(groups)])} for i in range(number)]

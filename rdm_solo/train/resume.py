@@ -1,0 +1,74 @@
+"""``resume=FOLDER``: the options that a run or a sweep was started with, passed again."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from rdm_solo import cli
+from rdm_solo.messages import UserError
+from rdm_solo.runs import ownership, reading, saved_config, trust
+from rdm_solo.runs.files import OVERRIDES, SWEEP
+
+WARM_UP = "scheduler.warmup_epochs"
+
+
+def expand(argv: Sequence[str]) -> list[str]:
+    """Replace ``resume=FOLDER`` by the options that the folder records and the folder itself.
+
+    Options beside it replace the recorded ones. The options of a sweep's folder submit the sweep
+    again: finished runs are left alone and unfinished ones resume.
+    """
+    options = dict.fromkeys(argv)
+    chosen = [option for option in options if option.startswith("resume=")]
+    if not chosen or any(option.startswith("hydra.run.dir=") for option in options):
+        return list(argv)
+    folder = Path(chosen[-1].partition("=")[2].strip("'\""))
+    passed = [option for option in options if option not in chosen]
+    if (folder / SWEEP).is_file():
+        return ["-m", *_sweep(folder, passed), f"hydra.sweep.dir='{folder.absolute()}'"]
+    if not (folder / OVERRIDES).is_file():
+        raise UserError(f"resume={folder} holds no {OVERRIDES}; give the folder of a run.")
+    arguments = _merged(saved_config.overrides(folder), passed)
+    keys = list(map(_key, arguments))
+    if "max_epochs" in keys and WARM_UP not in keys:  # which would follow max_epochs
+        warm_up = OmegaConf.select(saved_config.run_config(folder), WARM_UP)
+        arguments.append(f"{WARM_UP}={warm_up}")
+    _check(arguments, passed)
+    return [*arguments, f"resume='{folder}'", f"hydra.run.dir='{folder.absolute()}'"]
+
+
+def _sweep(folder: Path, passed: Sequence[str]) -> list[str]:
+    """Return the options of a sweep, after checking each of its runs."""
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    ownership.refuse_links(folder)
+    with reading.named(folder / SWEEP):
+        recorded = reading.read_yaml(folder, SWEEP)["hydra"]["overrides"]["task"]
+    arguments = _merged(saved_config.plain_overrides(recorded, folder / SWEEP), passed)
+    parsed = OverridesParser.create().parse_overrides(arguments)
+    for options in BasicSweeper.split_arguments(parsed, None)[0]:
+        _check(options, passed)
+    return arguments
+
+
+def _merged(recorded: Sequence[str], passed: Sequence[str]) -> list[str]:
+    """Return all options; one that was passed replaces the recorded one of the same key."""
+    options = {_key(option): option for option in recorded}
+    options.update({_key(option): option for option in passed})
+    if "wandb" in options.get("logger", "") and "logger" not in map(_key, passed):
+        # A folder's word is not enough to send anything.
+        options.setdefault("logger.wandb.offline", "logger.wandb.offline=true")
+    return list(options.values())
+
+
+def _key(option: str) -> str:
+    return option.partition("=")[0].lstrip("+~")
+
+
+def _check(arguments: Sequence[str], passed: Sequence[str]) -> None:
+    """Refuse a config that asks for more than this package's own parts."""
+    cfg: Any = cli.compose("config", arguments)
+    trust.check(cfg, list(cfg), list(map(_key, passed)))

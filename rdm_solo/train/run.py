@@ -1,0 +1,77 @@
+"""One training run: a config in, a trained encoder and its folder out."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from rdm_solo import loggers, methods
+from rdm_solo.callbacks.advice import divergence_advice
+from rdm_solo.callbacks.divergence import DivergenceGuard
+from rdm_solo.cli import third_party
+from rdm_solo.lightning import pl
+from rdm_solo.methods import backbones
+from rdm_solo.runs import failures
+from rdm_solo.train import checks, closing, folders, processes, stopping
+from rdm_solo.train.announcement import announce
+from rdm_solo.train.datamodule import DataModule, make_data
+from rdm_solo.train.derived_values import derive, limit_threads
+from rdm_solo.train.logged_run import run_info
+from rdm_solo.train.trainer import make_callbacks, make_trainer
+
+log = logging.getLogger("rdm_solo")
+
+
+def run(
+    cfg: DictConfig, folder: Path, callbacks: Sequence[Any] = (), overrides: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Train one run in its folder and return its summary.
+
+    An unfinished run of the same config that the folder holds is resumed, and a finished one is
+    left alone. ``callbacks`` come after those of the config. ``overrides`` are the options that
+    the config was composed from, by which ``resume=FOLDER`` composes it again. Raises UserError
+    with one sentence for whatever the user can mend.
+    """
+    checks.check(cfg)
+    dataset, views = make_data(cfg)
+    built, derived = derive(cfg, dataset, views.num_large_crops, views.num_small_crops)
+
+    third_party.silence_notices()
+    limit_threads(cfg.threads)
+    pl.seed_everything(cfg.seed, workers=True, verbose=False)
+    model = methods.prepare(methods.build(built), cfg)
+    model.labelled = dataset.labelled
+    channels = backbones.input_channels(built)
+    expanded = None if channels == dataset.train.channels else channels
+    data = DataModule(dataset, views, cfg.batch_size, cfg.seed, expanded)
+
+    loggers.check_packages(cfg.get("logger") or {})
+    configured = make_callbacks(cfg, folder, derived)
+    guard = DivergenceGuard(partial(divergence_advice, cfg=cfg, lr=derived.lr))
+    trainer = make_trainer(cfg, derived.processes, folder, [guard, *configured, *callbacks])
+    foreign = [c for c in [*configured, *callbacks] if "rdm_solo." not in type(c).__module__]
+    model.charted = bool(cfg.get("logger") or foreign)
+
+    processes.connect(trainer)
+    with folders.claimed(cfg, folder, derived.filter_batch, overrides) as start:
+        if start.finished:
+            log.info(f"the run in {folder} has finished; there is nothing left to do")
+            return start.finished
+        if trainer.is_global_zero:
+            announce(cfg, derived, views, start)
+            trainer.loggers = loggers.open_all(
+                cfg.get("logger") or {}, run_info(cfg, folder, derived, start)
+            )
+        settings = {"derived": asdict(derived), "seed": cfg.seed, "config": cfg}
+        with (
+            failures.noted(folder),
+            closing.summarised(trainer, folder, settings) as summary,
+            stopping.stoppable(trainer),
+            guard.explained(trainer),
+        ):
+            trainer.fit(model, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
+    return summary

@@ -1,0 +1,69 @@
+"""SIGINT (Ctrl-C) and SIGTERM stop a run after the current step, with status 130 or 143."""
+
+import contextlib
+import logging
+import signal
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from rdm_solo.lightning import pl
+
+log = logging.getLogger("rdm_solo")
+
+NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal stopped the run; ``status`` is the exit status that shells report for it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(NAMES[signal.Signals(number)])
+        self.status = 128 + number
+
+
+class StopBetweenSteps(pl.Callback):  # type: ignore[misc,name-defined]
+    """Raise KeyboardInterrupt before the next step after a signal; a second signal acts at once."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        for number in NAMES:  # in place of Lightning's handlers
+            signal.signal(number, self._receive)
+
+    def on_train_batch_start(self, *args: Any) -> None:
+        self._stop()
+
+    def on_validation_batch_start(self, *args: Any) -> None:
+        self._stop()
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None:
+            signal.signal(number, signal.SIG_DFL)
+            raise KeyboardInterrupt
+        self.signal = number
+        log.info(f"{NAMES[signal.Signals(number)]}: the run stops after this step")
+
+    def _stop(self) -> None:
+        if self.signal is not None:
+            raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def stoppable(trainer: Any) -> Iterator[None]:
+    """Raise :class:`Stopped` if a signal stops training in the body."""
+    callback = StopBetweenSteps()
+    trainer.callbacks.insert(0, callback)
+    handlers = {number: signal.getsignal(number) for number in NAMES}
+    try:
+        yield
+    except BaseException as error:
+        # Lightning exits after a KeyboardInterrupt. Another process that stopped first closes its
+        # connection, which is an error in this one.
+        if trainer.interrupted or (callback.signal and isinstance(error, Exception)):
+            raise Stopped(callback.signal or signal.SIGINT) from None
+        raise
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
