@@ -1,6 +1,6 @@
 """Lightning as ``pl``, in the package whose classes the installed solo-learn is built on.
 
-solo-learn's current main imports ``lightning.pytorch``, and its release 1.0.2 ``pytorch_lightning``,
+solo-learn's current main imports ``lightning.pytorch``, its release 1.0.2 ``pytorch_lightning``,
 whose classes differ. ``pl`` is imported when it is first used, since a loop without Lightning can
 be watched.
 """

@@ -18,14 +18,12 @@ class UserError(ValueError):
     """An error whose message is the whole answer: a command prints it without a traceback."""
 
 
-class CannotWrite(UserError, OSError):
+class CannotWrite(UserError):
     """A file cannot be written."""
 
     def __init__(self, path: Path, error: OSError) -> None:
-        super().__init__(error.errno, f"{path} cannot be written: {error.strerror or error}")
-
-    def __str__(self) -> str:
-        return str(self.strerror)
+        super().__init__(f"{path} cannot be written: {error.strerror or error}")
+        self.errno = error.errno
 
 
 def suggest(word: object, allowed: Iterable[str]) -> str:

@@ -26,9 +26,10 @@ def write(folder: Path, config: DictConfig, overrides: Sequence[str]) -> None:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     resolved = OmegaConf.to_container(config, resolve=True)
-    plain = _without_resolvers(OmegaConf.to_container(config), resolved)
+    plain = _without_resolvers(OmegaConf.to_container(config), resolved) | {"resume": None}
     write_whole(path, OmegaConf.to_yaml(OmegaConf.create(plain)))
-    write_whole(folder / OVERRIDES, OmegaConf.to_yaml(list(overrides)))
+    kept = [option for option in overrides if not option.startswith(("resume=", "overwrite="))]
+    write_whole(folder / OVERRIDES, OmegaConf.to_yaml(kept))
 
 
 def _without_resolvers(raw: Any, resolved: Any) -> Any:

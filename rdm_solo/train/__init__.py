@@ -1,23 +1,14 @@
-"""Pretrain: ``python -m rdm_solo.train method=simsiam filter=target_pow p=-0.5``."""
+"""Pretrain: ``python -m rdm_solo.train method=simsiam filter=target_pow p=-0.5``.
 
-from typing import TYPE_CHECKING, Any
+In Python, ``rdm_solo.train.run.run(compose([...]), folder)`` trains a run in this process.
+"""
 
-if TYPE_CHECKING:
-    from rdm_solo.train.run import run
+from collections.abc import Sequence
+from typing import Any
 
-__all__ = ["compose", "run"]
+from rdm_solo import cli
 
 
-def compose(overrides: list[str]) -> Any:
-    """Return the config of a run with these options, such as ``["method=byol", "p=-0.5"]``."""
-    from rdm_solo import cli
-
+def compose(overrides: Sequence[str]) -> Any:
+    """Return the config of a run with these options, such as ``["method=byol", "seed=1"]``."""
     return cli.compose("config", overrides)
-
-
-def __getattr__(name: str) -> Any:
-    if name == "run":  # torch and Lightning take seconds to import
-        from rdm_solo.train.run import run
-
-        return run
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

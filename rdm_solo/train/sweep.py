@@ -88,6 +88,7 @@ def start(hydra: Any, metric: str, variables: Mapping[str, str] | None = None) -
         status = process.wait()
     if status:
         if not (folder / CONFIG).is_file():  # it was refused before it could say so there
+            folder.mkdir(parents=True, exist_ok=True)
             failures.note(folder, reason.strip() or f"exit status {status}")
         return math.nan
     summary = reading.read_object(folder, SUMMARY)

@@ -1,22 +1,21 @@
-"""Small training runs on the digits, and their tables."""
+"""Small training runs on synthetic images, and their tables."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from hydra import compose, initialize_config_dir
-
-from rdm_solo import train
-from rdm_solo.cli import config_folder
 from rdm_solo.lightning import pl
+from rdm_solo.train import compose
+from rdm_solo.train.run import run as train
 
 QUICK = ["max_epochs=2", "scheduler.warmup_epochs=1", "trainer.enable_progress_bar=false"]
 
 # A run as small as it can be, with all that it writes.
 DRAWN = ["dataset=synthetic", "dataset.num_train=64", "dataset.num_val=32", "batch_size=16"]
-DRAWN += ["dataset.image_size=8", "backbone.name=small_resnet"]
+DRAWN += ["dataset.image_size=8", "backbone.name=small_resnet", "threads=1"]
 DRAWN += ["backbone.kwargs.zero_init_residual=null", "method.kwargs.proj_hidden_dim=32"]
 DRAWN += ["method.kwargs.proj_output_dim=16", "method.kwargs.pred_hidden_dim=8"]
 DRAWN += ["trainer.accelerator=cpu", "knn.every_n_epochs=1"]
@@ -24,23 +23,25 @@ DRAWN += ["trainer.accelerator=cpu", "knn.every_n_epochs=1"]
 SMALL = [*DRAWN, "~callbacks.ranks"]
 
 
-def configure(*overrides: str):
-    with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        return compose("config", overrides=[*QUICK, *overrides])
+def configure(*overrides: str) -> Any:
+    """Return the config of a quick run; an override replaces an earlier one of the same key."""
+    chosen = {override.partition("=")[0]: override for override in [*QUICK, *overrides]}
+    return compose(list(chosen.values()))
 
 
 def run(folder: Path, *overrides: str, callbacks: Sequence[pl.Callback] = ()) -> dict:
-    folder.mkdir(parents=True, exist_ok=True)
-    return train.run(configure(*overrides), folder, callbacks)
+    """Train a quick run in that folder."""
+    return train(configure(*overrides), folder, callbacks, overrides)
 
 
 def rows(folder: Path) -> list[dict[str, float]]:
+    """Return the rows of a run's table, without what was not measured."""
     with open(folder / "metrics.csv", newline="") as file:
         return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
 
 
 class CutInEpoch(pl.Callback):
-    """Ends a run where that epoch (the first is 1) begins, as a kill would."""
+    """Break a run off at the beginning of that epoch (the first is 1), as a kill would."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch

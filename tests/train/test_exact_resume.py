@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
-from support.drills import draws, record, tries
 from support.same_values import same
-from support.small_runs import configure, rows, run
+from support.small_runs import rows, run
 
-from rdm_solo import train
 from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.descriptions import METHODS as DESCRIBED
-from rdm_solo.runs import checkpoints, spectra_files
+from rdm_solo.runs import spectra_files
 
 # Of grey images: the weights of a convolution of one channel have strides that are ambiguous, and
 # a resumed run whose weights got others sums in another order. Images of three channels hid that.
@@ -34,7 +26,7 @@ METHODS = {
     "byol": ["method.momentum.classifier=true"],
     "swav": ["method.kwargs.queue_size=64", "method.kwargs.epoch_queue_starts=0"],
     "dino": ["method.kwargs.num_prototypes=8"],
-    # Layers that are left out by chance go on with the checkpoint's random numbers.
+    # Layers that are left out by chance resume with the checkpoint's random numbers.
     "symsimsiam": ["backbone.name=timm/test_resnet", "+backbone.kwargs.drop_path_rate=0.5"],
     "vanilla": ["trainer.accumulate_grad_batches=2"],
     "deepclusterv2": [  # of nearly all images, since k-means is of those of the epoch before
@@ -62,18 +54,17 @@ class PowerCut(pl.Callback):
     "method", [*METHODS, *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)]
 )
 def test_a_resumed_run_equals_one_that_was_not_interrupted(method, tmp_path):
-    whole, cut, resumed = (tmp_path / name for name in ("whole", "cut", "resumed"))
+    whole, resumed = (tmp_path / name for name in ("whole", "resumed"))
     options = [*GREY, f"method={method}", *METHODS.get(method, [])]
     if DESCRIBED[method].queue:
         options.append("method.kwargs.queue_size=96")
     if method == "wmse":
         options.append("method.kwargs.whitening_size=32")
     run(whole, *options)
-    cut.mkdir()
     with pytest.raises(RuntimeError, match="power cut"):
-        train.run(configure(*options), cut, [PowerCut()])
-    assert len(rows(cut)) == 1
-    run(resumed, *options, f"resume={cut}")
+        run(resumed, *options, callbacks=[PowerCut()])
+    assert len(rows(resumed)) == 1
+    run(resumed, *options)
     assert len(rows(whole)) == 3
     assert rows(resumed) == rows(whole)
     spectra, again = (spectra_files.read(folder)[0] for folder in (whole, resumed))
@@ -90,7 +81,7 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(method, tmp_path):
 
 def _two(rank: int, world: int, method: str, folder: str) -> None:
     """A run of two processes, and its last two epochs once more from its first checkpoint."""
-    whole, cut, resumed = (Path(folder) / name for name in ("whole", "cut", "resumed"))
+    whole, resumed = (Path(folder) / name for name in ("whole", "resumed"))
     launched = {"LOCAL_RANK": str(rank), "NODE_RANK": "0", "WORLD_SIZE": str(world)}
     options = [f"method={method}", *METHODS[method], *METHODS["symsimsiam"], "checkpoint.keep=all"]
     options += ["trainer.strategy=ddp", f"trainer.devices={world}"]
@@ -100,15 +91,17 @@ def _two(rank: int, world: int, method: str, folder: str) -> None:
             patch.setenv(name, value)
         run(whole, *GREY, *options)
         if rank == 0:
-            shutil.copytree(whole, cut)
-            (cut / "checkpoints" / "epoch_0001.ckpt").replace(cut / "checkpoints" / "last.ckpt")
+            last = resumed / "checkpoints" / "last.ckpt"
+            shutil.copytree(whole, resumed)
+            (resumed / "checkpoints" / "epoch_0001.ckpt").replace(last)
+            (resumed / "summary.json").unlink()
         torch.distributed.barrier()
-        run(resumed, *GREY, *options, f"resume={cut}")
+        run(resumed, *GREY, *options)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("method", ["swav", "deepclusterv2"])
-def test_two_processes_go_on_as_if_nothing_had_happened(method, worlds, tmp_path):
+def test_two_processes_resume_as_if_nothing_had_happened(method, worlds, tmp_path):
     """Each has a queue, or a memory of its images, and random numbers of its own."""
     worlds(2).run(_two, method, str(tmp_path))
     a, b = (
@@ -125,36 +118,3 @@ def test_two_processes_go_on_as_if_nothing_had_happened(method, worlds, tmp_path
     assert same(a["callbacks"]["Checkpoints"], b["callbacks"]["Checkpoints"])
     assert len(a["callbacks"]["Checkpoints"]["random"]) == 2
     assert rows(tmp_path / "whole") == rows(tmp_path / "resumed")
-
-
-@pytest.mark.long
-def test_killed_runs_go_on_from_a_whole_checkpoint(tmp_path):
-    """Real runs, killed while a checkpoint is being written or at any other moment."""
-    draw, tried, survived = draws("killed runs"), tries(1, 5), 0
-    options = [*GREY[1:], "backbone.kwargs.width=64", "max_epochs=8", "scheduler.warmup_epochs=1"]
-    options += ["trainer.enable_progress_bar=false"]
-    run(tmp_path / "whole", *options)
-    for number in range(tried):
-        folder = tmp_path / str(number)
-        path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
-        child = subprocess.Popen(
-            [sys.executable, "-m", "rdm_solo.train", *options, f"hydra.run.dir={folder}"],
-            env={**os.environ, "PYTHONPATH": path, "TMPDIR": "/dev/shm"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        while not checkpoints.present(folder) and child.poll() is None:
-            time.sleep(0.01)
-        time.sleep(draw.uniform(0, 0.5))
-        until = time.monotonic() + 2
-        while number % 4 and time.monotonic() < until:
-            if any((folder / "checkpoints").glob(".*.part")):
-                break
-        child.kill()
-        child.wait()
-        checkpoints.latest(folder)
-        if child.returncode == -signal.SIGKILL:
-            run(folder, *options, f"resume={folder}")
-        survived += rows(folder) == rows(tmp_path / "whole")
-        survived -= bool(list((folder / "checkpoints").glob(".*.part")))
-    record("kill -9 of a run, and the resumed one against the uninterrupted", tried, survived)

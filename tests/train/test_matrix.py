@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from support.small_methods import FILTERS, batch, loss_of, make
 
-from rdm_solo import train
-from rdm_solo.cli import config_folder
 from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn
+from rdm_solo.train import compose
+from rdm_solo.train.run import run as train
 
 TINY = ["dataset=synthetic", "dataset.num_train=32", "dataset.num_val=16", "batch_size=8"]
 TINY += ["dataset.image_size=8", "backbone.name=small_resnet", "+backbone.kwargs.width=4"]
@@ -42,8 +41,7 @@ def tiny(contestant: str, precision: str, *more: str):
         overrides.append("method.kwargs.pred_hidden_dim=8")
     if "swav" in contestant or "dino" in contestant:
         overrides.append("method.kwargs.num_prototypes=8")
-    with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        return compose("config", overrides=[*TINY, *overrides])
+    return compose([*TINY, *overrides])
 
 
 def last_row(folder: Path) -> dict[str, float]:
@@ -68,7 +66,7 @@ def test_one_process(number, tmp_path):
     contestant, precision = CONTESTANTS[number], PRECISIONS[(number + 1) % 2]
     times = 2 if precision == "bf16-mixed" else 1
     more = f"trainer.accumulate_grad_batches={times}"
-    summary = train.run(tiny(contestant, precision, more), tmp_path)
+    summary = train(tiny(contestant, precision, more), tmp_path)
     check(last_row(tmp_path), contestant)
     assert all(map(math.isfinite, last_row(tmp_path).values()))
     derived = summary["derived"]
@@ -96,7 +94,7 @@ def _two(rank: int, world: int, folder: str) -> None:
             if rank == 0:
                 out.mkdir()
             weights = _Weights()
-            train.run(tiny(contestant, precision, *ddp), out, [weights])
+            train(tiny(contestant, precision, *ddp), out, [weights])
             totals = [torch.zeros((), dtype=torch.float64) for _ in range(world)]
             torch.distributed.all_gather(totals, weights.total.detach())
             assert totals[0] == totals[1], contestant
@@ -126,7 +124,7 @@ def test_half_precision_that_lightning_gives_to_gpus_alone(contestant):
 
 def test_accumulated_halves_are_one_global_batch(tmp_path):
     cfg = tiny("method=simsiam filter=target_pow", "32-true", "trainer.accumulate_grad_batches=2")
-    summary = train.run(cfg, tmp_path)
+    summary = train(cfg, tmp_path)
     assert summary["derived"]["global_batch"] == 16
     assert summary["derived"]["lr"] == summary["derived"]["base_lr"] * 16 / 256
     saved = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
@@ -140,7 +138,7 @@ def test_a_compiled_backbone_gives_the_same_run_and_the_same_names(method, tmp_p
     for compiled in ("false", "eager"):
         folder = tmp_path / compiled
         folder.mkdir()
-        summary = train.run(
+        summary = train(
             tiny(f"method={method} filter=online_log1p", "32-true", f"backbone.compile={compiled}"),
             folder,
         )

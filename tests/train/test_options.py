@@ -1,0 +1,117 @@
+"""Options that no run could use are refused in one sentence, before anything is written."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from conftest import command
+from omegaconf import OmegaConf
+from support.small_runs import SMALL, run
+
+from rdm_solo.data.images import DataError
+from rdm_solo.messages import UserError
+
+ACCUMULATE = "trainer.accumulate_grad_batches=2"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["batch_size=1"], "batch_size must be a whole number of at least 2, got 1"),
+        (["batch_size=65"], "batch_size=65 on 1 process(es) is more than the 64 training"),
+        (["max_epochs=0"], "max_epochs must be a whole number of at least 1, got 0"),
+        (["p=-0.5"], "p=-0.5 would be ignored: filter=learnable has no exponent"),
+        (["filter=target_pow", "p=soft"], "p must be a number from -10 to 10 or a schedule"),
+        (["scheduler.warmup_epochs=5"], "scheduler.warmup_epochs=5 is longer than"),
+        (["optimizer.name=sdg"], "optimizer.name must be one of"),
+        (["+trainer.max_epochs=3"], "trainer.max_epochs is set by the run itself"),
+        (["trainer.precision=64-true"], "trainer.precision must be one of"),
+        (["trainer.accelerator=mps"], "got 'mps': Apple's GPUs have no float64"),
+        (["threads=0"], "threads must be a whole number of at least 1, or null"),
+        (["knn.k=65"], "knn.k=65 neighbours are more than the 64 training images"),
+        (["optimizer.lr=-1"], "optimizer.lr must be a number of at least 0, got -1"),
+        (["backbone.compile=inductr"], "did you mean 'inductor'"),
+        (["backbone.name=resnet19"], "did you mean 'resnet18'"),
+        (["backbone.name=resnet26"], "timm has one: backbone.name=timm/resnet26"),
+        (["++trainer.benchmark=x"], "Trainer refuses trainer=...: set_benchmark_cudnn expects"),
+        (["trainer.gradient_clip_val=-1"], "at least 0, or null for no limit, got -1"),
+        (["trainer.devices=[0,a]"], "trainer.devices must be a whole number of at least 1, or"),
+        (["++optimizer.kwargs.dampening=x"], "is refused by optimizer.name=sgd: unsupported"),
+        (["+callbacks.mine=3"], "callbacks.mine must name a class derived from"),
+        (["logger=wandb", "logger.wandb.tags=x"], "logger.wandb.tags must be a list of words"),
+    ],
+)
+def test_what_no_run_could_use(overrides, says, tmp_path):
+    with pytest.raises(UserError, match=re.escape(says)) as refused:
+        run(tmp_path / "run", *SMALL, *overrides)
+    assert len(str(refused.value).splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["method=swav", "filter=online_log"], "method=swav has no place for one, since its"),
+        (["method=simsiam", "filter=none"], "filter=none is not for method=simsiam"),
+        (["method=vanilla", "p=-1"], "p=-1 would be ignored"),
+        (["method=byol", "method.momentum.base_tau=1.5"], "base_tau must be a number from 0 to 1"),
+        (["method=dino", "method.kwargs.clip_grad=1", ACCUMULATE], "would clip gradients"),
+        (["method=byol", "method.momentum.final_tau=0.5"], "is below method.momentum.base_tau"),
+        (["method=swav", "method.kwargs.queue_size=7"], "queue_size=7 is less than the 16 rows"),
+        (["method=symsimsiam", "method.center=mean"], "method.center must be one of ema"),
+    ],
+)
+def test_what_a_method_cannot_take(overrides, says, tmp_path):
+    options = [option for option in SMALL if "pred_hidden" not in option]
+    with pytest.raises(UserError, match=re.escape(says)):
+        run(tmp_path, *options, *overrides)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to use")
+def test_a_gpu_that_is_absent(tmp_path):
+    with pytest.raises(UserError, match="shows no GPU"):
+        run(tmp_path, *SMALL, "trainer.accelerator=gpu")
+
+
+def test_missing_cifar_before_a_model_is_built(tmp_path):
+    with pytest.raises(DataError, match=r"dataset\.root.*dataset\.download=true"):
+        run(tmp_path, "dataset=cifar10", f"dataset.root={tmp_path / 'none'}")
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ("method=simsam", "did you mean 'simsiam'"),
+        ("filter=target", "did you mean 'target_pow'"),
+        ("bach_size=3", "did you mean 'batch_size'"),
+        ("optimizer.lrr=3", "did you mean 'optimizer.lr'"),
+        ("trainer.fast_dev_run=true", "++trainer.fast_dev_run"),
+        ("p=[", "cannot read the argument"),
+        ("p=-1,-0.5", "add -m"),
+        ("filter.name=target_pow", "write filter=..."),
+        ("hydra.run.dir=blocked/run", "cannot be written"),
+        ("resume=nowhere", "resume=nowhere holds no .hydra/overrides.yaml"),
+        ("callbacks=defualt", "did you mean 'default'"),
+    ],
+)
+def test_what_is_mistyped_is_answered_in_one_sentence(argument, says, tmp_path, typed):
+    (tmp_path / "blocked").write_text("a file where a folder should be")
+    out = typed("rdm_solo.train", *SMALL, argument, cwd=tmp_path)
+    assert (out.returncode, out.stderr[:7]) == (2, "error: ")
+    assert len(out.stderr.strip().splitlines()) == 1
+    assert says in out.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["blocked"]
+
+
+@pytest.mark.process
+def test_help_and_config_are_printed_without_a_run(tmp_path):
+    out = command("rdm_solo.train", "--help", cwd=tmp_path)
+    assert (out.returncode, out.stderr) == (0, "")
+    for word in ("target_pow", "byol", "cifar100", "batch_size", "++trainer.NAME=VALUE"):
+        assert word in out.stdout
+    out = command("rdm_solo.train", "--cfg", "job", "filter=online_pow", cwd=tmp_path)
+    cfg = OmegaConf.create(out.stdout)
+    assert (cfg.p, cfg.filter.branch, cfg.max_epochs) == (1.0, "online", 30)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,160 @@
+"""A run: what it leaves, that it repeats, and its options."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import math
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+from support.small_runs import DRAWN, SMALL, rows, run
+
+from rdm_solo.lightning import pl
+from rdm_solo.messages import UserError
+from rdm_solo.runs import read_metrics, spectra_files
+from rdm_solo.runs.columns import COLUMNS
+from rdm_solo.train import derived_values
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    return folder, run(folder, *DRAWN, "filter=target_pow")
+
+
+def test_metrics_hold_every_column_for_every_epoch(finished):
+    folder, _ = finished
+    table = rows(folder)
+    assert [*read_metrics(folder)] == [*COLUMNS]
+    assert table[0].keys() == COLUMNS.keys() - {"erank/logits"}  # no softmax
+    assert [row["epoch"] for row in table] == [1, 2]
+    for row in table:
+        assert all(math.isfinite(value) for value in row.values())
+        gap = row["erank/target"] - row["erank/online"]
+        assert row["erank/gap"] == pytest.approx(gap, rel=1e-4)
+        assert row["erank/gap"] > 0
+
+
+def test_spectra_give_the_same_eranks_as_the_table(finished):
+    folder, _ = finished
+    spectra = spectra_files.read(folder)[0]
+    assert list(spectra["rows"]) == [128, 128]
+    for epoch, row in enumerate(rows(folder)):
+        for branch in ("online", "target", "projection"):
+            lam = spectra[f"lam_{branch}"][epoch]
+            assert lam.shape == (16,)
+            q = lam / lam.sum()
+            erank = np.exp(-(q[q > 0] * np.log(q[q > 0])).sum())
+            assert erank == pytest.approx(row[f"erank/{branch}"], rel=1e-5)
+        curve = np.sqrt(spectra["lam_online"][epoch] / spectra["lam_target"][epoch])
+        np.testing.assert_allclose(spectra["filter_curve"][epoch], curve)
+
+
+def test_the_summary_says_what_made_it(finished):
+    folder, returned = finished
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary == json.loads(json.dumps(returned))
+    assert summary["finished"]
+    assert summary["derived"]["lr"] == pytest.approx(0.5 * 16 / 256)
+    assert summary["derived"]["global_batch"] == 16
+    assert summary["last"]["erank/online"] == rows(folder)[-1]["erank/online"]
+    assert {"torch", "solo-learn", "python"} <= set(summary["versions"])
+    assert (summary["config"]["p"], summary["seed"]) == (-0.5, 0)
+
+
+def test_nothing_else_is_written(finished):
+    folder, _ = finished
+    files = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+    assert files - {".lock"} == {
+        ".hydra/config.yaml",
+        ".hydra/overrides.yaml",
+        "owner.json",
+        "train.log",
+        "metrics.csv",
+        "spectra/epoch_0001.npz",
+        "spectra/epoch_0002.npz",
+        "summary.json",
+        "figures/erank.png",
+        "checkpoints/last.ckpt",
+        "checkpoints/previous.ckpt",
+    }
+    assert (folder / "figures" / "erank.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_seed_gives_the_same_metrics_and_another_does_not(finished, tmp_path):
+    """Two runs in one process: the second does not depend on the first."""
+    folder, _ = finished
+    run(tmp_path / "again", *SMALL, "filter=target_pow")
+    assert rows(tmp_path / "again") == rows(folder)
+    run(tmp_path / "other", *SMALL, "filter=target_pow", "seed=1")
+    assert rows(tmp_path / "other") != rows(folder)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "lars", "adam", "adamw"])
+def test_every_optimiser_runs_with_warm_up_and_cosine(optimizer, tmp_path):
+    rate = "0.001" if optimizer.startswith("adam") else "0.5"
+    run(tmp_path, *SMALL, f"optimizer.name={optimizer}", f"optimizer.lr={rate}")
+    assert len(rows(tmp_path)) == 2
+
+
+def test_a_schedule_moves_p_with_the_epochs(tmp_path):
+    exponents = []
+
+    class Watch(pl.Callback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            exponents.append(pl_module.filters[0].p)
+
+    p = "p={schedule: linear, start: 0, end: -1}"
+    run(tmp_path, *SMALL, "filter=target_pow", p, callbacks=[Watch()])
+    assert exponents == [0, -1]
+
+
+def test_diagnostics_and_knn_can_be_thinned_out_or_off(tmp_path):
+    thinned = ["max_epochs=3", "diagnostics.every_n_epochs=2", "knn.every_n_epochs=0"]
+    run(tmp_path / "a", *SMALL, *thinned)
+    with open(tmp_path / "a" / "metrics.csv", newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [bool(row["erank/online"]) for row in table] == [True, False, True]
+    assert not any(row["val/knn_acc1"] for row in table)
+    run(tmp_path / "b", *SMALL, "diagnostics.max_rows=40")
+    assert list(spectra_files.read(tmp_path / "b")[0]["rows"]) == [32, 32]
+    run(tmp_path / "c", *SMALL, "diagnostics.every_n_epochs=0")
+    assert not (tmp_path / "c" / "spectra").exists()
+
+
+def test_multi_crop_trains_byol_and_is_refused_for_simsiam(tmp_path):
+    pipelines = (
+        "dataset.views.pipelines=[{_target_: rdm_solo.data.Pipeline, size: 8},"
+        "{_target_: rdm_solo.data.Pipeline, size: 4, num_crops: 2, crop_scale: [0.1, 0.4]}]"
+    )
+    run(tmp_path, *SMALL, "method=byol", "optimizer.name=sgd", "filter=target_pow", pipelines)
+    assert len(rows(tmp_path)) == 2
+    with pytest.raises(UserError, match="two large crops and no small ones"):
+        run(tmp_path / "simsiam", *SMALL, "method=simsiam", pipelines)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["filter=online_log1p", "method.kwargs.proj_output_dim=48"], "less than twice the 48"),
+        (["filter=online_log"], "negative below sigma = 1"),
+        (["filter=linear", "optimizer.lr=0.8"], "(here optimizer.lr=0.8"),
+        (["filter=target_pow", "method.kwargs.proj_output_dim=8"], None),
+    ],
+)
+def test_risky_settings_get_a_warning(overrides, says, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, "rdm_solo"):
+        run(tmp_path, *SMALL, *overrides, "max_epochs=1")
+    messages = [record.message for record in caplog.records if "warning" in record.message]
+    assert any(says in message for message in messages) if says else not messages
+
+
+@pytest.mark.parametrize(("devices", "processes"), [("auto", 3), (-1, 3), ([0, 2], 2), (2, 2)])
+def test_each_way_of_naming_gpus_is_counted(devices, processes, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    trainer = OmegaConf.create({"devices": devices, "num_nodes": 2, "accelerator": "gpu"})
+    assert derived_values.world_size(trainer) == 2 * processes
