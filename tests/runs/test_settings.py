@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from rdm_solo.cli import config_folder
-from rdm_solo.runs.settings import LOCAL, MODEL, SETTING, differences, settings
+from rdm_solo.runs.settings import LOCAL, MODEL, differences, settings
+from rdm_solo.train import compose
 
 
 def configure(*overrides: str):
-    with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        return compose("config", overrides=["filter=target_pow", *overrides])
+    return compose(["filter=target_pow", *overrides])
 
 
 @pytest.mark.parametrize(
@@ -67,16 +65,3 @@ def test_a_config_and_the_resolved_copy_in_a_summary_are_one_setting():
     summary = json.loads(json.dumps(OmegaConf.to_container(cfg, resolve=True)))
     assert differences(cfg, summary) == []
     assert differences(cfg, summary, (*MODEL, "seed", "diagnostics")) == []
-
-
-def test_environment_variables_are_not_read(monkeypatch):
-    monkeypatch.setenv("SECRET", "told")
-    cfg = OmegaConf.create({"p": "${oc.env:SECRET}", "backbone": {"name": "${p}", "width": 8}})
-    found = settings(cfg)
-    assert "told" not in str(found)
-    assert found["backbone.width"] == 8
-
-
-def test_a_reference_to_nothing_is_left_as_it_is():
-    found = settings({"p": "${gone}", "batch_size": 8}, SETTING)
-    assert found == {"p": "$ {gone}", "batch_size": 8}
