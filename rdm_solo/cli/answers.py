@@ -17,8 +17,8 @@ def log_to_terminal() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    console = logging.StreamHandler(sys.stdout)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[console])
+    logging.getLogger().setLevel(logging.INFO)
+    logging.getLogger().addHandler(logging.StreamHandler(sys.stdout))
 
 
 def fail(message: str) -> NoReturn:

@@ -162,7 +162,6 @@ def test_nothing_is_written_through_a_link_that_leads_out(name, cut, tmp_path):
         "filter.function=os.system",
         "dataset.source._target_=os.system",
         "p=${oc.env:HOME}",
-        "hydra/launcher=joblib",
         "--config-dir=elsewhere",
         "backbone.name=timm/hf-hub:somebody/model",
     ],
