@@ -18,7 +18,7 @@ import torch
 from torch.utils import backend_registration
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from rdm_solo.filters import batch
+from rdm_solo import devices
 from support import waits
 
 NAME = "fake"
@@ -36,12 +36,12 @@ missing: set[torch.dtype] = set()  # what the device cannot compute in
 def without_float64() -> Iterator[None]:
     """The device is like Apple's, and the package knows it."""
     missing.add(torch.float64)
-    batch.WITHOUT_FLOAT64.add(NAME)
+    devices.WITHOUT_FLOAT64.add(NAME)
     try:
         yield
     finally:
         missing.remove(torch.float64)
-        batch.WITHOUT_FLOAT64.remove(NAME)
+        devices.WITHOUT_FLOAT64.remove(NAME)
 
 
 class OnDevice(torch.Tensor):
