@@ -95,20 +95,12 @@ def work(rank: int, world: int) -> dict[str, object]:
     metric = BranchSpectra(24)
     metric.update(*[features("1/i", 64, 24).chunk(world)[rank]] * 2)
     results["bytes of an epoch's sums"] = received(metric.compute)
-    metric = BranchSpectra(24, **ROUTES["sample of 8"])
-    metric.update(*[features("1/i", 64, 24).chunk(world)[rank]] * 2)
-    metric.sync()
-    results["rows after a sync of the user's own"] = len(metric.kept)
     groups = [dist.new_group([0]), dist.new_group([*range(1, world)])]
     for name, options in ROUTES.items():
         metric = BranchSpectra(24, **options)
         metric.update(*[features("1/i", 64, 24).chunk(world)[rank]] * 2)
         metric.sync(process_group=groups[rank > 0])
         results[f"its group, {name}"] = int(metric.count), metric._kept_rows()
-    metric = BranchSpectra(24, steps=True)
-    metric.process_group = groups[rank > 0]
-    metric.update(*[features("1/i", 64, 24).chunk(world)[rank]] * 2)
-    results["steps of its group"] = metric.compute().scalars
     return results
 
 
@@ -128,18 +120,6 @@ def test_loss_and_gradients_equal_one_process(several, n, k, branch, name, p):
         got_loss, got = rank[f"{branch} {name} {p} {n}"]
         assert got_loss == pytest.approx(float(loss.detach()), abs=1e-6)
         assert float((got - want).norm() / want.norm()) <= GRADIENT
-
-
-def test_a_filter_of_each_shard_would_be_another_function():
-    """The tests above would not pass by accident: per-shard spectra give other gradients."""
-    n, k = SHAPES[0]
-    x = features("1/i", n, k)
-    head = SpectralFilter("online", "log1p")
-    whole, shards = make_model(k), make_model(k)
-    loss_of(whole, "online", head, x).backward()
-    (sum(loss_of(shards, "online", head, part) for part in x.chunk(2)) / 2).backward()
-    a, b = (torch.cat([p.grad.flatten() for p in m.parameters()]) for m in (whole, shards))
-    assert float((a - b).norm() / a.norm()) > 100 * GRADIENT
 
 
 @pytest.mark.parametrize(("n", "k"), SHAPES)
@@ -198,22 +178,6 @@ def test_what_an_epochs_sums_send_does_not_grow_with_the_processes(several):
     rows, hashes = 64 * 24 * 4, 4096 * 8 * len(several)
     for rank in several:
         assert sums < rank["bytes of an epoch's sums"] < sums + rows + 1.01 * hashes
-
-
-def test_a_sync_that_the_user_asks_for_sends_no_more_rows(several):
-    assert {rank["rows after a sync of the user's own"] for rank in several} == {8}
-
-
-def test_a_metric_of_a_group_adds_up_its_processes_alone(several):
-    rows = features("1/i", 64, 24)
-    first = 64 // len(several)
-    for rank, results in enumerate(several):
-        one = BranchSpectra(24, steps=True)
-        one.update(*[rows[first:] if rank else rows[:first]] * 2)
-        want = one.compute().scalars
-        found = results["steps of its group"]
-        for name in ("feature/spread", "erank/centred", "erank/online", "uniformity/target"):
-            assert found[name] == pytest.approx(want[name], rel=1e-9), name
 
 
 @pytest.mark.parametrize("route", ROUTES)

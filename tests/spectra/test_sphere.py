@@ -71,13 +71,6 @@ def test_uniformity_of_one_point_and_of_far_apart_rows():
     assert float(uniformity(apart, t=1000)) == -4000  # exp of it is 0 in float64
 
 
-def test_uniformity_keeps_its_digits_under_autocast():
-    x = normalize(torch.randn(600, 32, generator=torch.Generator().manual_seed(0)), dim=1)
-    want = float(uniformity(x.double()))
-    with torch.autocast("cpu", torch.bfloat16):
-        assert float(uniformity(x)) == pytest.approx(want, abs=1e-6)
-
-
 @pytest.mark.parametrize("precision", ["high", "medium"])
 def test_uniformity_is_in_float64_where_products_of_float32_may_lose_digits(precision):
     x = normalize(torch.randn(600, 32, generator=torch.Generator().manual_seed(0)), dim=1)
@@ -91,18 +84,11 @@ def test_uniformity_is_in_float64_where_products_of_float32_may_lose_digits(prec
         torch.set_float32_matmul_precision(before)
 
 
-def test_positive_distance_is_the_mean_squared_distance():
-    x, y = (normalize(torch.randn(40, 6).double(), dim=1) for _ in range(2))
-    want = np.mean([np.sum((a - b) ** 2) for a, b in zip(x.numpy(), y.numpy())])
-    assert float(positive_distance(x, y)) == pytest.approx(want, rel=1e-12)
-
-
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: uniformity(2 * torch.eye(3)), "rows of length 1"),
-        (lambda: uniformity(torch.eye(1)), "N of at least 2"),
-        (lambda: positive_distance(torch.eye(2), torch.eye(3)), "one shape"),
+        (lambda: uniformity(2 * torch.eye(3)), "must have length 1"),
+        (lambda: positive_distance(torch.eye(2), torch.eye(3)), "differ in shape"),
         (lambda: epps_pulley(torch.ones(3)), r"rows \(N, k\)"),
     ],
 )
