@@ -1,4 +1,4 @@
-"""The tests' own device and counter: what an accelerator refuses is refused, each wait counts."""
+"""The tests' own device and counter: it refuses what accelerators refuse, and each wait counts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ def numbers() -> dict[str, int]:
         "index": lambda: x[one],
         "indices of the host": lambda: x[torch.tensor([0, 1])],
         "a filled value": lambda: x.masked_fill(mask, x[0]),
-        "range": lambda: range(one),
         "unique": x.unique,
         "repeat": lambda: x.repeat_interleave(mask.long()),
         "eigh": lambda: torch.linalg.eigh(torch.eye(3, device=DEVICE)),
@@ -73,25 +72,3 @@ def numbers() -> dict[str, int]:
 def test_each_wait_is_counted(on_second_device):
     for name, count in on_second_device(numbers).items():
         assert (count == 0) == name.startswith("none: "), name
-
-
-def trained(device: str) -> list[torch.Tensor]:
-    """Outputs, gradients and statistics of a convolution, batch norm and a linear layer."""
-    torch.manual_seed(0)
-    net = nn.Sequential(
-        nn.Conv2d(2, 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(36, 5)
-    )
-    x = torch.randn(6, 2, 8, 8)
-    net = net.to(device)
-    out = net(x.to(device))
-    nn.functional.cross_entropy(out, torch.arange(6).to(device) % 5).backward()
-    with torch.no_grad():
-        for parameter in net.parameters():
-            parameter -= 0.1 * parameter.grad
-    state = [x.clone() for x in net.state_dict().values()]
-    return [out.detach(), *(p.grad for p in net.parameters()), *state]
-
-
-def test_a_network_learns_there_as_on_the_cpu(on_second_device):
-    for found, want in zip(on_second_device(trained, DEVICE), trained("cpu"), strict=True):
-        assert torch.equal(found, want)
