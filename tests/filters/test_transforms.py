@@ -75,6 +75,11 @@ def test_inference_mode_and_copies_give_the_same_bits(branch):
         assert torch.equal(twin(x), want)
     with torch.inference_mode():
         assert torch.equal(module(x), want)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.equal(module(x.clone().requires_grad_()), module(x.clone().requires_grad_()))
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_a_filter_in_training_is_not_traced_exported_or_vmapped():
