@@ -35,12 +35,10 @@ def filter_curve(lam_p: Tensor, lam_z: Tensor) -> Tensor:
 def ideal_filter(lam_plus: Tensor, lam_z: Tensor, weight_decay: float = 0.0) -> Tensor:
     r"""Return the gain :math:`\omega_i = \lambda^+_i / (\lambda^z_i + \eta)` of the best predictor.
 
-    Theorem 2 has :math:`\eta = 0` and :math:`\omega \in [0, 1]`, because
-    :math:`C_+ = \bar C \succeq 0` and :math:`C_z - C_+ = V_{x|\bar x} \succeq 0` (Lemma 3); so do
-    sorted eigenvalues, whether or not eigenvectors are shared. :math:`C_+` of finitely many pairs
-    can have negative eigenvalues. They count as 0, since sorting would set them against the
-    smallest :math:`\lambda^z`. The gain is NaN where the target's eigenvalue is rounding noise. It
-    is low-pass only if augmentations disturb weak directions more than strong ones.
+    Theorem 2 has :math:`\eta = 0` and :math:`\omega \in [0, 1]`, by Lemma 3 also for sorted
+    eigenvalues whose eigenvectors are not shared. :math:`C_+` of finitely many pairs can have
+    negative eigenvalues, which count as 0. Where the target's eigenvalue is rounding noise, it is
+    NaN. It is low-pass only if augmentations disturb weak directions more than strong ones.
 
     Shapes: ``(k,), (k,) -> (k,)``.
 

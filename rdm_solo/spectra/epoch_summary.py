@@ -57,10 +57,10 @@ class Basis:
 class Spectra:
     """Eigenvalues, filter curves and scalars of an epoch, from :meth:`BranchSpectra.compute`.
 
-    Arrays have k entries, or ``min(N, k)`` if rows were sampled. Those that need positives are NaN
-    without them. ``lam_covariance`` belongs to the centred targets, and ``lam_logits`` to the
-    outputs before a softmax, if there is one. The first ``leading`` eigenvalues hold 99.99 % of the
-    target's sum. ``dimensions`` is that of the outputs by which collapse is judged.
+    Arrays have k entries, or ``min(N, k)`` if rows were sampled; without positives, theirs are NaN.
+    ``lam_covariance`` belongs to the centred targets, ``lam_logits`` to the outputs before a
+    softmax. The first ``leading`` eigenvalues hold 99.99 % of the target's sum. ``dimensions`` is
+    that of the outputs by which collapse is judged.
     """
 
     lam_online: Tensor

@@ -30,9 +30,9 @@ def lidar(views: Tensor, delta: float = DELTA, eps: float = EPSILON) -> Tensor:
         \Sigma_b = \frac{\sum_i (\mu_i-\mu)(\mu_i-\mu)^T}{n-1}, \qquad
         \Sigma_w = \frac{\sum_{ij} (x_{ij}-\mu_i)(x_{ij}-\mu_i)^T}{n(q-1)} + \delta I
 
-    Directions in which views differ as much as samples count little. :math:`\delta` has the scale
-    of the features: on rows of length 1 it is not small for k above a thousand. Where
-    :math:`\epsilon` outweighs all eigenvalues, the definition would give k; this gives 0.
+    :math:`\delta` has the scale of the features: on rows of length 1 it is not small for k above a
+    thousand. Where :math:`\epsilon` outweighs all eigenvalues, the definition would give k; this
+    gives 0.
 
     Shapes: ``(n, q, k) -> ()``, q views of each of n samples.
 

@@ -17,12 +17,9 @@ def effective_rank(lam_or_C: Tensor) -> Tensor:
     r"""Return the effective rank :math:`\exp(-\sum_i q_i \log q_i)` (Zhuo et al., Section 3).
 
     Takes the eigenvalues of a correlation matrix, or the matrix; :math:`q = \lambda/\sum\lambda`.
-    The rank lies between 1 and k, and is 0 for the zero matrix. Singular values of the features
-    would give another number (:func:`rankme`).
-
-    Negative eigenvalues count as 0: rounding leaves some in any matrix of low rank, and
-    :math:`C_+` of finitely many pairs really has some (:func:`ideal_filter`). NaN or infinity
-    anywhere gives NaN. A matrix that is not symmetric to rounding is refused.
+    The rank lies between 1 and k, and is 0 for the zero matrix. Negative eigenvalues count as 0:
+    rounding leaves some in any matrix of low rank, and :math:`C_+` of finitely many pairs really
+    has some. NaN or infinity gives NaN. A matrix that is not symmetric to rounding is refused.
 
     Shapes: ``(k,)`` or ``(k, k) -> ()``.
 

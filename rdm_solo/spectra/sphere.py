@@ -35,10 +35,9 @@ def uniformity(x: Tensor, t: float = 2) -> Tensor:
     r"""Return the uniformity loss :math:`\log\frac{1}{N(N-1)}\sum_{i\ne j} e^{-t\|x_i-x_j\|^2}`.
 
     It is 0 where all unit rows are equal, and lower the more evenly they fill the sphere;
-    :math:`-2t` is the limit for many dimensions. All pairs are read, so time grows with N², but
-    memory does not. The sum is one of logarithms, so distant rows give no log of zero. Squared
+    :math:`-2t` is the limit for many dimensions. Time grows with N², memory does not. Squared
     distances are computed in float64, or in float32 (to about 1e-6) where the rows are float32 and
-    torch multiplies them with all digits. Autocast changes nothing.
+    torch multiplies them with all digits.
 
     Shapes: ``(N, k) -> ()``.
 
