@@ -1,6 +1,6 @@
-"""Rank, number of processes, and what collects rows and sums from all of them.
+"""Rank, number of processes, and collectives; without ``torch.distributed`` there is one process.
 
-Each function also works without ``torch.distributed``: one process is then all there are.
+A ``group`` limits a collective to the processes of a group; by default all take part.
 """
 
 from typing import Any, TypeVar
@@ -12,26 +12,17 @@ T = TypeVar("T")
 
 
 def world_size() -> int:
-    """The number of processes.
-
-    >>> world_size()
-    1
-    """
+    """Return the number of processes."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """This process's number, from 0.
-
-    >>> rank()
-    0
-    """
+    """Return this process's number, from 0."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def sum_over_processes(x: torch.Tensor, group: Any = None) -> torch.Tensor:
-    """The sum of the processes' tensors of one shape, written into ``x``; of a group's processes
-    where one is given.
+    """Replace ``x`` by the sum over processes, and return it.
 
     >>> sum_over_processes(torch.tensor([1, 2]))
     tensor([1, 2])
@@ -42,18 +33,14 @@ def sum_over_processes(x: torch.Tensor, group: Any = None) -> torch.Tensor:
 
 
 def largest_over_processes(x: torch.Tensor) -> torch.Tensor:
-    """The largest of the processes' tensors of one shape, written into ``x``.
-
-    >>> largest_over_processes(torch.tensor([1, 2]))
-    tensor([1, 2])
-    """
+    """Replace ``x`` by the elementwise maximum over processes, and return it."""
     if world_size() > 1:
         dist.all_reduce(x, dist.ReduceOp.MAX)
     return x
 
 
 def gather_equal(x: torch.Tensor) -> torch.Tensor:
-    """The rows of all processes in rank order, equally many from each.
+    """Return the rows of all processes in rank order; each holds equally many.
 
     Shapes: ``(N, ...) -> (world_size * N, ...)``.
 
@@ -67,22 +54,8 @@ def gather_equal(x: torch.Tensor) -> torch.Tensor:
     return rows
 
 
-def gather_objects(value: T) -> list[T]:
-    """Each process's value in rank order; any that can be pickled.
-
-    >>> gather_objects({"a": 1})
-    [{'a': 1}]
-    """
-    if world_size() == 1:
-        return [value]
-    values: list[Any] = [None] * world_size()
-    dist.all_gather_object(values, value)
-    return values
-
-
 def gather(x: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
-    """Each process's rows in rank order, of a group's processes where one is given; a process may
-    hold more rows than another, or none.
+    """Return each process's rows in rank order; processes may hold different numbers of rows.
 
     Shapes: ``(N_r, ...)`` on rank r ``-> [(N_0, ...), (N_1, ...), ...]``.
 
@@ -97,14 +70,19 @@ def gather(x: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
     return parts
 
 
-def first_says(x: T) -> T:
-    """The first process's object, on all of them.
+def gather_objects(value: T) -> list[T]:
+    """Return each process's value in rank order; values are pickled."""
+    if world_size() == 1:
+        return [value]
+    values: list[Any] = [None] * world_size()
+    dist.all_gather_object(values, value)
+    return values
 
-    >>> first_says("one")
-    'one'
-    """
+
+def first_says(x: T) -> T:
+    """Return the first process's object on all processes."""
     if world_size() == 1:
         return x
-    said: list[Any] = [x]
-    dist.broadcast_object_list(said)
-    return said[0]  # type: ignore[no-any-return]
+    objects: list[Any] = [x]
+    dist.broadcast_object_list(objects)
+    return objects[0]  # type: ignore[no-any-return]

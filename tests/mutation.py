@@ -18,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from queue import SimpleQueue
 ROOT = Path(__file__).resolve().parent.parent
 WATCH = "rdm_solo/callbacks/alarm.py"
 MODULES = ("rdm_solo/filters", "rdm_solo/spectra", "rdm_solo/theory", "rdm_solo/data", WATCH)
-COPIED = ("rdm_solo", "tests", "conf", "pyproject.toml", "setup.cfg", "paper", "README.md", "docs")
+COPIED = ("rdm_solo", "tests", "conf", "pyproject.toml", "setup.cfg", "README.md", "docs")
 # Modules with tests in another room, or with one file of tests that is to run first.
 RULES_TESTS = ["tests/callbacks/test_watch.py"]
 TESTS = {"rdm_solo/spectra/collapse.py": RULES_TESTS, WATCH: RULES_TESTS}
@@ -58,27 +57,37 @@ NAMES = {"min": "max", "clamp_min": "clamp_max", "amin": "amax", "minimum": "max
 NAMES |= {right: left for left, right in NAMES.items()}
 
 
+class Swap(ast.NodeTransformer):
+    """Puts a node in place of another."""
+
+    def __init__(self, old: ast.AST, new: ast.AST) -> None:
+        self.old, self.new = old, new
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        return self.new if node is self.old else self.generic_visit(node)
+
+
 @dataclass(frozen=True)
 class Change:
-    """One change of a module: the text from ``start`` to ``end`` becomes ``new``."""
+    """A module with one node changed."""
 
     module: Path
-    line: int
-    start: int
-    end: int
-    old: str
-    new: str
+    tree: ast.Module
+    old: ast.AST
+    new: ast.AST
 
     def __str__(self) -> str:
-        return f"{self.module.relative_to(ROOT)}:{self.line}: {self.old}  ->  {self.new}"
+        place = f"{self.module.relative_to(ROOT)}:{self.old.lineno}"
+        return f"{place}: {ast.unparse(self.old)}  ->  {ast.unparse(self.new)}"
 
     def source(self) -> str:
-        text = self.module.read_bytes()
-        return (text[: self.start] + self.new.encode() + text[self.end :]).decode()
+        text = ast.unparse(Swap(self.old, self.new).visit(self.tree))
+        Swap(self.new, self.old).visit(self.tree)
+        return text
 
 
 def variants(node: ast.AST) -> Iterator[ast.AST]:
-    """The node with one change in itself, not in what it contains."""
+    """Yield the node with one change in itself, not in what it contains."""
 
     def replaced(**fields: object) -> ast.AST:
         changed = copy.deepcopy(node)
@@ -108,8 +117,7 @@ def variants(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def mutable(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node but those of messages, annotations, a class's decorators and a module's list of
-    names, and of whether a copy waits: these change no result."""
+    """Yield the nodes that can change a result; messages and decorators, for example, cannot."""
     decorators = tree.decorator_list if isinstance(tree, ast.ClassDef) else []
     for child in ast.iter_child_nodes(tree):
         if isinstance(child, (ast.JoinedStr, ast.Raise)) or child in decorators:
@@ -123,29 +131,14 @@ def mutable(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def changes(module: Path) -> list[list[Change]]:
-    """The changes that can be made to a module, one list for each place."""
-    text = module.read_bytes()
-    lines = [0]
-    for line in text.splitlines(keepends=True):
-        lines.append(lines[-1] + len(line))
-    found = []
-    for node in mutable(ast.parse(text)):
-        made = []
-        for variant in variants(node):
-            start = lines[node.lineno - 1] + node.col_offset
-            end = lines[node.end_lineno - 1] + node.end_col_offset
-            new = ast.unparse(variant)
-            if isinstance(node, (ast.Compare, ast.BinOp, ast.BoolOp, ast.UnaryOp)):
-                new = f"({new})"
-            old = " ".join(text[start:end].decode().split())
-            made.append(Change(module, node.lineno, start, end, old, new))
-        if made:
-            found.append(made)
-    return found
+    """Return the changes that can be made to a module, one list for each place."""
+    tree = ast.parse(module.read_text())
+    places = ([Change(module, tree, node, v) for v in variants(node)] for node in mutable(tree))
+    return [place for place in places if place]
 
 
 def tests_of(module: Path) -> list[str]:
-    """What to run for a module: its room's tests and doctests, those that start processes last."""
+    """Return its room's tests and doctests; those that start processes come last."""
     name = module.relative_to(ROOT).as_posix()
     room = module.parent.name
     files = sorted(
@@ -156,7 +149,7 @@ def tests_of(module: Path) -> list[str]:
 
 
 def run(folder: Path, tests: Sequence[str], limit: float) -> str:
-    """``survived``, or why the tests failed: ``caught``, or ``timeout``."""
+    """Return ``survived`` if the tests pass, otherwise ``caught`` or ``timeout``."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
@@ -170,17 +163,6 @@ def run(folder: Path, tests: Sequence[str], limit: float) -> str:
     return "caught" if done.returncode else "survived"
 
 
-def copied(folder: Path) -> Path:
-    """The folder, with what tests need of the checkout."""
-    folder.mkdir()
-    for name in COPIED:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pyc*"))
-        elif (ROOT / name).exists():
-            shutil.copy(ROOT / name, folder / name)
-    return folder
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=0, help="of the choice of changes (0)")
@@ -189,49 +171,42 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=float, default=300, help="seconds of tests a change (300)")
     parser.add_argument("--jobs", type=int, default=2, help="changes tried at once (2)")
     parser.add_argument("--least", type=float, default=0, help="exit 1 below this share noticed")
-    parser.add_argument("--list", action="store_true", help="print the changes, run nothing")
     options = parser.parse_args(argv)
-    modules = []
-    for name in options.modules:
-        path = ROOT / name
-        modules += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    paths = [ROOT / name for name in options.modules]
+    files = [f for path in paths for f in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
     draw = random.Random(options.seed)
-    places = [place for module in modules for place in changes(module)]
+    places = [place for file in files for place in changes(file)]
     chosen = [draw.choice(place) for place in draw.sample(places, min(options.count, len(places)))]
-    if options.list:
-        print(*chosen, sep="\n")
-        return
-    results: dict[str, list[Change]] = {"caught": [], "timeout": [], "survived": []}
+    sources = [change.source() for change in chosen]
+    survived = []
     with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(options.jobs) as pool:
-        free: SimpleQueue[Path] = SimpleQueue()  # copies of the checkout that no change is in
+        folders: SimpleQueue[Path] = SimpleQueue()  # unchanged copies of the checkout
         for number in range(options.jobs):
-            free.put(copied(Path(temporary, str(number))))
+            folder = Path(temporary, str(number))
+            folder.mkdir()
+            for name in COPIED:
+                copy_path = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+                copy_path(ROOT / name, folder / name)
+            folders.put(folder)
+        for tests in sorted({tuple(tests_of(change.module)) for change in chosen}):
+            if run(Path(temporary, "0"), tests, options.limit) != "survived":
+                raise SystemExit(f"without any change these tests fail: {' '.join(tests)}")
 
-        def unchanged(tests: Sequence[str]) -> str:
-            folder = free.get()
-            result = run(folder, tests, options.limit)
-            free.put(folder)
+        def attempt(change: Change, source: str) -> str:
+            folder = folders.get()
+            file = folder / change.module.relative_to(ROOT)
+            file.write_text(source)
+            result = run(folder, tests_of(change.module), options.limit)
+            file.write_bytes(change.module.read_bytes())
+            folders.put(folder)
             return result
 
-        def changed(change: Change) -> tuple[str, float]:
-            folder, start = free.get(), time.perf_counter()
-            place = folder / change.module.relative_to(ROOT)
-            place.write_text(change.source())
-            result = run(folder, tests_of(change.module), options.limit)
-            place.write_bytes(change.module.read_bytes())
-            free.put(folder)
-            return result, time.perf_counter() - start
-
-        needed = sorted({tuple(tests_of(change.module)) for change in chosen})
-        for tests, result in zip(needed, pool.map(unchanged, needed)):
-            if result != "survived":
-                raise SystemExit(f"without any change these tests fail: {' '.join(tests)}")
-        for change, (result, seconds) in zip(chosen, pool.map(changed, chosen)):
-            results[result].append(change)
-            print(f"{result:<9}{seconds:>5.0f} s  {change}", flush=True)
-    noticed = len(chosen) - len(results["survived"])
+        for change, result in zip(chosen, pool.map(attempt, chosen, sources)):
+            print(f"{result:<9} {change}", flush=True)
+            survived += [change] if result == "survived" else []
+    noticed = len(chosen) - len(survived)
     print(f"{noticed} of {len(chosen)} changes noticed ({noticed / len(chosen):.0%}); not noticed:")
-    print(*(results["survived"] or ["none"]), sep="\n")
+    print(*(survived or ["none"]), sep="\n")
     sys.exit(noticed < options.least * len(chosen))
 
 

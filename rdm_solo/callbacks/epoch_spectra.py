@@ -6,8 +6,8 @@ import math
 import torch
 
 from rdm_solo.callbacks.branches import Observer, Outputs
+from rdm_solo.devices import has_float64
 from rdm_solo.distributed import gather_objects, rank, sum_over_processes
-from rdm_solo.filters.batch import has_float64
 from rdm_solo.spectra.branch_spectra import BranchSpectra
 from rdm_solo.spectra.epoch_summary import Spectra
 from rdm_solo.spectra.matrices import low_rank_spectrum

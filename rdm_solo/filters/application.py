@@ -1,17 +1,71 @@
-"""A filter's gains applied to the rows of a batch, and to their gradient."""
+"""A function's gains on a spectrum, applied to the rows of a batch and to their gradient."""
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from rdm_solo.devices import number, product_dtype
 from rdm_solo.filters.batch import Batch
 from rdm_solo.filters.decomposition import Spectrum
-from rdm_solo.spectra.matrices import product_dtype
+from rdm_solo.filters.functions import BoundFunction
+
+# The largest gain, so that W and the gradients that it multiplies stay in range.
+STEEPEST = {torch.float64: 2.0**960, torch.float32: 1e32}
+
+
+def gains(spectrum: Spectrum, g: BoundFunction) -> Tensor:
+    r"""Return :math:`g(\sigma)`, detached, and zero for rounding noise.
+
+    On a device, an elementwise function gets all of sigma. Any other gets the values above noise,
+    as on a CPU, and the host waits until it knows how many they are. Shapes: ``-> (r,)``.
+
+    >>> from rdm_solo.filters import decompose, get
+    >>> gains(decompose(torch.diag(torch.tensor([4.0, 1.0]))), get(torch.sqrt))
+    tensor([1., 2.], dtype=torch.float64)
+    """
+    sigma, kept = spectrum.sigma, spectrum.kept
+    if sigma.device.type == "cpu":
+        return g(sigma.clone()).detach() if len(sigma) else sigma
+    if g.elementwise:
+        return torch.where(kept, g(sigma.clone()).detach(), 0.0)
+    gain, signal = torch.zeros_like(sigma), sigma[kept]
+    if len(signal):
+        gain[kept] = g(signal.clone()).detach()
+    return gain
+
+
+def rescale(spectrum: Spectrum, gain: Tensor) -> Tensor:
+    r"""Return the gains, times one constant where :math:`\max |\sigma g|` is out of range.
+
+    Losses normalise the rows and divide the constant out again. The range is 1e-4 to 1e15 (float16:
+    1e-3 to 1e3), with gains up to 1e32 (float64: 2^960). Shapes: ``(r,) -> (r,)``.
+
+    >>> from rdm_solo.filters import decompose
+    >>> spectrum = decompose(torch.diag(torch.tensor([4.0, 1.0])))
+    >>> rescale(spectrum, torch.full((2,), 1e-300, dtype=torch.float64))
+    tensor([0.2500, 0.2500], dtype=torch.float64)
+    """
+    sigma = spectrum.sigma
+    if not len(sigma):
+        return gain
+    peak, steepest = number(_largest(sigma * gain)), number(_largest(gain))
+    most = STEEPEST.get(spectrum.dtype, STEEPEST[torch.float32])
+    low, high = (1e-3, 1e3) if spectrum.dtype == torch.float16 else (1e-4, 1e15)
+    fits = (low <= peak) & (peak <= high) & (steepest <= most)
+    if fits is True:
+        return gain
+    fits = torch.as_tensor(fits, device=gain.device)
+    # sigma * gain may leave the range of float64, where sigma / largest * gain does not.
+    size, largest = _largest(gain), sigma[-1]
+    small = gain / torch.where(size == 0, 1.0, size)
+    peak = _largest(sigma / largest * small)
+    return torch.where(fits, gain, small * (1 / peak / largest).clamp_max(most))
 
 
 class Operator(NamedTuple):
-    """``W = V g V^T`` for a backward: itself, or ``V^T`` (r, k) and its gains (r,) where n < k."""
+    """The matrix ``W = V g V^T`` for a backward pass: W, or ``V^T`` (r, k) and g (r,) if n < k."""
 
     matrix: Tensor
     gain: Tensor | None
@@ -19,9 +73,9 @@ class Operator(NamedTuple):
 
 
 def filter_target(spectrum: Spectrum, gain: Tensor) -> Tensor:
-    r"""The filtered rows of this process, :math:`U \Sigma g(\Sigma) V^\top`.
+    r"""Return this process's filtered rows :math:`U \Sigma g(\Sigma) V^\top`.
 
-    Gains of noise are zero. Shapes: ``-> (N, k)``.
+    Shapes: ``(r,) -> (N, k)``.
 
     >>> from rdm_solo.filters import decompose
     >>> spectrum = decompose(torch.diag(torch.tensor([4.0, 1.0])))
@@ -29,26 +83,25 @@ def filter_target(spectrum: Spectrum, gain: Tensor) -> Tensor:
     tensor([[2., 0.],
             [0., 1.]])
     """
-    if spectrum.dual:
-        return filter_by(spectrum, _operator(spectrum, gain, spectrum.own))
-    return filter_by(spectrum, _operator(spectrum, gain))
+    rows = spectrum.own if spectrum.dual else slice(None)
+    return filter_by(spectrum, _operator(spectrum, gain, rows))
 
 
 def filter_by(batch: Batch, matrix: Tensor) -> Tensor:
-    """This process's rows by that matrix: its rows of an n x n one (``dual``), or a k x k one.
+    """Return this process's rows times a k x k matrix, or its rows of an n x n one (``dual``).
 
     Shapes: ``-> (N, k)``.
     """
     if batch.dual:
-        return (_of_rows(matrix, batch) @ batch.rows).to(batch.dtype)
-    return _of_rows(batch.rows @ matrix, batch).to(batch.dtype)
+        return (_with_direction(matrix, batch) @ batch.rows).to(batch.dtype)
+    return _with_direction(batch.rows @ matrix, batch).to(batch.dtype)
 
 
 def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
-    """The values of :func:`filter_target`, and what :func:`filter_gradient` needs.
+    r"""Return :func:`filter_target`'s rows :math:`X W`, and W for :func:`filter_gradient`.
 
-    Values come from float64 products, or from unit vectors computed there; float32 is enough for
-    what multiplies the gradient.
+    Values come from float64 products, or from unit vectors computed in float64. float32 is enough
+    for what multiplies the gradient. Shapes: ``(r,) -> (N, k)``.
 
     >>> from rdm_solo.filters import decompose
     >>> spectrum = decompose(torch.diag(torch.tensor([4.0, 1.0])))
@@ -57,23 +110,24 @@ def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
     tensor([[8., 0.],
             [0., 2.]])
     """
-    kept = torch.float64 if spectrum.dtype == torch.float64 else torch.float32
+    saved = torch.float64 if spectrum.dtype == torch.float64 else torch.float32
     if spectrum.dual:
-        work = product_dtype(kept)
-        gain = _lost(spectrum, gain)
+        work = product_dtype(saved)
+        gain = _nan_if_broken(spectrum, gain)
         right = ((spectrum.vectors / spectrum.sigma).mT @ spectrum.rows).to(work)
-        left = _of_rows((spectrum.vectors * (spectrum.sigma * gain))[spectrum.own], spectrum)
+        left = (spectrum.vectors * (spectrum.sigma * gain))[spectrum.own]
+        left = _with_direction(left, spectrum)
         with torch.autocast(right.device.type, enabled=False):
             out = (left.to(work) @ right).to(spectrum.dtype)
-        return out, Operator(right.to(kept), gain.to(kept), spectrum.negligible)
+        return out, Operator(right.to(saved), gain.to(saved), spectrum.negligible)
     W = _operator(spectrum, gain)
-    return filter_by(spectrum, W), Operator(W.to(kept), None, spectrum.negligible)
+    return filter_by(spectrum, W), Operator(W.to(saved), None, spectrum.negligible)
 
 
 def filter_gradient(grad: Tensor, operator: Operator) -> Tensor:
-    r"""The gradient ``G W`` of ``x W`` with ``W = V g(Sigma) V^T`` held constant (Algorithm 2).
+    r"""Return the gradient :math:`G W` of :math:`x W`, with W constant (Algorithm 2).
 
-    W is symmetric, so this is the forward-mode derivative, too.
+    W is symmetric, so this is also the derivative in forward mode.
     Shapes: ``(N, k) -> (N, k)``, in the gradient's dtype.
 
     >>> from rdm_solo.filters import decompose
@@ -96,18 +150,23 @@ def filter_gradient(grad: Tensor, operator: Operator) -> Tensor:
     return back.to(grad.dtype)
 
 
-def _of_rows(x: Tensor, batch: Batch) -> Tensor:
-    """In place: zeros for rows that have no direction."""
+def _with_direction(x: Tensor, batch: Batch) -> Tensor:
+    """Replace rows that have no direction by zeros, in place."""
     return x if batch.negligible is None else x.mul_((~batch.negligible).to(x))
 
 
-def _lost(spectrum: Spectrum, gain: Tensor) -> Tensor:
-    """The gains, NaN where no row of the batch is finite, so that the loss is NaN as well."""
+def _nan_if_broken(spectrum: Spectrum, gain: Tensor) -> Tensor:
+    """Return the gains, or NaN if no row of the batch is finite, so that the loss is NaN."""
     if spectrum.negligible is None:
         return gain
     return torch.where(spectrum.broken_rows == spectrum.n, torch.nan, gain)
 
 
 def _operator(spectrum: Spectrum, gain: Tensor, rows: slice = slice(None)) -> Tensor:
-    """Those rows of ``U g U^T`` (n x n) or of ``W = V g V^T`` (k x k)."""
-    return (spectrum.vectors[rows] * _lost(spectrum, gain)) @ spectrum.vectors.mT
+    """Return rows of ``U g U^T`` (n x n, ``dual``) or of ``W = V g V^T`` (k x k)."""
+    return (spectrum.vectors[rows] * _nan_if_broken(spectrum, gain)) @ spectrum.vectors.mT
+
+
+def _largest(values: Tensor) -> Tensor:
+    size: Tensor = torch.linalg.vector_norm(values, math.inf)
+    return size

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rdm_solo.devices import number
 from rdm_solo.distributed import (
     gather_equal,
     largest_over_processes,
@@ -13,23 +14,19 @@ from rdm_solo.distributed import (
     sum_over_processes,
     world_size,
 )
-from rdm_solo.filters.functions import number
 
 # float64 numbers beyond this count as infinite, and those below its inverse as zero.
 LARGEST = 2.0**960
-WITHOUT_FLOAT64 = {"mps"}
 
 
 def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
-    """The share of the largest singular value below which a direction is rounding noise.
+    """Return the share of the largest singular value below which a direction is rounding noise.
 
-    ``eps * sqrt(max(n, k))`` for float32 and float64: above the null direction that a batch norm
-    leaves (1 to 12 eps), below the signal of steep spectra. float16 and bfloat16 features are
-    rounded themselves, which lifts the null direction to at most 0.29 eps (of the half type), so
-    the cut lies at ``eps / 2``. float64 rows that several processes do not gather (more rows than
-    columns) are cut as float32 is.
-
-    Rows are another matter: see :func:`decompose`.
+    That is ``eps * sqrt(max(n, k))`` for float32 and float64: above the null direction that a batch
+    norm leaves (1 to 12 eps), and below the signal of steep spectra. float16 and bfloat16 features
+    are rounded themselves, which lifts the null direction to at most 0.29 eps of their dtype, so
+    the cut is ``eps / 2``. float64 rows get the cut of float32 where several processes have more
+    rows than columns.
 
     >>> f"{relative_cut(torch.float32, 256, 2048):.1e}"
     '5.4e-06'
@@ -40,51 +37,39 @@ def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
     return eps * math.sqrt(max(n, k))
 
 
-def has_float64(device: torch.device) -> bool:
-    """Whether a device computes in float64: Apple's do not, nor do some of Intel's.
-
-    >>> has_float64(torch.device("cpu")), has_float64(torch.device("mps"))
-    (True, False)
-    """
-    if device.type == "xpu":
-        return bool(torch.xpu.get_device_properties(device).has_fp64)
-    return device.type not in WITHOUT_FLOAT64
-
-
 @dataclass(frozen=True)
 class Batch:
-    """The rows ``(n, k)`` of all processes, in float64; those that are broken are zero.
+    """The rows ``(n, k)`` of all processes in float64, with zeros in place of broken rows.
 
-    With more columns than rows (``dual``) ``rows`` are those of all processes; otherwise this
-    process's own.
+    With more columns than rows (``dual``), ``rows`` holds the rows of all processes; otherwise it
+    holds this process's own.
     """
 
     n: int
     k: int
     dual: bool
-    dtype: torch.dtype  # of the batch, and of what is handed back
+    dtype: torch.dtype  # of the input, and of results
     rows: Tensor
     own: slice  # this process's part of rows
-    scale: Tensor | float  # by which the rows of the Gram matrix were divided
-    negligible: Tensor | None  # (N, 1): this process's rows that have no direction; None if none
-    negligible_rows: Tensor  # (): how many of all processes, broken ones among them
-    broken_rows: Tensor  # (): rows with NaN or infinity, which count as zero
+    scale: Tensor | float  # the Gram matrix is that of rows / scale
+    negligible: Tensor | None  # (N, 1): which of this process's rows have no direction
+    negligible_rows: Tensor  # (): their number on all processes, with broken rows
+    broken_rows: Tensor  # (): number of rows with NaN or infinity, which count as zero
 
 
 def gather(x: Tensor) -> tuple[Batch, Tensor | None]:
-    """The batch of which ``x`` is this process's share, and the n x n or k x k Gram matrix.
+    """Return the batch of which ``x`` is this process's share, and its Gram matrix.
 
-    Every process calls this with an equal share of the rows. The Gram matrix is made in float64,
-    each process its part of it, because it squares the condition number; float64 input is scaled
-    before it is squared, and has no such matrix (None) where one process has all of it: it would
-    not keep its digits.
+    Every process calls this with an equal number of rows. The Gram matrix is n x n if ``dual`` and
+    k x k otherwise. It squares the condition number, so it is computed in float64. float64 input
+    has none (None) unless several processes share its columns' products: it would lose digits.
 
-    A row without a direction is one shorter than ``relative_cut(float32, n, k)`` times the rows'
-    root mean square (float64: its own cut), since normalising it would multiply a gradient by the
-    inverse. That bound has nothing to do with half precision: a row of any length is rounded to the
-    same share of itself, and loses as much (measured on bfloat16 and float16 rows down to 1e-6 of
-    the largest singular value). Nor does it grow with the batch, as the largest singular value
-    does. Rows are masked and counted on the device: the host does not wait for it.
+    A row shorter than ``relative_cut(float32, n, k)`` times the rows' root mean square (float64:
+    its own cut) has no direction, since normalising it would multiply a gradient by the inverse.
+    This bound does not depend on half precision: a row of any length is rounded to the same share
+    of itself (measured down to 1e-6 of the largest singular value). Nor does it grow with the
+    batch, as the largest singular value does. Rows are masked and counted without waiting for the
+    device.
 
     Shapes: ``(N, k)`` of this process.
 
@@ -95,7 +80,7 @@ def gather(x: Tensor) -> tuple[Batch, Tensor | None]:
     """
     n, k = len(x) * world_size(), x.shape[1]
     dual = n < k
-    # 2-byte features cross the wire as they are: everything is widened on arrival.
+    # 2-byte features are sent as they are and widened on arrival.
     rows = (gather_equal(x) if dual else x).detach().double()
     start = rank() * len(x) if dual else 0
     own = slice(start, start + len(x))
@@ -115,12 +100,12 @@ def gather(x: Tensor) -> tuple[Batch, Tensor | None]:
         squares = scaled.square().sum(dim=1)
     total = number(squares.sum())
     broken_rows = torch.zeros((), dtype=torch.long, device=x.device)
-    if (total < math.inf) is not True:  # a device does what may be needless: it is not asked
+    if (total < math.inf) is not True:  # a tensor of another device is never True
         broken = ~squares.isfinite()
         broken_rows = broken.sum()
         rows = _without(rows, broken)
         scaled = _without(scaled, broken) if exact else rows
-        # Products of a broken row are NaN or infinity, and no others are.
+        # Products of a broken row are NaN or infinite; all other products are finite.
         squares = _finite(squares) if gram is None else _finite(gram).diagonal()
         total = number(squares.sum())
     if by_gram and not dual:
@@ -150,8 +135,10 @@ def gather(x: Tensor) -> tuple[Batch, Tensor | None]:
 
 
 def _in_range(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """float64 rows, numbers too large as NaN and too small as zero, and the size of the largest
-    finite one of all processes, as a power of two."""
+    """Return float64 rows with NaN for numbers beyond ``LARGEST`` and 0 below its inverse.
+
+    Beside them comes the largest remaining number of all processes, as a power of two.
+    """
     size = rows.abs()
     rows = torch.where(size < 1 / LARGEST, 0.0, torch.where(size <= LARGEST, rows, torch.nan))
     largest = largest_over_processes(rows.nan_to_num(nan=0.0).abs().max())
@@ -160,10 +147,10 @@ def _in_range(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _finite(values: Tensor) -> Tensor:
-    """In place: zero where there was NaN or infinity."""
+    """Replace NaN and infinity by zero, in place."""
     return values.nan_to_num_(0.0, 0.0, 0.0)
 
 
 def _without(rows: Tensor, broken: Tensor) -> Tensor:
-    """In place: zeros for those rows; a CPU takes half of the time that ``masked_fill_`` takes."""
+    """Replace broken rows by zeros, in place, in half of the time of ``masked_fill_`` on a CPU."""
     return _finite(rows).mul_((~broken[:, None]).to(rows))

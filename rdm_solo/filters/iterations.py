@@ -1,10 +1,10 @@
-r"""Powers of a Gram matrix by matrix products alone, in place of its eigenvectors.
+r"""Powers of a Gram matrix by matrix products alone, without its eigenvectors.
 
-With :math:`M = G` and :math:`X = I` at first, each step takes a polynomial :math:`T` of degree 2
-with :math:`T(M) \approx M^{-1/r}` and sets :math:`X \leftarrow XT`, :math:`M \leftarrow T^r M`, so
-that M becomes the identity and X the inverse r-th root of G. Each polynomial is the best one for
-the eigenvalues that the steps before it leave. (Coupled Newton iterations: Guo & Higham, 2006;
-polynomials that are best for an interval: Amsel et al., "The Polar Express", 2025.)
+Starting from :math:`M = G` and :math:`X = I`, each step takes a polynomial :math:`T` of degree 2
+with :math:`T(M) \approx M^{-1/r}` and sets :math:`X \leftarrow XT`, :math:`M \leftarrow T^r M`. M
+converges to the identity, and X to the inverse r-th root of G. Each polynomial is the best one for
+the interval of eigenvalues that the previous steps leave (coupled Newton iterations: Guo & Higham,
+2006; polynomials for an interval: Amsel et al., "The Polar Express", 2025).
 """
 
 import functools
@@ -18,54 +18,53 @@ from rdm_solo.filters.batch import Batch, relative_cut
 
 # Exponents of singular values, and the root of the Gram matrix whose inverse they are.
 ROOTS = {-1.0: 2, -0.5: 4}
-# The largest error that is accepted: of the inverse in each direction, and of each filtered row
-# against what eigenvectors give.
+# The largest accepted error of the inverse in each direction, and of each filtered row.
 BOUND = 1e-5
-# Where the matrix's size leaves this range, the result may leave that of half precision.
+# Outside this range of the matrix's norm, the result may leave the range of half precision.
 SMALLEST, LARGEST = 1e-12, 1e12
 FINISHING = 3  # steps by the polynomial that is best near 1
 
 
 class Power(NamedTuple):
-    """``G^(p/2)``, or this process's rows of it where it is n x n, and whether eigenvectors would
-    give the same."""
+    """``G^(p/2)`` of a Gram matrix G (this process's rows of it if n x n), and two facts on it."""
 
     matrix: Tensor
-    exact: Tensor  # ()
+    exact: Tensor  # (): whether eigenvectors would give the same
     directions: Tensor  # (): how many are above rounding noise
 
 
 def power(batch: Batch, gram: Tensor, p: float) -> Power:
-    r"""The matrix that a filter :math:`\sigma^p` applies to rows, p one of ``ROOTS``; float64.
+    r"""Return the matrix that a filter :math:`\sigma^p` applies to rows, with p in ``ROOTS``.
 
-    ``exact`` is True only where ``eigh`` would give the same rows to ``BOUND`` (to a quarter of
-    their own rounding where they have half precision): the result is an inverse to ``BOUND``; no
-    direction is below :func:`relative_cut`, where a filter's gain is zero; and the size is in
-    range. One direction is known without a decomposition: that of all rows' sum, which a batch
-    norm leaves at rounding noise. Where it is below the cut, it is taken out; ``exact`` is False
-    where taking out the nearest eigenvector instead would change a row by more than the bound. The
-    host waits for nothing.
+    ``exact`` is True only where ``eigh`` would give the same rows to ``BOUND`` (in half precision:
+    to a quarter of its rounding). For this the result must be an inverse to ``BOUND``, every
+    direction must be above :func:`relative_cut`, and the size must be in range. One direction is
+    known without a decomposition: the rows' sum, which a batch norm leaves at rounding noise.
+    Where it is below the cut it is removed; ``exact`` is then False if removing the nearest
+    eigenvector would change a row by more than the bound. The host does not wait for the device.
+
+    Shapes: ``(n, n)`` or ``(k, k) -> (N, n)`` or ``(k, k)``, in float64.
 
     >>> from rdm_solo.filters.batch import gather
     >>> batch, gram = gather(torch.diag(torch.tensor([4.0, 1.0])))
-    >>> found = power(batch, gram, -1)
-    >>> found.matrix.round(decimals=6), bool(found.exact)
+    >>> result = power(batch, gram, -1)
+    >>> result.matrix.round(decimals=6), bool(result.exact)
     (tensor([[0.2500, 0.0000],
             [0.0000, 1.0000]], dtype=torch.float64), True)
     """
     r, n = ROOTS[p], len(gram)
     cut = relative_cut(batch.dtype, batch.n, batch.k) ** 2  # of eigenvalues
     size = torch.linalg.matrix_norm(gram)
-    G = gram / size  # whose largest eigenvalue is 1 at most, and at least 1 / trace
+    G = gram / size  # its largest eigenvalue is at most 1, and at least 1 / trace
     sums = G.sum(0)
-    # 1/n where the rows' sum is noise, as of centred rows, and is to be taken out; else 0.
+    # 1/n where the rows' sum is noise, as in centred rows, and is removed; otherwise 0.
     off = torch.zeros_like(size)
     if batch.dual:
         off = (sums.sum() / n <= cut / G.diagonal().sum()).to(G) / n
     G = _without_sum(G, off)
 
     X = T = M = G
-    for step, (a, b, c) in enumerate(schedule(r, cut)):
+    for step, (a, b, c) in enumerate(coefficients(r, cut)):
         if step:
             root = T if r == 2 else T @ T
             M = root @ M @ root
@@ -77,9 +76,9 @@ def power(batch: Batch, gram: Tensor, p: float) -> Power:
 
     root = X if r == 2 else X @ X
     identity = root @ G @ root
-    inverse = root.square().sum()  # the sum of all eigenvalues' inverses, so at least the largest
+    inverse = root.square().sum()  # the sum of the eigenvalues' inverses, at least the largest
     exact = (inverse * cut < 1) & (size > SMALLEST) & (size < LARGEST)
-    # By how much each eigenvector leans towards the rows' sum, and what that changes in a row.
+    # How far each eigenvector leans towards the rows' sum, and how much that changes a row.
     lean = root @ (root @ (sums - sums.mean())) * off * math.sqrt(n)
     outputs = identity if r == 2 else X @ G @ X  # the Gram matrix of the filtered rows
     change = (lean * (outputs @ lean)).sum() / n
@@ -93,12 +92,8 @@ def power(batch: Batch, gram: Tensor, p: float) -> Power:
 
 
 @functools.lru_cache
-def schedule(r: int, least: float) -> list[tuple[float, float, float]]:
-    """Coefficients of T, step by step, for eigenvalues from ``least`` to 1.
-
-    >>> len(schedule(2, 1e-12)), len(schedule(4, 1e-12))
-    (13, 11)
-    """
+def coefficients(r: int, least: float) -> list[tuple[float, float, float]]:
+    """Return the coefficients of T for each step, for eigenvalues from ``least`` to 1."""
     steps = []
     low = least ** (1 / r)  # of x^(1/r), which the steps bring to 1
     while True:
@@ -114,12 +109,9 @@ def schedule(r: int, least: float) -> list[tuple[float, float, float]]:
 
 
 def best(low: float, r: int) -> tuple[float, float, float, float]:
-    r"""The a, b, c for which :math:`s(a + b s^r + c s^{2r})` is nearest to 1 on [low, 1], and its
-    largest distance, by Remez' exchange.
+    r"""Return a, b, c with :math:`s(a + b s^r + c s^{2r})` nearest to 1 on [low, 1], and the error.
 
-    >>> a, b, c, error = best(0.9, 2)
-    >>> error < 1e-3
-    True
+    The method is Remez' exchange.
     """
     powers = (1, 1 + r, 1 + 2 * r)
     inner = [(3 * low + 1) / 4, (low + 3) / 4]
@@ -128,8 +120,8 @@ def best(low: float, r: int) -> tuple[float, float, float, float]:
         points = [low, *inner, 1.0]
         rows = [[*(s**e for e in powers), (-1.0) ** i] for i, s in enumerate(points)]
         ones = torch.ones(4, dtype=torch.float64, device="cpu")
-        found = torch.linalg.solve(torch.tensor(rows, dtype=torch.float64, device="cpu"), ones)
-        a, b, c, error = found.tolist()
+        matrix = torch.tensor(rows, dtype=torch.float64, device="cpu")
+        a, b, c, error = torch.linalg.solve(matrix, ones).tolist()
         if abs(error - before) <= 1e-12:
             return a, b, c, abs(error)
         before = error
@@ -140,6 +132,6 @@ def best(low: float, r: int) -> tuple[float, float, float, float]:
 
 
 def _without_sum(matrix: Tensor, off: Tensor) -> Tensor:
-    """The symmetric matrix without the direction of the rows' sum, where ``off`` is not zero."""
+    """Remove the direction of the rows' sum from a symmetric matrix, unless ``off`` is zero."""
     sums = matrix.sum(0) * off
     return matrix - sums - sums[:, None] + sums.sum() * off

@@ -13,7 +13,7 @@ LARGEST_EXPONENT = 10
 
 @dataclass(frozen=True)
 class Schedule:
-    """An exponent as a function of the epoch: from ``start`` to ``end`` within ``epochs`` epochs.
+    """An exponent as a function of the epoch, from ``start`` to ``end`` within ``epochs`` epochs.
 
     Exponents lie from -10 to 10. ``constant`` stays at ``start``; ``linear`` and ``cosine`` reach
     ``end`` in epoch ``epochs - 1`` and stay there.
@@ -49,17 +49,14 @@ class Schedule:
 
 
 def as_schedule(value: object, *, epochs: int | None = None) -> Schedule:
-    """A number, a :class:`Schedule` or its mapping form, as a schedule.
+    """Return a number, a mapping or a :class:`Schedule` as a schedule.
+
+    ``epochs`` is the length of a mapping that names none.
 
     >>> as_schedule(-0.5)(3)
     -0.5
     >>> as_schedule({"schedule": "linear", "start": 0.0, "end": -1.0}, epochs=3)(1)
     -0.5
-    >>> as_schedule("half")
-    Traceback (most recent call last):
-    ...
-    rdm_solo.messages.UserError: p must be a number from -10 to 10 or a schedule, got 'half'; a \
-schedule is written {schedule: linear, start: -0.1, end: -0.5}.
     """
     if isinstance(value, Schedule):
         return value
@@ -67,15 +64,14 @@ schedule is written {schedule: linear, start: -0.1, end: -0.5}.
     if number is not None and abs(number) <= LARGEST_EXPONENT:
         return Schedule("constant", number)
     if isinstance(value, dict) and "schedule" in value:
-        known = {"schedule", "start", "end", "epochs"}
-        unknown = set(value) - known
-        if unknown:
-            raise UserError(
-                f"p got a schedule with the key {sorted(map(str, unknown))[0]!r}; "
-                f"allowed are {', '.join(sorted(known))}."
-            )
+        keys = ("end", "epochs", "schedule", "start")
+        for key in sorted(map(str, value)):
+            if key not in keys:
+                raise UserError(
+                    f"p got a schedule with the key {key!r}; allowed are {', '.join(keys)}."
+                )
         length = epochs if value.get("epochs") is None else value["epochs"]
-        start: Any = value.get("start")  # checked there
+        start: Any = value.get("start")  # Schedule checks it
         return Schedule(value["schedule"], start, value.get("end"), length)
     raise UserError(
         f"p must be a number from {-LARGEST_EXPONENT} to {LARGEST_EXPONENT} or a schedule, "

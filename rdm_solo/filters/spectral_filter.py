@@ -1,15 +1,13 @@
 """The module that applies a spectral filter to each batch."""
 
-import contextlib
 import logging
 import math
-from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
+from rdm_solo.devices import has_float64
 from rdm_solo.distributed import rank
 from rdm_solo.filters.application import (
     Operator,
@@ -17,31 +15,17 @@ from rdm_solo.filters.application import (
     filter_gradient,
     filter_online,
     filter_target,
+    gains,
+    rescale,
 )
-from rdm_solo.filters.batch import Batch, gather, has_float64
+from rdm_solo.filters.batch import Batch, gather
 from rdm_solo.filters.decomposition import spectrum_of
 from rdm_solo.filters.functions import Function, get, label
-from rdm_solo.filters.gain_values import evaluate, not_finite, rescale
 from rdm_solo.filters.iterations import ROOTS, power
 from rdm_solo.filters.schedules import Schedule, as_schedule
 from rdm_solo.messages import UserError
 
 log = logging.getLogger(__name__)
-
-
-FALLBACK = (
-    "solver=iterative was not accurate enough for a batch (directions at rounding noise, collapsed "
-    "or repeated rows?), which eigh has decomposed instead: such batches are as exact, and slower."
-)
-
-
-class _Counts(NamedTuple):
-    """A batch ``(n, k)`` and what the device counted in it, as :meth:`SpectralFilter._say` takes
-    it."""
-
-    n: int
-    k: int
-    counts: Tensor
 
 
 class SpectralFilter(nn.Module):
@@ -51,27 +35,25 @@ class SpectralFilter(nn.Module):
     and no gradient through ``W``. ``branch="target"`` gives the same values without any gradient,
     so that ``p`` in ``h(sigma) = sigma^p`` leaves the spectrum ``sigma^(1 + p)``.
 
-    The batch is the *global* one: on several processes each holds an equal share of its rows, and
+    The batch is the *global* one: on several processes each holds an equal number of its rows, and
     outputs and gradients equal those of one process. Directions whose singular value is rounding
-    noise, ``sigma <= relative_cut(...) * sigma_max``, carry no signal and are mapped to zero, as
-    are rows that hold NaN or infinity, or are zero to rounding; the log says each once. Work is
-    done in float64 outside autocast and returned in the input's dtype, whatever
-    ``torch.set_float32_matmul_precision`` says. Where the result would leave the range in which
-    losses can normalise its rows, it is multiplied by one constant that they divide out again. In
-    ``eval()`` the input is returned as it is: nothing is decomposed.
+    noise, ``sigma <= relative_cut(...) * sigma_max``, are mapped to zero. So are rows that hold NaN
+    or infinity, or are zero to rounding. Each is logged once. The computation runs in float64
+    outside autocast, whatever ``torch.set_float32_matmul_precision`` is, and returns the input's
+    dtype. A result too large or small for losses to normalise its rows is multiplied by one
+    constant, which the losses divide out again. In ``eval()`` the input is returned unchanged.
 
-    A call waits for the device once, in the decomposition. What the log has to say is read at every
-    ``EVERY``-th call, and where :meth:`report` is called, as at an epoch's end; on a CPU, where
-    nothing waits, in every call.
+    A call waits for the device once, in the decomposition. Counts for warnings are read from a
+    device at every ``EVERY``-th call and in :meth:`report`, and on a CPU in every call.
 
     Args:
         branch: ``"online"`` or ``"target"``.
         function: a registered name, ``"MODULE.FUNCTION"``, or any callable on the tensor of
-            singular values; :func:`rdm_solo.filters.get` finds and tries it.
+            singular values; see :func:`rdm_solo.filters.get`.
         p: the exponent where the function takes one; a number or a schedule over epochs.
-        solver: ``"eigh"``, or ``"iterative"`` for sigma^-0.5 and sigma^-1 on the target branch: by
-            about 50 matrix products in place of the decomposition. What they give is checked in
-            each call, and a batch that fails goes to ``eigh``. float64 batches are decomposed.
+        solver: ``"eigh"``, or ``"iterative"`` for sigma^-0.5 and sigma^-1 on the target branch,
+            which replaces the decomposition by about 50 matrix products. The result is checked in
+            each call, and a batch that fails is decomposed, as float64 batches are.
 
     Shapes: ``(N, k) -> (N, k)``.
 
@@ -93,21 +75,18 @@ class SpectralFilter(nn.Module):
         super().__init__()
         if branch not in ("online", "target"):
             raise UserError(f"branch must be 'online' or 'target', got {branch!r}.")
-        self.branch = branch
-        self.function = function
-        self.schedule = None if p is None else as_schedule(p)
-        self.solver = solver
         if solver not in ("eigh", "iterative"):
             raise UserError(f"the solver must be 'eigh' or 'iterative', got {solver!r}.")
+        self.branch, self.function, self.solver = branch, function, solver
+        self.schedule = None if p is None else as_schedule(p)
         if solver == "iterative":
             self._check_iterative()
-        self._unread: list[_Counts] = []
-        self._dropped_rows = 0
+        self._pending: list[tuple[int, int, Tensor]] = []  # n, k, counts on the device
         self._logged: set[str] = set()
         self.set_epoch(0)
 
     def _check_iterative(self) -> None:
-        """Refuse what matrix products cannot do."""
+        """Refuse filters that matrix products cannot compute."""
         p = self.schedule
         constant = p.start if p is not None and p.kind == "constant" else None
         if self.branch != "target" or self.function != "pow" or constant not in ROOTS:
@@ -120,16 +99,11 @@ class SpectralFilter(nn.Module):
 
     @property
     def fell_back(self) -> bool:
-        """Whether ``solver=iterative`` has left a batch to ``eigh``."""
+        """Whether ``solver="iterative"`` has left a batch to ``eigh``."""
         return "fallback" in self._logged
 
-    @property
-    def dropped_rows(self) -> int:
-        """Rows of the last batch, of all processes, that were mapped to zero; the host waits."""
-        return int(self._unread[-1].counts[1]) if self._unread else self._dropped_rows
-
     def set_epoch(self, epoch: int) -> None:
-        """Move the exponent ``p`` to its value in that epoch, after a :meth:`report`."""
+        """Set the exponent ``p`` to its value in that epoch, after a :meth:`report`."""
         self.report()
         self.p = None if self.schedule is None else self.schedule(epoch)
         self._gain = get(self.function, self.p)
@@ -154,117 +128,106 @@ class SpectralFilter(nn.Module):
             )
         if not torch.compiler.is_compiling():
             return self._filtered(x)
-        plain: Function = torch.compiler.disable(  # type: ignore[no-untyped-call]
+        uncompiled: Function = torch.compiler.disable(  # type: ignore[no-untyped-call]
             SpectralFilter._filtered, reason="a filter is not compiled"
         )
-        return plain(self, x)
+        return uncompiled(self, x)
 
     def _filtered(self, x: Tensor) -> Tensor:
         if not has_float64(x.device):
             return self._filtered(x.cpu()).to(x.device)
-        learns = self.branch == "online" and _has_derivative(x)
+        differentiable = self.branch == "online" and _has_derivative(x)
         # detach() drops forward-mode tangents, which no_grad() would let pass.
-        with torch.no_grad(), _one_batch_at_a_time():
+        with torch.no_grad():
             batch, gram = gather(x.detach())
             iterative = self.solver == "iterative" and x.dtype != torch.float64
             if iterative and self.p is not None and gram is not None:
-                found = power(batch, gram, self.p)
-                if bool(found.exact):  # where the host waits
-                    finite = gram.new_ones(1)  # in the gains' place: the check has looked at them
-                    self._count(batch, found.directions, finite)
-                    return filter_by(batch, found.matrix)
-                self._log_once("fallback", FALLBACK)
+                products = power(batch, gram, self.p)
+                if bool(products.exact):  # waits for the device
+                    self._count(batch, products.directions, gram.new_ones(1))
+                    return filter_by(batch, products.matrix)
+                self._warn_once(
+                    "fallback",
+                    "solver=iterative was not accurate enough for a batch (directions at rounding "
+                    "noise, collapsed or repeated rows?), which was decomposed by eigh instead: "
+                    "the result is as exact, and slower.",
+                )
             spectrum = spectrum_of(batch, gram)
-            gain = evaluate(spectrum, self._gain)
+            gain = gains(spectrum, self._gain)
             self._count(spectrum, spectrum.directions, gain)
             gain = rescale(spectrum, gain)
-            if not learns:
+            if not differentiable:
                 return filter_target(spectrum, gain)
             value, operator = filter_online(spectrum, gain)
         result: Tensor = _TimesConstant.apply(x, [value], *operator)
         return result
 
     def _count(self, batch: Batch, directions: Tensor, gain: Tensor) -> None:
-        """Keep what there may be to say of a batch; on a CPU, where it can be read, say it."""
-        rows = (batch.broken_rows, batch.negligible_rows)
-        steepest = torch.linalg.vector_norm(gain, math.inf) if len(gain) else gain.sum()
-        counts = (*rows, directions, steepest)
+        """Check a batch's counts at once on a CPU; on another device keep them for later."""
+        largest = torch.linalg.vector_norm(gain, math.inf) if len(gain) else gain.sum()
+        counts = (batch.broken_rows, batch.negligible_rows, directions, largest)
         if gain.device.type == "cpu":
-            self._say(batch.n, batch.k, *(count.item() for count in counts))
+            self._check(batch.n, batch.k, *(count.item() for count in counts))
             return
-        # A tensor of its own, into which vmap cannot write: it fails here.
-        own = torch.empty(len(counts), dtype=torch.float64, device=gain.device)
-        self._unread.append(_Counts(batch.n, batch.k, own.copy_(torch.stack(counts))))
-        if len(self._unread) == self.EVERY:
+        # torch.func.vmap cannot write into a plain tensor, so it fails here.
+        plain = torch.empty(len(counts), dtype=torch.float64, device=gain.device)
+        self._pending.append((batch.n, batch.k, plain.copy_(torch.stack(counts))))
+        if len(self._pending) == self.EVERY:
             self.report()
 
     def report(self) -> None:
-        """Say what the batches had that nobody looked at yet; the host waits for the device.
+        """Log warnings about the batches since the last report; waits for the device.
 
-        Raises ``FloatingPointError`` for a batch of nothing but NaN and infinity, and
-        ``ValueError`` for a function that returned such a number.
+        Raises ``FloatingPointError`` for a batch without a finite row, and :class:`UserError` for
+        a function that returned NaN or infinity.
         """
-        batches = list(self._unread)
-        self._unread.clear()
-        if batches:
-            counts = torch.stack([batch.counts for batch in batches]).tolist()
-            for batch, numbers in zip(batches, counts):
-                self._say(batch.n, batch.k, *numbers)
+        pending, self._pending = self._pending, []
+        if pending:
+            rows = torch.stack([counts for _, _, counts in pending]).tolist()
+            for (n, k, _), counts in zip(pending, rows):
+                self._check(n, k, *counts)
 
-    def _say(
-        self, n: int, k: int, broken: float, negligible: float, kept: float, steepest: float
+    def _check(
+        self, n: int, k: int, broken: float, negligible: float, kept: float, largest_gain: float
     ) -> None:
-        """Of a batch: rows with NaN or infinity, rows without a direction, directions above noise,
-        and the largest gain."""
+        """Warn of rows and directions that were mapped to zero, and raise where nothing is left."""
         broken, negligible, kept, most = int(broken), int(negligible), int(kept), min(n, k)
-        self._dropped_rows = negligible
         if broken == n:
             raise FloatingPointError(
                 f"all {n} rows of the batch that reached the {self.branch} filter "
                 "hold NaN or infinity; lower the learning rate, or use bf16 in place of fp16."
             )
-        if not math.isfinite(steepest):
-            raise UserError(not_finite(self._gain))
+        if not math.isfinite(largest_gain):
+            raise UserError(
+                f"the filter function {self._gain.name!r} returned NaN or infinity for a positive "
+                "singular value; it must be finite on the whole spectrum."
+            )
         if broken:
-            self._log_once(
-                "nonfinite",
+            self._warn_once(
+                "broken",
                 f"{broken} of {n} rows reached the {self.branch} filter "
                 "with NaN or infinity; such rows are mapped to zero and get no gradient.",
             )
         if broken < negligible < n:
-            self._log_once(
+            self._warn_once(
                 "short",
                 f"{negligible - broken} of {n} rows that reached the {self.branch} filter are zero "
                 "to rounding beside the others; such rows are mapped to zero and get no gradient.",
             )
-        # A batch that was centred by batch normalisation has one empty direction by construction.
+        # Batch normalisation always leaves one empty direction.
         if kept < most - 1 or kept == 0:
-            self._log_once(
+            self._warn_once(
                 "collapsed",
                 f"the batch that reached the {self.branch} filter has {kept} of {most} directions "
                 "above rounding noise (collapsed or repeated features?); the others are mapped "
                 "to zero.",
             )
 
-    def _log_once(self, what: str, message: str) -> None:
-        if what not in self._logged:
-            self._logged.add(what)
+    def _warn_once(self, kind: str, message: str) -> None:
+        if kind not in self._logged:
+            self._logged.add(kind)
             if rank() == 0:
                 log.warning(message)
-
-
-@contextlib.contextmanager
-def _one_batch_at_a_time() -> Iterator[None]:
-    """Refuse ``torch.func.vmap`` in a sentence."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "vmap" not in str(error):
-            raise
-        raise UserError(
-            "a spectral filter takes one batch at a time, and its singular values decide what "
-            "is done: torch.func.vmap over batches is not possible; call it for each of them."
-        ) from error
 
 
 def _has_derivative(x: Tensor) -> bool:
@@ -275,9 +238,9 @@ def _has_derivative(x: Tensor) -> bool:
 
 
 class _TimesConstant(torch.autograd.Function):
-    """A value that is ``x W``, with ``W = V g V^T`` constant: gradients are ``G W``."""
+    """Return a value computed as ``x W``, with gradients ``G W`` for a constant W."""
 
-    generate_vmap_rule = True  # of derivatives, for torch.func.jacfwd
+    generate_vmap_rule = True  # for the derivatives of torch.func.jacfwd
 
     @staticmethod
     def forward(x: Tensor, value: list[Tensor], *operator: Tensor | None) -> Tensor:

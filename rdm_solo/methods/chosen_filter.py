@@ -1,6 +1,6 @@
 """What a config's group ``filter`` chooses, and what follows from that.
 
-Importing this needs neither torch nor solo-learn. ``docs/add-a-filter.md`` shows how to add one.
+Importing this does not need solo-learn. ``docs/add-a-filter.md`` shows how to add one.
 """
 
 from dataclasses import dataclass
@@ -8,28 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-
-@dataclass(frozen=True)
-class Function:
-    """A function of singular values that a shipped filter names.
-
-    Args:
-        formula: for people, with ``{p}`` in the exponent's place.
-        increasing: whether its size rises with σ, whatever the exponent; that of log falls below 1.
-        logarithmic: whether it was seen to be weak on the online branch under small crops.
-    """
-
-    formula: str
-    increasing: bool = False
-    logarithmic: bool = False
-
-
-FUNCTIONS = {
-    "pow": Function("σ^{p}"),
-    "log": Function("log σ", logarithmic=True),
-    "log1p": Function("log(1 + σ)", increasing=True, logarithmic=True),
-    "log1p_sq": Function("log(1 + σ²)", increasing=True, logarithmic=True),
-}
+from rdm_solo.filters.functions import SHIPPED as FUNCTIONS
 
 
 @dataclass(frozen=True)

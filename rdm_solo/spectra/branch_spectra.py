@@ -1,8 +1,8 @@
-"""Spectra of the two branches over an epoch: one metric, right on one process and on many."""
+"""Spectra of the two branches over an epoch, as one metric for one process or many."""
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from rdm_solo.spectra import gaussianity, sphere
 from rdm_solo.spectra.epoch_summary import Basis, Spectra, summarize
 from rdm_solo.spectra.epoch_sums import (
     LARGEST,
-    added_or_gathered,
+    add_or_gather,
     in_pairs,
     step_mean,
     unit_rows,
@@ -27,47 +27,38 @@ from rdm_solo.spectra.sampling import (
     LAST,
     few_rows,
     keep_smallest,
-    places,
+    merged,
     row_hashes,
     without_ruled_out,
 )
 
-# Uniformity reads all pairs of at most so many rows.
+# Uniformity compares all pairs of at most this many rows.
 PAIRED_ROWS = 4096
 
 
 class BranchSpectra(Metric):
-    """Correlation matrices of both branches over an epoch, and the numbers read off them.
-
-    Second moments are summed in float64 and added over processes, so two processes equal one.
-    The result says what the numbers are of, and warns where there are too few rows for ranks
-    (:attr:`Spectra.basis`, :attr:`Basis.warning`).
+    """Correlation matrices of both branches over an epoch, and the measures computed from them.
 
     ``update`` takes the online outputs p_x, the target outputs z_x of the same views, z_{x+} of
-    their positives if there are any, and, where a filter stands between, the unfiltered
-    projections.
+    their positives if there are any, and the unfiltered projections if a filter is used. Second
+    moments are summed in float64 and added over processes, so two processes equal one.
 
-    Beyond ``max_dim`` dimensions a k x k matrix is too large. Then ``sample`` rows are kept, by a
-    hash of their content, which makes the choice independent of order, batches and processes; and
-    eigenvalues, curves and alignments come from these rows' Gram matrices, exactly. They are the
-    sample's: flat spectra come out with too low an effective rank (1/i at k = 8192, 1024 rows: 0.41
-    of the truth), steep ones do not (1/i^2: 0.996).
-    4 N k numbers are kept (k = 65536: 1 GiB), and an update takes next to no memory beside them.
+    Beyond ``max_dim`` dimensions a k x k matrix is too large. Then ``sample`` rows are kept, chosen
+    by a hash of their content, so the choice does not depend on order, batches or processes.
+    Eigenvalues, curves and alignments are computed from these rows' Gram matrices, exactly;
+    :attr:`Basis.warning` says how far that is off. The rows take 4 N k numbers (k = 65536: 1 GiB).
 
     Args:
         dim: k, the outputs' dimension.
-        normalize: scale rows to unit length first (``True`` for SimSiam and BYOL; outputs of a
-            softmax are taken as they are).
-        m: how many eigenvectors count in the alignments named ``_paper_m`` (Appendix B.3): 512, or
-            128 for BYOL. Never more than there are.
+        normalize: whether to scale rows to unit length (for SimSiam and BYOL; not after a softmax).
+        m: the number of eigenvectors in the alignments named ``_paper_m``, at most as many as there
+            are: 512, or 128 for BYOL (Appendix B.3).
         max_dim: the largest k for k x k matrices.
-        sample: N, the rows that are kept where k is larger.
-        steps: whether each update is a training step, which all processes make at the same time,
-            each with its part of the rows. Projections are then also looked at around the mean of
-            their step (``erank/centred``, ``feature/spread``): a network whose outputs move while
-            it trains shows different ones over an epoch even where each step has but one. An
-            update sends k numbers to the other processes. (Of a sample of rows, ``erank/centred``
-            is that around the epoch's mean.)
+        sample: N, the number of rows kept where k is larger.
+        steps: whether each update is a training step, which all processes make together. This adds
+            ``erank/centred`` and ``feature/spread`` around the mean of each step (``erank/centred``
+            of sampled rows: of the epoch), because outputs that move while the network trains
+            differ over an epoch even if each step has only one.
 
     >>> metric = BranchSpectra(dim=2)
     >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -77,26 +68,12 @@ class BranchSpectra(Metric):
     """
 
     full_state_update = False
-
-    sum_online: Tensor
-    sum_target: Tensor
-    sum_positive: Tensor
-    sum_projection: Tensor
-    sum_mean: Tensor
-    sum_target_mean: Tensor
-    sum_distance: Tensor
-    sum_waves: Tensor
-    sum_squared: Tensor
-    sum_means: Tensor
-    sum_means_squared: Tensor
-    count: Tensor
-    broken: Tensor
-    batches: Tensor
-    with_positives: Tensor
-    in_pairs: Tensor
-    directions: Tensor
     kept: list[Tensor]
     kept_keys: list[Tensor]
+
+    if TYPE_CHECKING:  # the other states are tensors
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __init__(
         self,
@@ -107,13 +84,12 @@ class BranchSpectra(Metric):
         sample: int = 1024,
         steps: bool = False,
     ) -> None:
-        sampled = dim > max_dim
-        super().__init__(compute_with_cache=False, dist_sync_fn=added_or_gathered)
+        super().__init__(compute_with_cache=False, dist_sync_fn=add_or_gather)
         for name, value in (("dim", dim), ("max_dim", max_dim), ("sample", sample), ("m", m)):
             check_whole(name, value, 1)
         self.dim, self.normalize, self.m = dim, normalize, m
-        self.sampled, self.sample, self.steps = sampled, sample, steps
-        self.kept_size, self.kept_parts = (sample, 4) if sampled else (PAIRED_ROWS, 1)
+        self.sampled, self.sample, self.steps = dim > max_dim, sample, steps
+        self.kept_size, self.kept_parts = (sample, 4) if self.sampled else (PAIRED_ROWS, 1)
         shapes: dict[str, tuple[int, ...]] = {"sum_mean": (dim,)}
         shapes |= {"sum_squared": (), "sum_means_squared": ()}
         for name in ("kept", "kept_keys"):
@@ -140,22 +116,24 @@ class BranchSpectra(Metric):
         positive: Tensor | None = None,
         projection: Tensor | None = None,
     ) -> None:
-        """Add a batch. Shapes: ``(N, k)`` each. Rows with NaN or infinity in any of them are left
-        out, as the filters do, and counted; so are rows that are not normalised and whose squares
-        leave the range of float64. Positives come with every batch or with none."""
+        """Add a batch of outputs ``(N, k)``; positives come with every batch or with none.
+
+        Rows with NaN or infinity, or with squares out of range, are left out and counted.
+        """
         if projection is None:
             projection = target
-        given = {"online": online, "target": target, "positive": positive, "projection": projection}
-        parts = {name: x for name, x in given.items() if x is not None}
+        parts = {"online": online, "target": target, "projection": projection}
+        if positive is not None:
+            parts["positive"] = positive
         for name, x in parts.items():
             if x.ndim != 2 or x.shape != (len(online), self.dim):
                 raise UserError(
                     f"{name} must have shape (N, {self.dim}) with one N for all, "
                     f"got {tuple(x.shape)} beside {tuple(online.shape)}."
                 )
-        # Either of them is NaN where any number is.
+        # NaN anywhere makes amax and amin NaN.
         end = math.inf if self.normalize else LARGEST
-        finite = [(x.amax(1) < end) & (x.amin(1) > -end) for x in _once(parts.values())]
+        finite = [(x.amax(1) < end) & (x.amin(1) > -end) for x in _distinct(parts.values())]
         whole = torch.stack(finite).all(0)
         self.count += whole.sum()
         self.broken += (~whole).sum()
@@ -167,15 +145,14 @@ class BranchSpectra(Metric):
             self._add_sums(parts, whole)
 
     def _rows(self, x: Tensor, whole: Tensor) -> Tensor:
-        # Zero rows add nothing; dropping them would make the device tell how many are left.
-        return self._compared(x.where(whole[:, None], 0.0))
+        # Zero rows add nothing; dropping them would wait for the device to tell how many are left.
+        return self._scaled(x.where(whole[:, None], 0.0))
 
-    def _compared(self, x: Tensor) -> Tensor:
-        """Rows in float64, of length 1 (those of nothing but zeros stay) where that is asked."""
+    def _scaled(self, x: Tensor) -> Tensor:
         return unit_rows(x) if self.normalize else x.double()
 
     def _add_moments(self, blocks: Iterable[Tensor], whole: Tensor) -> None:
-        """A batch's projections, some rows at a time."""
+        """Add a batch's projections, some rows at a time."""
         total = torch.zeros_like(self.sum_mean)
         for y in blocks:
             total += y.sum(0)
@@ -183,16 +160,16 @@ class BranchSpectra(Metric):
         self.sum_mean += total
         if not self.steps:
             return
-        of_step = step_mean(total, whole, self.process_group)
-        self.sum_means_squared += of_step.square().sum()
+        mean = step_mean(total, whole, self.process_group)
+        self.sum_means_squared += mean.square().sum()
         if not self.sampled:
-            self.sum_means.addr_(of_step, of_step)
+            self.sum_means.addr_(mean, mean)
 
     def _add_sums(self, parts: dict[str, Tensor], whole: Tensor) -> None:
-        """A batch's moments; outputs that are one tensor are multiplied once."""
-        unit = {id(x): self._rows(x, whole) for x in _once(parts.values())}
+        """Add a batch's moments; outputs that are one tensor are multiplied once."""
+        unit = {id(x): self._rows(x, whole) for x in _distinct(parts.values())}
         rows = {name: unit[id(x)] for name, x in parts.items()}
-        branches = _once(parts[name] for name in ("online", "target", "projection"))
+        branches = _distinct(parts[name] for name in ("online", "target", "projection"))
         grams = {id(x): upper_gram(unit[id(x)]) for x in branches}
         self.sum_online += grams[id(parts["online"])]
         self.sum_target += grams[id(parts["target"])]
@@ -209,25 +186,24 @@ class BranchSpectra(Metric):
         self._keep([parts["target"]], whole)
 
     def _add_sample(self, parts: dict[str, Tensor], whole: Tensor) -> None:
-        y = parts["projection"]
+        y, target = parts["projection"], parts["target"]
         blocks = (self._rows(y[rows], whole[rows]) for rows in few_rows(*y.shape))
         self._add_moments(blocks, whole)
-        target = parts["target"]
         self._keep([parts["online"], target, parts.get("positive", target), y], whole)
 
     def _keep(self, outputs: list[Tensor], whole: Tensor) -> None:
-        """Of the rows so far and these, the ones with the smallest hashes."""
-        kept, key = self._places(any(x.dtype == torch.double for x in outputs))
+        """Keep the rows with the smallest hashes among those so far and these."""
+        kept, key = self._sample(any(x.dtype == torch.double for x in outputs))
         keep_smallest(kept, key, outputs, row_hashes(outputs, whole))
 
-    def _places(self, double: bool) -> tuple[Tensor, Tensor]:
-        """Places for the rows that are kept, with those so far in them, and their hashes."""
+    def _sample(self, double: bool) -> tuple[Tensor, Tensor]:
+        """Return the kept rows and their hashes, with room for ``kept_size`` rows."""
         kept, keys = self.kept, [key.flatten() for key in self.kept_keys]
         dtype = kept[0].dtype if kept else torch.double if double else torch.float
         if len(kept) != 1 or len(kept[0]) != self.kept_size:
             shape = (self.kept_size, self.kept_parts, self.dim)
             empty = torch.empty(shape, dtype=dtype, device=self.count.device)
-            kept, keys = [[x] for x in places(kept, keys, empty)]
+            kept, keys = [[x] for x in merged(kept, keys, empty)]
             self.kept, self.kept_keys = kept, [keys[0][:, None, None]]
         return kept[0], keys[0]
 
@@ -238,17 +214,16 @@ class BranchSpectra(Metric):
         should_sync: bool = True,
         distributed_available: Any = None,
     ) -> None:
-        """Before rows travel, each process drops those that others' smaller hashes rule out: N rows
-        are sent in all, not N from each. One that had no batch takes part with no row."""
+        """Sync as torchmetrics does, sending N rows in all and not N from each process."""
         group = process_group or self.process_group
         if should_sync and world_size() > 1 and not self._is_synced:
-            kept, key = without_ruled_out(*self._places(False), group)
+            kept, key = without_ruled_out(*self._sample(False), group)
             self.kept, self.kept_keys = [kept], [key[:, None, None]]
         super().sync(dist_sync_fn, group, should_sync, distributed_available)
 
     @torch.no_grad()
     def compute(self) -> Spectra:
-        """Eigenvalues, curves and scalars of everything since the last reset."""
+        """Return eigenvalues, curves and scalars of all rows since the last reset."""
         seen, batches, with_positives = map(int, (self.count, self.batches, self.with_positives))
         if seen == 0:
             what = "no batch yet; call update() first" if not self.broken else "no finite row"
@@ -264,21 +239,20 @@ class BranchSpectra(Metric):
             scalars["feature/spread"] = spread(moment, off)
         kept = self._kept_rows()
         if self.sampled:
-            moments, further = self._of_sample(kept, with_positives > 0)
+            moments, more = self._from_sample(kept, with_positives > 0)
         else:
-            moments, further = self._of_sums(seen, with_positives > 0, kept)
+            moments, more = self._from_sums(seen, with_positives > 0, kept)
         rows = len(kept) if self.sampled else seen
         basis = Basis(rows, self.dim, self.normalize, self.sampled, len(kept))
-        return summarize(moments, scalars | further, basis, self.m)
+        return summarize(moments, scalars | more, basis, self.m)
 
     def _kept_rows(self) -> Tensor:
-        """The rows that are kept, ``(n, 4 or 1, k)``, in the order of their hashes."""
+        """Return the kept rows, ``(n, 4 or 1, k)``, in the order of their hashes."""
         keys = dim_zero_cat(self.kept_keys).flatten()
         order = keys.argsort()[: min(self.kept_size, int((keys < LAST).sum()))]
-        found: Tensor = dim_zero_cat(self.kept)[order]
-        return found
+        return torch.as_tensor(dim_zero_cat(self.kept)[order])
 
-    def _of_sums(
+    def _from_sums(
         self, rows: int, positives: bool, kept: Tensor
     ) -> tuple[Moments, dict[str, Tensor]]:
         sums = (self.sum_online, self.sum_target, self.sum_projection)
@@ -287,36 +261,36 @@ class BranchSpectra(Metric):
         C_means = self.sum_means / rows if self.steps else None
         mean = self.sum_target_mean / rows
         pairs = rows // 2 if int(self.in_pairs) == int(self.batches) else 0
-        further = {
+        scalars = {
             "mean_share/target": 1 - spread(C_z.trace(), mean.square().sum()),
             "epps_pulley/projection": gaussianity.statistic(self.sum_waves, self.count),
         }
         if positives:
-            further["positive_distance/target"] = self.sum_distance / rows
-        further |= _uniformity(kept[:, 0])
-        return from_matrices(C_p, C_z, C_plus, C_y, C_means, mean, pairs), further
+            scalars["positive_distance/target"] = self.sum_distance / rows
+        scalars |= _uniformity(kept[:, 0])
+        return from_matrices(C_p, C_z, C_plus, C_y, C_means, mean, pairs), scalars
 
-    def _of_sample(self, kept: Tensor, positives: bool) -> tuple[Moments, dict[str, Tensor]]:
-        p, z, plus, y = (self._compared(x) for x in kept.unbind(1))
-        further = {
+    def _from_sample(self, kept: Tensor, positives: bool) -> tuple[Moments, dict[str, Tensor]]:
+        p, z, plus, y = (self._scaled(x) for x in kept.unbind(1))
+        scalars = {
             "mean_share/target": mean_share(z),
             "epps_pulley/projection": gaussianity.epps_pulley(kept[:, 3]),
         }
         if positives:
             distances = (unit_rows(z) - unit_rows(plus)).square().sum(1)
-            further["positive_distance/target"] = distances.mean()
-        further |= _uniformity(kept[:, 1])
+            scalars["positive_distance/target"] = distances.mean()
+        scalars |= _uniformity(kept[:, 1])
         length = min(self.sample, self.dim)
         moments = from_rows(p, z, plus if positives else None, y, length, around_mean=self.steps)
-        return moments, further
+        return moments, scalars
 
 
 def _uniformity(rows: Tensor) -> dict[str, Tensor]:
-    """Of the rows that have a direction, if there are two. Distances are as exact as the rows."""
+    """Return the uniformity of the rows that are not zero, if there are two."""
     rows = unit_rows(rows[rows.any(1)]).to(rows.dtype)
     return {"uniformity/target": sphere.uniformity(rows)} if len(rows) > 1 else {}
 
 
-def _once(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Each tensor once, however many of the outputs it is."""
+def _distinct(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Return each tensor once, however many of the outputs it is."""
     return list({id(x): x for x in tensors}.values())

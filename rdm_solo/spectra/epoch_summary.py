@@ -1,4 +1,4 @@
-"""An epoch's spectra for a reader: eigenvalues, curves, and scalars by name."""
+"""An epoch's results: eigenvalues, curves, and scalars by name."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,10 @@ from rdm_solo.spectra.moments import Moments
 
 @dataclass  # not frozen: torchmetrics copies what a metric gives field by field
 class Basis:
-    """What an epoch's numbers are of: so many rows of ``dim`` numbers, as they come or
-    ``normalized`` to length 1, all of them or ``sampled``; of ``pair_rows`` of them all pairs were
-    read, for uniformity.
+    """The rows ``(rows, dim)`` that an epoch's numbers were computed from.
+
+    They are scaled to length 1 if ``normalized``, and ``sampled`` from more or all. Uniformity
+    compares ``pair_rows`` of them.
 
     >>> print(Basis(512, 64, True, False, 512))  # doctest: +ELLIPSIS
     512 rows of 64 dimensions, scaled to length 1. Uncentred: effective ranks, RankMe, ...
@@ -27,45 +28,39 @@ class Basis:
     pair_rows: int
 
     def __str__(self) -> str:
-        scaled = "scaled to length 1" if self.normalized else "as they come"
-        of = ", sampled from more" if self.sampled else ""
+        scaled = "scaled to length 1" if self.normalized else "not scaled"
+        sampled = ", sampled from more" if self.sampled else ""
         return (
-            f"{self.rows} rows of {self.dim} dimensions{of}, {scaled}. Uncentred: effective ranks, "
-            "RankMe, stable rank, participation ratio. Around the mean: NESum, alpha-ReQ, LiDAR. "
+            f"{self.rows} rows of {self.dim} dimensions{sampled}, {scaled}. Uncentred: effective "
+            "ranks, RankMe, stable rank, participation ratio. Centred: NESum, alpha-ReQ, LiDAR. "
             f"Uniformity: all pairs of {self.pair_rows} rows."
         )
 
     @property
     def warning(self) -> str | None:
-        """In words, where there are too few rows for these dimensions.
-
-        >>> print(Basis(32, 64, True, False, 32).warning)  # doctest: +ELLIPSIS
-        N=32 rows are no more than k=64 dimensions: no rank can be above 32, and ...
-        """
+        """A sentence if there are too few rows for the dimensions, otherwise None."""
         if self.sampled:
             return (
                 f"spectra at k={self.dim} are those of N={self.rows} sampled rows. The effective "
-                "rank of a flat spectrum comes out too low (1/i at k=8192, N=1024: 0.41 of the "
-                "truth), that of a steep one does not (1/i^2: 0.996)."
+                "rank of a flat spectrum is too low (1/i at k=8192, N=1024: 0.41 of the true "
+                "value), that of a steep one is not (1/i^2: 0.996)."
             )
         if self.rows <= self.dim:
             return (
                 f"N={self.rows} rows are no more than k={self.dim} dimensions: no rank can be "
-                f"above {self.rows}, and ranks come out lower than those of more rows."
+                f"above {self.rows}, and ranks are lower than with more rows."
             )
         return None
 
 
 @dataclass
 class Spectra:
-    """Eigenvalues, filter curves and scalars of an epoch; :meth:`BranchSpectra.compute` makes it.
+    """Eigenvalues, filter curves and scalars of an epoch, from :meth:`BranchSpectra.compute`.
 
-    ``rows`` entered the eigenvalues and the curves; where they were ``sampled`` from more, these
-    have ``min(N, k)`` entries. ``leading`` eigenvalues hold 99.99 % of the target's sum. What
-    needs positives is NaN without them. ``lam_logits`` are those before a softmax, where there is
-    one, ``lam_covariance`` those of the targets around their mean. ``dimensions`` is how many there
-    are of the outputs that collapse is judged by. ``basis`` says in words what the numbers were
-    computed from, and warns where there are too few rows.
+    Arrays have k entries, or ``min(N, k)`` if rows were sampled; without positives, theirs are NaN.
+    ``lam_covariance`` belongs to the centred targets, ``lam_logits`` to the outputs before a
+    softmax. The first ``leading`` eigenvalues hold 99.99 % of the target's sum. ``dimensions`` is
+    that of the outputs by which collapse is judged.
     """
 
     lam_online: Tensor
@@ -84,16 +79,16 @@ class Spectra:
 
     @property
     def rows(self) -> int:
-        """How many entered."""
+        """Number of rows that the eigenvalues were computed from."""
         return self.basis.rows
 
     @property
     def sampled(self) -> bool:
-        """Whether they were sampled from more."""
+        """Whether these rows were sampled from more."""
         return self.basis.sampled
 
     def arrays(self) -> dict[str, Tensor]:
-        """Eigenvalues, curves and counts by the names that they have on disk."""
+        """Return eigenvalues, curves and counts by their names on disk."""
         values = {**vars(self), "rows": self.rows, "sampled": self.sampled}
         return {
             name: torch.as_tensor(value)
@@ -102,23 +97,18 @@ class Spectra:
         }
 
 
-def summarize(
-    moments: Moments,
-    scalars: dict[str, Tensor],
-    basis: Basis,
-    m: int,
-) -> Spectra:
-    """The curves and further scalars of an epoch's moments; arrays come to the CPU."""
+def summarize(moments: Moments, scalars: dict[str, Tensor], basis: Basis, m: int) -> Spectra:
+    """Return the results of an epoch's moments on the CPU, with these scalars added."""
     moments = moments._replace(
         **{k: x.cpu() for k, x in moments._asdict().items() if x is not None}
     )
     lam_z = moments.lam_z
     leading = comparison.leading(lam_z)
     curve = comparison.filter_curve(moments.lam_p, lam_z)
-    # The stricter curve: the online branch's second moment along the target's own directions.
+    # The stricter curve: the online branch's second moment along the target's eigenvectors.
     directional = comparison.filter_curve(moments.energy_p, lam_z)
     lam_plus = torch.full_like(lam_z, torch.nan) if moments.lam_plus is None else moments.lam_plus
-    # Directions of rounding noise have no eigenvectors that would mean anything.
+    # Eigenvectors of rounding noise mean nothing.
     m = max(1, min(m, int((lam_z > noise_floor(lam_z)).sum())))
     scalars = scalars | {
         **_ranks(moments, basis.dim),
@@ -153,30 +143,30 @@ def summarize(
 
 
 def _ranks(moments: Moments, dim: int) -> dict[str, Tensor]:
-    """Every measure that reads one spectrum; what a spectrum does not allow is left out."""
+    """Return every measure of a single spectrum; those without a value are left out."""
     lam_p, lam_z, lam_cov = moments.lam_p, moments.lam_z, moments.lam_covariance
     online, target = ranks.effective_rank(lam_p), ranks.effective_rank(lam_z)
-    found = {
+    values = {
         "erank/online": online,
         "erank/target": target,
         "erank/gap": target - online,
         "erank/projection": ranks.effective_rank(moments.lam_y),
     }
     for branch, lam in (("online", lam_p), ("target", lam_z)):
-        found[f"rankme/{branch}"] = ranks.rankme(lam)
-        found[f"stable_rank/{branch}"] = ranks.stable_rank(lam)
-        found[f"participation_ratio/{branch}"] = ranks.participation_ratio(lam)
-    found["nesum/target"] = ranks.nesum(lam_cov)
+        values[f"rankme/{branch}"] = ranks.rankme(lam)
+        values[f"stable_rank/{branch}"] = ranks.stable_rank(lam)
+        values[f"participation_ratio/{branch}"] = ranks.participation_ratio(lam)
+    values["nesum/target"] = ranks.nesum(lam_cov)
     alpha, r2 = ranks.alpha_req(lam_cov)
     if bool(alpha.isfinite()):
-        found |= {"alpha_req/target": alpha, "alpha_req_r2/target": r2}
+        values |= {"alpha_req/target": alpha, "alpha_req_r2/target": r2}
     if moments.lam_lidar is not None:
-        found["lidar/target"] = lda.smoothed_rank(moments.lam_lidar, dim, lda.EPSILON)
+        values["lidar/target"] = lda.smoothed_rank(moments.lam_lidar, dim, lda.EPSILON)
     if moments.lam_centred is not None:
-        found["erank/centred"] = ranks.effective_rank(moments.lam_centred)
+        values["erank/centred"] = ranks.effective_rank(moments.lam_centred)
     if moments.lam_plus is not None:
-        found["erank/positive"] = ranks.effective_rank(moments.lam_plus)
-    return found
+        values["erank/positive"] = ranks.effective_rank(moments.lam_plus)
+    return values
 
 
 def _monotonicity(curve: Tensor, lam: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What an epoch's metrics share: rows as they enter a sum, and how sums reach all processes."""
+"""Pieces of the epoch metrics: rows as they enter a sum, and reduction over processes."""
 
 import math
 from typing import Any
@@ -15,12 +15,7 @@ BLOCK = 256
 
 
 def unit_rows(rows: Tensor) -> Tensor:
-    """Rows in float64, of length 1; those of nothing but zeros stay.
-
-    >>> unit_rows(torch.tensor([[0.0, 3.0], [0.0, 0.0]]))
-    tensor([[0., 1.],
-            [0., 0.]], dtype=torch.float64)
-    """
+    """Return rows in float64, scaled to length 1; rows of zeros stay zero."""
     y = rows.double()
     if rows.dtype == torch.double:  # whose squares may leave the range
         largest = torch.linalg.vector_norm(y, math.inf, dim=1, keepdim=True)
@@ -29,14 +24,7 @@ def unit_rows(rows: Tensor) -> Tensor:
 
 
 def upper_gram(x: Tensor) -> Tensor:
-    """The upper triangle of ``x^T x``, and little more: blocks below it are left zero.
-
-    Shapes: ``(N, k) -> (k, k)``.
-
-    >>> upper_gram(torch.tensor([[1.0, 2.0]])).triu()
-    tensor([[1., 2.],
-            [0., 4.]])
-    """
+    """Return ``x^T x`` with zeros in the blocks below the diagonal."""
     k = x.shape[1]
     gram = x.new_zeros(k, k)
     for i in range(0, k, BLOCK):
@@ -45,22 +33,14 @@ def upper_gram(x: Tensor) -> Tensor:
 
 
 def whole_gram(upper: Tensor) -> Tensor:
-    """The symmetric matrix of which this has the upper triangle.
-
-    >>> whole_gram(torch.tensor([[1.0, 2.0], [0.0, 4.0]]))
-    tensor([[1., 2.],
-            [2., 4.]])
-    """
+    """Return the symmetric matrix with this upper triangle."""
     return upper.triu() + upper.triu(1).mT
 
 
 def in_pairs(target: Tensor, positive: Tensor, whole: Tensor) -> Tensor:
-    """Whether a batch is two views of each sample: each half of the rows has the other one for
-    positives. A row does not count where neither it nor its positive is whole.
+    """Return whether a batch is two views of each sample: its halves are each other's positives.
 
-    >>> x = torch.tensor([[1.0], [2.0]])
-    >>> in_pairs(x, x.flip(0), torch.tensor([True, True])), in_pairs(x, x, x[:, 0] > 0)
-    (tensor(True), tensor(False))
+    A pair of which neither row is whole does not count.
     """
     half = len(target) // 2
     if len(target) % 2:
@@ -69,17 +49,20 @@ def in_pairs(target: Tensor, positive: Tensor, whole: Tensor) -> Tensor:
     return (alike | ~(whole | whole.roll(half))).all()
 
 
-def added_or_gathered(x: Tensor, group: Any = None) -> list[Tensor]:
-    """For torchmetrics, which else gathers each process's matrices before it adds them.
+def add_or_gather(x: Tensor, group: Any = None) -> list[Tensor]:
+    """Reduce a state for torchmetrics, which would gather each process's matrices to add them.
 
-    Kept rows and their hashes have three axes, sums have fewer.
+    Sampled rows and their hashes have three axes and are gathered; sums have fewer.
     """
     return gather(x, group) if x.ndim == 3 else [sum_over_processes(x.clone(), group)]
 
 
 def step_mean(total: Tensor, whole: Tensor, group: Any = None) -> Tensor:
-    """The step's mean over all the group's processes, from this one's sum; times the root of this
-    one's count of rows: its outer product is the mean's part of this process's sum of products."""
+    """Return the step's mean over all processes, from the sum of this process's rows.
+
+    It is multiplied by the root of this process's number of rows, so that its outer product is the
+    mean's part of this process's sum of products.
+    """
     count = whole.sum().to(total)
     counted = sum_over_processes(torch.cat([total, count[None]]), group)
     return counted[:-1] / counted[-1].clamp_min(1) * count.sqrt()

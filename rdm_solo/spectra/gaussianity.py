@@ -1,4 +1,4 @@
-r"""How far features are from a standard normal distribution: SIGReg's statistic.
+r"""SIGReg's statistic: how far features are from a standard normal distribution.
 
 Along one direction the Epps-Pulley test compares the empirical characteristic function
 :math:`\hat\varphi(t) = \frac1N\sum_j e^{it u_j}` with that of N(0, 1):
@@ -6,8 +6,8 @@ Along one direction the Epps-Pulley test compares the empirical characteristic f
 .. math::
     T = N \int |\hat\varphi(t) - e^{-t^2/2}|^2\, e^{-t^2/2}\, dt
 
-SIGReg (Balestriero and LeCun, "LeJEPA", 2025, Section 4) takes the mean over random directions, and
-the integral by the trapezoidal rule at 17 points of [0, 3], twice, since both halves are equal.
+SIGReg (Balestriero and LeCun, "LeJEPA", 2025, Section 4) takes the mean over random directions. The
+integral is the trapezoidal rule at 17 points of [0, 3], twice, since both halves are equal.
 """
 
 import torch
@@ -19,10 +19,10 @@ END, POINTS, SLICES = 3.0, 17, 256
 
 
 def epps_pulley(x: Tensor, slices: int = SLICES, seed: int = 0) -> Tensor:
-    """SIGReg's statistic: the mean over random directions of the Epps-Pulley statistic.
+    r"""Return the mean over random directions of the Epps-Pulley statistic T (LeJEPA, Section 4).
 
-    Of standard normal rows it is about 1 whatever N is; of others it grows with N, so that two
-    values compare at one N alone. Rows are taken as they are, neither centred nor scaled.
+    It is about 1 for standard normal rows, whatever N is. For others it grows with N, so compare
+    values at one N only. Rows are neither centred nor scaled.
 
     Shapes: ``(N, k) -> ()``.
 
@@ -41,13 +41,7 @@ def epps_pulley(x: Tensor, slices: int = SLICES, seed: int = 0) -> Tensor:
 
 
 def directions(k: int, slices: int = SLICES, seed: int = 0) -> Tensor:
-    """Random directions of length 1, one a column; the same on all processes and devices.
-
-    Shapes: ``-> (k, slices)``.
-
-    >>> directions(3, 2).square().sum(0).round(decimals=12)
-    tensor([1., 1.], dtype=torch.float64)
-    """
+    """Return random unit vectors ``(k, slices)``, the same on all processes and devices."""
     draw = torch.Generator().manual_seed(seed)
     drawn = torch.randn(k, slices, generator=draw, dtype=torch.float64)
     lengths: Tensor = torch.linalg.vector_norm(drawn, dim=0)
@@ -55,20 +49,13 @@ def directions(k: int, slices: int = SLICES, seed: int = 0) -> Tensor:
 
 
 def wave_sums(x: Tensor, along: Tensor, whole: Tensor) -> Tensor:
-    r""":math:`\sum_j e^{it u_j}` for each direction and each point t but 0, where it is N.
-
-    Of the ``whole`` rows alone. The sums of several batches or processes add up. The points lie
-    evenly, so that each wave is a power of the first.
+    r"""Return :math:`\sum_j e^{it u_j}` over whole rows, for each direction and each t above 0.
 
     Shapes: ``(N, k), (k, slices), (N,) -> (2 (points - 1), slices)``, real parts above imaginary.
-
-    >>> whole = torch.tensor([True, True, False])
-    >>> wave_sums(torch.zeros(3, 2), directions(2, 1), whole).unique()
-    tensor([0., 2.], dtype=torch.float64)
     """
     angle = (x.where(whole[:, None], 0.0).double() @ along) * (END / (POINTS - 1))
     first = torch.polar(whole[:, None].to(angle).expand_as(angle).contiguous(), angle)
-    wave, sums = first, []
+    wave, sums = first, []  # the points lie evenly, so each wave is a power of the first
     for _ in range(POINTS - 1):
         sums.append(wave.sum(0))
         wave = wave * first
@@ -77,13 +64,7 @@ def wave_sums(x: Tensor, along: Tensor, whole: Tensor) -> Tensor:
 
 
 def statistic(waves: Tensor, count: Tensor) -> Tensor:
-    """The mean over directions of the statistic, from the sums of so many rows.
-
-    Shapes: ``(2 (points - 1), slices), () -> ()``.
-
-    >>> float(statistic(torch.zeros(2 * POINTS - 2, 1).double(), torch.tensor(0)))
-    0.0
-    """
+    """Return the mean of T over directions, from :func:`wave_sums` of ``count`` rows."""
     step = END / (POINTS - 1)
     t = torch.arange(1, POINTS, dtype=torch.float64, device=waves.device) * step
     normal = (-t.square() / 2).exp()

@@ -1,9 +1,9 @@
-"""A sample of rows that depends on what the rows are, not on their order, batches or processes.
+"""A sample of rows that does not depend on their order, batches or processes.
 
-Each row gets a hash of its bits, and the rows with the smallest hashes stay. The smallest of a
+Each row gets a hash of its bits, and the rows with the smallest hashes are kept. The smallest of a
 union are among the smallest of its parts, so several processes together keep what one would.
 
-A row of a DINO head is 256 KiB long: nothing here copies more than a few rows at a time.
+A row of a DINO head is 256 KiB long, so nothing here copies more than a few rows at a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,28 +14,23 @@ from torch import Tensor
 
 from rdm_solo.distributed import gather
 
-# The hash of rows that are not to be taken: no other is as large.
+# The hash of rows that are never kept; all others are smaller.
 LAST = 2**63 - 1
-# How many numbers are copied or widened at a time: as int64 or float64 they stay in a CPU's cache.
+# Numbers copied or widened at a time: as int64 or float64 they stay in a CPU's cache.
 BLOCK = 2**18
 
 
 def few_rows(rows: int, width: int) -> Iterator[slice]:
-    """Slices of that many rows, each of about ``BLOCK`` numbers.
-
-    >>> list(few_rows(3, BLOCK // 2))
-    [slice(0, 2, None), slice(2, 3, None)]
-    """
+    """Yield slices of so many rows, each of about ``BLOCK`` numbers."""
     step = max(1, BLOCK // width)
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
 
 def row_hashes(parts: Sequence[Tensor], whole: Tensor) -> Tensor:
-    """A hash of each row of all parts together; rows that are not whole get the last one.
+    """Return a hash of each row of all parts together; rows that are not whole get ``LAST``.
 
-    A random number plus the row's 32-bit words, each times a random odd factor, modulo 2^64. Its
-    highest 32 bits are uniform, and independent for any two rows (Lemire and Kaser,
-    2014). Integers alone: no rounding, whatever the order.
+    The hash is a random number plus the row's 32-bit words, each times a random odd factor, modulo
+    2^64. Its highest 32 bits are uniform and pairwise independent (Lemire and Kaser, 2014).
 
     Shapes: ``[(N, k), ...], (N,) -> (N,)``, int64.
 
@@ -48,7 +43,7 @@ def row_hashes(parts: Sequence[Tensor], whole: Tensor) -> Tensor:
 
     def random(count: int) -> Tensor:
         numbers = torch.randint(-(2**63), LAST, (count,), generator=draw)
-        return numbers.to(whole.device, non_blocking=True)  # else the host waits for the device
+        return numbers.to(whole.device, non_blocking=True)  # a blocking copy waits for the device
 
     total = random(1).repeat(len(whole))
     for part in parts:
@@ -60,10 +55,10 @@ def row_hashes(parts: Sequence[Tensor], whole: Tensor) -> Tensor:
 
 
 def keep_smallest(kept: Tensor, key: Tensor, parts: Sequence[Tensor], new: Tensor) -> None:
-    """In place: of the rows kept and the new ones, those with the smallest hashes.
+    """Update the kept rows and their hashes, in place, with new rows of smaller hashes.
 
-    The i-th smallest new hash enters where it is below the i-th largest of those kept. As many
-    places are written whatever enters, so the host need not know; the rest get what they had.
+    The i-th smallest new hash enters if it is below the i-th largest one kept. Unchanged places are
+    written as well, so the host does not wait to know how many enter.
 
     Shapes: ``(N, P, k), (N,), P times (B, k), (B,)``.
 
@@ -83,31 +78,18 @@ def keep_smallest(kept: Tensor, key: Tensor, parts: Sequence[Tensor], new: Tenso
             output[places[rows]] = entering.where(enters[rows], output[places[rows]])
 
 
-def places(kept: Sequence[Tensor], keys: Sequence[Tensor], empty: Tensor) -> tuple[Tensor, Tensor]:
-    """One set of places with the rows of all given ones, and their hashes.
-
-    What is given is taken as it is where it is one set already; ``empty`` is written over.
-
-    Shapes: ``(n, P, k) each, (n,) each, (N, P, k) -> (N, P, k), (N,)``.
-
-    >>> rows, keys = torch.ones(1, 1, 1), torch.tensor([7])
-    >>> places([rows, rows], [keys, keys], torch.empty(2, 1, 1))[1]
-    tensor([7, 7])
-    """
-    if len(kept) == 1 and len(kept[0]) == len(empty):
-        return kept[0], keys[0]
+def merged(kept: Sequence[Tensor], keys: Sequence[Tensor], empty: Tensor) -> tuple[Tensor, Tensor]:
+    """Merge several samples into ``empty``, and return it with its hashes."""
     key = torch.full((len(empty),), LAST, device=empty.device)
-    for rows, theirs in zip(kept, keys):
-        keep_smallest(empty, key, rows.unbind(1), theirs)
+    for rows, hashes in zip(kept, keys):
+        keep_smallest(empty, key, rows.unbind(1), hashes)
     return empty, key
 
 
 def without_ruled_out(kept: Tensor, key: Tensor, group: Any = None) -> tuple[Tensor, Tensor]:
-    """This process's rows but those that others' smaller hashes rule out, in the dtype of all; the
-    others of a group where one is given.
+    """Return this process's rows that other processes' smaller hashes do not rule out.
 
-    >>> without_ruled_out(torch.tensor([[[1.0]], [[2.0]]]), torch.tensor([7, LAST]))[1]
-    tensor([7])
+    Rows are float64 if those of any process are.
     """
     double = torch.cat(gather(key.new_tensor([kept.dtype == torch.double]), group)).any()
     limit = torch.cat(gather(key, group)).sort().values[len(key) - 1]

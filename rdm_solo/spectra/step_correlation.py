@@ -1,15 +1,16 @@
-"""The correlation matrix of an epoch's rows as they are, and the part that steps' means make."""
+"""Correlation of an epoch's rows without normalisation, and the part that steps' means make."""
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from rdm_solo.spectra.epoch_sums import LARGEST, added_or_gathered, step_mean
+from rdm_solo.spectra.epoch_sums import LARGEST, add_or_gather, step_mean
 
 
 class StepCorrelation(Metric):
-    """Rows ``(N, b)`` of an epoch's training steps as they are, in float64: their correlation
-    matrix, and the part of it that the steps' means make. All processes update at the same time.
+    """Correlation matrix of rows ``(N, b)`` in float64, and the part that the steps' means make.
+
+    Each update is a training step, which all processes make together.
 
     >>> metric = StepCorrelation(dim=2)
     >>> metric.update(torch.eye(2))
@@ -19,13 +20,12 @@ class StepCorrelation(Metric):
     """
 
     full_state_update = False
-
     total: Tensor
     means: Tensor
     count: Tensor
 
     def __init__(self, dim: int) -> None:
-        super().__init__(compute_with_cache=False, dist_sync_fn=added_or_gathered)
+        super().__init__(compute_with_cache=False, dist_sync_fn=add_or_gather)
         for name in ("total", "means"):
             self.add_state(name, torch.zeros(dim, dim, dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("count", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
@@ -34,9 +34,9 @@ class StepCorrelation(Metric):
     def update(self, x: Tensor) -> None:
         whole = (x.abs() < LARGEST).all(1)
         x = x.double().where(whole[:, None], 0.0)
-        of_step = step_mean(x.sum(0), whole)
+        mean = step_mean(x.sum(0), whole)
         self.total += x.mT @ x
-        self.means.addr_(of_step, of_step)
+        self.means.addr_(mean, mean)
         self.count += whole.sum()
 
     @torch.no_grad()

@@ -1,9 +1,8 @@
-"""The paper's lemmas and theorems, Theorem 4's path, what a filter does to a spectrum.
+"""The paper's lemmas and theorems, Theorem 4's path, and a filter's effect on a spectrum.
 
 Zhuo et al., "Towards a Unified Theoretical Understanding of Non-contrastive Learning via Rank
-Differential Mechanism", ICLR 2023. Letters are the paper's. What the printed text leaves out or
-gets wrong is said where it matters: see :func:`linear_setting`, :func:`filtered_eigenvalues`,
-:func:`positive_correlation`, :func:`rank_difference`, :func:`kind` and :func:`updated_eigenvalues`.
+Differential Mechanism", ICLR 2023. Letters are the paper's. Docstrings name what the printed text
+leaves out or gets wrong.
 """
 
 from rdm_solo.spectra.comparison import ideal_filter

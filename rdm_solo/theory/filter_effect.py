@@ -1,4 +1,4 @@
-"""A filter's effect on a spectrum: its kind on either branch, both ranks, and warnings."""
+"""A filter's effect on a spectrum: its kind on each branch, both ranks, and warnings."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rdm_solo.filters.functions import real_values
+from rdm_solo.filters.functions import BoundFunction
+from rdm_solo.messages import UserError
 from rdm_solo.spectra.comparison import filter_curve
 from rdm_solo.theory import rank_path
 from rdm_solo.theory.theorems import filtered_eigenvalues, kind, rank_difference
@@ -16,7 +17,7 @@ Gain = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Preview:
-    """A filter's effect on a spectrum of singular values; :func:`look` makes it."""
+    """A filter's effect on a spectrum of singular values, returned by :func:`look`."""
 
     name: str
     branch: str
@@ -31,7 +32,7 @@ class Preview:
 
     @property
     def line(self) -> str:
-        """The filter's kind and both effective ranks, in one line."""
+        """The filter's kind and both effective ranks in one line."""
         same = "" if self.branch == "online" else f", as an online filter {called(self.online)}"
         return (
             f"{self.name}: {called(self.own)} on the {self.branch} branch{same}; "
@@ -42,7 +43,7 @@ class Preview:
 
 
 def look(name: str, branch: str, gain: Gain, sigma: Tensor) -> Preview:
-    """The effect of a filter on outputs with these singular values. Shapes: ``(r,)``.
+    """Return the effect of a filter on outputs with these singular values. Shapes: ``(r,)``.
 
     >>> from rdm_solo import filters
     >>> seen = look("power", "target", filters.get("pow", p=-0.5), torch.tensor([4.0, 1.0]))
@@ -50,46 +51,46 @@ def look(name: str, branch: str, gain: Gain, sigma: Tensor) -> Preview:
     ('high-pass', 'low-pass', ())
     """
     sigma = sigma.double().sort(descending=True).values
-    values = real_values(gain(sigma), sigma, name)
+    values = BoundFunction(gain, name)(sigma)
     if not bool(values.isfinite().all()):
-        raise ValueError(
-            f"{name} must give one finite number for each singular value, got NaN or infinity for "
-            f"{int((~values.isfinite()).sum())} of {len(sigma)}."
+        raise UserError(
+            f"{name} must return one finite number for each singular value, got NaN or infinity "
+            f"for {int((~values.isfinite()).sum())} of {len(sigma)}."
         )
     lam = sigma.square()
-    left = filtered_eigenvalues(lam, values)
-    if not float(left.sum()) > 0:
-        raise ValueError(f"{name} is zero at every singular value that was looked at.")
-    lam_p, lam_z = (left, lam) if branch == "online" else (lam, left)
-    lam_p, lam_z = rank_path.unit_sum(lam_p), rank_path.unit_sum(lam_z)
+    filtered = filtered_eigenvalues(lam, values)
+    if not float(filtered.sum()) > 0:
+        raise UserError(f"{name} is zero at every singular value of the spectrum.")
+    pair = (filtered, lam) if branch == "online" else (lam, filtered)
+    lam_p, lam_z = map(rank_path.unit_sum, pair)
     curve = filter_curve(lam_p, lam_z)
     own, online = kind(values.abs()), kind(curve)
     warnings = []
-    if kind(left) not in ("low-pass", "none"):
+    if kind(filtered) not in ("low-pass", "none"):
         warnings.append(
             f"{name} changes the order of the directions (sigma * |g(sigma)| does not grow with "
             "sigma): only the sorted spectra are compared."
         )
-    if bool((values < 0).any()):
+    if negative := int((values < 0).sum()):
         warnings.append(
-            f"g is negative for {int((values < 0).sum())} of {len(sigma)} directions (log sigma "
-            "is, below sigma = 1): the filter reverses their sign, which changes the loss but not "
-            "the spectrum, since spectra depend on |g| alone."
+            f"g is negative for {negative} of {len(sigma)} directions (log sigma is, below "
+            "sigma = 1): the filter reverses their sign; the loss changes, the spectrum does not."
         )
-    warnings += [*_on_scale(gain, sigma, values, own), *_on_direction(online, lam_p, lam_z)]
+    warnings += [*_scale_warnings(gain, sigma, values, own)]
+    warnings += [*_direction_warnings(online, lam_p, lam_z)]
     return Preview(name, branch, gain, sigma, lam_p, lam_z, curve, own, online, tuple(warnings))
 
 
-def _on_scale(gain: Gain, sigma: Tensor, values: Tensor, own: str) -> Iterator[str]:
-    """Sigma grows with the root of the batch: try a quarter of the batch and four times as many."""
+def _scale_warnings(gain: Gain, sigma: Tensor, values: Tensor, own: str) -> Iterator[str]:
+    """Try a quarter of the batch and four times the batch, since sigma grows with its root."""
     text, moved, zero = "", False, values == 0
     for batch, factor in (("a quarter of", 0.5), ("four times", 2.0)):
         other = gain(sigma * factor)
         ratio = other[~zero] / values[~zero]
         moved |= bool((ratio.max() - ratio.min()).abs() > 1e-6 * ratio.abs().max())
         moved |= bool(other[zero].any())
-        found = kind(other.abs())
-        text += f"; with {batch} the batch it is {called(found)}" if found != own else ""
+        changed = kind(other.abs())
+        text += f"; with {batch} the batch it is {called(changed)}" if changed != own else ""
     if moved:
         yield (
             "the curve depends on the filter's batch size, because sigma grows with its root and "
@@ -97,7 +98,7 @@ def _on_scale(gain: Gain, sigma: Tensor, values: Tensor, own: str) -> Iterator[s
         )
 
 
-def _on_direction(online: str, lam_p: Tensor, lam_z: Tensor) -> Iterator[str]:
+def _direction_warnings(online: str, lam_p: Tensor, lam_z: Tensor) -> Iterator[str]:
     if online == "none":
         yield "no filter at all: both branches have the same spectrum, and nothing raises the rank."
     elif online == "high-pass":
@@ -106,44 +107,40 @@ def _on_direction(online: str, lam_p: Tensor, lam_z: Tensor) -> Iterator[str]:
             "below the online branch's (Theorem 3), and alignment pulls the rank down."
         )
     elif online != "low-pass":
+        side = "above" if rank_difference(lam_p, lam_z) > 0 else "below"
         yield (
-            f"Theorem 3 says nothing about a {online} filter; on this spectrum the target's "
-            f"effective rank is {'above' if rank_difference(lam_p, lam_z) > 0 else 'below'} the "
-            "online branch's."
+            f"Theorem 3 does not cover a {online} filter; on this spectrum the target's effective "
+            f"rank is {side} the online branch's."
         )
 
 
-def relation(seen: Preview) -> rank_path.Relation:
-    """The function that maps an online spectrum with the sum 1 to the target's spectrum.
+def relation(preview: Preview) -> rank_path.Relation:
+    """Return the function from an online spectrum with sum 1 to the target's spectrum.
 
-    An online filter is inverted where ``sigma * |g(sigma)|`` grows. Where the spectrum reaches
-    beyond that range, or g depends on all singular values at once (on their largest, say), the
-    eigenvalues of both branches are paired by rank.
+    An online filter is inverted where ``sigma * |g(sigma)|`` grows. If the spectrum reaches beyond
+    that range, or g depends on all singular values at once, the eigenvalues of both branches are
+    paired by rank.
     """
-    energy = seen.sigma.square().sum()
-    if seen.branch == "target":
+    energy = preview.sigma.square().sum()
+    if preview.branch == "target":
 
         def to_target(lam_p: Tensor) -> Tensor:
             lam = (lam_p * energy).clamp_min(1e-30)
-            return filtered_eigenvalues(lam, seen.gain(lam.sqrt()))
+            return filtered_eigenvalues(lam, preview.gain(lam.sqrt()))
 
         return to_target
-    sigma = seen.sigma[0] * torch.logspace(-4, 2, 600, dtype=torch.float64)
-    own, among = seen.gain(seen.sigma), seen.gain(torch.cat([sigma, seen.sigma]))
-    left = filtered_eigenvalues(sigma.square(), among[: len(sigma)])
-    falls = (left.diff() <= 0).nonzero()
+    sigma = preview.sigma[0] * torch.logspace(-4, 2, 600, dtype=torch.float64)
+    alone, among = preview.gain(preview.sigma), preview.gain(torch.cat([sigma, preview.sigma]))
+    filtered = filtered_eigenvalues(sigma.square(), among[: len(sigma)])
+    falls = (filtered.diff() <= 0).nonzero()
     start = int(falls[-1]) + 1 if len(falls) else 0
-    beyond = float(seen.sigma.min()) < float(sigma[min(start, len(sigma) - 1)])
-    if beyond or not torch.allclose(own, among[len(sigma) :], rtol=1e-9, atol=0):
-        return rank_path.relation(seen.lam_p, seen.lam_z)
-    total = filtered_eigenvalues(seen.sigma.square(), own).sum()
-    return rank_path.relation(left[start:] / total, sigma[start:].square() / energy)
+    beyond = float(preview.sigma.min()) < float(sigma[min(start, len(sigma) - 1)])
+    if beyond or not torch.allclose(alone, among[len(sigma) :], rtol=1e-9, atol=0):
+        return rank_path.relation(preview.lam_p, preview.lam_z)
+    total = filtered_eigenvalues(preview.sigma.square(), alone).sum()
+    return rank_path.relation(filtered[start:] / total, sigma[start:].square() / energy)
 
 
 def called(kind: str) -> str:
-    """The result of :func:`rdm_solo.theory.kind`, for a reader.
-
-    >>> called("low-pass"), called("none")
-    ('low-pass', 'no filter (constant)')
-    """
+    """Return a result of :func:`rdm_solo.theory.kind` for a reader."""
     return "no filter (constant)" if kind == "none" else kind

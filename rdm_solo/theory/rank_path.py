@@ -1,4 +1,4 @@
-"""Effective ranks along Theorem 4: the update of eigenvalues, applied step after step."""
+"""Effective ranks along Theorem 4, whose update of eigenvalues is applied step after step."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -10,30 +10,28 @@ from torch import Tensor
 from rdm_solo.spectra.ranks import effective_rank
 from rdm_solo.theory.theorems import updated_eigenvalues
 
-STEP = 0.1  # alpha of a single update where a run is followed
+STEP = 0.1  # alpha of a single update
 APART = 1e-12  # between the logarithms of equal eigenvalues; rounding is a hundredth of it
 
-# From the online spectrum to the target's.
+# A function from the online spectrum to the target's.
 Relation = Callable[[Tensor], Tensor]
 
 
 class Path(NamedTuple):
-    """Effective ranks of both branches, one value a knot."""
+    """Effective ranks of both branches, before the first interval and after each."""
 
     online: np.ndarray
     target: np.ndarray
 
 
 def relation(lam_p: Tensor, lam_z: Tensor) -> Relation:
-    """The function that maps online to target eigenvalues: log lam_z over log lam_p, interpolated.
+    """Return the function from online to target eigenvalues that interpolates two spectra.
 
-    Both spectra are sorted. Outside their range the function continues with their mean slope. Where
-    lam_p is zero to rounding, as behind a predictor with a bottleneck, eigenvalues are told apart
-    by their rank.
+    It is log lam_z over log lam_p, both sorted, and continues with their mean slope. Eigenvalues
+    lam_p of zero, as behind a predictor with a bottleneck, are paired by rank.
 
     >>> lam = torch.tensor([8.0, 4.0, 2.0])
-    >>> root = relation(lam, lam.sqrt())
-    >>> root(torch.tensor([32.0, 3.0]))
+    >>> relation(lam, lam.sqrt())(torch.tensor([32.0, 3.0]))
     tensor([5.6569, 1.7321], dtype=torch.float64)
     """
     floor, least = (1e-15 * min(float(lam.max()), 1.0) for lam in (lam_p, lam_z))
@@ -50,11 +48,10 @@ def relation(lam_p: Tensor, lam_z: Tensor) -> Relation:
 
 
 def _ranked(values: np.ndarray) -> np.ndarray:
-    """The values, made distinct: of equal ones the earlier is slightly larger, as they descend."""
+    """Return distinct values, in which the earlier of two equal ones is slightly larger."""
     apart = np.empty_like(values)
     apart[np.argsort(-values, kind="stable")] = APART * np.arange(len(values))[::-1]
-    kept: np.ndarray = values + apart
-    return kept
+    return np.asarray(values + apart)
 
 
 def follow(
@@ -67,9 +64,8 @@ def follow(
     """Iterate Theorem 4 over intervals, each with its filter, its omega and its sum of alphas.
 
     In each step the filter gives the target's eigenvalues, the positives' are ``omega * lam_z``,
-    and the result is sorted and rescaled to sum 1, as with l2-normalised outputs. If ``filters``
-    has one more entry than there are intervals, the last one gives the last target.
-    Shapes: ``(k,)`` spectra.
+    and the result is sorted and rescaled to sum 1, as for l2-normalised outputs. ``filters`` may
+    have one more entry, for the last target. Shapes: ``(k,)`` spectra.
 
     >>> lam = torch.tensor([0.8, 0.2])
     >>> path = follow(lam, [torch.sqrt], [torch.ones(2)], [0.5])
@@ -91,19 +87,11 @@ def follow(
 
 
 def unit_sum(lam: Tensor) -> Tensor:
-    """The eigenvalues in descending order, rescaled to the sum 1; negative ones count as 0.
-
-    >>> unit_sum(torch.tensor([1.0, 3.0, -1.0]))
-    tensor([0.7500, 0.2500, 0.0000], dtype=torch.float64)
-    """
+    """Return eigenvalues sorted to descend and rescaled to sum 1; negative ones count as 0."""
     lam = lam.double().clamp_min(0).sort(descending=True).values
     return lam / lam.sum()
 
 
 def rank_of(lam: Tensor) -> float:
-    """The effective rank as a float.
-
-    >>> rank_of(torch.tensor([0.0, 1.0]))
-    1.0
-    """
+    """Return the effective rank as a float."""
     return float(effective_rank(lam))

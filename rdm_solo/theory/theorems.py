@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from rdm_solo.messages import check_number
+from rdm_solo.messages import UserError, check_number
 from rdm_solo.spectra.comparison import filter_curve
 from rdm_solo.spectra.matrices import symmetric
 from rdm_solo.spectra.ranks import effective_rank
@@ -19,7 +19,7 @@ from rdm_solo.spectra.ranks import effective_rank
 def linear_setting(
     W_f: Tensor, noise: float, weight_decay: float = 0.0
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    r""":math:`C_z, C_+, W^*, C_p` of the best linear predictor on isotropic data (Lemma 1).
+    r"""Return :math:`C_z, C_+, W^*, C_p` of the best linear predictor on isotropic data (Lemma 1).
 
     With :math:`\bar x` of zero mean and unit covariance, views :math:`x` of mean :math:`\bar x` and
     covariance :math:`s^2 I` (``noise`` is s, the paper's sigma) and :math:`z_x = W_f x`,
@@ -28,20 +28,15 @@ def linear_setting(
               W^* = C_+ (C_z + \eta I)^{-1}, \quad C_p = W^* C_z W^{*\top}.
 
     Along an eigenvector of :math:`W_f W_f^\top` the predictor is
-    :math:`\lambda / ((1 + s^2) \lambda + \eta)`. Two things the statement does not say: outputs are
-    not normalised here, and without weight decay the predictor is the constant
-    :math:`1 / (1 + s^2)`: that it is low-pass, and the gap in rank, come from :math:`\eta > 0`
-    alone. ``W_f`` maps x to z, so it is ``(k, d)``, where the paper prints ``(d, k)``.
+    :math:`\lambda / ((1 + s^2) \lambda + \eta)`. The statement does not say that outputs are not
+    normalised here, nor that the predictor is the constant :math:`1 / (1 + s^2)` without weight
+    decay: it is low-pass, with a gap in rank, only for :math:`\eta > 0`. ``W_f`` maps x to z, so
+    its shape is ``(k, d)``, where the paper prints ``(d, k)``.
 
-    >>> _, _, W, _ = linear_setting(torch.diag(torch.tensor([2.0, 1.0])), noise=1.0)
-    >>> W.diagonal()
-    tensor([0.5000, 0.5000], dtype=torch.float64)
     >>> _, _, W, _ = linear_setting(torch.diag(torch.tensor([2.0, 1.0])), 1.0, weight_decay=2.0)
     >>> W.diagonal()
     tensor([0.4000, 0.2500], dtype=torch.float64)
     """
-    if W_f.ndim != 2:
-        raise ValueError(f"W_f must be a matrix of shape (k, d), got {tuple(W_f.shape)}.")
     check_number("noise", noise, least=0)
     C_plus = W_f.double() @ W_f.double().mT
     C_z = (1 + noise**2) * C_plus
@@ -50,11 +45,11 @@ def linear_setting(
 
 
 def optimal_predictor(C_z: Tensor, C_plus: Tensor, weight_decay: float = 0.0) -> Tensor:
-    r"""The predictor :math:`W^* = C_+ (C_z + \eta I)^{-1}` of least loss (Theorem 2, Lemma 1).
+    r"""Return the best linear predictor :math:`W^* = C_+ (C_z + \eta I)^{-1}` (Theorem 2).
 
-    It minimises :math:`\frac12 E\|W z_x - z_{x^+}\|^2 + \frac\eta2 \|W\|^2` for any two matrices,
-    eigenvectors shared or not. Where :math:`C_z` is singular and nothing decays, the minimiser of
-    least norm is taken, the limit of a vanishing decay. Shapes: ``(k, k), (k, k) -> (k, k)``.
+    It minimises :math:`\frac12 E\|W z_x - z_{x^+}\|^2 + \frac\eta2 \|W\|^2`, whether or not
+    eigenvectors are shared. For a singular :math:`C_z` without decay it is the minimiser of least
+    norm, the limit of a vanishing decay. Shapes: ``(k, k), (k, k) -> (k, k)``.
 
     >>> C = torch.diag(torch.tensor([4.0, 0.0]))
     >>> optimal_predictor(C, 0.5 * C)
@@ -70,13 +65,13 @@ def optimal_predictor(C_z: Tensor, C_plus: Tensor, weight_decay: float = 0.0) ->
 
 
 def equivalent_filter(C_p: Tensor, C_z: Tensor) -> Tensor:
-    r"""A matrix W with :math:`W C_z W^\top = C_p`: the filter in any asymmetric design (Lemma 2).
+    r"""Return W with :math:`W C_z W^\top = C_p`, the filter in any asymmetric design (Lemma 2).
 
-    :math:`W_g = V g(\Lambda_z) V^\top` with :math:`g = \sqrt{\lambda^p / \lambda^z}` where
-    eigenvectors are shared. It is computed as :math:`C_p^{1/2} C_z^{-1/2}`, which is the same
-    there, needs no choice of V for repeated eigenvalues, and reproduces :math:`C_p` even where
-    eigenvectors differ (then it is not symmetric). It is the *correlation* that is reproduced, not
-    the outputs, and the sign of g is lost. Shapes: ``(k, k), (k, k) -> (k, k)``.
+    Where eigenvectors are shared it is :math:`W_g = V g(\Lambda_z) V^\top` with
+    :math:`g = \sqrt{\lambda^p / \lambda^z}`. It is computed as :math:`C_p^{1/2} C_z^{-1/2}`, which
+    needs no choice of V for repeated eigenvalues and reproduces :math:`C_p` even where eigenvectors
+    differ (then it is not symmetric). It reproduces the correlation, not the outputs: the sign of g
+    is lost. Shapes: ``(k, k), (k, k) -> (k, k)``.
 
     >>> C_p, C_z = torch.diag(torch.tensor([4.0, 1.0])), torch.diag(torch.tensor([1.0, 4.0]))
     >>> equivalent_filter(C_p, C_z)
@@ -89,7 +84,7 @@ def equivalent_filter(C_p: Tensor, C_z: Tensor) -> Tensor:
     W: Tensor = root_p @ torch.linalg.pinv(root_z, hermitian=True, rtol=1e-7)
     missed = torch.linalg.matrix_norm(W @ C_z @ W.mT - C_p)
     if missed > 1e-6 * torch.linalg.matrix_norm(C_p):
-        raise ValueError(
+        raise UserError(
             "no filter turns C_z into C_p: the online outputs span directions in which the "
             "target outputs are zero."
         )
@@ -97,7 +92,7 @@ def equivalent_filter(C_p: Tensor, C_z: Tensor) -> Tensor:
 
 
 def mean_correlation(z: Tensor) -> Tensor:
-    r"""The correlation :math:`\bar C = E[z_{\bar x} z_{\bar x}^\top]` of views' means (Lemma 3).
+    r"""Return the correlation :math:`\bar C = E[z_{\bar x} z_{\bar x}^\top]` of means (Lemma 3).
 
     z holds m views of each of n samples. Shapes: ``(n, m, k) -> (k, k)``.
 
@@ -109,11 +104,11 @@ def mean_correlation(z: Tensor) -> Tensor:
 
 
 def positive_correlation(z: Tensor) -> Tensor:
-    r"""The correlation :math:`C_+ = E[z_x z_{x^+}^\top]` of all pairs of two different views.
+    r"""Return the correlation :math:`C_+ = E[z_x z_{x^+}^\top]` of all pairs of different views.
 
-    Lemma 3.1, :math:`C_+ = \bar C`, is about expectations. The mean of m views keeps some of their
-    noise, so that on samples :math:`C_+ = \bar C - V_{x|\bar x} / (m - 1)`, exactly: the two differ
-    by the whole conditional covariance for the usual two views. Shapes: ``(n, m, k) -> (k, k)``.
+    Lemma 3.1, :math:`C_+ = \bar C`, is about expectations. On samples, the mean of m views keeps
+    some of their noise, and :math:`C_+ = \bar C - V_{x|\bar x} / (m - 1)` exactly: for two views
+    they differ by the whole conditional covariance. Shapes: ``(n, m, k) -> (k, k)``.
 
     >>> positive_correlation(torch.tensor([[[1.0], [3.0]]]))
     tensor([[3.]], dtype=torch.float64)
@@ -125,9 +120,9 @@ def positive_correlation(z: Tensor) -> Tensor:
 
 
 def conditional_covariance(z: Tensor) -> Tensor:
-    r"""The covariance :math:`V_{x|\bar x}` that augmentation adds within samples (Lemma 3).
+    r"""Return the covariance :math:`V_{x|\bar x}` that augmentation adds within samples (Lemma 3).
 
-    Lemma 3.2, :math:`C_z = \bar C + V_{x|\bar x}`, holds exactly on samples beside
+    Lemma 3.2, :math:`C_z = \bar C + V_{x|\bar x}`, holds exactly on samples with
     :func:`mean_correlation`. Shapes: ``(n, m, k) -> (k, k)``.
 
     >>> conditional_covariance(torch.tensor([[[1.0], [3.0]]]))
@@ -139,9 +134,9 @@ def conditional_covariance(z: Tensor) -> Tensor:
 
 
 def filtered_eigenvalues(lam: Tensor, gain: Tensor) -> Tensor:
-    r"""The spectrum :math:`g^2 \lambda` that a filter leaves: :math:`C_u = V g^2 \Lambda V^\top`.
+    r"""Return the spectrum :math:`g^2 \lambda` of filtered outputs (Section 3).
 
-    Section 3 prints :math:`g(\Lambda) \Lambda`, a slip: u = G f has :math:`C_u = G C G^\top`.
+    The paper prints :math:`g(\Lambda) \Lambda`, a slip: u = G f has :math:`C_u = G C G^\top`.
     Shapes: ``(k,), (k,) -> (k,)``.
 
     >>> filtered_eigenvalues(torch.tensor([4.0, 1.0]), torch.tensor([1.0, 0.5]))
@@ -152,24 +147,20 @@ def filtered_eigenvalues(lam: Tensor, gain: Tensor) -> Tensor:
 
 
 def kind(curve: Tensor, tolerance: float = 1e-6) -> str:
-    r"""What a gain does along *descending* eigenvalues (Section 3, Hypothesis 2).
+    r"""Classify a gain along *descending* eigenvalues (Section 3, Hypothesis 2).
 
-    ``low-pass``: it falls as eigenvalues fall, so g grows with :math:`\lambda` and large ones gain.
-    ``high-pass``: it rises as they fall. ``band-pass`` and ``band-stop``: one peak, or one
-    valley, inside. ``multi-band``: more turns than that. ``none``: constant, no filter at all.
-    Turns smaller than ``tolerance`` times the largest gain do not count, and NaN is passed over. Of
-    a gain that can be negative take ``abs()``: a spectrum sees its square. Shape: ``(k,)``.
+    ``low-pass``: the gain falls as eigenvalues fall. ``high-pass``: it rises. ``band-pass`` and
+    ``band-stop``: one peak, or one valley, inside. ``multi-band``: more turns. ``none``: constant.
+    Turns smaller than ``tolerance`` times the largest gain do not count, and NaN is skipped. Pass
+    ``abs()`` of a gain that can be negative, since a spectrum sees its square. Shape: ``(k,)``.
 
-    (Figure 5's caption calls :math:`\lambda^+/\lambda^z` "decreasing": along the index i. And the
-    filters of Sinkhorn iterations that Section 3.2 calls low-pass are high-pass, on the target.)
+    (Sinkhorn iterations' filters, which Section 3.2 calls low-pass, are high-pass on the target.)
 
     >>> kind(torch.tensor([3.0, 2.0, 1.0])), kind(torch.tensor([1.0, 2.0]))
     ('low-pass', 'high-pass')
     >>> kind(torch.tensor([1.0, 2.0, 1.0])), kind(torch.tensor([2.0, 2.0]))
     ('band-pass', 'none')
     """
-    if curve.ndim != 1:
-        raise ValueError(f"curve must have the shape (k,), got {tuple(curve.shape)}.")
     values = [value for value in curve.tolist() if math.isfinite(value)]
     least = tolerance * max(map(abs, values), default=0.0)
     turns, low, high = "", math.inf, -math.inf  # since the last turn
@@ -184,16 +175,15 @@ def kind(curve: Tensor, tolerance: float = 1e-6) -> str:
 
 
 def rank_difference(lam_p: Tensor, lam_z: Tensor) -> Tensor:
-    r"""The gap :math:`\mathrm{erank}(C_z) - \mathrm{erank}(C_p)`; Theorem 3 gives its sign.
+    r"""Return the gap :math:`\mathrm{erank}(C_z) - \mathrm{erank}(C_p)`, whose sign is Theorem 3.
 
-    If :math:`g = \sqrt{\lambda^p / \lambda^z}` grows with :math:`\lambda^z` the gap is
-    at least 0, and positive unless g is constant *on the spectrum*. Only sorted spectra enter:
-    eigenvectors need not be shared. The "equivalent" premise, that :math:`h = \sqrt{\lambda^z /
-    \lambda^p}` falls with :math:`\lambda^p`, is one only if both spectra stand in the same order.
-    A target filter :math:`\sigma^p` with p < -1 turns the order round and can make the gap negative
-    although h falls. (In the proof, read :math:`m < k` for :math:`m < 1`, :math:`\Delta \in (0,
-    q_j)` for :math:`(0, p_j)`, and :math:`q^p` for one of the two chains of :math:`q^z`.)
-    Shapes: ``(k,), (k,) -> ()``.
+    If :math:`g = \sqrt{\lambda^p / \lambda^z}` grows with :math:`\lambda^z`, the gap is at least 0,
+    and positive unless g is constant on the spectrum. Eigenvectors need not be shared. The premise
+    that :math:`h = \sqrt{\lambda^z / \lambda^p}` falls with :math:`\lambda^p` is equivalent only if
+    both spectra stand in the same order: a target filter :math:`\sigma^p` with p < -1 reverses it,
+    and the gap can be negative although h falls. (In the proof, read :math:`m < k` for
+    :math:`m < 1`, :math:`\Delta \in (0, q_j)` for :math:`(0, p_j)`, and :math:`q^p` for one of the
+    two chains of :math:`q^z`.) Shapes: ``(k,), (k,) -> ()``.
 
     >>> lam_z = torch.tensor([2.0, 1.0])
     >>> bool(rank_difference(lam_z**2, lam_z) > 0), float(rank_difference(5 * lam_z, lam_z))
@@ -204,7 +194,7 @@ def rank_difference(lam_p: Tensor, lam_z: Tensor) -> Tensor:
 
 
 def updated_eigenvalues(lam_p: Tensor, lam_z: Tensor, lam_plus: Tensor, alpha: float) -> Tensor:
-    r"""The online eigenvalues after a gradient step of size :math:`\alpha` (Theorem 4).
+    r"""Return the online eigenvalues after a gradient step of size :math:`\alpha` (Theorem 4).
 
     .. math:: \lambda^p_{i,t+1} = (1-\alpha)^2 \lambda^p_i + \alpha^2 \lambda^z_i
               + 2\alpha(1-\alpha) \sqrt{\lambda^p_i / \lambda^z_i}\,\lambda^+_i
@@ -212,17 +202,16 @@ def updated_eigenvalues(lam_p: Tensor, lam_z: Tensor, lam_plus: Tensor, alpha: f
     which is :math:`\lambda^p_i((1-\alpha)^2 + \alpha^2 h_i^2 + 2\alpha(1-\alpha) h_i \omega_i)`,
     but also right where :math:`\lambda^p_i = 0`. Features are free ("unconstrained"), the loss is
     :math:`\frac12\|p - z\|^2` against *one* positive per view, the three matrices share
-    eigenvectors, and W is their function with positive gains. Where the factor of
+    eigenvectors, and W is their function with positive gains. If the factor of
     :math:`\lambda^p_i` is high-pass and the order of the eigenvalues stays, the online effective
-    rank rises by Theorem 3. The theorem has :math:`0 < \alpha < 1`. Larger steps are computed, too:
-    they can turn the order round, and then the rank may fall under either condition. What
-    :math:`\lambda^z` and :math:`\lambda^+` become is left open.
+    rank rises by Theorem 3. The theorem has :math:`0 < \alpha < 1`; larger steps can reverse the
+    order.
 
     Condition 1, :math:`g = \omega`, and condition 2, :math:`\omega = 1`, are cases of an
     :math:`h\omega` that nowhere grows with :math:`\lambda`; any such makes the factor high-pass
-    where g is low-pass and not constant. Condition 1 is an edge: for :math:`g = \omega^s` that
+    where g is low-pass and not constant. Condition 1 is an edge: for :math:`g = \omega^s` the
     factor is high-pass on all of :math:`0 < \omega \le 1` exactly if :math:`s \ge 1 - \alpha`.
-    Below it the rank can fall: early in training, when positives are far apart.
+    Below it the rank can fall, early in training, when positives are far apart.
     Shapes: ``(k,)`` each ``-> (k,)``.
 
     >>> lam = torch.tensor([1.0, 0.25])
@@ -238,7 +227,7 @@ def updated_eigenvalues(lam_p: Tensor, lam_z: Tensor, lam_plus: Tensor, alpha: f
 
 def _views(z: Tensor, least: int) -> Tensor:
     if z.ndim != 3 or len(z) == 0 or z.shape[1] < least:
-        raise ValueError(
+        raise UserError(
             f"z must have the shape (n, m, k): n samples, each with m >= {least} views, "
             f"got {tuple(z.shape)}."
         )
@@ -255,6 +244,6 @@ def _check_shapes(dimensions: int, **tensors: Tensor) -> None:
     shapes = {tuple(x.shape) for x in tensors.values()}
     (shape, *others) = shapes
     if others or len(shape) != dimensions or len(set(shape)) > 1:
-        what = "spectra of one shape (k,)" if dimensions == 1 else "square matrices of one shape"
+        what = "spectra (k,)" if dimensions == 1 else "square matrices"
         got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
-        raise ValueError(f"{what} are needed, got {got}.")
+        raise UserError(f"{what} of one shape are needed, got {got}.")

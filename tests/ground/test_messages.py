@@ -1,4 +1,4 @@
-"""Checks of values that a user gave: what is refused, and in which words."""
+"""Checks of values that a user passed: what is accepted, and what a refusal names."""
 
 from __future__ import annotations
 
@@ -10,40 +10,30 @@ import pytest
 
 from rdm_solo.messages import check_choice, check_number, check_switch, check_whole
 
+NO_NUMBERS = [True, np.True_, math.nan, math.inf, "1", None, [2], 1j]
+
 
 @pytest.mark.parametrize("value", [1, 3, 2**31 - 1, np.int64(3)])
-def test_a_whole_number_comes_back_as_an_int(value):
+def test_whole_numbers_are_returned_as_int(value):
     assert type(check_whole("n", value, 1)) is int
     assert check_whole("n", value, 1) == value
 
 
-@pytest.mark.parametrize(
-    "value",
-    [0, -1, True, False, np.True_, 2.0, math.nan, math.inf, "2", None, [2], 2**31, -(10**30)],
-)
-def test_what_is_no_whole_number_is_refused_in_a_sentence(value):
+@pytest.mark.parametrize("value", [0, -1, 2.0, 2**31, -(10**30), *NO_NUMBERS])
+def test_other_values_for_a_whole_number_are_refused(value):
     with pytest.raises(ValueError, match=r"^n must be a whole number .*, got .*\.$") as refused:
         check_whole("n", value, 1)
-    assert str(refused.value).endswith(f"got {value!r}.")
-
-
-def test_limits_are_allowed_and_named():
-    assert check_whole("n", 5, 1, 5) == 5
-    assert check_whole("n", 2**40, 0, 2**40) == 2**40
-    with pytest.raises(ValueError, match=r"a whole number from 1 to 5, got 6\."):
-        check_whole("n", 6, 1, 5)
+    assert repr(value) in str(refused.value)
 
 
 @pytest.mark.parametrize("value", [0, 1, 0.5, Fraction(1, 4), np.float32(0.5), np.int64(1)])
-def test_a_number_comes_back_as_a_float(value):
+def test_numbers_are_returned_as_float(value):
     assert type(check_number("x", value, 0, 1)) is float
     assert check_number("x", value, 0, 1) == value
 
 
-@pytest.mark.parametrize(
-    "value", [-0.1, 1.1, True, np.True_, math.nan, math.inf, -math.inf, "1", None, 1j, 10**400]
-)
-def test_what_is_no_number_is_refused_in_a_sentence(value):
+@pytest.mark.parametrize("value", [-0.1, 1.1, -math.inf, 10**400, *NO_NUMBERS])
+def test_other_values_for_a_number_are_refused(value):
     with pytest.raises(ValueError, match=r"^x must be a number from 0 to 1, got .*\.$"):
         check_number("x", value, 0, 1)
 
@@ -52,33 +42,24 @@ def test_what_is_no_number_is_refused_in_a_sentence(value):
     ("limits", "outside", "words"),
     [
         ({}, math.inf, "a finite number"),
-        ({"least": 0}, -1e-9, "a number of at least 0"),
-        ({"most": 2.5}, 2.6, "a number of at most 2.5"),
-        ({"above": 0}, 0, "a number above 0"),
-        ({"below": 1}, 1.0, "a number below 1"),
-        ({"least": 0, "below": 1}, 1, "a number of at least 0 and below 1"),
-        ({"above": 0, "most": 1}, 0.0, "a number above 0 and at most 1"),
+        ({"least": 0}, -1e-9, "of at least 0"),
+        ({"most": 2.5}, 2.6, "of at most 2.5"),
+        ({"above": 0}, 0, "above 0"),
+        ({"least": 0, "below": 1}, 1, "of at least 0 and below 1"),
     ],
 )
 def test_each_limit_is_kept_and_named(limits, outside, words):
     assert check_number("x", 0.5, **limits) == 0.5
-    with pytest.raises(ValueError, match=r"^x must be") as refused:
+    with pytest.raises(ValueError, match=words):
         check_number("x", outside, **limits)
-    assert str(refused.value) == f"x must be {words}, got {outside!r}."
-
-
-def test_a_number_too_long_for_python_to_write_is_refused_in_a_sentence():
-    for check in (check_whole, check_number):
-        with pytest.raises(ValueError, match=r"got a whole number of 33220 bits\.$"):
-            check("n", 10**10000)
 
 
 def test_switches_and_choices():
     assert check_switch("s", False) is False
     assert check_choice("c", "one", ("one", "two")) == "one"
     for value in (0, None, "false"):
-        with pytest.raises(ValueError, match=r"^s must be true or false, or null, got "):
+        with pytest.raises(ValueError, match="true or false, or null"):
             check_switch("s", value, alternative="null")
     for value in (["one"], None, "One"):
-        with pytest.raises(ValueError, match=r"^c must be one of one, two, got "):
+        with pytest.raises(ValueError, match="one of one, two"):
             check_choice("c", value, ("one", "two"))

@@ -8,7 +8,6 @@ import torch.distributed as dist
 from conftest import features
 from torch import nn
 
-from rdm_solo.bench.scale import received
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.spectra import BranchSpectra
 
@@ -22,9 +21,25 @@ CASES = [
 # More directions than rows (rows are gathered) and fewer (Gram matrices are added).
 SHAPES = [(32, 48), (64, 24)]
 GRADIENT = 1e-5
+# A row that is NaN on one process, noise that float64 keeps on one process, and products.
+WHOLE = {
+    "broken, wide": lambda: broken(features("1/i", 32, 48)),
+    "broken, tall": lambda: broken(features("1/i", 64, 24)),
+    "float64": lambda: features("gaussian", 64, 24).double(),
+    "iterative": lambda: features("batchnorm", 32, 48),
+}
 # k x k matrices; and a sample of rows, of which each process has more than its share, or fewer.
 ROUTES = {"matrices": {}, "sample of 8": {"max_dim": 4, "sample": 8}}
 ROUTES["sample of 40"] = {"max_dim": 4, "sample": 40}
+
+
+def broken(x: torch.Tensor) -> torch.Tensor:
+    return x.masked_fill(torch.arange(len(x))[:, None] == 17, float("nan"))
+
+
+def filter_of(name: str) -> SpectralFilter:
+    solver = "iterative" if name == "iterative" else "eigh"
+    return SpectralFilter("target", "pow", p=-1.0, solver=solver)
 
 
 def loss_of(model: nn.Module, branch: str, head: SpectralFilter, x: torch.Tensor) -> torch.Tensor:
@@ -79,36 +94,19 @@ def work(rank: int, world: int) -> dict[str, object]:
             dist.all_reduce(mean)
             gradients = torch.cat([p.grad.flatten() for p in model.parameters()])
             results[f"{branch} {name} {p} {n}"] = (float(mean) / world, gradients)
-        # A row that is NaN on one process must not hang or poison the others.
-        broken = mine.clone()
-        if rank == 1:
-            broken[0, 0] = float("nan")
-        results[f"broken {n}"] = SpectralFilter("target", "pow", p=-0.5)(broken)
-    iterative = SpectralFilter("target", "pow", p=-1.0, solver="iterative")
-    results["by products"] = iterative(features("batchnorm", 32, 48).chunk(world)[rank])
-    results["fell back"] = iterative.fell_back
     flat = (features("gaussian", 64, 5) @ features("gaussian", 5, 24)).double()
-    results["float64"] = SpectralFilter("target", "pow", p=-1.0)(flat.chunk(world)[rank])
+    results["null"] = SpectralFilter("target", "pow", p=-1.0)(flat.chunk(world)[rank])
+    for name, x in WHOLE.items():
+        results[name] = filter_of(name)(x().chunk(world)[rank])
     for name, options in ROUTES.items():
         results[name] = measured(rank, world, **options)
     results["two views"] = of_two_views(rank, world)
-    metric = BranchSpectra(24)
-    metric.update(*[features("1/i", 64, 24).chunk(world)[rank]] * 2)
-    results["bytes of an epoch's sums"] = received(metric.compute)
-    metric = BranchSpectra(24, **ROUTES["sample of 8"])
-    metric.update(*[features("1/i", 64, 24).chunk(world)[rank]] * 2)
-    metric.sync()
-    results["rows after a sync of the user's own"] = len(metric.kept)
     groups = [dist.new_group([0]), dist.new_group([*range(1, world)])]
     for name, options in ROUTES.items():
         metric = BranchSpectra(24, **options)
         metric.update(*[features("1/i", 64, 24).chunk(world)[rank]] * 2)
         metric.sync(process_group=groups[rank > 0])
         results[f"its group, {name}"] = int(metric.count), metric._kept_rows()
-    metric = BranchSpectra(24, steps=True)
-    metric.process_group = groups[rank > 0]
-    metric.update(*[features("1/i", 64, 24).chunk(world)[rank]] * 2)
-    results["steps of its group"] = metric.compute().scalars
     return results
 
 
@@ -130,39 +128,17 @@ def test_loss_and_gradients_equal_one_process(several, n, k, branch, name, p):
         assert float((got - want).norm() / want.norm()) <= GRADIENT
 
 
-def test_a_filter_of_each_shard_would_be_another_function():
-    """The tests above would not pass by accident: per-shard spectra give other gradients."""
-    n, k = SHAPES[0]
-    x = features("1/i", n, k)
-    head = SpectralFilter("online", "log1p")
-    whole, shards = make_model(k), make_model(k)
-    loss_of(whole, "online", head, x).backward()
-    (sum(loss_of(shards, "online", head, part) for part in x.chunk(2)) / 2).backward()
-    a, b = (torch.cat([p.grad.flatten() for p in m.parameters()]) for m in (whole, shards))
-    assert float((a - b).norm() / a.norm()) > 100 * GRADIENT
-
-
-@pytest.mark.parametrize(("n", "k"), SHAPES)
-def test_a_broken_row_on_one_process_is_left_out_on_all(several, n, k):
-    x = features("1/i", n, k)
-    at = n // len(several)  # the first row of rank 1
-    x[at, 0] = float("nan")
-    want = SpectralFilter("target", "pow", p=-0.5)(x)
-    got = torch.cat([rank[f"broken {n}"] for rank in several])
-    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
-
-
-def test_products_see_the_rows_of_all_processes(several):
-    want = SpectralFilter("target", "pow", p=-1.0)(features("batchnorm", 32, 48))
-    got = torch.cat([rank["by products"] for rank in several])
-    torch.testing.assert_close(got, want, rtol=0, atol=1e-5 * float(want.abs().max()))
-    assert not any(rank["fell back"] for rank in several)
-
-
-def test_null_directions_are_dropped_in_float64_too(several):
-    sigma = torch.linalg.svdvals(torch.cat([rank["float64"] for rank in several]))
+def test_noise_of_float32_is_dropped_where_float64_rows_are_not_gathered(several):
+    sigma = torch.linalg.svdvals(torch.cat([rank["null"] for rank in several]))
     torch.testing.assert_close(sigma[:5], torch.ones(5).double(), rtol=1e-4, atol=0)
     assert sigma[5:].max() < 1e-4
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_filtered_rows_equal_those_of_one_process(several, name):
+    want = filter_of(name)(WHOLE[name]())
+    got = torch.cat([rank[name] for rank in several])
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-5 * float(want.abs().max()))
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -189,31 +165,6 @@ def test_every_measure_of_two_views_is_that_of_one_process(several):
     assert "lidar/target" in want
     for rank in several:
         assert rank["two views"] == pytest.approx(want, rel=1e-10, abs=1e-12)
-
-
-def test_what_an_epochs_sums_send_does_not_grow_with_the_processes(several):
-    """Each sum goes round once in parts and once added, and is never held once for each. Beside
-    them go the rows whose pairs are read, and each process's 4096 hashes."""
-    sums = 2 * 8 * (4 * 24 * 24 + 2 * 24 + 2 * 16 * 256 + 8) * (1 - 1 / len(several))
-    rows, hashes = 64 * 24 * 4, 4096 * 8 * len(several)
-    for rank in several:
-        assert sums < rank["bytes of an epoch's sums"] < sums + rows + 1.01 * hashes
-
-
-def test_a_sync_that_the_user_asks_for_sends_no_more_rows(several):
-    assert {rank["rows after a sync of the user's own"] for rank in several} == {8}
-
-
-def test_a_metric_of_a_group_adds_up_its_processes_alone(several):
-    rows = features("1/i", 64, 24)
-    first = 64 // len(several)
-    for rank, results in enumerate(several):
-        one = BranchSpectra(24, steps=True)
-        one.update(*[rows[first:] if rank else rows[:first]] * 2)
-        want = one.compute().scalars
-        found = results["steps of its group"]
-        for name in ("feature/spread", "erank/centred", "erank/online", "uniformity/target"):
-            assert found[name] == pytest.approx(want[name], rel=1e-9), name
 
 
 @pytest.mark.parametrize("route", ROUTES)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from rdm_solo.spectra import (
     alpha_req,
-    correlation,
     effective_rank,
     lidar,
     nesum,
@@ -46,15 +45,6 @@ def entropy_rank(p: np.ndarray) -> float:
     """As a product of powers; the measures have a sum of logarithms."""
     p = p[p > 0].astype(np.longdouble)
     return float(np.prod(p**-p))
-
-
-def as_features(lam: np.ndarray, seed: int) -> np.ndarray:
-    """Rows with that second moment exactly: more rows than dimensions."""
-    draw = np.random.default_rng(seed)
-    k = len(lam)
-    u = np.linalg.qr(draw.standard_normal((k + 9, k)))[0]
-    v = np.linalg.qr(draw.standard_normal((k, k)))[0]
-    return math.sqrt(k + 9) * u * np.sqrt(lam) @ v.T
 
 
 def weighted_line(lam: np.ndarray, first: int, last: int) -> tuple[float, float]:
@@ -93,23 +83,6 @@ def test_each_measure_agrees_with_another_form_on_fuzzed_spectra(number):
             assert (float(alpha), float(r2)) == pytest.approx(value, rel=CLOSE, abs=CLOSE), seed
 
 
-@pytest.mark.parametrize("number", range(0, 100, 3))
-def test_each_measure_agrees_with_the_features_own_singular_values(number):
-    """Of a matrix, through its eigenvalues; the definitions are of singular values."""
-    lam = spectrum(number)
-    lam = np.maximum(lam, lam.max() * 1e-6)  # roots of smaller ones are lost in float64
-    x = as_features(lam, number)
-    C, sigma = correlation(torch.from_numpy(x)), np.linalg.svd(x, compute_uv=False)
-    want = {
-        effective_rank: entropy_rank(sigma**2 / np.sum(sigma**2)),
-        rankme: entropy_rank(sigma / sigma.sum() + 1e-7),
-        stable_rank: np.linalg.norm(x) ** 2 / np.linalg.norm(x, 2) ** 2,
-        participation_ratio: np.trace(x.T @ x) ** 2 / np.linalg.norm(x.T @ x) ** 2,
-    }
-    for measure, value in want.items():
-        assert float(measure(C)) == pytest.approx(value, rel=CLOSE), measure
-
-
 @pytest.mark.parametrize(
     "measure", [effective_rank, rankme, stable_rank, participation_ratio, nesum]
 )
@@ -141,17 +114,12 @@ def test_a_spectrum_that_is_no_power_law_says_so():
         (lambda: alpha_req(torch.ones(3), first=4, last=4), "1 <= first < last"),
         (lambda: lidar(torch.ones(3, 4)), r"shape \(n, q, k\)"),
         (lambda: lidar(torch.ones(3, 1, 4)), r"shape \(n, q, k\)"),
-        (lambda: rankme(torch.ones(3, 4), compatible_with="nobody"), "'stable-pretraining'"),
-        (lambda: rankme(torch.ones(3), compatible_with="reptrix"), r"rows \(N, k\)"),
+        (lambda: rankme(torch.ones(3, 4)), "square matrix"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(call, words):
     with pytest.raises(ValueError, match=words):
         call()
-
-
-def test_eigenvalues_out_of_order_by_rounding_are_in_order():
-    assert nesum(torch.tensor([4.0, 1.0, 1.0 + 1e-12], dtype=torch.float64)) == pytest.approx(1.5)
 
 
 def views_of(n: int, q: int, k: int, seed: int, steepness: float = 1.0) -> Tensor:
@@ -193,11 +161,6 @@ def test_lidar_of_two_views_follows_from_the_sums_that_are_kept():
     C_plus = (a.mT @ b + b.mT @ a) / 600
     for got, want in zip(of_pairs(C_z, C_plus, views.mean((0, 1)), 300), of_views(views)):
         torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-15)
-
-
-def test_lidar_ranks_flat_spectra_above_steep_ones():
-    flat, medium, steep = (float(lidar(views_of(400, 4, 60, 0, s))) for s in (0.0, 1.0, 2.0))
-    assert flat > 1.5 * medium > 2 * steep
 
 
 def test_lidar_of_collapsed_views_is_zero_not_the_largest():

@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.second_device import DEVICE
 from support.waits import Waits
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from rdm_solo.spectra import BranchSpectra
-from rdm_solo.spectra.sampling import BLOCK, LAST, few_rows, row_hashes
+from rdm_solo.spectra.sampling import LAST, row_hashes
+from rdm_solo.spectra.step_correlation import StepCorrelation
 
 NAMES = ("online", "target", "positive", "projection")
 
@@ -28,13 +27,6 @@ def outputs(n: int, k: int, names: tuple[str, ...] = NAMES) -> dict[str, torch.T
 
 def of(parts: dict[str, torch.Tensor], rows: torch.Tensor) -> dict[str, torch.Tensor]:
     return {name: x[rows] for name, x in parts.items()}
-
-
-def identical(a, b) -> None:
-    assert a.rows == b.rows
-    for name, array in b.arrays().items():
-        torch.testing.assert_close(a.arrays()[name], array, rtol=0, atol=0, equal_nan=True)
-    assert a.scalars == pytest.approx(b.scalars, rel=1e-12, abs=1e-15)
 
 
 @settings(max_examples=60, deadline=None)
@@ -73,80 +65,21 @@ def test_rows_that_differ_in_signs_alone_are_told_apart(dtype):
         assert len(row_hashes(parts, torch.ones(256, dtype=torch.bool)).unique()) == 256
 
 
-def test_rows_wider_than_a_block_are_taken_one_at_a_time():
-    assert list(few_rows(2, 2 * BLOCK)) == [slice(0, 1), slice(1, 2)]
-
-
-def test_a_rows_hash_does_not_depend_on_how_many_are_hashed_at_once():
-    x = features("gaussian", 300, 2000)
-    whole = torch.ones(300, dtype=torch.bool)
-    assert x.numel() > 2 * BLOCK
-    assert torch.equal(
-        row_hashes([x, x], whole), torch.cat([row_hashes([y, y], whole[:1]) for y in x.split(1)])
-    )
-    assert torch.equal(row_hashes([x, x], whole), row_hashes([x, x.clone()], whole))
-
-
-class NoCopies(TorchDispatchMode):
-    """Refuses memory for more than a block of columns."""
-
-    def __init__(self, known: list[torch.Tensor]) -> None:
-        super().__init__()
-        self.known = {x.untyped_storage().data_ptr() for x in known}
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        for x in tree_leaves(out):
-            if isinstance(x, torch.Tensor) and x.untyped_storage().nbytes() > 8 * BLOCK:
-                place = x.untyped_storage().data_ptr()  # pytest would print the storage
-                assert place in self.known, function
-        return out
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_an_update_makes_no_copy_of_the_outputs_nor_of_the_rows_kept(dtype):
-    names = ("online", "target", "positive")
-    parts = {name: torch.randn(128, 20_000).to(dtype) for name in names}
-    metric = BranchSpectra(20_000, sample=64)
-    metric.update(**parts)
-    with NoCopies([*parts.values(), *metric.kept]):
-        metric.update(**parts)
-        with pytest.raises(AssertionError, match="aten"):
-            parts["online"] + 1
-
-
-def test_where_there_is_no_projection_it_is_the_target():
-    """Batches with and without one, or with the target in its place, are batches with one."""
-    parts = outputs(60, 6)
-    parts["projection"] = torch.where(
-        torch.arange(60)[:, None] < 40, parts["target"], parts["projection"]
-    )
-    want = BranchSpectra(6, max_dim=4, sample=16)
-    want.update(**parts)
-    metric = BranchSpectra(6, max_dim=4, sample=16)
-    first, second, third = (of(parts, rows) for rows in torch.arange(60).split(20))
-    del first["projection"]
-    for batch in (first, third, {**second, "projection": second["target"]}):
-        metric.update(**batch)
-    identical(metric.compute(), want.compute())
-
-
-def test_copies_go_their_own_way_and_forward_adds_up():
-    parts = outputs(90, 12)
-    batches = [of(parts, rows) for rows in torch.arange(90).split(30)]
-    metric, forward = (BranchSpectra(12, max_dim=4, sample=20) for _ in range(2))
+@pytest.mark.parametrize("twin", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_copies_and_forward_calls_add_up(twin):
+    batches = [of(outputs(90, 12), rows) for rows in torch.arange(90).split(30)]
+    want = BranchSpectra(12, max_dim=4, sample=20)
+    want.update(**outputs(90, 12))
+    metric, forward = (BranchSpectra(12, max_dim=4, sample=20) for _ in "ab")
     metric.update(**batches[0])
-    for twin in (copy.deepcopy(metric), pickle.loads(pickle.dumps(metric))):
-        before = metric.compute()
-        twin.update(**batches[1])
-        twin.update(**batches[2])
-        identical(metric.compute(), before)
-        want = BranchSpectra(12, max_dim=4, sample=20)
-        want.update(**parts)
-        identical(twin.compute(), want.compute())
+    copied = twin(metric)
+    for batch in batches[1:]:
+        copied.update(**batch)
     for batch in batches:
         assert forward(**batch).rows == 20
-    identical(forward.compute(), want.compute())
+    assert int(metric.count) == 30
+    for found in (copied, forward):
+        assert torch.equal(found._kept_rows(), want._kept_rows())
 
 
 ROUTES = {"matrices": {}, "sample": {"max_dim": 4, "sample": 12}}
@@ -208,15 +141,18 @@ def test_what_is_wrong_on_one_process_is_said_on_all(two, route):
         assert "give it always, or never" in rank[f"disagree {route}"]
 
 
-def waits_of_an_update() -> list[str]:
-    """Of the second one: the first makes the room."""
-    metric = BranchSpectra(24, max_dim=8, sample=16, steps=True).to(DEVICE)
+def waits_of_an_update(route: str) -> list[str]:
+    """Of the second update; the first makes the room."""
+    metric = BranchSpectra(24, steps=True, **ROUTES[route]).to(DEVICE)
+    hidden = StepCorrelation(24).to(DEVICE)
     batch = [x.to(DEVICE) for x in outputs(12, 24).values()]
     metric.update(*batch)
     with Waits() as waits:
         metric.update(*batch)
+        hidden.update(batch[0])
     return [wait.where for wait in waits.found]
 
 
-def test_a_sample_grows_without_a_wait_for_the_device(on_second_device):
-    assert on_second_device(waits_of_an_update) == []
+@pytest.mark.parametrize("route", ROUTES)
+def test_an_update_does_not_wait_for_the_device(on_second_device, route):
+    assert on_second_device(waits_of_an_update, route) == []

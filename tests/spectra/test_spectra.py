@@ -13,23 +13,19 @@ import torch
 from conftest import features
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import rdm_solo.spectra
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.spectra import (
     BranchSpectra,
-    StepCorrelation,
     alignment,
     correlation,
     effective_rank,
     filter_curve,
-    leading,
-    low_rank_spectrum,
-    rankme,
     spearman,
 )
-from rdm_solo.spectra.sampling import row_hashes
+from rdm_solo.spectra.matrices import low_rank_spectrum
+from rdm_solo.spectra.step_correlation import StepCorrelation
 
 
 def numpy_erank(x: np.ndarray) -> float:
@@ -38,35 +34,6 @@ def numpy_erank(x: np.ndarray) -> float:
     q = lam / lam.sum()
     q = q[q > 0]
     return float(np.exp(-(q * np.log(q)).sum()))
-
-
-@pytest.mark.parametrize(("n", "k"), [(500, 20), (20, 50)])
-def test_effective_rank_equals_numpys(n, k):
-    x = features("1/i", n, k)
-    want = numpy_erank(x.numpy())
-    C = correlation(x)
-    assert float(effective_rank(C)) == pytest.approx(want, rel=1e-9)
-    assert float(effective_rank(torch.linalg.eigvalsh(C))) == pytest.approx(want, rel=1e-9)
-
-
-def test_effective_rank_is_that_of_eigenvalues_not_singular_values():
-    lam = torch.tensor([4.0, 1.0])
-    assert float(effective_rank(lam)) == pytest.approx(np.exp(0.5004024), rel=1e-6)
-    assert float(effective_rank(lam)) < float(effective_rank(lam.sqrt()))
-
-
-def test_effective_rank_at_the_ends():
-    assert float(effective_rank(torch.ones(7))) == pytest.approx(7)
-    assert float(effective_rank(torch.tensor([1.0, 0.0, 0.0]))) == pytest.approx(1)
-    assert float(effective_rank(torch.zeros(3))) == 0
-    with pytest.raises(ValueError, match="square matrix"):
-        effective_rank(torch.zeros(2, 3))
-
-
-@pytest.mark.parametrize("shape", [(3,), (0, 3), (2, 2, 2)])
-def test_a_correlation_is_of_rows(shape):
-    with pytest.raises(ValueError, match="non-empty batch"):
-        correlation(torch.zeros(shape))
 
 
 @settings(max_examples=50, deadline=None)
@@ -94,12 +61,6 @@ def test_the_curve_of_a_filtered_batch_is_the_filters_own():
     torch.testing.assert_close(filter_curve(lam_p, lam_z), sigma.log1p(), rtol=1e-5, atol=0)
 
 
-def test_the_curve_is_undefined_where_the_target_has_nothing():
-    curve = filter_curve(torch.tensor([1.0, 1.0]), torch.tensor([1.0, 1e-30]))
-    assert curve[0] == 1
-    assert curve[1].isnan()
-
-
 def test_alignment_of_shared_and_of_turned_eigenspaces():
     q = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64))[0]
     lam = torch.tensor([5.0, 4.0, 3.0, 2.0, 1.0, 0.5], dtype=torch.float64)
@@ -118,13 +79,6 @@ def test_alignment_of_shared_and_of_turned_eigenspaces():
         alignment(C_p, C_z, m=7)
 
 
-def test_leading_directions_hold_more_than_the_share():
-    lam = torch.tensor([0.5, 0.3, 0.2, 1e-6])
-    assert leading(lam) == 3
-    assert leading(torch.ones(5), share=0.6) == 3
-    assert leading(torch.zeros(4)) == 1
-
-
 @pytest.mark.parametrize("ties", [False, True])
 def test_spearman_equals_scipys(ties):
     rng = np.random.default_rng(0)
@@ -133,11 +87,6 @@ def test_spearman_equals_scipys(ties):
         a, b = a.round(), b.round()
     want = scipy.stats.spearmanr(a, b).statistic
     assert float(spearman(torch.tensor(a), torch.tensor(b))) == pytest.approx(want)
-
-
-def test_a_flat_curve_has_no_order():
-    flat = torch.ones(10) + 1e-9 * torch.randn(10)
-    assert float(spearman(flat, torch.arange(10.0))) == 0
 
 
 def test_branch_spectra_over_batches_equal_the_definitions():
@@ -169,29 +118,29 @@ def test_branch_spectra_over_batches_equal_the_definitions():
     want_order = scipy.stats.spearmanr(curve, spectra.lam_target).statistic
     assert spectra.scalars["filter/monotonicity"] == pytest.approx(want_order)
     assert spectra.rows == 90
+    # A projection that is one of the branches' outputs has exactly its eigenvalues.
+    for options in ({}, {"max_dim": 4, "sample": 256}):
+        found = spectra_of([p, z, z_plus, z], **options)
+        assert torch.equal(found.lam_projection, found.lam_target)
+        assert found.scalars["erank/projection"] == found.scalars["erank/target"]
 
 
-def test_equal_branches_have_no_gap_and_no_order():
-    z = features("1/i", 64, 8)
-    metric = BranchSpectra(dim=8)
-    metric.update(z, z, z)
-    scalars = metric.compute().scalars
-    assert scalars["erank/gap"] == pytest.approx(0, abs=1e-9)
-    assert scalars["filter/monotonicity"] == 0
-    assert scalars["alignment/online_target"] == pytest.approx(1)
-
-
-def test_branch_spectra_survive_a_collapse_and_say_what_is_wrong():
-    metric = BranchSpectra(dim=4)
+@pytest.mark.parametrize("options", [{}, {"max_dim": 2, "sample": 16}])
+def test_collapsed_outputs_have_finite_scalars_and_missing_ones_are_refused(options):
+    metric = BranchSpectra(dim=4, **options)
     with pytest.warns(UserWarning, match="before the"), pytest.raises(ValueError, match="no batch"):
         metric.compute()
     with pytest.raises(ValueError, match=r"target must have shape \(N, 4\)"):
         metric.update(torch.ones(2, 4), torch.ones(3, 4), torch.ones(2, 4))
-    metric.update(torch.zeros(5, 4), torch.zeros(5, 4), torch.zeros(5, 4))
-    scalars = metric.compute().scalars
-    assert all(np.isfinite(list(scalars.values())))
-    assert scalars["erank/target"] == 0
-    assert metric.compute().filter_curve.isnan().all()
+    metric.update(*[torch.full((4, 4), math.nan)] * 3)
+    with pytest.raises(ValueError, match="no finite row"):
+        metric.compute()
+    for value, rank in ((0.0, 0), (1.0, 1)):
+        metric.reset()
+        metric.update(*[torch.full((5, 4), value)] * 3)
+        scalars = metric.compute().scalars
+        assert np.isfinite(list(scalars.values())).all()
+        assert scalars["erank/target"] == pytest.approx(rank)
 
 
 def test_branch_spectra_are_not_saved_and_do_not_follow_half():
@@ -200,28 +149,20 @@ def test_branch_spectra_are_not_saved_and_do_not_follow_half():
     assert not metric.state_dict()
 
 
-class TestBrokenRows:
-    def test_they_are_left_out_of_every_sum(self):
-        """As if they had not been there, whichever of the outputs is broken."""
-        x = [features("gaussian", 20, 6, seed=seed) for seed in range(4)]
-        want = BranchSpectra(dim=6)
-        want.update(*(part[3:] for part in x))
-        x[0][0, 1], x[2][1, :], x[3][2, 5] = math.nan, math.inf, -math.inf
-        found = BranchSpectra(dim=6)
-        found.update(*x)
-        assert int(found.broken) == 3
-        ours, clean = found.compute(), want.compute()
-        assert ours.rows == 17
-        assert ours.scalars == pytest.approx(clean.scalars, rel=1e-9, abs=1e-12)
-        for name, array in clean.arrays().items():
-            torch.testing.assert_close(ours.arrays()[name], array, equal_nan=True)
-
-    def test_nothing_else_is_an_error_that_says_so(self):
-        metric = BranchSpectra(dim=3)
-        broken = torch.full((4, 3), math.nan)
-        metric.update(broken, broken, broken)
-        with pytest.raises(ValueError, match="no finite row"):
-            metric.compute()
+def test_broken_rows_are_left_out_of_every_sum():
+    """As if they had not been there, whichever of the outputs is broken."""
+    x = [features("gaussian", 20, 6, seed=seed) for seed in range(4)]
+    want = BranchSpectra(dim=6)
+    want.update(*(part[3:] for part in x))
+    x[0][0, 1], x[2][1, :], x[3][2, 5] = math.nan, math.inf, -math.inf
+    found = BranchSpectra(dim=6)
+    found.update(*x)
+    assert int(found.broken) == 3
+    ours, clean = found.compute(), want.compute()
+    assert ours.rows == 17
+    assert ours.scalars == pytest.approx(clean.scalars, rel=1e-9, abs=1e-12)
+    for name, array in clean.arrays().items():
+        torch.testing.assert_close(ours.arrays()[name], array, equal_nan=True)
 
 
 def four(n: int, k: int, seed: int = 0) -> list[torch.Tensor]:
@@ -252,43 +193,6 @@ def same(a, b, rel: float) -> None:
             torch.testing.assert_close(
                 a.arrays()[name], array, rtol=rel, atol=rel * size, equal_nan=True, msg=name
             )
-
-
-@pytest.mark.parametrize("options", [{}, {"max_dim": 4, "sample": 256}])
-def test_a_projection_that_is_one_of_the_outputs_has_its_eigenvalues(options, monkeypatch):
-    """Without a target filter it is the target, without an online one the online output."""
-    decompose, seen = torch.linalg.eigvalsh, []
-
-    def eigvalsh(matrix):
-        seen.append(matrix)
-        return decompose(matrix)
-
-    monkeypatch.setattr(torch.linalg, "eigvalsh", eigvalsh)
-    p, z, z_plus, y = four(200, 10)
-    for output, branch in ((z, "target"), (p, "online")):
-        seen.clear()
-        found = spectra_of([p, z, z_plus, output], **options)
-        # C_p, C_plus and the covariance; C_z's are found with its vectors. LiDAR's, of a sample.
-        assert len(seen) == 3 + bool(options)
-        assert torch.equal(found.lam_projection, getattr(found, f"lam_{branch}"))
-        assert found.scalars["erank/projection"] == found.scalars[f"erank/{branch}"]
-    third = spectra_of([p, z, z_plus, y], **options).lam_projection
-    assert not torch.allclose(third, found.lam_projection, rtol=0.01)
-    normed = torch.nn.functional.normalize(y.double(), dim=1)
-    want = torch.linalg.eigvalsh(correlation(normed)).flip(0)
-    torch.testing.assert_close(third, want[: len(third)], rtol=1e-9, atol=1e-12)
-
-
-def test_rankme_is_the_entropy_of_singular_values():
-    x = features("1/i", 60, 12)
-    sigma = np.linalg.svd(x.double().numpy(), compute_uv=False)
-    q = sigma / sigma.sum() + 1e-7
-    want = float(np.exp(-(q * np.log(q)).sum()))
-    assert float(rankme(correlation(x))) == pytest.approx(want, rel=1e-9)
-    assert want > 1.5 * float(effective_rank(correlation(x)))
-    # Rounding noise has no singular value: of 3 directions in 40, three are left.
-    flat = torch.linalg.qr(torch.randn(50, 3, dtype=torch.float64))[0] @ torch.randn(3, 40).double()
-    assert 2 < float(rankme(correlation(flat))) < 3
 
 
 def test_the_ideal_filter_is_the_ratio_of_theorem_2():
@@ -347,11 +251,6 @@ def test_without_positives_what_needs_them_is_absent():
         assert metric.compute().scalars.keys() == whole.scalars.keys()
 
 
-def test_one_tensor_in_several_places_counts_as_copies_do():
-    z, plus = features("1/i", 40, 6), features("gaussian", 40, 6)
-    same(spectra_of([z, z, plus, z]), spectra_of([z, z.clone(), plus, z.clone()]), rel=1e-12)
-
-
 class TestSample:
     @pytest.mark.parametrize(("n", "k"), [(40, 48), (60, 24), (64, 64)])
     def test_that_holds_every_row_gives_what_matrices_give(self, n, k):
@@ -364,13 +263,6 @@ class TestSample:
         assert found.rows == n
         assert found.lam_online.shape == (min(64, k),)
         same(found, want, rel=1e-9)
-
-    def test_has_arrays_of_one_length_however_many_rows_there_were(self):
-        for n in (5, 30, 200):
-            found = spectra_of(four(n, 100), max_dim=64, sample=32)
-            assert found.rows == min(n, 32)
-            shapes = {tuple(x.shape) for x in found.arrays().values() if x.ndim}
-            assert shapes == {(32,)}
 
     def test_depends_neither_on_order_nor_on_batches(self):
         """Bit for bit."""
@@ -388,48 +280,6 @@ class TestSample:
         other = spectra_of([*parts[:3], -parts[3]], **options)  # a row is all of its outputs
         assert not torch.equal(other.lam_online, want.lam_online)
 
-    def test_is_drawn_evenly(self):
-        """Rows that differ in one bit of one number, or in their places, are told apart; each half
-        of the highest 32 bits gets half of the rows, to four standard deviations."""
-        n = 4000
-        x = torch.ones(n, 3)
-        x.view(torch.int32)[:, 0] += torch.arange(n, dtype=torch.int32)
-        whole = torch.ones(n, dtype=torch.bool)
-        for parts in ([x], [x.roll(1, 1)], [torch.zeros(n, 2), x]):
-            key = row_hashes(parts, whole)
-            assert len(key.unique()) == n
-            for bit in range(32, 64):
-                assert abs(int((key >> bit & 1).sum()) - n / 2) < 4 * math.sqrt(n / 4), bit
-
-    def test_leaves_broken_rows_out(self):
-        x = four(20, 12)
-        want = spectra_of([part[2:] for part in x], max_dim=4, sample=32)
-        x[0][0, 1], x[2][1, :] = math.nan, math.inf
-        found = spectra_of(x, batch=6, max_dim=4, sample=32)
-        assert found.rows == 18
-        same(found, want, rel=1e-12)
-
-    def test_survives_a_collapse(self):
-        zero = torch.zeros(50, 30)
-        found = spectra_of([zero, zero, zero], max_dim=4, sample=16)
-        assert found.scalars["erank/target"] == 0
-        assert found.filter_curve.isnan().all()
-        assert np.isfinite(list(found.scalars.values())).all()
-        one = torch.ones(50, 30)
-        scalars = spectra_of([one, one, one], max_dim=4, sample=16).scalars
-        assert scalars["erank/target"] == pytest.approx(1)
-
-    def test_keeps_double_rows_double(self):
-        parts = [part.double() for part in four(40, 24)]
-        parts[1] += 1e-9 * torch.randn(40, 24, dtype=torch.float64)
-        same(spectra_of(parts, max_dim=8, sample=64), spectra_of(parts), rel=1e-9)
-
-
-def test_a_size_that_makes_no_sense_is_refused():
-    for name in ("dim", "m", "max_dim", "sample"):
-        with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1, got 0"):
-            BranchSpectra(**{"dim": 4, name: 0})
-
 
 @pytest.mark.parametrize(("n", "k", "b"), [(50, 30, 6), (50, 4, 6), (5, 30, 6), (2, 30, 12)])
 def test_low_rank_spectrum_equals_that_of_the_logits(n, k, b):
@@ -442,40 +292,6 @@ def test_low_rank_spectrum_equals_that_of_the_logits(n, k, b):
     torch.testing.assert_close(found[:size], want[:size], rtol=1e-9, atol=1e-14)
     assert float(found[size:].sum()) < 1e-14
     assert (found >= 0).all()
-    with pytest.raises(ValueError, match=r"C_h \(b, b\) and W \(k, b\)"):
-        low_rank_spectrum(correlation(h), W.T)
-
-
-class NoSync(TorchDispatchMode):
-    """Refuses what would make the host wait for a device: values read, sizes that depend on them.
-
-    A list of names alone would miss some; on ``meta`` tensors, which have no values, all fail."""
-
-    REFUSED = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal", "item")
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        name = function.overloadpacket.__name__
-        if name in self.REFUSED or name.startswith("_unique"):
-            raise AssertionError(f"{name} in a step")
-        if name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1]):
-            raise AssertionError("a mask picks rows in a step")
-        return function(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize(("max_dim", "sample"), [(4, 16), (4, 32), (64, 16)])
-def test_an_update_waits_for_no_device(max_dim, sample):
-    parts = four(20, 8)
-    metric = BranchSpectra(8, max_dim=max_dim, sample=sample, steps=True)
-    hidden = StepCorrelation(8)
-    with NoSync():
-        for _ in range(2):
-            metric.update(*parts)
-            hidden.update(parts[0])
-    elsewhere = BranchSpectra(8, max_dim=max_dim, sample=sample, steps=True).to("meta")
-    for _ in range(2):
-        elsewhere.update(*(part.to("meta") for part in parts))
-    with NoSync(), pytest.raises(AssertionError, match="in a step"):
-        metric.compute()
 
 
 def test_the_functions_need_neither_torchmetrics_nor_torchvision():

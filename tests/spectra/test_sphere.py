@@ -42,7 +42,7 @@ def test_each_measure_of_rows_agrees_with_another_form_on_fuzzed_spectra(number)
             "mean_share": 1 - x.var(0).sum() / np.square(x).sum(1).mean(),
             "uniformity": math.log(np.mean(np.exp(-2 * pdist(unit) ** 2))),
             "positive_distance": 2 - 2 * np.einsum("ij,ij->i", unit, other).mean(),
-            "epps_pulley": np.mean([statistic_of(u, 17) for u in (x @ along).T]),
+            "epps_pulley": np.mean([statistic_of(u) for u in (x @ along).T]),
         }
         for name, value in want.items():
             assert float(found[name]) == pytest.approx(value, rel=1e-6, abs=1e-12), (seed, name)
@@ -71,13 +71,6 @@ def test_uniformity_of_one_point_and_of_far_apart_rows():
     assert float(uniformity(apart, t=1000)) == -4000  # exp of it is 0 in float64
 
 
-def test_uniformity_keeps_its_digits_under_autocast():
-    x = normalize(torch.randn(600, 32, generator=torch.Generator().manual_seed(0)), dim=1)
-    want = float(uniformity(x.double()))
-    with torch.autocast("cpu", torch.bfloat16):
-        assert float(uniformity(x)) == pytest.approx(want, abs=1e-6)
-
-
 @pytest.mark.parametrize("precision", ["high", "medium"])
 def test_uniformity_is_in_float64_where_products_of_float32_may_lose_digits(precision):
     x = normalize(torch.randn(600, 32, generator=torch.Generator().manual_seed(0)), dim=1)
@@ -91,18 +84,11 @@ def test_uniformity_is_in_float64_where_products_of_float32_may_lose_digits(prec
         torch.set_float32_matmul_precision(before)
 
 
-def test_positive_distance_is_the_mean_squared_distance():
-    x, y = (normalize(torch.randn(40, 6).double(), dim=1) for _ in range(2))
-    want = np.mean([np.sum((a - b) ** 2) for a, b in zip(x.numpy(), y.numpy())])
-    assert float(positive_distance(x, y)) == pytest.approx(want, rel=1e-12)
-
-
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: uniformity(2 * torch.eye(3)), "rows of length 1"),
-        (lambda: uniformity(torch.eye(1)), "N of at least 2"),
-        (lambda: positive_distance(torch.eye(2), torch.eye(3)), "one shape"),
+        (lambda: uniformity(2 * torch.eye(3)), "must have length 1"),
+        (lambda: positive_distance(torch.eye(2), torch.eye(3)), "differ in shape"),
         (lambda: epps_pulley(torch.ones(3)), r"rows \(N, k\)"),
     ],
 )
@@ -111,28 +97,16 @@ def test_what_is_no_set_of_unit_rows_is_refused(call, words):
         call()
 
 
-def statistic_of(u: np.ndarray, points: int | None) -> float:
-    """N times the integral, by definition: adaptive, or by numpy's trapezoids at 17 points."""
+def statistic_of(u: np.ndarray) -> float:
+    """Return N times the integral by numpy's trapezoids, which an adaptive one confirms."""
 
     def integrand(t: float) -> float:
         return abs(np.mean(np.exp(1j * t * u)) - math.exp(-t * t / 2)) ** 2 * math.exp(-t * t / 2)
 
-    if points is None:
-        return len(u) * 2 * quad(integrand, 0, 3, epsabs=1e-12)[0]
-    t = np.linspace(0, 3, points)
-    return len(u) * 2 * float(np.trapezoid([integrand(x) for x in t], t))
-
-
-@pytest.mark.parametrize("scale", [0.1, 1.0, 3.0])
-@pytest.mark.parametrize("shift", [0.0, 0.5])
-def test_the_statistic_is_its_definition(scale, shift):
-    x = scale * torch.randn(200, 5, generator=torch.Generator().manual_seed(1)) + shift
-    along = directions(5, 8, seed=3).numpy()
-    projected = x.double().numpy() @ along
-    want = np.mean([statistic_of(u, 17) for u in projected.T])
-    assert float(epps_pulley(x, 8, seed=3)) == pytest.approx(want, rel=1e-9)
-    integral = np.mean([statistic_of(u, None) for u in projected.T])
-    assert want == pytest.approx(integral, rel=0.01)
+    t = np.linspace(0, 3, 17)
+    value = 2 * float(np.trapezoid([integrand(x) for x in t], t))
+    assert value == pytest.approx(2 * quad(integrand, 0, 3)[0], rel=0.02, abs=1e-3)
+    return len(u) * value
 
 
 def test_the_statistic_of_normal_rows_does_not_grow_with_them():

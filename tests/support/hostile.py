@@ -9,14 +9,57 @@ import torch
 
 DTYPES = (torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16)
 REACH = {torch.float64: 200, torch.float32: 30, torch.bfloat16: 30, torch.float16: 4}
+# Singular values of r directions, numbered from 1.
+SPECTRA = [
+    lambda i: 1 / i,
+    lambda i: i**-2,
+    lambda i: i**-4,
+    lambda i: 2.0**-i,
+    lambda i: 1 + 1e-9 * i,
+    lambda i: 10.0 ** -(i // 3),
+    lambda i: (i == 1).double(),
+]
+# Other numbers, from Gaussian ones.
+KINDS = [
+    lambda x: x,
+    lambda x: (3 * x).round(),
+    lambda x: x * (x.abs() > 1.6),
+    lambda x: (5 * x).softmax(1),
+]
+CHANGES = [
+    lambda x, draw, rng: torch.zeros_like(x) if draw.random() < 0.3 else x,
+    lambda x, draw, rng: x[torch.randint(len(x), (len(x),), generator=rng)],  # duplicates
+    lambda x, draw, rng: x[:1].expand(len(x), -1).clone(),
+    lambda x, draw, rng: x.masked_fill(torch.rand(len(x), 1, generator=rng) < 0.5, -0.0),
+    lambda x, draw, rng: x + draw.choice([1.0, 1e3, 1e6]),  # constant columns beside little else
+    lambda x, draw, rng: torch.cat([x[:1] * draw.choice([1e3, 1e8, 1e20]), x[1:]]),
+    lambda x, draw, rng: x * 10.0 ** -(12 * torch.rand(len(x), 1, generator=rng).double()),
+    lambda x, draw, rng: x * 10.0 ** -(12 * torch.rand(x.shape[1], generator=rng).double()),
+    lambda x, draw, rng: x - x.mean(0),
+    lambda x, draw, rng: x / x.std(0, correction=0).clamp_min(1e-12),
+    lambda x, draw, rng: x.sign(),
+    lambda x, draw, rng: x.relu(),
+]
+# The same numbers, in memory in another way.
+LAYOUTS = [
+    lambda x: x,
+    lambda x: x.t().contiguous().t(),
+    lambda x: torch.stack([x, x], 2)[..., 0],
+    lambda x: torch.cat([x, x], 1)[:, : x.shape[1]],
+    lambda x: x[:1].expand(len(x), -1),
+    lambda x: x.clone().requires_grad_()[:],
+]
 
 
 def batch(draw: random.Random, largest: int = 40, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A batch ``(n, k)`` with n and k up to ``largest``."""
+    """Return a batch ``(n, k)`` with n and k up to ``largest``."""
     rng = torch.Generator().manual_seed(draw.getrandbits(40))
     n, k = (draw.choice([1, 2, draw.randint(1, largest), largest]) for _ in range(2))
     dtype = dtype or draw.choice(DTYPES)
-    x = spectrum(draw.choice(SPECTRA), n, k, rng)
+    x = draw.choice(KINDS)(torch.randn(n, k, generator=rng, dtype=torch.float64))
+    if draw.random() < 0.6:
+        u, _, vh = torch.linalg.svd(x, full_matrices=False)
+        x = (u * draw.choice(SPECTRA)(torch.arange(1, min(n, k) + 1).double())) @ vh
     for change in draw.sample(CHANGES, draw.choice([0, 0, 1, 1, 2, 3])):
         x = change(x, draw, rng)
     reach = REACH[dtype]
@@ -29,77 +72,7 @@ def batch(draw: random.Random, largest: int = 40, dtype: torch.dtype | None = No
         x = x.clone()
         for _ in range(draw.choice([1, 3, x.numel()])):
             x.view(-1)[draw.randrange(x.numel())] = draw.choice([math.nan, math.inf, -math.inf])
-    return layout(x, draw)
-
-
-def spectrum(kind: str, n: int, k: int, rng: torch.Generator) -> torch.Tensor:
-    x = torch.randn(n, k, generator=rng, dtype=torch.float64)
-    r = min(n, k)
-    decay = torch.arange(1, r + 1, dtype=torch.float64)
-    sigma = {
-        "gaussian": None,
-        "1/i": 1 / decay,
-        "1/i^2": decay**-2,
-        "1/i^4": decay**-4,
-        "geometric": 2.0**-decay,
-        "equal": torch.ones(r, dtype=torch.float64),
-        "nearly equal": 1 + 1e-9 * decay,
-        "clusters": 10.0 ** -(decay // 3),
-        "one": (decay == 1).double(),
-        "integers": None,
-        "sparse": None,
-        "softmax": None,
-    }[kind]
-    if kind == "integers":
-        return (3 * x).round()
-    if kind == "sparse":
-        return x * (torch.rand(n, k, generator=rng) < 0.1)
-    if kind == "softmax":
-        return (5 * x).softmax(1)
-    if sigma is None:
-        return x
-    u, _, vh = torch.linalg.svd(x, full_matrices=False)
-    return (u * sigma) @ vh
-
-
-SPECTRA = ("gaussian", "1/i", "1/i^2", "1/i^4", "geometric", "equal", "nearly equal", "clusters")
-SPECTRA += ("one", "integers", "sparse", "softmax")
-
-
-def _rows(x, draw):
-    return torch.tensor([draw.random() < draw.choice([0.1, 0.5, 0.9]) for _ in range(len(x))])
-
-
-CHANGES = [
-    lambda x, draw, rng: torch.zeros_like(x) if draw.random() < 0.3 else x,
-    lambda x, draw, rng: x[torch.randint(len(x), (len(x),), generator=rng)],  # duplicates
-    lambda x, draw, rng: x[:1].expand(len(x), -1).clone(),
-    lambda x, draw, rng: x.masked_fill(_rows(x, draw)[:, None], draw.choice([0.0, -0.0])),
-    lambda x, draw, rng: torch.cat([torch.full_like(x[:, :1], 3.0), x[:, 1:]], 1),
-    lambda x, draw, rng: x + draw.choice([1.0, 1e3, 1e6]),  # constant columns beside little else
-    lambda x, draw, rng: torch.cat([x[:1] * draw.choice([1e3, 1e8, 1e20]), x[1:]]),
-    lambda x, draw, rng: x * 10.0 ** -(12 * torch.rand(len(x), 1, generator=rng).double()),
-    lambda x, draw, rng: x * 10.0 ** -(12 * torch.rand(x.shape[1], generator=rng).double()),
-    lambda x, draw, rng: x - x.mean(0),
-    lambda x, draw, rng: x / x.std(0, correction=0).clamp_min(1e-12),
-    lambda x, draw, rng: x.sign(),
-    lambda x, draw, rng: x.relu(),
-]
-
-
-def layout(x: torch.Tensor, draw: random.Random) -> torch.Tensor:
-    """The same numbers in memory in another way."""
-    return draw.choice(
-        [
-            lambda x: x,
-            lambda x: x.t().contiguous().t(),
-            lambda x: torch.stack([x, x], 2)[..., 0],
-            lambda x: torch.cat([x, x], 1)[:, : x.shape[1]],
-            lambda x: x[:1].expand(len(x), -1),
-            lambda x: x.flip(0).flip(0),
-            lambda x: x.clone().requires_grad_()[:],
-        ]
-    )(x)
+    return draw.choice(LAYOUTS)(x)
 
 
 def describe(x: torch.Tensor) -> str:

@@ -1,11 +1,9 @@
-"""A device of its own kind, ``fake:0``, in a world without a GPU.
+"""An accelerator ``fake:0`` for tests without a GPU.
 
 Its tensors keep their numbers in the CPU's memory and its operators are the CPU's, so results are
-the same to the bit; but torch takes it for an accelerator. Like one, it refuses to mix its tensors
-with those of the host, and its tensors must be copied to be looked at.
-
-torch knows one such device in a process, from the process's first backward pass on. Tests run it in
-a process of its own (the fixture ``second_device``).
+equal to the bit. Like an accelerator, it refuses to mix its tensors with those of the host, and its
+tensors must be copied to be read. A process must register it before its first backward pass, so
+tests run it in a process of its own (the fixture ``on_second_device``).
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import torch
 from torch.utils import backend_registration
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from rdm_solo.filters import batch
+from rdm_solo import devices
 from support import waits
 
 NAME = "fake"
@@ -34,14 +32,14 @@ missing: set[torch.dtype] = set()  # what the device cannot compute in
 
 @contextlib.contextmanager
 def without_float64() -> Iterator[None]:
-    """The device is like Apple's, and the package knows it."""
+    """Make the device refuse float64, as Apple's does, and tell the package."""
     missing.add(torch.float64)
-    batch.WITHOUT_FLOAT64.add(NAME)
+    devices.WITHOUT_FLOAT64.add(NAME)
     try:
         yield
     finally:
         missing.remove(torch.float64)
-        batch.WITHOUT_FLOAT64.remove(NAME)
+        devices.WITHOUT_FLOAT64.remove(NAME)
 
 
 class OnDevice(torch.Tensor):
@@ -98,7 +96,7 @@ class OnDevice(torch.Tensor):
 
 
 def _refuse_what_an_accelerator_refuses(func: Any, name: str, args: Any, kwargs: Any) -> None:
-    """Tensors of both devices, but for numbers and indices; random numbers of the host."""
+    """Refuse tensors of both devices (numbers and indices aside) and generators of the host."""
     for x in tree_leaves((args[:1] if name in INDEXING else args, kwargs)):
         if isinstance(x, torch.Tensor) and not isinstance(x, OnDevice) and x.ndim:
             raise RuntimeError(f"{func}: all tensors must be on one device, found {DEVICE} and cpu")
@@ -107,7 +105,7 @@ def _refuse_what_an_accelerator_refuses(func: Any, name: str, args: Any, kwargs:
 
 
 class _Module:
-    """What torch asks of ``torch.fake``."""
+    """The functions that torch calls on ``torch.fake``."""
 
     is_available = is_initialized = staticmethod(lambda: True)
     device_count = staticmethod(lambda: 1)
@@ -118,12 +116,12 @@ class _Module:
 
 
 def can_install() -> bool:
-    """Whether this torch takes a device that is written in Python."""
+    """Return whether this torch takes a device that is written in Python."""
     return hasattr(backend_registration, SETUP) and hasattr(torch._C, "_acc")
 
 
 def install(rank: int = 0, size: int = 1) -> None:
-    """Register the device; before the process's first backward pass, which starts its threads."""
+    """Register the device, before the process's first backward pass starts its threads."""
     getattr(backend_registration, SETUP)(NAME, backend_module=_Module())
     for name, function in (
         ("empty.memory_format", _empty),
@@ -135,7 +133,7 @@ def install(rank: int = 0, size: int = 1) -> None:
 
 
 def call(rank: int, size: int, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What the function returns, with tensors of the device copied to the host."""
+    """Call the function, and copy the tensors that it returns to the host."""
     return tree_map_only(OnDevice, lambda x: x.detach().memory, function(*arguments))
 
 
@@ -152,7 +150,7 @@ def _empty_strided(size: Any, stride: Any, *, dtype: Any = None, **_: Any) -> On
 
 
 def _made_by_the_host(name: str) -> Callable[..., OnDevice]:
-    """Operators that would make an empty tensor and give it another shape."""
+    """Return a factory that torch would otherwise build from an empty tensor."""
     packet, _, overload = name.partition(".")
     make = getattr(getattr(torch.ops.aten, packet), overload or "default")
 
@@ -163,7 +161,7 @@ def _made_by_the_host(name: str) -> Callable[..., OnDevice]:
 
 
 def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
-    """What ``torch.tensor`` and others call from inside torch."""
+    """Copy as ``torch.tensor`` and others do from inside torch."""
     one, other = (x.memory if isinstance(x, OnDevice) else x for x in (source, target))
     other.copy_(one)
     both = isinstance(source, OnDevice) and isinstance(target, OnDevice)

@@ -1,11 +1,8 @@
-"""Counts where a program waits for a device: on a GPU, the host then stands still until all that
-was queued before is done."""
+"""Counts where a program waits for a device; on a GPU, the host then stands still."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -14,9 +11,18 @@ from torch.utils._pytree import tree_leaves
 
 # Operators whose result the host needs: a number, a shape, or whether a decomposition failed.
 WAITING = {
-    *("_local_scalar_dense", "equal", "nonzero", "masked_select", "bincount", "_linalg_eigh"),
-    *("_linalg_svd", "_linalg_solve_ex", "linalg_inv_ex", "linalg_cholesky_ex", "_unique2"),
-    *("unique_dim", "unique_consecutive", "linalg_lstsq", "linalg_eig", "linalg_ldl_factor_ex"),
+    "_linalg_eigh",
+    "_linalg_solve_ex",
+    "_linalg_svd",
+    "_local_scalar_dense",
+    "_unique2",
+    "bincount",
+    "equal",
+    "linalg_cholesky_ex",
+    "linalg_inv_ex",
+    "linalg_lstsq",
+    "masked_select",
+    "nonzero",
 }
 MASKS = (torch.bool, torch.uint8)
 
@@ -31,7 +37,7 @@ class Wait(NamedTuple):
 class Waits(TorchDispatchMode):
     """Lists in ``found`` each wait for a device other than the CPU.
 
-    Copies between a device and the host count, unless they are asked not to block.
+    Copies between a device and the host count, unless they are non-blocking.
     """
 
     def __init__(self) -> None:
@@ -54,27 +60,18 @@ class Waits(TorchDispatchMode):
             self.found.append(Wait(func.name().removeprefix("aten::"), where()))
         return func(*args, **kwargs)
 
-    @contextlib.contextmanager
-    def apart(self) -> Iterator[list[Wait]]:
-        """What the body waits in, which does not count beside the rest."""
-        before = len(self.found)
-        found: list[Wait] = []
-        yield found
-        found += self.found[before:]
-        del self.found[before:]
-
 
 _counting: list[Waits] = []
 
 
 def note(operator: str) -> None:
-    """For what no dispatch mode sees: ``torch.tensor(..., device=...)`` copies below it."""
+    """Count what no dispatch mode sees: ``torch.tensor(..., device=...)`` copies below it."""
     for counting in _counting:
         counting.found.append(Wait(operator, where()))
 
 
 def waits(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether the host waits in this call."""
+    """Return whether the host waits in this call."""
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     on_device = [_away(x.device) for x in tensors]
     name = func.overloadpacket.__name__
@@ -88,7 +85,7 @@ def waits(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
         indices = [x for x in args[1] if x is not None]
         return any(x.dtype in MASKS or not _away(x.device) for x in indices)
-    if name in ("masked_fill", "masked_fill_"):  # of a value that lies on the device
+    if name in ("masked_fill", "masked_fill_"):  # with a value that is on the device
         return isinstance(args[2], torch.Tensor) and _away(args[2].device)
     if name == "repeat_interleave":
         return kwargs.get("output_size") is None
@@ -100,7 +97,7 @@ def _away(device: torch.device) -> bool:
 
 
 def where() -> str:
-    """The innermost line outside torch and the tests' own pieces."""
+    """Return the innermost line outside torch and the tests' own pieces."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         path = frame.f_code.co_filename

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -80,9 +78,7 @@ def pairs(lam_z: Tensor, lam_plus: Tensor, v: Tensor, n: int = 40) -> tuple[Tens
     return (common + apart) @ v.mT, (common - apart) @ v.mT
 
 
-# --------------------------------------------------------------------------------------
-# Lemma 1 and Theorem 2
-# --------------------------------------------------------------------------------------
+# --- Lemma 1 and Theorem 2 ---
 
 
 def isotropic(d: int, noise: float, n: int = 60) -> tuple[Tensor, Tensor]:
@@ -171,26 +167,7 @@ def test_the_ideal_filter_is_the_predictors_spectrum_and_its_outputs_curve():
     assert theory.ideal_filter(vector(1, 1), vector(1, 0)).isnan().tolist() == [False, True]
 
 
-def test_noise_in_strong_directions_makes_the_best_predictor_high_pass():
-    """Theorem 2 alone promises no low-pass filter: here the online rank leads."""
-    lam_z, lam_plus = vector(0.6, 0.4), vector(0.2, 0.19)
-    omega = theory.ideal_filter(lam_plus, lam_z)
-    assert theory.kind(omega) == "high-pass"
-    assert theory.rank_difference(theory.filtered_eigenvalues(lam_z, omega), lam_z) < -1e-3
-
-
-def test_finite_pairs_leave_the_unit_interval():
-    z = normal(6, 2, 4)
-    C_z, C_plus = correlation(z.flatten(0, 1)), theory.positive_correlation(z)
-    omega = torch.linalg.eigvals(theory.optimal_predictor(C_z, C_plus)).real
-    assert omega.min() < -0.1
-    assert omega.min() >= -1
-    assert omega.max() <= 1
-
-
-# --------------------------------------------------------------------------------------
-# Lemma 2 and Lemma 3
-# --------------------------------------------------------------------------------------
+# --- Lemma 2 and Lemma 3 ---
 
 
 @few
@@ -218,13 +195,6 @@ def test_a_filters_spectrum_is_that_of_its_outputs():
     )
 
 
-def test_nothing_can_be_made_of_nothing():
-    flat, steep = torch.diag(vector(1, 1)), torch.diag(vector(1, 0))
-    torch.testing.assert_close(theory.equivalent_filter(steep, flat), steep)
-    with pytest.raises(ValueError, match="target outputs are zero"):
-        theory.equivalent_filter(flat, steep)
-
-
 @few
 @given(n=st.integers(1, 4), m=st.integers(2, 4), seed=st.integers(0, 999))
 def test_lemma_3_holds_on_samples(n, m, seed):
@@ -246,21 +216,7 @@ def test_lemma_3_holds_on_samples(n, m, seed):
     torch.testing.assert_close(C_bar - V / (m - 1), C_plus, **CLOSE)
 
 
-def test_lemma_3_1_needs_many_views():
-    """C_+ of distinct pairs is right from two views on; the mean's correlation is biased."""
-    common = normal(3000, 1, 2) * vector(2, 1)
-    z = common + normal(3000, 8, 2, seed=1)
-    truth = torch.diag(vector(4, 1))
-    for m in (2, 8):
-        views = z[:, :m]
-        assert (theory.positive_correlation(views) - truth).abs().max() < 0.2
-        biased = theory.mean_correlation(views) - theory.positive_correlation(views)
-        torch.testing.assert_close(biased, torch.eye(2).double() / m, rtol=0, atol=0.03)
-
-
-# --------------------------------------------------------------------------------------
-# Theorem 3
-# --------------------------------------------------------------------------------------
+# --- Theorem 3 ---
 
 
 @few
@@ -277,21 +233,6 @@ def test_theorem_3_strict_and_equal(both, scale):
     # Equality: a constant filter.
     assert theory.kind(filter_curve(scale * lam_z, lam_z)) == "none"
     assert theory.rank_difference(scale * lam_z, lam_z) == pytest.approx(0, abs=1e-12)
-
-
-@few
-@given(lam=spectra(), p=st.floats(-1, -0.05), online=st.floats(0.05, 3))
-def test_theorem_3_for_power_filters(lam, p, online):
-    assume(lam[0] > lam[-1])
-    gap = theory.rank_difference(lam, lam ** (1 + p))  # sigma^p on the target
-    assert gap > 1e-9
-    assert theory.rank_difference(lam ** (1 + online), lam) > 1e-9
-
-
-def test_directions_that_are_lost_count_as_low_pass():
-    lam_z, gain = vector(0.5, 0.3, 0.2), vector(1, 1, 0)
-    assert theory.kind(gain) == "low-pass"
-    assert theory.rank_difference(theory.filtered_eigenvalues(lam_z, gain), lam_z) > 0.1
 
 
 @pytest.mark.parametrize(
@@ -330,13 +271,9 @@ def test_kinds_by_turns():
     assert theory.kind(torch.linspace(1, 0.5, 100), tolerance=0.1) == "low-pass"
     assert theory.kind(vector(float("nan"))) == theory.kind(vector(1)) == "none"
     assert theory.kind(torch.zeros(3)) == "none"
-    with pytest.raises(ValueError, match=r"shape \(k,\), got \(1, 2\)"):
-        theory.kind(torch.ones(1, 2))
 
 
-# --------------------------------------------------------------------------------------
-# Theorem 4
-# --------------------------------------------------------------------------------------
+# --- Theorem 4 ---
 
 
 def stepped(p: Tensor, z_plus: Tensor, alpha: float) -> Tensor:
@@ -371,14 +308,11 @@ def test_theorem_4_is_what_gradient_descent_does(case, alpha):
     h, omega = (lam_z / lam_p).sqrt(), lam_plus / lam_z
     printed = (1 - alpha) ** 2 + alpha**2 * h**2 + 2 * alpha * (1 - alpha) * h * omega
     torch.testing.assert_close(gain, printed, **CLOSE)
-
-
-def test_a_lost_direction_comes_back():
-    lam_p, lam_z = vector(0.5, 0.0), vector(0.5, 0.5)
-    new = theory.updated_eigenvalues(lam_p, lam_z, lam_z, alpha=0.1)
-    torch.testing.assert_close(new, vector(0.5, 0.005))
-    lost = theory.updated_eigenvalues(vector(0.5, 0.2), vector(0.5, 0.0), lam_p, alpha=0.1)
-    torch.testing.assert_close(lost[1], vector(0.2 * 0.81)[0])
+    # Directions that either branch has lost.
+    new = theory.updated_eigenvalues(
+        vector(0.5, 0, 1), vector(0.5, 0.5, 0), vector(0.5, 0.5, 3), 0.1
+    )
+    torch.testing.assert_close(new, vector(0.5, 0.005, 0.81))
 
 
 @few
@@ -397,13 +331,6 @@ def test_theorem_4_the_rank_rises_under_either_condition_and_all_between(both, a
 
 
 @few
-@given(lam=spectra(), alpha=steps)
-def test_no_filter_and_perfect_alignment_leave_everything_as_it_is(lam, alpha):
-    new = theory.updated_eigenvalues(lam, lam, lam, alpha)
-    torch.testing.assert_close(new, lam, **CLOSE)
-
-
-@few
 @given(both=low_passed(), alpha=steps)
 def test_a_high_pass_online_filter_lowers_the_online_rank(both, alpha):
     """The wrong direction: the online branch leads, and alignment pulls it down to the target."""
@@ -411,18 +338,6 @@ def test_a_high_pass_online_filter_lowers_the_online_rank(both, alpha):
     assert theory.kind(filter_curve(lam_p, lam_z)) == "high-pass"
     assert theory.kind(factors(lam_p, lam_z, lam_z, alpha), 1e-9) == "low-pass"
     assert erank(theory.updated_eigenvalues(lam_p, lam_z, lam_z, alpha)) < erank(lam_p)
-
-
-@settings(max_examples=15, deadline=None)
-@given(both=low_passed(), alpha=st.floats(0.4, 0.9))
-def test_with_a_fixed_target_the_rank_climbs_to_the_targets(both, alpha):
-    lam_z, lam_p = both
-    path = [lam_p]
-    for _ in range(50):
-        path.append(theory.updated_eigenvalues(path[-1], lam_z, lam_z, alpha))
-    ranks = [erank(lam) for lam in path]
-    assert all(b >= a - 1e-12 for a, b in itertools.pairwise(ranks))
-    torch.testing.assert_close(path[-1], lam_z, rtol=0, atol=1e-8)
 
 
 @few
@@ -451,61 +366,18 @@ def test_positives_far_apart_undo_a_low_pass_filter():
     assert erank(theory.updated_eigenvalues(lam_z, *case[1:], 0.1)) < erank(lam_z) - 0.01
 
 
-@few
-@given(both=low_passed(), alpha=st.floats(1, 1.5), optimal=st.booleans())
-def test_steps_beyond_one_still_raise_the_rank_while_the_order_stays(both, alpha, optimal):
-    lam_z, lam_p = both
-    gain = filter_curve(lam_p, lam_z)
-    lam_p, gain = lam_p / gain[0] ** 2, gain / gain[0]
-    lam_plus = gain * lam_z if optimal else lam_z
-    new = theory.updated_eigenvalues(lam_p, lam_z, lam_plus, alpha)
-    if (new.diff() <= 0).all():
-        assert erank(new) > erank(lam_p)
-
-
-def test_a_step_of_three_turns_the_order_round_under_condition_1():
-    lam_z, lam_p, lam_plus = vector(0.5, 0.5), vector(0.5, 0.125), vector(0.5, 0.25)
-    new = theory.updated_eigenvalues(lam_p, lam_z, lam_plus, 3.0)
-    torch.testing.assert_close(new, vector(0.5, 3.5))
-    assert erank(new) < erank(lam_p) - 0.1
-
-
-def test_a_step_of_two_overshoots():
-    lam_p, h = vector(0.9, 0.1), vector(0.5, 1.4)
-    lam_z = h**2 * lam_p
-    assert erank(theory.updated_eigenvalues(lam_p, lam_z, lam_z, 0.9)) > erank(lam_p)
-    collapsed = theory.updated_eigenvalues(lam_p, lam_z, lam_z, 2.0)
-    assert erank(collapsed) == pytest.approx(1, abs=1e-9)
-    torch.testing.assert_close(theory.updated_eigenvalues(lam_p, lam_z, lam_z, 1.0), lam_z)
-
-
 def test_refusals_name_the_argument():
     lam, C = vector(1, 1), torch.eye(2)
     for call, says in (
         (lambda: theory.updated_eigenvalues(lam, lam, lam[:1], 0.5), r"lam_plus \(1,\)"),
-        (
-            lambda: theory.updated_eigenvalues(lam, lam, lam, 0.0),
-            "alpha must be a number above 0, got",
-        ),
-        (lambda: theory.rank_difference(lam, lam[:1]), r"spectra .* lam_z \(1,\)"),
-        (lambda: theory.equivalent_filter(C[:1], C), r"C_p \(1, 2\)"),
+        (lambda: theory.updated_eigenvalues(lam, lam, lam, 0.0), "alpha must be"),
+        (lambda: theory.rank_difference(lam, lam[:1]), r"lam_z \(1,\)"),
         (lambda: theory.equivalent_filter(C[:1], C[:1]), r"C_p \(1, 2\)"),
-        (
-            lambda: theory.optimal_predictor(C, C, -1.0),
-            "weight_decay must be a number of at least 0",
-        ),
-        (lambda: theory.optimal_predictor(C, lam), r"C_plus \(2,\)"),
-        (lambda: theory.linear_setting(lam, 1.0), r"shape \(k, d\)"),
-        (lambda: theory.linear_setting(C, -1.0), "noise must be a number of at least 0"),
+        (lambda: theory.equivalent_filter(C, torch.diag(vector(1, 0))), "no filter"),
+        (lambda: theory.optimal_predictor(C, C, -1.0), "weight_decay must be"),
+        (lambda: theory.linear_setting(C, -1.0), "noise must be"),
         (lambda: theory.positive_correlation(torch.ones(3, 1, 2)), "m >= 2 views"),
         (lambda: theory.mean_correlation(C), r"\(n, m, k\)"),
-        (lambda: theory.mean_correlation(torch.ones(3, 0, 2)), "m >= 1 views"),
     ):
         with pytest.raises(ValueError, match=says):
             call()
-
-
-def test_a_direction_that_the_target_lacks_takes_nothing_from_the_positives():
-    lam_p, lam_z, lam_plus = (torch.tensor([1.0, x]) for x in (0.5, 0.0, 0.3))
-    updated = theory.updated_eigenvalues(lam_p, lam_z, lam_plus, alpha=0.5)
-    assert float(updated[1]) == 0.25 * 0.5

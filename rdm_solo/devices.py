@@ -1,0 +1,46 @@
+"""Facts about devices: which compute in float64, which products keep all digits, when to wait."""
+
+from typing import Any
+
+import torch
+
+WITHOUT_FLOAT64 = {"mps"}
+
+
+def has_float64(device: torch.device) -> bool:
+    """Return whether a device computes in float64; Apple's and some of Intel's do not.
+
+    >>> has_float64(torch.device("cpu")), has_float64(torch.device("mps"))
+    (True, False)
+    """
+    if device.type == "xpu":
+        return bool(torch.xpu.get_device_properties(device).has_fp64)
+    return device.type not in WITHOUT_FLOAT64
+
+
+def product_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which to multiply float32 matrices without losing digits.
+
+    That is float64 where TF32 or bfloat16 products are allowed, by
+    ``torch.set_float32_matmul_precision`` or ``torch.backends``. The setting belongs to all
+    threads, so it is read and never changed. Autocast is not covered: switch it off.
+
+    >>> product_dtype(torch.float64)
+    torch.float64
+    """
+    backends = (getattr(torch.backends, name) for name in ("mkldnn", "cuda"))
+    precisions = [getattr(getattr(b, "matmul", None), "fp32_precision", None) for b in backends]
+    if None in precisions:  # torch 2.8
+        precisions = [{"highest": "ieee"}.get(torch.get_float32_matmul_precision(), "tf32")]
+    return dtype if set(precisions) <= {"ieee", "none"} else torch.float64
+
+
+def number(x: torch.Tensor) -> Any:
+    """Return the number in a CPU tensor; return a tensor of another device as it is.
+
+    Reading a number from a device would wait for it. Both results can be compared and multiplied.
+
+    >>> number(torch.tensor(2.5)), number(torch.tensor(2.5, device="meta")).device
+    (2.5, device(type='meta'))
+    """
+    return x.item() if x.device.type == "cpu" else x

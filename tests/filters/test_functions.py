@@ -1,0 +1,195 @@
+"""Functions of singular values: the registry, exponents, schedules, and values in range."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import features
+
+from rdm_solo.filters import (
+    Schedule,
+    SpectralFilter,
+    as_schedule,
+    decompose,
+    get,
+    names,
+    register,
+    takes_p,
+)
+from rdm_solo.filters.application import gains, rescale
+from rdm_solo.filters.functions import SHIPPED
+
+SPECTRUM = torch.diag(torch.tensor([4.0, 2.0, 1.0]))
+
+
+def test_filters_import_torch_and_few_modules_of_ours():
+    code = (
+        "import sys, torch; before = set(sys.modules); import rdm_solo.filters; "
+        "new = set(sys.modules) - before; ours = [m for m in new if m.startswith('rdm_solo')]; "
+        "others = {m.split('.')[0] for m in new} - set(sys.stdlib_module_names); "
+        "print(sorted(others), len(ours) <= 12)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "['rdm_solo'] True"
+
+
+def test_a_function_is_registered_or_given_as_it_is():
+    @register("test_half")
+    def half(sigma):
+        return 0.5 * torch.ones_like(sigma)
+
+    assert "test_half" in names()
+    assert not takes_p("test_half")
+    x = features("gaussian", 16, 32)
+    for function in ("test_half", half, lambda sigma: torch.full_like(sigma, 0.5)):
+        torch.testing.assert_close(SpectralFilter("target", function)(x), x / 2)
+    with pytest.raises(ValueError, match="registered already"):
+        register("test_half")(lambda sigma: sigma)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_facts_on_a_shipped_function_are_true(name):
+    entry = SHIPPED[name]
+    assert ("{p}" in entry.formula) == takes_p(name)
+    values = get(name, 0.5 if takes_p(name) else None)(torch.logspace(-3, 3, 100)).abs()
+    if entry.increasing:
+        assert (values.diff() > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: get("lgo1p"), "did you mean 'log1p'"),
+        (lambda: get(3), "no filter function 3"),
+        (lambda: get("torch.tahn"), "cannot be imported"),
+        (lambda: get("no_such_module.soft"), "cannot be imported"),
+        (lambda: get("torch.pi"), "float, not a function"),
+        (lambda: get("log1p", p=1.0), "has none, got p=1.0"),
+        (lambda: get("pow"), "needs an exponent p"),
+        (lambda: SpectralFilter("left", "log"), "'online' or 'target', got 'left'"),
+        (lambda: get(lambda sigma: sigma[:8]), r"got shape \(8,\) for 13"),
+        (lambda: get(torch.sum), r"got shape \(\) for 8"),
+        (lambda: get(lambda sigma: sigma[:, None]), r"got shape \(8, 1\)"),
+        (lambda: get(lambda sigma: sigma.tolist()), "got list"),
+        (lambda: get(lambda sigma: sigma + 0j), "got torch.complex128"),
+        (lambda: get(lambda sigma: sigma.half()), "got torch.float16"),
+        (lambda: SpectralFilter("target", lambda sigma: sigma / 0)(SPECTRUM), "NaN or infinity"),
+    ],
+)
+def test_refused_functions(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("function", "want"),
+    [
+        (lambda sigma: sigma > 1.5, [0, 1, 1]),
+        (lambda sigma: sigma.long(), [1, 2, 4]),
+        (lambda sigma: sigma.float(), [1, 2, 4]),
+        (lambda sigma: sigma.square_(), [1, 4, 16]),  # changes its argument
+    ],
+)
+def test_exact_values_of_any_dtype_are_used(function, want):
+    spectrum = decompose(SPECTRUM)
+    assert gains(spectrum, get(function)).tolist() == want
+    assert spectrum.sigma.tolist() == [1, 2, 4]
+    out = SpectralFilter("target", function)(SPECTRUM)
+    assert out.diagonal().flip(0).tolist() == [a * b for a, b in zip(want, [1, 2, 4])]
+
+
+def test_no_gradient_reaches_what_a_gain_was_computed_from():
+    weight = torch.tensor(2.0, requires_grad=True)
+    leaf = SPECTRUM.clone().requires_grad_()
+    SpectralFilter("online", lambda sigma: sigma * weight)(leaf).sum().backward()
+    assert weight.grad is None
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-40, 1.0, 1e40, 1e300])
+@pytest.mark.parametrize("p", [-10, -1, 0.5, 10])
+def test_powers_beyond_the_range_keep_their_ratios(p, scale):
+    sigma = torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)
+    powers = get("pow", p)(sigma * scale)
+    assert powers.isfinite().all()
+    torch.testing.assert_close(powers / powers[0], sigma.pow(p), rtol=1e-12, atol=0)
+    if abs(p * math.log(scale)) < 500:
+        torch.testing.assert_close(powers, (sigma * scale).pow(p), rtol=0, atol=0)
+    assert get("pow", p)(sigma[:0]).shape == (0,)
+
+
+def test_the_log_of_a_square_that_leaves_the_range():
+    sigma = [1e-3, 1.0, 9.99e8, 1e9, 1e10, 1e200]
+    want = [math.log1p(1e-6), math.log(2), *(2 * math.log(value) for value in sigma[2:])]
+    values = get("log1p_sq")(torch.tensor(sigma, dtype=torch.float64))
+    assert values.tolist() == pytest.approx(want, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "peak", "size"),
+    [
+        (torch.float32, 1e-4, 1e-4),
+        (torch.float32, 0.9999e-4, 1.0),
+        (torch.float32, 1e15, 1e15),
+        (torch.float32, 1.0001e15, 1.0),
+        (torch.float16, 1e-3, 1e-3),
+        (torch.float16, 0.9999e-3, 1.0),
+        (torch.float16, 1e3, 1e3),
+        (torch.float16, 1.0001e3, 1.0),
+        (torch.float32, 0.0, 0.0),
+    ],
+)
+def test_gains_that_leave_the_range_are_rescaled_by_one_constant(dtype, peak, size):
+    spectrum = decompose(torch.diag(torch.tensor([2.0, 1.0, 0.5])).to(dtype))
+    gain = rescale(spectrum, torch.full_like(spectrum.sigma, -peak / 2))
+    assert float((gain * spectrum.sigma).abs().max()) == pytest.approx(size, rel=1e-12)
+    assert len(gain.unique()) == 1
+
+
+@pytest.mark.parametrize("p", ["x", math.nan, math.inf, 1e30, 10.001, 10**400, True, [1]])
+def test_exponents_that_nothing_could_use_are_refused(p):
+    for make in (
+        lambda: SpectralFilter("online", "pow", p=p),
+        lambda: as_schedule({"schedule": "linear", "start": 0, "end": p}, epochs=3),
+        lambda: Schedule("constant", p),
+    ):
+        with pytest.raises(ValueError, match="must be a number from -10 to 10"):
+            make()
+    assert float(get("pow", -10)(torch.tensor([2.0]).double())) == 2.0**-10
+
+
+@pytest.mark.parametrize(
+    ("schedule", "words"),
+    [
+        ({"schedule": "linear", "start": 0}, "number for 'end'"),
+        ({"schedule": "cosine", "end": 0}, "number for 'start'"),
+        ({"schedule": "constant"}, "number for 'start'"),
+        ({"schedule": "linaer", "start": 0, "end": 1}, "did you mean 'linear'"),
+        ({"schedule": "linear", "start": 0, "end": 1, "epoch": 2}, "key 'epoch'"),
+        ({"schedule": "linear", "start": 0, "end": 1, "epochs": 0}, "at least 1, got 0"),
+    ],
+)
+def test_refused_schedules(schedule, words):
+    with pytest.raises(ValueError, match=words):
+        as_schedule(schedule, epochs=3)
+
+
+def test_p_follows_its_schedule():
+    module = SpectralFilter("target", "pow", p=Schedule("linear", 0.0, -1.0, epochs=3))
+    x = features("1/i", 16, 32)
+    for epoch, p in enumerate([0.0, -0.5, -1.0, -1.0]):
+        module.set_epoch(epoch)
+        assert module.p == pytest.approx(p)
+        assert torch.equal(module(x), SpectralFilter("target", "pow", p=module.p)(x))
+
+
+def test_values_of_schedules():
+    cosine = Schedule("cosine", 0.0, -1.0, epochs=3)
+    assert [cosine(epoch) for epoch in range(4)] == pytest.approx([0, -0.5, -1, -1])
+    assert cosine(1) == pytest.approx(-(1 - math.cos(math.pi / 2)) / 2)
+    for kind in ("linear", "cosine"):
+        assert Schedule(kind, 0.0, -1.0, epochs=1)(0) == -1.0
+        assert [Schedule(kind, 0.0, -1.0, epochs=2)(epoch) for epoch in range(3)] == [0, -1, -1]
