@@ -78,16 +78,27 @@ def write(folder: Path, p: float | None, seed: int, epochs: int = 3, **changed) 
     (folder / "summary.json").write_text(json.dumps(known))
 
 
-def run(p: float | None = -0.5, seed: int = 0, epochs: int = 3, folder: Path = Path(), **changed):
-    """A run that was measured, with columns changed."""
-    set_ = {name: changed.pop(name) for name in ("method", "filter") if name in changed}
+def run(
+    p: float | None = -0.5,
+    seed: int = 0,
+    epochs: int = 3,
+    folder: Path = Path(),
+    k: int = 8,
+    options: dict | None = None,
+    **changed,
+):
+    """A run that was measured, with columns changed; without ``p``, of the method's own design."""
+    names = {name: changed.pop(name) for name in ("method", "filter") if name in changed}
     cfg = OmegaConf.create(config(p, seed))
-    for name, value in set_.items():
+    for name, value in names.items():
         cfg[name].name = value
-    metrics = {name: np.array(values) for name, values in columns(p, epochs).items()}
+    for name, value in (options or {}).items():
+        OmegaConf.update(cfg, name, value, force_add=True)
+    exponent = p if isinstance(p, float) and p > -1 else -0.1 if p is None else -0.9
+    metrics = {name: np.array(values) for name, values in columns(exponent, epochs).items()}
     for name, values in changed.items():
         metrics[name.replace("__", "/")] = np.array(values, dtype=float)
-    return runs.Run(folder, cfg, metrics, spectra(p or -0.1, epochs), {})
+    return runs.Run(folder, cfg, metrics, spectra(exponent, epochs, k), {})
 
 
 class Page(HTMLParser):
