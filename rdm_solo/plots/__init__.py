@@ -15,24 +15,22 @@ from rdm_solo.plots.epochs import (
     effective_rank,
     losses,
     measures,
-    overview,
 )
 from rdm_solo.plots.prediction import prediction
 from rdm_solo.plots.settings import comparison, sweep
 from rdm_solo.plots.style import save
 
-# In the report's order.
+# In the report's order; the first that the runs have is on its first screen.
 PLOTS = (
-    overview,
+    sweep,
+    comparison,
     effective_rank,
     losses,
+    accuracies,
     symmetric,
     spectra,
     variants,
     alignment,
-    sweep,
-    comparison,
-    accuracies,
     measures,
     prediction,
 )
@@ -47,7 +45,6 @@ __all__ = [
     "epoch_picture",
     "losses",
     "measures",
-    "overview",
     "prediction",
     "save",
     "spectra",

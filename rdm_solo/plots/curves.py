@@ -36,20 +36,15 @@ class Panel(NamedTuple):
 
 
 def draw_panels(
-    panels: Sequence[Panel],
-    columns: int = 4,
-    size: tuple[float, float] = (2.7, 2.35),
-    keyed: bool = False,
-) -> tuple[Figure, list[Axes]]:
-    """Draw panels over epochs, if ``keyed`` each with its own key."""
+    panels: Sequence[Panel], columns: int = 4, size: tuple[float, float] = (2.7, 2.35)
+) -> Figure:
+    """Draw panels over epochs."""
     figure, grid = style.figure(len(panels), columns, size)
     for panel, axes in zip(panels, grid):
         over_epochs(axes, panel.curves)
         style.panel_title(axes, panel.title)
-        if keyed:
-            style.key_beside(axes)
     share_limits(grid, [panel.kind for panel in panels])
-    return figure, grid
+    return figure
 
 
 def over_epochs(axes: Axes, curves: Sequence[tuple[Group, str, dict[str, Any]]]) -> None:
@@ -91,28 +86,22 @@ def share_limits(panels: Sequence[Axes], kinds: Sequence[Hashable]) -> None:
 
 
 def looks(everything: Sequence[Group]) -> dict[str, dict[str, Any]]:
-    """Return the look of each setting by its label.
-
-    Looks repeat after as many settings as a panel may have, which :func:`blocks` keeps apart.
-    """
-    different = list(style.looks(map(str, range(style.SERIES))).values())
-    return {
-        group.label: {**different[i % style.SERIES], "label": group.label}
-        for i, group in enumerate(everything)
-    }
+    """Return the look of each setting by its label, the same in all figures of these settings."""
+    return style.looks(group.label for group in everything)
 
 
 def blocks(
     everything: Sequence[Group], drawn: Iterable[Group], kind: Callable[[Group], Hashable]
 ) -> Iterator[tuple[Any, list[Group]]]:
-    """Yield the settings of each panel and their kind: one kind, and no two with the same look."""
+    """Yield the settings of each panel and their kind; more than fit have several panels."""
     labels = {group.label for group in drawn}
-    for name in dict.fromkeys(kind(group) for group in everything if group.label in labels):
-        for start in range(0, len(everything), style.SERIES):
-            block = everything[start : start + style.SERIES]
-            members = [g for g in block if g.label in labels and kind(g) == name]
-            if members:
-                yield name, members
+    kinds: dict[Hashable, list[Group]] = {}
+    for group in everything:
+        if group.label in labels:
+            kinds.setdefault(kind(group), []).append(group)
+    for name, members in kinds.items():
+        for start in range(0, len(members), style.SERIES):
+            yield name, members[start : start + style.SERIES]
 
 
 def outputs_of(group: Group) -> tuple[bool, int]:

@@ -62,7 +62,6 @@ def epoch_picture(arrays: Mapping[str, np.ndarray], title: str = "") -> Figure:
     "own eigenvectors and are the stricter test.",
     needs=DIAGNOSTICS,
     paper="Figures 4 and 8",
-    columns=("filter/monotonicity", "filter/monotonicity_directional"),
     measured=has_spectra,
 )
 def spectra(drawn: Groups, everything: Groups) -> Figure:
@@ -100,20 +99,17 @@ def _filters(everything: Groups) -> list[Group]:
     "filters can be compared. The slower they fall, the more directions are used.",
     needs="several settings, one with filter=online_... or target_..., and their spectra",
     paper="Figure 6",
-    columns=("erank/projection",),
     choose=_filters,
     measured=lambda run: has_spectra(run) and "lam_projection" in run.spectra,
 )
 def variants(drawn: Groups, everything: Groups) -> Figure:
     rows, look = {row_of(group) for group in drawn}, looks(everything)
-    keyed = len(everything) > style.SERIES
     parts = []
     for branch in ("online", "target"):
         filtered = {row_of(group) for group in drawn if _branch(group) == branch}
         beside = [g for g in drawn if _branch(g) in (branch, "") and row_of(g) in filtered]
         parts += [(branch, *part) for part in blocks(everything, beside, row_of)]
-    size = (5.2 if keyed else 4.0, 2.9)
-    figure, panels = style.figure(len(parts), columns=2, panel=size)
+    figure, panels = style.figure(len(parts), columns=2, panel=(4.0, 2.9))
     for (branch, (method, dataset), members), axes in zip(parts, panels):
         for group in members:
             label = group.variant if len(rows) == 1 else group.label
@@ -122,8 +118,6 @@ def variants(drawn: Groups, everything: Groups) -> Figure:
         where = f", {dataset}" if len({name for _, name in rows}) > 1 else ""
         style.panel_title(axes, f"{method}, {branch} filters{where}")
         _index_axes(axes)
-        if keyed:
-            style.key_beside(axes)
     share_limits(panels, [0] * len(panels))
     return figure
 
@@ -153,12 +147,10 @@ def _symmetric(everything: Groups) -> list[Group]:
     "variance is high or low.",
     needs="a run of a symmetric method, such as method=symsimsiam or vanilla",
     paper="Figure 2",
-    columns=("feature/variance", "erank/projection"),
     choose=_symmetric,
 )
 def symmetric(drawn: Groups, everything: Groups) -> Figure:
-    # Among more settings than looks, two of those drawn might look the same.
-    look = looks(everything if len(everything) <= style.SERIES else drawn)
+    look = looks(everything)
     figure, panels = style.figure(4, panel=(2.8, 2.6))
     for axes, column in zip(panels, (accuracy(drawn), "feature/variance")):
         over_epochs(axes, [(group, column, look[group.label]) for group in drawn])

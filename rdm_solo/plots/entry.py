@@ -40,12 +40,11 @@ class Plot:
 
     Args:
         draw: from the settings to draw and all settings (which fix the colours) to a figure.
-        section: the report's section with this figure, or ``first`` for the first screen.
+        section: the report's section with this figure.
         title: what it shows.
         caption: how to read it.
         needs: the runs that it needs, in words.
         paper: the paper's figures of this kind.
-        columns: the report lists their last values below the figure.
         choose: the settings to draw; none: the figure does not apply.
         measured: whether a run has what the figure draws.
     """
@@ -56,7 +55,6 @@ class Plot:
     caption: str
     needs: str
     paper: str = ""
-    columns: tuple[str, ...] = ()
     choose: Callable[[Groups], Groups] = list
     measured: Callable[[Run], bool] = has_epochs
 

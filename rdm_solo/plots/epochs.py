@@ -1,13 +1,12 @@
 """Figures over training: effective ranks, alignment, losses, accuracies, other measures."""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from rdm_solo.plots import style
-from rdm_solo.plots.curves import Panel, blocks, draw_panels, looks, outputs_of, over_epochs
+from rdm_solo.plots.curves import Panel, blocks, draw_panels, looks, outputs_of
 from rdm_solo.plots.entry import Groups, Plot, has_any
 from rdm_solo.runs.columns import ACCURACY, COLUMNS, charts
 from rdm_solo.runs.groups import Group
@@ -30,33 +29,7 @@ ALIGNMENT: dict[str, dict[str, Any]] = {
         "label": "weighted by eigenvalues",
     },
 }
-ACCURACIES: dict[str, dict[str, Any]] = {
-    "val/knn_acc1": {"color": style.BLACK, "linestyle": "-", "marker": "o"},
-    "val/acc1": {"color": style.GREEN, "linestyle": (0, (5, 2)), "marker": "^"},
-}
 DIAGNOSTICS = "runs with diagnostics (diagnostics.every_n_epochs above 0)"
-
-
-@partial(
-    Plot,
-    section="first",
-    title="Effective rank, and accuracy or loss, over training",
-    caption="",
-    needs="runs of a single setting",
-    choose=lambda everything: everything if len(everything) == 1 else [],
-)
-def overview(drawn: Groups, everything: Groups) -> Figure:
-    (group,) = drawn
-    figure, (ranks, right) = style.figure(2, panel=(2.9, 2.3))
-    over_epochs(ranks, [(group, *column) for column in ERANK.items()])
-    ranks.set_ylim(bottom=0)
-    if any(map(group.last, ACCURACIES)):
-        named = {name: {**look, "label": COLUMNS[name].words} for name, look in ACCURACIES.items()}
-        over_epochs(right, [(group, *column) for column in named.items()])
-        right.set_ylabel(ACCURACY)
-    else:  # without labels
-        over_epochs(right, [(group, "train/loss", {"color": style.BLACK, "marker": "o"})])
-    return figure
 
 
 @partial(
@@ -71,7 +44,6 @@ def overview(drawn: Groups, everything: Groups) -> Figure:
     "a large mean lowers them. Collapse is judged around the mean.",
     needs=DIAGNOSTICS,
     paper="Figures 1 and 7",
-    columns=("erank/target", "erank/online"),
     measured=has_any(*ERANK),
 )
 def effective_rank(drawn: Groups, everything: Groups) -> Figure:
@@ -90,11 +62,6 @@ def effective_rank(drawn: Groups, everything: Groups) -> Figure:
     "plain mean for C_z and C₊, which pairs the target's outputs of two views.",
     needs=DIAGNOSTICS,
     paper="Figure 3",
-    columns=(
-        "alignment/online_target",
-        "alignment/online_target_weighted",
-        "alignment/target_positive",
-    ),
     measured=has_any(*ALIGNMENT),
 )
 def alignment(drawn: Groups, everything: Groups) -> Figure:
@@ -107,8 +74,8 @@ def _branches(drawn: Groups, columns: dict[str, Any], top: float | None = None) 
         Panel(group.label, [(group, *column) for column in columns.items()], outputs_of(group))
         for group in drawn
     ]
-    figure, grid = draw_panels(panels)
-    for axes in grid:
+    figure = draw_panels(panels)
+    for axes in figure.axes:
         axes.set_ylim(0, top)
     return figure
 
@@ -122,7 +89,6 @@ def _branches(drawn: Groups, columns: dict[str, Any], top: float | None = None) 
     "look at the rank as well.",
     needs="runs with a finished epoch",
     paper="Figure 9",
-    columns=("train/loss",),
     measured=has_any("train/loss"),
 )
 def losses(drawn: Groups, everything: Groups) -> Figure:
@@ -137,7 +103,7 @@ def losses(drawn: Groups, everything: Groups) -> Figure:
         words += [f"minimum {least:g}"] if isinstance(least, (int, float)) else []
         title = ", ".join(words + [dataset] * several)
         panels.append(_settings_panel(title, members, everything, "train/loss", (dataset, least)))
-    return _of_settings(panels, everything)
+    return draw_panels(panels, 3, (3.2, 2.6))
 
 
 @partial(
@@ -147,7 +113,7 @@ def losses(drawn: Groups, everything: Groups) -> Figure:
     caption="kNN classifies by the nearest training images in the backbone's features. The online "
     "classifier is trained beside the features and lags behind them.",
     needs="runs on labelled validation images, with the kNN or the online accuracy switched on",
-    measured=has_any(*ACCURACIES),
+    measured=has_any(*(column.name for column in charts()[ACCURACY])),
 )
 def accuracies(drawn: Groups, everything: Groups) -> Figure:
     several = len({group.first.dataset for group in drawn}) > 1
@@ -157,7 +123,7 @@ def accuracies(drawn: Groups, everything: Groups) -> Figure:
         for dataset, members in blocks(everything, having, lambda group: group.first.dataset):
             title, kind = dataset if several else "", (dataset, column)
             panels.append(_settings_panel(title, members, everything, column.name, kind))
-    return _of_settings(panels, everything)
+    return draw_panels(panels, 3, (3.2, 2.6))
 
 
 # The field's other measures of rank, by their column, and how to read them.
@@ -202,7 +168,7 @@ def measures(drawn: Groups, everything: Groups) -> Figure:
         if any(group.last(name) for group in drawn)
         for _, members in blocks(everything, drawn, lambda group: None)
     ]
-    figure = _of_settings(panels, everything, 4, (2.7, 2.5))
+    figure = draw_panels(panels, 4, (2.7, 2.5))
     for axes in figure.axes:
         axes.set_ylabel("")  # the title says it
     return figure
@@ -213,15 +179,3 @@ def _settings_panel(
 ) -> Panel:
     look = looks(everything)
     return Panel(title, [(group, column, look[group.label]) for group in members], kind)
-
-
-def _of_settings(
-    panels: Sequence[Panel],
-    everything: Groups,
-    columns: int = 3,
-    size: tuple[float, float] = (3.2, 2.6),
-) -> Figure:
-    """Draw panels with a curve for each setting, and a key for each panel if there are many."""
-    if len(everything) > style.SERIES:
-        return draw_panels(panels, 2, (5.2, 2.8), keyed=True)[0]
-    return draw_panels(panels, columns, size)[0]

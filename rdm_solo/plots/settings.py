@@ -50,7 +50,7 @@ def _with_exponents(everything: Groups) -> list[Group]:
 
 @partial(
     Plot,
-    section="first",
+    section="best",
     title="Accuracy, effective rank and gap against p",
     caption="The last values of each run. Points are means over seeds, bars go from the smallest "
     "to the largest, crosses are settings that diverged. Runs without an exponent are horizontal "

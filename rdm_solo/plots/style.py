@@ -67,8 +67,7 @@ STYLE: Any = {  # matplotlib 3.11 types every key; 3.9 none
 # Decorates functions that draw: text gets its size when it is created.
 styled = matplotlib.rc_context(STYLE)
 
-SERIES = 8  # curves in a panel at most: more cannot be told apart
-KEY_LETTERS, KEY_SIZE = 30, 7.0  # a line of a panel's own key: letters, and size in points
+SERIES = 8  # settings in a panel at most
 
 _COLOURS = (BLACK, VERMILION, BLUE, GREEN, ORANGE, PURPLE, SKY)
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
@@ -135,28 +134,8 @@ def panel_title(axes: Axes, text: str) -> None:
     axes.set_title(wrap(text, axes.bbox.width / axes.figure.dpi, 9.5), loc="left")
 
 
-def key_beside(axes: Axes) -> None:
-    """Put a panel's own key at its right; eight labels of two lines are as high as a panel."""
-    lines, labels = axes.get_legend_handles_labels()
-    room = KEY_LETTERS * letter(KEY_SIZE)
-    names = [wrap(shortened(label, 2 * KEY_LETTERS - 4), room, KEY_SIZE) for label in labels]
-    if lines:
-        corner: Any = {"loc": "upper left", "bbox_to_anchor": (1, 1.04), "labelspacing": 0.3}
-        axes.legend(lines, names, fontsize=KEY_SIZE, **corner)
-
-
-def shortened(text: str, letters: int) -> str:
-    """Cut the middle out of a long text: names of settings differ at their ends.
-
-    >>> shortened("a_name_that_is_long_1", 11)
-    'a_nam…ong_1'
-    """
-    half = letters // 2
-    return text if len(text) <= letters else f"{text[:half]}…{text[-half:]}"
-
-
 def finish(figure: Figure, title: str = "", note: str = "") -> Figure:
-    """Add a title above, and below the key of panels without their own key and a note.
+    """Add a title above, and below a note and the key of panels without their own.
 
     The figure's own ``supxlabel`` replaces the note. The figure grows by what they take.
     """

@@ -16,13 +16,10 @@ from rdm_solo.plots import figure5 as panels
 from rdm_solo.plots import style
 from rdm_solo.plots.entry import Groups
 from rdm_solo.runs import checkpoints
-from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import Group, counted_runs, latest_in_words
+from rdm_solo.runs.groups import Group, counted_runs
 
 log = logging.getLogger("rdm_solo")
-
-NAMED = 6  # settings whose numbers stand below a figure at most
 
 
 def _with_design(everything: Groups) -> list[Group]:
@@ -76,11 +73,10 @@ PLOTS = (*plots.PLOTS, figure5)
 
 
 class Picture(NamedTuple):
-    """A figure on the page: its entry, the section, last values, the drawing and its files."""
+    """A figure on the page: its entry, the section, the drawing, its note and its files."""
 
     plot: plots.Plot
     section: str
-    numbers: Sequence[str]
     source: str  # a data URI
     inches: float
     note: str
@@ -99,20 +95,19 @@ def draw(groups: Groups, folder: Path, checkpoints: bool = True) -> tuple[list[P
     for plot in PLOTS:
         if (plot is figure5 and not checkpoints) or not plot.choose(groups):
             continue
+        if not plot.drawn(groups):
+            failures.append(f"{plot.title}: needs {plot.needs}.")
+            continue
         try:
             figure = plot(runs)
         except Exception as error:  # one figure must not cost the page
             log.debug("a figure failed", exc_info=True)
-            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-            failures.append(f"{plot.title}: {kind}{error}")
+            failures.append(f"{plot.title}: {type(error).__name__}: {error}")
             continue
-        # The first screen has a figure: all settings, where there are no exponents to compare.
-        first = plot.section == "best" and not any(p.section == "first" for p in pictures)
         pictures.append(
             Picture(
                 plot,
-                "first" if first else plot.section,
-                _last_values(plot.drawn(groups), plot.columns),
+                plot.section if pictures else "first",
                 _data_uri(figure, plot.name),
                 figure.get_size_inches()[0],
                 str(figure.get_label()),
@@ -120,19 +115,6 @@ def draw(groups: Groups, folder: Path, checkpoints: bool = True) -> tuple[list[P
             )
         )
     return pictures, failures
-
-
-def _last_values(drawn: Groups, columns: Sequence[str]) -> list[str]:
-    """Return the last values of the first settings that are drawn."""
-    lines = []
-    for group in drawn:
-        measured = [COLUMNS[name] for name in columns if group.last(name)]
-        runs = counted_runs(group)
-        values = (f"{c.words} {latest_in_words(runs, c.name, c.digits)}" for c in measured)
-        if measured:
-            lines.append(f"{group.label}: {', '.join(values)}")
-    more = len(lines) - NAMED
-    return lines[:NAMED] + ([f"and {more} more in the tables below"] if more > 0 else [])
 
 
 @style.styled

@@ -117,7 +117,7 @@ def test_the_first_screen_has_a_figure(sweep, tmp_path):
     assert html.index('id="sweep"') < html.index('id="alive"')
     for method in ("byol", "simsiam"):
         write(tmp_path / method, None, 0, method={"name": method}, filter={"name": "learnable"})
-    for name, folder in (("comparison", tmp_path), ("overview", tmp_path / "byol")):
+    for name, folder in (("comparison", tmp_path), ("effective_rank", tmp_path / "byol")):
         html = report.write([folder], tmp_path / "out").read_text()
         assert html.index(f'id="{name}"') < html.index('id="alive"')
 
