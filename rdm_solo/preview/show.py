@@ -16,7 +16,7 @@ from rdm_solo.plots import style
 from rdm_solo.plots.prediction import draw_filter
 from rdm_solo.preview import inputs
 from rdm_solo.report import verdicts
-from rdm_solo.runs import known_parts, reading
+from rdm_solo.runs import reading, trust
 from rdm_solo.runs.files import FIGURES
 
 log = logging.getLogger("rdm_solo")
@@ -29,9 +29,7 @@ def preview(cfg: DictConfig) -> None:
     check_choice("spectrum", cfg.spectrum, inputs.SPECTRA)
     run = None if cfg.run is None else runs.load(Path(cfg.run))
     config, p = _filter(cfg, run)
-    trusted = "function" in (cfg.get("filter") or {}) or known_parts.is_filter(
-        config.get("function")
-    )
+    trusted = "function" in (cfg.get("filter") or {}) or trust.is_filter(config.get("function"))
     drawable = trusted and (config.get("function") is not None or config.name == "identity")
     if drawable and (run is None or "function" in (cfg.get("filter") or {})):
         inputs.choose(config, p, cfg.steps, 0)  # the user's mistakes, before a folder is made

@@ -1,7 +1,6 @@
 """The command ``python -m rdm_solo.report``: its arguments, and the files that it writes."""
 
 import argparse
-import logging
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -25,8 +24,6 @@ from rdm_solo.runs.groups import (
     run_name,
     text_table,
 )
-
-log = logging.getLogger("rdm_solo")
 
 NAME = "report.html"
 

@@ -126,7 +126,7 @@ def test_refusals_are_sentences_and_leave_no_folder(run, tmp_path, capsys):
         (["filter=online_log", "spectrum=1/j"], "spectrum must be one of 1/i, 1/i^2, flat"),
         ([f"run={tmp_path}"], "is not a run folder"),
     ):
-        with pytest.raises(SystemExit), cli.sentences():
+        with pytest.raises(SystemExit), cli.errors_as_sentences():
             preview(*argv, f"out={tmp_path / 'out'}")
         assert words in capsys.readouterr().err, argv
         assert not (tmp_path / "out").exists()
@@ -145,11 +145,10 @@ def test_the_help_explains_each_option_and_its_default(typed, tmp_path):
 @pytest.mark.process
 def test_the_help_does_not_wait_for_torch(tmp_path):
     (tmp_path / "imports.py").write_text(
-        "import atexit, sys\n"
-        "from rdm_solo.preview import entry\n"
+        "import atexit, runpy, sys\n"
         "sys.argv[1:] = ['--help']\n"
         "atexit.register(lambda: print('loaded', {'torch', 'matplotlib'} & set(sys.modules)))\n"
-        "entry.main()\n"
+        "runpy.run_module('rdm_solo.preview', run_name='__main__')\n"
     )
     done = command("imports", cwd=tmp_path)
     assert done.stdout.rstrip().endswith("loaded set()"), done.stderr
