@@ -4,7 +4,7 @@ import csv
 import itertools
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # The paper prints none for the alignment of C_z and C_+; its longest run stands in.
 ALIGNMENT_EPOCHS = 400
@@ -30,20 +30,12 @@ def rows() -> list[Row]:
     >>> rows()[0]  # doctest: +ELLIPSIS
     Row(table='online_predictors', framework='simsiam', ..., epochs=100, metric='acc1', value=74.0)
     """
-    return [
-        Row(
-            table=line["table"],
-            framework=line["framework"],
-            location=line["location"],
-            predictor=line["predictor"],
-            p=float(line["p"]) if line["p"] else None,
-            dataset=line["dataset"],
-            epochs=int(line["epochs"]) if line["epochs"] else None,
-            metric=line["metric"],
-            value=float(line["value"]),
-        )
-        for line in _lines("tables.csv")
-    ]
+    lines: list[dict[str, Any]] = [*_lines("tables.csv")]
+    for line in lines:
+        line["p"] = float(line["p"]) if line["p"] else None
+        line["epochs"] = int(line["epochs"]) if line["epochs"] else None
+        line["value"] = float(line["value"])
+    return [Row(**line) for line in lines]
 
 
 def figures() -> list[dict[str, str]]:

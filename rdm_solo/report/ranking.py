@@ -11,8 +11,6 @@ from rdm_solo.report.verdicts import fate, in_words, made_by_filter
 from rdm_solo.runs.columns import ACCURACY, COLUMNS, LINEAR, Column, charts
 from rdm_solo.runs.groups import Group, counted_runs, judged_runs, latest, spread
 
-RANKS = ("erank/centred", "erank/projection", "erank/target")
-
 
 @dataclass(frozen=True, eq=False)
 class Ranked:
@@ -52,7 +50,7 @@ def rankings(groups: Sequence[Group]) -> list[Ranking]:
         where = f" on {dataset}" if len(datasets) > 1 else ""
         for question, column in (
             ("Which is the most accurate", accuracy(healthy)),
-            ("Which has the highest rank", _first_measured(healthy, RANKS)),
+            ("Which has the highest rank", COLUMNS["erank/centred"]),
             ("Which has the widest gap", COLUMNS["erank/gap"]),
         ):
             ranked = [Ranked(g, values) for g in healthy if (values := _values(g, column))]
@@ -87,10 +85,6 @@ def excluded_reason(group: Group) -> str:
 
 def _values(group: Group, column: Column) -> list[float]:
     return last(counted_runs(group), column.name)
-
-
-def _first_measured(groups: Sequence[Group], names: Sequence[str]) -> Column:
-    return COLUMNS[next((n for n in names if any(g.last(n) for g in groups)), names[0])]
 
 
 def _ranking(

@@ -29,7 +29,6 @@ from rdm_solo.runs.groups import (
 )
 from rdm_solo.runs.labels import exponent
 
-BESIDE = 3  # settings in columns beside each other at most; more have rows
 OF_ONE_RUN = ("erank/online", "erank/target", "val/acc1", "val/knn_acc1")
 
 
@@ -111,20 +110,14 @@ def measures(groups: Sequence[Group]) -> list[Table]:
     columns = [COLUMNS[name] for name in MEASURES if any(group.last(name) for group in groups)]
     if not columns:
         return []
-    beside = groups if len(groups) <= BESIDE else []
-    values = [cells(counted_runs(group), columns) for group in beside]
-    rows = [
-        [column.words, *(of_setting[i] for of_setting in values), MEASURES[column.name]]
-        for i, column in enumerate(columns)
-    ]
     note = (
         "docs/measures.md has their definitions and says which one to use and why other packages' "
         "numbers differ. They compare checkpoints and settings of one method. Numbers of different "
         "methods also depend on their projectors, dimensions and batches."
     )
-    head = ["measure", *(group.label for group in beside), "what it says"]
-    explained = Table("What each measure says, and its last value.", head, rows, [note])
-    return [explained] if beside else [explained, _values("Last values.", groups, columns)]
+    rows = [[column.words, MEASURES[column.name]] for column in columns]
+    explained = Table("How to read each measure.", ["measure", "what it says"], rows, [note])
+    return [explained, _values("Last values.", groups, columns)]
 
 
 def mechanism(groups: Sequence[Group]) -> Table:

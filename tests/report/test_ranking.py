@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hydra import compose, initialize_config_dir
 from support.report_pages import run, write
 
 from rdm_solo import cli, runs
@@ -152,8 +151,7 @@ def test_evaluations_that_cannot_be_read_are_named(torn, tmp_path):
 )
 def test_the_papers_number_stands_beside_a_run_of_its_setting(overrides, differs, tmp_path):
     preset = ["experiment=cifar10/simsiam_target_pow", "p=-0.5", "max_epochs=100"]
-    with initialize_config_dir(str(cli.config_folder()), version_base="1.3"):
-        cfg = compose("config", overrides=[*preset, *overrides])
+    cfg = cli.compose("config", [*preset, *overrides])
     epochs = {"epoch": np.arange(1, cfg.max_epochs + 1)}
     linear = {"protocol": [record(78.0)]}
     rows = against_paper(groups([runs.Run(tmp_path, cfg, epochs, linear=linear)])).rows
