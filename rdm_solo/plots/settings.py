@@ -117,7 +117,11 @@ def _last_values(
                 low, high = ([end(values) for values in seeds] for end in (min, max))
                 axes.vlines(x, low, high, colors=of_branch["color"], linewidth=1)
     axes.set(xlabel="exponent $p$", ylabel=axis_label(columns[0]))
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+    exponents = sorted({group.first.p for group in members if group.first.p is not None})
+    if (np.diff(exponents) >= 0.3 * (exponents[-1] - exponents[0])).all():  # labels have room
+        axes.set_xticks(exponents, [f"{p:g}" for p in exponents])
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
     if not axes.lines:
         style.empty_panel(axes, f"{columns[0]}\nwas not measured")
 

@@ -12,6 +12,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from rdm_solo import plots
+from rdm_solo.messages import UserError
 from rdm_solo.plots import figure5 as panels
 from rdm_solo.plots import style
 from rdm_solo.plots.entry import Groups
@@ -102,7 +103,8 @@ def draw(groups: Groups, folder: Path, checkpoints: bool = True) -> tuple[list[P
             figure = plot(runs)
         except Exception as error:  # one figure must not cost the page
             log.debug("a figure failed", exc_info=True)
-            failures.append(f"{plot.title}: {type(error).__name__}: {error}")
+            kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+            failures.append(f"{plot.title}: {kind}{error}")
             continue
         pictures.append(
             Picture(
