@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from rdm_solo import runs
 from rdm_solo.messages import UserError
 from rdm_solo.notebook.tables import of_rows, table
-from rdm_solo.plots.exponents import accuracy
+from rdm_solo.plots.settings import accuracy
 from rdm_solo.runs.columns import COLUMNS, LINEAR, check_column
 from rdm_solo.runs.folder import is_run
 from rdm_solo.runs.groups import Group, so_far

@@ -166,14 +166,14 @@ class Sweep:
 
         >>> Sweep("sweeps/lr").best("train/loss", smallest=True)  # doctest: +SKIP
         """
-        from rdm_solo.report.ranking import lost
+        from rdm_solo.report.ranking import excluded_reason
 
         self._check(column)
         self._check_dataset(dataset)
         found: list[Best] = []
         whole = {run.folder: run for run in self._read}  # with all their linear evaluations
         for group in self._compared():
-            if lost(group) or dataset not in (None, group.first.dataset):
+            if excluded_reason(group) or dataset not in (None, group.first.dataset):
                 continue
             counted = [run for run in counted_runs(group) if run.diverged is None]
             if values := _last(counted, column):

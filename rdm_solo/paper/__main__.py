@@ -2,12 +2,12 @@
 
 import argparse
 
-from rdm_solo.cli import say_anything
+from rdm_solo.cli import log_to_terminal
 from rdm_solo.paper import markdown
 
 argparse.ArgumentParser(
     "python -m rdm_solo.paper",
     description="Print the paper's tables in Markdown, with the command that runs each row.",
 ).parse_args()
-say_anything()
+log_to_terminal()
 print(markdown(), end="")

@@ -3,18 +3,15 @@
 import csv
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any, NamedTuple
 
-# The paper prints no epochs for the alignment of C_z and C_+ and for its figures ("all default
-# settings in solo-learn", whose files have 1000). The longest run of its tables stands in.
+# The paper prints none for the alignment of C_z and C_+; its longest run stands in.
 ALIGNMENT_EPOCHS = 400
 
 
-@dataclass(frozen=True)
-class Row:
-    """One number of the paper's tables; ``p``, ``epochs``, ``location`` and ``predictor`` are empty
-    where the paper gives none."""
+class Row(NamedTuple):
+    """One number of the paper's tables; fields that the paper leaves out are empty or None."""
 
     table: str
     framework: str
@@ -28,33 +25,21 @@ class Row:
 
 
 def rows() -> list[Row]:
-    """Every number of the paper's tables, in their order.
+    """Return every number of the paper's tables, in their order.
 
     >>> rows()[0]  # doctest: +ELLIPSIS
     Row(table='online_predictors', framework='simsiam', ..., epochs=100, metric='acc1', value=74.0)
     """
-    return [
-        Row(
-            table=line["table"],
-            framework=line["framework"],
-            location=line["location"],
-            predictor=line["predictor"],
-            p=float(line["p"]) if line["p"] else None,
-            dataset=line["dataset"],
-            epochs=int(line["epochs"]) if line["epochs"] else None,
-            metric=line["metric"],
-            value=float(line["value"]),
-        )
-        for line in _lines("tables.csv")
-    ]
+    lines: list[dict[str, Any]] = [*_lines("tables.csv")]
+    for line in lines:
+        line["p"] = float(line["p"]) if line["p"] else None
+        line["epochs"] = int(line["epochs"]) if line["epochs"] else None
+        line["value"] = float(line["value"])
+    return [Row(**line) for line in lines]
 
 
 def figures() -> list[dict[str, str]]:
-    """The commands of the paper's figures: ``figure``, what it ``shows``, and train's ``options``.
-
-    >>> figures()[0]["options"]  # doctest: +ELLIPSIS
-    'experiment=cifar10/byol_learnable,cifar10/simsiam_learnable,...dino max_epochs=400'
-    """
+    """Return for each of the paper's figures what it ``shows`` and train's ``options``."""
     return _lines("figures.csv")
 
 
@@ -64,10 +49,9 @@ def _lines(name: str) -> list[dict[str, str]]:
 
 
 def preset(row: Row) -> list[str]:
-    """The overrides that configure a row's run.
+    """Return the overrides that configure a row's run.
 
-    ImageNet's epochs are the preset's own, since the paper prints none; alignment rows are of each
-    method as it is, trained for ``ALIGNMENT_EPOCHS``.
+    The paper prints no epochs for ImageNet, so the preset's are used.
 
     >>> preset(rows()[0])
     ['experiment=cifar10/simsiam_learnable', 'max_epochs=100']
@@ -84,7 +68,7 @@ def preset(row: Row) -> list[str]:
 
 
 def _variant(row: Row) -> str:
-    """The part of a preset's name that says what stands in the predictor's place."""
+    """Return the part of a preset's name that says what replaces the predictor."""
     if row.framework in ("swav", "dino"):
         return ""
     if row.predictor in ("linear", "nonlinear", ""):
@@ -118,7 +102,7 @@ _NUMBERS = {
 
 
 def markdown() -> str:
-    """Every table row and figure with its command, as ``docs/experiments.md`` has it."""
+    """Return every table row and figure with its command, as in ``docs/experiments.md``."""
     return "\n".join([*_table_lines(), *_figure_lines()]) + "\n"
 
 
@@ -144,7 +128,7 @@ def _data_and_method(row: Row) -> tuple[str, str]:
 
 
 def _numbers(runs: list[Row]) -> str:
-    """The paper's numbers of rows that differ in epochs and metric alone, by epochs."""
+    """Return the numbers of rows that differ only in epochs and metric."""
     parts = []
     for epochs, group in itertools.groupby(runs, key=lambda row: row.epochs):
         numbers = ", ".join(_NUMBERS[row.metric].format(row.value) for row in group)
@@ -153,12 +137,12 @@ def _numbers(runs: list[Row]) -> str:
 
 
 def _command(runs: Iterable[list[str]]) -> str:
-    """One command for all these runs: a sweep where they differ."""
+    """Return one command for all these runs, a sweep if they differ."""
     values: dict[str, list[str]] = {}
     for option in dict.fromkeys(itertools.chain(*runs)):
         name, _, value = option.partition("=")
         values.setdefault(name, []).append(value)
-    options = " ".join(f"{name}={','.join(given)}" for name, given in values.items())
+    options = " ".join(f"{name}={','.join(choices)}" for name, choices in values.items())
     return f"python -m rdm_solo.train {'-m ' if ',' in options else ''}{options}"
 
 

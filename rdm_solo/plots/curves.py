@@ -1,120 +1,138 @@
-"""Curves over seeds in a picture: the look of each setting, the limits that panels share, and the
-line beneath."""
+"""Curves over epochs and seeds: the look of each setting, panels with shared limits, the note."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from rdm_solo.messages import listed
 from rdm_solo.plots import style
-from rdm_solo.plots.style import marked
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import Curve, Group, counted_runs, run_name, runs_behind, so_far
+from rdm_solo.runs.groups import (
+    Curve,
+    Group,
+    counted_runs,
+    curve_of,
+    run_name,
+    runs_behind,
+    so_far,
+)
+
+# A run with fewer epochs than others of its setting; keys skip labels that begin with "_".
+THIN: dict[str, Any] = {
+    **{"linewidth": 0.8, "alpha": 0.7, "marker": ".", "markersize": 3, "label": "_behind"},
+}
 
 
-def blocks(everything: Sequence[Group]) -> list[list[Group]]:
-    """The settings in blocks of as many as a panel may have, in their order; where one panel is not
-    enough, each family of methods has blocks of its own.
+class Panel(NamedTuple):
+    """A panel over epochs; panels of one ``kind`` share their vertical limits."""
 
-    All figures of the same runs have the same blocks, and :func:`looks` gives each setting of a
-    block a look that no other of the block has: a colour means the same setting in all of them.
-    """
-    size = style.SERIES
-    families: dict[str, list[Group]] = {}
-    for group in everything:
-        family = group.first.described.family if len(everything) > size else ""
-        families.setdefault(family, []).append(group)
-    return [
-        members[i : i + size] for members in families.values() for i in range(0, len(members), size)
-    ]
+    title: str
+    curves: Sequence[tuple[Group, str, dict[str, Any]]]  # setting, column and look
+    kind: Hashable
 
 
-def looks(everything: Sequence[Group]) -> dict[str, dict[str, Any]]:
-    """The look of each setting by its label, which depends on its place in its block alone."""
-    found = list(style.looks(map(str, range(style.SERIES))).values())
-    return {
-        group.label: {**look, "label": group.label}
-        for block in blocks(everything)
-        for group, look in zip(block, found)
-    }
+def draw_panels(
+    panels: Sequence[Panel], columns: int = 4, size: tuple[float, float] = (2.7, 2.35)
+) -> Figure:
+    """Draw panels over epochs."""
+    figure, grid = style.figure(len(panels), columns, size)
+    for panel, axes in zip(panels, grid):
+        over_epochs(axes, panel.curves)
+        style.panel_title(axes, panel.title)
+    share_limits(grid, [panel.kind for panel in panels])
+    return figure
 
 
-def within_blocks(
-    everything: Sequence[Group], drawn: Sequence[Group], kind: Callable[[Group], Hashable]
-) -> Iterator[tuple[Any, list[Group]]]:
-    """The settings that are drawn, those of one kind and one block together."""
-    names = {group.label for group in drawn}
-    for name in dict.fromkeys(map(kind, drawn)):
-        for block in blocks(everything):
-            members = [group for group in block if group.label in names and kind(group) == name]
-            if members:
-                yield name, members
+def over_epochs(axes: Axes, curves: Sequence[tuple[Group, str, dict[str, Any]]]) -> None:
+    """Draw columns over the epochs; runs behind the others of their setting are thin lines."""
+    for group, column, look in curves:
+        draw_curve(axes, group.over_epochs(column), **look)
+        for run in runs_behind(group):
+            curve = curve_of([run], column)
+            axes.plot(curve.x, curve.mean, **THIN, color=look["color"])
+    axes.set_ylabel(axis_label(curves[0][1]))
+    style.epoch_axis(axes)
+    if not axes.lines:
+        style.empty_panel(axes, f"{curves[0][1]}\nwas not measured")
 
 
-def outputs_of(group: Group) -> tuple[bool, int]:
-    """What the outputs are that a rank is of: whether a softmax, and how many dimensions.
-
-    Ranks of the same kind are compared; panels of others have limits of their own.
-    """
-    lam = group.spectrum()[1].get("lam_target")
-    return group.first.described.softmax, 0 if lam is None else lam.shape[1]
-
-
-def share_limits(panels: Iterable[Axes]) -> None:
-    """Give panels that have curves the same vertical limits."""
-    drawn = [axes for axes in panels if axes.lines]
-    if drawn:
-        low, high = zip(*(axes.get_ylim() for axes in drawn))
-        for axes in drawn:
-            axes.set_ylim(min(low), max(high))
-
-
-def draw_curve(axes: Axes, curve: Curve, band: bool = True, **style: Any) -> None:
-    """A line, marked where its points are few, and a band over the seeds."""
+def draw_curve(axes: Axes, curve: Curve, **look: Any) -> None:
+    """Draw the mean with a band from the smallest to the largest seed."""
     measured = np.isfinite(curve.x) & np.isfinite(curve.mean)
     x, mean, low, high = (v[measured] for v in (curve.x, curve.mean, curve.low, curve.high))
     if not len(x):
         return
-    axes.plot(x, mean, **{"markevery": marked(len(x)), **style})
-    if not band or np.array_equal(low, high):
+    axes.plot(x, mean, **{"markevery": style.marked(len(x)), **look})
+    if np.array_equal(low, high) or look.get("linestyle") == "none":
         return
-    if len(x) == 1:  # a band of one epoch has no width
-        axes.vlines(x, low, high, colors=style["color"], linewidth=1)
+    if len(x) == 1:  # a band needs two epochs
+        axes.vlines(x, low, high, colors=look["color"], linewidth=1)
     else:
-        axes.fill_between(x, low, high, color=style["color"], alpha=0.16, linewidth=0)
+        axes.fill_between(x, low, high, color=look["color"], alpha=0.16, linewidth=0)
+
+
+def share_limits(panels: Sequence[Axes], kinds: Sequence[Hashable]) -> None:
+    """Give panels of one kind the same vertical limits; empty panels are left as they are."""
+    for kind in set(kinds):
+        same = [axes for axes, other in zip(panels, kinds) if other == kind and axes.lines]
+        if same:
+            low, high = zip(*(axes.get_ylim() for axes in same))
+            for axes in same:
+                axes.set_ylim(min(low), max(high))
+
+
+def looks(everything: Sequence[Group]) -> dict[str, dict[str, Any]]:
+    """Return the look of each setting by its label, the same in all figures of these settings."""
+    return style.looks(group.label for group in everything)
+
+
+def blocks(
+    everything: Sequence[Group], drawn: Iterable[Group], kind: Callable[[Group], Hashable]
+) -> Iterator[tuple[Any, list[Group]]]:
+    """Yield the settings of each panel and their kind; more than fit have several panels."""
+    labels = {group.label for group in drawn}
+    kinds: dict[Hashable, list[Group]] = {}
+    for group in everything:
+        if group.label in labels:
+            kinds.setdefault(kind(group), []).append(group)
+    for name, members in kinds.items():
+        for start in range(0, len(members), style.SERIES):
+            yield name, members[start : start + style.SERIES]
+
+
+def outputs_of(group: Group) -> tuple[bool, int]:
+    """Return what ranks are comparable by: whether outputs are softmaxes, and their dimensions."""
+    lam = group.spectrum()[1].get("lam_target")
+    return group.first.described.softmax, 0 if lam is None else lam.shape[1]
 
 
 def axis_label(name: str) -> str:
-    """A column of metrics.csv on a vertical axis."""
+    """Return a column's label on a vertical axis."""
     column = COLUMNS[name]
     return f"{column.words} (%)" if column.chart == ACCURACY else column.chart
 
 
-def note(drawn: Sequence[Group], what: str = "", lacking: Sequence[Run] = ()) -> str:
-    """The line beneath: how many seeds, which runs did not end, which lack what is drawn."""
+def note(drawn: Sequence[Group], lacking: Sequence[Run] = ()) -> str:
+    """Say what bands are, and which runs are unfinished, left out of means or not measured."""
     counts = sorted({len(counted_runs(group)) for group in drawn})
     behind = [run for group in drawn for run in runs_behind(group)]
-    said = []
+    counted = [run for group in drawn for run in counted_runs(group)]
+    sentences = []
     if counts and counts[-1] > 1:
         seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-        said.append(f"Mean of n = {seeds} seeds, from the smallest to the largest.")
-    short = [run for group in drawn for run in counted_runs(group) if run.epochs < _asked(run)]
-    if short:
-        said.append(f"Unfinished: {listed(map(_so_far, short))}.")
+        sentences.append(f"Line: mean of {seeds} seeds. Band: minimum to maximum.")
+    if short := [run for run in counted if run.epochs < int(run.config.get("max_epochs", 0))]:
+        sentences.append(f"Unfinished: {listed(map(_progress, short))}.")
     if behind:
-        said.append(f"Not in the mean: {listed(map(_so_far, behind))}.")
-    missing = [run_name(run) for run in lacking if not any(run is other for other in behind)]
-    if missing:
-        said.append(f"Without {what}: {listed(missing)}.")
-    return " ".join(said)
+        sentences.append(f"Not in the mean: {listed(map(_progress, behind))}.")
+    if without := [run_name(run) for run in lacking if not any(run is r for r in behind)]:
+        sentences.append(f"Not measured: {listed(without)}.")
+    return " ".join(sentences)
 
 
-def _asked(run: Run) -> int:
-    return int(run.config.get("max_epochs", 0))
-
-
-def _so_far(run: Run) -> str:
+def _progress(run: Run) -> str:
     return f"{run_name(run)} ({so_far(run)})"

@@ -1,26 +1,15 @@
-"""Pictures of what changes over training: effective ranks, alignment, losses."""
+"""Figures over training: effective ranks, alignment, losses, accuracies, other measures."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rdm_solo.messages import UserError
 from rdm_solo.plots import style
-from rdm_solo.plots.curves import (
-    axis_label,
-    draw_curve,
-    looks,
-    note,
-    outputs_of,
-    share_limits,
-    within_blocks,
-)
-from rdm_solo.runs.columns import ACCURACY, charts
-from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import Group, curve_of, groups, runs_behind
+from rdm_solo.plots.curves import Panel, blocks, draw_panels, looks, outputs_of
+from rdm_solo.plots.entry import Groups, Plot, has_any
+from rdm_solo.runs.columns import ACCURACY, COLUMNS, charts
+from rdm_solo.runs.groups import Group
 
 ERANK: dict[str, dict[str, Any]] = {
     "erank/target": {**style.TARGET, "label": "target"},
@@ -40,137 +29,153 @@ ALIGNMENT: dict[str, dict[str, Any]] = {
         "label": "weighted by eigenvalues",
     },
 }
-# A run behind the others of its setting; the key leaves out what begins with an underscore.
-THIN: dict[str, Any] = {
-    **{"linewidth": 0.8, "alpha": 0.7, "marker": ".", "markersize": 3, "label": "_behind"},
+DIAGNOSTICS = "runs with diagnostics (diagnostics.every_n_epochs above 0)"
+
+
+@partial(
+    Plot,
+    section="alive",
+    title="Effective rank of both branches over training",
+    caption="The effective rank counts the directions that the outputs use. It is the exponential "
+    "of the entropy of the correlation matrix's normalised eigenvalues: 1 if all outputs lie on "
+    "one line, k if they use all dimensions equally. A target above the online branch is a rank "
+    "difference, which prevents collapse according to the paper. Ranks usually fall in the first "
+    "epochs; Theorem 4 gives conditions under which they rise again. Both ranks are uncentred, so "
+    "a large mean lowers them. Collapse is judged around the mean.",
+    needs=DIAGNOSTICS,
+    paper="Figures 1 and 7",
+    measured=has_any(*ERANK),
+)
+def effective_rank(drawn: Groups, everything: Groups) -> Figure:
+    return _branches(drawn, ERANK)
+
+
+@partial(
+    Plot,
+    section="mechanism",
+    title="Alignment of the branches' eigenspaces",
+    caption="The mean cosine between an eigenvector u of the target's C_z and C_p u. It is 1 if "
+    "both matrices have the same eigenvectors; the branches then differ only by a spectral "
+    "filter. The plain mean gives directions with hardly any energy the same weight as the first. "
+    "The weighted mean uses the eigenvalues as weights. The paper's formula takes the eigenvectors "
+    "of 99.99 % of the eigenvalues' sum, its code a fixed number. The alignment with C₊ is the "
+    "plain mean for C_z and C₊, which pairs the target's outputs of two views.",
+    needs=DIAGNOSTICS,
+    paper="Figure 3",
+    measured=has_any(*ALIGNMENT),
+)
+def alignment(drawn: Groups, everything: Groups) -> Figure:
+    return _branches(drawn, ALIGNMENT, top=1.03)
+
+
+def _branches(drawn: Groups, columns: dict[str, Any], top: float | None = None) -> Figure:
+    """Draw a panel with these columns for each setting."""
+    panels = [
+        Panel(group.label, [(group, *column) for column in columns.items()], outputs_of(group))
+        for group in drawn
+    ]
+    figure = draw_panels(panels)
+    for axes in figure.axes:
+        axes.set_ylim(0, top)
+    return figure
+
+
+@partial(
+    Plot,
+    section="alive",
+    title="Training loss",
+    caption="A rank difference between the branches keeps the loss above its minimum. Methods "
+    "whose losses have the same minimum share a panel. The loss alone does not reveal a collapse; "
+    "look at the rank as well.",
+    needs="runs with a finished epoch",
+    paper="Figure 9",
+    measured=has_any("train/loss"),
+)
+def losses(drawn: Groups, everything: Groups) -> Figure:
+    def scale(group: Group) -> tuple[str, Any]:
+        least = group.first.described.loss_minimum
+        return group.first.dataset, group.first.method if least is None else least
+
+    several = len({group.first.dataset for group in drawn}) > 1
+    panels = []
+    for (dataset, least), members in blocks(everything, drawn, scale):
+        words = list(dict.fromkeys(group.method for group in members))
+        words += [f"minimum {least:g}"] if isinstance(least, (int, float)) else []
+        title = ", ".join(words + [dataset] * several)
+        panels.append(_settings_panel(title, members, everything, "train/loss", (dataset, least)))
+    return draw_panels(panels, 3, (3.2, 2.6))
+
+
+@partial(
+    Plot,
+    section="good",
+    title="Accuracy over training",
+    caption="kNN classifies by the nearest training images in the backbone's features. The online "
+    "classifier is trained beside the features and lags behind them.",
+    needs="runs on labelled validation images, with the kNN or the online accuracy switched on",
+    measured=has_any(*(column.name for column in charts()[ACCURACY])),
+)
+def accuracies(drawn: Groups, everything: Groups) -> Figure:
+    several = len({group.first.dataset for group in drawn}) > 1
+    panels = []
+    for column in reversed(charts()[ACCURACY]):
+        having = [group for group in drawn if len(group.over_epochs(column.name).x)]
+        for dataset, members in blocks(everything, having, lambda group: group.first.dataset):
+            title, kind = dataset if several else "", (dataset, column)
+            panels.append(_settings_panel(title, members, everything, column.name, kind))
+    return draw_panels(panels, 3, (3.2, 2.6))
+
+
+# The field's other measures of rank, by their column, and how to read them.
+MEASURES = {
+    "rankme/target": "Effective rank of the singular values. A higher one was proposed as a sign "
+    "of a better checkpoint of one method.",
+    "lidar/target": "Rank of the differences between samples, relative to those between views of "
+    "one sample.",
+    "stable_rank/target": "Sum of the eigenvalues over the largest one: small directions hardly "
+    "count.",
+    "participation_ratio/target": "How many eigenvalues share the sum: 1 to the number of "
+    "dimensions.",
+    "nesum/target": "Sum of the covariance's eigenvalues over the largest one: the stable rank "
+    "around the mean.",
+    "alpha_req/target": "Exponent of the power law that the covariance's eigenvalues follow; "
+    "meaningful only where its R² is near 1.",
+    "alpha_req_r2/target": "How well a power law fits the covariance's eigenvalues: 1 is exact.",
+    "uniformity/target": "How evenly outputs cover the sphere: 0 is one point, lower is more even. "
+    "Computed from at most 4,096 outputs, drawn at random.",
+    "positive_distance/target": "Mean squared distance of two views of one image: 0 where views "
+    "agree.",
+    "epps_pulley/projection": "SIGReg's test against a normal distribution: about 1 where the "
+    "projections are normally distributed with variance 1.",
+    "mean_share/target": "Share of the mean in the second moment: 1 where all outputs equal their "
+    "mean.",
 }
 
 
-@style.styled
-def effective_rank(runs: Sequence[Run]) -> Figure:
-    """Effective rank of both branches over training, a panel for each setting (the paper's
-    Figures 1 and 7). Outputs of one kind share their limits."""
-    return _panels(runs, ERANK)
-
-
-@style.styled
-def alignment(runs: Sequence[Run]) -> Figure:
-    """Alignment of the branches' eigenspaces over training, as printed and weighted.
-
-    The paper's Figure 3.
-    """
-    return _panels(runs, ALIGNMENT, limit=1.03)
-
-
-def _panels(
-    runs: Sequence[Run], columns: Mapping[str, dict[str, Any]], limit: float | None = None
-) -> Figure:
-    """One panel for each setting that has any of the columns."""
-    shown, words = _with_any(runs, columns)
-    made, panels = style.figure(len(shown))
-    for group, axes in zip(shown, panels):
-        over_epochs(axes, [(group, *column) for column in columns.items()])
-        style.panel_title(axes, group.label)
-    for kind in {outputs_of(group) for group in shown}:
-        share_limits(axes for group, axes in zip(shown, panels) if outputs_of(group) == kind)
-    for axes in panels:
-        axes.set_ylim(0, limit)
-    return style.finish(made, note=words)
-
-
-def _with_any(runs: Sequence[Run], columns: Mapping[str, Any]) -> tuple[list[Group], str]:
-    """The settings that have any of the columns, and the line beneath their picture."""
-    lacking = [run for run in runs if not any(np.isfinite(run.last(c)) for c in columns)]
-    everything = groups(runs)
-    shown = [g for g in everything if any(len(g.over_epochs(c).x) for c in columns)]
-    if not shown:
-        raise UserError(f"No run has a column of {', '.join(columns)}; {_why_none(columns)}")
-    return shown, note(shown, axis_label(next(iter(columns))), lacking)
-
-
-def _why_none(columns: Iterable[str]) -> str:
-    """What may be the reason that no run has any of the columns."""
-    if {*columns} <= {column.name for column in charts()[ACCURACY]}:
-        return (
-            "has an epoch ended, are there labels and validation images, and was the accuracy "
-            "switched off?"
-        )
-    if {*columns} == {"train/loss"}:
-        return "has an epoch ended?"
-    return "has an epoch ended, and were the diagnostics on?"
-
-
-@style.styled
-def losses(runs: Sequence[Run]) -> Figure:
-    """Training loss over the epochs; methods whose losses have one minimum share a panel.
-
-    The paper's Figure 9.
-    """
-    shown, words = _with_any(runs, {"train/loss": None})
-    everything = groups(runs)
-
-    def scale(group: Group) -> tuple[str, str]:
-        least = group.first.described.loss_minimum
-        return group.first.dataset, group.first.method if least is None else f"from {least:g}"
-
-    found = within_blocks(everything, shown, scale)
-    parts = [(kind, members, "train/loss") for kind, members in found]
-    several = len({dataset for (dataset, _), _, _ in parts}) > 1
-    titles = []
-    for (dataset, _), members, _ in parts:
-        methods = ", ".join(dict.fromkeys(group.method for group in members))
-        titles.append(f"{methods}, {dataset}" if several else methods)
-    return _of_settings(everything, parts, titles, words)
-
-
-@style.styled
-def accuracies(runs: Sequence[Run]) -> Figure:
-    """Accuracy over the epochs: of kNN, and of the online classifier."""
-    columns = {column.name: column for column in reversed(charts()[ACCURACY])}
-    shown, words = _with_any(runs, columns)
-    everything = groups(runs)
-    parts = [
-        ((dataset, name), some, name)
-        for name in columns
-        for dataset, members in within_blocks(everything, shown, lambda g: g.first.dataset)
-        if (some := [group for group in members if len(group.over_epochs(name).x)])
+@partial(
+    Plot,
+    section="ranks",
+    title="Other measures of rank over training",
+    caption="The table below explains each measure. All are computed from the target's outputs, "
+    "except the statistic of Epps and Pulley, which is computed from the projection.",
+    needs=DIAGNOSTICS,
+    measured=has_any(*MEASURES),
+)
+def measures(drawn: Groups, everything: Groups) -> Figure:
+    panels = [
+        _settings_panel(COLUMNS[name].words, members, everything, name, name)
+        for name in MEASURES
+        if any(group.last(name) for group in drawn)
+        for _, members in blocks(everything, drawn, lambda group: None)
     ]
-    several = len({dataset for (dataset, _), _, _ in parts}) > 1
-    titles = [dataset if several else "" for (dataset, _), _, _ in parts]
-    return _of_settings(everything, parts, titles, words)
+    figure = draw_panels(panels, 4, (2.7, 2.5))
+    for axes in figure.axes:
+        axes.set_ylabel("")  # the title says it
+    return figure
 
 
-def _of_settings(
-    everything: Sequence[Group],
-    parts: Sequence[tuple[tuple[str, str], Sequence[Group], str]],
-    titles: Sequence[str],
-    words: str,
-) -> Figure:
-    """A panel for each part: its kind, its settings and their column. Parts of one kind share their
-    limits. With more settings than a panel may have, each panel has a key of its own."""
-    keyed = len(everything) > style.SERIES
+def _settings_panel(
+    title: str, members: Groups, everything: Groups, column: str, kind: Any
+) -> Panel:
     look = looks(everything)
-    size = (5.2, 2.8) if keyed else (3.2, 2.6)
-    made, panels = style.figure(len(parts), columns=2 if keyed else 3, panel=size)
-    for (_, members, column), title, axes in zip(parts, titles, panels):
-        over_epochs(axes, [(group, column, look[group.label]) for group in members])
-        style.panel_title(axes, title)
-        if keyed:
-            style.key_beside(axes)
-    for kind in {kind for kind, _, _ in parts}:
-        share_limits(axes for (own, _, _), axes in zip(parts, panels) if own == kind)
-    return style.finish(made, note=words)
-
-
-def over_epochs(axes: Axes, curves: Sequence[tuple[Group, str, dict[str, Any]]]) -> None:
-    """Curves of a group's column, each in its look. Runs behind the others of their group are thin
-    lines as far as they went."""
-    for group, column, look in curves:
-        draw_curve(axes, group.over_epochs(column), **look)
-        for run in runs_behind(group):
-            own = curve_of([run], column)
-            axes.plot(own.x, own.mean, **THIN, color=look["color"])
-    axes.set_ylabel(axis_label(curves[0][1]))
-    style.epoch_axis(axes)
-    if not axes.lines:
-        style.empty_panel(axes, f"{curves[0][1]}\nwas not measured")
+    return Panel(title, [(group, column, look[group.label]) for group in members], kind)

@@ -1,7 +1,7 @@
-"""How every picture looks: colours, sizes, axes, and the places of titles, key and note.
+"""The style of every figure: colours, sizes, axes, and where titles, key and note go.
 
-Pictures are matplotlib ``Figure`` objects that no window and no ``pyplot`` knows of, so that they
-can be drawn in any process and are freed with their last name.
+Figures are not registered with ``pyplot``, so any process can draw them and they are freed with
+their last reference.
 """
 
 import functools
@@ -23,12 +23,12 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from rdm_solo.runs.files import write_whole
 
-# Okabe and Ito's colours: apart for the colour-blind. Dashes and markers tell them apart in grey.
+# Okabe and Ito's colours for the colour-blind; dashes and markers tell curves apart in grey.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
 
-# The target's line is the wider and its marker hollow, so that an equal online branch, drawn over
-# it, hides neither.
+# The target has the wider line and the hollow marker: an equal online curve drawn over it leaves
+# both visible.
 TARGET: dict[str, Any] = {
     **{"color": VERMILION, "linestyle": "-", "linewidth": 2.2},
     **{"marker": "o", "markersize": 5.5, "markerfacecolor": "white", "markeredgewidth": 1.2},
@@ -39,10 +39,10 @@ ONLINE: dict[str, Any] = {
 }
 
 STYLE: Any = {  # matplotlib 3.11 types every key; 3.9 none
-    "font.family": "DejaVu Sans",  # ships with matplotlib; has the Greek and the superscripts
+    "font.family": "DejaVu Sans",  # ships with matplotlib and has Greek letters
     "mathtext.fontset": "dejavusans",
-    # Hinted letters are up to a tenth wider or narrower from one resolution to the next, so that
-    # lines which fit where they are measured would leave the PNG or the vectors.
+    # The width of hinted letters depends on the resolution by up to a tenth, so lines measured at
+    # one resolution would not fit at another.
     "text.hinting": "no_hinting",
     "font.size": 9,
     "axes.titlesize": 9.5,
@@ -61,16 +61,13 @@ STYLE: Any = {  # matplotlib 3.11 types every key; 3.9 none
     "axes.spines.top": False,
     "axes.spines.right": False,
     "figure.dpi": 100,
-    "pdf.fonttype": 42,  # TrueType, as journals ask; Type 3 cannot be searched
+    "pdf.fonttype": 42,  # TrueType, as journals ask; text in Type 3 cannot be searched
 }
 
-# Wraps a function that draws: text takes its size when it is made, not when it is shown.
+# Decorates functions that draw: text gets its size when it is created.
 styled = matplotlib.rc_context(STYLE)
 
-# Series in a panel, at most: more cannot be told apart.
-SERIES = 8
-# Letters of a line in a panel's own key, and their size in points.
-KEY_LETTERS, KEY_SIZE = 30, 7.0
+SERIES = 8  # settings in a panel at most
 
 _COLOURS = (BLACK, VERMILION, BLUE, GREEN, ORANGE, PURPLE, SKY)
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
@@ -78,7 +75,7 @@ _MARKERS = "osD^vP*X<>"
 
 
 def looks(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """A look for each name, with the name as its label; no two of the first 140 agree."""
+    """Return a look for each name, labelled with it; the first 140 differ from each other."""
     return {
         name: {
             "color": _COLOURS[i % len(_COLOURS)],
@@ -91,7 +88,7 @@ def looks(names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 class _NotebookFigure(Figure):
-    """A figure that a notebook shows although ``pyplot`` knows nothing of it."""
+    """A figure that notebooks show without ``pyplot``."""
 
     @styled
     def _repr_png_(self) -> bytes:
@@ -106,131 +103,103 @@ def figure(
     panel: tuple[float, float] = (2.7, 2.35),
     stacked: int = 1,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of that many panels of that size in inches, at most ``columns`` in a row.
+    """Return a figure and its axes, at most ``columns`` panels of ``panel`` inches in a row.
 
-    With ``stacked`` each of them is that many, one below another, and the list has them in turn. A
-    panel on its own is half as wide again. Call :func:`finish` when everything is drawn.
+    With ``stacked``, each panel consists of that many axes, one below another and consecutive in
+    the list. A single panel is drawn larger. Call :func:`finish` after drawing.
     """
     lines = -(-panels // columns)
-    across = -(-panels // lines)  # 4 panels of at most 3 in a row are 2 and 2
+    across = -(-panels // lines)  # 4 panels with 3 columns become 2 rows of 2
     down = lines * stacked
     width = panel[0] * (1.5 if across == 1 else across)
     height = panel[1] * down * (1.3 if panels * stacked == 1 else 1)
-    made = _NotebookFigure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(made)  # the one that measures text
-    # The key belongs to a figure inside: constrained layout gives a key and a note of the same
-    # figure one place (matplotlib 3.11).
-    inner = made.add_subfigure(made.add_gridspec(1, 1)[0])
-    drawn = [
+    outer = _NotebookFigure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(outer)  # measures text
+    # The key belongs to a subfigure: constrained layout gives a key and a note of one figure the
+    # same place (matplotlib 3.11).
+    inner = outer.add_subfigure(outer.add_gridspec(1, 1)[0])
+    grid = [
         inner.add_subplot(down, across, (i // across * stacked + s) * across + i % across + 1)
         for i in range(panels)
         for s in range(stacked)
     ]
-    for axes in drawn:
-        # Ticks are made when they are drawn, by whoever draws: the style must be the axes' own.
+    for axes in grid:
+        # Ticks are created on drawing, outside of `styled`, so the axes carry their style.
         axes.tick_params(labelsize=8, grid_alpha=0.25, grid_linewidth=0.6)
-    return made, drawn
+    return outer, grid
 
 
 def panel_title(axes: Axes, text: str) -> None:
-    """A panel's title, in lines that end before the neighbour's begin."""
+    """Set a panel's title, wrapped to the panel's width."""
     axes.set_title(wrap(text, axes.bbox.width / axes.figure.dpi, 9.5), loc="left")
 
 
-def key_beside(axes: Axes, of: Axes | None = None) -> None:
-    """A panel's own key at its right; or, in a panel with nothing else, the key to another's lines.
+def finish(figure: Figure, title: str = "", note: str = "") -> Figure:
+    """Add a title above, and below a note and the key of panels without their own.
 
-    A label has two lines at most, so that eight of them are no higher than a panel.
+    The figure's own ``supxlabel`` replaces the note. The figure grows by what they take.
     """
-    lines, labels = (of or axes).get_legend_handles_labels()
-    room = KEY_LETTERS * letter(KEY_SIZE)
-    names = [wrap(shortened(label, 2 * KEY_LETTERS - 4), room, KEY_SIZE) for label in labels]
-    if of is not None:
-        axes.set(xticks=[], yticks=[])
-        axes.set_axis_off()
-    if lines:
-        axes.legend(
-            *(lines, names),
-            loc="upper left",
-            bbox_to_anchor=(1 if of is None else -0.2, 1.04),
-            fontsize=KEY_SIZE,
-            labelspacing=0.3,
-        )
-
-
-def shortened(text: str, letters: int) -> str:
-    """Text without its middle where it is longer: names of settings differ at their ends.
-
-    >>> shortened("a_name_that_is_long_1", 11)
-    'a_nam…ong_1'
-    """
-    half = letters // 2
-    return text if len(text) <= letters else f"{text[:half]}…{text[-half:]}"
-
-
-def finish(made: Figure, title: str = "", note: str = "", key: bool = True) -> Figure:
-    """Add a title above, and beneath a ``key`` of the panels' labels that have no key of their own,
-    and a note; the figure grows by what they take."""
-    width, height = made.get_size_inches()
+    width, height = figure.get_size_inches()
+    note = figure.get_supxlabel() or note
     if title:
-        made.suptitle(wrap(title, width, 11), x=0.08 / width, ha="left", fontsize=11)
+        figure.suptitle(wrap(title, width, 11), x=0.08 / width, ha="left", fontsize=11)
     if note:
-        made.set_label(note)  # as it is, for a page that has it as text
-        words = wrap(note, width, 7.5)
-        made.supxlabel(words, x=0.08 / width, ha="left", fontsize=7.5, color="0.3")
-    labelled = (a.get_legend_handles_labels() for a in made.axes if a.get_legend() is None)
-    keyed = {label: line for lines, labels in labelled for line, label in zip(lines, labels)}
-    if key and keyed:
-        names = [wrap(label, width - 0.6, 8.5) for label in keyed]
+        figure.set_label(note)  # unwrapped, for a page that shows it as text
+        lines = wrap(note, width, 7.5)
+        figure.supxlabel(lines, x=0.08 / width, ha="left", fontsize=7.5, color="0.3")
+    labelled = (a.get_legend_handles_labels() for a in figure.axes if a.get_legend() is None)
+    key = {label: line for handles, labels in labelled for line, label in zip(handles, labels)}
+    if key:
+        names = [wrap(label, width - 0.6, 8.5) for label in key]
         longest = max(len(line) for name in names for line in name.split("\n"))
         columns = max(1, int(width / (longest * letter(8.5) + 0.6)))
-        made.subfigs[0].legend(keyed.values(), names, loc="outside lower center", ncols=columns)
-    # Laid out with room to spare, then cut to panels as high as they were without any words.
-    panel = made.axes[0]
+        figure.subfigs[0].legend(key.values(), names, loc="outside lower center", ncols=columns)
+    # Lay out with room to spare, then cut until the panels are as high as without any words.
+    panel = figure.axes[0]
     before = panel.bbox.height
-    made.set_size_inches(width, height + 20)
-    made.draw_without_rendering()
+    figure.set_size_inches(width, height + 20)
+    figure.draw_without_rendering()
     rows = panel.get_gridspec().nrows  # type: ignore[union-attr]
-    made.set_size_inches(width, height + 20 - rows * (panel.bbox.height - before) / made.dpi)
-    made.draw_without_rendering()
-    made.set_layout_engine("none")  # settled: nothing moves, and saving takes half as long
-    return made
+    figure.set_size_inches(width, height + 20 - rows * (panel.bbox.height - before) / figure.dpi)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # nothing moves any more, and saving takes half as long
+    return figure
 
 
 def letter(size: float) -> float:
-    """Inches that a letter of that size in points takes on average, with some to spare."""
+    """Return the inches that a letter of that size in points takes on average, with a margin."""
     return 0.56 * size / 72
 
 
 def wrap(text: str, room: float, size: float) -> str:
-    """Text in lines that fit into ``room`` inches, with exponents set high."""
-    kept = re.sub(r"\^\([^)]*\)", lambda found: found[0].replace(" ", "\u00a0"), text)
+    """Wrap text to ``room`` inches and raise its exponents."""
+    kept = re.sub(r"\^\([^)]*\)", lambda match: match[0].replace(" ", "\u00a0"), text)
     letters = int(room / letter(size))
     lines = [textwrap.fill(line, letters, break_on_hyphens=False) for line in kept.split("\n")]
     return typeset("\n".join(lines))
 
 
 def typeset(text: str) -> str:
-    """A label's exponents set high, as in the paper.
+    """Raise a label's exponents, as mathtext.
 
     >>> typeset("SimSiam, h(σ) = σ^-0.5")
     'SimSiam, h(σ) = σ$^{\\\\mathrm{-0.5}}$'
     """
 
-    def high(found: re.Match[str]) -> str:
-        exponent = found[1]
-        return f"$^{{{exponent}}}$" if len(exponent) == 1 else rf"$^{{\mathrm{{{exponent}}}}}$"
+    def raised(match: re.Match[str]) -> str:
+        exponent = match[1] if len(match[1]) == 1 else rf"\mathrm{{{match[1]}}}"
+        return f"$^{{{exponent}}}$"
 
-    return re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]+)", high, text.replace("$", r"\$"))
+    return re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]+)", raised, text.replace("$", r"\$"))
 
 
 def marked(points: int) -> int:
-    """Every how many points a line has a marker, so that it has 20 at most."""
+    """Return the interval between markers that gives a curve at most 20 of them."""
     return 1 + points // 20
 
 
 def epoch_axis(axes: Axes) -> None:
-    """Epochs on the x axis: whole numbers, from 1."""
+    """Label the x axis with epochs: whole numbers from 1."""
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(_FromOne(nbins=5, integer=True, min_n_ticks=1))
 
@@ -241,7 +210,7 @@ class _FromOne(MaxNLocator):
 
 
 def log_axis(axis: Axis) -> None:
-    """A logarithmic axis whose numbers are few enough not to meet; call it after the drawing."""
+    """Make an axis logarithmic, with few tick labels so that none overlap; call it last."""
     axes = axis.axes
     (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log")
     low, high = sorted(axis.get_view_interval())
@@ -252,43 +221,41 @@ def log_axis(axis: Axis) -> None:
         return
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
     axis.set_minor_locator(NullLocator())
-    marked = [s * 10.0**d for d in range(-20, 21) for s in (1, 3) if low <= s * 10.0**d <= high]
-    if len(marked) > 1:
+    ticks = [s * 10.0**d for d in range(-20, 21) for s in (1, 3) if low <= s * 10.0**d <= high]
+    if len(ticks) > 1:
         axis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=5))
     else:
         axis.set_major_locator(MaxNLocator(nbins=3))
 
 
 def empty_panel(axes: Axes, text: str) -> None:
-    """Words in the middle of a panel that has nothing to draw."""
-    axes.text(
-        *(0.5, 0.5, text), transform=axes.transAxes, ha="center", va="center", color="0.35", size=8
-    )
+    """Say in the middle of a panel why nothing is drawn."""
+    middle: Any = {"transform": axes.transAxes, "ha": "center", "va": "center"}
+    axes.text(0.5, 0.5, text, color="0.35", size=8, **middle)
     axes.grid(False)
     axes.set(xticks=[], yticks=[])
 
 
 @styled
 def save(
-    made: Figure, folder: Path, name: str, formats: Sequence[str] = ("png", "pdf")
+    figure: Figure, folder: Path, name: str, formats: Sequence[str] = ("png", "pdf")
 ) -> list[Path]:
-    """``name.png`` (150 dpi) and ``name.pdf`` (fonts embedded) in the folder, which is made."""
+    """Write ``name.png`` (150 dpi) and ``name.pdf`` (fonts embedded), creating the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    # fontTools tells of every glyph that it puts into a PDF.
-    logging.getLogger("fontTools").setLevel(logging.WARNING)
+    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it logs each glyph of a PDF
     paths = [folder / f"{name}.{kind}" for kind in formats]
     for path in paths:
-        # Without a date the same run gives the same bytes.
+        # Without a date, the same run gives the same bytes.
         dateless = {"CreationDate": None} if path.suffix == ".pdf" else None
         options: Any = {"dpi": 150, "metadata": dateless, "format": path.suffix[1:]}
-        write_whole(path, functools.partial(made.savefig, **options))
+        write_whole(path, functools.partial(figure.savefig, **options))
     return paths
 
 
 @styled
-def pixels(made: Figure) -> np.ndarray:
-    """The figure as bytes of shape ``(height, width, 3)``."""
-    canvas: Any = FigureCanvasAgg(made)
+def pixels(figure: Figure) -> np.ndarray:
+    """Return the figure as bytes of shape ``(height, width, 3)``."""
+    canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
     image: np.ndarray = np.asarray(canvas.buffer_rgba())[..., :3].copy()
     return image

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rdm_solo.report.measured import last, linear_accuracies
-from rdm_solo.report.ranking import lost
+from rdm_solo.report.ranking import excluded_reason
 from rdm_solo.report.verdicts import BOUNDS, dimensions, fate, in_words, shares
 from rdm_solo.runs import failures
 from rdm_solo.runs.columns import ACCURACY, LINEAR, charts
@@ -135,7 +135,7 @@ def _peak(runs: Sequence[Run], column: str) -> str:
 
 def roll_call(groups: Sequence[Group]) -> Answer:
     """Of several settings: how many are alive, and which are not."""
-    gone = {group.label: why for group in groups if (why := lost(group))}
+    gone = {group.label: why for group in groups if (why := excluded_reason(group))}
     partly = {
         group.label: alive(group).answer
         for group in groups

@@ -1,7 +1,6 @@
 """The command ``python -m rdm_solo.report``: its arguments, and the files that it writes."""
 
 import argparse
-import logging
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from rdm_solo import cli, runs
 from rdm_solo.messages import UserError
 from rdm_solo.report import evaluations, figures, verdicts
 from rdm_solo.report.page import page
-from rdm_solo.report.typesetting import relative, verbatim
+from rdm_solo.report.typesetting import relative
 from rdm_solo.runs import reading
 from rdm_solo.runs.columns import ACCURACY, charts
 from rdm_solo.runs.files import write_whole
@@ -26,57 +25,54 @@ from rdm_solo.runs.groups import (
     text_table,
 )
 
-log = logging.getLogger("rdm_solo")
-
 NAME = "report.html"
 
 
 def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = True) -> Path:
-    """Draw the runs in these folders and write the page; its path.
+    """Draw the runs in these folders and write the page; return its path.
 
     ``checkpoints=False`` leaves out what is recomputed from them (the paper's Figure 5).
     """
-    found, broken = runs.survey(paths)
-    if not found:
+    members, broken = runs.survey(paths)
+    if not members:
         raise UserError(next(iter(broken.values())))
     folder = out or (reading.inside(paths[0], "report") if len(paths) == 1 else Path("report"))
     cli.make_folder(folder, "--out FOLDER")
-    grouped = begun_groups(found)
+    grouped = begun_groups(members)
     pictures, absent = figures.draw(grouped, folder, checkpoints) if grouped else ([], [])
-    folders = [*(run.folder for run in found), *broken]
-    alone = len(found) == 1
+    alone = len(members) == 1
     names = [] if alone else list(dict.fromkeys(relative(paths)))
     html = page(
-        run_name(found[0]) if alone else ", ".join(names),
+        run_name(members[0]) if alone else ", ".join(names),
         grouped,
         names,
         pictures,
-        problems=[verbatim(line, folders) for line in [*broken.values(), *incomplete(found)]],
-        absent=[verbatim(line, folders) for line in absent],
+        problems=[*broken.values(), *incomplete(members)],
+        absent=absent,
     )
     write_whole(folder / NAME, html)
     if grouped:
         print(verdict_table(grouped))
-    for sentence in [*broken.values(), *incomplete([run for run in found if not run.epochs])]:
+    for sentence in [*broken.values(), *incomplete([run for run in members if not run.epochs])]:
         print(f"left out: {sentence}")
     return folder / NAME
 
 
-def incomplete(found: Sequence[runs.Run]) -> list[str]:
-    """A sentence for each run that is incomplete, lacks a column, or is there twice."""
+def incomplete(members: Sequence[runs.Run]) -> list[str]:
+    """Return a sentence for each run that is incomplete, lacks a column, or is there twice."""
     lines = []
-    begun = [run for run in found if run.epochs]
+    begun = [run for run in members if run.epochs]
     grouped = groups(begun) if begun else []
-    evaluated = evaluations.not_compared(grouped)
-    for run in found:
+    not_compared = evaluations.not_compared(grouped)
+    for run in members:
         lacks = list(run.missing)
         if run.epochs:
             needed = ("erank/gap", "feature/variance", "train/loss")
-            lacks += [said for column in needed if (said := _lacks(run, column))]
+            lacks += filter(None, (_lacks(run, column) for column in needed))
             if not any(run.last_measured(column.name) for column in charts()[ACCURACY]):
                 lacks.append("no accuracy (no labels, no validation images, or switched off)")
-        if run in evaluated:
-            lacks.append(evaluated[run])
+        if run in not_compared:
+            lacks.append(not_compared[run])
         if lacks:
             lines.append(f"{run_name(run)} ({run.folder}): {'; '.join(lacks)}.")
     same: dict[tuple[str, int], list[str]] = defaultdict(list)
@@ -86,8 +82,8 @@ def incomplete(found: Sequence[runs.Run]) -> list[str]:
     for (label, seed), folders in same.items():
         if len(folders) > 1:
             lines.append(
-                f"{label}: seed {seed} was found {len(folders)} times ({', '.join(folders)}). Each "
-                "counts as a run of its own in n, means and bands, which makes spreads too small."
+                f"{label}: seed {seed} is there {len(folders)} times ({', '.join(folders)}). Each "
+                "counts as a run in n, means and bands, which makes spreads too small."
             )
     return lines
 
@@ -102,7 +98,7 @@ def _lacks(run: runs.Run, column: str) -> str:
 
 
 def verdict_table(grouped: Sequence[Group]) -> str:
-    """The settings, their last ranks and the verdicts."""
+    """Return the settings, their last ranks and the verdicts, as text."""
     head = ["online", "target", "leads?", "low-pass?", "collapsed?"]
     return text_table(
         grouped,
@@ -115,7 +111,7 @@ def verdict_table(grouped: Sequence[Group]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         prog="python -m rdm_solo.report",
         description="Draw the paper's figures of runs or sweeps on one page that needs no network.",
@@ -124,25 +120,23 @@ def main(argv: Sequence[str] | None = None) -> None:
         "folders",
         nargs="+",
         metavar="FOLDER",
-        help="folder of a run or of a sweep; run=FOLDER, as other commands take it, works as well",
+        help="folder of a run or of a sweep; run=FOLDER works as well",
     )
     parser.add_argument(
         "--out",
         metavar="FOLDER",
-        help="where page and figures are written (default: FOLDER/report, or ./report)",
+        help="folder for the page and its figures (default: FOLDER/report, or ./report)",
     )
     parser.add_argument(
         "--no-checkpoints",
         action="store_true",
-        help="leave out the paper's Figure 5, which loads models from checkpoints",
+        help="leave out the paper's Figure 5, which rebuilds models from checkpoints",
     )
-    logging.basicConfig(format="%(message)s")
-    log.setLevel(logging.INFO)  # this logger alone: fontTools logs every glyph in a PDF
-    cli.say_anything()
+    cli.log_to_terminal()
     arguments = parser.parse_args(argv)
-    paths = [Path(given.removeprefix("run=")).expanduser() for given in arguments.folders]
+    paths = [Path(folder.removeprefix("run=")).expanduser() for folder in arguments.folders]
     out = Path(arguments.out).expanduser() if arguments.out else None
     with cli.errors_as_sentences():
-        written = write(paths, out, not arguments.no_checkpoints)
-    drawn = len(list(written.parent.glob("*.png")))
-    print(f"\n{written} ({drawn} figures as PNG and PDF beside it)")
+        path = write(paths, out, not arguments.no_checkpoints)
+    drawn = len(list(path.parent.glob("*.png")))
+    print(f"\n{path} ({drawn} figures as PNG and PDF beside it)")

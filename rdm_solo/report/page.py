@@ -1,22 +1,43 @@
-"""The report as HTML: one page, by ``templates/page.html``, that needs nothing beside itself."""
+"""The report as one HTML page, by ``templates/page.html``, that needs no other file."""
 
 import datetime
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from rdm_solo import __version__
 from rdm_solo.messages import listed
-from rdm_solo.report import answers, ranking, tables
+from rdm_solo.report import answers, tables
+from rdm_solo.report.commands import commands
 from rdm_solo.report.evaluations import comparable
 from rdm_solo.report.figures import Picture
-from rdm_solo.report.measured import few_rows
 from rdm_solo.report.paper_comparison import against_paper
+from rdm_solo.report.ranking import rankings
 from rdm_solo.report.rules import RULES
+from rdm_solo.report.tables import Table
 from rdm_solo.report.typesetting import typeset
-from rdm_solo.report.what_ran import commands, ran
+from rdm_solo.report.verdicts import dimensions
+from rdm_solo.runs.columns import ACCURACY, charts
+from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import Group, counted_runs, run_name
+
+NO_ACCURACY = (
+    "No accuracy was measured: there are no labels or no validation images, or it was switched off."
+)
+NO_COMMANDS = "The commands are unknown: the folders have no .hydra/overrides.yaml."
+
+
+class Section(NamedTuple):
+    """A numbered section: tables, then headed lists, then the figures with its key."""
+
+    key: str
+    heading: str
+    tables: Sequence[Table] = ()
+    lists: Sequence[tuple[str, Sequence[str]]] = ()
+    pictures: Sequence[Picture] = ()
 
 
 def page(
@@ -24,10 +45,10 @@ def page(
     groups: Sequence[Group],
     names: Sequence[str] = (),
     pictures: Sequence[Picture] = (),
-    problems: Sequence[Markup] = (),
-    absent: Sequence[Markup] = (),
+    problems: Sequence[str] = (),
+    absent: Sequence[str] = (),
 ) -> str:
-    """The whole page; its title is of the folders' ``names`` unless it is of a single run.
+    """Return the page; its heading lists the folders' ``names``, or is the title.
 
     ``problems`` say what runs lack, ``absent`` which figures are not drawn and why.
     """
@@ -39,77 +60,100 @@ def page(
         lstrip_blocks=True,
     )
     environment.filters["typeset"] = typeset
-    paper_table, not_in_paper = against_paper(groups)
-    groups = comparable(groups)  # each setting is held against the paper's with what it has
-    several = len(groups) > 1
+    # Escaped, not typeset: they contain paths.
+    missing = [("", [*map(escape, problems)]), ("Not drawn", [*map(escape, absent)])]
+    last = Section("missing", "Incomplete, missing, not drawn", (), missing)
+    sections = [*_sections(groups), last, Section("rules", "How we judge", (), [("", RULES)])]
+    sections = [
+        section._replace(
+            tables=[table for table in section.tables if table.rows],
+            lists=[(heading, lines) for heading, lines in section.lists if lines],
+            pictures=[picture for picture in pictures if picture.section == section.key],
+        )
+        for section in (sections if groups else [last])
+    ]
     return environment.get_template("page.html").render(
         title=title,
         groups=groups,
         names=names,
-        pictures=pictures,
         problems=problems,
-        absent=absent,
+        first=[picture for picture in pictures if picture.section == "first"],
+        sections=[section for section in sections if any(section[2:])],
+        answers=first_answers(comparable(groups)),
+        rankings=rankings(comparable(groups)),
+        unequal=_unequal_epochs(groups),
         today=datetime.date.today().isoformat(),
         version=__version__,
-        answers=first_answers(groups),
-        best=ranking.best(groups) if several else [],
-        uneven=_uneven(groups),
-        health=tables.health(groups),
-        accuracies=tables.accuracies(groups),
-        rankings=[*map(tables.ranking, ranking.best(groups))] if several else [],
-        against_p=tables.against_p(groups),
-        mechanism=tables.mechanism(groups),
-        warnings=[line for group in groups for line in _warnings(group, several)],
-        few=_few(groups),
-        measures=tables.measures(groups),
-        settings=ran(groups),
-        commands=[line for group in groups for line in commands(group)],
-        values=[*tables.last_values(groups), tables.each(groups)],
-        paper_table=paper_table,
-        not_in_paper=not_in_paper,
-        rules=RULES,
     )
 
 
+def _sections(groups: Sequence[Group]) -> list[Section]:
+    """Return the sections about runs, by the reader's questions."""
+    paper = against_paper(groups)  # with all evaluations
+    groups = comparable(groups)
+    runs = [run for group in groups for run in group.runs]
+    accuracies = [group.last(column.name) for group in groups for column in charts()[ACCURACY]]
+    warnings = [
+        f"{run_name(run)}, epoch {warning.get('epoch', '?')}: {warning.get('text', '')}"
+        for run in runs
+        for warning in run.summary.get("warnings") or []
+    ]
+    repeat = [Markup("<code>{}</code>").format(line) for g in groups for line in commands(g)]
+    return [
+        Section(
+            "alive",
+            "Is it alive?",
+            [tables.health(groups)],
+            [("Warnings during training", warnings)],
+        ),
+        Section("good", "How good is it?", (), [("", [] if any(accuracies) else [NO_ACCURACY])]),
+        Section("best", "Which setting is best?", [*map(tables.ranking, rankings(groups))]),
+        Section("branches", "What do the branches' spectra look like?"),
+        Section("mechanism", "Does the mechanism hold?", [tables.mechanism(groups)]),
+        Section("ranks", "Other measures of rank", tables.measures(groups), [("", _few(runs))]),
+        Section(
+            "ran",
+            "What exactly was run?",
+            [tables.settings(groups)],
+            [("Commands that repeat the runs", repeat or [NO_COMMANDS])],
+        ),
+        Section("values", "All values", [*tables.last_values(groups), tables.each(groups)]),
+        Section("paper", "Compared with the paper", [paper]),
+    ]
+
+
 def first_answers(groups: Sequence[Group]) -> list[answers.Answer]:
-    """What the first screen says of one setting, or of how many of several are alive."""
+    """Return what the first screen says about one setting, or about several."""
     if len(groups) == 1:
         return [answers.alive(groups[0]), answers.good(groups[0])]
     return [answers.roll_call(groups)] if groups else []
 
 
-def _uneven(groups: Sequence[Group]) -> str:
-    """A sentence where settings were trained for unequal times."""
+def _unequal_epochs(groups: Sequence[Group]) -> str:
     epochs = sorted({counted_runs(group)[0].epochs for group in groups})
     if len(epochs) < 2:
         return ""
-    return (
-        f"The settings have from {epochs[0]} to {epochs[-1]} epochs, which favours the longer ones."
-    )
+    return f"Settings have {epochs[0]} to {epochs[-1]} epochs, which favours the longer ones."
 
 
-def _few(groups: Sequence[Group]) -> list[str]:
-    """The warnings about too few rows, each with the runs that it is about."""
-    said: dict[str, list[str]] = {}
-    for run in [run for group in groups for run in group.runs]:
+def _few(runs: Sequence[Run]) -> list[str]:
+    """Return warnings about spectra of too few rows, each with its runs."""
+    names: dict[str, list[str]] = {}
+    for run in runs:
         if warning := few_rows(run):
-            said.setdefault(warning, []).append(run_name(run))
-    return [f"{warning} This holds for {listed(runs)}." for warning, runs in said.items()]
+            names.setdefault(warning, []).append(run_name(run))
+    return [f"{listed(members)}: {warning}" for warning, members in names.items()]
 
 
-def _warnings(group: Group, named: bool) -> list[str]:
-    """The collapse watch's warnings: each kind once, in the words of the first run that had it."""
-    lines: dict[str, str] = {}
-    for run in group.runs:
-        for warning in run.summary.get("warnings") or []:
-            if not isinstance(warning, dict) or "text" not in warning:
-                continue
-            kind, epoch = str(warning.get("kind")), warning.get("epoch", "?")
-            if kind in lines:
-                lines[kind] += f" Likewise seed {run.seed} (epoch {epoch})."
-            else:
-                seed = f"seed {run.seed}" if len(group.runs) > 1 else ""
-                who = ", ".join(filter(None, [group.label if named else "", seed]))
-                who = who[:1].upper() + who[1:]
-                lines[kind] = f"{who}: {warning['text']}" if who else str(warning["text"])
-    return list(lines.values())
+def few_rows(run: Run) -> str:
+    """Return a warning if the last measured epoch had no more rows than dimensions."""
+    last = {name: array[-1] for name, array in run.spectra.items() if len(array)}
+    rows, k = last.get("rows", np.inf), len(last.get("lam_target", ()))
+    if not run.described.softmax:  # sampled spectra have as many eigenvalues as rows
+        k = max(k, dimensions(run))
+    if rows > k:
+        return ""
+    return (
+        f"spectra of {rows:.0f} rows and {k} dimensions: no rank can exceed {rows:.0f}, and all "
+        "ranks are lower than with more rows (diagnostics.max_rows)."
+    )

@@ -1,4 +1,4 @@
-"""Which setting is best: by accuracy, by rank and by gap, with what a spread over seeds allows."""
+"""Rankings of settings by accuracy, rank and gap, and whether seeds separate them."""
 
 import math
 import statistics
@@ -11,12 +11,10 @@ from rdm_solo.report.verdicts import fate, in_words, made_by_filter
 from rdm_solo.runs.columns import ACCURACY, COLUMNS, LINEAR, Column, charts
 from rdm_solo.runs.groups import Group, counted_runs, judged_runs, latest, spread
 
-RANKS = ("erank/centred", "erank/projection", "erank/target")
-
 
 @dataclass(frozen=True, eq=False)
-class Standing:
-    """A setting's last values of one column, a value for each seed that has it."""
+class Ranked:
+    """A setting's last values of one column, one for each seed that has it."""
 
     group: Group
     values: Sequence[float]
@@ -27,103 +25,97 @@ class Standing:
 
     @property
     def deviation(self) -> float:
-        """Over the seeds; NaN of one seed."""
+        """Standard deviation over the seeds; NaN of one seed."""
         return statistics.stdev(self.values) if len(self.values) > 1 else math.nan
 
 
 @dataclass(frozen=True)
-class Best:
-    """What is asked, the settings from the best down, and in words: the best one, its value, and
-    what stands close to it."""
+class Ranking:
+    """Settings from the best down; the best one, its value and close settings in words."""
 
     question: str
     column: Column
-    standings: Sequence[Standing]
+    order: Sequence[Ranked]
     label: str
     value: str
     others: str
 
 
-def best(groups: Sequence[Group]) -> list[Best]:
-    """The best setting by accuracy, by rank and by gap on each data set, of those that neither
-    collapsed nor diverged; what none of them has is left out."""
-    found = []
+def rankings(groups: Sequence[Group]) -> list[Ranking]:
+    """Rank by accuracy, rank and gap on each data set, without collapsed or diverged settings."""
+    result = []
     datasets = list(dict.fromkeys(group.first.dataset for group in groups))
-    for dataset in datasets:
-        alive = [g for g in groups if g.first.dataset == dataset and not lost(g)]
+    for dataset in datasets if len(groups) > 1 else []:
+        healthy = [g for g in groups if g.first.dataset == dataset and not excluded_reason(g)]
         where = f" on {dataset}" if len(datasets) > 1 else ""
-        for asked, column in (
-            ("Which is the most accurate", accuracy(alive)),
-            ("Which has the highest rank", _first_measured(alive, RANKS)),
+        for question, column in (
+            ("Which is the most accurate", accuracy(healthy)),
+            ("Which has the highest rank", COLUMNS["erank/centred"]),
             ("Which has the widest gap", COLUMNS["erank/gap"]),
         ):
-            if ordered := standings(alive, column):
-                found.append(_best(f"{asked}{where}?", column, ordered, alive))
-    return found
+            ranked = [Ranked(g, values) for g in healthy if (values := _values(g, column))]
+            if ranked:
+                ranked.sort(key=lambda setting: -setting.mean)
+                result.append(_ranking(f"{question}{where}?", column, ranked, healthy))
+    return result
 
 
 def accuracy(groups: Sequence[Group]) -> Column:
-    """The accuracy that most settings have: linear evaluation before kNN's and the online one."""
+    """Return the accuracy that most settings have; on a tie linear, then kNN, then online."""
     columns = [LINEAR, *reversed(charts()[ACCURACY])]
     return max(columns, key=lambda column: sum(bool(_values(g, column)) for g in groups))
 
 
-def standings(groups: Sequence[Group], column: Column) -> list[Standing]:
-    """The settings that have the column, the highest mean first."""
-    found = [Standing(group, values) for group in groups if (values := _values(group, column))]
-    return sorted(found, key=lambda standing: -standing.mean)
+def close(first: Ranked, other: Ranked) -> bool | None:
+    """Return whether two means differ by at most the larger standard deviation of the two.
+
+    None means that neither setting has two seeds.
+    """
+    deviations = [d for d in (first.deviation, other.deviation) if not math.isnan(d)]
+    return abs(first.mean - other.mean) <= max(deviations) if deviations else None
 
 
-def close(first: Standing, other: Standing) -> bool | None:
-    """Whether two means differ by no more than the larger standard deviation of the two; None where
-    neither setting has two seeds."""
-    known = [d for d in (first.deviation, other.deviation) if not math.isnan(d)]
-    return abs(first.mean - other.mean) <= max(known) if known else None
-
-
-def lost(group: Group) -> str:
-    """Why no run of a setting counts, where all of them collapsed or diverged; else nothing."""
-    fates = [fate(run) for run in judged_runs(group)]
-    if any(good is not False for _, good in fates):
+def excluded_reason(group: Group) -> str:
+    """Return why a setting is not ranked if all its runs collapsed or diverged, else nothing."""
+    outcomes = [fate(run) for run in judged_runs(group)]
+    if any(good is not False for _, good in outcomes):
         return ""
-    return listed(dict.fromkeys(in_words(answer) for answer, _ in fates))
+    return listed(dict.fromkeys(in_words(answer) for answer, _ in outcomes))
 
 
 def _values(group: Group, column: Column) -> list[float]:
     return last(counted_runs(group), column.name)
 
 
-def _first_measured(groups: Sequence[Group], names: Sequence[str]) -> Column:
-    return COLUMNS[next((n for n in names if any(g.last(n) for g in groups)), names[0])]
-
-
-def _best(
-    question: str, column: Column, ordered: Sequence[Standing], alive: Sequence[Group]
-) -> Best:
-    first, *rest = ordered
+def _ranking(
+    question: str, column: Column, order: Sequence[Ranked], healthy: Sequence[Group]
+) -> Ranking:
+    first = order[0]
     unit = " %" if column.chart == ACCURACY else ""
     epoch = latest(counted_runs(first.group), column.name)[0]
     when = f", epoch {epoch}" if epoch else ""
-    value = f"{column.words} {_shown(first, column)}{unit} (n = {len(first.values)}{when})"
-    said = [_others(first, rest, column)]
-    if left := [group.label for group in alive if not _values(group, column)]:
-        said.append(f"Not measured: {listed(left)}.")
+    value = f"{column.words} {_spread(first, column)}{unit} (n = {len(first.values)}{when})"
+    sentences = [_others(order, column)]
+    if missing := [group.label for group in healthy if not _values(group, column)]:
+        sentences.append(f"Not measured: {listed(missing)}.")
     if column.name == "erank/gap" and made_by_filter(first.group.first):
-        said.append("Its filter makes the gap, whatever was learned.")
-    return Best(question, column, ordered, first.group.label, value, " ".join(said))
+        sentences.append("Its filter makes the gap, whatever was learned.")
+    return Ranking(question, column, order, first.group.label, value, " ".join(sentences))
 
 
-def _others(first: Standing, rest: Sequence[Standing], column: Column) -> str:
+def _others(order: Sequence[Ranked], column: Column) -> str:
+    """Say which settings the seeds do not separate from the best one."""
+    first, *rest = order
     if not rest:
-        return "There is no other to compare it with."
+        return "There is no other setting to compare it with."
     tied = [other for other in rest if close(first, other)]
-    names = [f"{other.group.label} ({_shown(other, column)})" for other in tied or rest[:1]]
+    names = [f"{other.group.label} ({_spread(other, column)})" for other in tied or rest[:1]]
     if tied:
-        return f"Within one standard deviation of it: {listed(names)}."
+        return f"Within one standard deviation: {listed(names)}."
     if close(first, rest[0]) is None:
-        return f"One seed each, so the spread is not known; next {names[0]}."
-    return f"No other is within one standard deviation of it; next {names[0]}."
+        return f"One seed each, so the seed-to-seed spread is unknown. Next: {names[0]}."
+    return f"No other setting is within one standard deviation. Next: {names[0]}."
 
 
-def _shown(standing: Standing, column: Column) -> str:
-    return spread(standing.values, column.digits)
+def _spread(ranked: Ranked, column: Column) -> str:
+    return spread(ranked.values, column.digits)

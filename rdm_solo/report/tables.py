@@ -1,20 +1,21 @@
-"""The report's tables of numbers: a section's own, last values over seeds and against p."""
+"""The report's tables: health, rankings, verdicts, last values, settings."""
 
+import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from markupsafe import Markup
+from omegaconf import OmegaConf
 
-from rdm_solo.messages import listed
-from rdm_solo.plots.measures import MEASURES
+from rdm_solo.messages import finite, listed
+from rdm_solo.plots.epochs import MEASURES
 from rdm_solo.report.answers import alive, progress
-from rdm_solo.report.captions import SAYS
 from rdm_solo.report.measured import cells, last
-from rdm_solo.report.ranking import Best, close
+from rdm_solo.report.ranking import Ranking, close
 from rdm_solo.report.typesetting import relative
 from rdm_solo.report.verdicts import BOUNDS, dimensions, shares, verdicts
-from rdm_solo.runs.columns import ACCURACY, COLUMNS, LINEAR, Column, charts, compared
+from rdm_solo.runs.columns import COLUMNS, Column, compared
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import (
     Group,
@@ -26,19 +27,13 @@ from rdm_solo.runs.groups import (
     so_far,
     spread,
 )
+from rdm_solo.runs.labels import exponent
 
-# Settings that a table has beside each other; of more, each has a row.
-BESIDE = 3
-EXPLAINED = (
-    "docs/measures.md has their definitions, which one to use, and why other packages' numbers "
-    "differ. They compare checkpoints and settings of one method; numbers of different methods "
-    "also depend on their projectors, dimensions and batches."
-)
 OF_ONE_RUN = ("erank/online", "erank/target", "val/acc1", "val/knn_acc1")
 
 
 class Table(NamedTuple):
-    """A caption, the columns' heads, rows whose first cell is their head, and notes beneath."""
+    """A caption, the columns' heads, rows that begin with their head, and notes below."""
 
     caption: str
     head: Sequence[str]
@@ -47,7 +42,7 @@ class Table(NamedTuple):
 
 
 def health(groups: Sequence[Group]) -> Table:
-    """Each setting: whether it is alive, how far it came, and the numbers that say so."""
+    """Return each setting's health with the numbers it is judged by."""
     rows = []
     for group in groups:
         runs = counted_runs(group)
@@ -63,154 +58,144 @@ def health(groups: Sequence[Group]) -> Table:
         )
     head = ["setting", "is it alive?", "epochs", "n", "variance, % of second moment"]
     head += ["erank around the mean", "collapse below", "gap"]
-    notes = [
-        f"Complete collapse is a variance below {100 * (BOUNDS.variance or 0):g} % of the second "
-        "moment, dimensional collapse an effective rank around the mean below its bound; both in "
-        "the last two measured epochs."
-    ]
-    return Table("Last values that say whether a setting is alive.", head, rows, notes)
+    return Table("Health of each setting: last values.", head, rows)
 
 
-def accuracies(groups: Sequence[Group]) -> Table | None:
-    """The last accuracies of each setting; None where nothing was measured."""
-    columns = [LINEAR, *reversed(charts()[ACCURACY])]
-    members = {group.label: counted_runs(group) for group in groups}
-    shown = [c for c in columns if any(last(runs, c.name) for runs in members.values())]
-    note = "Linear accuracies are those of python -m rdm_solo.linear run=FOLDER."
-    return (
-        _values("Last accuracies in per cent.", "setting", members, shown, [note])
-        if shown
-        else None
-    )
-
-
-def ranking(best: Best) -> Table:
-    """The settings from the best down, and how far each is behind."""
-    first, digits = best.standings[0], best.column.digits
-    said = {True: "yes", False: "no", None: "not known"}
+def ranking(ranked: Ranking) -> Table:
+    """Return the settings from the best down, and how far each is behind."""
+    first, digits = ranked.order[0], ranked.column.digits
+    words = {True: "yes", False: "no", None: "unknown"}
     rows = [
         [
-            *(standing.group.label, spread(standing.values, digits), str(len(standing.values))),
-            _range(standing.values, digits),
-            f"{first.mean - standing.mean:.{digits}f}",
-            "best" if standing is first else said[close(first, standing)],
+            *(setting.group.label, spread(setting.values, digits), str(len(setting.values))),
+            f"{min(setting.values):.{digits}f} to {max(setting.values):.{digits}f}",
+            f"{first.mean - setting.mean:.{digits}f}",
+            "best" if setting is first else words[close(first, setting)],
         ]
-        for standing in best.standings
+        for setting in ranked.order
     ]
-    head = ["setting", best.column.words, "n", "range", "behind", "within one standard deviation?"]
-    return Table(best.question, head, rows)
-
-
-def _range(values: Sequence[float], digits: int) -> str:
-    ends = (min(values), max(values))
-    return " to ".join(f"{end:.{digits}f}" for end in ends) if len(values) > 1 else "–"
+    head = ["setting", ranked.column.words, "n", "range", "behind"]
+    return Table(ranked.question, [*head, "within one standard deviation?"], rows)
 
 
 def last_values(groups: Sequence[Group]) -> list[Table]:
-    """Last values of each setting, mean and standard deviation over its seeds."""
+    """Return the last values of each setting, first those that compare settings."""
     notes = [
         "Mean ± standard deviation over the n runs with the most epochs in each setting, in their "
-        "last epoch where no other is named. Linear accuracies are those of "
+        "last epoch unless another is named. Linear accuracies come from "
         "python -m rdm_solo.linear run=FOLDER."
     ]
-    left = [f"{run_name(run)} ({so_far(run)})" for g in groups for run in runs_behind(g)]
-    if left:
-        notes.append(f"Not in the means: {listed(left)}.")
-    members = {group.label: counted_runs(group) for group in groups}
+    if left_out := [f"{run_name(r)} ({so_far(r)})" for g in groups for r in runs_behind(g)]:
+        notes.append(f"Not in the means: {listed(left_out)}.")
     elsewhere = {column.name for column in compared()} | set(MEASURES)
     others = [c for c in COLUMNS.values() if c.chart and c.name not in elsewhere]
     return [
-        _values("Last values; accuracies in per cent.", "setting", members, compared(), notes),
-        _values("Last values of all other charted columns.", "setting", members, others),
+        _values("Last values; accuracies in per cent.", groups, compared(), notes),
+        _values("Other final values.", groups, others),
     ]
 
 
 def _values(
-    caption: str,
-    first: str,
-    members: Mapping[str, Sequence[Run]],
-    shown: Sequence[Column],
-    notes: Sequence[str] = (),
+    caption: str, groups: Sequence[Group], columns: Sequence[Column], notes: Sequence[str] = ()
 ) -> Table:
-    """A row for each name's runs: how many they are, and their last values of these columns."""
-    head = [first, "n", *(column.words for column in shown)]
-    rows = [[name, str(len(runs)), *cells(runs, shown)] for name, runs in members.items()]
-    return Table(caption, head, rows, notes)
+    rows = []
+    for group in groups:
+        runs = counted_runs(group)
+        rows.append([group.label, str(len(runs)), *cells(runs, columns)])
+    return Table(caption, ["setting", "n", *(column.words for column in columns)], rows, notes)
 
 
 def measures(groups: Sequence[Group]) -> list[Table]:
-    """The field's other measures of rank: what each says, and its last values."""
-    shown = [COLUMNS[name] for name in MEASURES if any(group.last(name) for group in groups)]
-    if not shown:
+    """Return the field's other measures of rank: how to read each, and its last values."""
+    columns = [COLUMNS[name] for name in MEASURES if any(group.last(name) for group in groups)]
+    if not columns:
         return []
-    members = {group.label: counted_runs(group) for group in groups}
-    beside = members if len(members) <= BESIDE else {}
-    values = [cells(runs, shown) for runs in beside.values()]
-    rows = [
-        [column.words, *(of_setting[i] for of_setting in values), SAYS[column.name]]
-        for i, column in enumerate(shown)
-    ]
-    head = ["measure", *beside, "what it says"]
-    found = [Table("What each measure says, and its last value.", head, rows, [EXPLAINED])]
-    if not beside:
-        found.append(_values("Last values of these measures.", "setting", members, shown))
-    return found
+    note = (
+        "docs/measures.md has their definitions and says which one to use and why other packages' "
+        "numbers differ. They compare checkpoints and settings of one method. Numbers of different "
+        "methods also depend on their projectors, dimensions and batches."
+    )
+    rows = [[column.words, MEASURES[column.name]] for column in columns]
+    explained = Table("How to read each measure.", ["measure", "what it says"], rows, [note])
+    return [explained, _values("Last values.", groups, columns)]
 
 
 def mechanism(groups: Sequence[Group]) -> Table:
-    """Whether each setting's target leads, and whether its filter is low-pass."""
+    """Return whether each setting's target leads, and whether its filter is low-pass."""
     rows = []
-    notes: dict[str, list[str]] = defaultdict(list)
+    caveats: dict[str, list[str]] = defaultdict(list)
     for group in groups:
-        lead, passes, _ = verdicts(judged_runs(group))
-        rows.append([group.label, lead.answer, lead.numbers, passes.answer, passes.numbers])
-        for verdict in (lead, passes):
+        lead, low_pass, _ = verdicts(judged_runs(group))
+        rows.append([group.label, lead.answer, lead.numbers, low_pass.answer, low_pass.numbers])
+        for verdict in (lead, low_pass):
             if verdict.caveat:
-                notes[verdict.caveat].append(group.label)
+                caveats[verdict.caveat].append(group.label)
     head = ["setting", "does the target lead?", "gap", "is the filter low-pass?", "curve"]
-    said = [
-        caveat if len(labels) == len(groups) else f"{listed(labels)}: {caveat}"
-        for caveat, labels in notes.items()
+    return Table("The verdicts on the mechanism.", head, rows, _named(caveats, len(groups)))
+
+
+def _named(sentences: dict[str, list[str]], everything: int) -> list[str]:
+    """Return the sentences, with names before those that do not hold for everything."""
+    return [
+        text if len(names) == everything else f"{listed(names)}: {text}"
+        for text, names in sentences.items()
     ]
-    return Table("The verdicts on the mechanism.", head, rows, said)
 
 
 def each(groups: Sequence[Group]) -> Table:
-    """Every run with its verdicts."""
+    """Return every run with its own verdicts."""
     runs = [(group.label, run) for group in groups for run in group.runs]
-    shown = [COLUMNS[name] for name in OF_ONE_RUN]
+    columns = [COLUMNS[name] for name in OF_ONE_RUN]
     rows = [
         [
             f"{label}, seed {run.seed}",
             Markup("<code>{}</code>").format(folder),
             str(run.epochs),
-            *cells([run], shown),
+            *cells([run], columns),
             *(verdict.answer for verdict in verdicts([run])),
         ]
         for (label, run), folder in zip(runs, relative([run.folder for _, run in runs]))
     ]
-    head = ["run", "folder", "epochs", *(column.words for column in shown)]
+    head = ["run", "folder", "epochs", *(column.words for column in columns)]
     head += ["target leads?", "low-pass?", "collapsed?"]
-    return Table("Every run: its last values and the verdicts on it alone.", head, rows)
+    return Table("Every run: its last values and its own verdicts.", head, rows)
 
 
-def against_p(groups: Sequence[Group]) -> list[Table]:
-    """For filters that were run with several exponents: the last values against p."""
-    families: dict[str, list[Group]] = defaultdict(list)
+def settings(groups: Sequence[Group]) -> Table:
+    """Return what was run; columns without any entry are left out."""
+    head = ["setting", "filter", "p", "data", "network", "batch", "seeds", "epochs", "time", "on"]
+    rows = []
+    versions: dict[str, list[str]] = defaultdict(list)
     for group in groups:
-        if group.first.p is not None:
-            name = f"{group.method}, filter {group.first.filter}, on {group.first.dataset}"
-            families[name].append(group)
-    return [
-        _values(
-            f"{name}: last values against p.",
-            "p",
-            {
-                f"{group.first.p:g}{group.suffix}": counted_runs(group)
-                for group in sorted(members, key=lambda group: group.first.p or 0.0)
-            },
-            compared(),
+        run, runs = group.first, group.runs
+        times = [s for r in runs if (s := finite(r.summary.get("seconds"))) is not None]
+        finished, planned = sorted({r.epochs for r in runs}), run.config.get("max_epochs")
+        epochs = "–".join(map(str, finished))
+        rows.append(
+            [
+                *(group.label, run.filter, exponent(run.config.get("p")) or "–", run.dataset),
+                str(OmegaConf.select(run.config, "backbone.name", default="–")),
+                global_batch(run),
+                ", ".join(str(seed) for seed in sorted(r.seed for r in runs)),
+                epochs if planned is None or finished == [planned] else f"{epochs} of {planned}",
+                f"{statistics.fmean(times) / 60:.1f} min" if times else "–",
+                ", ".join(sorted({str(r.summary.get("device", "–")) for r in runs})),
+            ]
         )
-        for name, members in families.items()
-        if len({group.first.p for group in members}) > 1
-    ]
+        for run in runs:
+            numbers = (run.summary.get("versions") or {}).items()
+            text = ", ".join(f"{name} {number}" for name, number in numbers)
+            versions[f"{text or 'versions unknown (no summary.json)'}."].append(run_name(run))
+    filled = [i for i in range(len(head)) if any(row[i] != "–" for row in rows)]
+    return Table(
+        "The settings. Time is the mean wall time of a run, since it was last resumed.",
+        [head[i] for i in filled],
+        [[row[i] for i in filled] for row in rows],
+        _named(versions, sum(len(group.runs) for group in groups)),
+    )
+
+
+def global_batch(run: Run) -> str:
+    """Return the images of a batch, over all devices."""
+    derived = run.summary.get("derived") or {}
+    return str(derived.get("global_batch", run.config.get("batch_size", "–")))

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from matplotlib import rc_context
 from support.written_runs import OMEGA, Epoch, by_the_theorem, erank, write, write_run
 from torch import Tensor
 
 from rdm_solo import runs, theory
 from rdm_solo.evaluate.role_curves import sinkhorn
-from rdm_solo.plots.preview import draw_prediction
-from rdm_solo.plots.style import STYLE
 from rdm_solo.runs import prediction
 from rdm_solo.theory import rank_path
 
@@ -150,39 +146,3 @@ def test_zeros_keep_their_order():
     lam_p = torch.tensor([0.9, 0.1, 0.0, 0.0]).double()
     lam_z = torch.tensor([0.5, 0.3, 0.15, 0.05]).double()
     torch.testing.assert_close(rank_path.relation(lam_p, lam_z)(lam_p), lam_z, rtol=1e-9, atol=0)
-
-
-# --------------------------------------------------------------------------------------
-# The picture
-# --------------------------------------------------------------------------------------
-
-
-def test_the_picture_has_each_path_and_says_what_was_fitted(followed):
-    figure = draw_prediction(replace(followed, at_end="largest"))
-    for axes, branch in zip(figure.axes, ("online", "target")):
-        drawn = {line.get_label(): line.get_ydata() for line in axes.lines}
-        assert set(drawn) == {
-            "measured",
-            "every epoch's filter and ω (a fit)",
-            "the first epoch's filter and ω",
-            "the first epoch's filter, ω = 1",
-        }
-        np.testing.assert_array_equal(drawn["measured"], getattr(followed.measured, branch))
-        first = drawn["the first epoch's filter and ω"]
-        np.testing.assert_array_equal(first, getattr(followed.first_epoch, branch))
-    note = " ".join(" ".join(text.get_text() for text in figure.texts).split())
-    assert "(the largest tried: " in note
-    assert "right in 7 of 7 intervals" in note
-
-
-def test_its_note_is_within_the_picture_at_the_resolution_it_is_saved_in(followed):
-    with rc_context(STYLE):  # as it is saved
-        figure = draw_prediction(followed)
-        width, height = figure.get_size_inches() * 150
-        figure.set_dpi(150)
-        for text in figure.texts:
-            box = text.get_window_extent(figure.canvas.get_renderer())
-            assert box.x0 >= 0
-            assert box.x1 <= width
-            assert box.y0 >= 0
-            assert box.y1 <= height

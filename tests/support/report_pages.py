@@ -1,9 +1,8 @@
-"""Runs with made-up tables and spectra for pages, and a strict reader of a page."""
+"""Runs with made-up tables and spectra."""
 
 from __future__ import annotations
 
 import json
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,6 @@ from omegaconf import OmegaConf
 
 from rdm_solo import runs
 from support.written_runs import write_spectra
-
-VOID = {"meta", "img", "br", "link"}
 
 
 def erank(lam: np.ndarray) -> float:
@@ -74,46 +71,27 @@ def write(folder: Path, p: float | None, seed: int, epochs: int = 3, **changed) 
     rows = [",".join(str(values[i]) for values in found.values()) for i in range(epochs)]
     (folder / "metrics.csv").write_text("\n".join([",".join(found), *rows]) + "\n")
     write_spectra(folder, spectra(p or -0.1, epochs))
-    known = {"format": 2, "seconds": 12.0, "device": "cpu", "versions": {"torch": "2.8"}}
-    (folder / "summary.json").write_text(json.dumps(known))
+    summary = {"seconds": 12.0, "device": "cpu", "versions": {"torch": "2.8"}}
+    (folder / "summary.json").write_text(json.dumps(summary))
 
 
-def run(p: float | None = -0.5, seed: int = 0, epochs: int = 3, folder: Path = Path(), **changed):
-    """A run that was measured, with columns changed."""
-    set_ = {name: changed.pop(name) for name in ("method", "filter") if name in changed}
+def run(
+    p: float | None = -0.5,
+    seed: int = 0,
+    epochs: int = 3,
+    folder: Path = Path(),
+    k: int = 8,
+    options: dict | None = None,
+    **changed,
+):
+    """A run that was measured, with columns changed; without ``p``, of the method's own design."""
+    names = {name: changed.pop(name) for name in ("method", "filter") if name in changed}
     cfg = OmegaConf.create(config(p, seed))
-    for name, value in set_.items():
+    for name, value in names.items():
         cfg[name].name = value
+    for name, value in (options or {}).items():
+        OmegaConf.update(cfg, name, value, force_add=True)
     metrics = {name: np.array(values) for name, values in columns(p, epochs).items()}
     for name, values in changed.items():
         metrics[name.replace("__", "/")] = np.array(values, dtype=float)
-    return runs.Run(folder, cfg, metrics, spectra(p or -0.1, epochs), {})
-
-
-class Page(HTMLParser):
-    """What a strict reader sees: balanced elements, ids, headings, images, links, text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        assert len(dict(attrs)) == len(attrs), "an attribute twice"
-        self.seen.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if self.open and self.open[-1] != "style":
-            self.text.append(data)
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.seen if name == tag]
+    return runs.Run(folder, cfg, metrics, spectra(p or -0.1, epochs, k), {})

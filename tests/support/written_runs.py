@@ -22,15 +22,6 @@ SIGMA = torch.arange(1, 17, dtype=torch.float64) ** -0.5 * 20
 OMEGA = torch.linspace(0.98, 0.8, 16, dtype=torch.float64)
 
 
-KWARGS = {
-    "swav": {"sk_iters": 3, "sk_epsilon": 0.05, "temperature": 0.1},
-    "dino": {
-        **{"student_temperature": 0.1, "teacher_temperature": 0.07},
-        **{"warmup_teacher_temperature": 0.04, "warmup_teacher_temperature_epochs": 0},
-    },
-}
-
-
 # The online, the target's and the positives' eigenvalues of an epoch.
 Epoch = tuple[Tensor, Tensor, Tensor]
 
@@ -58,9 +49,8 @@ def write(
             "filter_curve": curve.numpy(),
         },
     )
-    (folder / "format.json").write_text('{"format": 2}')
     config = {
-        "method": {"name": method, "kwargs": KWARGS.get(method, {})},
+        "method": {"name": method, "kwargs": {}},
         "filter": chosen or {"name": "none"},
         "p": p,
         "dataset": {"name": "digits"},

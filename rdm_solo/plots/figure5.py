@@ -1,0 +1,63 @@
+"""The paper's Figure 5: a panel for each method, with its key at the right."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rdm_solo.plots import style
+
+if TYPE_CHECKING:
+    from rdm_solo.evaluate.figure5 import Figure5
+
+# Names with the paper's letters.
+NAMES = {
+    "g": r"the run's, $g=\sqrt{\lambda^p/\lambda^z}$",
+    "omega": r"optimal, $\omega=\lambda^+/\lambda^z$",
+    "omega, directional": r"optimal, along the target's eigenvectors",
+}
+
+
+def draw(runs: Sequence["Figure5"]) -> Figure:
+    """Draw filters over eigenvalues, both on log axes."""
+    figure, panels = style.figure(len(runs), columns=1, panel=(4.2, 2.8))
+    for axes, run in zip(panels, runs):
+        _panel(axes, run)
+    figure.supxlabel(" ".join(["Recomputed from checkpoints.", *map(_left_out, runs)]).strip())
+    return figure
+
+
+def _left_out(run: "Figure5") -> str:
+    """Return what the log axes leave out."""
+    left_out = []
+    for curve in run.curves:
+        if count := int((~(curve.value > 0)).sum()):
+            name = curve.name.replace("omega", "ω")
+            left_out.append(f"{name} at {count} of {len(curve.lam)} eigenvalues")
+    return f"{run.label}: log axes leave out {', '.join(left_out)}." if left_out else ""
+
+
+def _panel(axes: Axes, run: "Figure5") -> None:
+    online = run.branch == "online"
+    # The colour says what varies within a group, the dashes which group it is.
+    colours = style.looks(curve.varied for curve in run.curves)
+    dashes = style.looks(curve.group for curve in run.curves)
+    for curve in run.curves:
+        look = {**colours[curve.varied], "linestyle": dashes[curve.group]["linestyle"]}
+        look["label"] = f"{NAMES.get(curve.name, curve.name)}, slope {curve.slope:.2f}"
+        if curve.trained and not online:
+            look |= {"linewidth": 2.4, "label": f"{look['label']} (this run)"}
+        positive = np.where(curve.value > 0, curve.value, np.nan)
+        axes.plot(curve.lam, positive, markevery=style.marked(len(positive)), **look)
+    style.log_axis(axes.xaxis)
+    style.log_axis(axes.yaxis)
+    if online:
+        axes.set(xlabel=r"target eigenvalue $\lambda^z$", ylabel="online filter")
+    else:
+        axes.set_xlabel(r"online eigenvalue $\lambda^p$")
+        axes.set_ylabel(r"target filter $\sqrt{\lambda^z/\lambda^p}$")
+        axes.axhline(1, color="0.5", linewidth=0.8, zorder=0)
+    style.panel_title(axes, f"{run.label} ({run.note})" if run.note else run.label)
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))

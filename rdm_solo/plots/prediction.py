@@ -1,0 +1,122 @@
+"""Figures of Theorem 4: ranks that a filter leads to, and predicted beside measured ranks."""
+
+from functools import partial
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from rdm_solo.plots import style
+from rdm_solo.plots.entry import Groups, Plot
+from rdm_solo.runs.groups import counted_runs, run_name
+from rdm_solo.runs.prediction import Prediction, predict
+from rdm_solo.theory.filter_effect import Preview, called
+from rdm_solo.theory.rank_path import Path
+
+PREDICTED = 4  # settings at most: iterating the theorem takes seconds for each
+
+# The measured curve is drawn last, over the others.
+PATHS: dict[str, dict[str, Any]] = {
+    "perfect_positives": {
+        **{"color": "0.55", "linestyle": ":"},
+        "label": "the first epoch's filter, ω = 1",
+    },
+    "first_epoch": {
+        **{"color": style.GREEN, "linestyle": "--", "marker": "^"},
+        "label": "the first epoch's filter and ω",
+    },
+    "every_epoch": {
+        **{"color": style.PURPLE, "linestyle": "-.", "marker": "D"},
+        "label": "every epoch's filter and ω (a fit)",
+    },
+    "measured": {"color": style.BLACK, "linestyle": "-", "marker": "o", "label": "measured"},
+}
+
+
+@style.styled
+def draw_filter(seen: Preview, path: Path, note: str = "") -> Figure:
+    """Draw a filter's function, the equivalent online filter, and the ranks it leads to."""
+    figure, (function, curve, rank) = style.figure(3, panel=(2.9, 2.5))
+    online = seen.branch == "online"
+    color = (style.ONLINE if online else style.TARGET)["color"]
+    _line(function, seen.sigma, seen.gain(seen.sigma), color)
+    function.set(xlabel=r"singular value $\sigma$", ylabel=rf"${'g' if online else 'h'}(\sigma)$")
+    style.panel_title(function, f"{seen.branch} filter: {called(seen.own)}")
+    real = seen.curve.isfinite()
+    _line(curve, seen.lam_z[real], seen.curve[real], style.BLACK)
+    curve.set(xlabel=r"$\lambda^z_i$", ylabel=r"$g=\sqrt{\lambda^p_i/\lambda^z_i}$")
+    style.panel_title(curve, f"as an online filter: {called(seen.online)}")
+    every = style.marked(len(path.online))
+    rank.plot(path.target, label="target", markevery=every, **style.TARGET)
+    rank.plot(path.online, label="online", markevery=every, **style.ONLINE)
+    rank.set(xlabel="step", ylabel="effective rank")
+    rank.set_ylim(bottom=0)
+    style.panel_title(rank, "predicted by Theorem 4")
+    return style.finish(figure, seen.name, note)
+
+
+def _line(axes: Axes, x: Tensor, y: Tensor, color: str) -> None:
+    """Use log axes where values are positive and spread; draw zero where signs change."""
+    axes.plot(x, y, color=color, marker="o", markersize=3, markevery=style.marked(len(x)))
+    for axis, values in ((axes.xaxis, x), (axes.yaxis, y)):
+        if float(values.min()) > 0 and float(values.max()) > 3 * float(values.min()):
+            style.log_axis(axis)
+    if float(y.min()) < 0:
+        axes.axhline(0, color="0.5", linewidth=0.8)
+    elif float(y.max()) <= 3 * float(y.min()):
+        axes.set_ylim(0, 1.15 * float(y.max()))
+
+
+@partial(
+    Plot,
+    section="mechanism",
+    title="Predicted and measured rank",
+    caption="Theorem 4, iterated from the first measured spectra, beside the measured ranks. It "
+    "moves each eigenvalue by the measured filter between the branches and by ω = λ₊/λ_z, which "
+    "assumes that features move freely and that both branches share their eigenvectors. One "
+    "number, the step size, is fitted to the online rank with every epoch's filter and ω (purple). "
+    "So that path is a fit, not a forecast. The path with the first epoch's (green) predicts the "
+    "direction and shape, not the pace. Whether the online rank rises or falls next is predicted "
+    "from each epoch's own spectra, without any fit.",
+    needs="runs with three measured spectra (diagnostics.every_n_epochs)",
+    choose=lambda everything: everything[:PREDICTED],
+    measured=lambda run: len(run.spectra.get("epoch", ())) > 2,
+)
+def prediction(drawn: Groups, everything: Groups) -> Figure:
+    figure, panels = style.figure(2 * len(drawn), columns=2, panel=(3.6, 2.4))
+    notes = []
+    for i, group in enumerate(drawn):
+        run = next(run for run in counted_runs(group) if prediction.measured(run))
+        predicted = predict(run)
+        every = style.marked(len(predicted.epochs))
+        for axes, branch in zip(panels[2 * i :], ("online", "target")):
+            for name, look in PATHS.items():
+                ranks = getattr(getattr(predicted, name), branch)
+                axes.plot(predicted.epochs, ranks, markersize=3, markevery=every, **look)
+            axes.set_ylabel(f"effective rank, {branch}")
+            axes.set_ylim(bottom=0)
+            style.epoch_axis(axes)
+        style.panel_title(panels[2 * i], run_name(run))
+        notes.append(f"{run_name(run)}: {_quality(predicted)}")
+    figure.supxlabel(" ".join(notes))
+    return figure
+
+
+def _quality(predicted: Prediction) -> str:
+    """Return in words how well the theorem predicts a run."""
+    fit, forecast, constant = (
+        f"{predicted.error(online):.2f}"
+        for online in (
+            predicted.every_epoch.online,
+            predicted.first_epoch.online,
+            predicted.measured.online[:1],
+        )
+    )
+    edge = f" (the {predicted.at_end} tried)" if predicted.at_end else ""
+    return (
+        f"step size per epoch {predicted.alpha:.2g}{edge}; error of log erank {fit} (first epoch's "
+        f"{forecast}, no change {constant}); direction correct in {predicted.right} of "
+        f"{predicted.intervals} intervals (always guessing the more common one: "
+        f"{predicted.right_by_guess})."
+    )

@@ -1,0 +1,272 @@
+"""The report's page: whole, the same as the golden file, and safe with hostile folders."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.report_pages import run, write
+
+import rdm_solo
+from rdm_solo import plots, report
+from rdm_solo.plots.epochs import MEASURES
+from rdm_solo.report import entry, figures, tables
+from rdm_solo.report.page import few_rows, page
+from rdm_solo.report.typesetting import typeset
+from rdm_solo.runs import failures
+from rdm_solo.runs.groups import groups
+
+HOSTILE = "<script>alert(1)</script> & \"'"
+GOLDEN = Path(__file__).with_name("page.txt")
+VOID = {"meta", "img", "br", "link"}
+BEGINS = {"h1": "# ", "h2": "\n## ", "h3": "### ", "li": "- ", "tr": "", "caption": "\n", "p": ""}
+BEGINS |= {"dt": "\n", "strong": "", "small": "", "title": "", "footer": "\n"}
+
+
+class Page(HTMLParser):
+    """A strict reader: elements are balanced, no attribute is there twice."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.lines: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        assert len(dict(attrs)) == len(attrs), "an attribute twice"
+        self.seen.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag in BEGINS:
+            self.lines.append(BEGINS[tag])
+        elif tag == "img":
+            self.lines.append(f"[{dict(attrs)['alt']}]")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+        if tag in ("td", "th") and self.lines:
+            self.lines[-1] += " | "
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style" and data.strip():
+            self.lines[-1] += re.sub(r"\s+", " ", data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.seen if name == tag]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(line.rstrip(" |") for line in self.lines) + "\n"
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory) -> Path:
+    """The page of a small sweep with a symmetric method."""
+    root = tmp_path_factory.mktemp("pages") / "sweep"
+    for p, seed in ((-0.5, 0), (-0.5, 1), (-1.0, 0)):
+        write(root / f"{seed}_p={p}", p, seed)
+    write(root / "vanilla", None, 0, method={"name": "vanilla"}, filter={"name": "none"})
+    return report.write([root], root / "out")
+
+
+def test_the_page_is_the_golden_one(sweep, tmp_path):
+    """The golden file is the page's text: copy the new one over it where a change is wanted."""
+    text = Page(sweep.read_text()).text.replace(rdm_solo.__version__, "VERSION")
+    text = re.sub(r"\d{4}-\d\d-\d\d", "DATE", text)
+    (tmp_path / "page.txt").write_text(text)
+    assert text == GOLDEN.read_text(), f"new: {tmp_path / 'page.txt'}, old: {GOLDEN}"
+
+
+def test_the_page_is_whole_and_needs_nothing_else(sweep):
+    html = sweep.read_text()
+    found = Page(html)
+    ids = [attributes["id"] for _, attributes in found.seen if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    levels = [int(tag[1]) for tag, _ in found.seen if tag in ("h1", "h2", "h3")]
+    assert levels.count(1) == 1
+    assert all(b - a <= 1 for a, b in pairwise(levels)), "no level is left out"
+    assert not found.all("script")
+    assert not found.all("link")
+    for link in found.all("a"):
+        target = link["href"]
+        assert target[1:] in ids if target.startswith("#") else (sweep.parent / target).is_file()
+    images = found.all("img")
+    assert len(images) == len(list(sweep.parent.glob("*.png"))) > 5
+    for image in images:
+        kind, _, data = image["src"].partition(",")
+        assert kind == "data:image/svg+xml;base64"
+        assert base64.b64decode(data).startswith(b"<?xml")
+        assert image["alt"]
+    style = html[html.index("<style>") : html.index("</style>")]
+    assert "url(" not in style
+    assert "@media print" in style
+    assert "prefers-color-scheme: dark" in style
+
+
+def test_the_first_screen_has_a_figure(sweep, tmp_path):
+    html = sweep.read_text()
+    assert html.index('id="sweep"') < html.index('id="alive"')
+    for method in ("byol", "simsiam"):
+        write(tmp_path / method, None, 0, method={"name": method}, filter={"name": "learnable"})
+    for name, folder in (("comparison", tmp_path), ("effective_rank", tmp_path / "byol")):
+        html = report.write([folder], tmp_path / "out").read_text()
+        assert html.index(f'id="{name}"') < html.index('id="alive"')
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory) -> Path:
+    """The page of hostile names, of runs that broke off or lack something, and of no runs."""
+    root = tmp_path_factory.mktemp("runs <b>&")
+    write(root / "<i>&_p=x^2", -0.5, 0, dataset=HOSTILE)
+    write(root / "tomorrow", None, 0, dataset=HOSTILE, method={"name": "of_tomorrow"})
+    write(root / "began", -0.5, 7, epochs=1, dataset=HOSTILE)
+    (root / "began" / "spectra" / "epoch_0001.npz").write_bytes(b"PK\x03\x04 half")
+    write(root / "off", -0.5, 8, dataset=HOSTILE)
+    shutil.rmtree(root / "off" / "spectra")
+    (root / "off" / "metrics.csv").write_text("epoch,train/loss,val/acc1\n1,-1,\n2,-2,\n3,-3,\n")
+    write(root / "none", -0.5, 9, epochs=0)
+    failures.note(root / "none", "all rows hold NaN: <b>diverged</b>.")
+    (root / "other" / ".hydra").mkdir(parents=True)
+    (root / "other" / ".hydra" / "config.yaml").write_text("a: [")
+    entry.main([str(root), "--out", str(root / "out"), "--no-checkpoints"])
+    return root / "out" / entry.NAME
+
+
+def test_names_of_folders_and_options_are_text(broken):
+    html = broken.read_text(encoding="utf-8")
+    found = Page(html)
+    assert HOSTILE not in html
+    assert HOSTILE in found.text
+    assert not found.all("script")
+    assert "<i>&_p=x^2" in found.text, "a path is letter for letter"
+
+
+def test_what_is_missing_is_said_and_the_rest_is_there(broken):
+    text = Page(broken.read_text()).text
+    for words in (
+        *("1 of 3 epochs", "epoch_0001.npz cannot be read", "no spectra", "config.yaml"),
+        *("erank/gap was never measured", "no accuracy", "all rows hold NaN: <b>diverged</b>"),
+        *("of_tomorrow", "python -m rdm_solo.train -m method=simsiam p=-0.5 'dataset.root=a b'"),
+    ):
+        assert words in text, words
+
+
+def test_what_is_no_run_is_refused_in_a_sentence(tmp_path, capsys):
+    write(tmp_path / "run", -0.5, 0, epochs=0)
+    (tmp_path / "file").write_text("")
+    for arguments, words in (
+        ([str(tmp_path / "nowhere")], "is not a folder"),
+        ([str(tmp_path / "run" / ".hydra")], "holds no run"),
+        ([str(tmp_path / "run"), "--out", str(tmp_path / "file" / "out")], "--out FOLDER"),
+    ):
+        with pytest.raises(SystemExit) as left:
+            entry.main(arguments)
+        assert left.value.code == 2
+        error = capsys.readouterr().err
+        assert words in error
+        assert error.count("\n") == 1
+
+
+def test_a_run_without_an_epoch_still_makes_a_page(tmp_path, capsys):
+    write(tmp_path / "run", -0.5, 0, epochs=0)
+    entry.main([f"run={tmp_path / 'run'}"])
+    assert capsys.readouterr().out.startswith("left out: SimSiam, h(σ) = σ^-0.5, seed 0 (")
+    found = Page((tmp_path / "run" / "report" / entry.NAME).read_text())
+    assert "No run has finished an epoch." in found.text
+    assert not found.all("table")
+
+
+def test_a_figure_that_fails_does_not_cost_the_page(tmp_path, monkeypatch):
+    def fail(drawn, everything):
+        raise RuntimeError("of a library")
+
+    failing = plots.Plot(fail, "alive", "A title", "", "nothing")
+    monkeypatch.setattr(figures, "PLOTS", (failing, plots.losses))
+    pictures, failed = figures.draw(groups([run()]), tmp_path)
+    assert [picture.plot.name for picture in pictures] == ["losses"]
+    assert failed == ["A title: RuntimeError: of a library"]
+
+
+def test_figure_5_is_left_out_without_a_checkpoint(tmp_path):
+    assert figures.figure5.choose(groups([run(None, folder=tmp_path)])) == []
+
+
+def test_figure_5_draws_a_run_of_each_design(tmp_path, monkeypatch):
+    figure5 = pytest.importorskip("rdm_solo.evaluate.figure5")
+    lam = np.array([0.1, 0.01, 0.001, 0.0001])
+    values = {"g": [1, 0.5, 0, 0], "omega": [0.9, 0.5, -0.1, np.nan]}
+
+    def measure(run):
+        curves = [figure5.Curve(n, "", lam, np.array(v), 0.3, n == "g") for n, v in values.items()]
+        return figure5.Figure5(run.label, "online", tuple(curves))
+
+    monkeypatch.setattr(figure5, "measure", measure)
+    methods = ("simsiam", "simsiam", "byol", "swav", "vanilla")
+    filters = ("identity", "learnable", "learnable", "none", "none")
+    runs = [run(None, method=m, filter=f, folder=tmp_path / m) for m, f in zip(methods, filters)]
+    for one in runs:
+        (one.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (one.folder / "checkpoints" / "last.ckpt").touch()
+    figure = figures.figure5(runs)
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["SimSiam", "BYOL", "SwAV"], "of a method's runs that of its own design"
+    assert "BYOL: log axes leave out g at 2 of 4 eigenvalues, ω at 2 of 4" in figure.get_label()
+    assert "slope 0.30" in figure.axes[0].lines[0].get_label()
+
+
+def test_a_seed_that_is_there_twice_is_named():
+    assert "2 times" in " ".join(entry.incomplete([run(), run()]))
+    assert "times" not in " ".join(entry.incomplete([run(), run(seed=1)]))
+
+
+def test_means_leave_out_what_broke_off():
+    behind = run(seed=2, epochs=1, erank__target=[99.0])
+    whole, both = (tables.last_values(groups([run(), *more]))[0] for more in ([], [behind]))
+    assert whole.rows == both.rows
+    assert "seed 2 (1 of 3 epochs)" in " ".join(both.notes)
+    assert len(tables.each(groups([run(), behind])).rows) == 2
+    alone, printed = (entry.verdict_table(groups([run(), *more])) for more in ([], [behind]))
+    assert printed.startswith(alone)
+    assert "seed 2, which has 1 of 3 epochs" in printed
+
+
+def test_a_value_that_the_last_epoch_lacks_says_of_which_it_is():
+    seeds = [run(seed=s, val__knn_acc1=[90.0, 91.0, np.nan]) for s in (0, 1)]
+    assert tables.last_values(groups(seeds))[0].rows[0][-2] == "91.0 ± 0.0 (epoch 2)"
+    lacks = run(erank__gap=[1, 1, np.nan])
+    assert "erank/gap was last measured in epoch 2" in entry.incomplete([lacks])[0]
+
+
+def test_warnings_during_training_are_listed():
+    warned = run(seed=3)
+    warned.summary["warnings"] = [{"kind": "negative gap", "epoch": 3, "text": "gap in σ^0.5"}]
+    text = Page(page("a title", groups([run(), warned]))).text
+    assert "seed 3, epoch 3: gap in σ0.5" in text
+
+
+def test_every_measure_is_explained_and_few_rows_are_warned_of():
+    values = {name.replace("/", "__"): [1.0, 2.0, 3.0] for name in MEASURES}
+    explained, last = tables.measures(groups([run(p, **values) for p in (-0.5, -0.3)]))
+    assert [row[1] for row in explained.rows] == list(MEASURES.values())
+    assert [row[2:5] for row in last.rows] == [["3.00", "3.00", "3.00"]] * 2
+    assert few_rows(run()) == ""
+    few = run(**values)
+    few.spectra["rows"] = np.full(3, 8)
+    assert few_rows(few).startswith("spectra of 8 rows and 8 dimensions")
+    assert "8 rows" in Page(page("a title", groups([few]))).text
+
+
+def test_formulas_are_set_and_escaped():
+    assert typeset("σ^(-0.1…-0.5, linear) & λ_p") == (
+        "σ<sup>(-0.1…-0.5, linear)</sup> &amp; λ<sub>p</sub>"
+    )
+    assert str(typeset("<b>")) == "&lt;b&gt;"
