@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -57,11 +58,14 @@ def test_every_launcher_gives_the_same_runs(launcher, basic, tmp_path):
 
 def test_a_sweep_that_is_submitted_again_runs_what_is_left(basic):
     folder, _ = basic
-    times = {path: path.stat().st_mtime_ns for path in folder.glob("*/metrics.csv")}
-    out = command("rdm_solo.train", f"resume={folder}", "p=-1,-0.5,-0.3", cwd=folder.parent)
-    assert out.returncode == 0, out.stdout + out.stderr
-    assert all(path.stat().st_mtime_ns == time for path, time in times.items())
-    assert len(losses(folder)) == 3
+    expected = losses(folder)
+    shutil.rmtree(folder / "0_simsiam_target_pow_p=-1")
+    kept = folder / "1_simsiam_target_pow_p=-0.5" / "metrics.csv"
+    written = kept.stat().st_mtime_ns
+    out = command("rdm_solo.train", f"resume={folder}", cwd=folder.parent)
+    assert "failed: 2_simsiam_target_pow_p=abc" in out.stdout
+    assert kept.stat().st_mtime_ns == written
+    assert losses(folder) == expected
 
 
 def test_a_stranger_s_sweep_runs_nothing_of_its_own(basic, tmp_path):
