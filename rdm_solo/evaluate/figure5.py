@@ -8,15 +8,14 @@ A run's last model gets its training views again. Which filters are compared dep
   monotonically decreasing and its text low-pass: over λ, as drawn here, low-pass rises.
 * **Sinkhorn** (SwAV): the target filter :math:`h = \sqrt{\lambda^z/\lambda^p}` over the online
   eigenvalues for 0 to 3 iterations; 0 is the softmax of logits/ε. An ε below the online temperature
-  sharpens by itself, so a second group has ε at the online temperature. (A run with ``sk_iters: 0``
-  trains on solo-learn's exponential divided by its total, whose rows differ in their sums.)
+  sharpens by itself, so a second group has ε at the online temperature.
 * **Centring** (DINO): h with and without centring at several temperatures. At the online one
   nothing is sharpened. The centre is the checkpoint's, or the rows' mean if the run has none.
 
 A high-pass target filter falls with λ: its slope is negative.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from rdm_solo.messages import UserError, check_whole
+from rdm_solo.messages import UserError
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.spectra.comparison import filter_curve, ideal_filter, leading
 from rdm_solo.spectra.matrices import correlation
@@ -90,13 +89,11 @@ class Figure5:
 def measure(run: "Run", rows: int = 4096, device: str = "cpu") -> Figure5:
     """Return the filters of a run's last checkpoint, measured on at least ``rows`` views.
 
-    Rows are rounded up to whole batches of the run's size. Pass several times k: fewer rows
-    underestimate the smallest eigenvalues. A core spends 7 s on the eigenvalues of each curve at
-    k = 4096. The method's asymmetry must be one of :data:`DESIGNS`.
+    Pass several times k rows: fewer underestimate the smallest eigenvalues. A core spends 7 s on
+    the eigenvalues of each curve at k = 4096. The method's asymmetry must be in :data:`DESIGNS`.
     """
     from rdm_solo.evaluate import finished_run  # needs what training needs
 
-    check_whole("rows", rows, 2)
     design = run.described.asymmetry
     if design not in DESIGNS:
         labels = ", ".join(m.label for m in METHODS.values() if m.asymmetry in DESIGNS)
@@ -110,7 +107,9 @@ def measure(run: "Run", rows: int = 4096, device: str = "cpu") -> Figure5:
 def _predictors(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]:
     """Compare the run's predictor with the optimal linear one."""
     model = finished.model
-    outputs: list[list[Tensor]] = [[], [], []]
+    online: list[Tensor] = []
+    target: list[Tensor] = []
+    positive: list[Tensor] = []
     for crops in finished.batches(rows):
         projections = [model.projector(model.backbone(x)) for x in crops]
         if hasattr(model, "momentum_projector"):
@@ -121,10 +120,10 @@ def _predictors(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]:
             targets = [model.find_nn(normalize(z, dim=-1))[1] for z in targets]
         elif not hasattr(model, "momentum_projector"):
             targets = [model.target_head(z) for z in targets]
-        outputs[0] += [model.predictor(z) for z in projections]
-        outputs[1] += targets
-        outputs[2] += targets[1:] + targets[:1]
-    p, z, z_plus = (normalize(_join(parts), dim=1) for parts in outputs)
+        online += [model.predictor(z) for z in projections]
+        target += targets
+        positive += targets[1:] + targets[:1]
+    p, z, z_plus = (normalize(_join(x), dim=1) for x in (online, target, positive))
 
     lam_p = eigenvalues(p)
     lam_p = lam_p.where(lam_p > ROUNDING * lam_p[0], 0.0)
@@ -146,9 +145,10 @@ def _sinkhorn_iterations(finished: "FinishedRun", rows: int) -> tuple[list[Curve
     """Compare numbers of Sinkhorn iterations on the same logits."""
     model = finished.model
     epsilon, temperature = float(model.sk_epsilon), float(model.temperature)
+    rows = min(rows, MOST_LOGITS // model.prototypes.out_features)
     logits = [
         model.prototypes(normalize(model.projector(model.backbone(x)))).float()
-        for crops in finished.batches(_at_most(rows, finished, model.prototypes.out_features))
+        for crops in finished.batches(rows)
         for x in crops
     ]
     queues = [] if finished.queue is None else [model.prototypes(z) for z in finished.queue]
@@ -173,7 +173,7 @@ def _temperatures(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]
     model = finished.model
     loss = model.dino_loss_func
     student, teacher = [], []
-    for crops in finished.batches(_at_most(rows, finished, 2 * loss.center.shape[1])):
+    for crops in finished.batches(min(rows, MOST_LOGITS // (2 * loss.center.shape[1]))):
         for x in crops:
             student.append(model.head(model.backbone(x)).float())
             teacher.append(model.momentum_head(model.momentum_backbone(x)).float())
@@ -246,13 +246,8 @@ def eigenvalues(x: Tensor) -> Tensor:
     return lam
 
 
-def _join(parts: Sequence[Tensor]) -> Tensor:
-    x = torch.cat(list(parts)).double()
+def _join(parts: list[Tensor]) -> Tensor:
+    x = torch.cat(parts).double()
     if not x.isfinite().all():
         raise UserError("the checkpoint's outputs are NaN or infinite: its run has diverged.")
     return x
-
-
-def _at_most(rows: int, finished: "FinishedRun", k: int) -> int:
-    """Return fewer rows where the logits would not fit, but at least one batch."""
-    return max(finished.loader.batch_size * finished.views, min(rows, MOST_LOGITS // k))
