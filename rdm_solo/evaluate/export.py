@@ -28,7 +28,7 @@ def export(cfg: DictConfig) -> Path:
 
     from rdm_solo.evaluate import overrides
     from rdm_solo.methods import weight_files
-    from rdm_solo.runs import checkpoints, metrics_file, reading
+    from rdm_solo.runs import checkpoints, reading
     from rdm_solo.runs.folder import checked_config
 
     if cfg.run is None:
@@ -39,7 +39,6 @@ def export(cfg: DictConfig) -> Path:
     with reading.named(run):
         backbone = weight_files.load(weights, spec, config.dataset.image_size)
     about = {
-        "format": metrics_file.NUMBER,
         "backbone": asdict(spec),
         "epoch": weights.epoch,
         "global_step": weights.step,

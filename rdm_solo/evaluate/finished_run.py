@@ -63,7 +63,7 @@ def load(run: Run, device: str = "cpu") -> FinishedRun:
     with reading.named(run.folder):
         config = saved_config.with_references(run.folder)
         cfg = saved_config.to_build(config, run.folder, [*SETTING, "seed", "knn"])
-        dataset, views = datamodule.made(cfg)
+        dataset, views = datamodule.make_data(cfg)
         cfg.trainer.devices = cfg.trainer.num_nodes = 1
         cfg.batch_size = min(cfg.batch_size, len(dataset.train))
         full, _ = derived_values.derive(cfg, dataset, views.num_large_crops, views.num_small_crops)

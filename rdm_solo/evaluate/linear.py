@@ -40,7 +40,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     linear_results.earlier(out)
     with naming_run():
         backbone = weight_files.load(weights, spec, cfg.dataset.image_size).to(device)
-        dataset, views = datamodule.made(cfg)
+        dataset, views = datamodule.make_data(cfg)
     linear_config.check_labels(dataset)
     views = features.evaluation_views(views, cfg.augmentation)
     channels = features.channels(backbone)

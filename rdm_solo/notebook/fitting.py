@@ -55,9 +55,10 @@ def fit(
         KeyboardInterrupt: Ctrl-C or a notebook's stop button stopped the run after a step.
     """
     from rdm_solo.lightning import pl
-    from rdm_solo.train import compose, run
+    from rdm_solo.train import compose
     from rdm_solo.train.derived_values import world_size
     from rdm_solo.train.resume import expand
+    from rdm_solo.train.run import run
 
     overrides = expand(words({**options, **more}))
     if "-m" in overrides:

@@ -56,6 +56,7 @@ class WatchFolder:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         self._owned.enter_context(ownership.owned(folder))
+        ownership.sign(folder)
         if path.exists() and "watched" not in reading.read_yaml(folder, CONFIG):
             raise UserError(f"{folder} holds a run of the train command: pass another folder.")
         if resume is False and (folder / METRICS).exists():
@@ -69,7 +70,7 @@ class WatchFolder:
         (folder / FAILED).unlink(missing_ok=True)
         write_whole(path, OmegaConf.to_yaml(OmegaConf.create(dict(config))))
         self.rows = metrics_file.begin(folder, done)
-        spectra_files.begin(folder, self.rows[-1]["epoch"] if self.rows else 0)
+        spectra_files.begin(folder, int(self.rows[-1]["epoch"]) if self.rows else 0)
 
     def readings(self, last: int) -> list[MeasuredEpoch]:
         """Return what the rules of collapse read of a resumed run's last epochs."""
@@ -101,7 +102,6 @@ class WatchFolder:
         names = dict.fromkeys(name for row in self.rows for name in row)
         columns = {name: [row.get(name, float("nan")) for row in self.rows] for name in names}
         summary = {
-            "format": metrics_file.NUMBER,
             **metrics_file.last_values(columns),
             "seconds": round(time.monotonic() - self.started, 2),
             "warnings": self.warnings,

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
+from support import small_runs
 from support.small_runs import SMALL, configure
 
-from rdm_solo import methods, runs, train
+from rdm_solo import methods, runs
 from rdm_solo.data import loader
 from rdm_solo.evaluate import figure5, finished_run
 from rdm_solo.methods import solo_learn
@@ -41,8 +42,7 @@ def trained(tmp_path_factory):
     """One epoch of each method."""
     root = tmp_path_factory.mktemp("runs")
     for name, options in RUNS.items():
-        (root / name).mkdir()
-        train.run(configure(f"method={name}", *TINY, *options), root / name)
+        small_runs.run(root / name, f"method={name}", *TINY, *options)
     return root
 
 
@@ -220,7 +220,7 @@ def test_refusals(trained, tmp_path):
     with pytest.raises(ValueError, match="NaN or infinite: its run has diverged"):
         measure(folder)
     folder = copy("simsiam")
-    text = (folder / "summary.json").read_text()
-    (folder / "summary.json").write_text(text.replace('"simsiam"', '"symsimsiam"'))
+    config = folder / ".hydra" / "config.yaml"
+    config.write_text(config.read_text().replace("name: simsiam", "name: symsimsiam"))
     with pytest.raises(ValueError, match=r"has no Figure 5: SymSimSiam is none of"):
         measure(folder)
