@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from numbers import Real
 from pathlib import Path
@@ -54,11 +55,13 @@ def fit(
         UserError: a ValueError; the options cannot be used, or training diverged.
         KeyboardInterrupt: Ctrl-C or a notebook's stop button stopped the run after a step.
     """
-    from rdm_solo.lightning import pl
-    from rdm_solo.train import compose
-    from rdm_solo.train.derived_values import world_size
-    from rdm_solo.train.resume import expand
-    from rdm_solo.train.run import run
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "IProgress not found")  # tqdm's, without ipywidgets
+        from rdm_solo.lightning import pl
+        from rdm_solo.train import compose
+        from rdm_solo.train.derived_values import world_size
+        from rdm_solo.train.resume import expand
+        from rdm_solo.train.run import run
 
     overrides = expand(words({**options, **more}))
     if "-m" in overrides:
