@@ -113,13 +113,6 @@ class TestNumbers:
         assert recorded[4:] == [0, 2, 4, 6]
         assert spectra_files.read(tmp_path / "run")[0]["rows"].tolist() == [80, 80]
 
-    def test_an_epoch_that_is_longer_than_the_one_before_stops_at_its_room(self, tmp_path):
-        model = SimSiam()
-        with Watch(tmp_path / "run", model, max_rows=100) as watch:
-            watched_epoch(watch, model, steps=2)
-            watched_epoch(watch, model, steps=40)
-        assert spectra_files.read(tmp_path / "run")[0]["rows"].tolist() == [40, 100]
-
 
 class TestWarnings:
     @pytest.mark.parametrize("warmup", [0, Bounds().warmup])

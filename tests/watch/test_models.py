@@ -110,35 +110,6 @@ def test_a_part_that_is_never_called_is_named(tmp_path):
         watched_epoch(watch, watch.module)
 
 
-def test_a_logger_that_fails_leaves_the_epoch_whole(tmp_path):
-    def fails(scalars, epoch) -> None:
-        raise ConnectionError("no network")
-
-    model = SimSiam()
-    with Watch(tmp_path / "run", model, log=fails) as watch:
-        for _ in range(2):
-            with pytest.raises(ConnectionError):
-                watched_epoch(watch, model)
-    assert runs.load(tmp_path / "run").epochs == 2
-
-
-def test_a_call_that_fails_leaves_no_input_behind(tmp_path):
-    class Fails(nn.Linear):
-        def forward(self, x):
-            if len(x) > 10:
-                raise MemoryError
-            return super().forward(x)
-
-    model = nn.ModuleDict({"projector": nn.Linear(DIM, 8), "predictor": Fails(8, 8)})
-    with Watch(tmp_path / "run", model, views=1) as watch:
-        with pytest.raises(MemoryError):
-            model["predictor"](model["projector"](torch.randn(11, DIM)))
-        model["predictor"](model["projector"](batches()[0][0]))
-        watch.step()
-        watch.end_epoch()
-    assert runs.load(tmp_path / "run").spectra["rows"].tolist() == [10]
-
-
 def test_the_branch_with_more_rows_counts_with_its_first_ones(tmp_path):
     """The small crops of a student come after the large ones."""
 
