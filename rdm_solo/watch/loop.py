@@ -17,8 +17,8 @@ from rdm_solo.callbacks.branches import ByParts, Observer, Outputs
 from rdm_solo.callbacks.epoch_spectra import EpochSpectra
 from rdm_solo.callbacks.parts import Branches
 from rdm_solo.callbacks.rows import TOKENS
-from rdm_solo.distributed import first_says, gather_objects, rank
 from rdm_solo.devices import has_float64
+from rdm_solo.distributed import first_says, gather_objects, rank
 from rdm_solo.messages import UserError, check_choice, check_whole, suggest
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
