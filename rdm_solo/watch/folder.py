@@ -56,7 +56,6 @@ class WatchFolder:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         self._owned.enter_context(ownership.owned(folder))
-        ownership.sign(folder)
         if path.exists() and "watched" not in reading.read_yaml(folder, CONFIG):
             raise UserError(f"{folder} holds a run of the train command: pass another folder.")
         if resume is False and (folder / METRICS).exists():
@@ -67,6 +66,7 @@ class WatchFolder:
         with contextlib.suppress(FileNotFoundError):
             warnings = reading.read_object(folder, SUMMARY)["warnings"]
             self.warnings = [entry for entry in warnings if entry["epoch"] <= done]
+        ownership.sign(folder)
         (folder / FAILED).unlink(missing_ok=True)
         write_whole(path, OmegaConf.to_yaml(OmegaConf.create(dict(config))))
         self.rows = metrics_file.begin(folder, done)
