@@ -1,1 +1,1 @@
-"""Linear evaluation, features, export, and a finished run rebuilt."""
+"""Linear evaluation, features, export and Figure 5 of a finished run."""

@@ -22,28 +22,23 @@ log = logging.getLogger("rdm_solo")
 
 
 def export(cfg: DictConfig) -> Path:
-    """Write ``backbone.safetensors``, ``backbone.pth`` and ``backbone.json``; the folder."""
+    """Write ``backbone.safetensors``, ``.pth`` and ``.json``, and return their folder."""
     import torch
     from safetensors.torch import save
 
-    from rdm_solo.data.images import SIDES
-    from rdm_solo.evaluate import typed_options
-    from rdm_solo.messages import check_whole
+    from rdm_solo.evaluate import overrides
     from rdm_solo.methods import weight_files
-    from rdm_solo.runs import checkpoints, metrics_file, reading
+    from rdm_solo.runs import checkpoints, reading
     from rdm_solo.runs.folder import checked_config
 
     if cfg.run is None:
         raise UserError("give run=RUN_FOLDER; --help says more.")
-    weights, spec = checkpoints.of_run(
-        cfg.run, cfg.checkpoint, typed_options.of_part(cfg, "backbone")
-    )
-    config = checked_config(Path(cfg.run))
-    with reading.named(Path(cfg.run)):
-        image_size = check_whole("dataset.image_size", config.dataset.get("image_size"), *SIDES)
-        backbone = weight_files.load(weights, spec, image_size)
+    run = Path(cfg.run)
+    weights, spec = checkpoints.of_run(run, cfg.checkpoint, overrides.passed(cfg, "backbone"))
+    config = checked_config(run)
+    with reading.named(run):
+        backbone = weight_files.load(weights, spec, config.dataset.image_size)
     about = {
-        "format": metrics_file.NUMBER,
         "backbone": asdict(spec),
         "epoch": weights.epoch,
         "global_step": weights.step,
@@ -54,7 +49,7 @@ def export(cfg: DictConfig) -> Path:
         "torchvision": torchvision_lines(backbone, spec),
     }
     state = {name: value.contiguous() for name, value in backbone.state_dict().items()}
-    folder = Path(cfg.out) if cfg.out else reading.inside(Path(cfg.run), EXPORT)
+    folder = Path(cfg.out) if cfg.out else reading.inside(run, EXPORT)
     cli.make_folder(folder)
     # safetensors' metadata are strings.
     header = {"format": "pt", "rdm_solo": json.dumps(about)}
@@ -68,10 +63,7 @@ def export(cfg: DictConfig) -> Path:
 
 
 def torchvision_lines(backbone: "nn.Module", spec: "Spec") -> list[str] | None:
-    """The Python that makes torchvision's model take the weights; None where it has no such model.
-
-    With the small stem two modules differ, and one of them has no weights to tell.
-    """
+    """Return the Python lines that load the weights into torchvision's model, if it has one."""
     if spec.name not in ("resnet18", "resnet50"):
         return None
     small = [
@@ -81,10 +73,10 @@ def torchvision_lines(backbone: "nn.Module", spec: "Spec") -> list[str] | None:
     return [
         f"model = torchvision.models.{spec.name}()",
         *(small if spec.stem == "small" else []),
-        "model.load_state_dict(torch.load('backbone.pth'), strict=False)  # lacks fc alone",
+        "model.load_state_dict(torch.load('backbone.pth'), strict=False)  # lacks only fc",
     ]
 
 
 def main() -> None:
-    """The command."""
-    cli.command(cli.errors_as_sentences()(export), "export")
+    """Run the command."""
+    cli.command(export, "export")

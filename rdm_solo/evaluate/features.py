@@ -1,6 +1,6 @@
-"""A frozen backbone's features of a data set, and the augmentation of an evaluation."""
+"""Features of a frozen backbone, and the augmentation of a linear evaluation."""
 
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from omegaconf import DictConfig
@@ -14,31 +14,28 @@ PIECE = 512  # images in one pass through the backbone
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of that name; ``gpu`` is ``cuda``."""
+    """Return the device of that name; ``gpu`` is ``cuda``, and ``auto`` a GPU if there is one."""
     check_choice("device", name, ("auto", "cpu", "cuda", "gpu"))
-    found = torch.cuda.is_available()
-    if name in ("cuda", "gpu") and not found:
-        raise UserError(
-            f"device={name}, but this machine shows no GPU to torch {torch.__version__}; use cpu."
-        )
-    return torch.device("cuda" if found and name != "cpu" else "cpu")
+    available = torch.cuda.is_available()
+    if name in ("cuda", "gpu") and not available:
+        raise UserError(f"device={name}, but torch {torch.__version__} finds no GPU; use cpu.")
+    return torch.device("cuda" if available and name != "cpu" else "cpu")
 
 
 def evaluation_views(views: Views, augmentation: DictConfig) -> Views:
-    """One view of the run's own size: crop, resize, flip; nothing else."""
-    own = views.pipelines[0]
+    """Return one view of the run's own size that is cropped, resized and flipped, nothing else."""
+    trained = views.pipelines[0]
     crop_scale, flip = augmentation.crop_scale, augmentation.flip
     if crop_scale is None:
-        crop_scale = own.crop_scale if own.crop_scale[0] > 0.5 else (0.08, 1.0)
-    options: dict[str, Any] = {"jitter": 0.0, "grey": 0.0, "blur": 0.0, "solarize": 0.0}
-    options |= {"crop_scale": crop_scale, "flip": own.flip if flip is None else flip}
-    return Views([Pipeline(size=own.size, num_crops=1, **options)])
+        crop_scale = trained.crop_scale if trained.crop_scale[0] > 0.5 else (0.08, 1.0)
+    flip = trained.flip if flip is None else flip
+    return Views([Pipeline(trained.size, 1, crop_scale, flip=flip, jitter=0.0, grey=0.0)])
 
 
 def extract(backbone: nn.Module, loader: Loader) -> tuple[Tensor, Tensor]:
-    """Features ``(N, d)`` and labels of clean images, in order; of those that can be read.
+    """Return features ``(N, d)`` and labels of the clean images that can be read, in order.
 
-    They stay on the device where they fit into half of its free memory.
+    They stay on the device if they fit into half of its free memory.
     """
     row = 0
     for x, y in loader:
@@ -55,16 +52,20 @@ def extract(backbone: nn.Module, loader: Loader) -> tuple[Tensor, Tensor]:
     return features[:row], labels[:row]
 
 
+def augmented(backbone: nn.Module, loader: Loader, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the features and labels of one epoch of augmented images, batch by batch."""
+    loader.set_epoch(epoch)
+    for _, (x,), labels in loader:
+        yield represent(backbone, x), labels
+    loader.report_skipped()
+
+
 @torch.no_grad()
 def represent(backbone: nn.Module, x: Tensor) -> Tensor:
-    """The features ``(n, d)`` of images, in pieces of a size that fits, without a gradient."""
+    """Return the features ``(n, d)`` of images, computed in pieces that fit into memory."""
     return torch.cat([backbone(piece).float() for piece in x.split(PIECE)])
 
 
 def channels(backbone: nn.Module) -> int:
-    """The channels that a backbone takes.
-
-    >>> channels(nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3)))
-    1
-    """
+    """Return the number of image channels that a backbone takes."""
     return next(m.in_channels for m in backbone.modules() if isinstance(m, nn.Conv2d))

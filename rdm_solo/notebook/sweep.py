@@ -1,40 +1,35 @@
-"""The runs of a sweep in Python: a row a setting, a row a run, the best setting, figures."""
+"""The runs of a sweep in Python: a row per setting, a row per run, the best setting, figures."""
 
 import math
 import os
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rdm_solo.messages import UserError, listed, suggest
-from rdm_solo.notebook.run import Run
-from rdm_solo.notebook.tables import of_rows
-from rdm_solo.runs import Run as RunFolder
+from rdm_solo.messages import UserError, check_choice, listed
+from rdm_solo.notebook.figures import SweepFigures
+from rdm_solo.notebook.run import Run, table
+from rdm_solo.report.entry import incomplete
+from rdm_solo.report.evaluations import comparable
+from rdm_solo.report.measured import last
+from rdm_solo.report.ranking import excluded_reason
+from rdm_solo.report.verdicts import verdicts
 from rdm_solo.runs import survey
 from rdm_solo.runs.columns import ACCURACY, LINEAR, charts, check_column, compared
 from rdm_solo.runs.folder import is_run
 from rdm_solo.runs.groups import Group, begun_groups, counted_runs, judged_runs
 
-if TYPE_CHECKING:
-    from rdm_solo.notebook.figures import SweepFigures
-
-ACCURACIES = [LINEAR.name, *(column.name for column in charts()[ACCURACY])]
-
 
 @dataclass(frozen=True)
 class Best:
-    """The setting with the best mean of a column: over ``n`` runs, with their standard deviation.
-
-    ``next`` is the setting behind it: where its mean lies within the spread, the runs do not tell
-    which of both is better.
-    """
+    """The setting with the best mean of a column over ``n`` runs; ``next`` is the second-best."""
 
     setting: str
     column: str
     mean: float
-    sd: float  # NaN of one run
+    sd: float  # NaN for one run
     n: int
     runs: tuple[Run, ...]
     next: "Best | None" = None
@@ -51,22 +46,18 @@ class Best:
 
 
 class Sweep:
-    """The runs in a sweep's folder, at any depth, or in several folders, as far as they went.
+    """The runs in a sweep's folder, at any depth, or in several folders.
 
-    Runs that differ in their seeds alone are one setting. Means, standard deviations and n are over
-    the runs with the most epochs of each setting, without those that diverged, as in the report.
+    Runs that differ only in their seeds are one setting. As in the report, means, standard
+    deviations and n are over each setting's runs with the most epochs, without those that diverged.
     Reading executes nothing from the folders and writes nothing. A run that cannot be read is left
-    out and named in ``problems``.
+    out and named in ``problems``. Tables are pandas'.
 
     >>> sweep = Sweep("sweeps/2026-01-31_12-00-00")  # doctest: +SKIP
     >>> sweep.best("val/knn_acc1")  # doctest: +SKIP
     <best val/knn_acc1: SimSiam, h(σ) = σ^-0.5: 93.1 ± 0.4 (n = 3); next ...>
     >>> sweep.plot.sweep()  # doctest: +SKIP
     """
-
-    folders: tuple[Path, ...]
-    _read: list[RunFolder]
-    _broken: dict[Path, str]
 
     def __init__(self, *folders: str | os.PathLike[str]) -> None:
         if not folders:
@@ -75,7 +66,7 @@ class Sweep:
         self.reload()
 
     def reload(self) -> "Sweep":
-        """Read the folders again, with the runs and epochs that have ended meanwhile."""
+        """Read the folders again, with the runs and epochs that finished meanwhile."""
         first = self.folders[0]
         if len(self.folders) == 1 and is_run(first):
             raise UserError(
@@ -86,137 +77,110 @@ class Sweep:
 
     @property
     def runs(self) -> list[Run]:
-        """The runs, those that have not ended an epoch too."""
-        return [Run.of(read) for read in self._read]
+        """All runs, also those that have not finished an epoch."""
+        return [Run.of(run) for run in self._read]
 
     @property
     def problems(self) -> list[str]:
-        """A sentence for each run that cannot be read, is incomplete, or is there twice."""
-        from rdm_solo.report.entry import incomplete
-
+        """A sentence for each run that cannot be read, is incomplete, or appears twice."""
         return [*self._broken.values(), *incomplete(self._read)]
 
     @property
     def settings(self) -> Any:
-        """A table with one row a setting.
+        """A table with a row per setting.
 
-        Each column that compares runs stands there under its name with the mean of the last values
-        over seeds, and as ``NAME sd`` and ``NAME n`` with their standard deviation and number.
+        Each column that compares runs has the mean of the last values over seeds under its name,
+        and their standard deviation and number under ``NAME sd`` and ``NAME n``.
         """
-        found = self._compared()
-        shown = [c.name for c in compared() if any(_last(counted_runs(g), c.name) for g in found)]
-        return of_rows(
-            {
-                **_about(group),
-                "runs": len(group.runs),
-                "epochs": counted_runs(group)[0].epochs,
-                **_moments(group, shown),
-            }
-            for group in found
-        )
+        groups = self._comparable()
+        rows: list[dict[str, Any]] = []
+        for group in groups:
+            epochs = counted_runs(group)[0].epochs
+            rows.append({**_setting(group), "runs": len(group.runs), "epochs": epochs})
+        for name in (column.name for column in compared()):
+            moments = [_moments(last(counted_runs(group), name)) for group in groups]
+            if any(n for _, _, n in moments):
+                for row, (mean, sd, n) in zip(rows, moments):
+                    row |= {name: mean, f"{name} sd": sd, f"{name} n": n}
+        return table(rows)
 
     @property
     def table(self) -> Any:
-        """A table with one row a run: its setting, its last values, and the verdicts on it."""
-        from rdm_solo.report.verdicts import verdicts
-
-        names = [column.name for column in compared()]
+        """A table with a row per run: its setting, last values, and verdicts."""
         rows = []
-        for group in self._compared():
+        for group in self._comparable():
             for run in group.runs:
-                row = {**_about(group), "seed": run.seed, "epochs": run.epochs}
-                row |= {name: _mean(_last([run], name)) for name in names}
+                row = {**_setting(group), "seed": run.seed, "epochs": run.epochs}
+                row |= {c.name: _moments(last([run], c.name))[0] for c in compared()}
                 row |= {verdict.question: verdict.answer for verdict in verdicts([run])}
                 rows.append({**row, "diverged": run.diverged, "folder": str(run.folder)})
-        return of_rows(rows)
+        return table(rows)
 
     @property
     def verdicts(self) -> Any:
-        """A table of the report's verdicts on each setting, which count diverged runs, too."""
-        from rdm_solo.report.verdicts import verdicts
-
-        return of_rows(
+        """A table of the report's verdicts on each setting; they count diverged runs as well."""
+        return table(
             {"setting": group.label, **vars(verdict)}
             for group in begun_groups(self._read)
             for verdict in verdicts(judged_runs(group))
         )
 
     def over_seeds(self, column: str) -> Any:
-        """A table of a column's last values: mean, sd, smallest, largest and n of each setting."""
+        """Return a table of a column's last values: mean, sd, smallest, largest, n per setting."""
         self._check(column)
-        return of_rows(
-            {
-                **_about(group),
-                "mean": _mean(values),
-                "sd": _sd(values),
-                "smallest": min(values, default=math.nan),
-                "largest": max(values, default=math.nan),
-                "n": len(values),
-            }
-            for group in self._compared()
-            for values in [_last(counted_runs(group), column)]
-        )
+        rows = []
+        for group in self._comparable():
+            values = last(counted_runs(group), column)
+            mean, sd, n = _moments(values)
+            smallest, largest = min(values, default=math.nan), max(values, default=math.nan)
+            numbers = {"mean": mean, "sd": sd, "smallest": smallest, "largest": largest, "n": n}
+            rows.append({**_setting(group), **numbers})
+        return table(rows)
 
     def best(self, column: str, smallest: bool = False, dataset: str | None = None) -> Best:
-        """The setting with the largest mean of a column's last values, or with the smallest.
+        """Return the setting with the largest (or smallest) mean of a column's last values.
 
-        As in the report, settings of which all runs collapsed or diverged are left out. ValueError
-        where no other setting has the column. ``dataset`` chooses the settings of one data set;
-        accuracies on several are not compared, which is a ValueError, too.
+        As in the report, a setting is left out if all its runs collapsed or diverged. ``dataset``
+        selects the settings of one data set; accuracies on several are not compared.
 
         >>> Sweep("sweeps/lr").best("train/loss", smallest=True)  # doctest: +SKIP
         """
-        from rdm_solo.report.ranking import excluded_reason
-
         self._check(column)
-        self._check_dataset(dataset)
-        found: list[Best] = []
+        if dataset is not None:
+            check_choice("dataset", dataset, sorted({run.dataset for run in self._read}))
+        ranked: list[Best] = []
         whole = {run.folder: run for run in self._read}  # with all their linear evaluations
-        for group in self._compared():
-            if excluded_reason(group) or dataset not in (None, group.first.dataset):
-                continue
-            counted = [run for run in counted_runs(group) if run.diverged is None]
-            if values := _last(counted, column):
-                members = tuple(Run.of(whole[run.folder]) for run in counted)
-                moments = _mean(values), _sd(values), len(values)
-                found.append(Best(group.label, column, *moments, members))
-        if not found:
-            on = f" on {dataset}" if dataset else ""
+        for group in self._comparable():
+            members = [run for run in counted_runs(group) if run.diverged is None]
+            values = last(members, column) if members else []
+            if values and not excluded_reason(group) and dataset in (None, group.first.dataset):
+                runs = tuple(Run.of(whole[run.folder]) for run in members)
+                ranked.append(Best(group.label, column, *_moments(values), runs))
+        if not ranked:
             raise UserError(
-                f"no setting{on} has a value of {column}, or those that have one collapsed or "
-                "diverged: see problems and verdicts."
+                f"no setting{f' on {dataset}' if dataset else ''} that did not collapse or diverge "
+                f"has a value of {column}: see problems and verdicts."
             )
-        names = list(dict.fromkeys(setting.runs[0].dataset for setting in found))
-        if len(names) > 1 and column in ACCURACIES:
+        names = sorted({best.runs[0].dataset for best in ranked})
+        if len(names) > 1 and column in (LINEAR.name, *(c.name for c in charts()[ACCURACY])):
             raise UserError(
                 f"{column} cannot be compared between data sets ({listed(names)}): choose one, "
                 f"such as dataset={names[0]!r}."
             )
-        found.sort(key=lambda setting: setting.mean if smallest else -setting.mean)
-        best, *others = found
-        return Best(**{**vars(best), "next": others[0] if others else None})
+        first, *others = sorted(ranked, key=lambda best: best.mean, reverse=not smallest)
+        return replace(first, next=others[0] if others else None)
 
     @property
-    def plot(self) -> "SweepFigures":
+    def plot(self) -> SweepFigures:
         """The figures of these runs: ``sweep.plot.sweep()``; ``dir(sweep.plot)`` lists them."""
-        from rdm_solo.notebook.figures import SweepFigures  # with matplotlib
-
         return SweepFigures(self._read)
 
-    def _compared(self) -> list[Group]:
-        """The settings, with linear evaluations of one kind and protocol on each data set."""
-        from rdm_solo.report.evaluations import comparable
-
+    def _comparable(self) -> list[Group]:
+        """Return the settings, with linear evaluations of one kind and protocol per data set."""
         return comparable(begun_groups(self._read))
 
     def _check(self, column: str) -> None:
         check_column(column, [LINEAR.name, *(name for run in self._read for name in run.metrics)])
-
-    def _check_dataset(self, name: str | None) -> None:
-        known = list(dict.fromkeys(run.dataset for run in self._read))
-        if name is not None and name not in known:
-            hint = suggest(name, known) or f"; there are {', '.join(known)}."
-            raise UserError(f"there is no run on {name!r}{hint}")
 
     def __repr__(self) -> str:
         settings = len(begun_groups(self._read))
@@ -226,31 +190,14 @@ class Sweep:
         return f"<Sweep {', '.join(parts)}; in {', '.join(map(str, self.folders))}>"
 
 
-def _about(group: Group) -> dict[str, Any]:
-    """What a row begins with."""
+def _setting(group: Group) -> dict[str, Any]:
+    """Return the first columns of a row."""
     run = group.first
-    p = math.nan if run.p is None else run.p
-    names = {"method": run.method, "filter": run.filter, "p": p, "dataset": run.dataset}
+    names = {"method": run.method, "filter": run.filter, "p": run.p, "dataset": run.dataset}
     return {"setting": group.label, **names}
 
 
-def _moments(group: Group, names: Sequence[str]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for name in names:
-        values = _last(counted_runs(group), name)
-        found |= {name: _mean(values), f"{name} sd": _sd(values), f"{name} n": len(values)}
-    return found
-
-
-def _last(members: Sequence[RunFolder], column: str) -> list[float]:
-    from rdm_solo.report import measured
-
-    return measured.last(members, column)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return statistics.fmean(values) if values else math.nan
-
-
-def _sd(values: Sequence[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else math.nan
+def _moments(values: Sequence[float]) -> tuple[float, float, int]:
+    """Return mean, standard deviation and n."""
+    mean = statistics.fmean(values) if values else math.nan
+    return mean, statistics.stdev(values) if len(values) > 1 else math.nan, len(values)

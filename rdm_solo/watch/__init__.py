@@ -1,6 +1,6 @@
 """Watch any training loop's representation for collapse: see docs/your-own-method.md.
 
-:class:`Watch` goes with a plain PyTorch loop, :class:`WatchCallback` with Lightning's Trainer, of
+:class:`Watch` is for a plain PyTorch loop, :class:`WatchCallback` for Lightning's Trainer, of
 ``lightning`` or ``pytorch_lightning``. Neither needs solo-learn.
 """
 
@@ -13,7 +13,7 @@ __all__ = ["Bounds", "Watch", "WatchCallback"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "WatchCallback":  # imports Lightning, which a plain loop does without
+    if name == "WatchCallback":  # a plain loop needs no Lightning
         from rdm_solo.watch.callback import WatchCallback
 
         return WatchCallback

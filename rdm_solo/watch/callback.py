@@ -16,10 +16,10 @@ from rdm_solo.watch.loop import OWN, Watch
 class WatchCallback(*callback_classes()):  # type: ignore[misc]
     """A :class:`Watch` over the module that the Trainer fits; takes the same options.
 
-    Scalars go through the module's own log to the Trainer's loggers. ``stop`` ends the run at the
-    first collapse. A run that continues from a checkpoint continues in the same folder; in another
-    one its rows begin with the Trainer's epoch. What the module logs as val/acc1 or val/knn_acc1
-    also goes into ``metrics.csv``, and so does train/loss where its training_step returns no loss.
+    Scalars are logged through the module to the Trainer's loggers. ``stop`` stops the run at the
+    first collapse. A run that resumes from a checkpoint resumes in the same folder; in another
+    folder its rows start at the Trainer's epoch. What the module logs as val/acc1 or val/knn_acc1
+    is also written to ``metrics.csv``, and so is train/loss if training_step returns no loss.
     """
 
     def __init__(self, folder: str | Path, *, stop: bool = False, **options: Any) -> None:
@@ -30,35 +30,27 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.watch = None
 
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        self._validated = False
-        self._begin_once(trainer, pl_module)
-
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._begin_once(trainer, pl_module)  # a checkpoint within an epoch begins no epoch
-
-    def _begin_once(self, trainer: Any, pl_module: Any) -> None:
-        if self.watch is None and not trainer.fast_dev_run:
-            # Not before: on_train_start of a module may make parts, as solo-learn's SwAV does.
+        if trainer.fast_dev_run:
+            return
+        if self.watch is None:
+            # Not earlier: a module's on_train_start may add parts, as solo-learn's SwAV does, and
+            # on_train_epoch_start is skipped after a checkpoint within an epoch.
             self.watch = self._begin(trainer, pl_module)
-        if self.watch is not None:
-            steps = trainer.num_training_batches  # inf of data without a length
-            known = math.isfinite(steps)
-            self.watch.steps_per_epoch = (
-                int(steps) if known else self.options.get("steps_per_epoch")
-            )
+        steps = trainer.num_training_batches  # inf for data without a length
+        is_known = math.isfinite(steps)
+        self.watch.steps_per_epoch = int(steps) if is_known else self.options.get("steps_per_epoch")
 
     def _begin(self, trainer: Any, pl_module: Any) -> "_Trained":
-        given = dict(self.options)
-        if trainer.global_step:  # of a checkpoint, which may be of the first epoch
-            given["resume"] = trainer.current_epoch
+        options = {"views": getattr(pl_module, "num_large_crops", None), **self.options}
         if trainer.max_epochs and trainer.max_epochs > 0:
-            given.setdefault("epochs", trainer.max_epochs)
-        given.setdefault("views", getattr(pl_module, "num_large_crops", None))
-        watch = _Trained(self.path, pl_module, **given)
-        if trainer.current_epoch:  # the folder may be another or shorter
+            options.setdefault("epochs", trainer.max_epochs)
+        if trainer.global_step:  # from a checkpoint, which may be of the first epoch
+            options["resume"] = trainer.current_epoch
+        watch = _Trained(self.path, pl_module, **options)
+        if trainer.current_epoch:  # the folder may be another one or have fewer rows
             watch.epoch = trainer.current_epoch + 1
         return watch
 
@@ -69,7 +61,7 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
             self.watch.returned = outputs
             loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
             if loss is not None and pl_module.automatic_optimization:
-                loss = loss * trainer.accumulate_grad_batches  # by which Lightning has divided it
+                loss = loss * trainer.accumulate_grad_batches  # Lightning has divided it
             self.watch.step(loss)
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -79,15 +71,15 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
         if self.watch is None:
             return
         logged, warned = trainer.callback_metrics, len(self.watch.collapsed)
-        # Lightning keeps what an earlier epoch's validation has logged.
+        # Lightning keeps what an earlier epoch's validation logged.
         fresh = [name for name in OWN if self._validated or not name.startswith("val/")]
-        if self.watch.has_loss:  # the mean over the epoch; what is logged may be the last step's
+        self._validated = False
+        if self.watch.has_loss:  # the mean over the epoch; the logged one may be the last step's
             fresh.remove("train/loss")
-        own = {name: float(logged[name]) for name in fresh if name in logged}
-        found = self.watch.end_epoch(own)
-        rest = {name: value for name, value in found.items() if name not in OWN}
-        if rest:
-            pl_module.log_dict(rest, sync_dist=True)
+        row = self.watch.end_epoch({name: float(logged[name]) for name in fresh if name in logged})
+        measured = {name: value for name, value in row.items() if name not in OWN}
+        if measured:
+            pl_module.log_dict(measured, sync_dist=True)
         if self.stop and len(self.watch.collapsed) > warned and not trainer.should_stop:
             trainer.should_stop = True
             self.watch.note_stop(f"stop=True: {self.watch.collapsed[warned]}")
@@ -107,7 +99,7 @@ class _Trained(Watch):
     returned: Any = None
 
     def _folder(self, folder: Path, config: Mapping[str, Any], resume: bool | int) -> WatchFolder:
-        # 0 is a checkpoint within the first epoch: the rows that the folder has are made anew.
+        # 0: from a checkpoint within the first epoch, whose rows are written again.
         return WatchFolder(folder, config, resume)
 
     def _observer(self, online: str | None, target: str | None) -> Observer:
@@ -115,10 +107,10 @@ class _Trained(Watch):
 
     def _outputs(self) -> Outputs | None:
         returned, self.returned = self.returned, None
-        by_hand = isinstance(returned, Mapping) and {"online", "target"} <= returned.keys()
-        if isinstance(self.observer, ByParts) and not by_hand:
+        has_outputs = isinstance(returned, Mapping) and {"online", "target"} <= returned.keys()
+        if isinstance(self.observer, ByParts) and not has_outputs:
             return super()._outputs()
-        if type(self.observer) is Observer and not by_hand:
+        if type(self.observer) is Observer and not has_outputs:
             raise UserError(
                 f"{parts.not_found(self.module)} Or let training_step return both beside 'loss', "
                 "as 'online' and 'target'."

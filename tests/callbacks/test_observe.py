@@ -225,7 +225,7 @@ def test_the_first_epoch_of_deepcluster_has_no_target_and_is_not_recorded(tmp_pa
         **{"should_stop": False, "num_training_batches": 4, "fast_dev_run": False},
     )
     watched = WatchCallback(tmp_path / "run")
-    watched.on_train_epoch_start(trainer, Clusters())
+    watched.on_train_batch_start(trainer, Clusters(), None, 0)
     assert not watched.watch.observer.due
     watched.watch.end_epoch()
     assert watched.watch.observer.due

@@ -9,10 +9,10 @@ from hydra.utils import instantiate
 from support.image_files import SIZE, truncate, write_tree
 from support.small_runs import SMALL, configure, rows, run
 
-from rdm_solo import cli
+from rdm_solo import cli, runs
 from rdm_solo.callbacks import skipped_images
 from rdm_solo.data import DataError
-from rdm_solo.evaluate import linear, roles
+from rdm_solo.evaluate import figure5, linear
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_a_run_names_the_images_that_it_skipped(tmp_path, caplog):
     assert [line.count("1 unreadable image was skipped") for line in caplog.messages] == [1, 1]
     caplog.clear()
     with caplog.at_level(logging.WARNING, "rdm_solo"):
-        roles.measure(tmp_path / "run", rows=24)
+        figure5.measure(runs.load(tmp_path / "run"), rows=24)
     assert f"skipped: {spoilt[0]}" in caplog.text
 
 

@@ -8,43 +8,30 @@ from pathlib import Path
 import pytest
 import torch
 import torchvision
-from omegaconf import OmegaConf
 from safetensors import safe_open
 from safetensors.torch import load_file
 from support.backbones import load
 from support.small_runs import SMALL, run
 
 from rdm_solo import cli
-from rdm_solo.evaluate import export, linear
-from rdm_solo.methods import weight_files
-from rdm_solo.methods.weight_files import Spec
+from rdm_solo.evaluate import export
+from rdm_solo.messages import UserError
 
-RESNET = [o for o in SMALL if not o.startswith("backbone.")] + ["backbone.name=resnet18"]
-RESNET += ["dataset.num_train=16", "dataset.num_val=16", "max_epochs=1"]
-RESNET += ["knn.k=5"]
-RESNET += ["scheduler.warmup_epochs=0", "backbone.kwargs.zero_init_residual=false"]
-
-
-def configure(config: str, *argv: str):
-    return cli.compose(config, argv, ["dataset"] if config == "linear" else [])
+RESNET = [o for o in SMALL if not o.startswith("backbone.")]
+RESNET += ["backbone.name=resnet18", "dataset.num_train=16", "dataset.num_val=16", "knn.k=5"]
+RESNET += ["max_epochs=1", "scheduler.warmup_epochs=0"]
+RESNET += ["backbone.kwargs.zero_init_residual=false"]
 
 
-def exported(folder: Path) -> Path:
-    return export.export(configure("export", f"run={folder}"))
+def exported(folder: Path, *argv: str) -> Path:
+    return export.export(cli.compose("export", [f"run={folder}", *argv]))
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("small")
+def byol(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("byol")
     run(folder, *SMALL, "method=byol", "optimizer.name=sgd")
-    return folder, exported(folder)
-
-
-@pytest.fixture(scope="module", params=["small", "imagenet"])
-def resnet(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("resnet")
-    run(folder, *RESNET, f"backbone.stem={request.param}")
-    return request.param, folder, exported(folder)
+    return folder
 
 
 def features(backbone: torch.nn.Module, size: int = 32) -> torch.Tensor:
@@ -53,128 +40,56 @@ def features(backbone: torch.nn.Module, size: int = 32) -> torch.Tensor:
         return backbone.eval()(x)
 
 
-@pytest.mark.parametrize("suffix", ["safetensors", "pth"])
-class TestTorchvision:
-    def load(self, folder: Path, suffix: str) -> dict[str, torch.Tensor]:
-        path = folder / f"backbone.{suffix}"
-        return load_file(path) if suffix == "safetensors" else torch.load(path, weights_only=True)
-
-    def test_its_own_class_takes_the_weights_and_gives_the_features(self, resnet, suffix):
-        stem, folder, out = resnet
-        theirs = torchvision.models.resnet18(num_classes=7)
-        if stem == "small":
-            theirs.conv1 = torch.nn.Conv2d(3, 64, 3, 1, 2, bias=False)
-            theirs.maxpool = torch.nn.Identity()
-        keys = theirs.load_state_dict(self.load(out, suffix), strict=False)
-        assert (keys.missing_keys, keys.unexpected_keys) == (["fc.weight", "fc.bias"], [])
-        theirs.fc = torch.nn.Identity()
-        ours = load(folder / "checkpoints" / "last.ckpt")
-        assert torch.equal(features(theirs), features(ours))
-        assert features(ours).std() > 0
-
-    def test_the_lines_that_it_shows_run(self, resnet, suffix, monkeypatch):
-        _, _, out = resnet
-        monkeypatch.chdir(out)
-        lines = json.loads((out / "backbone.json").read_text())["torchvision"]
-        names: dict = {"torch": torch, "torchvision": torchvision}
-        exec("\n".join(lines), names)
-        names["model"].fc = torch.nn.Identity()
-        # The lines load the .pth; here against what the other file holds.
-        ours = load(out / f"backbone.{suffix}")
-        assert torch.equal(features(names["model"]), features(ours))
-
-
-def test_metadata_say_what_it_is(resnet):
-    stem, _, out = resnet
+@pytest.mark.parametrize("stem", ["small", "imagenet"])
+def test_torchvision_takes_the_weights_and_gives_the_features(stem, tmp_path, monkeypatch):
+    run(tmp_path, *RESNET, f"backbone.stem={stem}")
+    out = exported(tmp_path)
+    ours = features(load(tmp_path / "checkpoints" / "last.ckpt"))
+    assert ours.std() > 0
+    theirs = torchvision.models.resnet18(num_classes=7)
+    if stem == "small":
+        theirs.conv1 = torch.nn.Conv2d(3, 64, 3, 1, 2, bias=False)
+        theirs.maxpool = torch.nn.Identity()
+    keys = theirs.load_state_dict(load_file(out / "backbone.safetensors"), strict=False)
+    assert (keys.missing_keys, keys.unexpected_keys) == (["fc.weight", "fc.bias"], [])
+    # The lines that backbone.json shows load the .pth.
     about = json.loads((out / "backbone.json").read_text())
+    names: dict = {"torch": torch, "torchvision": torchvision}
+    monkeypatch.chdir(out)
+    exec("\n".join(about["torchvision"]), names)
+    for model in (theirs, names["model"]):
+        model.fc = torch.nn.Identity()
+        assert torch.equal(features(model), ours)
     with safe_open(out / "backbone.safetensors", "pt") as file:
         assert json.loads(file.metadata()["rdm_solo"]) == about
-    assert about["backbone"]["name"] == "resnet18"
-    assert about["backbone"]["stem"] == stem
+    assert (about["backbone"]["name"], about["backbone"]["stem"]) == ("resnet18", stem)
     assert (about["epoch"], about["dataset"], about["method"]) == (1, "synthetic", "simsiam")
-    changed = [line for line in about["torchvision"] if "conv1" in line or "maxpool" in line]
-    assert len(changed) == (2 if stem == "small" else 0)
 
 
-@pytest.mark.parametrize("suffix", ["safetensors", "pth"])
-def test_a_file_alone_gives_the_runs_own_features(small, suffix):
-    folder, out = small
-    ours = load(folder / "checkpoints" / "last.ckpt")
-    again = load(out / f"backbone.{suffix}")
-    assert torch.equal(features(ours, 8), features(again, 8))
-    momentum = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
-    name = "stem.0.weight"  # the online network's, not its momentum copy's
-    assert torch.equal(again.state_dict()[name], momentum[f"backbone.{name}"])
-    assert not torch.equal(again.state_dict()[name], momentum[f"momentum_backbone.{name}"])
+def test_a_file_holds_the_online_network(byol, tmp_path):
+    out = exported(byol, f"out={tmp_path}")
+    ours = load(byol / "checkpoints" / "last.ckpt")
+    state = torch.load(byol / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    name = "stem.0.weight"
+    assert not torch.equal(state[f"backbone.{name}"], state[f"momentum_backbone.{name}"])
+    for suffix in ("safetensors", "pth"):
+        again = load(out / f"backbone.{suffix}")
+        assert torch.equal(features(ours, 8), features(again, 8))
+        assert torch.equal(again.state_dict()[name], state[f"backbone.{name}"])
 
 
-def test_linear_evaluates_it_as_it_does_the_run(small, tmp_path):
-    folder, out = small
-    common = ["features=cached", "epochs=3", "device=cpu"]
-    of_run = linear.evaluate(configure("linear", f"run={folder}", f"out={tmp_path}", *common))
-    data = [o for o in SMALL if o.startswith("dataset")]
-    path = out / "backbone.safetensors"
-    of_file = linear.evaluate(
-        configure("linear", f"checkpoint={path}", f"out={tmp_path}", *data, *common)
-    )
-    assert (of_file["top1"], of_file["top5"]) == (of_run["top1"], of_run["top5"])
-    assert of_file["backbone"] == of_run["backbone"]
-    assert of_file["checkpoint_epoch"] == of_run["checkpoint_epoch"] == 2
-
-
-def test_refusals_are_sentences(small, tmp_path, capsys):
-    folder, _ = small
+def test_refusals(byol, tmp_path):
     (tmp_path / "file").write_text("")
-    for argv, says in (
-        ([], "give run=RUN_FOLDER"),
-        ([f"run={tmp_path}"], "is not a run folder"),
-        ([f"run={folder}", f"out={tmp_path / 'file' / 'x'}"], "cannot be made"),
-    ):
-        with pytest.raises(SystemExit), cli.sentences():
-            export.export(configure("export", *argv))
-        assert says in capsys.readouterr().err
-    with pytest.raises(ValueError, match=r"did you mean 'run'\?"):
-        configure("export", "runs=x")
+    with pytest.raises(UserError, match="is not a run folder"):
+        exported(tmp_path)
+    with pytest.raises(UserError, match="cannot be made"):
+        exported(byol, f"out={tmp_path / 'file' / 'x'}")
+    with pytest.raises(UserError, match="run=RUN_FOLDER"):
+        export.export(cli.compose("export", []))
 
 
-def test_a_word_that_the_network_knows_is_taken_from_a_folder(tmp_path):
-    """A plain word, which is looked up in the network's own table; from a file as well."""
-    (tmp_path / ".hydra").mkdir()
-    options = ["backbone.name=vit_tiny", "dataset=synthetic", "dataset.image_size=32"]
-    cfg = configure("config", *options, "backbone.kwargs.zero_init_residual=null")
-    OmegaConf.update(cfg, "backbone.kwargs.global_pool", "avg", force_add=True)
-    OmegaConf.save(cfg, tmp_path / ".hydra" / "config.yaml")
-    network = weight_files.build(Spec("vit_tiny", "small", {"global_pool": "avg"}), 32)
-    state = {f"backbone.{name}": value for name, value in network.state_dict().items()}
-    (tmp_path / "checkpoints").mkdir()
-    saved = {"epoch": 0, "global_step": 1, "state_dict": state}
-    torch.save(saved, tmp_path / "checkpoints" / "last.ckpt")
-    out = export.export(configure("export", f"run={tmp_path}"))
-    assert weight_files.read(out / "backbone.safetensors").spec.kwargs == {"global_pool": "avg"}
-    for word, says in (
-        (
-            "bogus",
-            r"backbone\.name=vit_tiny cannot be built: (Only avg, .*|AssertionError); look at",
-        ),
-        ("os.system", r"backbone\.kwargs\.global_pool=os\.system, a word where"),
-    ):
-        cfg.backbone.kwargs.global_pool = word
-        OmegaConf.save(cfg, tmp_path / ".hydra" / "config.yaml")
-        with pytest.raises(ValueError, match=says):
-            export.export(configure("export", f"run={tmp_path}"))
-    again = "++backbone.kwargs.global_pool=os.system"
-    with pytest.raises(ValueError, match=r"vit_tiny cannot be built: (Only avg|AssertionError)"):
-        export.export(configure("export", f"run={tmp_path}", again))
-
-
-def test_the_command_as_typed(typed, small, tmp_path):
-    folder, _ = small
-    done = typed("rdm_solo.export", f"run={folder}", "out=here", cwd=tmp_path)
+def test_the_command(typed, byol, tmp_path):
+    done = typed("rdm_solo.export", f"run={byol}", "out=here", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in tmp_path.rglob("*")) == [
-        "backbone.json",
-        "backbone.pth",
-        "backbone.safetensors",
-        "here",
-    ]
-    assert "small_resnet with the small stem, epoch 2" in done.stdout
+    names = {path.name for path in tmp_path.rglob("*")}
+    assert names == {"here", "backbone.json", "backbone.pth", "backbone.safetensors"}

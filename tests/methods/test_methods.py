@@ -223,7 +223,7 @@ def test_without_solo_learn_callbacks_and_pages_work_and_methods_say_how_to_get_
         "import importlib.util as u; find = u.find_spec; "
         "u.find_spec = lambda name, *a: None if name == 'solo' else find(name, *a)\n"
         "import sys, rdm_solo.callbacks, rdm_solo.loggers, rdm_solo.report\n"
-        "import rdm_solo.evaluate.roles  # which the report draws its Figure 5 with\n"
+        "import rdm_solo.evaluate.figure5\n"
         "print({'solo', 'timm'} & set(sys.modules))\n"
         "try:\n    import rdm_solo.methods.solo_learn\nexcept ImportError as e:\n    print(e)"
     )

@@ -12,7 +12,7 @@ from support.written_runs import OMEGA, Epoch, by_the_theorem, erank, write, wri
 from torch import Tensor
 
 from rdm_solo import runs, theory
-from rdm_solo.evaluate.role_curves import sinkhorn
+from rdm_solo.evaluate.figure5 import sinkhorn
 from rdm_solo.runs import prediction
 from rdm_solo.theory import rank_path
 

@@ -1,4 +1,4 @@
-"""Networks and loops of somebody else's, as small as they can be."""
+"""Networks and loops of users, as small as possible."""
 
 from __future__ import annotations
 
@@ -58,3 +58,10 @@ def batches(steps: int = 4, n: int = 10, seed: int = 2) -> list[torch.Tensor]:
 
 def siamese_step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return loss_of([model(view) for view in batch])
+
+
+def watched_epoch(watch, model: nn.Module, step=siamese_step, steps: int = 4) -> dict[str, float]:
+    """One epoch of a loop; its scalars."""
+    for batch in batches(steps):
+        watch.step(step(model, batch))
+    return watch.end_epoch()

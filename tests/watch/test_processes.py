@@ -13,30 +13,29 @@ from rdm_solo.watch import Bounds, Watch
 
 
 def watched(rank: int, size: int, folder: str, dead: bool, resume: bool = False):
-    """Each process with its part of every batch; what it returns and what it logged."""
-    model, logged = SimSiam(), []
-    kept: list[str] = []
+    """Watch this process's part of every batch; return rows, logs, warnings and collapses."""
+    model, logged, messages = SimSiam(), [], []
     handler = logging.Handler()
-    handler.emit = lambda record: kept.append(record.getMessage())
+    handler.emit = lambda record: messages.append(record.getMessage())
     logging.getLogger("rdm_solo").addHandler(handler)
     if dead:
         torch.nn.init.zeros_(model.projection_head.weight)
-    log = {"log": lambda *given: logged.append(given)}
+    options = {"views": 2, "resume": resume, "bounds": Bounds(warmup=0)}
     try:
-        watch = Watch(folder, model, views=2, resume=resume, bounds=Bounds(warmup=0), **log)
+        watch = Watch(folder, model, log=lambda *row: logged.append(row), **options)
     except ValueError as error:
         return str(error)
-    before, found = watch.collapsed, []
+    before, rows = watch.collapsed, []
     for epoch in range(2):
         for batch in batches(n=12, seed=epoch):
             part = batch[:, rank * 12 // size : (rank + 1) * 12 // size]
             loss = siamese_step(model, part)
             loss.backward()
             watch.step(loss)
-        found.append(watch.end_epoch({"val/acc1": float(rank)}))
+        rows.append(watch.end_epoch({"val/acc1": float(rank)}))
     watch.close()
     logging.getLogger("rdm_solo").removeHandler(handler)
-    return found, len(logged), kept, watch.collapsed, before
+    return rows, len(logged), messages, watch.collapsed, before
 
 
 def test_two_processes_equal_one(worlds, tmp_path):
@@ -50,13 +49,13 @@ def test_two_processes_equal_one(worlds, tmp_path):
     assert of_first[2] == []
     assert runs.load(tmp_path / "two").summary["processes"] == 2
     again = worlds(2).run(watched, str(tmp_path / "two"), False)
-    assert all("holds a run" in said for said in again)  # on both, so that neither waits
+    assert all("holds a run" in message for message in again)  # on both, so that neither waits
 
 
 def test_the_first_process_writes_warns_and_logs_and_all_know(worlds, tmp_path):
     (_, *first), (_, *second) = worlds(2).run(watched, str(tmp_path / "run"), True)
     assert (first[0], second[0]) == (2, 0)
-    assert any("complete collapse" in said for said in first[1])
+    assert any("complete collapse" in message for message in first[1])
     assert second[1] == []
     assert first[2] == second[2] == ["complete collapse"]
     assert runs.load(tmp_path / "run").epochs == 2
@@ -85,23 +84,23 @@ def unequal(rank: int, size: int, folder: str, odd: str):
         watch.step()
         if due and watch.spectra._steps > before:
             recorded.append(step)
-    found = watch.end_epoch()
+    rows = watch.end_epoch()
     watch.close()
-    return found, recorded
+    return rows, recorded
 
 
 @pytest.mark.parametrize(
     "odd", ["none", "too many rows", "no call", "three calls", "one call at first"]
 )
 def test_two_processes_with_unequal_rows_measure_the_same_steps_as_one(worlds, tmp_path, odd):
-    """2 views of 12 rows and room for 100: every second step, but the odd one."""
+    """2 views of 12 rows and room for 100: every second step, but the odd step."""
     alone, of_one = unequal(0, 1, str(tmp_path / "one"), odd)
     assert of_one == ([0, 2, 4, 6] if odd in ("none", "one call at first") else [0, 4, 6])
-    for found, recorded in worlds(2).run(unequal, str(tmp_path / "two"), odd):
+    for rows, recorded in worlds(2).run(unequal, str(tmp_path / "two"), odd):
         assert recorded == of_one
-        assert found.keys() == alone.keys()
-        assert ("erank/positive" in found) == ("first" not in odd)
+        assert rows.keys() == alone.keys()
+        assert ("erank/positive" in rows) == ("first" not in odd)
         for name, value in alone.items():
             if name == "filter/monotonicity":
                 continue  # p has 7 directions of 8: rounding alone orders the last eigenvalues
-            assert found[name] == pytest.approx(value, rel=1e-6, abs=1e-9), name
+            assert rows[name] == pytest.approx(value, rel=1e-6, abs=1e-9), name

@@ -1,0 +1,253 @@
+r"""What an asymmetric design does to a spectrum (the paper's Figure 5), measured without training.
+
+A run's last model gets its training views again. Which filters are compared depends on the method:
+
+* **Predictor** (BYOL, SimSiam): that of the optimal linear one, :math:`\omega=\lambda^+/\lambda^z`
+  (Theorem 2), by sorted eigenvalues as in the paper and along the target's eigenvectors; and
+  :math:`g = \sqrt{\lambda^p/\lambda^z}`, which the run really has. The paper's caption calls ω
+  monotonically decreasing and its text low-pass: over λ, as drawn here, low-pass rises.
+* **Sinkhorn** (SwAV): the target filter :math:`h = \sqrt{\lambda^z/\lambda^p}` over the online
+  eigenvalues for 0 to 3 iterations; 0 is the softmax of logits/ε. An ε below the online temperature
+  sharpens by itself, so a second group has ε at the online temperature.
+* **Centring** (DINO): h with and without centring at several temperatures. At the online one
+  nothing is sharpened. The centre is the checkpoint's, or the rows' mean if the run has none.
+
+A high-pass target filter falls with λ: its slope is negative.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from rdm_solo.messages import UserError
+from rdm_solo.methods.descriptions import METHODS
+from rdm_solo.spectra.comparison import filter_curve, ideal_filter, leading
+from rdm_solo.spectra.matrices import correlation
+
+if TYPE_CHECKING:
+    from rdm_solo.evaluate.finished_run import FinishedRun
+    from rdm_solo.runs import Run
+
+ITERATIONS = (0, 1, 2, 3)
+TEMPERATURES = (0.04, 0.07, 0.1, 0.2)
+# At most this many logits are kept (256 MiB); fewer rows enter where k is large.
+MOST_LOGITS = 2**26
+# Float32 rounding leaves eigenvalues below this share of the largest, with a margin of a thousand.
+# A predictor with a bottleneck has a rank below k, and its filter is zero beyond that rank.
+ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """One filter over descending eigenvalues, of those that hold 99.99 % of their sum.
+
+    Args:
+        varied: what differs within a group, such as ``1 iteration``; with a predictor ``g``,
+            ``omega`` or ``omega, directional``.
+        group: what a group has in common, such as ``ε = 0.05``; may be empty.
+        lam: eigenvalues, the horizontal axis, ``(m,)``.
+        value: ω, g or h there, ``(m,)``.
+        slope: least-squares slope of log value over log lam. ``target_pow`` with exponent p behind
+            two equal branches has the slope p/2.
+        trained: whether the run trained with this filter.
+    """
+
+    varied: str
+    group: str
+    lam: np.ndarray
+    value: np.ndarray
+    slope: float
+    trained: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.varied}, {self.group}" if self.group else self.varied
+
+
+@dataclass(frozen=True, eq=False)
+class Figure5:
+    """A run's panel in Figure 5.
+
+    Args:
+        label: method and filter in the paper's words, the same for all seeds.
+        branch: the branch that is filtered, ``online`` (ω, g) or ``target`` (h).
+        curves: the filters.
+        note: such as ``online temperature 0.1``.
+    """
+
+    label: str
+    branch: str
+    curves: tuple[Curve, ...]
+    note: str = ""
+
+
+def measure(run: "Run", rows: int = 4096, device: str = "cpu") -> Figure5:
+    """Return the filters of a run's last checkpoint, measured on at least ``rows`` views.
+
+    Pass several times k rows: fewer underestimate the smallest eigenvalues. A core spends 7 s on
+    the eigenvalues of each curve at k = 4096. The method's asymmetry must be in :data:`DESIGNS`.
+    """
+    from rdm_solo.evaluate import finished_run  # needs what training needs
+
+    design = run.described.asymmetry
+    if design not in DESIGNS:
+        labels = ", ".join(m.label for m in METHODS.values() if m.asymmetry in DESIGNS)
+        raise UserError(f"{run.folder} has no Figure 5: {run.label} is none of {labels}.")
+    with torch.no_grad():
+        curves, note = DESIGNS[design](finished_run.load(run, device), rows)
+    branch = "online" if design == "predictor" else "target"
+    return Figure5(run.label, branch, tuple(curves), note)
+
+
+def _predictors(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]:
+    """Compare the run's predictor with the optimal linear one."""
+    model = finished.model
+    online: list[Tensor] = []
+    target: list[Tensor] = []
+    positive: list[Tensor] = []
+    for crops in finished.batches(rows):
+        projections = [model.projector(model.backbone(x)) for x in crops]
+        if hasattr(model, "momentum_projector"):
+            targets = [model.momentum_projector(model.momentum_backbone(x)) for x in crops]
+        else:
+            targets = projections
+        if hasattr(model, "find_nn"):
+            targets = [model.find_nn(normalize(z, dim=-1))[1] for z in targets]
+        elif not hasattr(model, "momentum_projector"):
+            targets = [model.target_head(z) for z in targets]
+        online += [model.predictor(z) for z in projections]
+        target += targets
+        positive += targets[1:] + targets[:1]
+    p, z, z_plus = (normalize(_join(x), dim=1) for x in (online, target, positive))
+
+    lam_p = eigenvalues(p)
+    lam_p = lam_p.where(lam_p > ROUNDING * lam_p[0], 0.0)
+    lam_z, u = torch.linalg.eigh(correlation(z))
+    lam_z, u = lam_z.flip(0).clamp_min(0), u.flip(1)
+    C_plus = z.mT @ z_plus / len(z)
+    C_plus = (C_plus + C_plus.mT) / 2
+    lam_plus = torch.linalg.eigvalsh(C_plus).flip(0)
+    along = (u * (C_plus @ u)).sum(0)
+    curves = [
+        curve("g", "", lam_z, filter_curve(lam_p, lam_z), trained=True),
+        curve("omega", "", lam_z, ideal_filter(lam_plus, lam_z)),
+        curve("omega, directional", "", lam_z, ideal_filter(along, lam_z)),
+    ]
+    return curves, ""
+
+
+def _sinkhorn_iterations(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]:
+    """Compare numbers of Sinkhorn iterations on the same logits."""
+    model = finished.model
+    epsilon, temperature = float(model.sk_epsilon), float(model.temperature)
+    rows = min(rows, MOST_LOGITS // model.prototypes.out_features)
+    logits = [
+        model.prototypes(normalize(model.projector(model.backbone(x)))).float()
+        for crops in finished.batches(rows)
+        for x in crops
+    ]
+    queues = [] if finished.queue is None else [model.prototypes(z) for z in finished.queue]
+    lam_p = eigenvalues((_join(logits) / temperature).softmax(1))
+    curves = []
+    counts = sorted({*ITERATIONS, model.sk_iters})
+    for sharpness in dict.fromkeys((epsilon, temperature)):
+        for n in counts if sharpness == epsilon else counts[1:]:
+            parts = []
+            for i, x in enumerate(logits):  # Sinkhorn's batch is one view's, with its own queue
+                queued = queues[i % finished.views : i % finished.views + 1]
+                parts.append(sinkhorn(torch.cat([x, *queued]), sharpness, n)[: len(x)])
+            h = filter_curve(eigenvalues(torch.cat(parts)), lam_p)
+            varied, group = f"{n} iteration{'s' * (n != 1)}", f"ε = {sharpness:g}"
+            trained = sharpness == epsilon and n == model.sk_iters
+            curves.append(curve(varied, group, lam_p, h, trained))
+    return curves, f"online temperature {temperature:g}"
+
+
+def _temperatures(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]:
+    """Compare temperatures with and without centring."""
+    model = finished.model
+    loss = model.dino_loss_func
+    student, teacher = [], []
+    for crops in finished.batches(min(rows, MOST_LOGITS // (2 * loss.center.shape[1]))):
+        for x in crops:
+            student.append(model.head(model.backbone(x)).float())
+            teacher.append(model.momentum_head(model.momentum_backbone(x)).float())
+    online = round(float(loss.student_temp), 6)
+    target = round(float(loss.teacher_temp_schedule[finished.epoch]), 6)
+    z, centred = _join(teacher), bool(loss.center.any())
+    centre = loss.center.double() if centred else z.mean(0, keepdim=True)
+
+    lam_p = eigenvalues((_join(student) / float(loss.student_temp)).softmax(1))
+    curves = []
+    for shift, group in ((0.0, "not centred"), (centre, "centred")):
+        for t in sorted({*TEMPERATURES, online, target}):
+            h = filter_curve(eigenvalues(((z - shift) / t).softmax(1)), lam_p)
+            trained = t == target and centred == (group == "centred")
+            curves.append(curve(f"t = {t:.4g}", group, lam_p, h, trained))
+    return curves, f"online temperature {online:g}"
+
+
+# By `Method.asymmetry`, what makes a method's branches differ.
+DESIGNS: dict[str, Callable[["FinishedRun", int], tuple[list[Curve], str]]] = {
+    "predictor": _predictors,
+    "sinkhorn": _sinkhorn_iterations,
+    "centring": _temperatures,
+}
+
+
+def sinkhorn(logits: Tensor, epsilon: float, iterations: int) -> Tensor:
+    r"""Return Sinkhorn's assignment of samples to prototypes, in float64 and in logarithms.
+
+    From :math:`Q = \exp(\text{logits}/\varepsilon)`, each iteration first makes the prototypes'
+    shares equal (columns), then each sample's (rows). Without an iteration it is a softmax.
+
+    Shapes: ``(N, k) -> (N, k)``, rows sum to 1.
+
+    >>> q = sinkhorn(torch.tensor([[2.0, 1.0], [2.0, 1.0]]), epsilon=0.05, iterations=1)
+    >>> q.round(decimals=6).tolist()
+    [[0.5, 0.5], [0.5, 0.5]]
+    """
+    log_q = logits.double() / epsilon
+    for _ in range(iterations):
+        log_q = log_q - log_q.logsumexp(0, keepdim=True)
+        log_q = log_q - log_q.logsumexp(1, keepdim=True)
+    return log_q.softmax(1)
+
+
+def curve(varied: str, group: str, lam: Tensor, value: Tensor, trained: bool = False) -> Curve:
+    """Return a filter over the leading eigenvalues, with its slope.
+
+    >>> lam = torch.tensor([1.0, 0.5, 0.25])
+    >>> round(curve("h", "", lam, lam**-0.25).slope, 6)
+    -0.25
+    """
+    m = leading(lam)
+    lam, value = lam[:m], value[:m]
+    positive = value > 0  # excludes NaN as well; neither has a logarithm
+    x, y = lam[positive].log(), value[positive].log()
+    x = x - x.mean()
+    slope = float((x * y).sum() / x.square().sum()) if len(x) > 1 else float("nan")
+    return Curve(varied, group, lam.cpu().numpy(), value.cpu().numpy(), slope, trained)
+
+
+def eigenvalues(x: Tensor) -> Tensor:
+    """Return the eigenvalues of E[x x^T], descending, from the smaller of the two Gram matrices.
+
+    >>> eigenvalues(torch.tensor([[3.0, 0.0, 4.0]]))
+    tensor([25.])
+    """
+    gram = x @ x.mT if len(x) < x.shape[1] else x.mT @ x
+    lam: Tensor = torch.linalg.eigvalsh(gram / len(x)).flip(0).clamp_min(0)
+    return lam
+
+
+def _join(parts: list[Tensor]) -> Tensor:
+    x = torch.cat(parts).double()
+    if not x.isfinite().all():
+        raise UserError("the checkpoint's outputs are NaN or infinite: its run has diverged.")
+    return x

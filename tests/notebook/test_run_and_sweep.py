@@ -1,0 +1,265 @@
+"""rdm_solo.Run and rdm_solo.Sweep: tables, figures, refusals; folders stay as they are."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+from matplotlib.figure import Figure
+from omegaconf import OmegaConf
+from support import written_runs
+
+import rdm_solo
+from rdm_solo.messages import UserError
+
+pytest.importorskip("pandas")
+SEEDS = {-0.5: (80.0, 84.0, 91.0), -0.3: (95.0, 93.0)}  # accuracies by exponent
+
+
+def edit(folder: Path, **options: object) -> None:
+    path = folder / ".hydra" / "config.yaml"
+    config = OmegaConf.load(path)
+    for name, value in options.items():
+        OmegaConf.update(config, name.replace("__", "."), value)
+    OmegaConf.save(config, path)
+
+
+def summarise(folder: Path, **entries: object) -> None:
+    (folder / "summary.json").write_text(json.dumps({"format": 2, **entries}))
+
+
+def write(folder: Path, p: float = -0.5, seed: int = 0, epochs: int = 4, knn: float = 50.0) -> Path:
+    """A run with spectra, whose last accuracy is that."""
+    lam = torch.arange(1, 9, dtype=torch.float64) ** -1.0
+    lams = [(lam ** (2 - 0.1 * e), lam ** (1 - 0.1 * e), 0.9 * lam) for e in range(epochs)]
+    chosen = {"name": "target_pow", "branch": "target", "function": "pow"}
+    written_runs.write(folder, lams, chosen=chosen, p=p)
+    edit(folder, seed=seed, max_epochs=4)
+    with open(folder / "metrics.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    more = {"feature/variance": 0.9, "train/loss": -0.5}
+    rows = [{**row, **more, "val/knn_acc1": knn if i else ""} for i, row in enumerate(rows)]
+    text = io.StringIO()
+    table = csv.DictWriter(text, rows[0])
+    table.writeheader()
+    table.writerows(rows)
+    (folder / "metrics.csv").write_text(text.getvalue())
+    return folder
+
+
+def evaluate(folder: Path, kind: str, *top1: float, epochs: int = 100) -> None:
+    entries = [
+        {"seed": seed, "top1": value, "top5": 99.0, "protocol": {"epochs": epochs}}
+        for seed, value in enumerate(top1)
+    ]
+    path = folder / "linear.json"
+    kinds = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**kinds, kind: entries}))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = write(tmp_path / "run")
+    warning = {"kind": "complete collapse", "epoch": 2, "text": "all is one"}
+    summarise(folder, warnings=[warning], seconds=3.0)
+    return folder
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    """Two settings of three and two seeds; a run that is behind, and one that diverged."""
+    for p, accuracies in SEEDS.items():
+        for seed, knn in enumerate(accuracies):
+            summarise(write(tmp_path / "sweep" / f"{p}_{seed}", p, seed, knn=knn))
+    write(tmp_path / "sweep" / "behind", -0.3, 7, epochs=2, knn=10.0)
+    diverged = write(tmp_path / "sweep" / "diverged", -0.3, 8, epochs=3, knn=99.0)
+    summarise(diverged, diverged={"epoch": 4})
+    return tmp_path / "sweep"
+
+
+def state(folder: Path) -> dict[str, tuple[int, bytes]]:
+    return {
+        str(path): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def test_a_run_has_what_its_folder_has(folder):
+    before = state(folder)
+    run = rdm_solo.Run(folder)
+    assert (run.method, run.filter, run.p, run.seed) == ("simsiam", "target_pow", -0.5, 0)
+    assert (run.config["batch_size"], run.summary["seconds"]) == (64, 3.0)
+    assert run.metrics["epoch"].tolist() == [1, 2, 3, 4]
+    assert run.metrics["val/knn_acc1"].isna().tolist() == [True, False, False, False]
+    assert run.last("val/knn_acc1") == 50.0
+    assert run.warnings.to_dict("records") == run.summary["warnings"]
+    assert run.verdicts["answer"][0].startswith("yes")
+    assert run.spectra["lam_online"].shape == (4, 8)
+    assert run.spectrum(2)["epoch"] == 2
+    np.testing.assert_array_equal(run.spectrum()["lam_target"], run.spectra["lam_target"][-1])
+    for part in ("SimSiam", "4 of 4 epochs", "kNN 50.0 %", "1 warning", str(folder)):
+        assert part in repr(run)
+    assert state(folder) == before
+
+
+def test_reload_reads_the_epochs_that_finished_meanwhile(tmp_path):
+    folder, later = write(tmp_path / "run", epochs=2), write(tmp_path / "later", epochs=3)
+    run = rdm_solo.Run(folder)
+    (folder / "metrics.csv").write_bytes((later / "metrics.csv").read_bytes())
+    assert run.epochs == 2
+    assert run.reload() is run
+    assert run.epochs == 3
+
+
+def test_what_is_no_run_or_no_sweep_is_refused(folder, sweep, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for read, path, message in (
+        (rdm_solo.Run, tmp_path / "nowhere", "is not a folder"),
+        (rdm_solo.Run, tmp_path / "empty", "holds no run"),
+        (rdm_solo.Sweep, tmp_path / "empty", "holds no run"),
+        (rdm_solo.Run, sweep, re.escape(f"rdm_solo.Sweep({str(sweep)!r})")),
+        (rdm_solo.Sweep, folder, re.escape(f"rdm_solo.Run({str(folder)!r})")),
+    ):
+        with pytest.raises(UserError, match=message):
+            read(path)
+    assert len(rdm_solo.Sweep(folder, sweep).runs) == 8
+    with pytest.raises(UserError, match="epoch 9; the nearest are of epoch 4"):
+        rdm_solo.Run(folder).spectrum(9)
+    for column in (rdm_solo.Run(folder).last, rdm_solo.Sweep(sweep).best):
+        with pytest.raises(UserError, match="did you mean 'val/knn_acc1'"):
+            column("val/knn_acc")
+
+
+def test_tables_without_pandas_name_it(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    run = rdm_solo.Run(folder)
+    assert run.last("erank/gap") > 0
+    with pytest.raises(UserError, match="pip install pandas"):
+        _ = run.metrics
+
+
+def test_settings_count_the_whole_runs(sweep):
+    runs = rdm_solo.Sweep(sweep)
+    assert "7 runs of 2 settings" in repr(runs)
+    settings = runs.settings.set_index("p")
+    for p, values in SEEDS.items():
+        row = settings.loc[p]
+        assert (row["runs"], row["epochs"]) == ({-0.5: 3, -0.3: 4}[p], 4)
+        assert row["val/knn_acc1"] == pytest.approx(np.mean(values))
+        assert row["val/knn_acc1 sd"] == pytest.approx(np.std(values, ddof=1))
+        assert row["val/knn_acc1 n"] == len(values)
+    seeds = runs.over_seeds("val/knn_acc1").set_index("p").loc[-0.3]
+    assert (seeds["smallest"], seeds["largest"], seeds["n"]) == (93.0, 95.0, 2)
+    assert len(runs.table) == 7
+    table = runs.table.set_index("seed")
+    assert (table["epochs"][7], table["val/knn_acc1"][7]) == (2, 10.0)
+    assert (table["epochs"][8], table["diverged"][8]) == (3, 4)
+    assert any("diverged in epoch 4" in sentence for sentence in runs.problems)
+    assert "1 of 3" in runs.verdicts["answer"][0], "the diverged run is judged, that behind is not"
+
+
+def test_the_best_setting_comes_with_its_spread(sweep):
+    runs = rdm_solo.Sweep(sweep)
+    best = runs.best("val/knn_acc1")
+    assert (best.mean, best.n, best.next.n) == (94.0, 2, 3)
+    assert best.sd == pytest.approx(np.std(SEEDS[-0.3], ddof=1))
+    assert {run.seed for run in best.runs} == {0, 1}
+    assert best.next.mean == pytest.approx(np.mean(SEEDS[-0.5]))
+    assert "94 ± 1.414 (n = 2)" in repr(best)
+    assert runs.best("val/knn_acc1", smallest=True).mean == 85.0
+    with pytest.raises(UserError, match="a value of val/acc1"):
+        runs.best("val/acc1")
+
+
+def test_linear_accuracies_of_one_protocol_are_compared(folder, sweep):
+    run = rdm_solo.Run(folder)
+    assert np.isnan(run.last("linear/top1"))
+    evaluate(folder, "cached", 10.0)
+    evaluate(folder, "protocol", 70.0, 72.0)
+    assert run.reload().last("linear/top1") == 71.0
+    for i, name in enumerate(["-0.5_0", "-0.5_1", "-0.3_0"]):
+        evaluate(sweep / name, "cached", 70.0 + i)
+    evaluate(sweep / "-0.5_2", "protocol", 10.0)
+    evaluate(sweep / "-0.3_1", "cached", 99.0, epochs=10)
+    runs = rdm_solo.Sweep(sweep)
+    best = runs.best("linear/top1")
+    assert (best.mean, best.n, best.next.mean, best.next.n) == (72.0, 1, 70.5, 2)
+    assert runs.settings.set_index("p")["linear/top1"].to_dict() == {-0.5: 70.5, -0.3: 72.0}
+    assert runs.table["linear/top1"].notna().sum() == 3
+    assert best.next.runs[2].linear["top1"].tolist() == [10.0], "the run itself keeps them"
+
+
+def test_accuracies_on_different_data_sets_are_not_ranked_together(sweep):
+    for path in [*sweep.glob("-0.3_*"), sweep / "behind", sweep / "diverged"]:
+        edit(path, dataset__name="cifar10")
+    runs = rdm_solo.Sweep(sweep)
+    with pytest.raises(UserError, match="cifar10; digits"):
+        runs.best("val/knn_acc1")
+    for name, mean in (("digits", 85.0), ("cifar10", 94.0)):
+        best = runs.best("val/knn_acc1", dataset=name)
+        assert (best.mean, best.next) == (mean, None)
+    assert runs.best("erank/gap").next is not None
+    with pytest.raises(UserError, match="did you mean 'digits'"):
+        runs.best("val/knn_acc1", dataset="digit")
+
+
+@pytest.mark.parametrize("outcome", ["diverged", "collapsed"])
+def test_a_setting_without_a_healthy_run_is_not_the_best(sweep, outcome):
+    shutil.rmtree(sweep / "behind")
+    for path in sweep.glob("-0.3_*"):
+        if outcome == "diverged":
+            summarise(path, diverged={"epoch": 5})
+            continue
+        head, *rows = (path / "metrics.csv").read_text().splitlines()
+        lines = [f"{head},feature/spread,erank/centred", *(f"{row},0.001,1" for row in rows)]
+        (path / "metrics.csv").write_text("\n".join(lines) + "\n")
+    assert rdm_solo.Sweep(sweep).best("val/knn_acc1").mean == 85.0
+
+
+def test_a_figure_is_returned_and_nothing_else_changes(folder, sweep):
+    before = state(folder)
+    with matplotlib.rc_context({"font.size": 30.0, "mathtext.fontset": "cm"}):
+        settings = dict(matplotlib.rcParams)
+        plot = rdm_solo.Run(folder).plot
+        figures = [plot.effective_rank(), plot.spectra(), plot.epoch(1), plot.prediction()]
+        figures.append(rdm_solo.Sweep(sweep).plot.sweep())
+        pictures = [figure._repr_png_() for figure in figures]
+        assert dict(matplotlib.rcParams) == settings
+    assert all(isinstance(figure, Figure) for figure in figures)
+    assert all(picture.startswith(b"\x89PNG") for picture in pictures)
+    assert plot.spectra()._repr_png_() == pictures[1], "whatever the user's own style is"
+    assert state(folder) == before
+    with pytest.raises(UserError):
+        plot.symmetric()
+    for name in ("effective_rank", "spectra", "epoch", "prediction"):
+        assert name in dir(plot)
+        assert getattr(plot, name).__doc__
+
+
+@pytest.mark.process
+def test_reading_and_drawing_need_nothing_that_training_needs(folder):
+    code = """
+import sys
+for name in ("hydra", "lightning", "pytorch_lightning", "solo", "timm"):
+    sys.modules[name] = None
+import rdm_solo
+assert "torch" not in sys.modules
+assert {"Run", "Sweep", "fit"} <= set(dir(rdm_solo))
+run = rdm_solo.Run(sys.argv[1])
+print(run.metrics, run.verdicts, run.plot.prediction()._repr_png_()[:4])
+assert "matplotlib.pyplot" not in sys.modules
+"""
+    arguments = [sys.executable, "-c", code, str(folder)]
+    done = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,277 @@
+"""Models that are copied, saved, replaced or called in other ways than once per view and step."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+import torch
+from support.own_models import BYOL, DIM, SimSiam, batches, siamese_step, watched_epoch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from rdm_solo import runs
+from rdm_solo.callbacks.branches import observer
+from rdm_solo.messages import UserError
+from rdm_solo.watch import Watch
+
+
+def measured(folder, model: nn.Module, step=siamese_step, **options) -> dict[str, float]:
+    """The scalars of the second epoch, without the loss."""
+    with Watch(folder, model, views=2, **options) as watch:
+        for _ in range(2):
+            row = watched_epoch(watch, model, step)
+    row.pop("train/loss", None)
+    return row
+
+
+@pytest.fixture
+def expected(tmp_path) -> dict[str, float]:
+    return measured(tmp_path / "expected", SimSiam())
+
+
+def evaluate(model: nn.Module) -> None:
+    model.eval()
+    model(torch.zeros(50, DIM))
+    model.train()
+
+
+def save(model: nn.Module) -> None:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    loaded, x = torch.load(file, weights_only=False), torch.randn(3, DIM)
+    torch.testing.assert_close(loaded(x), model(x))
+
+
+def call_copy(model: nn.Module) -> None:
+    siamese_step(copy.deepcopy(model), torch.ones(2, 5, DIM))
+
+
+@pytest.mark.parametrize("extra", [evaluate, save, call_copy])
+def test_calls_that_belong_to_no_step_are_not_recorded(tmp_path, expected, extra):
+    model = SimSiam()
+
+    def step(model, batch):
+        loss = siamese_step(model, batch)
+        if extra is not save:
+            extra(model)
+        return loss
+
+    with Watch(tmp_path / "run", model, views=2) as watch:
+        for _ in range(2):
+            for batch in batches():
+                watch.step(step(model, batch))
+            extra(model)  # before the epoch ends
+            row = watch.end_epoch()
+    assert row.pop("train/loss")
+    assert row == expected
+
+
+@pytest.mark.filterwarnings("ignore:.*requires_grad")
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_forward_that_checkpointing_repeats_counts_once(tmp_path, expected, reentrant):
+    def step(model, batch):
+        views = [view.clone().requires_grad_() for view in batch]
+        sum(checkpoint(model, v, use_reentrant=reentrant)[1].mean() for v in views).backward()
+
+    assert measured(tmp_path / "run", SimSiam(), step) == expected
+
+
+@pytest.mark.parametrize("part", ["online", "target"])
+def test_outputs_and_inputs_count_as_they_were_when_something_overwrites_them(tmp_path, part):
+    results = []
+    for inplace in (False, True):
+        model = SimSiam()
+        if part == "target":
+            model.prediction_head.insert(0, nn.ReLU(inplace=inplace))
+            results.append(measured(tmp_path / f"{inplace}", model))
+        else:
+            model.prediction_head[1] = nn.ReLU(inplace=inplace)
+            names = {"online": "prediction_head.0", "target": "prediction_head.0"}
+            results.append(measured(tmp_path / f"{inplace}", model, **names))
+    assert results[0] == results[1]
+
+
+def test_a_part_that_was_replaced_raises_one_warning(tmp_path, caplog):
+    model = SimSiam()
+    with Watch(tmp_path / "run", model) as watch:
+        assert "erank/online" in watched_epoch(watch, model)
+        model.projection_head, model.prediction_head = nn.Linear(16, 8), nn.Linear(8, 8)
+        for _ in range(2):
+            assert "erank/online" not in watched_epoch(watch, model)
+    assert caplog.text.count("could be measured") == 1
+
+
+def test_a_part_that_is_never_called_is_named(tmp_path):
+    watch = Watch(tmp_path / "run", BYOL())
+    with pytest.raises(UserError, match="target='projection_head_momentum'"):
+        watched_epoch(watch, watch.module)
+
+
+def test_the_branch_with_more_rows_counts_with_its_first_ones(tmp_path):
+    """The small crops of a student come after the large ones."""
+
+    model, results = BYOL(), []
+    for crops in (0, 4):
+        with Watch(tmp_path / f"{crops}", model, views=2) as watch:
+            for batch in batches():
+                for view in batch:
+                    model.target(view)
+                for view in [*batch, *torch.randn(crops, 10, DIM)]:
+                    model(view)
+                watch.step()
+            results.append(watch.end_epoch())
+    assert results[0] == results[1]
+    assert "erank/positive" in results[0]
+
+
+def test_accumulated_batches_are_not_taken_for_views(tmp_path):
+    """Two batches of two views before one step: positives stay inside their batch."""
+    model, results = SimSiam(), []
+    for every in (1, 2):
+        with Watch(tmp_path / f"{every}", model, views=2) as watch:
+            for number, batch in enumerate(batches(), 1):
+                loss = siamese_step(model, batch)
+                if number % every == 0:
+                    watch.step(loss)
+            results.append(watch.end_epoch())
+    for name in ("positive_distance/target", "erank/positive", "lidar/target"):
+        assert results[1][name] == pytest.approx(results[0][name], rel=1e-9)
+
+
+def test_views_that_cannot_be_told_apart_give_no_positives(tmp_path):
+    def in_one_call(model, batch):
+        return model(batch.flatten(0, 1))[1].mean()
+
+    assert "erank/positive" not in measured(tmp_path / "one", SimSiam(), in_one_call)
+    model = SimSiam()
+    with Watch(tmp_path / "last", model, views=2) as watch:
+        for batch in batches()[:3]:
+            watch.step(siamese_step(model, batch))
+        model(batches()[3][0])  # a last step with one view is left out
+        watch.step()
+        assert watch.end_epoch()["erank/positive"] > 1
+    assert runs.load(tmp_path / "last").spectra["rows"].tolist() == [60]
+
+
+def test_steps_that_nobody_ends_fill_no_memory(tmp_path, caplog):
+    model = SimSiam()
+    with Watch(tmp_path / "run", model, max_rows=20) as watch:
+        for batch in batches(50):
+            siamese_step(model, batch)
+        assert not watch.observer.take_calls()
+        watch.end_epoch()
+    assert caplog.text.count("more than 80 rows") == 1
+    assert "step() was not called in epoch 1" in caplog.text
+
+
+class Gives(nn.Module):
+    def __init__(self, form) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net, self.form = nn.Linear(DIM, 8), form
+
+    def forward(self, x):
+        return self.form(self.net(x))
+
+
+def projection(model, batch) -> None:
+    model(batch[0])
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda z: (z, z.mean()),
+        lambda z: {"loss": None, "z": z},
+        lambda z: [{"z": z}],
+        lambda z: z[:, None].expand(-1, 3, -1),
+        lambda z: z[:, :, None, None].expand(-1, -1, 2, 2),
+    ],
+)
+def test_tuples_mappings_tokens_and_maps(tmp_path, form):
+    results = []
+    for number, model in enumerate((Gives(lambda z: z), Gives(form))):
+        with Watch(tmp_path / f"{number}", {"projector": model}) as watch:
+            results.append(watched_epoch(watch, model, projection))
+    assert results[1] == pytest.approx(results[0], rel=1e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize("form", [lambda z: z.mean(), lambda z: None, lambda z: z.long()])
+def test_outputs_that_are_no_rows_are_refused(tmp_path, form):
+    model = Gives(form)
+    Watch(tmp_path / "run", {"projector": model})
+    with pytest.raises(UserError, match="rows"):
+        model(torch.randn(4, DIM))
+
+
+def test_widths_that_differ_are_refused(tmp_path):
+    model = {"student": nn.Linear(DIM, 8), "teacher": nn.Linear(DIM, 6)}
+    watch = Watch(tmp_path / "run", model)
+    for part in model.values():
+        part(torch.randn(4, DIM))
+    with pytest.raises(UserError, match=r"\(student\) has 8 .* \(teacher\) 6"):
+        watch.step()
+
+
+def test_fabric_is_unwrapped(tmp_path, expected):
+    from lightning.fabric import Fabric
+
+    model = Fabric(accelerator="cpu", devices=1).setup(SimSiam())
+    assert measured(tmp_path / "run", model) == expected
+
+
+class Nearest(nn.Module):
+    """A method whose target is found among earlier outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.projector, self.predictor = nn.Linear(4, 3), nn.Linear(3, 3)
+        self.register_buffer("queue", torch.eye(3))
+
+    def find_nn(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        index = (z @ self.queue.T).argmax(1)
+        return index, self.queue[index]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.projector(x)
+        self.predictor(z)
+        return self.find_nn(z)[1]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_observers_of_one_method_leave_it_as_it_was(order):
+    model, x = Nearest(), torch.randn(5, 4)
+    observers = [observer(model), observer(model)]
+    for each in observers:
+        each.record_next_step()
+    target = model(x)
+    for each in observers:
+        assert torch.equal(each.take().target, target)
+    for number in order:
+        observers[number].detach()
+        assert torch.equal(model(x), target)
+    assert "find_nn" not in vars(model)
+
+
+def test_a_method_that_the_user_replaced_is_called_and_stays():
+    model, x = Nearest(), torch.randn(5, 4)
+    replacement = model.find_nn = lambda z: (None, torch.full_like(z, 7.0))
+    recorder = observer(model)
+    recorder.record_next_step()
+    assert (model(x) == 7).all()
+    assert (recorder.take().target == 7).all()
+    recorder.detach()
+    assert model.find_nn is replacement
+
+
+def test_a_copy_of_a_method_with_a_queue_uses_its_own():
+    model, x = Nearest(), torch.randn(5, 4)
+    recorder = observer(model)
+    recorder.record_next_step()
+    other = copy.deepcopy(model)
+    other.queue.zero_()
+    assert not other(x).any()
+    assert "target" not in recorder.take_calls()

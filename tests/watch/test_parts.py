@@ -1,0 +1,180 @@
+"""Which parts are branches: by the table, by name, and behind wrappers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.own_models import BYOL, DIM, SimSiam, batches, watched_epoch
+from torch import nn
+
+from rdm_solo.callbacks import parts
+from rdm_solo.callbacks.branches import observer
+from rdm_solo.messages import UserError
+from rdm_solo.spectra import BranchSpectra
+from rdm_solo.watch import Bounds, Watch
+
+
+def module(*names: str) -> nn.Module:
+    """A module with those parts; ``()`` stands for stable-pretraining's wrapper."""
+    model = nn.Module()
+    for name in names:
+        pair = nn.ModuleDict({"student": nn.Identity(), "teacher": nn.Identity()})
+        setattr(model, name.removesuffix("()"), pair if name.endswith("()") else nn.Identity())
+    return model
+
+
+# Part names of examples and classes; online, target, whether there is a predictor.
+KNOWN = {
+    "solo-learn SimSiam": ("backbone projector predictor", "predictor", None, True),
+    "solo-learn BYOL": (
+        "backbone projector predictor momentum_backbone momentum_projector",
+        "predictor",
+        "momentum_projector",
+        True,
+    ),
+    "lightly SimCLR": ("backbone projection_head", "projection_head", None, False),
+    "lightly MoCo": (
+        "backbone projection_head backbone_momentum projection_head_momentum",
+        "projection_head",
+        "projection_head_momentum",
+        False,
+    ),
+    "lightly DINO": (
+        "student_backbone student_head teacher_backbone teacher_head",
+        "student_head",
+        "teacher_head",
+        False,
+    ),
+    "lightly I-JEPA": ("encoder predictor target_encoder", "predictor", "target_encoder", True),
+    "stable-pretraining BYOL": (
+        "backbone() projector() predictor",
+        "predictor",
+        "projector.teacher",
+        True,
+    ),
+    "stable-pretraining DINO": (
+        "backbone() projector()",
+        "projector.student",
+        "projector.teacher",
+        False,
+    ),
+    "two networks": ("student teacher", "student", "teacher", False),
+}
+
+
+@pytest.mark.parametrize("known", KNOWN)
+def test_the_table_knows_it(known):
+    names, *branches = KNOWN[known]
+    assert parts.find(module(*names.split())) == tuple(branches)
+
+
+def test_diagnostics_use_the_same_table():
+    assert observer(BYOL()).branches.target == "projection_head_momentum"
+
+
+@pytest.mark.parametrize(
+    ("model", "names", "message"),
+    [
+        (module("body"), {}, r"whose parts are: body.*online='...', target='...'"),
+        (BYOL(), {"online": "predicton_head"}, "the nearest are 'prediction_head'"),
+        (BYOL(), {"online": "backbone", "target": "zzz"}, "BYOL has no such part"),
+        (BYOL(), {"target": "backbone"}, "target= needs online="),
+        (BYOL(), {"tokens": "row"}, "tokens must be one of mean, rows"),
+    ],
+)
+def test_what_cannot_be_found_is_refused(tmp_path, model, names, message):
+    with pytest.raises(UserError, match=message):
+        Watch(tmp_path / "run", model, **names)
+    assert not (tmp_path / "run").exists()
+
+
+def measured(folder, model: nn.Module, parts: BYOL, **options) -> dict[str, float]:
+    def step(parts, batch):
+        for view in batch:
+            parts(view)
+            parts.target(view)
+
+    with Watch(folder, model, **options) as watch:
+        return watched_epoch(watch, parts, step)
+
+
+class Wrapped(nn.Module):
+    """As DDP and DataParallel hold what they wrap."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.module = inner
+
+
+@pytest.mark.parametrize("wrap", [nn.Identity, Wrapped, lambda m: Wrapped(Wrapped(m))])
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_names_by_hand_and_wrappers_give_what_the_table_gives(tmp_path, wrap, prefix):
+    model = BYOL()
+    expected = measured(tmp_path / "bare", model, model)
+    assert expected["erank/online"] != expected["erank/target"]
+    wrapped = model if wrap is nn.Identity else wrap(model)
+    assert measured(tmp_path / "found", wrapped, model) == expected
+    names = {"online": f"{prefix}prediction_head", "target": "projection_head_momentum"}
+    assert measured(tmp_path / "named", wrapped, model, **names) == expected
+
+
+def test_dotted_names_lead_into_a_part(tmp_path):
+    model = BYOL()
+    names = ("prediction_head.2", "prediction_head")
+    last, whole = (measured(tmp_path / name, model, model, online=name) for name in names)
+    assert last["erank/online"] == whole["erank/online"]
+    model.prediction_head = Wrapped(model.prediction_head)
+    assert parts.part(model, "prediction_head.0") is model.prediction_head.module[0]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_model_is_measured_as_it_is(tmp_path):
+    model, results = SimSiam(), []
+    for number, forward in enumerate((model, torch.compile(model, backend="aot_eager"))):
+        with Watch(tmp_path / f"{number}", forward) as watch:
+            results.append(watched_epoch(watch, forward))
+    assert results[1] == pytest.approx(results[0], rel=1e-5)
+
+
+def test_a_teacher_may_always_be_in_evaluation_mode(tmp_path):
+    model = BYOL()
+    expected = measured(tmp_path / "train", model, model)
+    model.backbone_momentum.eval()
+    model.projection_head_momentum.eval()
+    assert measured(tmp_path / "eval", model, model) == expected
+
+
+@pytest.mark.parametrize("tokens", ["mean", "rows"])
+def test_tokens_of_a_jepa_are_averaged_or_rows(tmp_path, tokens):
+    """Predictions of 3 of 5 tokens from the other two; targets of all 5."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict(
+        {
+            "context_encoder": nn.Linear(DIM, 8),
+            "target_encoder": nn.Linear(DIM, 8),
+            "predictor": nn.Linear(8, 8),
+        }
+    )
+    metric = BranchSpectra(8, steps=True)
+    with Watch(tmp_path / "run", model, tokens=tokens) as watch:
+        assert watch.observer.branches == ("predictor", "target_encoder", True)
+        for batch in batches():
+            x = batch.flatten(0, 1)[:, None] + torch.randn(5, DIM)
+            context = model["context_encoder"](x[:, :2]).mean(1, keepdim=True) + x[:, 2:, :8]
+            outputs = (model["predictor"](context), model["target_encoder"](x), context)
+            watch.step()
+            rows = [y.mean(1) if tokens == "mean" else y.flatten(0, 1)[: 20 * 3] for y in outputs]
+            metric.update(online=rows[0], target=rows[1], projection=rows[2])
+        assert watch.end_epoch() == metric.compute().scalars
+
+
+def test_tokens_that_depend_only_on_their_place_have_collapsed(tmp_path):
+    """As rows, the tokens of one image look like images."""
+    model, places = {"projector": nn.Identity()}, torch.randn(5, 8)
+    for tokens, collapsed in (("mean", ["complete collapse"]), ("rows", [])):
+        with Watch(tmp_path / tokens, model, tokens=tokens, bounds=Bounds(warmup=0)) as watch:
+            for _ in range(2):
+                model["projector"](places.expand(16, 5, 8))
+                watch.step()
+                watch.end_epoch()
+            assert watch.collapsed == collapsed
