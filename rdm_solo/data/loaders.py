@@ -1,8 +1,6 @@
-"""Batches of a data set's images or views, in memory or from files: `loader` picks which."""
+"""Batches of a data set's images or views."""
 
 import logging
-import os
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -10,49 +8,40 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from rdm_solo import distributed
-from rdm_solo.data.decoding import Decoded, Decoder, Task
 from rdm_solo.data.draws import generator
-from rdm_solo.data.images import REMEDY, DataError, Dataset, Files, Images
-from rdm_solo.data.memory import BatchMemory
+from rdm_solo.data.images import Dataset, Files, Images
 from rdm_solo.data.views import Views
 from rdm_solo.messages import UserError, check_whole, listed, printable
 
 log = logging.getLogger("rdm_solo")
 
-# A worker hands over its tensors by a socket of that name in the folder for temporary files. With a
-# longer name it prints a traceback, and the training process waits for ever.
-LONGEST_TMPDIR = 107 - len("/pymp-12345678/listener-12345678")
-
 
 class Loader(ABC):
     """Batches of one process, epoch after epoch.
 
-    With ``views`` a batch is ``(indices, [view_1, ..., view_V], labels)``, shuffled; without, it is
-    ``(x, labels)``, and every image comes once and in order. Images are normalised float32.
+    With ``views`` a batch is ``(indices, [view_1, ..., view_V], labels)``, shuffled. Without views
+    it is ``(x, labels)``, and every image comes once and in order. Images are normalised float32.
 
     An epoch's order is drawn from ``(seed, epoch)`` and cut into *global* batches of
-    ``batch_size * world_size``, of which each process takes its slice: step ``t`` of ``w``
-    processes sees the images that one process with the ``w``-fold batch sees. A sample's views
-    depend on ``(seed, epoch, view)`` and the sample's index alone, so neither the batch size nor
-    the number of processes or workers changes them, nor whether images are in memory or in files.
-    A last, short batch (``drop_last=False``, or without views) is shared out evenly, or joins the
-    one before where it could not feed every process.
+    ``batch_size * world_size``. Each process takes its slice, so step ``t`` of ``w`` processes sees
+    the images that one process with the ``w``-fold batch sees. A sample's views depend only on
+    ``(seed, epoch, view)`` and the sample's index. A last, short batch (``drop_last=False``, or
+    without views) is split evenly, or joins the batch before it if it cannot feed every process.
 
     Args:
-        dataset: what to load.
+        dataset: the data set.
         part: ``train`` or ``val``.
         batch_size: images per process and step.
         views: makes a sample's views; ``None`` loads clean images, without augmentation.
         seed: of the order and of the augmentation.
-        drop_last: leave out the last batch of views where it would be short.
-        device: where the views are made.
+        drop_last: leave out a short last batch of views.
+        device: makes the views.
         expand_channels: repeat grey images to this many channels.
     """
 
-    # Lightning 2 asks every loader that has a sampler for this one too.
+    # Lightning 2 reads this attribute of every loader that has a sampler.
     batch_sampler = None
 
     def __init__(
@@ -82,20 +71,19 @@ class Loader(ABC):
         self.drop_last = drop_last and views is not None
         self.device = torch.device(device)
         self.epoch: int | None = None
-        self.skipped: dict[str, str] = {}  #: of images that were left out, by path, and why
+        self.skipped: dict[str, str] = {}  #: images that were left out, by name, and why
         self._reported = 0
-        self._memory = BatchMemory()
         moments = torch.tensor([dataset.mean, dataset.std], dtype=torch.float32)
         self._mean, self._std = moments.view(2, -1, 1, 1).to(self.device)
 
     @property
     def sampler(self) -> "Loader":
-        """The loader itself: Lightning announces an epoch to ``loader.sampler``."""
+        """The loader itself: Lightning calls ``set_epoch`` of ``loader.sampler``."""
         return self
 
     @property
     def dataset(self) -> Images | Files:
-        """The images, by the name that solo-learn's DeepCluster v2 and torch's loader have."""
+        """The images, under the name that solo-learn's DeepCluster v2 reads."""
         return self.images
 
     def set_epoch(self, epoch: int) -> None:
@@ -129,10 +117,10 @@ class Loader(ABC):
 
     @abstractmethod
     def _batches(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        """For each batch of samples those that were read, and their views in [0, 1]."""
+        """Yield for each batch the samples that were read, and their views in [0, 1]."""
 
     def _slices(self) -> list[slice]:
-        """This process's part of the epoch's order, step by step."""
+        """Return this process's part of the epoch's order, step by step."""
         rank, world = distributed.rank(), distributed.world_size()
         n, step = len(self.images), self.batch_size * world
         ends = list(range(step, n + 1, step))
@@ -170,101 +158,14 @@ class MemoryLoader(Loader):
             else:
                 uniforms = self.views.uniforms(samples, self.seed, self.epoch or 0)
                 each = zip(self.views.each, uniforms)
-                yield samples, [view(x, u, self._memory) for view, u in each]
-
-
-class FileLoader(Loader):
-    """A `Loader` of image files, which worker processes decode and crop.
-
-    Validation images are resized and cut out of the middle, see `Reading`.
-
-    An image that cannot be read raises a DataError with its path. With ``skip_broken`` the next
-    readable image takes its place in training, under its own index and label but by the draws of
-    the one that it stands in for: batches keep their size, and a repeated run its views. Of clean
-    images they are left out. Either way they are in `skipped`.
-    """
-
-    images: Files
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._tasks: list[Task] = []  # of the epoch; the DataLoader's sampler, which outlives it
-
-    def _batches(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        self._tasks[:] = [(self.epoch or 0, samples.tolist()) for samples in batches]
-        shown = 0
-        for number, decoded in enumerate(self._decoded):
-            self.skipped |= decoded.broken
-            lacking = len(decoded.samples) < len(batches[number])
-            if lacking and (self.views or not self.images.reading.skip_broken):
-                raise self._refusal(decoded.broken)
-            if not decoded.crops:
-                continue
-            shown += 1
-            crops = [crop.to(self.device, non_blocking=True) for crop in decoded.crops]
-            if self.views is None:
-                views = [crops[0].float().div_(255)]
-            else:
-                each = zip(self.views.each, crops, decoded.uniforms)
-                views = [view.finish(crop, u, self._memory) for view, crop, u in each]
-            yield decoded.samples, views
-        if not shown:
-            raise self._refusal(self.skipped)
-
-    def _refusal(self, broken: dict[str, str]) -> DataError:
-        """The sentence about the first of the images that cannot be read."""
-        path, why = next(iter(broken.items()))
-        when = "" if self.epoch is None else f" in epoch {self.epoch + 1}"
-        others, remedy = "", REMEDY
-        if self.images.reading.skip_broken:
-            others = f", and {len(broken) - 1} images near it cannot be read either"
-            remedy = "too many for dataset.skip_broken=true"
-        return DataError(f"{printable(path)} {why}{when}{others}: {remedy}")
-
-    @cached_property
-    def _decoded(self) -> DataLoader[Decoded | DataError]:
-        """Decodes the tasks; in training with the same worker processes in every epoch."""
-        workers = self._number_of_workers()
-        if workers:
-            _check_tmpdir()
-        return DataLoader(
-            Decoder(self.images, self.views, self.seed),
-            batch_size=None,
-            sampler=self._tasks,
-            num_workers=workers,
-            pin_memory=self.device.type == "cuda",
-            persistent_workers=workers > 0 and self.views is not None,
-            # Its own: otherwise the run's random numbers would depend on how data are loaded.
-            generator=torch.Generator(),
-        )
-
-    def _number_of_workers(self) -> int:
-        if self.images.reading.workers is not None:
-            return self.images.reading.workers
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        processes = distributed.world_size()
-        if torch.cuda.is_available():  # some of them may be on other machines
-            processes = min(processes, torch.cuda.device_count())
-        return max(1, min(16, (cores or 1) // processes))
-
-
-def _check_tmpdir() -> None:
-    folder = tempfile.gettempdir()
-    length = len(os.fsencode(folder))
-    strategy = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
-    if strategy == "file_descriptor" and length > LONGEST_TMPDIR:
-        raise DataError(
-            f"{folder}, the folder for temporary files, has a name of {length} bytes; processes "
-            f"that decode images need one of at most {LONGEST_TMPDIR}: set TMPDIR to a shorter "
-            "one, or decode in the training process by dataset.workers=0."
-        )
+                yield samples, [view(x, u) for view, u in each]
 
 
 def skipped_images(broken: Mapping[str, str]) -> str:
-    """How many images were skipped, and the first of them with the reason.
+    """Return how many images were skipped, and the first three with their reasons.
 
-    >>> skipped_images({"a.jpg": "is empty", "b.jpg": "is no image"})
-    '2 unreadable images were skipped: a.jpg is empty; b.jpg is no image'
+    >>> skipped_images({"a.jpg": "is not an image"})
+    '1 unreadable image was skipped: a.jpg is not an image'
     """
     first = listed(f"{printable(path)} {why}" for path, why in broken.items())
     were = "images were" if len(broken) > 1 else "image was"
@@ -274,12 +175,15 @@ def skipped_images(broken: Mapping[str, str]) -> str:
 def loader(
     dataset: Dataset, part: Literal["train", "val"], batch_size: int, **options: Any
 ) -> Loader:
-    """The `Loader` of one part of a data set, with its options.
+    """Return the `Loader` of one part of a data set, with its options.
 
     >>> from rdm_solo.data import synthetic
     >>> batches = loader(synthetic(num_train=10, num_val=5, size=8), "val", 2)
     >>> [tuple(x.shape) for x, labels in batches]
     [(2, 3, 8, 8), (2, 3, 8, 8), (1, 3, 8, 8)]
     """
-    kind = FileLoader if isinstance(getattr(dataset, part), Files) else MemoryLoader
-    return kind(dataset, part, batch_size, **options)
+    if not isinstance(getattr(dataset, part), Files):
+        return MemoryLoader(dataset, part, batch_size, **options)
+    from rdm_solo.data.file_loader import FileLoader  # runs on images in memory do without it
+
+    return FileLoader(dataset, part, batch_size, **options)
