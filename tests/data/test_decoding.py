@@ -23,25 +23,14 @@ def pixels_of(path):
     return torch.from_numpy(np.array(default_loader(path))).permute(2, 0, 1)
 
 
-@pytest.mark.parametrize(
-    ("mode", "name"),
-    [
-        ("RGB", "x.jpg"),
-        ("L", "x.jpg"),
-        ("CMYK", "x.jpg"),
-        ("RGBA", "x.png"),
-        ("LA", "x.png"),
-        ("P", "x.png"),
-        ("1", "x.png"),
-        ("RGB", "x.webp"),
-        ("RGB", "x.bmp"),
-        ("CMYK", "x.tiff"),
-        ("L", "x.pgm"),
-    ],
-)
-def test_pixels_are_those_of_torchvisions_loader(tmp_path, mode, name):
-    path = tmp_path / name
-    picture(1).convert(mode).save(path)
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK", "RGBA", "LA", "P", "1"])
+@pytest.mark.parametrize("ending", ["jpg", "png", "webp", "bmp", "tiff", "ppm"])
+def test_pixels_are_those_of_torchvisions_loader(tmp_path, mode, ending):
+    path = tmp_path / f"x.{ending}"
+    try:
+        picture(1).convert(mode).save(path)
+    except OSError:
+        pytest.skip("the format has no such mode")
     assert torch.equal(decoding.decode(open_image(path)), pixels_of(path))
 
 
