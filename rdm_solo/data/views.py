@@ -28,9 +28,9 @@ from rdm_solo.messages import UserError, check_number, check_whole
 
 ORDERS = torch.tensor(list(itertools.permutations(range(4))))  # of the jitter's operations
 
-# A CPU augments this many values at a time, which stay near its cache: 13 images of 224 pixels take
-# 60 % of the time per image that 64 take.
-PIECE_VALUES = 2**21
+# A CPU augments this many values at a time, which stay near its cache: at 224 pixels, 6 images at a
+# time take two thirds of the time of 64 at once.
+PIECE_VALUES = 2**20
 
 
 @dataclass(frozen=True)
@@ -122,12 +122,13 @@ class Pipeline:
         piece = PIECE_VALUES // (x.shape[1] * self.size**2)
         if x.device.type != "cpu" or piece >= len(x):
             return make(x, drawn)
-        views = []
+        dtype = x.dtype if x.is_floating_point() else torch.float32
+        views = torch.empty(len(x), x.shape[1], self.size, self.size, dtype=dtype)
         for low in range(0, len(x), max(1, piece)):
             rows = slice(low, low + max(1, piece))
             some = {name: column[rows] for name, column in vars(drawn).items()}
-            views.append(make(x[rows], SimpleNamespace(**some)))
-        return torch.cat(views)
+            views[rows] = make(x[rows], SimpleNamespace(**some))
+        return views
 
     def _whole_view(self, x: Tensor, drawn: SimpleNamespace) -> Tensor:
         angle = drawn.angle if self.rotate else None

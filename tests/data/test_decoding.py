@@ -23,15 +23,22 @@ def pixels_of(path):
     return torch.from_numpy(np.array(default_loader(path))).permute(2, 0, 1)
 
 
-@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK", "RGBA", "LA", "P", "1"])
-@pytest.mark.parametrize("ending", ["jpg", "png", "webp", "bmp", "tiff", "ppm"])
-def test_pixels_are_those_of_torchvisions_loader(tmp_path, mode, ending):
+@pytest.mark.parametrize(
+    ("ending", "modes"),
+    [
+        ("jpg", "RGB L CMYK"),
+        ("png", "RGB RGBA LA P 1"),
+        ("webp", "RGB RGBA"),
+        ("bmp", "RGB"),
+        ("tiff", "CMYK"),
+        ("pgm", "L"),
+    ],
+)
+def test_pixels_are_those_of_torchvisions_loader(tmp_path, ending, modes):
     path = tmp_path / f"x.{ending}"
-    try:
+    for mode in modes.split():
         picture(1).convert(mode).save(path)
-    except OSError:
-        pytest.skip("the format has no such mode")
-    assert torch.equal(decoding.decode(open_image(path)), pixels_of(path))
+        assert torch.equal(decoding.decode(open_image(path)), pixels_of(path))
 
 
 def test_transparent_palettes_and_orientations_too(tmp_path):
@@ -65,23 +72,6 @@ def test_grey_is_one_channel(tmp_path):
     torch.testing.assert_close(x[0], (want / 255 - 0.5) / 0.25, atol=5 / 255, rtol=0)
     (_, crops, _), *_ = loader(tree, source=grey, expand_channels=3)
     assert crops[0].shape == (8, 3, SIZE, SIZE)
-
-
-# Measured over 60 boxes of this picture: at most 1 level bilinear, 2 bicubic. Pillow rounds to
-# bytes between its two passes.
-@pytest.mark.parametrize(("mode", "levels"), [("bilinear", 1), ("bicubic", 2)])
-def test_crops_are_pillows(mode, levels):
-    image = picture(5, 90, 120)
-    draw = np.random.default_rng(0)
-    resample = getattr(Image.Resampling, mode.upper())
-    x = decoding.decode(image)
-    for _ in range(20):
-        top, left = draw.integers(0, 40, 2).tolist()
-        height, width = draw.integers(5, 50, 2).tolist()
-        got = decoding.resize_box(x, (top, left, height, width), (24, 24), mode)
-        want = image.crop((left, top, left + width, top + height)).resize((24, 24), resample)
-        want = torch.from_numpy(np.array(want)).permute(2, 0, 1)
-        assert (got.int() - want.int()).abs().max() <= levels
 
 
 @pytest.mark.parametrize("shape", [(50, 80), (80, 50), (33, 33), (9, 41), (1, 1)])
