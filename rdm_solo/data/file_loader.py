@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as MapDataset
 
 from rdm_solo import distributed
+from rdm_solo.data.batches import Loader
 from rdm_solo.data.decoding import clean, cut_views, explain
 from rdm_solo.data.images import DataError, Files
-from rdm_solo.data.loaders import Loader
 from rdm_solo.data.views import Views
 from rdm_solo.messages import printable
 
