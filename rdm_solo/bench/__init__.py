@@ -1,1 +1,1 @@
-"""What filters, steps, views, reading and spectra cost: ``python -m rdm_solo.bench``."""
+"""What filters, steps, views and spectra cost: ``python -m rdm_solo.bench``."""

@@ -18,7 +18,6 @@ WHAT = {
     "solvers": "filters by matrix products beside those by eigh",
     "spectra": "the share of the spectra in an epoch of CIFAR-10's size",
     "views": "views per second, beside solo-learn's own pipeline",
-    "reading": "images per second from a folder and from shards of it",
 }
 
 
@@ -63,7 +62,7 @@ def _parse() -> dict[str, Any]:
             words = "numbers of processes for which to count alone, without computing"
             kind.add_argument("--count", default=[], help=words, **sizes)
             continue
-        if what in ("views", "reading"):
+        if what == "views":
             continue
         kind.add_argument("--device", default="cpu", help="cpu (default) or cuda")
         if what not in ("filters", "solvers"):

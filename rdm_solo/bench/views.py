@@ -21,7 +21,7 @@ from torchvision.datasets import ImageFolder
 
 from rdm_solo import data
 from rdm_solo.bench.timing import interleaved, ratio
-from rdm_solo.data.decoding import Decoder
+from rdm_solo.data.file_loader import Decoder
 from rdm_solo.methods import solo_learn
 
 

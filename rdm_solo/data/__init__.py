@@ -1,11 +1,11 @@
 """Images, data sets, views and loaders."""
 
+from importlib import import_module
+from typing import Any
+
 from rdm_solo.data.draws import generator
-from rdm_solo.data.folders import folder, imagenet, imagenet100, imagenet100_classes
 from rdm_solo.data.images import DataError, Dataset, Files, Images, Reading
 from rdm_solo.data.loaders import Loader, loader
-from rdm_solo.data.sources import cifar10, cifar100, digits, synthetic
-from rdm_solo.data.tar_files import Shards, shards
 from rdm_solo.data.views import Pipeline, Views
 
 __all__ = [
@@ -16,17 +16,16 @@ __all__ = [
     "Loader",
     "Pipeline",
     "Reading",
-    "Shards",
     "Views",
-    "cifar10",
-    "cifar100",
-    "digits",
-    "folder",
     "generator",
-    "imagenet",
-    "imagenet100",
-    "imagenet100_classes",
     "loader",
-    "shards",
-    "synthetic",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return the data set that `sources` or `folders` define by that name."""
+    for module in ("rdm_solo.data.sources", "rdm_solo.data.folders"):
+        value = getattr(import_module(module), name, None)
+        if getattr(value, "__module__", None) == module:
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

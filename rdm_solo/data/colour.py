@@ -12,7 +12,7 @@ _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(4)
 
 
 def luma(x: Tensor) -> Tensor:
-    """The grey value of RGB images, ``(n, 3, H, W)`` to ``(n, 1, H, W)``.
+    """Return the grey value of RGB images, ``(n, 3, H, W)`` to ``(n, 1, H, W)``.
 
     >>> luma(torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1)).item()  # doctest: +ELLIPSIS
     0.298...
@@ -22,7 +22,7 @@ def luma(x: Tensor) -> Tensor:
 
 
 def blend(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
-    """Brightness (0), contrast (1) or saturation (2) by ``factor``, per sample and **in place**.
+    """Change brightness (0), contrast (1) or saturation (2) per sample, **in place**.
 
     All three are ``clamp(factor * x + (1 - factor) * reference, 0, 1)``; the reference is black,
     the image's mean grey value, or its grey version. ``operation`` and ``factor`` are ``(n,)``.
@@ -31,8 +31,8 @@ def blend(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
     >>> blend(x, torch.tensor([0, 1]), torch.tensor([1.5, 1.5]))[:, 0, 0, 0]
     tensor([0.7500, 0.5000])
     """
-    wanted = set(operation.tolist())
-    if wanted == {_BRIGHTNESS}:
+    operations = set(operation.tolist())
+    if operations == {_BRIGHTNESS}:
         return x.mul_(match(x, factor).view(-1, 1, 1, 1)).clamp_(0, 1)
     contrast, saturation, factor = (
         match(x, column).view(-1, 1, 1, 1)
@@ -41,11 +41,11 @@ def blend(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
     rest = 1 - factor
     grey = luma(x) if x.shape[1] == 3 else x
     reference = x.new_zeros(())
-    if _CONTRAST in wanted:
+    if _CONTRAST in operations:
         # In float64, so that the mean has the same bits whatever the batch around the sample.
         mean = grey.sum((1, 2, 3), keepdim=True, dtype=torch.float64) / grey[0].numel()
         reference = mean.to(x.dtype) * (rest * contrast)
-    if _SATURATION in wanted:
+    if _SATURATION in operations:
         reference = (grey * (rest * saturation)).add_(reference)
     return x.mul_(factor).add_(reference).clamp_(0, 1)
 
@@ -76,11 +76,11 @@ def shift_hue(x: Tensor, shift: Tensor) -> Tensor:
 
 
 def color_jitter(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
-    """Brightness, contrast, saturation and hue, each sample in an order of its own.
+    """Change brightness, contrast, saturation and hue, each sample in its own order.
 
     ``factors`` is ``(n, 4)`` in that order of operations; ``order`` is ``(n, 4)``, and
     ``order[i, k]`` the operation (0 to 3) that sample ``i`` undergoes as its ``k``-th. Both live on
-    the CPU. Saturation and hue leave images alone that are not RGB.
+    the CPU. Saturation and hue apply to RGB images only.
 
     >>> factors = torch.tensor([[0.5, 2.0, 1.0, 0.0]]).expand(2, 4)
     >>> order = torch.tensor([[0, 1, 2, 3], [1, 0, 2, 3]])
@@ -89,8 +89,6 @@ def color_jitter(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     tensor([[0.0000, 0.6000],
             [0.0000, 0.5000]])
     """
-    if len(x) == 1:
-        return _jitter_one(x.clone(), factors, order[0].tolist())
     operations = [_BRIGHTNESS, _CONTRAST] + [_SATURATION] * (x.shape[1] == 3)
     blends = torch.isin(order, torch.tensor(operations))
     # How many of the blends precede a sample's hue. Sorted by it, the samples whose hue comes at
@@ -111,21 +109,8 @@ def color_jitter(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     return torch.empty_like(x).index_copy_(0, place, x)
 
 
-def _jitter_one(x: Tensor, factors: Tensor, order: list[int]) -> Tensor:
-    """`color_jitter` of one image, **in place**: with nothing to sort, nothing is copied."""
-    for operation in order:
-        factor = factors[:, operation]
-        if x.shape[1] != 3 and operation in (_SATURATION, _HUE):
-            continue
-        if operation != _HUE:
-            blend(x, torch.tensor([operation]), factor)
-        elif bool(factor != 0):
-            shift_hue(x, factor)
-    return x
-
-
 def blur(x: Tensor, sigma: Tensor, radius: int) -> Tensor:
-    """Gaussian blur of ``x`` (``(n, C, H, W)``) with a ``sigma`` (``(n,)``) for each sample.
+    """Blur ``x`` (``(n, C, H, W)``) by Gaussians, with a ``sigma`` (``(n,)``) for each sample.
 
     The kernel reaches ``radius`` pixels, which must be less than a side; edges are reflected.
 
@@ -142,7 +127,7 @@ def blur(x: Tensor, sigma: Tensor, radius: int) -> Tensor:
     reached = [n for n in (kernel > 1e-8).sum(0).tolist() if n]
     kernel = match(x, kernel / (2 * kernel.sum(1, keepdim=True) - 1)).view(-1, radius + 1, 1, 1, 1)
     place = order.to(x.device, non_blocking=True)
-    x = x if len(x) == 1 else x.index_select(0, place)
+    x = x.index_select(0, place)
     margin = len(reached) - 1
     for axis, margins in ((3, (margin, margin, 0, 0)), (2, (0, 0, margin, margin))):
         wide = F.pad(x, margins, mode="reflect") if margin else x
@@ -150,7 +135,7 @@ def blur(x: Tensor, sigma: Tensor, radius: int) -> Tensor:
         for j, n in enumerate(reached[1:], 1):
             ends = (wide[:n].narrow(axis, margin + at, side) for at in (-j, j))
             x[:n] += torch.add(*ends, out=pair[:n]).mul_(kernel[:n, j])
-    return x if len(x) == 1 else torch.empty_like(x).index_copy_(0, place, x)
+    return torch.empty_like(x).index_copy_(0, place, x)
 
 
 def solarize(x: Tensor, threshold: float) -> Tensor:

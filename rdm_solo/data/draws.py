@@ -17,7 +17,7 @@ DRAWS = 34
 
 
 def generator(*key: int | str) -> torch.Generator:
-    """A CPU generator whose seed is a hash of ``key``, such as ``(seed, epoch, view)``.
+    """Return a CPU generator whose seed is a hash of ``key``, such as ``(seed, epoch, view)``.
 
     torch's CPU generator keeps 32 bits of a seed, hence a hash rather than a sum: close or
     structured keys get unrelated seeds.
@@ -30,10 +30,10 @@ def generator(*key: int | str) -> torch.Generator:
 
 
 def random_rows(index: Sequence[int] | Tensor, *key: int | str) -> Tensor:
-    """Uniform rows of ``DRAWS`` numbers that depend on ``key`` and their ``index`` alone.
+    """Return uniform rows of ``DRAWS`` numbers that depend only on ``key`` and their ``index``.
 
-    A counter-based generator (SplitMix64: a row's number times a constant, then mixed), so that any
-    row of a table of millions costs the same and no table is kept. 24 random bits a number.
+    SplitMix64 is counter-based (a row's number times a constant, then mixed), so any row of a table
+    of millions costs the same and no table is kept. Each number has 24 random bits.
 
     >>> rows = random_rows([7, 1_000_000], 0, "a key")
     >>> rows.shape, torch.equal(random_rows([1_000_000], 0, "a key")[0], rows[1])

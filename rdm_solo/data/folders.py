@@ -1,12 +1,10 @@
-"""Data sets that are folders of images, found and checked here.
+"""Data sets that are folders of images.
 
-`folder` takes any tree of one folder per class, or images without labels; `imagenet` and
-`imagenet100` ImageNet in its usual layout, ``train/n01440764/*.JPEG`` and
-``val/n01440764/*.JPEG``. Only names are read at the start: what a file holds is noticed when it is
-decoded.
+Only names are read at the start. Broken files are noticed when they are decoded.
 """
 
 import logging
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,14 +12,35 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 
-from rdm_solo.data import listing
-from rdm_solo.data.images import DataError, Dataset, Files, Reading, path_of
-from rdm_solo.messages import check_switch, listed
+from rdm_solo.data.decoding import open_image
+from rdm_solo.data.images import DataError, Dataset, Files, Reading
+from rdm_solo.messages import check_switch, listed, printable
 
 log = logging.getLogger("rdm_solo")
 
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and standard deviation
+IMAGENET_CLASSES = 1000
+
+
+class Paths:
+    """Image files below a folder, as a map-style data set.
+
+    Names are one array of bytes, which worker processes share. A list of a million strings would
+    be copied into each of them page by page.
+    """
+
+    def __init__(self, root: Path, names: Sequence[bytes]) -> None:
+        self.root, self.names = root, np.array(names)
+
+    def __getitem__(self, index: int) -> Image.Image:
+        return open_image(self.path(index))
+
+    def path(self, index: int) -> Path:
+        """Return the path of image number ``index``."""
+        return self.root / os.fsdecode(bytes(self.names[index]))
 
 
 def folder(
@@ -33,17 +52,17 @@ def folder(
     std: Sequence[float] = IMAGENET[1],
     **reading: Any,
 ) -> Dataset:
-    """Images below ``root/train`` and ``root/val``, or below ``root`` itself.
+    """Read images below ``root/train`` and ``root/val``, or below ``root`` itself.
 
     With labels each folder in the training folder is a class, as for torchvision's ``ImageFolder``,
-    and the classes of both parts must be the same. Without, every image below it is taken, however
-    deep it lies, and nothing is validated.
+    and the classes of both parts must be the same. Without labels every image below the training
+    folder is read, and nothing is validated.
 
     Args:
         root: the folder of the data set.
-        train: the training folder in it; where ``root`` has no ``train``, ``root`` itself.
-        val: the validation folder in it; by default ``val`` where there is one.
-        labels: ``None`` finds out: images that lie in the training folder itself have none.
+        train: the training folder in it; if ``root`` has no ``train``, ``root`` itself.
+        val: the validation folder in it; by default ``val``, if it exists.
+        labels: ``None`` means True, unless images lie in the training folder itself.
         mean: of each channel, in [0, 1] units.
         std: likewise.
         **reading: the options of `Reading`.
@@ -51,36 +70,36 @@ def folder(
     how = Reading(**reading)
     if labels is not None:
         check_switch("dataset.labels", labels, alternative="null")
-    root = _existing(root)
-    train_root = root / path_of("train", train)
-    val_root = root / path_of("val", "val" if val is None else val)
-    if train == "train" and not (train_root.is_dir() or val_root.is_dir()):
-        train_root = root
-    _check_part(train_root, root, "set dataset.train to its name")
+    top = _existing("root", root)
+    train_root, val_root = top / train, top / (val or "val")
+    if train == "train" and not train_root.is_dir() and not val_root.is_dir():
+        train_root = top
+    _existing("train", train_root)
     if val is not None:
-        _check_part(val_root, root, "set dataset.val to its name")
+        _existing("val", val_root)
     if labels is None:
-        labels = bool(listing.folders(train_root)) and not listing.loose_image(train_root)
+        classes, loose = _entries(train_root)
+        labels = bool(classes) and not loose
     if labels:
         validation = val_root if val_root.is_dir() else None
         return _labelled("folder", train_root, validation, None, (mean, std), how)
-    files = _files(train_root, ["."], how, {})
+    files = _files(train_root, ["."], how)
     log.info(f"{len(files)} images below {train_root} without labels: no validation, no accuracies")
     return Dataset("folder", files, None, 1, mean, std, labelled=False)
 
 
 def imagenet(root: str | Path, **reading: Any) -> Dataset:
-    """ImageNet's 1000 classes below ``root/train`` and ``root/val``."""
+    """Read ImageNet's 1000 classes below ``root/train`` and ``root/val``."""
     return _imagenet("imagenet", root, None, reading)
 
 
 def imagenet100(root: str | Path, **reading: Any) -> Dataset:
-    """The classes of `imagenet100_classes`, from ImageNet or from a copy of just those."""
+    """Read the classes of `imagenet100_classes` from ImageNet, or from a copy of just those."""
     return _imagenet("imagenet100", root, imagenet100_classes(), reading)
 
 
 def imagenet100_classes() -> list[str]:
-    """The WordNet ids of ImageNet-100 (Tian et al., Contrastive Multiview Coding), sorted.
+    """Return the WordNet ids of ImageNet-100 (Tian et al., Contrastive Multiview Coding), sorted.
 
     >>> len(imagenet100_classes()), imagenet100_classes()[0]
     (100, 'n01558993')
@@ -92,39 +111,25 @@ def imagenet100_classes() -> list[str]:
 def _imagenet(
     name: str, root: str | Path, classes: list[str] | None, reading: dict[str, Any]
 ) -> Dataset:
-    how = Reading(**reading)
-    root = _existing(root)
-    for part in ("train", "val"):
-        layout = f"{name} is read from train/nXXXXXXXX/*.JPEG and val/nXXXXXXXX/*.JPEG"
-        _check_part(root / part, root, layout)
+    top = _existing("root", root)
+    train, val = (_existing("root", top / part) for part in ("train", "val"))
     if classes is None:
-        classes = [c for c in listing.folders(root / "train") if re.fullmatch(r"n\d{8}", c)]
-        if len(classes) != 1000:
+        classes = [name for name in _entries(train)[0] if re.fullmatch(r"n\d{8}", name)]
+        if len(classes) != IMAGENET_CLASSES:
             raise DataError(
-                f"{root / 'train'} holds {len(classes)} class folders nXXXXXXXX, ImageNet has "
-                "1000: unpack all of it, or use dataset=folder for other sets of classes"
+                f"{train} holds {len(classes)} class folders nXXXXXXXX, ImageNet has 1000: unpack "
+                "all of it, or use dataset=folder for other sets of classes"
             )
-    return _labelled(name, root / "train", root / "val", classes, IMAGENET, how)
+    return _labelled(name, train, val, classes, IMAGENET, Reading(**reading))
 
 
-def _existing(root: str | Path) -> Path:
-    root = path_of("root", root)
-    if not root.is_dir():
-        state = "is a file" if root.exists() else f"does not exist (looked at {root.absolute()})"
-        raise DataError(
-            f"dataset.root={root} {state}: give the folder that holds the images; unpack it first "
-            "where it is an archive"
-        )
-    return root
-
-
-def _check_part(part: Path, root: Path, remedy: str) -> None:
-    if not part.is_dir():
-        there = ", ".join(listing.folders(root)[:5]) or "no folders"
-        raise DataError(
-            f"dataset.root={root} has no folder {part.name!r} ({part} does not exist; there are "
-            f"{there}): {remedy}"
-        )
+def _existing(option: str, path: str | Path) -> Path:
+    """Return the path of a folder, with ``~`` expanded."""
+    path = Path(path).expanduser()
+    if not path.is_dir():
+        state = "is a file, not a folder" if path.exists() else "does not exist"
+        raise DataError(f"{path.absolute()} {state}: set dataset.{option} to a folder of images")
+    return path
 
 
 def _labelled(
@@ -135,42 +140,76 @@ def _labelled(
     moments: tuple[Sequence[float], Sequence[float]],
     reading: Reading,
 ) -> Dataset:
-    """A data set of those classes, or of all that either part has; both must have each."""
-    parts = [part for part in (train, val) if part]
-    found = [listing.folders(part) for part in parts]
-    classes = classes or sorted(set().union(*found))
-    files, links = [], dict[Path, list[str]]()
-    for part, names in zip(parts, found):
+    """Return a data set of these classes, or of all that either part has; both must have each."""
+    folders = {part: _entries(part)[0] for part in (train, val) if part}
+    classes = classes or sorted(set().union(*folders.values()))
+    parts = []
+    for part, names in folders.items():
         absent = sorted(set(classes) - set(names))
         if absent or not classes:
-            lacks = f"lacks {len(absent)} of {len(classes)} class folders ({listed(absent)})"
-            loose = listing.loose_image(part)
-            hint = f": images such as {loose} lie in it, sort them into class folders"
             raise DataError(
-                f"{part} {lacks if classes else 'holds no class folders'}{hint if loose else ''}"
+                f"{part} lacks {len(absent)} of {len(classes)} class folders ({listed(absent)}): "
+                "training and validation need a folder of images for each class"
             )
-        files.append(_files(part, classes, reading, links))
-    listing.warn_of_links(links)
-    seen = f"{len(files[1])} to validate below {val}" if val else "no validation, no accuracies"
-    log.info(f"{len(files[0])} training images of {len(classes)} classes below {train}; {seen}")
-    return Dataset(name, files[0], files[1] if val else None, len(classes), *moments)
+        parts.append(_files(part, classes, reading))
+    seen = f"{len(parts[1])} to validate below {val}" if val else "no validation, no accuracies"
+    log.info(f"{len(parts[0])} training images of {len(classes)} classes below {train}; {seen}")
+    return Dataset(name, parts[0], parts[1] if val else None, len(classes), *moments)
 
 
-def _files(
-    root: Path, classes: Sequence[str], reading: Reading, links: dict[Path, list[str]]
-) -> Files:
+def _files(root: Path, classes: Sequence[str], reading: Reading) -> Files:
     names: list[bytes] = []
     counts = []
     for name in classes:
-        links[root / name] = [str(root / name)] if (root / name).is_symlink() else []
-        found = listing.images(root / name, root, reading.skip_broken, links[root / name])
-        if not found:
-            endings = " ".join(listing.EXTENSIONS)
+        images = _images(root / name, root)
+        if not images:
             raise DataError(
-                f"the folder {root / name} holds no images (they end in {endings}): fill it or "
-                "remove it"
+                f"the folder {root / name} holds no images (they end in {' '.join(EXTENSIONS)}): "
+                "fill it or remove it"
             )
-        names += found
-        counts.append(len(found))
+        names += images
+        counts.append(len(images))
     labels = torch.arange(len(classes)).repeat_interleave(torch.tensor(counts))
-    return Files(root, np.array(names), labels, reading)
+    return Files(Paths(root, names), labels, reading)
+
+
+def _images(top: Path, root: Path) -> list[bytes]:
+    """Return the name of every image below ``top``, sorted by path, relative to ``root``.
+
+    Links are followed, except to a folder that was visited before or that holds ``top``.
+    """
+    names: list[bytes] = []
+    visited = {str(parent) for parent in top.resolve().parents}
+    pending = [str(top)]
+    while pending:
+        here = pending.pop()
+        real = os.path.realpath(here)
+        if real in visited:
+            continue
+        visited.add(real)
+        folders, images = _entries(here, hidden=True)
+        within = os.path.relpath(here, root)
+        names += [os.fsencode(os.path.join(within, name)) for name in images]
+        pending += [os.path.join(here, name) for name in reversed(folders)]
+    return names
+
+
+def _entries(folder: str | Path, hidden: bool = False) -> tuple[list[str], list[str]]:
+    """Return the sorted names of the folders and of the images in a folder.
+
+    A link that leads nowhere raises a DataError, since a disk may not be mounted.
+    """
+    folders, images = [], []
+    try:
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            visible = not entry.name.startswith(".")
+            if entry.is_dir():
+                folders += [entry.name] if visible or hidden else []
+            elif visible and entry.name.lower().endswith(EXTENSIONS):
+                images.append(entry.name)
+            elif visible and entry.is_symlink():
+                os.stat(entry.path)
+    except OSError as error:
+        path = printable(error.filename or folder)
+        raise DataError(f"{path} cannot be read ({error.strerror}): repair or remove it") from error
+    return folders, images

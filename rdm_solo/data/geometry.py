@@ -17,12 +17,12 @@ def crop_boxes(
     scale: Sequence[float],
     ratio: Sequence[float],
 ) -> Tensor:
-    """The boxes of torchvision's ``RandomResizedCrop``, ``(n, 22)`` uniforms to ``(n, 4)``.
+    """Return the boxes of torchvision's ``RandomResizedCrop``, ``(n, 22)`` uniforms to ``(n, 4)``.
 
     Columns of the result are the integers top, left, height and width. Ten tries of an area (a
     share of the image between ``scale``) and of an aspect ratio (log-uniform between ``ratio``);
     the first box that fits is placed uniformly, and where none fits the largest central one is
-    taken. Images of different sizes give ``height`` and ``width`` as ``(n,)``.
+    taken. ``height`` and ``width`` are ``(n,)`` if images differ in size.
 
     >>> crop_boxes(torch.full((1, 22), 0.5), 32, 32, scale=(0.25, 0.25), ratio=(1.0, 1.0))
     tensor([[ 8,  8, 16, 16]])
@@ -89,7 +89,7 @@ def crop_resize(
 
 
 def _grid_coordinate(offset: Tensor, start: Tensor, length: Tensor, size: int, full: int) -> Tensor:
-    """``grid_sample``'s coordinate of an output pixel's ``offset`` from the centre of a box."""
+    """Return ``grid_sample``'s coordinate of a pixel at this ``offset`` from a box's centre."""
     at = (offset + size / 2) * (length / size) + start
     return at.maximum(start + 0.5).minimum(start + length - 0.5) * (2 / full) - 1
 
@@ -113,7 +113,7 @@ def _shrink(x: Tensor, boxes: Tensor, size: int, flip: Tensor | None) -> Tensor:
 def _taps(
     start: Tensor, length: Tensor, size: int, full: int, flip: Tensor | None
 ) -> list[tuple[Tensor, Tensor]]:
-    """Source indices and weights, each ``(n, size)``, of the filter's taps along one axis."""
+    """Return indices and weights, each ``(n, size)``, of the filter's taps along one axis."""
     start, length = start[:, 0], length[:, 0]
     pos = torch.arange(size, device=start.device).expand(len(start), size)
     if flip is not None:
@@ -122,7 +122,7 @@ def _taps(
     support = stride.clamp_min(1)
     centre = (pos + 0.5) * stride
     first = (centre - support + 0.5).floor()
-    # As many taps as the largest box needs, whatever boxes this batch holds.
+    # As many taps as the largest possible box needs, so that the batch changes nothing.
     indices = [first + k for k in range(math.ceil(2 * max(1.0, full / size)))]
     weights = [
         (1 - (j + 0.5 - centre).abs() / support).clamp_min(0) * ((j >= 0) & (j < length))
@@ -137,5 +137,5 @@ def _taps(
 
 
 def match(x: Tensor, values: Tensor) -> Tensor:
-    """Host ``values`` with the device and dtype of ``x``, without waiting for the device."""
+    """Move host ``values`` to the device and dtype of ``x``, without waiting for the device."""
     return values.to(x.dtype).to(x.device, non_blocking=True)

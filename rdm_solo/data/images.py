@@ -1,35 +1,21 @@
-"""Images in memory or in files, and data sets of them."""
+"""Images in memory or on disk, and data sets of them."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from rdm_solo.data.image_files import content_of
 from rdm_solo.messages import UserError, check_choice, check_number, check_switch, check_whole
 
-# Smallest and largest side of an image in pixels. Crops, rotations and blurs of fewer show nothing,
-# and a batch of more fits into no memory.
+# Smallest and largest side of an image in pixels. Crops of fewer show nothing, and a batch of more
+# fits into no memory.
 SIDES = 4, 4096
-
-# What to do about an image that cannot be read.
-REMEDY = "repair or remove it, or set dataset.skip_broken=true to go on without such images"
 
 
 class DataError(UserError):
     """A data set is not where the configuration says, or cannot be read."""
-
-
-def path_of(name: str, value: object) -> Path:
-    """The value of an option as a path, with ``~`` expanded."""
-    if not isinstance(value, (str, Path)) or not str(value):
-        raise UserError(f"dataset.{name} must be a path, got {value!r}.")
-    return Path(value).expanduser()
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,18 +49,14 @@ class Images:
 
 @dataclass(frozen=True)
 class Reading:
-    """How files become pixels.
-
-    ``workers=0`` decodes in the training process itself; ``None`` takes a worker for each CPU core
-    that this process may call its own, at most 16.
-    """
+    """Options for turning files into pixels."""
 
     image_size: int = 224  #: side of a clean image (validation, kNN) in pixels
     resize: int | None = None  #: its shorter side before the central crop; None: 8/7 of image_size
     channels: int = 3  #: 3 reads everything as RGB, 1 as grey
     interpolation: str = "bilinear"  #: or ``bicubic``, both antialiased
-    workers: int | None = None  #: processes that decode for one training process
-    skip_broken: bool = False  #: put the next readable image in the place of an unreadable one
+    workers: int | None = None  #: decoding processes; 0: none; None: one per core, at most 16
+    skip_broken: bool = False  #: replace an unreadable image by the next readable one
 
     def __post_init__(self) -> None:
         check_switch("dataset.skip_broken", self.skip_broken)
@@ -91,44 +73,50 @@ class Reading:
 
 @dataclass(frozen=True, eq=False)
 class Files:
-    """Image files and their labels; the counterpart of `Images` on disk.
+    """Images that are decoded when a batch needs them, and their labels.
 
-    Names are one array of bytes, which worker processes share; a list of a million strings would
-    be copied into each of them page by page.
+    ``source`` is any map-style data set of torch. Its sample ``i`` is a PIL image, or a tuple that
+    starts with one.
+
+    >>> from PIL import Image
+    >>> photos = [(Image.new("RGB", (60, 40)), "anything") for _ in range(5)]
+    >>> Files(photos, torch.zeros(5, dtype=torch.int64), Reading()).open(3).size
+    (60, 40)
     """
 
-    root: Path  #: the folder that ``names`` are relative to
-    names: np.ndarray[Any, np.dtype[np.bytes_]]  #: as ``os.fsencode`` gives them, ``(N,)``
+    source: Any  #: a sequence of images
     labels: Tensor  #: ``int64`` class numbers, ``(N,)``
-    reading: Reading  #: how they become pixels
+    reading: Reading  #: how images become pixels
 
     def __len__(self) -> int:
-        return len(self.names)
+        return len(self.labels)
 
     @property
     def channels(self) -> int:
         return self.reading.channels
 
-    def path(self, index: int) -> Path:
-        """Where image number ``index`` lies."""
-        return self.root / os.fsdecode(bytes(self.names[index]))
+    def name(self, index: int) -> str:
+        """Return the name of image number ``index`` for messages; of a file, its path."""
+        path = getattr(self.source, "path", None)
+        return str(path(index)) if path else f"image {index}"
 
-    def content(self, index: int) -> bytes:
-        """The bytes of image number ``index``; Unreadable where there are none."""
-        return content_of(self.path(index))
+    def open(self, index: int) -> Any:
+        """Return image number ``index`` as a PIL image."""
+        sample = self.source[index]
+        return sample[0] if isinstance(sample, (tuple, list)) else sample
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A training and a validation set, in memory or as files."""
+    """A training and a validation set, in memory or on disk."""
 
-    name: str  #: what results are filed under
+    name: str  #: the name in results
     train: Images | Files  #: images to pretrain on
-    val: Images | Files | None  #: images to evaluate on, where there are any
+    val: Images | Files | None  #: images to evaluate on, if there are any
     num_classes: int  #: labels run from 0 to ``num_classes - 1``
     mean: Sequence[float]  #: of each channel, with values between 0 and 1
     std: Sequence[float]  #: likewise
-    labelled: bool = True  #: without, labels are 0 and mean nothing, and accuracies are left out
+    labelled: bool = True  #: False: labels are all 0 and accuracies are left out
 
     def __post_init__(self) -> None:
         for name, values in (("mean", self.mean), ("std", self.std)):

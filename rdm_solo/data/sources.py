@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rdm_solo.data.draws import generator
-from rdm_solo.data.images import SIDES, DataError, Dataset, Images, path_of
-from rdm_solo.messages import check_switch, check_whole
+from rdm_solo.data.images import SIDES, DataError, Dataset, Images
+from rdm_solo.messages import check_switch, check_whole, first_line
 
 
 def digits() -> Dataset:
-    """scikit-learn's 1797 handwritten digits, 8 by 8 pixels and grey: 1437 to train, 360 to test.
+    """Load scikit-learn's handwritten digits: 8 by 8 pixels, grey, 1437 to train, 360 to test.
 
     They come with scikit-learn, so nothing is downloaded.
 
@@ -35,7 +35,7 @@ def digits() -> Dataset:
 
 
 def cifar10(root: str | Path, download: bool = False) -> Dataset:
-    """CIFAR-10 from the folder ``root`` that holds ``cifar-10-batches-py``.
+    """Load CIFAR-10 from the folder ``root`` that holds ``cifar-10-batches-py``.
 
     With ``download`` it is fetched into ``root`` first, unless it is there already.
     """
@@ -46,7 +46,7 @@ def cifar10(root: str | Path, download: bool = False) -> Dataset:
 
 
 def cifar100(root: str | Path, download: bool = False) -> Dataset:
-    """CIFAR-100 from the folder ``root`` that holds ``cifar-100-python``, as `cifar10`."""
+    """Load CIFAR-100 from the folder ``root`` that holds ``cifar-100-python``, as `cifar10`."""
     from torchvision.datasets import CIFAR100
 
     moments = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
@@ -54,38 +54,22 @@ def cifar100(root: str | Path, download: bool = False) -> Dataset:
 
 
 def _cifar(source: Any, root: str | Path, download: bool) -> tuple[Images, Images]:
-    """The training and the test images; torchvision checks the files, and fetches them."""
+    """Return the training and the test images; torchvision compares the files' checksums."""
     check_switch("dataset.download", download)
-    root = path_of("root", root)
+    root = Path(root).expanduser()
     parts = []
     for train in (True, False):
         try:
             part = source(str(root), train=train, download=download and train)
         except (OSError, RuntimeError, EOFError) as error:
-            fault, remedy = _first_fault(source, root), "set dataset.download=true to fetch them"
-            if download:
-                fault = f"{source.url} could not be fetched: {type(error).__name__}: {error}"
-                remedy = "fetch them elsewhere"
             raise DataError(
-                f"dataset.root={root} holds no intact {source.base_folder} ({fault or error}): "
-                f"{remedy}, or point dataset.root at a folder that holds them"
+                f"dataset.root={root} holds no intact {source.base_folder} ({first_line(error)}): "
+                f"set dataset.download=true to fetch it from {source.url}, or point dataset.root "
+                "at a folder that holds it"
             ) from error
-        # torchvision hands out height, width, channel.
         images = torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous()
         parts.append(Images(images, torch.tensor(part.targets, dtype=torch.int64)))
     return parts[0], parts[1]
-
-
-def _first_fault(source: Any, root: Path) -> str:
-    """The first of CIFAR's files that is not as its authors published it."""
-    from torchvision.datasets.utils import check_integrity  # type: ignore[import-untyped, unused-ignore]
-
-    meta = [source.meta["filename"], source.meta["md5"]]
-    for name, md5 in (*source.train_list, *source.test_list, meta):
-        path = root.absolute() / source.base_folder / name
-        if not check_integrity(path, md5):
-            return f"{path} {'does not match its checksum' if path.exists() else 'is missing'}"
-    return ""
 
 
 def synthetic(
@@ -96,9 +80,9 @@ def synthetic(
     num_classes: int = 10,
     seed: int = 0,
 ) -> Dataset:
-    """Generated images: a smooth pattern for each class, and for each image a variation and noise.
+    """Generate images: a smooth pattern for each class, and a variation and noise for each image.
 
-    A rehearsal of any shape without a download; accuracies on it mean nothing.
+    They rehearse a run of any shape without a download. Accuracies on them mean nothing.
 
     >>> synthetic(num_train=8, num_val=4, size=16).train.images.shape
     torch.Size([8, 3, 16, 16])
@@ -120,7 +104,7 @@ def synthetic(
         draw = generator(seed, part)
         labels = (torch.arange(n) % num_classes)[torch.randperm(n, generator=draw)]
         images = torch.empty(n, channels, size, size, dtype=torch.uint8)
-        for low in range(0, n, 512):  # floats of a piece at a time: the bytes alone have to fit
+        for low in range(0, n, 512):  # in pieces: only the bytes have to fit into memory
             chosen = labels[low : low + 512]
             x = 0.5 + 0.18 * templates[chosen] + 0.09 * smooth(len(chosen), draw)
             x += 0.05 * torch.randn(x.shape, generator=draw)
@@ -131,7 +115,7 @@ def synthetic(
 
 
 def _moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel, exact from the histogram of its bytes."""
+    """Return mean and standard deviation of each channel, exact from the histogram of its bytes."""
     values = torch.arange(256, dtype=torch.float64) / 255
     mean, std = [], []
     for channel in images.unbind(1):

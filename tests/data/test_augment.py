@@ -6,12 +6,11 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from scipy import stats
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as tv
 
-from rdm_solo.data import Pipeline, Views, colour, draws, geometry
+from rdm_solo.data import Pipeline, Views, colour, draws, geometry, views
 from rdm_solo.data.draws import DRAWS, random_rows
 
 # float32 images in [0, 1]. Measured worst differences from torchvision over larger samples of the
@@ -53,14 +52,6 @@ def test_crop_equals_torchvision(shape, size):
         torch.testing.assert_close(got[i], want, atol=CLOSE, rtol=0)
 
 
-def test_crop_reads_nothing_outside_its_box():
-    x = torch.full((1, 1, 32, 32), torch.nan)
-    x[..., 5:15, 8:20] = 0.5
-    for size in (32, 12, 9):
-        out = geometry.crop_resize(x.nan_to_num(1e6), torch.tensor([[5, 8, 10, 12]]), size)
-        torch.testing.assert_close(out, torch.full_like(out, 0.5), atol=1e-6, rtol=0)
-
-
 @pytest.mark.parametrize("angle", [0.1, -0.4, 1.0])
 def test_rotation_equals_torchvision_where_it_sees_the_image(angle):
     x = images(4)
@@ -86,43 +77,22 @@ def test_flip_comes_before_rotation_and_after_shrinking():
         torch.testing.assert_close(got, want, atol=CLOSE, rtol=0)
 
 
-@pytest.mark.parametrize("factor", [0.0, 0.3, 1.0, 1.7])
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize(
-    ("operation", "reference"),
-    [(0, tv.adjust_brightness), (1, tv.adjust_contrast), (2, tv.adjust_saturation)],
-)
-def test_blends_equal_torchvision(operation, reference, channels, factor):
-    x = images(6, channels)
-    if channels == 1:
-        operation = min(operation, 1)  # color_jitter never asks for the saturation of grey images
-        reference = (tv.adjust_brightness, tv.adjust_contrast)[operation]
-    got = colour.blend(x.clone(), torch.full((6,), operation), torch.full((6,), factor))
-    torch.testing.assert_close(got, reference(x, factor), atol=5e-7, rtol=0)
-
-
-def hue_images():
-    """Noise, and every corner, edge and tie of the colour cube."""
-    levels = torch.tensor([0.0, 0.25, 0.5, 1.0])
-    cube = torch.cartesian_prod(levels, levels, levels).T.reshape(3, 8, 8)
-    return torch.cat((images(6, height=8, width=8), cube[None]))
-
-
 @pytest.mark.parametrize("shift", [-0.5, -0.31, -0.1, 0.0, 0.05, 1 / 6, 1 / 3, 0.5])
 def test_hue_equals_torchvision(shift):
-    x = hue_images()
+    """On noise, and on every corner, edge and tie of the colour cube."""
+    levels = torch.tensor([0.0, 0.25, 0.5, 1.0])
+    cube = torch.cartesian_prod(levels, levels, levels).T.reshape(1, 3, 8, 8)
+    x = torch.cat((images(6, height=8, width=8), cube))
     got = colour.shift_hue(x.clone(), torch.full((len(x),), shift))
     torch.testing.assert_close(got, tv.adjust_hue(x, shift), atol=CLOSE, rtol=0)
-    torch.testing.assert_close(got.amax(1), x.amax(1), atol=2e-7, rtol=0)
-    torch.testing.assert_close(got.amin(1), x.amin(1), atol=2e-7, rtol=0)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_jitter_in_every_order_equals_torchvision(channels):
     order = torch.tensor(list(itertools.permutations(range(4))))
     x = images(len(order), channels)
-    factors = 0.6 + 0.8 * torch.rand(len(order), 4, generator=draws.generator("factors"))
-    factors[:, 3] = (factors[:, 3] - 1) / 4
+    factors = 1.8 * torch.rand(len(order), 4, generator=draws.generator("factors"))
+    factors[:, 3] = factors[:, 3] / 2 - 0.45
     operations = (tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue)
     got = colour.color_jitter(x, factors, order)
     for i in range(len(order)):
@@ -142,18 +112,6 @@ def test_blur_equals_torchvision(size, radius):
         torch.testing.assert_close(got[i], want, atol=2e-6, rtol=0)
 
 
-def test_grey_and_solarize_equal_torchvision():
-    x = images()
-    got = plain(grey=1.0)(x, uniforms(len(x)))
-    torch.testing.assert_close(got, tv.rgb_to_grayscale(x, 3), atol=CLOSE, rtol=0)
-    torch.testing.assert_close(colour.solarize(x, 0.3), tv.solarize(x, 0.3), atol=0, rtol=0)
-
-
-def test_the_identity_is_the_identity():
-    x = images()
-    torch.testing.assert_close(plain()(x, uniforms(len(x))), x, atol=CLOSE, rtol=0)
-
-
 def test_operations_come_in_solo_learns_order():
     """Crop, jitter, grey, blur, solarise: the whole pipeline against its parts one by one."""
     pipeline = Pipeline(size=32, jitter=1.0, grey=1.0, blur=1.0, solarize=1.0)
@@ -170,15 +128,6 @@ def test_operations_come_in_solo_learns_order():
         near = (want - 0.5).abs() < 2 * CLOSE  # either side of the threshold is right
         want = tv.solarize(want, 0.5)
         torch.testing.assert_close(got[i][~near], want[~near], atol=2 * CLOSE, rtol=0)
-
-
-def test_grey_images_have_no_colour():
-    """Saturation, hue and grey change nothing, and cost nothing: torch's luma is never asked."""
-    x, u = images(16, 1), uniforms(16)
-    colour = Pipeline(size=32, jitter=1.0, saturation=0.4, hue=0.5, grey=1.0)
-    dull = Pipeline(size=32, jitter=1.0, saturation=0.0, hue=0.0, grey=0.0)
-    assert torch.equal(colour(x, u), dull(x, u))
-    assert not torch.equal(dull(x, u), Pipeline(size=32, jitter=0.0)(x, u))
 
 
 # --- what is drawn ----------------------------------------------------------------------------
@@ -205,10 +154,7 @@ def test_boxes_are_distributed_as_torchvisions(height, width, scale, ratio):
     n = 4000
     got = geometry.crop_boxes(uniforms(n), height, width, scale, ratio).double()
     want = torchvision_crops(n, height, width, scale, ratio).double()
-    assert (got[:, :2] >= 0).all()
-    assert (got[:, 2:] >= 1).all()
-    assert (got[:, 0] + got[:, 2] <= height).all()
-    assert (got[:, 1] + got[:, 3] <= width).all()
+    assert (got[:, :2] + got[:, 2:] <= torch.tensor([height, width])).all()
     for describe in (
         lambda b: b[:, 2] * b[:, 3],
         lambda b: b[:, 3] / b[:, 2],
@@ -239,8 +185,7 @@ def test_factors_and_order_are_distributed_as_torchvisions():
         assert stats.ks_2samp(drawn.factors[:, i], theirs).pvalue > SIGNIFICANCE
     digits = torch.tensor([64, 16, 4, 1])
     codes = (drawn.order * digits).sum(1)
-    many = pipeline.parameters(uniforms(60_000, seed=1), 8, 8).order
-    _, counts = (many * digits).sum(1).unique(return_counts=True)
+    _, counts = codes.unique(return_counts=True)
     assert len(counts) == 24
     assert stats.chisquare(counts).pvalue > SIGNIFICANCE
     # Factors and order are independent of each other and of what else is drawn.
@@ -253,47 +198,14 @@ def test_factors_and_order_are_distributed_as_torchvisions():
 def test_probabilities_are_those_of_the_options():
     n = 8000
     options = {"flip": 0.5, "jitter": 0.8, "grey": 0.2, "blur": 0.3, "solarize": 0.1}
-    drawn = Pipeline(size=8, **options)
-    drawn = drawn.parameters(uniforms(n), 8, 8)
+    drawn = Pipeline(size=8, rotate=0.1, **options).parameters(uniforms(n), 8, 8)
     for name, probability in options.items():
         hits = int(getattr(drawn, name).sum())
         assert stats.binomtest(hits, n, probability).pvalue > SIGNIFICANCE, name
     masks = torch.stack([getattr(drawn, name).double() for name in options])
     assert (torch.corrcoef(masks) - torch.eye(len(masks))).abs().max() < 5 / math.sqrt(n)
     assert stats.kstest(drawn.sigma, stats.uniform(0.1, 1.9).cdf).pvalue > SIGNIFICANCE
-
-
-def test_rotation_is_uniform_either_way():
-    angle = plain(8, rotate=0.1).parameters(uniforms(4000), 8, 8).angle
-    assert stats.kstest(angle, stats.uniform(-0.1, 0.2).cdf).pvalue > SIGNIFICANCE
-
-
-def test_views_are_distributed_as_torchvisions():
-    """The whole CIFAR pipeline on one image: brightness, contrast and colour of what comes out."""
-    n = 1000
-    x = F.interpolate(images(1, height=4, width=4), size=(32, 32), mode="bilinear")
-    got = Pipeline(size=32, blur=0.5, solarize=0.2)(x.expand(n, 3, 32, 32), uniforms(n, seed=5))
-    torch.manual_seed(3)
-    transform = v2.Compose(
-        [
-            v2.RandomResizedCrop(32, (0.2, 1.0), antialias=True),
-            v2.RandomHorizontalFlip(),
-            v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8),
-            v2.RandomGrayscale(0.2),
-            v2.RandomApply([v2.GaussianBlur(17, (0.1, 2.0))], 0.5),
-            v2.RandomSolarize(0.5, 0.2),
-        ]
-    )
-    want = torch.stack([transform(x[0]) for _ in range(n)])
-    for describe in (
-        lambda v: v.mean((1, 2, 3)),
-        lambda v: v.std((1, 2, 3)),
-        lambda v: (v[:, 0] - v[:, 2]).mean((1, 2)),
-        lambda v: (v.amax(1) - v.amin(1)).mean((1, 2)),
-        lambda v: v.diff(dim=3).abs().mean((1, 2, 3)),
-        lambda v: v[:, 1, :, :16].mean((1, 2)) - v[:, 1, :, 16:].mean((1, 2)),
-    ):
-        assert stats.ks_2samp(describe(got), describe(want)).pvalue > SIGNIFICANCE
+    assert stats.kstest(drawn.angle, stats.uniform(-0.1, 0.2).cdf).pvalue > SIGNIFICANCE
 
 
 def split_mix(state: int) -> int:
@@ -311,22 +223,6 @@ def test_random_rows_are_split_mix():
         assert numbers == [(split_mix(state % 2**64) >> 40) / 2**24 for state in states]
 
 
-def test_random_rows_are_uniform_and_independent():
-    rows = random_rows(range(20_000), 0, 1, 2)
-    assert rows.shape == (20_000, DRAWS)
-    assert rows.min() >= 0
-    assert rows.max() < 1
-    for column in rows.T[::5]:
-        assert stats.kstest(column, stats.uniform.cdf).pvalue > 1e-4
-    # Neighbouring rows, neighbouring columns, the next epoch and the next view.
-    others = [random_rows(range(19_999), *key)[:, 3] for key in ((0, 2, 2), (0, 1, 3), (1, 1, 2))]
-    parts = torch.stack((rows[:-1, 3], rows[1:, 3], rows[:-1, 4], *others))
-    correlation = torch.corrcoef(parts) - torch.eye(len(parts))
-    assert correlation.abs().max() < 5 / 20_000**0.5
-    assert len(random_rows(range(20_000), 5)[:, 0].unique()) > 19_950
-    assert torch.equal(random_rows([10**12, 7], 3)[1], random_rows([7], 3)[0])
-
-
 # --- one sample at a time ---------------------------------------------------------------------
 
 EVERYTHING = {"blur": 0.5, "solarize": 0.3}
@@ -334,7 +230,8 @@ EVERYTHING = {"blur": 0.5, "solarize": 0.3}
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("options", [EVERYTHING, EVERYTHING | {"rotate": 0.2}, {"size": 12}])
-def test_a_view_has_the_same_bits_in_any_batch(channels, options):
+def test_a_view_has_the_same_bits_in_any_batch(channels, options, monkeypatch):
+    monkeypatch.setattr(views, "PIECE_VALUES", 128 * 3 * 32 * 32)
     pipeline = Pipeline(**{"size": 32} | options)
     n = 300  # more than a piece
     x, u = images(n, channels), uniforms(n)
@@ -345,18 +242,6 @@ def test_a_view_has_the_same_bits_in_any_batch(channels, options):
         assert torch.equal(pipeline(x[rows], u[rows]), want[rows])
 
 
-def test_samples_of_a_batch_get_views_of_their_own():
-    x = images(1).expand(64, 3, 32, 32)
-    views = Pipeline(size=32)(x, uniforms(64)).flatten(1)
-    assert torch.cdist(views, views).add(torch.eye(64) * 1e9).min() > 0.1
-
-
-def test_a_batch_that_turns_grey_as_a_whole_can_be_written_to():
-    x, u = images(9), uniforms(9)
-    got = Pipeline(size=32, grey=1.0, blur=0.5, solarize=0.5)(x, u).add_(1)
-    assert torch.equal(got[:, 0], got[:, 2])
-
-
 def test_the_input_is_left_alone():
     x = images()
     before = x.clone()
@@ -364,90 +249,40 @@ def test_the_input_is_left_alone():
     assert torch.equal(x, before)
 
 
-def test_views_in_float64():
-    pipeline = Pipeline(size=32, **EVERYTHING)
-    x, u = images(), uniforms(24)
-    assert pipeline(x.double(), u).dtype == torch.float64
-    smooth = Pipeline(size=32, blur=0.5)
-    exact = smooth(x.double(), u)
-    torch.testing.assert_close(smooth(x, u), exact.float(), atol=2 * CLOSE, rtol=0)
-
-
 def test_uniform_numbers_belong_to_seed_epoch_view_and_sample():
-    views = Views([Pipeline(size=32)])
-    drawn = {
-        (seed, epoch, view): rows
-        for seed in (0, 1, 2)
-        for epoch in (0, 1, 2)
-        for view, rows in enumerate(views.uniforms(range(7), seed, epoch))
-    }
-    assert len(drawn) == 18
-    assert len({tuple(row.tolist()) for rows in drawn.values() for row in rows}) == 18 * 7
-    some = views.uniforms(torch.tensor([5, 2]), seed=1, epoch=2)
-    assert torch.equal(some[0], drawn[1, 2, 0][[5, 2]])
-    # They do not depend on what other views there are.
+    """Whatever other samples and views there are."""
+    some = Views([Pipeline(size=32)])
     more = Views([Pipeline(size=32, num_crops=1), Pipeline(size=32, blur=1.0, num_crops=3)])
-    assert torch.equal(more.uniforms(range(7), 1, 2)[0], drawn[1, 2, 0])
-    first = {int(draws.generator(0, e, v).initial_seed()) for e in range(1000) for v in range(2)}
-    assert len(first) == 2000
-
-
-def test_views_count_large_and_small():
-    pair = Views([Pipeline(size=32, num_crops=1), Pipeline(size=32, num_crops=1, solarize=0.2)])
-    assert (len(pair.each), pair.num_large_crops, pair.num_small_crops) == (2, 2, 0)
-    multi = Views([Pipeline(size=32), Pipeline(size=16, num_crops=6)])
-    assert (len(multi.each), multi.num_large_crops, multi.num_small_crops) == (8, 2, 6)
-    x, rows = images(4), multi.uniforms(range(4), 0, 0)
-    sizes = [view(x, u).shape[-1] for view, u in zip(multi.each, rows, strict=True)]
-    assert sizes == [32] * 2 + [16] * 6
+    keys = list(itertools.product((0, 1, 2), (0, 1, 2)))
+    rows = torch.stack([u for key in keys for u in some.uniforms(range(7), *key)])
+    assert len(rows.flatten(0, 1).unique(dim=0)) == 18 * 7
+    assert torch.equal(more.uniforms(torch.tensor([5, 2]), 1, 2)[1], some.uniforms([5, 2], 1, 2)[1])
+    seeds = {draws.generator(0, e, v).initial_seed() for e in range(1000) for v in range(2)}
+    assert len(seeds) == 2000
 
 
 # --- what is refused --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("option", "value"),
+    "option",
     [
-        ("size", 0),
-        ("size", 1),
-        ("size", 10**6),
-        ("size", 8.0),
-        ("num_crops", 0),
-        ("flip", 1.5),
-        ("jitter", -0.1),
-        ("grey", "yes"),
-        ("blur", 2),
-        ("solarize", math.nan),
-        ("brightness", -1),
-        ("hue", 0.6),
-        ("rotate", -0.1),
-        ("solarize_threshold", 128),
-        ("crop_scale", (0.0, 1.0)),
-        ("crop_scale", (0.5, 1.5)),
-        ("crop_scale", 0.5),
-        ("crop_ratio", (2.0, 1.0)),
-        ("crop_ratio", (1.0, math.inf)),
-        ("blur_sigma", (0.0, 1.0)),
-        ("blur_sigma", (1.0, 2.0, 3.0)),
+        {"size": 1},
+        {"num_crops": 0},
+        {"flip": 1.5},
+        {"solarize": math.nan},
+        {"brightness": -1},
+        {"hue": 0.6},
+        {"crop_scale": (0.5, 1.5)},
+        {"crop_ratio": (2.0, 1.0)},
     ],
 )
-def test_an_option_out_of_range_is_named(option, value):
-    with pytest.raises(ValueError, match=rf"^{option}\b.* must be .*, got "):
-        Pipeline(**{"size": 32, option: value})
+def test_an_option_out_of_range_is_named(option):
+    with pytest.raises(ValueError, match=rf"^{next(iter(option))}\b.* must be .*, got "):
+        Pipeline(**{"size": 32} | option)
 
 
-def test_views_refuse_nothing_and_the_small_ones_first():
-    for wrong in ([], [{"size": 32}], 3):
-        says = r"views\.pipelines must be a list of Pipelines, got .*_convert_: all"
-        with pytest.raises(ValueError, match=says):
-            Views(wrong)
-    with pytest.raises(ValueError, match=r"views\.pipelines has sizes \[16, 32\]"):
-        Views([Pipeline(size=16), Pipeline(size=32)])
-
-
-def test_a_call_with_the_wrong_tensors_says_so():
-    pipeline = Pipeline(size=32)
-    with pytest.raises(ValueError, match=r"floating-point images.*uint8"):
-        pipeline(images().mul(255).byte(), uniforms(24))
-    with pytest.raises(ValueError, match=r"uniform numbers of shape \(n, 34\), got.*\(23, 34\)"):
-        pipeline(images(), uniforms(23))
+@pytest.mark.parametrize("pipelines", [[], [{"size": 32}], [Pipeline(size=16), Pipeline(size=32)]])
+def test_views_refuse_what_is_no_list_of_pipelines_and_small_ones_first(pipelines):
+    with pytest.raises(ValueError, match=r"^dataset\.views\.pipelines (must be a list|has sizes)"):
+        Views(pipelines)

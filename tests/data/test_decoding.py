@@ -1,5 +1,7 @@
 """Pixels of image files, against Pillow and torchvision."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -11,50 +13,44 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as tv
 
 from rdm_solo import data
-from rdm_solo.data import Pipeline, Views, decoding, folders, image_files, images
+from rdm_solo.data import Pipeline, Reading, Views, decoding, folders
+from rdm_solo.data.decoding import open_image
 from rdm_solo.data.draws import random_rows
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory):
-    return write_tree(tmp_path_factory.mktemp("tree"))
+def pixels_of(path):
+    """The bytes that torchvision's loader reads, (3, H, W)."""
+    return torch.from_numpy(np.array(default_loader(path))).permute(2, 0, 1)
 
 
 @pytest.mark.parametrize(
-    ("mode", "name"),
+    ("ending", "modes"),
     [
-        ("RGB", "x.jpg"),
-        ("L", "x.jpg"),
-        ("CMYK", "x.jpg"),
-        ("RGBA", "x.png"),
-        ("LA", "x.png"),
-        ("P", "x.png"),
-        ("1", "x.png"),
-        ("RGB", "x.webp"),
-        ("RGB", "x.bmp"),
-        ("CMYK", "x.tiff"),
-        ("L", "x.pgm"),
+        ("jpg", "RGB L CMYK"),
+        ("png", "RGB RGBA LA P 1"),
+        ("webp", "RGB RGBA"),
+        ("bmp", "RGB"),
+        ("tiff", "CMYK"),
+        ("pgm", "L"),
     ],
 )
-def test_pixels_are_those_of_torchvisions_loader(tmp_path, mode, name):
-    path = tmp_path / name
-    picture(1).convert(mode).save(path)
-    got = decoding.decode(image_files.open_image(path))
-    assert torch.equal(got, torch.from_numpy(np.array(default_loader(path))).permute(2, 0, 1))
+def test_pixels_are_those_of_torchvisions_loader(tmp_path, ending, modes):
+    path = tmp_path / f"x.{ending}"
+    for mode in modes.split():
+        picture(1).convert(mode).save(path)
+        assert torch.equal(decoding.decode(open_image(path)), pixels_of(path))
 
 
 def test_transparent_palettes_and_orientations_too(tmp_path):
     alpha = picture(2).convert("RGBA")
     alpha.putalpha(picture(3, alpha.height, alpha.width, "L"))
-    palette = alpha.quantize(16)
-    palette.save(tmp_path / "p.png", transparency=bytes(range(0, 160, 10)))
+    alpha.quantize(16).save(tmp_path / "p.png", transparency=bytes(range(0, 160, 10)))
     exif = Image.Exif()
     exif[0x0112] = 6  # a camera held upright: to be turned by a quarter
     picture(4, 30, 20).save(tmp_path / "turned.jpg", exif=exif)
     for name in ("p.png", "turned.jpg"):
-        path = tmp_path / name
-        got = decoding.decode(image_files.open_image(path))
-        assert torch.equal(got, torch.from_numpy(np.array(default_loader(path))).permute(2, 0, 1))
+        got = decoding.decode(open_image(tmp_path / name))
+        assert torch.equal(got, pixels_of(tmp_path / name))
     assert got.shape == (3, 30, 20)  # neither of them turns it
 
 
@@ -62,16 +58,15 @@ def test_transparent_palettes_and_orientations_too(tmp_path):
 def test_sixteen_bits_are_scaled_not_clipped(tmp_path, name):
     values = np.random.default_rng(0).integers(0, 65536, (9, 7), dtype=np.uint16)
     Image.fromarray(values).save(tmp_path / name)
-    got = decoding.decode(image_files.open_image(tmp_path / name))
-    want = torch.from_numpy((values // 257).astype(np.uint8)).expand(3, 9, 7)
-    assert torch.equal(got, want)
+    got = decoding.decode(open_image(tmp_path / name))
+    assert torch.equal(got, torch.from_numpy((values // 257).astype(np.uint8)).expand(3, 9, 7))
 
 
-def test_grey_is_one_channel(tree):
+def test_grey_is_one_channel(tmp_path):
+    tree = write_tree(tmp_path)
     grey = {"channels": 1, "mean": (0.5,), "std": (0.25,)}
     (x, _), *_ = loader(tree, "val", source=grey)
-    picture = default_loader(str(folders.folder(tree).val.path(0))).convert("L")
-    want = v2.functional.pil_to_tensor(picture)
+    want = tv.pil_to_tensor(default_loader(folders.folder(tree).val.name(0)).convert("L"))
     want = tv.center_crop(tv.resize(want, [round(SIZE * 8 / 7)], antialias=True), [SIZE])
     assert x.shape[1:] == (1, SIZE, SIZE)
     torch.testing.assert_close(x[0], (want / 255 - 0.5) / 0.25, atol=5 / 255, rtol=0)
@@ -79,28 +74,10 @@ def test_grey_is_one_channel(tree):
     assert crops[0].shape == (8, 3, SIZE, SIZE)
 
 
-# Measured over 60 boxes of this picture: at most 1 level bilinear, 2 bicubic; Pillow rounds between
-# its two passes to bytes just the same.
-@pytest.mark.parametrize(("mode", "levels"), [("bilinear", 1), ("bicubic", 2)])
-def test_crops_are_pillows(mode, levels):
-    image = picture(5, 90, 120)
-    draw = np.random.default_rng(0)
-    resample = getattr(Image.Resampling, mode.upper())
-    x = decoding.decode(image)
-    for _ in range(20):
-        top, left = draw.integers(0, 40, 2).tolist()
-        height, width = draw.integers(5, 50, 2).tolist()
-        got = decoding.resize_box(x, (top, left, height, width), (24, 24), mode)
-        want = image.crop((left, top, left + width, top + height)).resize((24, 24), resample)
-        assert (
-            got.permute(1, 2, 0).int() - torch.from_numpy(np.array(want)).int()
-        ).abs().max() <= levels
-
-
-@pytest.mark.parametrize("shape", [(50, 80), (80, 50), (33, 33), (9, 41)])
+@pytest.mark.parametrize("shape", [(50, 80), (80, 50), (33, 33), (9, 41), (1, 1)])
 def test_clean_images_are_resized_and_cut_out_of_the_middle(shape):
     image = picture(6, *shape)
-    got = decoding.clean(image, images.Reading(image_size=28, resize=32))
+    got = decoding.clean(image, Reading(image_size=28, resize=32))
     want = v2.Compose([v2.Resize(32), v2.CenterCrop(28)])(image)
     difference = got.permute(1, 2, 0).int() - torch.from_numpy(np.array(want)).int()
     assert difference.abs().max() <= 1
@@ -108,40 +85,52 @@ def test_clean_images_are_resized_and_cut_out_of_the_middle(shape):
 
 def test_large_jpegs_are_decoded_at_a_fraction_and_look_the_same(tmp_path):
     path = tmp_path / "large.jpg"
-    picture(7, 1200, 1600).resize((1600, 1200)).save(path, quality=95)
+    picture(7, 1200, 1600).save(path, quality=95)
     boxes = torch.tensor([[0, 0, 1200, 1600], [100, 200, 900, 800], [301, 401, 500, 500]])
     for fraction, sizes in ((8, [32] * 2), (4, [56] * 2), (2, [112] * 3), (1, [224] * 3)):
-        image = image_files.open_image(path)
-        got = decoding.cut_views(image, boxes[: len(sizes)], sizes, images.Reading())
+        image = open_image(path)
+        got = decoding.cut_views(image, boxes[: len(sizes)], sizes, Reading())
         assert image.width == 1600 // fraction
-        whole = decoding.decode(image_files.open_image(path))
+        whole = decoding.decode(open_image(path))
         for crop, box, size in zip(got, boxes, sizes):
             want = decoding.resize_box(whole, box, (size, size), "bilinear")
             # Measured: at most 0.87 of 255 levels on average, in a picture with noise of 20.
             assert (crop.float() - want.float()).abs().mean() < 1.0
 
 
-def test_every_kind_of_jpeg_has_pillows_pixels(tmp_path):
+@pytest.mark.parametrize("decoder", ["torchvision", "pillow"])
+def test_every_kind_of_jpeg_has_pillows_pixels(tmp_path, monkeypatch, decoder):
+    def refuse(*_):
+        raise RuntimeError("decode_jpeg: torchvision not compiled with libjpeg support")
+
+    if decoder == "pillow":
+        monkeypatch.setattr(decoding, "decode_jpeg", refuse)
     path = tmp_path / "x.jpg"
     for height, width in ((64, 48), (61, 47), (1, 1)):
         for subsampling in ("4:4:4", "4:2:2", "4:2:0"):
             for progressive in (False, True):
                 options = {"subsampling": subsampling, "progressive": progressive}
                 picture(8, height, width).save(path, quality=90, **options)
-                got = decoding.decode(image_files.open_image(path)).permute(1, 2, 0)
+                got = decoding.decode(open_image(path)).permute(1, 2, 0)
                 assert np.array_equal(got, np.array(Image.open(path)))
 
 
-def test_without_torchvisions_decoder_pillow_reads_the_same(tmp_path, monkeypatch):
+def test_the_content_decides_and_no_other_program_starts(tmp_path, monkeypatch):
+    """PNG, GIF and WebP in a .jpg are read; PostScript, which Pillow gives to Ghostscript, not."""
+    ghostscript = tmp_path / "gs"
+    ghostscript.write_text(f"#!/bin/sh\ntouch {tmp_path / 'ran'}\n")
+    ghostscript.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     path = tmp_path / "x.jpg"
-    picture(9).save(path)
-    want = decoding.decode(image_files.open_image(path))
-
-    def refuse(*_):
-        raise RuntimeError("decode_jpeg: torchvision not compiled with libjpeg support")
-
-    monkeypatch.setattr(decoding, "decode_jpeg", refuse)
-    assert torch.equal(decoding.decode(image_files.open_image(path)), want)
+    for kind in ("PNG", "GIF", "WEBP", "BMP", "TIFF"):
+        several = {} if kind == "BMP" else {"save_all": True, "append_images": [picture(1, 20, 24)]}
+        picture(0, 20, 24).save(path, kind, **several)
+        assert torch.equal(decoding.decode(open_image(path)), pixels_of(path))  # the first picture
+    for kind in ("EPS", "PDF", "ICO", "PCX"):
+        picture(0, 32, 32).save(path, kind)
+        with pytest.raises(OSError, match="cannot identify"):
+            open_image(path)
+    assert not (tmp_path / "ran").exists()
 
 
 def full_quality(image, u, pipeline):
@@ -176,7 +165,7 @@ def test_views_of_photographs_are_those_of_full_quality(tmp_path):
         for slot, sample in enumerate(samples.tolist()):
             rows = batches.views.uniforms([sample], 3, epoch)
             for view, u in zip(crops, rows):
-                want = full_quality(default_loader(source.train.path(sample)), u, pipeline)
+                want = full_quality(default_loader(source.train.name(sample)), u, pipeline)
                 differences.append((view[slot] * std + mean - want).abs().mean().item() * 255)
     assert len(differences) == 48
     assert max(differences) <= 1.5

@@ -1,1 +1,0 @@
-"""Folders of images written as tar files: ``python -m rdm_solo.shards FOLDER OUT``."""

@@ -1,5 +1,0 @@
-"""The command."""
-
-from rdm_solo.shards.entry import main
-
-main()
