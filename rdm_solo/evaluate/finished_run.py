@@ -21,7 +21,7 @@ from rdm_solo.data.loaders import Loader, loader
 from rdm_solo.evaluate import typed_options
 from rdm_solo.evaluate.features import choose_device
 from rdm_solo.messages import UserError
-from rdm_solo.methods import backbones, weight_files
+from rdm_solo.methods import backbones
 from rdm_solo.runs import checkpoints, reading, saved_config
 from rdm_solo.runs.folder import Run
 from rdm_solo.train import datamodule, derived_values
@@ -85,7 +85,7 @@ def load(run: Run, device: str = "cpu", typed: Mapping[str, Any] | None = None) 
         full: DictConfig
         full, _ = derived_values.derive(cfg, dataset, views.num_large_crops, views.num_small_crops)
         silence_notices()
-        with torch.random.fork_rng(), weight_files.no_larger_than(saved["state_dict"], path):
+        with torch.random.fork_rng():
             model = methods.build(full)
         state, epoch = saved["state_dict"], int(saved["epoch"])
         started = {name: state.pop(name, None) for name in getattr(model, "made_at_start", ())}
