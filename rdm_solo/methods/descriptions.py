@@ -1,4 +1,4 @@
-"""What the package knows about each method. The other modules ask here by property.
+"""What the package knows about each method; other modules ask here by property.
 
 Importing this needs neither torch nor solo-learn. ``docs/add-a-method.md`` shows how to add one.
 """
@@ -9,8 +9,10 @@ from rdm_solo.messages import UserError, check_choice
 
 ASYMMETRIES = ("predictor", "sinkhorn", "centring")
 LEGACY, CURRENT = "legacy", "current"  # the two versions of solo-learn
-# Kinds of methods, in the order in which pages have them.
+# Kinds of methods, in the order of pages.
 FAMILIES = ("distilling", "clustering", "contrastive", "redundancy-reducing", "symmetric")
+# Losses by their minimum. Methods with the same minimum share a panel.
+LOSSES = {-1: "minus the cosine", 0: "2 - 2 cos"}
 
 
 @dataclass(frozen=True)
@@ -20,30 +22,27 @@ class Method:
     Args:
         name: in ``conf/method`` and on the command line.
         label: in the paper's words, for people.
-        family: what kind of method it is, one of :data:`FAMILIES`.
-        target: what the loss compares the online output with, and what all pages call target.
-        class_name: of the class in :mod:`rdm_solo.methods.models` that trains it; empty where
-            solo-learn's own class does, built from our config.
+        family: one of :data:`FAMILIES`.
+        target: what the loss compares the online output with.
+        class_name: the class in :mod:`rdm_solo.methods.models`; empty if solo-learn's is enough.
         versions: of solo-learn that have it.
         asymmetry: what makes the branches differ: ``"predictor"`` (which a filter can replace),
             ``"sinkhorn"`` or ``"centring"`` of the target's softmax, ``"clusters"`` of k-means, or
-            ``""`` for none of these. For those of :data:`ASYMMETRIES` it decides which curves
-            :mod:`rdm_solo.evaluate.roles` measures.
+            ``""``. Those in :data:`ASYMMETRIES` have curves in the paper's Figure 5.
         momentum: whether the target is a momentum encoder.
         neighbours: whether the target is the nearest of earlier outputs, from solo-learn's queue.
-        queue: whether whole batches enter a queue, so that its size must be a multiple of theirs.
-        labels: whether the loss needs the images' labels.
-        softmax: whether outputs are compared as softmaxes (clusters), not as unit vectors.
-        no_filter: why there is no place for a filter; empty where there is one.
-        loss_minimum: the smallest value of the loss; None where it depends on temperatures.
-            Methods with the same one share a panel in the picture of losses.
-        loss_names: what solo-learn logs the loss as, in either version.
-        multi_crop: the versions of solo-learn in which it takes small crops.
+        queue: whether whole batches enter a queue, whose size must be a multiple of theirs.
+        labels: whether the loss needs labels.
+        softmax: whether outputs are compared after a softmax, not as unit vectors.
+        no_filter: why there is no place for a filter; empty if there is one.
+        loss_minimum: the smallest value of the loss, a key of :data:`LOSSES`; None if it depends
+            on temperatures.
+        loss_names: the names under which solo-learn's versions log the loss.
+        multi_crop: the versions of solo-learn in which it accepts small crops.
         paper_m: how many eigenvectors the paper's code compares in the alignment.
-        gap_comes_from: what, beside learning, makes a gap between the branches' ranks.
-        should_lead: whether the target's rank should be the higher one, where a user said so; None:
-            as methods of its kind.
+        gap_comes_from: what beside learning makes a gap between the branches' ranks.
         on_collapse: what to change first after a collapse; empty: what its filter suggests.
+        should_lead: whether the target's rank should be the higher one; None: by its kind.
     """
 
     name: str
@@ -74,8 +73,10 @@ class Method:
 
     @property
     def leads(self) -> bool:
-        """Whether the mechanism says that the target's rank is the higher one: of methods that have
-        an asymmetry, and nothing else that is known to keep them from collapsing."""
+        """Whether the mechanism predicts that the target's rank is the higher one.
+
+        It does for methods with an asymmetry that have no other known means against collapse.
+        """
         if self.should_lead is not None:
             return self.should_lead
         return bool(self.asymmetry) and self.family not in ("contrastive", "redundancy-reducing")
@@ -136,7 +137,7 @@ METHODS = {
             loss_names=("train_swav_loss",),
             multi_crop=(CURRENT,),
             gap_comes_from="The temperature and Sinkhorn's ε, both fixed, cause a part of the gap; "
-            "python -m rdm_solo.roles shows how much.",
+            "Figure 5 in the report shows how much.",
             on_collapse="Lower optimizer.lr, or give the assignment more weight: more "
             "method.kwargs.sk_iters, a smaller method.kwargs.sk_epsilon.",
         ),
@@ -151,8 +152,8 @@ METHODS = {
             softmax=True,
             no_filter="centring and sharpening are the target's filter",
             loss_names=("dino_loss",),
-            gap_comes_from="Fixed temperatures cause a part of the gap; python -m "
-            "rdm_solo.roles shows how much.",
+            gap_comes_from="Fixed temperatures cause a part of the gap; Figure 5 in the report "
+            "shows how much.",
             on_collapse="Keep method.centring, method.sharpening and "
             "method.kwargs.norm_last_layer on, and try a lower optimizer.lr or a lower "
             "method.kwargs.teacher_temperature.",
@@ -345,16 +346,16 @@ METHODS = {
 }
 
 
-# Methods of solo-learn's that are not here.
+# Methods of solo-learn that are missing here, and why.
 NOT_HERE = {
-    "mae": "MAE has no second branch: it fills in what is hidden of one view, so that there is no "
+    "mae": "MAE has no second branch: it reconstructs what is hidden of one view, so there is no "
     "target whose rank could be compared. While solo-learn trains it, its encoder can be measured "
     "with rdm_solo.watch.WatchCallback(FOLDER, online='backbone').",
 }
 
 
 def method(name: str) -> Method:
-    """The description of that method; ValueError, with the nearest name, where there is none.
+    """Return the description of a method, or raise a :class:`UserError` with the nearest name.
 
     >>> method("byol").momentum, method("vanilla").symmetric
     (True, True)

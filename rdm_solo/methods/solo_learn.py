@@ -1,8 +1,8 @@
-"""solo-learn, whichever version is installed, with the interface of the current one.
+"""The installed solo-learn, with the interface of its current version.
 
 The current version (GitHub, 1.0.6) builds methods from one OmegaConf config. The only release on
-the Python package index (1.0.2) takes keyword arguments and was written for Lightning 1.4. This is
-the one module that knows either; when the index catches up, the classes named Legacy can go.
+the Python package index (1.0.2) takes keyword arguments and was written for Lightning 1.4. No
+other module imports solo-learn.
 """
 
 import functools
@@ -29,8 +29,7 @@ install it without its dependencies:
 or put a checkout of its current main branch on the path:
     git clone https://github.com/vturrisi/solo-learn && export PYTHONPATH=$PWD/solo-learn"""
 
-# What solo-learn calls its scalars, and what every logger and file of ours calls them. Each method
-# has its own name for the loss.
+# Our names of solo-learn's scalars. Its name of the loss depends on the method.
 SCALARS = {
     "train_class_loss": "train/classifier_loss",
     "train_acc1": "train/acc1",
@@ -42,14 +41,14 @@ SCALARS = {
     "val_acc5": "val/acc5",
     "tau": "train/tau",
 }
-# Of the online classifier: meaningless without labels.
+# The online classifier's, which mean nothing without labels.
 OF_LABELS = {name for name in SCALARS.values() if "acc" in name or "classifier" in name}
-# All others are of no other use than to be charted.
+# Nothing but charts uses the others.
 IN_THE_TABLE = {"train/loss", "val/acc1"}
 
 
 def _import_timm() -> Any:
-    """timm, without wandb, which takes a second and serves a function that nothing here calls."""
+    """Import timm without wandb, which takes a second and serves a function that is not used."""
     loaded = sys.modules.setdefault("wandb", None)  # type: ignore[arg-type]
     try:
         return importlib.import_module("timm")
@@ -63,7 +62,7 @@ def _import_solo() -> types.ModuleType:
         raise ImportError(INSTALL)
     if importlib.util.find_spec("pl_bolts") is None:
         # solo-learn 1.0.2 imports a scheduler from lightning-bolts, which cannot be installed
-        # beside today's Lightning. Our methods bring their own schedule, so a name is enough.
+        # with Lightning 2. Our methods do not use it.
         for name in ("pl_bolts", "pl_bolts.optimizers", "pl_bolts.optimizers.lr_scheduler"):
             stub: Any = sys.modules.setdefault(name, types.ModuleType(name))
         stub.LinearWarmupCosineAnnealingLR = None
@@ -82,25 +81,22 @@ def _import_solo() -> types.ModuleType:
 
 
 timm = _import_timm()
-TABLE = _import_solo().METHODS  # its own classes, from which its entry points choose by name
+TABLE = _import_solo().METHODS  # its classes by name, for its own entry points as well
 _base = sys.modules["solo.methods.base"]
 
 GENERATION = "current" if CURRENT else "legacy"
 
-# Methods that take small crops beside the two large ones.
+# Methods that accept small crops.
 MULTI_CROP = [name for name, described in METHODS.items() if GENERATION in described.multi_crop]
 
 _KNOWN = "_BACKBONES" if CURRENT else "_SUPPORTED_ENCODERS"
 SOLO_BACKBONES = tuple(getattr(_base.BaseMethod, _KNOWN))
 BACKBONES = (*backbones.OWN, *SOLO_BACKBONES)
-TIMM = "timm/"  # and a name of timm's
+TIMM = "timm/"  # followed by a name in timm
 
 
 def version() -> str:
-    """The installed solo-learn, as a person would name it.
-
-    The index's wheel may lie beside a checkout that shadows it, so the code's version decides.
-    """
+    """Return the version of the installed solo-learn, for people."""
     if CURRENT:
         return "1.0.6 or later (current)"
     try:
@@ -114,18 +110,18 @@ class _OurScalars(pl.LightningModule):
 
     loss_names: tuple[str, ...] = ()
     labelled = True
-    charted = True  # whether anybody reads what is logged for charts; it takes a tenth of a step
+    charted = True  # whether charts are drawn; logging for them takes a tenth of a step
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         theirs, name = name, self._our_name(name)
         unread = name not in (theirs, *IN_THE_TABLE) and not self.charted
-        if unread or (name in OF_LABELS and not self.labelled):  # without labels, all are 0
+        if unread or (name in OF_LABELS and not self.labelled):
             return
-        if kwargs.get("on_epoch"):  # or Lightning would name it twice, and wait for it every step
+        if kwargs.get("on_epoch"):  # Lightning would log it twice, and wait for it every step
             kwargs["on_step"] = False
         if name == "train/loss":
             kwargs["prog_bar"] = True
-        if isinstance(value, (int, float)):  # Lightning's copy of it would wait for the device
+        if isinstance(value, (int, float)):  # Lightning's copy would wait for the device
             value = torch.full((), float(value), device=self.device)
         super().log(name, value, *args, **kwargs)
 
@@ -139,9 +135,9 @@ class _Current(_OurScalars):
     """Builds a class of the current version from our config."""
 
     def __init__(self, cfg: DictConfig) -> None:
-        own = _constructor(cfg.backbone.name)
+        constructor = _constructor(cfg.backbone.name)
         _base.BaseMethod._BACKBONES.setdefault(
-            cfg.backbone.name, lambda method, **kwargs: own(**kwargs)
+            cfg.backbone.name, lambda method, **kwargs: constructor(**kwargs)
         )
         super().__init__(current_config(cfg))
 
@@ -160,7 +156,7 @@ class _Legacy(_OurScalars):
         super().__init__(**legacy_arguments(cfg))
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name == "base_model":  # looked up in a local dict, which knows 1.0.2's names alone
+        if name == "base_model":  # 1.0.2 looks it up in a local dict of its own backbones
             value = self._constructor
         super().__setattr__(self.NAMES.get(name, name), value)
 
@@ -186,7 +182,7 @@ class _LegacyMomentum(_Legacy):
             )
 
     def clip_gradients(self, clip: Any, *args: Any, **kwargs: Any) -> None:
-        """1.0.2's DINO gives its own clipping the name of Lightning's hook; `clip` tells which."""
+        """Tell Lightning's hook from DINO's own clipping, which has the same name in 1.0.2."""
         if isinstance(clip, torch.optim.Optimizer):
             pl.LightningModule.clip_gradients(self, clip, *args, **kwargs)
         else:
@@ -194,19 +190,19 @@ class _LegacyMomentum(_Legacy):
 
 
 def adapted(name: str) -> Any:
-    """solo-learn's class of that method, built from our config, on both versions."""
+    """Return solo-learn's class of a method, built from our config on both versions."""
     base = TABLE[name]
     adapter: type = _Current
     if not CURRENT:
         adapter = _LegacyMomentum if issubclass(base, _base.BaseMomentumMethod) else _Legacy
     names = METHODS[name].loss_names if name in METHODS else ()
     doc = f"solo-learn's {base.__name__}, built from our config."
-    own = {"__doc__": doc, "__module__": __name__, "loss_names": names}
-    return type(base.__name__, (adapter, base), own)
+    attributes = {"__doc__": doc, "__module__": __name__, "loss_names": names}
+    return type(base.__name__, (adapter, base), attributes)
 
 
 def register(methods: Mapping[str, Any]) -> None:
-    """Add methods to those that solo-learn's own entry points choose from."""
+    """Add methods to the table of solo-learn's own entry points."""
     if not CURRENT:
         raise ImportError(
             f"solo-learn {version()} builds methods from command-line arguments, which know no "
@@ -217,7 +213,7 @@ def register(methods: Mapping[str, Any]) -> None:
 
 
 def complete(model: Any) -> Any:
-    """The model with what solo-learn adds when training starts: SwAV's Sinkhorn (``model.sk``)."""
+    """Add what solo-learn adds when training starts: SwAV's Sinkhorn (``model.sk``)."""
     if hasattr(model, "sk_iters"):
         sinkhorn = sys.modules["solo.methods.swav"].SinkhornKnopp
         model.sk = sinkhorn(model.sk_iters, model.sk_epsilon, 1)
@@ -225,12 +221,12 @@ def complete(model: Any) -> Any:
 
 
 def augmentations() -> types.ModuleType:
-    """The module in which solo-learn makes its own views and data sets."""
+    """Return the module in which solo-learn creates views and data sets."""
     return importlib.import_module(f"solo.{'data' if CURRENT else 'utils'}.pretrain_dataloader")
 
 
 def check_backbone(name: str) -> None:
-    """Refuse a name that nothing builds, with the nearest one that something does."""
+    """Refuse an unknown backbone and suggest the nearest one."""
     if name.startswith(TIMM):
         bare = name.removeprefix(TIMM)
         if not timm.is_model(bare):
@@ -252,32 +248,34 @@ def _constructor(name: str) -> Callable[..., Any]:
         return functools.partial(timm.create_model, name.removeprefix(TIMM), num_classes=0)
     if CURRENT:
         return functools.partial(_base.BaseMethod._BACKBONES[name], "base")
-    # 1.0.2 imports a method's constructors when it builds one: ResNets of torchvision, its own.
+    # 1.0.2 has no table of constructors.
     module = "torchvision.models" if name.startswith("resnet") else "solo.utils.backbones"
     return getattr(importlib.import_module(module), name)
 
 
 def backbone(name: str, stem: str, kwargs: Mapping[str, Any], image_size: int) -> Any:
-    """A backbone alone, as solo-learn's methods build theirs."""
+    """Return a backbone as solo-learn's methods build it."""
     check_backbone(name)
-    made = _constructor(name)(**backbones.arguments(name, stem, kwargs, image_size))
-    if name.startswith("resnet"):  # what BaseMethod.__init__ does to it
-        made.fc = torch.nn.Identity()
+    model = _constructor(name)(**backbones.arguments(name, stem, kwargs, image_size))
+    if name.startswith("resnet"):  # as in BaseMethod.__init__
+        model.fc = torch.nn.Identity()
         if stem == "small":
-            made.conv1 = torch.nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=2, bias=False)
-            made.maxpool = torch.nn.Identity()
-    return made
+            model.conv1 = torch.nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=2, bias=False)
+            model.maxpool = torch.nn.Identity()
+    return model
 
 
 def current_config(cfg: DictConfig) -> DictConfig:
-    """Our config as the current version's. Optimiser, schedule, kNN and the scaling of the
-    learning rate are ours; here they are switched off or neutral."""
+    """Convert our config to the current version's.
+
+    Optimiser, schedule, kNN and the scaling of the learning rate are ours and switched off here.
+    """
     return OmegaConf.create(
         {
             "method": cfg.method.name,
             "backbone": {"name": cfg.backbone.name, "kwargs": backbones.configured_arguments(cfg)},
             "data": {
-                # solo-learn keys the small stem of a ResNet on the data set's name.
+                # solo-learn chooses the stem of a ResNet by the data set's name.
                 "dataset": "cifar10" if cfg.backbone.stem == "small" else "custom",
                 "num_classes": cfg.dataset.num_classes,
                 "num_large_crops": cfg.dataset.num_large_crops,
@@ -300,13 +298,13 @@ def current_config(cfg: DictConfig) -> DictConfig:
 
 
 def legacy_arguments(cfg: DictConfig) -> dict[str, Any]:
-    """Our config as 1.0.2's keyword arguments, neutral in the same places; it ignores others."""
+    """Convert our config to 1.0.2's keyword arguments, with the same parts switched off."""
     current: Any = OmegaConf.to_container(current_config(cfg))
     encoder, encoder_kwargs = cfg.backbone.name, current["backbone"]["kwargs"]
     if encoder in SOLO_BACKBONES:
         encoder_kwargs["cifar"] = cfg.backbone.stem == "small"
     else:
-        encoder = "vit_tiny"  # which 1.0.2 knows and does not treat as a ResNet
+        encoder = "vit_tiny"  # any name that 1.0.2 does not treat as a ResNet
     arguments = {
         **current["data"],
         **current["optimizer"],
