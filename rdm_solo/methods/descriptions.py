@@ -4,6 +4,7 @@ Importing this needs neither torch nor solo-learn. ``docs/add-a-method.md`` show
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 from rdm_solo.messages import UserError, check_choice
 
@@ -83,19 +84,35 @@ class Method:
 
 
 LAG = "The target network's lag can cause a part of the gap; the rest was learned."
-_TWO_EQUAL_BRANCHES = "its two branches are alike by design"
-_ONE_NETWORK = "its two branches are one network, without a predictor"
-_NO_PREDICTOR = "it has no predictor"
 _LAG_ALONE = "The gap comes only from the target network's lag and from learning."
 _QUEUE = "The target is drawn from a queue of earlier outputs, which can cause a part of the gap."
-_FEWER_NEGATIVES = (
-    "Lower optimizer.lr first. The negatives keep the outputs apart: a larger batch_size or queue "
-    "gives more of them, and method.kwargs.temperature decides how much the nearest weigh."
+_OTHER_VIEW = "the projection of the other view"
+_ONE_NETWORK = "its two branches are one network, without a predictor"
+_NO_PREDICTOR = "it has no predictor"
+
+_contrastive = partial(
+    Method,
+    family="contrastive",
+    on_collapse="Lower optimizer.lr first. The negatives keep the outputs apart: a larger "
+    "batch_size or queue gives more of them, and method.kwargs.temperature decides how much the "
+    "nearest weigh.",
 )
-_WEAK_TERMS = (
-    "Lower optimizer.lr first. The loss's terms against redundancy keep the rank up: raise "
-    "method.kwargs.lamb (Barlow Twins), or method.kwargs.var_loss_weight and "
-    "method.kwargs.cov_loss_weight."
+_redundancy_reducing = partial(
+    Method,
+    family="redundancy-reducing",
+    target=_OTHER_VIEW,
+    no_filter=_ONE_NETWORK,
+    on_collapse="Lower optimizer.lr first. The loss's terms against redundancy keep the rank up: "
+    "raise method.kwargs.lamb (Barlow Twins), or method.kwargs.var_loss_weight and "
+    "method.kwargs.cov_loss_weight.",
+)
+_symmetric = partial(
+    Method,
+    family="symmetric",
+    target=_OTHER_VIEW,
+    class_name="SymSimSiam",
+    no_filter="its two branches are alike by design",
+    loss_minimum=-1,
 )
 
 METHODS = {
@@ -212,42 +229,35 @@ METHODS = {
             gap_comes_from="A one-hot target against a soft assignment makes a gap by itself.",
             on_collapse="Lower optimizer.lr, or give method.kwargs.num_prototypes fewer clusters.",
         ),
-        Method(
+        _contrastive(
             name="simclr",
             label="SimCLR",
-            family="contrastive",
-            target="the projection of the other view",
+            target=_OTHER_VIEW,
             no_filter=_ONE_NETWORK,
             loss_names=("train_nce_loss",),
-            on_collapse=_FEWER_NEGATIVES,
         ),
-        Method(
+        _contrastive(
             name="supcon",
             label="SupCon",
-            family="contrastive",
             target="the projection; the loss pulls it to all views of the same class",
             versions=(CURRENT,),
             labels=True,
             no_filter=_ONE_NETWORK,
             loss_names=("train_nce_loss",),
-            on_collapse=_FEWER_NEGATIVES,
         ),
-        Method(
+        _contrastive(
             name="mocov2plus",
             label="MoCo v2+",
-            family="contrastive",
             target="the momentum network's projection of the other view",
             momentum=True,
             queue=True,
             no_filter=_NO_PREDICTOR,
             loss_names=("train_nce_loss",),
             gap_comes_from=_LAG_ALONE,
-            on_collapse=_FEWER_NEGATIVES,
         ),
-        Method(
+        _contrastive(
             name="mocov3",
             label="MoCo v3",
-            family="contrastive",
             target="the momentum network's projection of the other view, after the target filter",
             versions=(CURRENT,),
             asymmetry="predictor",
@@ -255,24 +265,20 @@ METHODS = {
             loss_names=("train_contrastive_loss",),
             paper_m=128,
             gap_comes_from=LAG,
-            on_collapse=_FEWER_NEGATIVES,
         ),
-        Method(
+        _contrastive(
             name="nnclr",
             label="NNCLR",
-            family="contrastive",
             target="the earlier projection nearest to the other view's, after the target filter",
             asymmetry="predictor",
             neighbours=True,
             queue=True,
             loss_names=("train_nnclr_loss",),
             gap_comes_from=_QUEUE,
-            on_collapse=_FEWER_NEGATIVES,
         ),
-        Method(
+        _contrastive(
             name="all4one",
             label="All4One",
-            family="contrastive",
             target="the momentum network's earlier projection nearest to that of the other view",
             versions=(CURRENT,),
             asymmetry="predictor",
@@ -282,69 +288,43 @@ METHODS = {
             no_filter="its two predictors serve three losses, of which a filter would change one",
             loss_names=("train_comb_loss",),
             gap_comes_from=_QUEUE,
-            on_collapse=_FEWER_NEGATIVES,
         ),
-        Method(
+        _redundancy_reducing(
             name="barlow_twins",
             label="Barlow Twins",
-            family="redundancy-reducing",
-            target="the projection of the other view",
-            no_filter=_ONE_NETWORK,
             loss_names=("train_barlow_loss",),
-            on_collapse=_WEAK_TERMS,
         ),
-        Method(
+        _redundancy_reducing(
             name="vicreg",
             label="VICReg",
-            family="redundancy-reducing",
-            target="the projection of the other view",
-            no_filter=_ONE_NETWORK,
             loss_names=("train_vicreg_loss",),
-            on_collapse=_WEAK_TERMS,
         ),
-        Method(
+        _redundancy_reducing(
             name="vibcreg",
             label="VIbCReg",
-            family="redundancy-reducing",
-            target="the projection of the other view",
             versions=(CURRENT,),
-            no_filter=_ONE_NETWORK,
             loss_names=("train_vibcreg_loss",),
-            on_collapse=_WEAK_TERMS,
         ),
-        Method(
+        _redundancy_reducing(
             name="wmse",
             label="W-MSE",
             class_name="WMSE",
-            family="redundancy-reducing",
             target="the projection of the other view; the loss compares both after whitening",
-            no_filter=_ONE_NETWORK,
             loss_minimum=0,
             loss_names=("train_wmse_loss", "train_neg_cos_sim"),
             on_collapse="Lower optimizer.lr, or whiten larger parts of the batch: a larger "
             "method.kwargs.whitening_size, several times method.kwargs.proj_output_dim.",
         ),
-        Method(
+        _symmetric(
             name="symsimsiam",
             label="SymSimSiam",
-            family="symmetric",
-            target="the projection of the other view",
-            class_name="SymSimSiam",
-            no_filter=_TWO_EQUAL_BRANCHES,
-            loss_minimum=-1,
         ),
-        Method(
+        _symmetric(
             name="vanilla",
             label="Vanilla",
-            family="symmetric",
-            target="the projection of the other view",
-            class_name="SymSimSiam",  # without its centre
-            no_filter=_TWO_EQUAL_BRANCHES,
-            loss_minimum=-1,
         ),
     )
 }
-
 
 # Methods of solo-learn that are missing here, and why.
 NOT_HERE = {
