@@ -3,7 +3,6 @@
 Nothing in a file is executed (:mod:`rdm_solo.methods.torch_files`).
 """
 
-import json
 import logging
 import re
 from collections.abc import Mapping
@@ -45,8 +44,8 @@ class Spec:
 class Weights:
     """The backbone in a file: its weights, and the epoch (from 1) and step that the file names.
 
-    ``spec`` comes from an export or from the shapes. ``certain`` is true where an export or
-    solo-learn wrote the file, so that nothing about the stem has to be assumed.
+    ``spec`` is what the shapes show. ``certain`` is true where solo-learn wrote the file, so that
+    nothing about the stem has to be assumed.
     """
 
     path: Path
@@ -62,22 +61,21 @@ def read(path: str | Path, content: Any = None) -> Weights:
     path = Path(path)
     if not path.is_file():
         raise UserError(f"there is no checkpoint {path}: give a .ckpt, .pt, .pth or .safetensors")
-    about: dict[str, Any] = {}
-    if path.suffix == ".safetensors":
-        content, about = _read_safetensors(path)
-    else:
-        content = content or torch_files.read(path, other_objects=True)
-        if (description := path.with_suffix(".json")).is_file():
-            about = json.loads(description.read_text(encoding="utf-8"))
+    if content is None and path.suffix == ".safetensors":
+        content = _read_safetensors(path)
+    elif content is None:
+        content = torch_files.read(path, other_objects=True)
     state, certain = _backbone_state(_state_dict(content, path))
     check_finite(state, path)
-    spec = guess(state)
-    if "backbone" in about:
-        spec, certain = _exported_spec(path, about["backbone"]), True
-    epoch, step = about.get("epoch"), content.get("global_step", about.get("global_step"))
-    if isinstance(content.get("epoch"), int):
-        epoch = content["epoch"] + 1  # Lightning counts from 0
-    return Weights(path, state, epoch, step if isinstance(step, int) else None, spec, certain)
+    epoch, step = (content.get(name) for name in ("epoch", "global_step"))
+    return Weights(
+        path,
+        state,
+        epoch + 1 if isinstance(epoch, int) else None,  # Lightning counts from 0
+        step if isinstance(step, int) else None,
+        guess(state),
+        certain,
+    )
 
 
 def load(weights: Weights, spec: Spec, image_size: int = 224) -> nn.Module:
@@ -168,7 +166,7 @@ def check_finite(state: Mapping[str, Any], path: Path) -> None:
 
 
 def is_plain_word(value: object) -> bool:
-    """Return whether a file may set a backbone's argument to this word.
+    """Return whether a backbone's argument may have this word, which is no path and no module.
 
     >>> is_plain_word("avg"), is_plain_word("os.system"), is_plain_word("/etc/passwd")
     (True, False, False)
@@ -177,16 +175,12 @@ def is_plain_word(value: object) -> bool:
 
 
 def _backbone_state(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
-    """Return the backbone's entries under its own names, and whether solo-learn wrote them.
-
-    solo-learn's current version calls it ``backbone``, its release ``encoder``. The prefixes of
-    DDP, ``torch.compile`` and a plain wrapper are removed.
-    """
-    bare = {
+    """Return the backbone's entries under its own names, and whether solo-learn wrote them."""
+    bare = {  # without the prefixes of DDP, torch.compile and a wrapper
         name.replace("_orig_mod.", "").removeprefix("module.").removeprefix("model."): value
         for name, value in state.items()
     }
-    for prefix in ("backbone.", "encoder.", ""):
+    for prefix in ("backbone.", "encoder.", ""):  # of solo-learn's two versions, and of others
         part = {n.removeprefix(prefix): value for n, value in bare.items() if n.startswith(prefix)}
         if part:
             break
@@ -208,23 +202,11 @@ def _state_dict(content: Any, path: Path) -> Mapping[str, Tensor]:
     )
 
 
-def _read_safetensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    from safetensors import SafetensorError, safe_open
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
 
     try:
-        with safe_open(path, "pt") as file:
-            about = dict(file.metadata() or {})
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return load_file(path)
     except SafetensorError as error:
         raise UserError(f"{path} cannot be read as a safetensors file: {error}") from error
-    return state, json.loads(about.get("rdm_solo", "{}"))
-
-
-def _exported_spec(path: Path, about: Mapping[str, Any]) -> Spec:
-    """Return the backbone that an export names; its arguments may neither download nor read."""
-    spec = Spec(about["name"], about["stem"], about["kwargs"])
-    for key, value in spec.kwargs.items():
-        plain = isinstance(value, (bool, int, float, type(None))) or is_plain_word(value)
-        if key.startswith(FETCHING) or not plain:
-            raise UserError(f"{path}: backbone.kwargs.{key}={value!r} may not come from a file")
-    return spec

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import os
 from collections import OrderedDict
 from pathlib import Path
@@ -120,20 +119,6 @@ def test_a_warning_names_what_is_assumed_about_the_stem(prefix, stem, certain, t
     padding = load(tmp_path / "a.pt").conv1.padding[0]
     assert assumed == f"conv1 with padding {padding}, no max-pooling"
     assert assumed in caplog.text
-
-
-def test_an_export_names_its_backbone(tmp_path):
-    about = {"backbone": {"name": "resnet18", "stem": "small", "kwargs": {}}, "epoch": 3}
-    state = weights(Spec("resnet18", "small"))
-    save_file(state, tmp_path / "a.safetensors", metadata={"rdm_solo": json.dumps(about)})
-    read = weight_files.read(tmp_path / "a.safetensors")
-    assert (read.spec, read.epoch, read.certain) == (Spec("resnet18", "small"), 3, True)
-    for key, value in {"pretrained": True, "global_pool": "/etc/passwd"}.items():
-        about["backbone"]["kwargs"] = {key: value}
-        torch.save(state, tmp_path / "b.pth")
-        (tmp_path / "b.json").write_text(json.dumps(about))
-        with pytest.raises(UserError, match=f"backbone.kwargs.{key}"):
-            weight_files.read(tmp_path / "b.pth")
 
 
 class Hostile:
