@@ -10,21 +10,21 @@ from omegaconf import DictConfig, OmegaConf
 from rdm_solo.messages import UserError, check_number, check_switch, check_whole
 from rdm_solo.methods import optimizers, solo_learn
 from rdm_solo.methods.chosen_filter import ChosenFilter
-from rdm_solo.methods.descriptions import METHODS, Method, method
+from rdm_solo.methods.descriptions import Method, method
 from rdm_solo.methods.filtered import make_filter
-from rdm_solo.methods.models import (
-    BYOL,
-    DINO,
-    WMSE,
-    DeepClusterV2,
-    SimSiam,
-    SwAV,
-    of_solo_learn,
-)
+from rdm_solo.methods.models import BYOL, DINO, WMSE, DeepClusterV2, SimSiam, SwAV, of_solo_learn
 from rdm_solo.methods.symmetric import SymSimSiam
 
+# Methods that need a class of their own; the others are created from their descriptions.
 CLASSES: dict[str, Any] = {
-    kind.__name__: kind for kind in (SimSiam, BYOL, SwAV, DINO, DeepClusterV2, WMSE, SymSimSiam)
+    "simsiam": SimSiam,
+    "byol": BYOL,
+    "swav": SwAV,
+    "dino": DINO,
+    "deepclusterv2": DeepClusterV2,
+    "wmse": WMSE,
+    "symsimsiam": SymSimSiam,
+    "vanilla": SymSimSiam,
 }
 
 
@@ -37,19 +37,18 @@ def build(cfg: DictConfig) -> Any:
     optimizers.check_kwargs(cfg.optimizer)
     if chosen.absent and not described.no_filter:
         raise UserError(
-            f"filter=none is not for method={described.name}: take filter=identity for no "
-            "predictor, or filter=learnable for its own predictor."
+            f"filter=none is not for method={described.name}: filter=identity removes its "
+            "predictor, filter=learnable keeps it."
         )
     if not chosen.absent and described.no_filter:
-        others = " or ".join(f"method={m.name}" for m in METHODS.values() if not m.no_filter)
         raise UserError(
-            f"filter={chosen.name}: method={described.name} has no place for one, since "
-            f"{described.no_filter}; leave filter out, or choose {others}."
+            f"filter={chosen.name}: method={described.name} has no place for a filter, since "
+            f"{described.no_filter}; leave filter out."
         )
     if chosen.absent:
         make_filter(chosen, cfg.max_epochs)  # refuses a p that would be ignored
     try:
-        return (CLASSES.get(described.class_name) or of_solo_learn(described))(cfg)
+        return (CLASSES.get(described.name) or of_solo_learn(described))(cfg)
     except TypeError as error:
         raise UserError(
             f"method={described.name} with backbone.name={cfg.backbone.name} cannot be built: "

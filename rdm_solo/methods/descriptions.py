@@ -25,7 +25,6 @@ class Method:
         label: in the paper's words, for people.
         family: one of :data:`FAMILIES`.
         target: what the loss compares the online output with.
-        class_name: the class in :mod:`rdm_solo.methods.models`; empty if solo-learn's is enough.
         versions: of solo-learn that have it.
         asymmetry: what makes the branches differ: ``"predictor"`` (which a filter can replace),
             ``"sinkhorn"`` or ``"centring"`` of the target's softmax, ``"clusters"`` of k-means, or
@@ -50,7 +49,6 @@ class Method:
     label: str
     family: str = ""
     target: str = ""
-    class_name: str = ""
     versions: tuple[str, ...] = (LEGACY, CURRENT)
     asymmetry: str = ""
     momentum: bool = False
@@ -110,7 +108,6 @@ _symmetric = partial(
     Method,
     family="symmetric",
     target=_OTHER_VIEW,
-    class_name="SymSimSiam",
     no_filter="its two branches are alike by design",
     loss_minimum=-1,
 )
@@ -123,7 +120,6 @@ METHODS = {
             label="SimSiam",
             family="distilling",
             target="the projection of the other view, after the target filter",
-            class_name="SimSiam",
             asymmetry="predictor",
             loss_minimum=-1,
             loss_names=("train_neg_cos_sim",),
@@ -133,7 +129,6 @@ METHODS = {
             label="BYOL",
             family="distilling",
             target="the momentum network's projection of the other view, after the target filter",
-            class_name="BYOL",
             asymmetry="predictor",
             momentum=True,
             loss_minimum=0,
@@ -147,7 +142,6 @@ METHODS = {
             label="SwAV",
             family="clustering",
             target="Sinkhorn's assignment of the other view's logits to prototypes",
-            class_name="SwAV",
             asymmetry="sinkhorn",
             softmax=True,
             no_filter="its Sinkhorn assignment is the target's filter",
@@ -163,7 +157,6 @@ METHODS = {
             label="DINO",
             family="distilling",
             target="the momentum network's softmax of the other view, centred and sharpened",
-            class_name="DINO",
             asymmetry="centring",
             momentum=True,
             softmax=True,
@@ -221,7 +214,6 @@ METHODS = {
             label="DeepCluster v2",
             family="clustering",
             target="the one-hot cluster by k-means before the epoch; none in the first epoch",
-            class_name="DeepClusterV2",
             asymmetry="clusters",
             softmax=True,
             no_filter="the clusters of k-means are its target",
@@ -308,7 +300,6 @@ METHODS = {
         _redundancy_reducing(
             name="wmse",
             label="W-MSE",
-            class_name="WMSE",
             target="the projection of the other view; the loss compares both after whitening",
             loss_minimum=0,
             loss_names=("train_wmse_loss", "train_neg_cos_sim"),

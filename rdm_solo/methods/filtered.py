@@ -16,7 +16,7 @@ from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.filters.spectral_filter import SpectralFilter
 from rdm_solo.messages import UserError
 from rdm_solo.methods import solo_learn
-from rdm_solo.methods.chosen_filter import ChosenFilter, shipped_filters
+from rdm_solo.methods.chosen_filter import ChosenFilter
 
 
 def make_filter(chosen: ChosenFilter, epochs: int) -> SpectralFilter | None:
@@ -24,15 +24,9 @@ def make_filter(chosen: ChosenFilter, epochs: int) -> SpectralFilter | None:
     p, function = chosen.p, chosen.function
     has_exponent = function is not None and takes_p(function)
     if p is not None and not has_exponent:
-        shipped = shipped_filters().get(chosen.name)
-        if shipped is not None and shipped.p is not None:  # it set p; its function was replaced
-            raise UserError(
-                f"filter.function={function} has no exponent, but filter={chosen.name} sets p={p}; "
-                "add p=null, or start from filter=online_log1p."
-            )
         raise UserError(
-            f"p={p} would be ignored: filter={chosen.name} has no exponent; "
-            "leave p out, or choose filter=online_pow or filter=target_pow."
+            f"p={p} would be ignored: filter={chosen.name} with function={function} has no "
+            "exponent; leave p out (or p=null), or choose filter=online_pow or filter=target_pow."
         )
     if p is None and has_exponent:
         raise UserError(f"filter={chosen.name} needs an exponent: add p=NUMBER.")

@@ -12,14 +12,13 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Mapping
-from importlib import metadata
 from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.lightning import CURRENT, pl
-from rdm_solo.messages import UserError, suggest
+from rdm_solo.messages import UserError, check_choice, suggest
 from rdm_solo.methods import backbones
 from rdm_solo.methods.descriptions import METHODS
 
@@ -47,16 +46,6 @@ OF_LABELS = {name for name in SCALARS.values() if "acc" in name or "classifier" 
 IN_THE_TABLE = {"train/loss", "val/acc1"}
 
 
-def _import_timm() -> Any:
-    """Import timm without wandb, which takes a second and serves a function that is not used."""
-    loaded = sys.modules.setdefault("wandb", None)  # type: ignore[arg-type]
-    try:
-        return importlib.import_module("timm")
-    finally:
-        if loaded is None:
-            del sys.modules["wandb"]
-
-
 def _import_solo() -> types.ModuleType:
     if importlib.util.find_spec("solo") is None:
         raise ImportError(INSTALL)
@@ -66,6 +55,8 @@ def _import_solo() -> types.ModuleType:
         for name in ("pl_bolts", "pl_bolts.optimizers", "pl_bolts.optimizers.lr_scheduler"):
             stub: Any = sys.modules.setdefault(name, types.ModuleType(name))
         stub.LinearWarmupCosineAnnealingLR = None
+    # timm imports wandb if it can, which takes a second.
+    wandb = sys.modules.setdefault("wandb", None)  # type: ignore[arg-type]
     with warnings.catch_warnings():
         # solo-learn 1.0.2 and 1.0.6 use names that torch 2.4 (custom_fwd) and timm 0.9 have moved.
         warnings.simplefilter("ignore", FutureWarning)
@@ -73,16 +64,14 @@ def _import_solo() -> types.ModuleType:
         warnings.filterwarnings("ignore", message="Overwriting .* in registry")
         try:
             return importlib.import_module("solo.methods")
-        except ImportError as error:
-            raise ImportError(
-                f"solo-learn is installed but cannot be imported: {error}. Known-good versions of "
-                "what it needs are in requirements.txt of this project."
-            ) from error
+        finally:
+            if wandb is None:
+                del sys.modules["wandb"]
 
 
-timm = _import_timm()
 TABLE = _import_solo().METHODS  # its classes by name, for its own entry points as well
 _base = sys.modules["solo.methods.base"]
+timm = sys.modules["timm"]
 
 GENERATION = "current" if CURRENT else "legacy"
 
@@ -97,12 +86,7 @@ TIMM = "timm/"  # followed by a name in timm
 
 def version() -> str:
     """Return the version of the installed solo-learn, for people."""
-    if CURRENT:
-        return "1.0.6 or later (current)"
-    try:
-        return f"{metadata.version('solo-learn')} (legacy)"
-    except metadata.PackageNotFoundError:
-        return "1.0.x (legacy)"
+    return "1.0.6 or later (current)" if CURRENT else "1.0.2 (legacy)"
 
 
 class _OurScalars(pl.LightningModule):
@@ -227,18 +211,11 @@ def augmentations() -> types.ModuleType:
 
 def check_backbone(name: str) -> None:
     """Refuse an unknown backbone and suggest the nearest one."""
-    if name.startswith(TIMM):
-        bare = name.removeprefix(TIMM)
-        if not timm.is_model(bare):
-            hint = suggest(bare, timm.list_models()) or "."
-            raise UserError(f"backbone.name={name!r}: timm has no such model{hint}")
-    elif name not in BACKBONES:
-        hint = suggest(name, BACKBONES) or "."
-        if timm.is_model(name):
-            hint = f"; timm has one: backbone.name=timm/{name}."
-        raise UserError(
-            f"backbone.name must be one of {', '.join(BACKBONES)}, or timm/NAME, got {name!r}{hint}"
-        )
+    if not name.startswith(TIMM):
+        check_choice("backbone.name (or timm/NAME)", name, BACKBONES)
+    elif not timm.is_model(bare := name.removeprefix(TIMM)):
+        hint = suggest(bare, timm.list_models()) or "."
+        raise UserError(f"backbone.name={name!r}: timm has no such model{hint}")
 
 
 def _constructor(name: str) -> Callable[..., Any]:
