@@ -19,9 +19,7 @@ class RunInfo:
     hyperparameters: Mapping[str, Any]  # by which runs are compared; None where a run has none
     config: Mapping[str, Any]  # the whole config as plain values
     sweep: str | None = None  # the name of the sweep's folder
-    goes_on_from: Path | None = None
     step: int = 0  # optimiser steps before this start
-    epochs: int = 0
 
 
 class RunLogger(ABC):

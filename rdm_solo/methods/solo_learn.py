@@ -48,7 +48,7 @@ IN_THE_TABLE = {"train/loss", "val/acc1"}
 
 def _import_solo() -> types.ModuleType:
     if importlib.util.find_spec("solo") is None:
-        raise ImportError(INSTALL)
+        raise UserError(INSTALL)
     if importlib.util.find_spec("pl_bolts") is None:
         # solo-learn 1.0.2 imports a scheduler from lightning-bolts, which cannot be installed
         # with Lightning 2. Our methods do not use it.
@@ -188,7 +188,7 @@ def adapted(name: str) -> Any:
 def register(methods: Mapping[str, Any]) -> None:
     """Add methods to the table of solo-learn's own entry points."""
     if not CURRENT:
-        raise ImportError(
+        raise UserError(
             f"solo-learn {version()} builds methods from command-line arguments, which know no "
             "filters; register_methods() needs its current main: put a checkout on PYTHONPATH, or "
             "use python -m rdm_solo.train, which runs on both."

@@ -4,7 +4,6 @@ Nothing in a file is executed (:mod:`rdm_solo.methods.torch_files`).
 """
 
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +19,6 @@ log = logging.getLogger("rdm_solo")
 
 # Prefixes of backbone arguments that download or read files.
 FETCHING = ("pretrained", "checkpoint_path", "cache_dir", "weights")
-# Words that a backbone looks up in a table of its own, such as global_pool=avg.
-PLAIN_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-
 HEADS = ("fc.", "head.", "classifier.")  # of networks that classify
 # By the number of blocks in each stage, and whether these are bottlenecks.
 RESNETS = {(2, 2, 2, 2, False): "resnet18", (3, 4, 6, 3, True): "resnet50"}
@@ -163,15 +159,6 @@ def check_finite(state: Mapping[str, Any], path: Path) -> None:
             f"{path} holds NaN or infinity ({listed(broken)}): training had diverged when it was "
             "written."
         )
-
-
-def is_plain_word(value: object) -> bool:
-    """Return whether a backbone's argument may have this word, which is no path and no module.
-
-    >>> is_plain_word("avg"), is_plain_word("os.system"), is_plain_word("/etc/passwd")
-    (True, False, False)
-    """
-    return isinstance(value, str) and PLAIN_WORD.fullmatch(value) is not None
 
 
 def _backbone_state(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:

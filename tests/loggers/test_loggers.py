@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.read_loggers import WandbFile, accumulator, events, wandb_files
-from support.small_runs import SMALL, configure, rows, run
+from support.small_runs import SMALL, CutInEpoch, configure, rows, run
 
 from rdm_solo import cli, loggers, train
 from rdm_solo.lightning import pl
@@ -44,7 +44,7 @@ NAMES = {
 
 @dataclass
 class Logged:
-    """A run of two epochs, resumed for a third, and a probe's scalars added later."""
+    """A run that was killed after two epochs and resumed, and a probe's scalars added later."""
 
     folder: Path
     written: list[str]
@@ -60,9 +60,10 @@ class Logged:
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    options = [*BOTH, "filter=target_pow", "pictures.every_n_epochs=1"]
+    options = [*BOTH, "filter=target_pow", "pictures.every_n_epochs=1", "max_epochs=3"]
+    with pytest.raises(RuntimeError, match="killed"):
+        run(folder, *options, callbacks=[CutInEpoch(3)])
     run(folder, *options)
-    run(folder, *options, "max_epochs=3", f"resume={folder}")
     written = loggers.append(folder, {"linear/top1": 62.5}, step=12, online=True)
     return Logged(folder, written, wandb_files(folder))
 
@@ -130,7 +131,7 @@ class TestWandb:
     def test_all_starts_are_one_run(self, logged):
         record = json.loads((logged.folder / "loggers.json").read_text())["wandb"]
         assert [start.run["run_id"] for start in logged.starts] == [record["id"]] * 3
-        assert [start.exit_code for start in logged.starts] == [0, 0, 0]
+        assert [start.exit_code for start in logged.starts] == [1, 0, 0]
         run = logged.starts[0].run
         assert run["project"] == "rdm_solo"
         assert run["group"] == "synthetic-simsiam-target_pow-p=-0.5"

@@ -172,7 +172,7 @@ def test_without_solo_learn_callbacks_and_report_work_and_methods_say_how_to_ins
         "u.find_spec = lambda name, *a: None if name == 'solo' else find(name, *a)\n"
         "import sys, rdm_solo.callbacks, rdm_solo.loggers, rdm_solo.report\n"
         "print({'solo', 'timm'} & set(sys.modules))\n"
-        "try:\n    import rdm_solo.methods.solo_learn\nexcept ImportError as e:\n    print(e)"
+        "try:\n    import rdm_solo.methods.solo_learn\nexcept ValueError as e:\n    print(e)"
     )
     out = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True

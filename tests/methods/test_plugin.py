@@ -28,7 +28,7 @@ current = pytest.mark.skipif(not solo_learn.CURRENT, reason="1.0.2 has no YAML")
 
 @pytest.mark.skipif(solo_learn.CURRENT, reason="the current version takes them")
 def test_the_release_is_refused():
-    with pytest.raises(ImportError, match="needs its current main"):
+    with pytest.raises(UserError, match="needs its current main"):
         register_methods()
 
 
