@@ -11,7 +11,7 @@ import pytest
 from support.read_loggers import WandbFile, accumulator, events, wandb_files
 from support.small_runs import SMALL, CutInEpoch, configure, rows, run
 
-from rdm_solo import cli, loggers, train
+from rdm_solo import cli, loggers
 from rdm_solo.lightning import pl
 from rdm_solo.loggers import charts, event_files, weights_biases
 from rdm_solo.messages import UserError
@@ -219,7 +219,7 @@ def test_a_run_that_raises_has_failed(tmp_path):
             raise RuntimeError("a crash")
 
     with pytest.raises(RuntimeError):
-        train.run(configure(*BOTH, *BARE), tmp_path, [Crash()])
+        run(tmp_path, *BOTH, *BARE, callbacks=[Crash()])
     assert [start.exit_code for start in wandb_files(tmp_path)] == [1]
 
 
