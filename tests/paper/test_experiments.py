@@ -275,6 +275,13 @@ def test_the_rate_follows_the_batch_of_all_processes_and_steps(dataset):
     assert derived.lr == pytest.approx(lr * 24 * batch / 256)
 
 
+# Rows by their options without max_epochs, of which only one is composed.
+SAME: dict[tuple[str, ...], list[paper.Row]] = {}
+for _row in paper.rows():
+    _options = (o for o in paper.preset(_row) if not o.startswith("max_epochs="))
+    SAME.setdefault((_row.table, *_options), []).append(_row)
+
+
 class TestRows:
     def test_every_number_of_the_tables_is_there(self):
         assert Counter(row.table for row in paper.rows()) == {
@@ -286,9 +293,10 @@ class TestRows:
             "alignment_cz_cplus": 8,
         }
 
-    @pytest.mark.parametrize("row", paper.rows(), ids=str)
-    def test_a_row_is_configured_as_it_says(self, row):
-        cfg, names = configure(*paper.preset(row)), {"nonlinear": "learnable", "linear": "linear"}
+    @pytest.mark.parametrize("rows", SAME.values(), ids=map(" ".join, SAME))
+    def test_rows_are_configured_as_they_say(self, rows):
+        row, names = rows[0], {"nonlinear": "learnable", "linear": "linear"}
+        cfg = configure(*paper.preset(row))  # the others differ in epochs and metric
         assert (cfg.dataset.name, cfg.method.name) == (row.dataset, row.framework)
         assert cfg.p == (row.p if row.predictor == "pow" else None)
         if row.table == "alignment_cz_cplus":
@@ -299,6 +307,9 @@ class TestRows:
         # SimSiam's official code has 100; the paper follows it there without printing a number.
         default = {"imagenet": 100, "alignment_cz_cplus": 400}.get(row.table)
         assert cfg.max_epochs == (row.epochs or default)
+        for other in rows:
+            epochs = [o for o in paper.preset(other) if o.startswith("max_epochs=")]
+            assert epochs in ([], [f"max_epochs={other.epochs or default}"])
 
     def test_runs_that_only_figures_have_pass_the_checks(self):
         of_tables = {tuple(paper.preset(row)) for row in paper.rows()}
