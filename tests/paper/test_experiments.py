@@ -16,14 +16,13 @@ import hydra.utils
 import pytest
 import torch
 from conftest import ROOT, oracle
-from hydra import compose, initialize_config_dir
 from torch import nn
 
 from rdm_solo import methods, paper
 from rdm_solo.cli import config_folder
 from rdm_solo.data import Dataset, Images
 from rdm_solo.methods import optimizers
-from rdm_solo.train import checks, derived_values
+from rdm_solo.train import checks, compose, derived_values
 
 # The appendix, "Datasets" and "Implementation Details".
 PAPER = {
@@ -96,8 +95,7 @@ def runs() -> dict[tuple[str, ...], None]:
 
 @functools.cache
 def configure(*overrides: str):
-    with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        return compose("config", overrides=["trainer=cpu", *overrides])
+    return compose(["trainer=cpu", *overrides])
 
 
 @functools.cache
