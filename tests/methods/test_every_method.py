@@ -237,7 +237,8 @@ def test_defaults_are_those_of_solo_learns_own_files():
         path = folder / f"{'barlow' if name == 'barlow_twins' else name}.yaml"
         theirs, ours = OmegaConf.load(path), OmegaConf.load(ROOT / f"conf/method/{name}.yaml")
         kwargs = ours.method.kwargs
-        others = {key for key, value in theirs.method_kwargs.items() if kwargs.get(key) != value}
+        settings = theirs.method_kwargs.items()
+        others = {key for key, value in settings if kwargs.get(key, "missing") != value}
         assert others == NOT_TAKEN_OVER.get(name, set()), name
         for key in ("lr", "classifier_lr", "weight_decay", "name") if "optimizer" in ours else ():
             assert ours.optimizer[key] == theirs.optimizer[key], (name, key)

@@ -53,8 +53,9 @@ def test_solo_learns_own_script_trains_from_the_yaml_in_the_docs(method, kwargs,
     (tmp_path / "rdm.yaml").write_text(re.search(r"```yaml\n(.*?)```", page, re.DOTALL).group(1))
     checkout = Path(inspect.getfile(solo_learn.TABLE["base"])).parents[2]
     out = command(
-        *("rdm_solo.plugin", str(checkout / "main_pretrain.py"), f"method={method}", *kwargs),
-        *("--config-path", str(tmp_path), "--config-name", "rdm.yaml"),
+        *("rdm_solo.plugin", str(checkout / "main_pretrain.py")),
+        *("--config-path", str(tmp_path), "--config-name", "rdm.yaml", f"method={method}"),
+        *kwargs,
         *("method_kwargs.proj_hidden_dim=32", "method_kwargs.proj_output_dim=16"),
         *("data.dataset=custom", f"data.train_path={tmp_path / 'images'}"),
         *(f"data.val_path={tmp_path / 'images'}", "data.num_workers=0"),
