@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import torch
 from support import cluster, second_device
-from support.fake_wandb import Server
 from support.world import World, Worlds
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -179,19 +178,6 @@ def typed(monkeypatch, capsys) -> Callable[..., subprocess.CompletedProcess[str]
         return subprocess.CompletedProcess(sys.argv, status, *capsys.readouterr())
 
     return run
-
-
-@pytest.fixture
-def server(monkeypatch):
-    """A server that this process's runs go to."""
-    wandb = pytest.importorskip("wandb")
-    made = Server()
-    for name, value in made.environment().items():
-        monkeypatch.setenv(name, value)
-    wandb.teardown()  # W&B reads its environment once
-    yield made
-    wandb.teardown()
-    made.close()
 
 
 @pytest.fixture

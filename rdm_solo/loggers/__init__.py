@@ -1,7 +1,7 @@
 """TensorBoard and Weights & Biases, beside the metrics.csv of every run.
 
-:class:`RunLogger` is what both of them do. A run's loggers are recorded in ``loggers.json`` in its
-folder, so that a run that goes on from it continues them and :func:`append` finds them again.
+``loggers.json`` in a run's folder records its loggers, so that every start of the run continues
+the same W&B run and the same TensorBoard log, and :func:`append` can add to them later.
 """
 
 import importlib.util
@@ -21,19 +21,18 @@ __all__ = ["KINDS", "RunInfo", "RunLogger", "append", "check_packages", "close_a
 
 log = logging.getLogger("rdm_solo")
 
-# By their names in conf/logger/. The classes are imported where they are used, since each needs an
-# optional package of the same name; a logger that needs none is left out of PACKAGES.
+# By their names in conf/logger/, which are also those of the packages that they need and of their
+# folders. The classes are imported when they are used.
 KINDS = {
     "tensorboard": "rdm_solo.loggers.event_files.TensorBoard",
     "wandb": "rdm_solo.loggers.weights_biases.WeightsAndBiases",
 }
-PACKAGES = ("tensorboard", "wandb")
 
 
 def check_packages(names: Iterable[str]) -> None:
     """Refuse a logger whose package is not installed."""
-    for name in names:
-        if name in PACKAGES and importlib.util.find_spec(name) is None:
+    for name in KINDS.keys() & names:
+        if importlib.util.find_spec(name) is None:
             raise UserError(
                 f"logger={name} needs the package {name}, which is not installed: "
                 f"pip install {name}, or leave logger={name} out"
@@ -41,55 +40,51 @@ def check_packages(names: Iterable[str]) -> None:
 
 
 def open_all(choices: Mapping[str, Any], run: RunInfo) -> list[RunLogger]:
-    """Open the chosen loggers (``cfg.logger``), in the first process alone."""
-    earlier = _read_records(run.goes_on_from) if choices and run.goes_on_from else {}
-    opened: dict[str, RunLogger] = {}
+    """Open the chosen loggers (``cfg.logger``), on the first process only."""
+    records = _read_records(run.folder) if choices else {}
+    loggers: dict[str, RunLogger] = {}
     for name, node in choices.items():
-        open_one = instantiate(node, _partial_=True, _convert_="all")
-        try:
-            opened[name] = open_one(run=run, earlier=earlier.get(name, {}))
-        except TypeError as error:  # an option that it does not have
-            raise UserError(f"logger.{name} cannot be opened: {error}") from error
-    if opened:
-        _write_records(run.folder, {name: logger.record for name, logger in opened.items()})
-    return list(opened.values())
+        reading.inside(run.folder, name)
+        open_logger = instantiate(node, _partial_=True, _convert_="all")
+        loggers[name] = open_logger(run=run, earlier=records.get(name, {}))
+    if loggers:
+        _write_records(run.folder, {name: logger.record for name, logger in loggers.items()})
+    return list(loggers.values())
 
 
 def close_all(loggers: Iterable[Any], failed: bool = False) -> None:
-    """Close those of ``trainer.loggers`` that are ours; one that cannot be closed is a warning."""
+    """Close loggers that Lightning has not closed, as it does when ``fit`` returns or raises."""
     for logger in loggers:
-        try:
-            if isinstance(logger, RunLogger):
-                logger.close(failed)
-        except Exception as error:  # the run itself has ended well
-            log.warning(f"warning: {type(logger).__name__} could not be closed: {error}")
+        if isinstance(logger, RunLogger):
+            logger.finalize("failed" if failed else "success")
 
 
 def append(
     folder: Path, scalars: Mapping[str, float], step: int, online: bool = False
 ) -> list[str]:
-    """Add scalars to every logger of a finished run; the names of those that took them.
+    """Add scalars to every logger of a finished run and return the names of those loggers.
 
-    A folder may come from a stranger, so they are written into it, and sent only with ``online``.
-    ``step`` is the optimiser step that they belong to. Where a logger fails (not installed, a full
-    disk), a warning names it and the others go on.
+    ``step`` is the optimiser step that the scalars belong to. They are sent to a server only with
+    ``online``, since a stranger's folder could name the server's project. A logger that fails is
+    a warning.
     """
     import hydra.utils
 
-    took, records = [], _read_records(folder)
+    written, records = [], _read_records(folder)
     for name in sorted(KINDS.keys() & records.keys()):
+        record = records[name]
         try:
-            record = records[name]
+            reading.inside(folder, name)
             record["appended"] = {**record.get("appended", {}), **scalars}
             sent = record if online else {**record, "offline": True}
             hydra.utils.get_class(KINDS[name]).append(folder, sent, scalars, step)
-        except Exception as error:  # whatever a service or its client raises
+        except Exception as error:  # a service or its client can raise anything
             log.warning(f"warning: {', '.join(scalars)} did not reach {name}: {error}")
         else:
-            took.append(name)
-    if took:
+            written.append(name)
+    if written:
         _write_records(folder, records)
-    return took
+    return written
 
 
 def _read_records(folder: Path) -> dict[str, Any]:

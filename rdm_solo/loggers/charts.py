@@ -1,4 +1,4 @@
-"""Filter curves and spectra over epochs, as the loggers show them."""
+"""Filter curves and spectra over epochs, for the loggers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 PICTURE = "pictures/spectra"
 
-# W&B's charts with a line for each of some epochs: the array that is drawn, and the title.
+# W&B's charts, which have a line per epoch: the array that is drawn, and the title.
 CHARTS = {
     "filter_curve": "filter g by index, sorted eigenvalues",
     "filter_curve_directional": "filter g by index, along the target's eigenvectors",
@@ -16,35 +16,34 @@ CHARTS = {
     "lam_target": "log10 of the target branch's eigenvalues",
 }
 LINES = 8  # epochs in a chart
-POINTS = 100  # of a line, evenly spaced on a logarithmic scale; W&B draws 10,000 rows in all
+POINTS = 100  # in a line, evenly spaced on a logarithmic axis; W&B draws at most 10,000 rows
 
 
 def draw(history: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, Any]:
-    """W&B's charts with a line for each of some epochs, by their keys.
+    """Return W&B's charts by key, each with a line for the first, the last and some other epochs.
 
-    ``history`` has each epoch's arrays, counted from 1, as in its ``spectra`` folder. The first and
-    the last epoch are among those drawn.
+    ``history`` has the arrays of each epoch, counted from 1, as in a run's ``spectra`` folder.
     """
     import wandb
 
-    shown: dict[str, Any] = {}
+    drawn: dict[str, Any] = {}
     for name, title in CHARTS.items():
         epochs = [epoch for epoch in sorted(history) if name in history[epoch]]
         picked = np.linspace(0, len(epochs) - 1, min(LINES, len(epochs))).round().astype(int)
         lines = [_line(history[epochs[i]][name], name.startswith("lam_")) for i in picked]
         if any(x for x, _ in lines):
-            shown[f"charts/{name}"] = wandb.plot.line_series(
+            drawn[f"charts/{name}"] = wandb.plot.line_series(
                 xs=[x for x, _ in lines],
                 ys=[y for _, y in lines],
                 keys=[f"epoch {epochs[i]}" for i in picked],
                 title=title,
                 xname="index i",
             )
-    return shown
+    return drawn
 
 
 def histograms(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The logarithms of an epoch's eigenvalues, by the names of their histograms.
+    """Return the logarithms of an epoch's eigenvalues, by the names of their histograms.
 
     >>> histograms({"lam_online": np.array([100.0, 0.0]), "rows": np.array(64)})
     {'spectra/log10_online': array([2.])}
@@ -57,10 +56,10 @@ def histograms(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {f"spectra/log10_{name}": np.log10(v) for name, v in positive.items() if len(v)}
 
 
-def _line(values: np.ndarray, powers: bool) -> tuple[list[int], list[float]]:
-    """Indices from 1 and values, thinned; without what was not measured."""
+def _line(values: np.ndarray, logarithmic: bool) -> tuple[list[int], list[float]]:
+    """Return thinned indices (from 1) and values, without those that were not measured."""
     places = np.unique(np.geomspace(1, len(values), POINTS).round().astype(int)) - 1
     kept = values[places]
-    real = np.isfinite(kept) & ((kept > 0) | (not powers))
-    shown = np.log10(kept[real]) if powers else kept[real]
-    return (places[real] + 1).tolist(), shown.astype(float).tolist()
+    drawn = np.isfinite(kept) & ((kept > 0) | (not logarithmic))
+    points = np.log10(kept[drawn]) if logarithmic else kept[drawn]
+    return (places[drawn] + 1).tolist(), points.astype(float).tolist()

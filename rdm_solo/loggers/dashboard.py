@@ -11,21 +11,21 @@ from rdm_solo.messages import UserError
 from rdm_solo.runs import columns
 
 NAME = "Rank differential"
-# Beside the runs' names, which have method and filter.
+# Beside the runs' names, which contain method and filter.
 PINNED = ["config:p", "config:seed", "summary:val/knn_acc1", "summary:erank/gap"]
 
 
 def build(project: str, entity: str, sweep: str | None = None) -> Any:
-    """The workspace, not saved yet; ``sweep`` shows the runs of that sweep's folder alone."""
+    """Return the workspace, not saved yet; ``sweep`` restricts it to the runs of one sweep."""
     import wandb_workspaces.expr as expr
     import wandb_workspaces.reports.v2 as wr
     import wandb_workspaces.workspaces as ws
 
     over_epochs = [
-        wr.LinePlot(title=title, x="epoch", y=[column.name for column in shown], title_x="epoch")
-        for title, shown in columns.charts().items()
+        wr.LinePlot(title=title, x="epoch", y=[column.name for column in group], title_x="epoch")
+        for title, group in columns.charts().items()
     ]
-    against_p = [  # a point for each run
+    against_p = [  # one point per run
         wr.ScatterPlot(
             title=f"{column.words} against p", x=wr.Config("p"), y=wr.SummaryMetric(column.name)
         )
@@ -48,7 +48,7 @@ def build(project: str, entity: str, sweep: str | None = None) -> Any:
 
 
 def _chart(name: str, title: str) -> Any:
-    """A panel of what :func:`rdm_solo.loggers.charts.draw` logs."""
+    """Return the panel of a chart that :func:`rdm_solo.loggers.charts.draw` logs."""
     import wandb_workspaces.reports.v2 as wr
 
     chart = wr.CustomChart.from_table(
@@ -61,42 +61,34 @@ def _chart(name: str, title: str) -> Any:
 
 
 def create(project: str, entity: str | None, sweep: str | None) -> str:
-    """Save the dashboard at the server; its address."""
+    """Save the dashboard at the server and return its address."""
     import wandb
 
-    from rdm_solo.loggers.server import obstacle
-
-    if reason := obstacle():
-        raise UserError(f"the dashboard needs Weights & Biases: {reason}")
     try:
         entity = entity or wandb.Api(timeout=20).default_entity
-        url = str(build(project, entity, sweep).save().url) if entity else ""
-    except Exception as error:  # whatever the service or its client raises
+        return str(build(project, entity, sweep).save().url)
+    except Exception as error:  # a service or its client can raise anything
         raise UserError(
-            f"Weights & Biases refuses the dashboard ({error}); is there a project {project!r} of "
-            f"{entity or 'this login'} yet? The first run with logger=wandb makes it."
+            f"Weights & Biases refuses the dashboard ({error}). It needs a login (wandb login) and "
+            f"the project {project!r}, which the first run with logger=wandb creates."
         ) from error
-    if not url:
-        raise UserError("--entity is missing: this login has no default user or team")
-    return url
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         "python -m rdm_solo.dashboard",
-        description="Make a page of panels at Weights & Biases, of all runs in a project.",
+        description="Create a page of panels at Weights & Biases, of all runs in a project.",
     )
     parser.add_argument(
         "--project", default="rdm_solo", help="the project, as logger.wandb.project"
     )
     parser.add_argument("--entity", help="a user or team; your own by default")
-    parser.add_argument("--sweep", metavar="NAME", help="the runs of that sweep's folder alone")
-    given = parser.parse_args(arguments)
+    parser.add_argument("--sweep", metavar="NAME", help="only the runs of that sweep's folder")
+    options = parser.parse_args(arguments)
     with cli.errors_as_sentences():
         if importlib.util.find_spec("wandb_workspaces") is None:
             raise UserError(
-                "the dashboard needs the package wandb-workspaces, which is not installed: "
-                "pip install wandb-workspaces"
+                "the dashboard needs the package wandb-workspaces: pip install wandb-workspaces"
             )
-        print(create(given.project, given.entity, given.sweep))
+        print(create(options.project, options.entity, options.sweep))

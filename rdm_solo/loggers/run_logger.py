@@ -1,4 +1,4 @@
-"""What every logger of a run does; TensorBoard and Weights & Biases are its two kinds."""
+"""The interface of a run's loggers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -15,36 +15,34 @@ class RunInfo:
 
     folder: Path
     name: str  # method, filter, exponent and seed
-    group: str  # data set, method, filter and exponent: all seeds share it
+    group: str  # data set, method, filter and exponent, which all seeds share
     hyperparameters: Mapping[str, Any]  # by which runs are compared; None where a run has none
     config: Mapping[str, Any]  # the whole config as plain values
     sweep: str | None = None  # the name of the sweep's folder
-    goes_on_from: Path | None = None  # the folder of the run that this one resumes
-    step: int = 0  # optimiser steps that the resumed run has done
-    epochs: int = 0  # and epochs
+    step: int = 0  # optimiser steps before this start
 
 
 class RunLogger(ABC):
-    """One of Lightning's loggers (which writes the scalars) with five more abilities.
+    """One of Lightning's loggers, with pictures, spectra and scalars added after the run.
 
     To add a logger, derive a class from this one and from a logger of Lightning, write
     ``conf/logger/NAME.yaml`` with its ``open`` as ``_target_``, and list it in
-    :data:`rdm_solo.loggers.KINDS`.
+    :data:`rdm_solo.loggers.KINDS`. Lightning calls its ``finalize`` when training ends.
     """
 
-    record: dict[str, Any]  # what ``append`` needs later; saved in the run's folder
+    record: dict[str, Any]  # what ``open`` and ``append`` need later; saved in the run's folder
 
     @classmethod
     @abstractmethod
     def open(cls, run: RunInfo, earlier: Mapping[str, Any], **options: Any) -> "RunLogger":
-        """Start logging, with the hyperparameters and the config.
+        """Start or continue logging, and log the hyperparameters and the config.
 
-        ``earlier`` is the record of the run that this one goes on from, empty where there is none;
-        ``options`` are those of the logger's YAML file.
+        ``earlier`` is the record of an earlier start in the same folder, or empty; ``options``
+        are those of the logger's YAML file.
         """
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Log scalars; their ``epoch``, which Lightning adds and counts from 0, becomes ours."""
+        """Log scalars. Lightning counts their ``epoch`` from 0, we count from 1."""
         if "epoch" in metrics:
             metrics = {**metrics, "epoch": metrics["epoch"] + 1}
         super().log_metrics(metrics, step)  # type: ignore[misc]
@@ -57,13 +55,9 @@ class RunLogger(ABC):
     def spectra(self, epochs: Mapping[int, Mapping[str, np.ndarray]], step: int) -> None:
         """Log the arrays of :class:`~rdm_solo.spectra.BranchSpectra`, by epoch, as charts."""
 
-    @abstractmethod
-    def close(self, failed: bool) -> None:
-        """Stop logging, and mark the run as failed or finished."""
-
     @classmethod
     @abstractmethod
     def append(
         cls, folder: Path, record: Mapping[str, Any], scalars: Mapping[str, float], step: int
     ) -> None:
-        """Add scalars to a run that has ended."""
+        """Add scalars to a finished run."""

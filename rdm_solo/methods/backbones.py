@@ -1,4 +1,4 @@
-"""Arguments of backbones, and one that solo-learn lacks: a residual network for small images."""
+"""A small residual network that solo-learn lacks, and the arguments of all backbones."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -66,27 +66,27 @@ OWN: dict[str, Callable[..., Any]] = {"small_resnet": SmallResNet}
 
 
 def arguments(
-    name: str, stem: str, given: Mapping[str, Any], image_size: int | None
+    name: str, stem: str, kwargs: Mapping[str, Any], image_size: int | None
 ) -> dict[str, Any]:
-    """The arguments of the backbone that is named; a recipe's may be those of another."""
-    foreign = () if name in OWN else ("in_channels", "width")
+    """Return a backbone's arguments, without those that a recipe sets for another backbone."""
+    unknown = () if name in OWN else ("in_channels", "width")
     if not name.startswith("resnet"):
-        foreign = (*foreign, "zero_init_residual")
-    kwargs = {k: value for k, value in given.items() if value is not None and k not in foreign}
-    if name.startswith(("vit_", "swin_")):  # they are built for one size of image
-        kwargs.setdefault("img_size", image_size)
-    if name.startswith("swin_") and stem == "small":  # solo-learn 1.0.2 does, for CIFAR
-        kwargs.setdefault("window_size", 4)
-    return kwargs
+        unknown = (*unknown, "zero_init_residual")
+    known = {k: value for k, value in kwargs.items() if value is not None and k not in unknown}
+    if name.startswith(("vit_", "swin_")):  # built for one image size
+        known.setdefault("img_size", image_size)
+    if name.startswith("swin_") and stem == "small":  # as solo-learn 1.0.2 does for CIFAR
+        known.setdefault("window_size", 4)
+    return known
 
 
 def configured_arguments(cfg: DictConfig) -> dict[str, Any]:
-    """Those of a run's config."""
-    chosen = cfg.backbone
-    return arguments(chosen.name, chosen.stem, chosen.kwargs, cfg.dataset.get("image_size"))
+    """Return the arguments of the backbone in a run's config."""
+    backbone = cfg.backbone
+    return arguments(backbone.name, backbone.stem, backbone.kwargs, cfg.dataset.get("image_size"))
 
 
 def input_channels(cfg: DictConfig) -> int:
-    """The channels that the backbone of a run's config takes."""
+    """Return how many channels the backbone in a run's config takes."""
     kwargs = configured_arguments(cfg)
     return int(kwargs.get("in_channels", kwargs.get("in_chans", 3)))

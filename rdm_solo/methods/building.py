@@ -1,5 +1,7 @@
-"""From a config to a model: the class that it names, its values checked."""
+"""Build the model that a config names."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,41 +10,26 @@ from omegaconf import DictConfig, OmegaConf
 from rdm_solo.messages import UserError, check_number, check_switch, check_whole
 from rdm_solo.methods import optimizers, solo_learn
 from rdm_solo.methods.chosen_filter import ChosenFilter
-from rdm_solo.methods.descriptions import METHODS, Method, method
-from rdm_solo.methods.models import (
-    BYOL,
-    DINO,
-    WMSE,
-    DeepClusterV2,
-    SimSiam,
-    SwAV,
-    make_filter,
-    of_solo_learn,
-)
+from rdm_solo.methods.descriptions import Method, method
+from rdm_solo.methods.filtered import make_filter
+from rdm_solo.methods.models import BYOL, DINO, WMSE, DeepClusterV2, SimSiam, SwAV, of_solo_learn
 from rdm_solo.methods.symmetric import SymSimSiam
 
-# By name, as descriptions give it.
-CLASSES = {
-    known.__name__: known for known in (SimSiam, BYOL, SwAV, DINO, DeepClusterV2, WMSE, SymSimSiam)
+# Methods that need a class of their own; the others are created from their descriptions.
+CLASSES: dict[str, Any] = {
+    "simsiam": SimSiam,
+    "byol": BYOL,
+    "swav": SwAV,
+    "dino": DINO,
+    "deepclusterv2": DeepClusterV2,
+    "wmse": WMSE,
+    "symsimsiam": SymSimSiam,
+    "vanilla": SymSimSiam,
 }
-
-# The largest number of units of a layer: two such layers in a row are 4 GB of weights.
-MOST_UNITS = 2**15
-# Of solo-learn's own arguments.
-WHOLE = (
-    *("sk_iters", "queue_size", "epoch_queue_starts"),
-    *("freeze_prototypes_epochs", "freeze_last_layer"),
-)
-AT_LEAST_ONE = ("kmeans_iters", "whitening_iters", "whitening_size")
-NOT_NEGATIVE = (
-    *("clip_grad", "whitening_eps", "lamb", "scale_loss"),
-    *("sim_loss_weight", "var_loss_weight", "cov_loss_weight"),
-)
-SWITCHES = ("norm_last_layer", "use_bn_in_head", "iternorm")
 
 
 def build(cfg: DictConfig) -> Any:
-    """The method that a config names."""
+    """Return the model that a config names."""
     described, chosen = method(cfg.method.name), ChosenFilter.of(cfg)
     check_installed(described)
     solo_learn.check_backbone(cfg.backbone.name)
@@ -50,20 +37,18 @@ def build(cfg: DictConfig) -> Any:
     optimizers.check_kwargs(cfg.optimizer)
     if chosen.absent and not described.no_filter:
         raise UserError(
-            f"filter=none is not for method={described.name}: take filter=identity for no "
-            "predictor, or filter=learnable for its own predictor."
+            f"filter=none is not for method={described.name}: filter=identity removes its "
+            "predictor, filter=learnable keeps it."
         )
     if not chosen.absent and described.no_filter:
-        others = " or ".join(f"method={m.name}" for m in METHODS.values() if not m.no_filter)
         raise UserError(
-            f"filter={chosen.name}: method={described.name} has no place for one, since "
-            f"{described.no_filter}; leave filter out, or choose {others}."
+            f"filter={chosen.name}: method={described.name} has no place for a filter, since "
+            f"{described.no_filter}; leave filter out."
         )
     if chosen.absent:
-        make_filter(chosen, cfg.max_epochs)  # refuses a p that nothing would use
+        make_filter(chosen, cfg.max_epochs)  # refuses a p that would be ignored
     try:
-        made = CLASSES.get(described.class_name) or of_solo_learn(described)
-        return made(cfg)
+        return (CLASSES.get(described.name) or of_solo_learn(described))(cfg)
     except TypeError as error:
         raise UserError(
             f"method={described.name} with backbone.name={cfg.backbone.name} cannot be built: "
@@ -81,32 +66,37 @@ def check_installed(described: Method) -> None:
         )
 
 
+# The checks of solo-learn's arguments, by the ends of their names.
+CHECKS: dict[tuple[str, ...], Callable[[str, Any], object]] = {
+    # Two layers of the largest size in a row are 4 GB of weights.
+    ("_dim",): partial(check_whole, least=1, most=2**15),
+    ("num_prototypes",): partial(check_whole, least=1, most=2**20),
+    ("kmeans_iters", "whitening_iters", "whitening_size"): partial(check_whole, least=1),
+    ("sk_iters", "queue_size", "epoch_queue_starts"): check_whole,
+    ("freeze_prototypes_epochs", "freeze_last_layer"): check_whole,
+    ("clip_grad", "whitening_eps", "lamb"): partial(check_number, least=0),
+    ("scale_loss", "_loss_weight"): partial(check_number, least=0),
+    ("temperature", "temperature_q", "temperature_k"): partial(check_number, above=0),
+    ("sk_epsilon",): partial(check_number, above=0),
+    ("norm_last_layer", "use_bn_in_head", "iternorm"): check_switch,
+}
+
+
 def check_kwargs(kwargs: DictConfig) -> None:
     """Refuse values that no model can have."""
     for key, value in kwargs.items():
         name = f"method.kwargs.{key}"
-        if key.endswith("_dim"):
-            check_whole(name, value, 1, MOST_UNITS)
-        elif key == "num_prototypes":
-            numbers = value if OmegaConf.is_list(value) else [value]
-            for number in numbers:
-                check_whole(name, number, 1, 2**20)
-            if len(set(numbers)) != 1:
+        if key == "num_prototypes" and OmegaConf.is_list(value):  # one number per set of clusters
+            if len(set(value)) != 1:
                 raise UserError(f"{name}={value} must all be equal, and at least one.")
-        elif key in WHOLE:
-            check_whole(name, value)
-        elif key in SWITCHES:
-            check_switch(name, value)
-        elif key in AT_LEAST_ONE:
-            check_whole(name, value, 1)
-        elif key in NOT_NEGATIVE:
-            check_number(name, value, 0)
-        elif key.endswith(("temperature", "temperature_q", "temperature_k", "sk_epsilon")):
-            check_number(name, value, above=0)
+            value = value[0]
+        for ends, check in CHECKS.items():
+            if key.endswith(ends):
+                check(name, value)
 
 
 def prepare(model: Any, cfg: DictConfig) -> Any:
-    """Memory layout and compilation of the backbones; names in the state dict stay."""
+    """Set memory layout and compilation of the backbones; names in the state dict stay."""
     for backbone in filter(None, (model.backbone, getattr(model, "momentum_backbone", None))):
         if cfg.backbone.channels_last:
             backbone.to(memory_format=torch.channels_last)

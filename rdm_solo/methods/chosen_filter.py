@@ -1,4 +1,4 @@
-"""What a config's group ``filter`` chooses, and what follows from that.
+"""The filter that a config chooses, and what follows from it.
 
 Importing this does not need solo-learn. ``docs/add-a-filter.md`` shows how to add one.
 """
@@ -13,13 +13,12 @@ from rdm_solo.filters.functions import SHIPPED as FUNCTIONS
 
 @dataclass(frozen=True)
 class ChosenFilter:
-    """What a config's group ``filter`` chooses, with its exponent.
+    """The choice of the config group ``filter``, with its exponent.
 
-    ``function`` is a registered name or a full name such as ``torch.sqrt``; None where what
-    stands in the filter's place is no function: nothing, or what the run learns.
+    ``function`` is a registered name or a full name such as ``torch.sqrt``. It is None for filters
+    that are no function of singular values: the method's own predictor, a linear one, or none.
 
-    >>> own = {"name": "online_log1p", "branch": "online", "function": "torch.asinh"}
-    >>> ChosenFilter(**own).label
+    >>> ChosenFilter("online_log1p", "online", "torch.asinh").label
     'online_torch.asinh'
     """
 
@@ -31,40 +30,40 @@ class ChosenFilter:
 
     @classmethod
     def of(cls, cfg: Any) -> "ChosenFilter":
-        """The choice of a run's config; a config without branch and function has them by name."""
-        chosen, p, name = cfg.filter, cfg.get("p"), str(cfg.filter.name)
-        branch, function = _named_by(name) or (None, None)
+        """Return the choice in a run's config."""
+        group, p, name = cfg.filter, cfg.get("p"), str(cfg.filter.name)
+        branch, function = _shipped(name)
         return cls(
             name,
-            chosen.get("branch", branch),
-            chosen.get("function", function),
+            group.get("branch", branch),
+            group.get("function", function),
             OmegaConf.to_container(p) if isinstance(p, DictConfig) else p,
-            chosen.get("solver", "eigh"),
+            group.get("solver", "eigh"),
         )
 
     @property
     def absent(self) -> bool:
-        """The method has no place for one."""
+        """Whether the method has no place for a filter."""
         return self.name == "none"
 
     @property
     def own(self) -> bool:
-        """Nothing of the method is replaced: its predictor is there, or it needs none."""
+        """Whether the method is unchanged: it has its own predictor, or needs none."""
         return self.name in ("none", "learnable")
 
     @property
     def linear(self) -> bool:
-        """A linear predictor that is learned."""
+        """Whether it is a linear predictor that learns."""
         return self.name == "linear"
 
     @property
     def identity(self) -> bool:
-        """Nothing stands in the predictor's place."""
+        """Whether the predictor is removed and nothing replaces it."""
         return self.name == "identity"
 
     @property
     def spectral(self) -> bool:
-        """A function of singular values, which nothing learns."""
+        """Whether it is a function of singular values."""
         return self.function is not None
 
     @property
@@ -73,21 +72,16 @@ class ChosenFilter:
 
     @property
     def power(self) -> bool:
-        """sigma to some power, which has an exponent."""
         return self.function == "pow"
-
-    @property
-    def increasing(self) -> bool:
-        """A function whose size is known to rise with σ."""
-        return self.function in FUNCTIONS and FUNCTIONS[self.function].increasing
 
     @property
     def logarithmic(self) -> bool:
         return self.function in FUNCTIONS and FUNCTIONS[self.function].logarithmic
 
     def direction(self, p: float | None) -> int | None:
-        """Of a fixed filter as the online branch sees it: 1 low-pass, so that the target's rank is
-        the higher one; -1 high-pass, the wrong way; 0 neither or unknown. None without one.
+        """Return how a fixed filter acts between the branches; None for any other filter.
+
+        1 is low-pass (the target's rank is the higher one), -1 high-pass, 0 neither or unknown.
 
         >>> ChosenFilter("target_pow", "target", "pow").direction(-0.5)
         1
@@ -95,47 +89,45 @@ class ChosenFilter:
         if not self.spectral:
             return None
         side = -1 if self.on_target else 1
-        if self.increasing:
+        if self.function in FUNCTIONS and FUNCTIONS[self.function].increasing:
             return side
         if not self.power or p is None or self.reverses(p):
             return 0
         return (side * p > 0) - (side * p < 0)
 
     def reverses(self, p: float | None) -> bool:
-        """Whether σ^(1+p) falls with σ, so that the weakest direction comes out first."""
+        """Return whether σ^(1+p) falls with σ, so that the weakest direction becomes the first."""
         return self.power and p is not None and p < -1
 
     @property
     def label(self) -> str:
-        """Its name; where a shipped one got another function, branch and function."""
-        replaced = self.spectral and _named_by(self.name) is not None
-        return f"{self.branch}_{self.function}" if replaced else self.name
+        """The name; branch and function where a shipped filter got another function."""
+        renamed = self.spectral and any(_shipped(self.name))
+        return f"{self.branch}_{self.function}" if renamed else self.name
 
     @property
     def formula(self) -> str:
-        """A shipped filter's, with ``{p}`` in the exponent's place; empty for any other."""
-        if _named_by(self.label) is None or self.function is None:
+        """The formula, with ``{p}`` in the exponent's place; empty if no shipped filter has it."""
+        if self.function is None or not any(_shipped(self.label)):
             return ""
         return f"{'h' if self.on_target else 'g'}(σ) = {FUNCTIONS[self.function].formula}"
 
 
 def shipped_filters() -> dict[str, ChosenFilter]:
-    """The filters of ``conf/filter`` by name, the method's own predictor first.
+    """Return the filters of ``conf/filter`` by name, the method's own predictor first.
 
     >>> shipped_filters()["target_pow"].p
     -0.5
     """
-    from rdm_solo.cli.arguments import config_folder  # which imports Hydra
+    from rdm_solo.cli import config_folder  # imports Hydra
 
-    found = {}
-    for path in sorted((config_folder() / "filter").glob("*.yaml")):
-        chosen = ChosenFilter.of(OmegaConf.load(path))
-        if not chosen.absent:
-            found[chosen.name] = chosen
-    return dict(sorted(found.items(), key=lambda item: not item[1].own))
+    configs = map(OmegaConf.load, sorted((config_folder() / "filter").glob("*.yaml")))
+    filters = [chosen for chosen in map(ChosenFilter.of, configs) if not chosen.absent]
+    return {chosen.name: chosen for chosen in sorted(filters, key=lambda chosen: not chosen.own)}
 
 
-def _named_by(name: str) -> tuple[str, str] | None:
-    """Branch and function in the name of a shipped filter; None in any other."""
+def _shipped(name: str) -> tuple[str | None, str | None]:
+    """Return the branch and the function that the name of a shipped filter contains."""
     branch, _, function = name.partition("_")
-    return (branch, function) if branch in ("online", "target") and function in FUNCTIONS else None
+    shipped = branch in ("online", "target") and function in FUNCTIONS
+    return (branch, function) if shipped else (None, None)

@@ -1,16 +1,19 @@
-"""What the package knows about each method. The other modules ask here by property.
+"""What the package knows about each method; other modules ask here by property.
 
 Importing this needs neither torch nor solo-learn. ``docs/add-a-method.md`` shows how to add one.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 from rdm_solo.messages import UserError, check_choice
 
 ASYMMETRIES = ("predictor", "sinkhorn", "centring")
 LEGACY, CURRENT = "legacy", "current"  # the two versions of solo-learn
-# Kinds of methods, in the order in which pages have them.
+# Kinds of methods, in the order of pages.
 FAMILIES = ("distilling", "clustering", "contrastive", "redundancy-reducing", "symmetric")
+# Losses by their minimum. Methods with the same minimum share a panel.
+LOSSES = {-1: "minus the cosine", 0: "2 - 2 cos"}
 
 
 @dataclass(frozen=True)
@@ -20,37 +23,32 @@ class Method:
     Args:
         name: in ``conf/method`` and on the command line.
         label: in the paper's words, for people.
-        family: what kind of method it is, one of :data:`FAMILIES`.
-        target: what the loss compares the online output with, and what all pages call target.
-        class_name: of the class in :mod:`rdm_solo.methods.models` that trains it; empty where
-            solo-learn's own class does, built from our config.
+        family: one of :data:`FAMILIES`.
+        target: what the loss compares the online output with.
         versions: of solo-learn that have it.
         asymmetry: what makes the branches differ: ``"predictor"`` (which a filter can replace),
             ``"sinkhorn"`` or ``"centring"`` of the target's softmax, ``"clusters"`` of k-means, or
-            ``""`` for none of these. For those of :data:`ASYMMETRIES` it decides which curves
-            :mod:`rdm_solo.evaluate.roles` measures.
+            ``""``. Those in :data:`ASYMMETRIES` have curves in the paper's Figure 5.
         momentum: whether the target is a momentum encoder.
         neighbours: whether the target is the nearest of earlier outputs, from solo-learn's queue.
-        queue: whether whole batches enter a queue, so that its size must be a multiple of theirs.
-        labels: whether the loss needs the images' labels.
-        softmax: whether outputs are compared as softmaxes (clusters), not as unit vectors.
-        no_filter: why there is no place for a filter; empty where there is one.
-        loss_minimum: the smallest value of the loss; None where it depends on temperatures.
-            Methods with the same one share a panel in the picture of losses.
-        loss_names: what solo-learn logs the loss as, in either version.
-        multi_crop: the versions of solo-learn in which it takes small crops.
+        queue: whether whole batches enter a queue, whose size must be a multiple of theirs.
+        labels: whether the loss needs labels.
+        softmax: whether outputs are compared after a softmax, not as unit vectors.
+        no_filter: why there is no place for a filter; empty if there is one.
+        loss_minimum: the smallest value of the loss, a key of :data:`LOSSES`; None if it depends
+            on temperatures.
+        loss_names: the names under which solo-learn's versions log the loss.
+        multi_crop: the versions of solo-learn in which it accepts small crops.
         paper_m: how many eigenvectors the paper's code compares in the alignment.
-        gap_comes_from: what, beside learning, makes a gap between the branches' ranks.
-        should_lead: whether the target's rank should be the higher one, where a user said so; None:
-            as methods of its kind.
+        gap_comes_from: what beside learning makes a gap between the branches' ranks.
         on_collapse: what to change first after a collapse; empty: what its filter suggests.
+        should_lead: whether the target's rank should be the higher one; None: by its kind.
     """
 
     name: str
     label: str
     family: str = ""
     target: str = ""
-    class_name: str = ""
     versions: tuple[str, ...] = (LEGACY, CURRENT)
     asymmetry: str = ""
     momentum: bool = False
@@ -74,27 +72,44 @@ class Method:
 
     @property
     def leads(self) -> bool:
-        """Whether the mechanism says that the target's rank is the higher one: of methods that have
-        an asymmetry, and nothing else that is known to keep them from collapsing."""
+        """Whether the mechanism predicts that the target's rank is the higher one.
+
+        It does for methods with an asymmetry that have no other known means against collapse.
+        """
         if self.should_lead is not None:
             return self.should_lead
         return bool(self.asymmetry) and self.family not in ("contrastive", "redundancy-reducing")
 
 
 LAG = "The target network's lag can cause a part of the gap; the rest was learned."
-_TWO_EQUAL_BRANCHES = "its two branches are alike by design"
-_ONE_NETWORK = "its two branches are one network, without a predictor"
-_NO_PREDICTOR = "it has no predictor"
 _LAG_ALONE = "The gap comes only from the target network's lag and from learning."
 _QUEUE = "The target is drawn from a queue of earlier outputs, which can cause a part of the gap."
-_FEWER_NEGATIVES = (
-    "Lower optimizer.lr first. The negatives keep the outputs apart: a larger batch_size or queue "
-    "gives more of them, and method.kwargs.temperature decides how much the nearest weigh."
+_OTHER_VIEW = "the projection of the other view"
+_ONE_NETWORK = "its two branches are one network, without a predictor"
+_NO_PREDICTOR = "it has no predictor"
+
+_contrastive = partial(
+    Method,
+    family="contrastive",
+    on_collapse="Lower optimizer.lr first. The negatives keep the outputs apart: a larger "
+    "batch_size or queue gives more of them, and method.kwargs.temperature decides how much the "
+    "nearest weigh.",
 )
-_WEAK_TERMS = (
-    "Lower optimizer.lr first. The loss's terms against redundancy keep the rank up: raise "
-    "method.kwargs.lamb (Barlow Twins), or method.kwargs.var_loss_weight and "
-    "method.kwargs.cov_loss_weight."
+_redundancy_reducing = partial(
+    Method,
+    family="redundancy-reducing",
+    target=_OTHER_VIEW,
+    no_filter=_ONE_NETWORK,
+    on_collapse="Lower optimizer.lr first. The loss's terms against redundancy keep the rank up: "
+    "raise method.kwargs.lamb (Barlow Twins), or method.kwargs.var_loss_weight and "
+    "method.kwargs.cov_loss_weight.",
+)
+_symmetric = partial(
+    Method,
+    family="symmetric",
+    target=_OTHER_VIEW,
+    no_filter="its two branches are alike by design",
+    loss_minimum=-1,
 )
 
 METHODS = {
@@ -105,7 +120,6 @@ METHODS = {
             label="SimSiam",
             family="distilling",
             target="the projection of the other view, after the target filter",
-            class_name="SimSiam",
             asymmetry="predictor",
             loss_minimum=-1,
             loss_names=("train_neg_cos_sim",),
@@ -115,7 +129,6 @@ METHODS = {
             label="BYOL",
             family="distilling",
             target="the momentum network's projection of the other view, after the target filter",
-            class_name="BYOL",
             asymmetry="predictor",
             momentum=True,
             loss_minimum=0,
@@ -129,14 +142,13 @@ METHODS = {
             label="SwAV",
             family="clustering",
             target="Sinkhorn's assignment of the other view's logits to prototypes",
-            class_name="SwAV",
             asymmetry="sinkhorn",
             softmax=True,
             no_filter="its Sinkhorn assignment is the target's filter",
             loss_names=("train_swav_loss",),
             multi_crop=(CURRENT,),
             gap_comes_from="The temperature and Sinkhorn's ε, both fixed, cause a part of the gap; "
-            "python -m rdm_solo.roles shows how much.",
+            "Figure 5 in the report shows how much.",
             on_collapse="Lower optimizer.lr, or give the assignment more weight: more "
             "method.kwargs.sk_iters, a smaller method.kwargs.sk_epsilon.",
         ),
@@ -145,14 +157,13 @@ METHODS = {
             label="DINO",
             family="distilling",
             target="the momentum network's softmax of the other view, centred and sharpened",
-            class_name="DINO",
             asymmetry="centring",
             momentum=True,
             softmax=True,
             no_filter="centring and sharpening are the target's filter",
             loss_names=("dino_loss",),
-            gap_comes_from="Fixed temperatures cause a part of the gap; python -m "
-            "rdm_solo.roles shows how much.",
+            gap_comes_from="Fixed temperatures cause a part of the gap; Figure 5 in the report "
+            "shows how much.",
             on_collapse="Keep method.centring, method.sharpening and "
             "method.kwargs.norm_last_layer on, and try a lower optimizer.lr or a lower "
             "method.kwargs.teacher_temperature.",
@@ -203,7 +214,6 @@ METHODS = {
             label="DeepCluster v2",
             family="clustering",
             target="the one-hot cluster by k-means before the epoch; none in the first epoch",
-            class_name="DeepClusterV2",
             asymmetry="clusters",
             softmax=True,
             no_filter="the clusters of k-means are its target",
@@ -211,42 +221,35 @@ METHODS = {
             gap_comes_from="A one-hot target against a soft assignment makes a gap by itself.",
             on_collapse="Lower optimizer.lr, or give method.kwargs.num_prototypes fewer clusters.",
         ),
-        Method(
+        _contrastive(
             name="simclr",
             label="SimCLR",
-            family="contrastive",
-            target="the projection of the other view",
+            target=_OTHER_VIEW,
             no_filter=_ONE_NETWORK,
             loss_names=("train_nce_loss",),
-            on_collapse=_FEWER_NEGATIVES,
         ),
-        Method(
+        _contrastive(
             name="supcon",
             label="SupCon",
-            family="contrastive",
             target="the projection; the loss pulls it to all views of the same class",
             versions=(CURRENT,),
             labels=True,
             no_filter=_ONE_NETWORK,
             loss_names=("train_nce_loss",),
-            on_collapse=_FEWER_NEGATIVES,
         ),
-        Method(
+        _contrastive(
             name="mocov2plus",
             label="MoCo v2+",
-            family="contrastive",
             target="the momentum network's projection of the other view",
             momentum=True,
             queue=True,
             no_filter=_NO_PREDICTOR,
             loss_names=("train_nce_loss",),
             gap_comes_from=_LAG_ALONE,
-            on_collapse=_FEWER_NEGATIVES,
         ),
-        Method(
+        _contrastive(
             name="mocov3",
             label="MoCo v3",
-            family="contrastive",
             target="the momentum network's projection of the other view, after the target filter",
             versions=(CURRENT,),
             asymmetry="predictor",
@@ -254,24 +257,20 @@ METHODS = {
             loss_names=("train_contrastive_loss",),
             paper_m=128,
             gap_comes_from=LAG,
-            on_collapse=_FEWER_NEGATIVES,
         ),
-        Method(
+        _contrastive(
             name="nnclr",
             label="NNCLR",
-            family="contrastive",
             target="the earlier projection nearest to the other view's, after the target filter",
             asymmetry="predictor",
             neighbours=True,
             queue=True,
             loss_names=("train_nnclr_loss",),
             gap_comes_from=_QUEUE,
-            on_collapse=_FEWER_NEGATIVES,
         ),
-        Method(
+        _contrastive(
             name="all4one",
             label="All4One",
-            family="contrastive",
             target="the momentum network's earlier projection nearest to that of the other view",
             versions=(CURRENT,),
             asymmetry="predictor",
@@ -281,80 +280,53 @@ METHODS = {
             no_filter="its two predictors serve three losses, of which a filter would change one",
             loss_names=("train_comb_loss",),
             gap_comes_from=_QUEUE,
-            on_collapse=_FEWER_NEGATIVES,
         ),
-        Method(
+        _redundancy_reducing(
             name="barlow_twins",
             label="Barlow Twins",
-            family="redundancy-reducing",
-            target="the projection of the other view",
-            no_filter=_ONE_NETWORK,
             loss_names=("train_barlow_loss",),
-            on_collapse=_WEAK_TERMS,
         ),
-        Method(
+        _redundancy_reducing(
             name="vicreg",
             label="VICReg",
-            family="redundancy-reducing",
-            target="the projection of the other view",
-            no_filter=_ONE_NETWORK,
             loss_names=("train_vicreg_loss",),
-            on_collapse=_WEAK_TERMS,
         ),
-        Method(
+        _redundancy_reducing(
             name="vibcreg",
             label="VIbCReg",
-            family="redundancy-reducing",
-            target="the projection of the other view",
             versions=(CURRENT,),
-            no_filter=_ONE_NETWORK,
             loss_names=("train_vibcreg_loss",),
-            on_collapse=_WEAK_TERMS,
         ),
-        Method(
+        _redundancy_reducing(
             name="wmse",
             label="W-MSE",
-            class_name="WMSE",
-            family="redundancy-reducing",
             target="the projection of the other view; the loss compares both after whitening",
-            no_filter=_ONE_NETWORK,
             loss_minimum=0,
             loss_names=("train_wmse_loss", "train_neg_cos_sim"),
             on_collapse="Lower optimizer.lr, or whiten larger parts of the batch: a larger "
             "method.kwargs.whitening_size, several times method.kwargs.proj_output_dim.",
         ),
-        Method(
+        _symmetric(
             name="symsimsiam",
             label="SymSimSiam",
-            family="symmetric",
-            target="the projection of the other view",
-            class_name="SymSimSiam",
-            no_filter=_TWO_EQUAL_BRANCHES,
-            loss_minimum=-1,
         ),
-        Method(
+        _symmetric(
             name="vanilla",
             label="Vanilla",
-            family="symmetric",
-            target="the projection of the other view",
-            class_name="SymSimSiam",  # without its centre
-            no_filter=_TWO_EQUAL_BRANCHES,
-            loss_minimum=-1,
         ),
     )
 }
 
-
-# Methods of solo-learn's that are not here.
+# Methods of solo-learn that are missing here, and why.
 NOT_HERE = {
-    "mae": "MAE has no second branch: it fills in what is hidden of one view, so that there is no "
+    "mae": "MAE has no second branch: it reconstructs what is hidden of one view, so there is no "
     "target whose rank could be compared. While solo-learn trains it, its encoder can be measured "
     "with rdm_solo.watch.WatchCallback(FOLDER, online='backbone').",
 }
 
 
 def method(name: str) -> Method:
-    """The description of that method; ValueError, with the nearest name, where there is none.
+    """Return the description of a method, or raise a :class:`UserError` with the nearest name.
 
     >>> method("byol").momentum, method("vanilla").symmetric
     (True, True)

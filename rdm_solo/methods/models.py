@@ -1,12 +1,6 @@
-"""The methods: solo-learn's, with a predictor, a spectral filter or nothing in its place.
+"""The methods: solo-learn's classes with our optimiser, filters and exact resuming.
 
-An online filter takes the predictor's place, a target filter that of ``target_head``: behind the
-target's projector or, where the target is drawn from a queue, behind the queue. Both modules are
-there in every variant of a method with a predictor: diagnostics record their outputs. SwAV's target
-is its Sinkhorn assignment and DINO's is centred and sharpened, which does a filter's work, so that
-there is no place for another.
-
-Most methods need no class here: :func:`of_solo_learn` makes theirs by their description.
+Most methods need no class here: :func:`of_solo_learn` creates theirs from their description.
 """
 
 import functools
@@ -17,27 +11,9 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from rdm_solo.distributed import gather_equal, rank
-from rdm_solo.filters.functions import takes_p
-from rdm_solo.filters.schedules import as_schedule
-from rdm_solo.filters.spectral_filter import SpectralFilter
-from rdm_solo.messages import UserError
 from rdm_solo.methods import optimizers, solo_learn
-from rdm_solo.methods.chosen_filter import ChosenFilter, shipped_filters
 from rdm_solo.methods.descriptions import Method
-
-
-class Float32Linear(nn.Linear):
-    """A linear layer that leaves autocast: half-precision outputs would lift the null direction
-    that the batch norm behind it leaves to a thousandth of the largest singular value."""
-
-    def __init__(self, layer: nn.Linear) -> None:
-        bias = layer.bias is not None
-        super().__init__(layer.in_features, layer.out_features, bias, device="meta")
-        self.weight, self.bias = layer.weight, layer.bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
-            return super().forward(x.float())
+from rdm_solo.methods.filtered import FilteredBYOL, FilteredNeighbours, FilteredSimSiam
 
 
 class Configured:
@@ -46,7 +22,7 @@ class Configured:
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
         self.cfg_rdm = cfg
-        self._filled_later = [
+        self._created_later = [
             f"{path}.{name}"
             for path, module in self.named_modules()
             for name, buffer in module._buffers.items()
@@ -54,10 +30,13 @@ class Configured:
         ]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Without what a module fills when it is first called, such as All4One's positional
-        encodings: the model that loads the checkpoint has no place for it yet."""
+        """Leave out buffers that a module creates when it is first called.
+
+        The model that loads the checkpoint does not have them yet. All4One's positional encodings
+        are such buffers.
+        """
         super().on_save_checkpoint(checkpoint)
-        for name in self._filled_later:
+        for name in self._created_later:
             checkpoint["state_dict"].pop(name, None)
 
     def configure_optimizers(self) -> Any:
@@ -66,7 +45,7 @@ class Configured:
 
 
 class Momentum:
-    """A momentum encoder that a resumed run goes on with, to the bit."""
+    """A momentum encoder that resumes bit for bit."""
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
@@ -74,10 +53,10 @@ class Momentum:
 
     @torch.no_grad()
     def _update_in_place(self, online: nn.Module, momentum: nn.Module) -> None:
-        """solo-learn's average, written into the weights themselves.
+        """Compute solo-learn's average in place.
 
-        Its own makes new tensors. Those of a convolution of one channel or 1x1 come out with other
-        strides than a checkpoint's weights are loaded into, and oneDNN then sums in another order.
+        solo-learn creates new tensors. Those of convolutions of one channel or 1x1 have other
+        strides than weights loaded from a checkpoint, and oneDNN then sums in another order.
         """
         tau = self.momentum_updater.cur_tau
         for p, average in zip(online.parameters(), momentum.parameters()):
@@ -86,150 +65,10 @@ class Momentum:
     def on_train_start(self) -> None:
         super().on_train_start()
         self.last_step = self.trainer.global_step
-        # The momentum is no part of solo-learn's checkpoints: a resumed run would start it anew.
+        # solo-learn's checkpoints do not contain tau.
         self.momentum_updater.update_tau(
             cur_step=self.last_step, max_steps=self.trainer.estimated_stepping_batches
         )
-
-
-class _Filtered:
-    """What a method with a predictor adds to solo-learn's: both heads and the schedule of p."""
-
-    predictor: nn.Module  # of the online branch: solo-learn's, a linear one, a filter, or nothing
-    target_head: nn.Module  # of the target branch: a filter, or nothing
-    projector: nn.Sequential
-
-    def __init__(self, cfg: DictConfig) -> None:
-        super().__init__(cfg)
-        chosen = self.chosen_filter(cfg)
-        self.install(chosen, make_filter(chosen, cfg.max_epochs))
-
-    def chosen_filter(self, cfg: DictConfig) -> ChosenFilter:
-        return ChosenFilter.of(cfg)
-
-    def install(self, chosen: ChosenFilter, spectral: SpectralFilter | None) -> None:
-        """Put the chosen filter in its place; ``spectral`` is it, if it is spectral."""
-        projectors = {self.projector, getattr(self, "momentum_projector", self.projector)}
-        self.target_head = nn.Identity()
-        if chosen.linear:
-            width = self.projector[_last_linear(self.projector)].out_features
-            self.predictor = nn.Linear(width, width, bias=False)
-        elif not chosen.own:
-            self.predictor = nn.Identity()
-        if spectral is not None:
-            if spectral.branch == "online":
-                self.predictor = spectral
-            else:
-                self.target_head = spectral
-            for projector in projectors:
-                last = _last_linear(projector)
-                projector[last] = Float32Linear(projector[last])
-
-    @property
-    def filters(self) -> list[SpectralFilter]:
-        return [m for m in (self.predictor, self.target_head) if isinstance(m, SpectralFilter)]
-
-    def on_train_epoch_start(self) -> None:
-        for module in self.filters:
-            module.set_epoch(self.trainer.current_epoch)
-
-    def on_train_epoch_end(self) -> None:
-        for module in self.filters:
-            module.report()
-
-
-def _last_linear(layers: nn.Sequential) -> int:
-    return max(i for i, layer in enumerate(layers) if isinstance(layer, nn.Linear))
-
-
-class FilteredSimSiam(_Filtered):
-    """SimSiam's heads; ``linear`` drops the projector's last BN, as the paper does."""
-
-    def install(self, chosen: ChosenFilter, spectral: SpectralFilter | None) -> None:
-        if chosen.linear:
-            self.projector = self.projector[:-1]
-            self.projector[-1].bias.requires_grad = True  # no BN behind it cancels it any more
-        super().install(chosen, spectral)
-
-    def branches(self, feats: Tensor) -> tuple[Tensor, Tensor]:
-        """Online output p and target of one view: one projection z, a head for each branch."""
-        z = self.projector(feats)
-        p = self.predictor(z)
-        target = self.target_head(z)
-        return p, target
-
-    def forward(self, X: Tensor) -> dict[str, Tensor]:
-        """Features alone: solo-learn's would run both heads, and the training step runs them."""
-        return solo_learn.TABLE["base"].forward(self, X)
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """solo-learn's, whose own step takes the projection for the target as it is."""
-        out = solo_learn.TABLE["base"].training_step(self, batch, batch_idx)
-        (p1, target1), (p2, target2) = (self.branches(feats) for feats in out["feats"])
-        loss = _minus_cosine(p1, target2) / 2 + _minus_cosine(p2, target1) / 2
-        with torch.no_grad():
-            rows = (nn.functional.normalize(target, dim=-1) for target in (target1, target2))
-            std = sum(row.std(dim=0).mean() for row in rows) / 2
-        metrics = {"train_neg_cos_sim": loss, "train_z_std": std}
-        self.log_dict(metrics, on_epoch=True, sync_dist=True)
-        return loss + out["loss"]
-
-
-def _minus_cosine(p: Tensor, target: Tensor) -> Tensor:
-    """No gradient reaches the target."""
-    return -nn.functional.cosine_similarity(p, target.detach(), dim=-1).mean()
-
-
-class FilteredBYOL(_Filtered):
-    """BYOL's heads; its projector ends without BN, so ``linear`` drops none.
-
-    solo-learn's step runs as it is: p is the predictor's output, and the target the momentum
-    projector's, whose last layer is ``target_head``.
-    """
-
-    momentum_projector: nn.Sequential
-
-    def install(self, chosen: ChosenFilter, spectral: SpectralFilter | None) -> None:
-        super().install(chosen, spectral)
-        self.momentum_projector.append(self.target_head)
-
-
-class FilteredNeighbours(_Filtered):
-    """The heads of a method whose target is an earlier output, the nearest to the other view's.
-
-    The queue keeps what solo-learn puts into it, and the nearest are searched there. A target
-    filter works on what was found, as one batch: that is what the loss compares p with.
-    """
-
-    def find_nn(self, z: Tensor) -> Any:
-        index, nearest, *more = super().find_nn(z)
-        nearest = self.target_head(nearest)
-        if isinstance(self.target_head, SpectralFilter):  # losses take it for unit rows, as it was
-            nearest = nn.functional.normalize(nearest, dim=-1)
-        return index, nearest, *more
-
-
-def make_filter(chosen: ChosenFilter, epochs: int) -> SpectralFilter | None:
-    """The chosen spectral filter, or None; refuses a p that nothing would use."""
-    p, function = chosen.p, chosen.function
-    has_exponent = function is not None and takes_p(function)
-    if p is not None and not has_exponent:
-        shipped = shipped_filters().get(chosen.name)
-        if shipped is not None and shipped.p is not None:  # its default p, behind another function
-            raise UserError(
-                f"filter.function={function} has no exponent, but filter={chosen.name} sets p={p}; "
-                "add p=null, or start from filter=online_log1p."
-            )
-        raise UserError(
-            f"p={p} would be ignored: filter={chosen.name} has no exponent; "
-            "leave p out, or choose filter=online_pow or filter=target_pow."
-        )
-    if p is None and has_exponent:
-        raise UserError(f"filter={chosen.name} needs an exponent: add p=NUMBER.")
-    if function is None:
-        return None
-    schedule = None if p is None else as_schedule(p, epochs=epochs)
-    return SpectralFilter(chosen.branch, function, schedule, chosen.solver)
 
 
 class SimSiam(FilteredSimSiam, Configured, solo_learn.adapted("simsiam")):
@@ -241,22 +80,21 @@ class BYOL(FilteredBYOL, Configured, Momentum, solo_learn.adapted("byol")):
 
 
 class MadeAtStart:
-    """State that solo-learn makes when training starts, which is after a checkpoint is loaded.
+    """State that solo-learn creates when training starts, which is after a checkpoint is loaded.
 
-    ``made_at_start`` has the names of these buffers, each with the dimension along which every
-    process has its own part.
+    ``made_at_start`` maps the names of these buffers to the dimension along which each process has
+    a part of its own.
     """
 
     made_at_start: dict[str, int]
 
     @property
     def _ddp_params_and_buffers_to_ignore(self) -> list[str]:
-        """By this name torch asks which buffers are each process's own. All others it overwrites
-        with the first process's before each step."""
+        """The buffers that DDP must not overwrite with the first process's before each step."""
         return list(self.made_at_start)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """The parts of all processes, one behind the other."""
+        """Save the parts of all processes, concatenated."""
         super().on_save_checkpoint(checkpoint)
         state = checkpoint["state_dict"]
         for name, dim in self.made_at_start.items():
@@ -270,7 +108,7 @@ class MadeAtStart:
 
     def on_train_start(self) -> None:
         loaded = getattr(self, "_saved", {})
-        # A resumed run's random numbers are the checkpoint's, not to be spent on what is replaced.
+        # What is drawn here is replaced, so a resumed run must not consume random numbers for it.
         with torch.random.fork_rng(devices=[], enabled=bool(loaded)):
             super().on_train_start()
         for name, saved in loaded.items():
@@ -290,17 +128,17 @@ class SwAV(MadeAtStart, Configured, solo_learn.adapted("swav")):
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
-        # solo-learn 1.0.2 lets the prototypes' norms learn; the current version holds them at 1.
+        # solo-learn 1.0.2 learns the prototypes' norms; the current version fixes them at 1.
         self.prototypes.weight_g.data.fill_(1)
         self.prototypes.weight_g.requires_grad = False
 
     def get_assignments(self, preds: list[Tensor]) -> list[Tensor]:
-        """In full precision: Sinkhorn's exponential overflows float16 and bf16 blurs its sums."""
+        """Compute in float32: Sinkhorn's exponential overflows float16 and bf16 blurs its sums."""
         return super().get_assignments([logits.float() for logits in preds])
 
 
 class _ClassifierLoss(solo_learn.TABLE["base"]):
-    """Keeps the classifier's loss apart, of which solo-learn's methods return the sum alone."""
+    """Keeps the classifier's loss, which solo-learn's methods return only as part of the sum."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         out = super().training_step(batch, batch_idx)
@@ -311,16 +149,16 @@ class _ClassifierLoss(solo_learn.TABLE["base"]):
 class DeepClusterV2(MadeAtStart, Configured, solo_learn.adapted("deepclusterv2"), _ClassifierLoss):
     """DeepCluster v2 (Caron et al., 2020): the target is the image's cluster.
 
-    The first epoch collects what k-means divides into clusters. Until then there is no target:
-    solo-learn's loss is a mean over no image, which is NaN, with gradients of zero. Here that epoch
-    has the same gradients, and no loss.
+    The first epoch collects the outputs that k-means clusters, and has no target yet. solo-learn's
+    loss is then a mean over no image: NaN, with gradients of zero. Here that epoch has the same
+    gradients and no loss.
     """
 
     made_at_start = {"local_memory_index": 0, "local_memory_embeddings": 1}
 
     def on_train_epoch_start(self) -> None:
         super().on_train_epoch_start()
-        self.assignments = self.assignments.to(self.device)  # where the images' indices are
+        self.assignments = self.assignments.to(self.device)  # like the images' indices
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         loss = super().training_step(batch, batch_idx)
@@ -335,10 +173,10 @@ class DeepClusterV2(MadeAtStart, Configured, solo_learn.adapted("deepclusterv2")
 
 
 class Whitening(nn.Module):
-    """Rows ``(N, k)`` around their mean with the identity for a covariance, by Cholesky.
+    """Centre rows ``(N, k)`` and whiten them by Cholesky, so that their covariance is the identity.
 
-    solo-learn's W-MSE calls functions that torch has removed, or will. Rows whose covariance has no
-    Cholesky factor, such as those of a collapsed batch, come out as NaN, which ends the run.
+    solo-learn's W-MSE calls functions that torch removes. Rows whose covariance has no Cholesky
+    factor, such as those of a collapsed batch, become NaN, which ends the run.
 
     >>> z = Whitening()(torch.tensor([[1.0, 0.0], [3.0, 1.0], [2.0, 5.0]]))
     >>> torch.cov(z.mT).round(decimals=5).abs()
@@ -371,8 +209,11 @@ class WMSE(Configured, solo_learn.adapted("wmse")):
 
 
 class DINO(Configured, Momentum, solo_learn.adapted("dino")):
-    """DINO (Caron et al., 2021); without ``centring`` the centre stays at zero, without
-    ``sharpening`` the target's temperature is the student's."""
+    """DINO (Caron et al., 2021).
+
+    Without ``centring`` the centre stays zero; without ``sharpening`` the target has the student's
+    temperature.
+    """
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
@@ -384,12 +225,12 @@ class DINO(Configured, Momentum, solo_learn.adapted("dino")):
 
 @functools.cache
 def of_solo_learn(described: Method) -> Any:
-    """solo-learn's class of that method with what its description says that it needs."""
+    """Create the class of a method that needs nothing beyond its description."""
     parts: list[type] = [Configured]
     if not described.no_filter:
         parts.insert(0, FilteredNeighbours if described.neighbours else FilteredBYOL)
     if described.momentum:
         parts.append(Momentum)
-    theirs = solo_learn.adapted(described.name)
-    own = {"__doc__": f"{described.label}, as solo-learn has it.", "__module__": __name__}
-    return type(theirs.__name__, (*parts, theirs), own)
+    base = solo_learn.adapted(described.name)
+    attributes = {"__doc__": f"{described.label}, as in solo-learn.", "__module__": __name__}
+    return type(base.__name__, (*parts, base), attributes)

@@ -15,10 +15,10 @@ OPTIMIZERS = ("sgd", "lars", "adam", "adamw")
 
 
 class WarmupCosine(LRScheduler):
-    """Linear warm-up, then a cosine to ``min_lr``, step by step; static groups keep their rate.
+    """Warm up linearly, then decay by a cosine to ``min_lr``; static groups keep their rate.
 
-    solo-learn's values in closed form. Its own scheduler keeps a ``functools.partial`` in its
-    state when a group is static, which no checkpoint loaded with ``weights_only`` accepts.
+    The values are solo-learn's, in closed form and step by step. Its own scheduler has a
+    ``functools.partial`` in its state, which ``weights_only`` does not load.
 
     >>> group = [torch.nn.Parameter(torch.zeros(1))]
     >>> schedule = WarmupCosine(torch.optim.SGD(group, lr=1.0), warmup=3, steps=7)
@@ -43,13 +43,13 @@ class WarmupCosine(LRScheduler):
         super().__init__(optimizer)
 
     def state_dict(self) -> dict[str, Any]:
-        """The step alone: rates follow from the config in force, so a run can be prolonged."""
+        """Return the step only: rates follow from the config, so that a run can be prolonged."""
         return {"last_epoch": self.last_epoch}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.last_epoch = state_dict["last_epoch"]
         self._last_lr = self.get_lr()
-        # The optimiser's own state has brought the rates of the old schedule back.
+        # The optimiser's state has restored the rates of the earlier schedule.
         for group, base, rate in zip(self.optimizer.param_groups, self.base_lrs, self._last_lr):
             group["initial_lr"], group["lr"] = base, rate
 
@@ -68,12 +68,12 @@ class WarmupCosine(LRScheduler):
 
 
 def configure(groups: Iterable[dict[str, Any]], cfg: DictConfig, steps: int) -> dict[str, Any]:
-    """Lightning's optimiser dictionary for solo-learn's parameter groups.
+    """Return Lightning's optimiser dictionary for solo-learn's parameter groups.
 
-    ``cfg.optimizer.lr`` and ``classifier_lr`` arrive scaled by the global batch.
+    ``cfg.optimizer.lr`` and ``classifier_lr`` are already scaled by the global batch.
     """
     settings, schedule = cfg.optimizer, cfg.scheduler
-    # always_adapt is LARS's: the group's layers are rescaled.
+    # LARS rescales the layers of groups with always_adapt.
     groups = [
         {"static_lr": False, "always_adapt": True, **group, "params": list(group["params"])}
         for group in groups
@@ -95,14 +95,10 @@ def configure(groups: Iterable[dict[str, Any]], cfg: DictConfig, steps: int) -> 
 
 
 def check_kwargs(settings: DictConfig) -> None:
-    """Refuse ``optimizer.kwargs`` that the optimiser does not take, by two steps of one."""
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    parameter.grad = torch.zeros(1)
+    """Refuse ``optimizer.kwargs`` that the optimiser does not accept."""
     try:
-        made = _optimizer([{"params": [parameter], "always_adapt": True}], settings)
-        made.step()
-        made.step()  # some values count from the second step on
-    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+        _optimizer([{"params": [torch.nn.Parameter(torch.zeros(1))]}], settings)
+    except (TypeError, ValueError) as error:
         raise UserError(
             f"optimizer.kwargs={settings.kwargs} is refused by optimizer.name={settings.name}: "
             f"{error}; leave it out, or give what torch.optim documents."
@@ -118,16 +114,14 @@ def _optimizer(groups: list[dict[str, Any]], settings: DictConfig) -> Optimizer:
         return torch.optim.AdamW(groups, **options)
     if settings.name == "sgd":
         return torch.optim.SGD(groups, momentum=settings.momentum, **options)
-    # timm's: the wrapper of solo-learn 1.0.2 is no Optimizer. Both rescale every layer but the
-    # biases and norms that are left out.
-    from timm.optim.lars import Lars  # takes seconds
+    from timm.optim.lars import Lars  # takes seconds; solo-learn 1.0.2's is no Optimizer
 
     options |= {"trust_coeff": settings.trust_coeff, "trust_clip": settings.trust_clip}
     return Lars(groups, momentum=settings.momentum, **options)
 
 
 def _without_biases(group: dict[str, Any]) -> list[dict[str, Any]]:
-    """The group's matrices; its vectors (biases, norms) have neither weight decay nor rescaling."""
+    """Split a group: its vectors (biases, norms) get neither weight decay nor rescaling."""
     matrices = [parameter for parameter in group["params"] if parameter.ndim > 1]
     vectors = [parameter for parameter in group["params"] if parameter.ndim <= 1]
     plain = {"params": vectors, "weight_decay": 0.0, "always_adapt": False}

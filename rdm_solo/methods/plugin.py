@@ -1,4 +1,4 @@
-"""The methods in solo-learn's own table, with the options of ``method_kwargs`` in its own config.
+"""The methods for solo-learn's own table, which read ``method_kwargs`` of its own config.
 
 ``python -m rdm_solo.plugin`` registers them and runs one of solo-learn's scripts.
 """
@@ -8,48 +8,44 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo.messages import UserError, check_choice, suggest
-from rdm_solo.methods import models, solo_learn, symmetric
+from rdm_solo.messages import check_choice
+from rdm_solo.methods import filtered, solo_learn, symmetric
 from rdm_solo.methods.chosen_filter import ChosenFilter, shipped_filters
 
 
 class _FromSoloConfig:
-    """A method that reads its options from ``method_kwargs`` of solo-learn's own config."""
+    """A method that reads its options from solo-learn's own config."""
 
     defaults: dict[str, Any]
 
     @classmethod
     def add_and_assert_specific_cfg(cls, cfg: DictConfig) -> DictConfig:
-        known = [*cls.defaults, "proj_hidden_dim", "proj_output_dim"]
+        options = [*cls.defaults, "proj_hidden_dim", "proj_output_dim"]
         for name in cfg.get("method_kwargs") or {}:
-            if name not in known:
-                raise UserError(
-                    f"method_kwargs.{name} is no option of method={cfg.method}, which takes "
-                    f"{', '.join(known)}{suggest(name, known) or '.'}"
-                )
+            check_choice(f"method={cfg.method}: an option in method_kwargs", name, options)
         cfg.method_kwargs = OmegaConf.merge(cls.defaults, cfg.get("method_kwargs") or {})
         return super().add_and_assert_specific_cfg(cfg)
 
     @property
     def learnable_params(self) -> list[dict[str, Any]]:
-        """Without empty groups: a filter learns nothing, and a static one breaks resuming."""
+        """solo-learn's groups, without empty ones such as a filter's."""
         groups = [{**group, "params": list(group["params"])} for group in super().learnable_params]
         return [group for group in groups if group["params"]]
 
     def chosen_filter(self, cfg: DictConfig) -> ChosenFilter:
-        """The filter that ``method_kwargs`` names; names and default exponents are conf/'s."""
-        known, p = shipped_filters(), cfg.method_kwargs.p
-        chosen = known[check_choice("method_kwargs.filter", cfg.method_kwargs.filter, known)]
+        """Return the filter of ``conf/filter`` that ``method_kwargs`` names."""
+        shipped, p = shipped_filters(), cfg.method_kwargs.p
+        chosen = shipped[check_choice("method_kwargs.filter", cfg.method_kwargs.filter, shipped)]
         return chosen if p is None else replace(chosen, p=p)
 
 
-class RDMSimSiam(_FromSoloConfig, models.FilteredSimSiam, solo_learn.TABLE["simsiam"]):
+class RDMSimSiam(_FromSoloConfig, filtered.FilteredSimSiam, solo_learn.TABLE["simsiam"]):
     """``method: rdm_simsiam``, with ``method_kwargs.filter`` and ``method_kwargs.p``."""
 
     defaults = {"filter": "learnable", "p": None, "pred_hidden_dim": 512}
 
 
-class RDMBYOL(_FromSoloConfig, models.FilteredBYOL, solo_learn.TABLE["byol"]):
+class RDMBYOL(_FromSoloConfig, filtered.FilteredBYOL, solo_learn.TABLE["byol"]):
     """``method: rdm_byol``, with ``method_kwargs.filter`` and ``method_kwargs.p``."""
 
     defaults = {"filter": "learnable", "p": None, "pred_hidden_dim": 4096}

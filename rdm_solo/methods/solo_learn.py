@@ -1,8 +1,8 @@
-"""solo-learn, whichever version is installed, with the interface of the current one.
+"""The installed solo-learn, with the interface of its current version.
 
 The current version (GitHub, 1.0.6) builds methods from one OmegaConf config. The only release on
-the Python package index (1.0.2) takes keyword arguments and was written for Lightning 1.4. This is
-the one module that knows either; when the index catches up, the classes named Legacy can go.
+the Python package index (1.0.2) takes keyword arguments and was written for Lightning 1.4. No
+other module imports solo-learn.
 """
 
 import functools
@@ -12,14 +12,13 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Mapping
-from importlib import metadata
 from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.lightning import CURRENT, pl
-from rdm_solo.messages import UserError, suggest
+from rdm_solo.messages import UserError, check_choice, suggest
 from rdm_solo.methods import backbones
 from rdm_solo.methods.descriptions import METHODS
 
@@ -29,8 +28,7 @@ install it without its dependencies:
 or put a checkout of its current main branch on the path:
     git clone https://github.com/vturrisi/solo-learn && export PYTHONPATH=$PWD/solo-learn"""
 
-# What solo-learn calls its scalars, and what every logger and file of ours calls them. Each method
-# has its own name for the loss.
+# Our names of solo-learn's scalars. Its name of the loss depends on the method.
 SCALARS = {
     "train_class_loss": "train/classifier_loss",
     "train_acc1": "train/acc1",
@@ -42,31 +40,23 @@ SCALARS = {
     "val_acc5": "val/acc5",
     "tau": "train/tau",
 }
-# Of the online classifier: meaningless without labels.
+# The online classifier's, which mean nothing without labels.
 OF_LABELS = {name for name in SCALARS.values() if "acc" in name or "classifier" in name}
-# All others are of no other use than to be charted.
+# Nothing but charts uses the others.
 IN_THE_TABLE = {"train/loss", "val/acc1"}
-
-
-def _import_timm() -> Any:
-    """timm, without wandb, which takes a second and serves a function that nothing here calls."""
-    loaded = sys.modules.setdefault("wandb", None)  # type: ignore[arg-type]
-    try:
-        return importlib.import_module("timm")
-    finally:
-        if loaded is None:
-            del sys.modules["wandb"]
 
 
 def _import_solo() -> types.ModuleType:
     if importlib.util.find_spec("solo") is None:
-        raise ImportError(INSTALL)
+        raise UserError(INSTALL)
     if importlib.util.find_spec("pl_bolts") is None:
         # solo-learn 1.0.2 imports a scheduler from lightning-bolts, which cannot be installed
-        # beside today's Lightning. Our methods bring their own schedule, so a name is enough.
+        # with Lightning 2. Our methods do not use it.
         for name in ("pl_bolts", "pl_bolts.optimizers", "pl_bolts.optimizers.lr_scheduler"):
             stub: Any = sys.modules.setdefault(name, types.ModuleType(name))
         stub.LinearWarmupCosineAnnealingLR = None
+    # timm imports wandb if it can, which takes a second.
+    wandb = sys.modules.setdefault("wandb", None)  # type: ignore[arg-type]
     with warnings.catch_warnings():
         # solo-learn 1.0.2 and 1.0.6 use names that torch 2.4 (custom_fwd) and timm 0.9 have moved.
         warnings.simplefilter("ignore", FutureWarning)
@@ -74,39 +64,29 @@ def _import_solo() -> types.ModuleType:
         warnings.filterwarnings("ignore", message="Overwriting .* in registry")
         try:
             return importlib.import_module("solo.methods")
-        except ImportError as error:
-            raise ImportError(
-                f"solo-learn is installed but cannot be imported: {error}. Known-good versions of "
-                "what it needs are in requirements.txt of this project."
-            ) from error
+        finally:
+            if wandb is None:
+                del sys.modules["wandb"]
 
 
-timm = _import_timm()
-TABLE = _import_solo().METHODS  # its own classes, from which its entry points choose by name
+TABLE = _import_solo().METHODS  # its classes by name, for its own entry points as well
 _base = sys.modules["solo.methods.base"]
+timm = sys.modules["timm"]
 
 GENERATION = "current" if CURRENT else "legacy"
 
-# Methods that take small crops beside the two large ones.
+# Methods that accept small crops.
 MULTI_CROP = [name for name, described in METHODS.items() if GENERATION in described.multi_crop]
 
 _KNOWN = "_BACKBONES" if CURRENT else "_SUPPORTED_ENCODERS"
 SOLO_BACKBONES = tuple(getattr(_base.BaseMethod, _KNOWN))
 BACKBONES = (*backbones.OWN, *SOLO_BACKBONES)
-TIMM = "timm/"  # and a name of timm's
+TIMM = "timm/"  # followed by a name in timm
 
 
 def version() -> str:
-    """The installed solo-learn, as a person would name it.
-
-    The index's wheel may lie beside a checkout that shadows it, so the code's version decides.
-    """
-    if CURRENT:
-        return "1.0.6 or later (current)"
-    try:
-        return f"{metadata.version('solo-learn')} (legacy)"
-    except metadata.PackageNotFoundError:
-        return "1.0.x (legacy)"
+    """Return the version of the installed solo-learn, for people."""
+    return "1.0.6 or later (current)" if CURRENT else "1.0.2 (legacy)"
 
 
 class _OurScalars(pl.LightningModule):
@@ -114,18 +94,18 @@ class _OurScalars(pl.LightningModule):
 
     loss_names: tuple[str, ...] = ()
     labelled = True
-    charted = True  # whether anybody reads what is logged for charts; it takes a tenth of a step
+    charted = True  # whether charts are drawn; logging for them takes a tenth of a step
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         theirs, name = name, self._our_name(name)
         unread = name not in (theirs, *IN_THE_TABLE) and not self.charted
-        if unread or (name in OF_LABELS and not self.labelled):  # without labels, all are 0
+        if unread or (name in OF_LABELS and not self.labelled):
             return
-        if kwargs.get("on_epoch"):  # or Lightning would name it twice, and wait for it every step
+        if kwargs.get("on_epoch"):  # Lightning would log it twice, and wait for it every step
             kwargs["on_step"] = False
         if name == "train/loss":
             kwargs["prog_bar"] = True
-        if isinstance(value, (int, float)):  # Lightning's copy of it would wait for the device
+        if isinstance(value, (int, float)):  # Lightning's copy would wait for the device
             value = torch.full((), float(value), device=self.device)
         super().log(name, value, *args, **kwargs)
 
@@ -139,9 +119,9 @@ class _Current(_OurScalars):
     """Builds a class of the current version from our config."""
 
     def __init__(self, cfg: DictConfig) -> None:
-        own = _constructor(cfg.backbone.name)
+        constructor = _constructor(cfg.backbone.name)
         _base.BaseMethod._BACKBONES.setdefault(
-            cfg.backbone.name, lambda method, **kwargs: own(**kwargs)
+            cfg.backbone.name, lambda method, **kwargs: constructor(**kwargs)
         )
         super().__init__(current_config(cfg))
 
@@ -160,7 +140,7 @@ class _Legacy(_OurScalars):
         super().__init__(**legacy_arguments(cfg))
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name == "base_model":  # looked up in a local dict, which knows 1.0.2's names alone
+        if name == "base_model":  # 1.0.2 looks it up in a local dict of its own backbones
             value = self._constructor
         super().__setattr__(self.NAMES.get(name, name), value)
 
@@ -186,7 +166,7 @@ class _LegacyMomentum(_Legacy):
             )
 
     def clip_gradients(self, clip: Any, *args: Any, **kwargs: Any) -> None:
-        """1.0.2's DINO gives its own clipping the name of Lightning's hook; `clip` tells which."""
+        """Tell Lightning's hook from DINO's own clipping, which has the same name in 1.0.2."""
         if isinstance(clip, torch.optim.Optimizer):
             pl.LightningModule.clip_gradients(self, clip, *args, **kwargs)
         else:
@@ -194,21 +174,21 @@ class _LegacyMomentum(_Legacy):
 
 
 def adapted(name: str) -> Any:
-    """solo-learn's class of that method, built from our config, on both versions."""
+    """Return solo-learn's class of a method, built from our config on both versions."""
     base = TABLE[name]
     adapter: type = _Current
     if not CURRENT:
         adapter = _LegacyMomentum if issubclass(base, _base.BaseMomentumMethod) else _Legacy
     names = METHODS[name].loss_names if name in METHODS else ()
     doc = f"solo-learn's {base.__name__}, built from our config."
-    own = {"__doc__": doc, "__module__": __name__, "loss_names": names}
-    return type(base.__name__, (adapter, base), own)
+    attributes = {"__doc__": doc, "__module__": __name__, "loss_names": names}
+    return type(base.__name__, (adapter, base), attributes)
 
 
 def register(methods: Mapping[str, Any]) -> None:
-    """Add methods to those that solo-learn's own entry points choose from."""
+    """Add methods to the table of solo-learn's own entry points."""
     if not CURRENT:
-        raise ImportError(
+        raise UserError(
             f"solo-learn {version()} builds methods from command-line arguments, which know no "
             "filters; register_methods() needs its current main: put a checkout on PYTHONPATH, or "
             "use python -m rdm_solo.train, which runs on both."
@@ -217,7 +197,7 @@ def register(methods: Mapping[str, Any]) -> None:
 
 
 def complete(model: Any) -> Any:
-    """The model with what solo-learn adds when training starts: SwAV's Sinkhorn (``model.sk``)."""
+    """Add what solo-learn adds when training starts: SwAV's Sinkhorn (``model.sk``)."""
     if hasattr(model, "sk_iters"):
         sinkhorn = sys.modules["solo.methods.swav"].SinkhornKnopp
         model.sk = sinkhorn(model.sk_iters, model.sk_epsilon, 1)
@@ -225,24 +205,17 @@ def complete(model: Any) -> Any:
 
 
 def augmentations() -> types.ModuleType:
-    """The module in which solo-learn makes its own views and data sets."""
+    """Return the module in which solo-learn creates views and data sets."""
     return importlib.import_module(f"solo.{'data' if CURRENT else 'utils'}.pretrain_dataloader")
 
 
 def check_backbone(name: str) -> None:
-    """Refuse a name that nothing builds, with the nearest one that something does."""
-    if name.startswith(TIMM):
-        bare = name.removeprefix(TIMM)
-        if not timm.is_model(bare):
-            hint = suggest(bare, timm.list_models()) or "."
-            raise UserError(f"backbone.name={name!r}: timm has no such model{hint}")
-    elif name not in BACKBONES:
-        hint = suggest(name, BACKBONES) or "."
-        if timm.is_model(name):
-            hint = f"; timm has one: backbone.name=timm/{name}."
-        raise UserError(
-            f"backbone.name must be one of {', '.join(BACKBONES)}, or timm/NAME, got {name!r}{hint}"
-        )
+    """Refuse an unknown backbone and suggest the nearest one."""
+    if not name.startswith(TIMM):
+        check_choice("backbone.name (or timm/NAME)", name, BACKBONES)
+    elif not timm.is_model(bare := name.removeprefix(TIMM)):
+        hint = suggest(bare, timm.list_models()) or "."
+        raise UserError(f"backbone.name={name!r}: timm has no such model{hint}")
 
 
 def _constructor(name: str) -> Callable[..., Any]:
@@ -252,32 +225,34 @@ def _constructor(name: str) -> Callable[..., Any]:
         return functools.partial(timm.create_model, name.removeprefix(TIMM), num_classes=0)
     if CURRENT:
         return functools.partial(_base.BaseMethod._BACKBONES[name], "base")
-    # 1.0.2 imports a method's constructors when it builds one: ResNets of torchvision, its own.
+    # 1.0.2 has no table of constructors.
     module = "torchvision.models" if name.startswith("resnet") else "solo.utils.backbones"
     return getattr(importlib.import_module(module), name)
 
 
 def backbone(name: str, stem: str, kwargs: Mapping[str, Any], image_size: int) -> Any:
-    """A backbone alone, as solo-learn's methods build theirs."""
+    """Return a backbone as solo-learn's methods build it."""
     check_backbone(name)
-    made = _constructor(name)(**backbones.arguments(name, stem, kwargs, image_size))
-    if name.startswith("resnet"):  # what BaseMethod.__init__ does to it
-        made.fc = torch.nn.Identity()
+    model = _constructor(name)(**backbones.arguments(name, stem, kwargs, image_size))
+    if name.startswith("resnet"):  # as in BaseMethod.__init__
+        model.fc = torch.nn.Identity()
         if stem == "small":
-            made.conv1 = torch.nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=2, bias=False)
-            made.maxpool = torch.nn.Identity()
-    return made
+            model.conv1 = torch.nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=2, bias=False)
+            model.maxpool = torch.nn.Identity()
+    return model
 
 
 def current_config(cfg: DictConfig) -> DictConfig:
-    """Our config as the current version's. Optimiser, schedule, kNN and the scaling of the
-    learning rate are ours; here they are switched off or neutral."""
+    """Convert our config to the current version's.
+
+    Optimiser, schedule, kNN and the scaling of the learning rate are ours and switched off here.
+    """
     return OmegaConf.create(
         {
             "method": cfg.method.name,
             "backbone": {"name": cfg.backbone.name, "kwargs": backbones.configured_arguments(cfg)},
             "data": {
-                # solo-learn keys the small stem of a ResNet on the data set's name.
+                # solo-learn chooses the stem of a ResNet by the data set's name.
                 "dataset": "cifar10" if cfg.backbone.stem == "small" else "custom",
                 "num_classes": cfg.dataset.num_classes,
                 "num_large_crops": cfg.dataset.num_large_crops,
@@ -300,13 +275,13 @@ def current_config(cfg: DictConfig) -> DictConfig:
 
 
 def legacy_arguments(cfg: DictConfig) -> dict[str, Any]:
-    """Our config as 1.0.2's keyword arguments, neutral in the same places; it ignores others."""
+    """Convert our config to 1.0.2's keyword arguments, with the same parts switched off."""
     current: Any = OmegaConf.to_container(current_config(cfg))
     encoder, encoder_kwargs = cfg.backbone.name, current["backbone"]["kwargs"]
     if encoder in SOLO_BACKBONES:
         encoder_kwargs["cifar"] = cfg.backbone.stem == "small"
     else:
-        encoder = "vit_tiny"  # which 1.0.2 knows and does not treat as a ResNet
+        encoder = "vit_tiny"  # any name that 1.0.2 does not treat as a ResNet
     arguments = {
         **current["data"],
         **current["optimizer"],

@@ -16,8 +16,9 @@ from rdm_solo.methods.models import Configured
 def symmetric_loss(z1: Tensor, z2: Tensor, center: Tensor | float = 0.0) -> Tensor:
     r"""Align two views: :math:`-\mathbb{E}\,(z_1 - \mu)^\top (z_2 - \mu)` (Algorithm 1).
 
-    For unit rows and :math:`\mu` their mean over both views, it is the loss without a centre less
-    the variance plus one (Theorem 1). Shapes: ``(N, k), (N, k), (k,) -> ()``.
+    If the rows are unit vectors and :math:`\mu` is their mean over both views, it equals the loss
+    without a centre, minus the variance, plus one (Theorem 1).
+    Shapes: ``(N, k), (N, k), (k,) -> ()``.
 
     >>> z1 = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     >>> mu = z1.mean(0)
@@ -29,10 +30,9 @@ def symmetric_loss(z1: Tensor, z2: Tensor, center: Tensor | float = 0.0) -> Tens
 
 
 class Center(nn.Module):
-    """The outputs' mean: of the batch, or an exponential moving average of it.
+    """The mean of the global batch's outputs, or an exponential moving average of it.
 
-    The batch is that of all processes. No gradient passes: with the batch's own mean the gradient
-    is the same with and without it, since :math:`\\partial\\,|\\mu|^2` is what stopping leaves.
+    No gradient passes through it. For the batch's own mean this changes no gradient.
 
     Args:
         dim: k, the outputs' dimension.
@@ -55,20 +55,20 @@ class Center(nn.Module):
 
     @torch.no_grad()
     def forward(self, z: Tensor) -> Tensor:
-        """The centre after this batch's outputs ``z`` of shape ``(N, k)`` have been taken in."""
+        """Update the centre by outputs ``z`` of shape ``(N, k)`` and return it."""
         mean = sum_over_processes(z.float().mean(0)) / world_size()
         self.value.lerp_(mean, 1 - self.momentum)
         return self.value.clone()
 
 
 class Symmetric:
-    """Two branches alike: a projector, no predictor, no stopped gradient.
+    """One projector for both branches, without a predictor or stopped gradients.
 
-    Algorithm 1 with a centre (``"ema"`` or ``"batch"``), the symmetric baseline without one.
+    With a centre (``"ema"`` or ``"batch"``) it is Algorithm 1, without one the baseline.
     """
 
     def install(self, settings: Mapping[str, Any]) -> None:
-        """Make SimSiam's projector, three layers, each with BN, the last one's optional."""
+        """Create SimSiam's projector: three layers with BN, which is optional on the last."""
         inputs, last_bn = self.features_dim, settings["last_bn"]
         hidden, outputs = settings["proj_hidden_dim"], settings["proj_output_dim"]
         layers: list[nn.Module] = []

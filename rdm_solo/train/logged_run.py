@@ -43,7 +43,5 @@ def run_info(cfg: DictConfig, folder: Path, derived: Derived, start: Start) -> R
         },
         config=config,
         sweep=sweep,
-        goes_on_from=folder if start.epochs else None,
         step=start.step,
-        epochs=start.epochs,
     )

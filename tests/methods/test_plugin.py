@@ -13,113 +13,91 @@ import torch
 from conftest import ROOT, command
 from PIL import Image
 from support.foreign_method import foreign
-from support.small_methods import batch
+from support.small_methods import batch, configure, loss_of
 
-from rdm_solo import callbacks, data, methods
+from rdm_solo import callbacks, data, methods, register_methods
 from rdm_solo.data import Pipeline, Views
 from rdm_solo.lightning import pl
-from rdm_solo.methods import solo_learn
+from rdm_solo.messages import UserError
+from rdm_solo.methods import plugin, solo_learn
 from rdm_solo.runs import spectra_files
 from rdm_solo.train.datamodule import DataModule
 
-current = pytest.mark.skipif(
-    not solo_learn.CURRENT, reason="1.0.2 has no YAML; its refusal is tested"
-)
+current = pytest.mark.skipif(not solo_learn.CURRENT, reason="1.0.2 has no YAML")
 
 
-def docs_yaml() -> str:
-    text = (ROOT / "docs" / "plugin.md").read_text()
-    return re.search(r"```yaml\n(.*?)```", text, re.DOTALL).group(1)  # type: ignore[union-attr]
-
-
-@pytest.mark.skipif(solo_learn.CURRENT, reason="the current generation takes them")
-def test_the_release_on_the_index_refuses_with_the_reason():
-    from rdm_solo import register_methods
-
-    with pytest.raises(ImportError, match="needs its current main"):
+@pytest.mark.skipif(solo_learn.CURRENT, reason="the current version takes them")
+def test_the_release_is_refused():
+    with pytest.raises(UserError, match="needs its current main"):
         register_methods()
 
 
 @current
-class TestOwnEntryPoint:
-    @pytest.mark.process
-    @pytest.mark.parametrize(
-        ("method", "kwargs"),
-        [
-            ("rdm_simsiam", ["method_kwargs.filter=target_pow", "method_kwargs.p=-0.5"]),
-            ("rdm_byol", ["method_kwargs.filter=online_log1p", "method_kwargs.p=null"]),
-            ("symsimsiam", ["~method_kwargs.filter", "~method_kwargs.p"]),
-        ],
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("method", "kwargs"),
+    [
+        ("rdm_simsiam", ["method_kwargs.filter=target_pow", "method_kwargs.p=-0.5"]),
+        ("rdm_byol", ["method_kwargs.filter=online_log1p", "method_kwargs.p=null"]),
+        ("symsimsiam", ["~method_kwargs.filter", "~method_kwargs.p"]),
+    ],
+)
+def test_solo_learns_own_script_trains_from_the_yaml_in_the_docs(method, kwargs, tmp_path):
+    rng = np.random.default_rng(0)
+    for number in range(16):
+        folder = tmp_path / "images" / f"class{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 255, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    page = (ROOT / "docs" / "plugin.md").read_text()
+    (tmp_path / "rdm.yaml").write_text(re.search(r"```yaml\n(.*?)```", page, re.DOTALL).group(1))
+    checkout = Path(inspect.getfile(solo_learn.TABLE["base"])).parents[2]
+    out = command(
+        *("rdm_solo.plugin", str(checkout / "main_pretrain.py")),
+        *("--config-path", str(tmp_path), "--config-name", "rdm.yaml", f"method={method}"),
+        *kwargs,
+        *("method_kwargs.proj_hidden_dim=32", "method_kwargs.proj_output_dim=16"),
+        *("data.dataset=custom", f"data.train_path={tmp_path / 'images'}"),
+        *(f"data.val_path={tmp_path / 'images'}", "data.num_workers=0"),
+        *("optimizer.batch_size=8", "max_epochs=1", "+limit_val_batches=0"),
+        *("accelerator=cpu", "devices='1'", "strategy=auto", "precision=32-true"),
+        "+momentum.base_tau=0.99",
+        cwd=tmp_path,
     )
-    def test_it_trains_from_a_yaml_of_its_style(self, method, kwargs, tmp_path):
-        rng = np.random.default_rng(0)
-        for number in range(16):
-            folder = tmp_path / "images" / f"class{number % 2}"
-            folder.mkdir(parents=True, exist_ok=True)
-            pixels = rng.integers(0, 255, (32, 32, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / f"{number}.png")
-        (tmp_path / "rdm.yaml").write_text(docs_yaml())
-        checkout = Path(inspect.getfile(solo_learn.TABLE["base"])).parents[2]
-        main = checkout / "main_pretrain.py"
-        out = command(
-            "rdm_solo.plugin",
-            str(main),
-            *("--config-path", str(tmp_path), "--config-name", "rdm.yaml", f"method={method}"),
-            *kwargs,
-            *("method_kwargs.proj_hidden_dim=32", "method_kwargs.proj_output_dim=16"),
-            *("data.dataset=custom", f"data.train_path={tmp_path / 'images'}"),
-            *(f"data.val_path={tmp_path / 'images'}", "data.num_workers=0"),
-            *("optimizer.batch_size=8", "max_epochs=1", "+limit_val_batches=0"),
-            *("accelerator=cpu", "devices='1'", "strategy=auto", "precision=32-true"),
-            "+momentum.base_tau=0.99",
-            cwd=tmp_path,
-        )
-        assert out.returncode == 0, out.stderr[-2000:]
-        saved = next((tmp_path / "trained_models").rglob("*.ckpt"))
-        state = torch.load(saved, weights_only=False, map_location="cpu")
-        assert state["global_step"] == 2
-        assert all(
-            x.isfinite().all() for x in state["state_dict"].values() if x.is_floating_point()
-        )
-        learns = any(name.startswith("predictor") for name in state["state_dict"])
-        assert not learns
+    assert out.returncode == 0, out.stderr[-2000:]
+    saved = next((tmp_path / "trained_models").rglob("*.ckpt"))
+    content = torch.load(saved, weights_only=False, map_location="cpu")
+    assert content["global_step"] == 2
+    state = content["state_dict"]
+    assert all(x.isfinite().all() for x in state.values() if x.is_floating_point())
+    assert not any(name.startswith("predictor") for name in state)
 
-    def test_its_model_is_ours(self):
-        """The same loss as the method that our own config builds, weight for weight."""
-        from support.small_methods import configure, loss_of
 
-        from rdm_solo.methods.plugin import RDMSimSiam
+@current
+def test_it_has_the_loss_of_our_own_method():
+    ours = configure("method=simsiam", "filter=target_pow", "p=-0.5")
+    theirs = solo_learn.current_config(ours)
+    sizes = {"proj_hidden_dim": 512, "proj_output_dim": 32}
+    theirs.method_kwargs = {**sizes, "filter": "target_pow", "p": -0.5}
+    model, plugged = methods.build(ours), plugin.RDMSimSiam(theirs)
+    plugged.load_state_dict(model.state_dict())
+    assert torch.equal(loss_of(model, batch()), loss_of(plugged, batch()))
 
-        ours = configure("method=simsiam", "filter=target_pow", "p=-0.5")
-        theirs = solo_learn.current_config(ours)
-        theirs.method_kwargs = {
-            "proj_hidden_dim": 512,
-            "proj_output_dim": 32,
-            "filter": "target_pow",
-            "p": -0.5,
-        }
-        model = methods.build(ours)
-        plugged = RDMSimSiam(theirs)
-        plugged.load_state_dict(model.state_dict())
-        assert torch.equal(loss_of(model, batch()), loss_of(plugged, batch()))
 
-    @pytest.mark.parametrize(
-        ("kwargs", "says"),
-        [
-            ({"filter": "target_pwo"}, "did you mean 'target_pow'"),
-            ({"filter": "online_log1p", "p": 2}, "p=2 would be ignored"),
-            ({"fitler": "target_pow"}, "method_kwargs.fitler is no option"),
-        ],
-    )
-    def test_refusals(self, kwargs, says):
-        from support.small_methods import configure
-
-        from rdm_solo.methods.plugin import RDMSimSiam
-
-        cfg = solo_learn.current_config(configure("method=simsiam"))
-        cfg.method_kwargs = {"proj_hidden_dim": 16, "proj_output_dim": 8, **kwargs}
-        with pytest.raises(ValueError, match=says):
-            RDMSimSiam(cfg)
+@current
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"filter": "target_pwo"}, "did you mean 'target_pow'"),
+        ({"filter": "online_log1p", "p": 2}, "p=2 would be ignored"),
+        ({"fitler": "target_pow"}, "'fitler'; did you mean 'filter'"),
+    ],
+)
+def test_refusals(kwargs, message):
+    cfg = solo_learn.current_config(configure("method=simsiam"))
+    cfg.method_kwargs = {"proj_hidden_dim": 16, "proj_output_dim": 8, **kwargs}
+    with pytest.raises(UserError, match=message):
+        plugin.RDMSimSiam(cfg)
 
 
 def test_a_script_that_is_absent_is_named(tmp_path):
@@ -130,11 +108,8 @@ def test_a_script_that_is_absent_is_named(tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["simsiam", "byol", "swav", "dino"])
-def test_diagnostics_attach_to_a_module_that_is_not_ours(name, tmp_path):
-    """A real Trainer, solo-learn's class, our two callbacks: spectra for every epoch.
-
-    1.0.2's classes run under today's Lightning only with the host's adapter.
-    """
+def test_diagnostics_measure_solo_learns_own_modules(name, tmp_path):
+    """1.0.2's classes run with today's Lightning only through our adapter."""
     model = foreign(name, lambda cfg: solo_learn.adapted(name)(cfg))
     dataset = data.synthetic(num_train=32, num_val=16, size=16)
     module = DataModule(dataset, Views([Pipeline(size=16, num_crops=2)]), batch_size=8)

@@ -1,7 +1,6 @@
-"""Presets against the paper's appendix, written down here a second time; models as they are built.
+"""Presets against the paper's appendix, which is written down here a second time.
 
-Models stand on the meta device, where building one costs nothing; what needs values is built for
-each pair of data set and method once. Nothing is read from a data set.
+Models are built on the meta device. No data set is read.
 """
 
 from __future__ import annotations
@@ -10,20 +9,20 @@ import functools
 import itertools
 import math
 import re
+from collections import Counter
 from types import SimpleNamespace
 
 import hydra.utils
 import pytest
 import torch
 from conftest import ROOT, oracle
-from hydra import compose, initialize_config_dir
 from torch import nn
 
 from rdm_solo import methods, paper
 from rdm_solo.cli import config_folder
 from rdm_solo.data import Dataset, Images
 from rdm_solo.methods import optimizers
-from rdm_solo.train import checks, derived_values
+from rdm_solo.train import checks, compose, derived_values
 
 # The appendix, "Datasets" and "Implementation Details".
 PAPER = {
@@ -81,14 +80,14 @@ def experiments() -> list[str]:
 
 
 def each_run(options: str) -> list[tuple[str, ...]]:
-    """The runs of a sweep, by their options."""
+    """Return the options of each run of a sweep."""
     pairs = (option.split("=") for option in options.split())
     choices = [[f"{name}={value}" for value in values.split(",")] for name, values in pairs]
     return list(itertools.product(*choices))
 
 
 def runs() -> dict[tuple[str, ...], None]:
-    """Every run of a table or a figure, once."""
+    """Return every run of a table or a figure once."""
     tables = [tuple(paper.preset(row)) for row in paper.rows()]
     figures = [run for line in paper.figures() for run in each_run(line["options"])]
     return dict.fromkeys([*tables, *figures])
@@ -96,13 +95,12 @@ def runs() -> dict[tuple[str, ...], None]:
 
 @functools.cache
 def configure(*overrides: str):
-    with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        return compose("config", overrides=["trainer=cpu", *overrides])
+    return compose(["trainer=cpu", *overrides])
 
 
 @functools.cache
 def images(dataset: str) -> Dataset:
-    """A data set of the right size that takes no memory."""
+    """Return a data set of the right size that takes no memory."""
     n = PAPER[dataset]["images"]
     part = Images(
         torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(n, 3, 1, 1),
@@ -113,35 +111,22 @@ def images(dataset: str) -> Dataset:
 
 
 @functools.cache
-def prepared(*overrides: str, device: str = "meta") -> SimpleNamespace:
+def prepared(*overrides: str) -> SimpleNamespace:
     cfg = configure(*overrides)
     checks.check(cfg)
     views = hydra.utils.instantiate(cfg.dataset.views)
     crops = (views.num_large_crops, views.num_small_crops)
     full, derived = derived_values.derive(cfg, images(cfg.dataset.name), *crops)
-    with torch.device(device):
+    with torch.device("meta"):
         model = methods.build(full)
     return SimpleNamespace(cfg=cfg, full=full, derived=derived, views=views, model=model)
 
 
 def named(overrides: tuple[str, ...]) -> tuple[str, str, str | None]:
-    """Data set, method and filter that an experiment's name promises."""
+    """Return the data set, the method and the filter that an experiment's name promises."""
     dataset, _, rest = overrides[0].removeprefix("experiment=").partition("/")
     method, _, kind = rest.partition("_")
     return dataset, method, kind or None
-
-
-# One for each pair of data set and method; CIFAR-100 has CIFAR-10's recipes.
-ONE_EACH = [
-    "cifar10/byol_learnable",
-    "cifar10/dino",
-    "cifar10/simsiam_learnable",
-    "cifar10/swav",
-    "cifar10/symsimsiam",
-    "cifar10/vanilla",
-    "imagenet100/simsiam_linear",
-    "imagenet/simsiam_target_pow",
-]
 
 
 # The first run of every preset.
@@ -153,182 +138,151 @@ def experiment(request):
     return request.param
 
 
-class TestPreset:
-    def test_it_is_what_its_name_says(self, experiment):
-        cfg, (dataset, method, kind) = configure(*experiment), named(experiment)
-        assert (cfg.dataset.name, cfg.method.name) == (dataset, method)
-        assert cfg.filter.name == (kind or "none")
+def test_a_preset_is_what_its_name_says(experiment):
+    cfg, (dataset, method, kind) = configure(*experiment), named(experiment)
+    assert (cfg.dataset.name, cfg.method.name) == (dataset, method)
+    assert cfg.filter.name == (kind or "none")
 
-    def test_views_are_the_papers(self, experiment):
-        dataset = named(experiment)[0]
-        (pipeline,) = prepared(*experiment).views.pipelines
-        wanted = AUGMENTATION | {"size": PAPER[dataset]["side"], "blur": PAPER[dataset]["blur"]}
-        assert {name: getattr(pipeline, name) for name in wanted} == wanted
 
-    def test_the_backbone_is_the_papers(self, experiment):
-        dataset = named(experiment)[0]
-        made = prepared(*experiment)
-        backbone, side = made.model.backbone, PAPER[dataset]["side"]
-        small = side == 32
-        assert backbone.conv1.kernel_size == ((3, 3) if small else (7, 7))
-        assert isinstance(backbone.maxpool, nn.Identity) is small
-        depth = sum(isinstance(m, nn.Conv2d) for m in backbone.modules())
-        assert depth == (53 if dataset == "imagenet" else 20)  # with those of the shortcuts
-        features = backbone(torch.empty(2, 3, side, side, device="meta"))
-        assert features.shape == (2, FEATURES[dataset])
+def test_views_are_the_papers(experiment):
+    dataset = named(experiment)[0]
+    (pipeline,) = prepared(*experiment).views.pipelines
+    expected = AUGMENTATION | {"size": PAPER[dataset]["side"], "blur": PAPER[dataset]["blur"]}
+    assert {name: getattr(pipeline, name) for name in expected} == expected
 
-    def test_the_outputs_have_the_papers_dimension(self, experiment):
-        _, method, _ = named(experiment)
-        model = prepared(*experiment).model
-        last = {"swav": "prototypes", "dino": "head"}.get(method, "projector")
-        *_, outputs = widths(getattr(model, last))
-        assert outputs == OUTPUTS[method]
 
-    def test_heads_are_the_papers(self, experiment):
-        _, method, kind = named(experiment)
-        model = prepared(*experiment).model
-        assert widths(model.head if method == "dino" else model.projector) == HEADS[method]
-        norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d)]
-        if method in ("simsiam", "symsimsiam", "vanilla"):
-            # BN on all three layers, and in the predictor's middle. "SimSiam with a learnable
-            # linear predictor could not work, so we delete the last BN in the projector."
-            assert len(norms) == 3 + (kind == "learnable") - (kind == "linear")
-        if kind == "learnable":
-            assert widths(model.predictor) == PREDICTORS[method]
-        elif kind == "linear":
-            assert model.predictor.weight.shape == (OUTPUTS[method],) * 2
-            assert model.predictor.bias is None
+def test_backbone_and_outputs_are_the_papers(experiment):
+    dataset, method, _ = named(experiment)
+    model, side = prepared(*experiment).model, PAPER[dataset]["side"]
+    backbone, small = model.backbone, side == 32
+    assert backbone.conv1.kernel_size == ((3, 3) if small else (7, 7))
+    assert isinstance(backbone.maxpool, nn.Identity) is small
+    convolutions = sum(isinstance(m, nn.Conv2d) for m in backbone.modules())
+    assert convolutions == (53 if dataset == "imagenet" else 20)  # with those of the shortcuts
+    features = backbone(torch.empty(2, 3, side, side, device="meta"))
+    assert features.shape == (2, FEATURES[dataset])
+    last = {"swav": "prototypes", "dino": "head"}.get(method, "projector")
+    assert widths(getattr(model, last))[-1] == OUTPUTS[method]
 
-    def test_momentum_encoders_and_transforms_are_solo_learns(self, experiment):
-        method, cfg = named(experiment)[1], configure(*experiment)
-        model = prepared(*experiment).model
-        tau = {"byol": 0.99, "dino": 0.9995}
-        assert hasattr(model, "momentum_updater") is (method in tau)
-        if method in tau:
-            updater = model.momentum_updater
-            assert (updater.base_tau, updater.final_tau) == (tau[method], 1.0)
-        if method == "swav":
-            assert model.queue_size == 0  # "for the consistency of training loss"
-            assert (model.temperature, model.sk_iters, model.sk_epsilon) == (0.1, 3, 0.05)
-        if method == "dino":
-            loss = model.dino_loss_func
-            assert (loss.student_temp, loss.center_momentum) == (0.1, 0.9)
-            assert set(loss.teacher_temp_schedule) == {0.07}  # no warm-up of the temperature
-            assert len(loss.teacher_temp_schedule) == cfg.max_epochs
 
-    def test_the_filter_is_the_papers(self, experiment):
-        _, _, kind = named(experiment)
-        filters = getattr(prepared(*experiment).model, "filters", [])
-        if kind not in GAINS:
-            assert filters == []
-            return
-        (spectral,) = filters
-        assert spectral.branch == kind.split("_")[0]
+def test_heads_are_the_papers(experiment):
+    _, method, kind = named(experiment)
+    model = prepared(*experiment).model
+    assert widths(model.head if method == "dino" else model.projector) == HEADS[method]
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d)]
+    if method in ("simsiam", "symsimsiam", "vanilla"):
+        # BN on all three layers, and in the predictor's middle. "SimSiam with a learnable
+        # linear predictor could not work, so we delete the last BN in the projector."
+        assert len(norms) == 3 + (kind == "learnable") - (kind == "linear")
+    if kind == "learnable":
+        assert widths(model.predictor) == PREDICTORS[method]
+    elif kind == "linear":
+        assert model.predictor.weight.shape == (OUTPUTS[method],) * 2
+        assert model.predictor.bias is None
+
+
+def test_momentum_and_transforms_are_solo_learns(experiment):
+    method, cfg, model = named(experiment)[1], configure(*experiment), prepared(*experiment).model
+    tau = {"byol": 0.99, "dino": 0.9995}
+    assert hasattr(model, "momentum_updater") is (method in tau)
+    if method in tau:
+        updater = model.momentum_updater
+        assert (updater.base_tau, updater.final_tau) == (tau[method], 1.0)
+    if method == "swav":
+        assert model.queue_size == 0  # "for the consistency of training loss"
+        assert (model.temperature, model.sk_iters, model.sk_epsilon) == (0.1, 3, 0.05)
+    if method == "dino":
+        loss = model.dino_loss_func
+        assert (loss.student_temp, loss.center_momentum) == (0.1, 0.9)
+        assert list(loss.teacher_temp_schedule) == [0.07] * cfg.max_epochs  # no warm-up
+
+
+def test_the_filter_is_the_papers(experiment):
+    kind = named(experiment)[2]
+    filters = getattr(prepared(*experiment).model, "filters", [])
+    assert [f.branch for f in filters] == ([kind.split("_")[0]] if kind in GAINS else [])
+    for spectral in filters:
         x = torch.randn(32, 8, generator=torch.Generator().manual_seed(0))
-        wanted, _ = oracle(x, lambda s: GAINS[kind](s, spectral.p), cut=0)
+        expected, _ = oracle(x, lambda s, spectral=spectral: GAINS[kind](s, spectral.p), cut=0)
         # Measured: at most 5.3e-8 of the largest entry.
-        atol = 5e-7 * float(wanted.abs().max())
-        torch.testing.assert_close(spectral(x).double(), wanted, rtol=0, atol=atol)
-
-    def test_the_optimiser_is_the_papers(self, experiment):
-        dataset, method, kind = named(experiment)
-        made = prepared(*experiment)
-        lars = method in LARS
-        lr, decay = LARS[method] if lars else SGD[dataset]
-        scaled = lr * PAPER[dataset]["batch"] / 256
-        assert made.cfg.batch_size == made.derived.global_batch == PAPER[dataset]["batch"]
-        chosen = optimizers.configure(made.model.learnable_params, made.full, steps=1000)
-        optimizer = chosen["optimizer"]
-        assert type(optimizer).__name__ == ("Lars" if lars else "SGD")
-        classifier = {id(p) for p in made.model.classifier.parameters()}
-        groups = [g for g in optimizer.param_groups if id(g["params"][0]) not in classifier]
-        assert all(g["initial_lr"] == pytest.approx(scaled) for g in groups)
-        assert {g["momentum"] for g in groups} == {0.9}
-        # LARS leaves biases and norms out of the weight decay.
-        vectors = [g["weight_decay"] for g in groups if lars and g["params"][0].ndim == 1]
-        assert {g["weight_decay"] for g in groups if not (lars and g["params"][0].ndim == 1)} == {
-            decay
-        }
-        assert set(vectors) == ({0.0} if lars else set())
-        # "The learning rate of SimSiam's predictor" is not decayed.
-        static = {id(p) for g in groups if g["static_lr"] for p in g["params"]}
-        learns = method == "simsiam" and kind in ("learnable", "linear")
-        assert static == ({id(p) for p in made.model.predictor.parameters()} if learns else set())
-
-    def test_ten_epochs_of_warm_up_and_a_cosine_to_zero(self, experiment):
-        made = prepared(*experiment)
-        steps = 3 * made.cfg.max_epochs
-        chosen = optimizers.configure(made.model.learnable_params, made.full, steps=steps)
-        schedule = chosen["lr_scheduler"]["scheduler"]
-
-        def rate(step: int) -> float:
-            schedule.load_state_dict({"last_epoch": step})
-            return schedule.get_last_lr()[0]
-
-        peak = made.derived.lr
-        assert rate(0) == 0
-        assert rate(15) == pytest.approx(peak * 15 / 29)
-        assert rate(29) == rate(30) == pytest.approx(peak)
-        third = 30 + (steps - 30) // 3
-        share = (third - 30) / (steps - 30)
-        assert rate(third) == pytest.approx(peak * (1 + math.cos(math.pi * share)) / 2)
-        assert rate(steps) == pytest.approx(0, abs=1e-12)
+        atol = 5e-7 * float(expected.abs().max())
+        torch.testing.assert_close(spectral(x).double(), expected, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("name", ONE_EACH)
-def test_the_command_line_wins(name):
-    given = ["max_epochs=77", "batch_size=64", "optimizer.lr=0.125", "backbone.stem=imagenet"]
-    cfg = configure(f"experiment={name}", *given, "scheduler.warmup_epochs=3", "method=byol")
-    assert (cfg.max_epochs, cfg.batch_size, cfg.optimizer.lr) == (77, 64, 0.125)
-    assert (cfg.backbone.stem, cfg.scheduler.warmup_epochs) == ("imagenet", 3)
+def test_the_optimiser_is_the_papers(experiment):
+    dataset, method, kind = named(experiment)
+    run, lars = prepared(*experiment), method in LARS
+    lr, decay = LARS[method] if lars else SGD[dataset]
+    assert run.cfg.batch_size == run.derived.global_batch == PAPER[dataset]["batch"]
+    optimizer = optimizers.configure(run.model.learnable_params, run.full, 1000)["optimizer"]
+    assert type(optimizer).__name__ == ("Lars" if lars else "SGD")
+    classifier = {id(p) for p in run.model.classifier.parameters()}
+    static = set()
+    for group in optimizer.param_groups:
+        if id(group["params"][0]) not in classifier:
+            assert group["initial_lr"] == pytest.approx(lr * PAPER[dataset]["batch"] / 256)
+            assert group["momentum"] == 0.9
+            vectors = lars and group["params"][0].ndim == 1  # LARS leaves out biases and norms
+            assert group["weight_decay"] == (0.0 if vectors else decay)
+            static |= {id(p) for p in group["params"]} if group["static_lr"] else set()
+    # "The learning rate of SimSiam's predictor" is not decayed.
+    learns = method == "simsiam" and kind in ("learnable", "linear")
+    assert static == ({id(p) for p in run.model.predictor.parameters()} if learns else set())
+
+
+def test_ten_epochs_of_warm_up_and_a_cosine_to_zero(experiment):
+    run = prepared(*experiment)
+    steps, peak = 3 * run.cfg.max_epochs, run.derived.lr
+    configured = optimizers.configure(run.model.learnable_params, run.full, steps)
+    schedule = configured["lr_scheduler"]["scheduler"]
+
+    def rate(step: int) -> float:
+        schedule.load_state_dict({"last_epoch": step})
+        return schedule.get_last_lr()[0]
+
+    third = 30 + (steps - 30) // 3
+    cosine = math.cos(math.pi * (third - 30) / (steps - 30))
+    rates = [rate(step) for step in (0, 15, 29, 30, third, steps)]
+    expected = [0, peak * 15 / 29, peak, peak, peak * (1 + cosine) / 2, 0]
+    assert rates == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_command_line_wins():
+    overrides = ["max_epochs=77", "optimizer.lr=0.125", "backbone.stem=imagenet", "method=byol"]
+    cfg = configure("experiment=cifar10/simsiam_learnable", *overrides)
+    assert (cfg.max_epochs, cfg.optimizer.lr, cfg.backbone.stem) == (77, 0.125, "imagenet")
     assert (cfg.method.name, cfg.method.kwargs.pred_hidden_dim) == ("byol", 4096)
 
 
-@pytest.mark.parametrize("name", ONE_EACH)
-def test_residual_blocks_start_at_zero(name):
-    model = prepared(f"experiment={name}", device="cpu").model
-    deep = named((name,))[0] == "imagenet"
-    last = [
-        getattr(m, "bn3" if deep else "bn2") for m in model.backbone.modules() if hasattr(m, "bn2")
-    ]
-    assert len(last) == (16 if deep else 8)
+def test_residual_blocks_start_at_zero():
+    cfg = prepared("experiment=cifar10/simsiam_learnable").full
+    backbone = methods.build(cfg).backbone
+    last = [block.bn2 for block in backbone.modules() if hasattr(block, "bn2")]
+    assert len(last) == 8
     assert all((norm.weight == 0).all() for norm in last)
-    prepared.cache_clear()  # a real ResNet-50 is larger than all the others together
 
 
 @pytest.mark.parametrize("dataset", PAPER)
 def test_the_rate_follows_the_batch_of_all_processes_and_steps(dataset):
     name = f"experiment={dataset}/simsiam_learnable"
     several = ["trainer.devices=2", "trainer.num_nodes=4", "trainer.accumulate_grad_batches=3"]
-    cfg = configure(name, *several)
-    _, derived = derived_values.derive(cfg, images(dataset), 2, 0)
+    _, derived = derived_values.derive(configure(name, *several), images(dataset), 2, 0)
     batch, (lr, _) = PAPER[dataset]["batch"], SGD[dataset]
     assert derived.processes == 8
-    assert derived.filter_batch == 8 * batch
-    assert derived.global_batch == 24 * batch
+    assert (derived.filter_batch, derived.global_batch) == (8 * batch, 24 * batch)
     assert derived.lr == pytest.approx(lr * 24 * batch / 256)
-    # The paper's batch on eight devices, as the presets' comments have it.
-    cfg = configure(name, "trainer.devices=8", f"batch_size={batch // 8}")
-    _, derived = derived_values.derive(cfg, images(dataset), 2, 0)
-    assert derived.lr == pytest.approx(lr * batch / 256)
 
 
-ROWS: dict[str, list[paper.Row]] = {}
+# Rows by their options without max_epochs, of which only one is composed.
+SAME: dict[tuple[str, ...], list[paper.Row]] = {}
 for _row in paper.rows():
-    _head = [o for o in paper.preset(_row) if not o.startswith("max_epochs=")]
-    ROWS.setdefault(" ".join([_row.table, *_head]), []).append(_row)
-# Figures' runs that no row has.
-_OF_ROWS = {tuple(paper.preset(row)) for row in paper.rows()}
-OTHERS = [run for run in runs() if run not in _OF_ROWS]
+    _options = (o for o in paper.preset(_row) if not o.startswith("max_epochs="))
+    SAME.setdefault((_row.table, *_options), []).append(_row)
 
 
 class TestRows:
     def test_every_number_of_the_tables_is_there(self):
-        rows = paper.rows()
-        count = {
-            table: sum(row.table == table for row in rows) for table in {r.table for r in rows}
-        }
-        assert count == {
+        assert Counter(row.table for row in paper.rows()) == {
             "online_predictors": 6 * 8,
             "target_predictors": 4 * 8,
             "byol": 6 * 6,
@@ -337,57 +291,49 @@ class TestRows:
             "alignment_cz_cplus": 8,
         }
 
-    @pytest.mark.parametrize("same", ROWS.values(), ids=ROWS)
-    def test_a_row_is_configured_as_it_says(self, same):
-        cfg = configure(*paper.preset(same[0]))  # the others differ in epochs and metric alone
-        row, own = same[0], {"nonlinear": "learnable", "linear": "linear"}
+    @pytest.mark.parametrize("rows", SAME.values(), ids=map(" ".join, SAME))
+    def test_rows_are_configured_as_they_say(self, rows):
+        row, names = rows[0], {"nonlinear": "learnable", "linear": "linear"}
+        cfg = configure(*paper.preset(row))  # the others differ in epochs and metric
         assert (cfg.dataset.name, cfg.method.name) == (row.dataset, row.framework)
         assert cfg.p == (row.p if row.predictor == "pow" else None)
         if row.table == "alignment_cz_cplus":
             assert cfg.filter.name in ("learnable", "none")
         else:
-            assert cfg.filter.name == own.get(row.predictor, f"{row.location}_{row.predictor}")
+            assert cfg.filter.name == names.get(row.predictor, f"{row.location}_{row.predictor}")
             assert cfg.filter.get("branch", "online") == row.location
         # SimSiam's official code has 100; the paper follows it there without printing a number.
         default = {"imagenet": 100, "alignment_cz_cplus": 400}.get(row.table)
         assert cfg.max_epochs == (row.epochs or default)
-        for row in same:
-            epochs = [o for o in paper.preset(row) if o.startswith("max_epochs=")]
-            if row.table != "imagenet":
-                assert epochs == [f"max_epochs={row.epochs or default}"]
+        for other in rows:
+            epochs = [o for o in paper.preset(other) if o.startswith("max_epochs=")]
+            assert epochs in ([], [f"max_epochs={other.epochs or default}"])
 
-    @pytest.mark.parametrize("run", OTHERS, ids=" ".join)
-    def test_a_figures_own_runs_compose_and_pass_the_checks(self, run):
-        checks.check(configure(*run))
+    def test_runs_that_only_figures_have_pass_the_checks(self):
+        of_tables = {tuple(paper.preset(row)) for row in paper.rows()}
+        for run in runs().keys() - of_tables:
+            checks.check(configure(*run))
 
     def test_every_preset_belongs_to_a_row_or_a_figure(self):
-        assert {run[0].removeprefix("experiment=") for run in runs()} == set(experiments()) - {
-            "debug"
-        }
+        used = {run[0].removeprefix("experiment=") for run in runs()}
+        assert used == set(experiments()) - {"debug"}
 
     def test_figures_are_the_papers(self):
-        shown: dict[int, set[str]] = {}
+        methods_of: dict[int, set[str]] = {}
         for line in paper.figures():
-            found = {named(run)[1] for run in each_run(line["options"])}
-            shown.setdefault(int(line["figure"]), set()).update(found)
-        assert list(shown) == list(range(1, 10))
+            names = {named(run)[1] for run in each_run(line["options"])}
+            methods_of.setdefault(int(line["figure"]), set()).update(names)
+        assert list(methods_of) == list(range(1, 10))
         for figure in (1, 3, 4, 5, 7, 8):
-            assert shown[figure] == {"byol", "simsiam", "swav", "dino"}
-        assert shown[2] == {"simsiam", "symsimsiam", "vanilla"}
+            assert methods_of[figure] == {"byol", "simsiam", "swav", "dino"}
+        assert methods_of[2] == {"simsiam", "symsimsiam", "vanilla"}
 
 
-class TestPage:
-    PAGE = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
-
-    def test_it_has_the_commands_of_today(self):
-        assert self.PAGE.endswith(paper.markdown()), "write it anew: python -m rdm_solo.paper"
-
-    def test_it_has_every_run(self):
-        lines = re.findall(r"`python -m rdm_solo.train (?:-m )?(.*?)`", self.PAGE)
-        found = {frozenset(run) for line in lines for run in each_run(line)}
-        assert {frozenset(run) for run in runs()} == found
-
-    def test_the_first_command_is_taken(self):
-        (line,) = re.findall(r"^    python -m rdm_solo.train (.*)$", self.PAGE, re.MULTILINE)
-        cfg = configure(*line.split())
-        assert (cfg.filter.name, cfg.p, cfg.max_epochs) == ("target_pow", -0.5, 100)
+def test_the_page_has_todays_commands_of_every_run():
+    page = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+    assert page.endswith(paper.markdown()), "write it anew: python -m rdm_solo.paper"
+    lines = re.findall(r"`python -m rdm_solo.train (?:-m )?(.*?)`", page)
+    assert {frozenset(run) for line in lines for run in each_run(line)} == {*map(frozenset, runs())}
+    (first,) = re.findall(r"^    python -m rdm_solo.train (.*)$", page, re.MULTILINE)
+    cfg = configure(*first.split())
+    assert (cfg.filter.name, cfg.p, cfg.max_epochs) == ("target_pow", -0.5, 100)

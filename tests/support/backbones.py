@@ -1,4 +1,4 @@
-"""The backbone in a file."""
+"""Load the backbone in a file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from rdm_solo.methods.weight_files import Spec
 
 
 def load(path: Path, spec: Spec | None = None) -> torch.nn.Module:
-    """The backbone that a file holds; what it is shows in the file where it is not given."""
-    found = weight_files.read(path)
-    return weight_files.load(found, spec or weight_files.known(found))
+    """Return the backbone in a file; ``spec`` is read from the file by default."""
+    weights = weight_files.read(path)
+    return weight_files.load(weights, spec or weight_files.known(weights))

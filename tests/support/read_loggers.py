@@ -1,17 +1,17 @@
-"""What TensorBoard shows of a folder, and what ``wandb sync`` sends to a local server."""
+"""Read what TensorBoard shows of a folder, and what W&B keeps of a run."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.fake_wandb import Server
-
 
 def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Return the steps and values of every scalar in TensorBoard's files."""
     read = accumulator(folder)
     return {t: [(e.step, e.value) for e in read.Scalars(t)] for t in read.Tags()["scalars"]}
 
@@ -24,41 +24,59 @@ def accumulator(folder: Path):
     return read
 
 
-def shown_steps(folder: Path, tag: str) -> list[int]:
-    """The steps that the page of TensorBoard draws, which reads by other code than the above."""
-    from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+@dataclass
+class WandbFile:
+    """The content of one start's ``.wandb`` file."""
 
-    read = EventAccumulator(str(folder))
-    read.Reload()
-    return [event.step for event in read.Tensors(tag)]
-
-
-def hparams_tab(folder: Path) -> list[Any]:
-    """What TensorBoard's HPARAMS tab is answered for the runs below a folder."""
-    from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
-    from tensorboard.context import RequestContext
-    from tensorboard.plugins import base_plugin
-    from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
-
-    runs = plugin_event_multiplexer.EventMultiplexer().AddRunsFromDirectory(str(folder))
-    runs.Reload()
-    provider = data_provider.MultiplexerDataProvider(runs, str(folder))
-    context = backend_context.Context(base_plugin.TBContext(data_provider=provider))
-    asked = api_pb2.ListSessionGroupsRequest(
-        slice_size=9, allowed_statuses=api_pb2.Status.values(), experiment_name=""
-    )
-    handler = list_session_groups.Handler(RequestContext(), context, "", asked)
-    return list(handler.run().session_groups)
+    run: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)
+    exit_code: int | None = None
 
 
-def sync(server: Server, parts: list[Any]) -> None:
-    done = subprocess.run(
-        [Path(sys.executable).with_name("wandb"), "sync", *map(str, parts)],
-        cwd=Path(parts[-1]).parent,  # it leaves its own log there
-        env={**os.environ, **server.environment()},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    server.close()
-    assert done.returncode == 0, done.stderr
+def wandb_files(folder: Path) -> list[WandbFile]:
+    """Read the ``.wandb`` files of a run's folder, one for each start."""
+    return [_read(path) for path in sorted(folder.glob("wandb/*run-*/*.wandb"))]
+
+
+def _read(path: Path) -> WandbFile:
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    file = WandbFile()
+    for content in _records(path.read_bytes()):
+        record = Record.FromString(content)
+        kind = record.WhichOneof("record_type")
+        if kind == "run":
+            file.run = {n: getattr(record.run, n) for n in ("run_id", "project", "display_name")}
+            file.run["group"] = record.run.run_group
+            file.config |= _items(record.run.config.update)
+        elif kind == "config":
+            file.config |= _items(record.config.update)
+        elif kind == "history":
+            file.rows.append(_items(record.history.item))
+        elif kind == "summary":
+            file.summary |= _items(record.summary.update)
+        elif kind == "exit":
+            file.exit_code = record.exit.exit_code
+    return file
+
+
+def _items(items: Any) -> dict[str, Any]:
+    return {i.key or ".".join(i.nested_key): json.loads(i.value_json) for i in items}
+
+
+def _records(data: bytes) -> Iterator[bytes]:
+    """Split LevelDB's log format: blocks of 32 KiB, chunks of checksum, length and kind."""
+    at, record = 7, b""
+    while at + 7 <= len(data):
+        left = 2**15 - at % 2**15
+        if left < 7:
+            at += left
+            continue
+        length, kind = struct.unpack_from("<HB", data, at + 4)
+        record += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # a whole record, or its last chunk
+            yield record
+            record = b""

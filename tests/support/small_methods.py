@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import torch
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from rdm_solo import methods
-from rdm_solo.cli import config_folder
+from rdm_solo.train import compose
 
 FILTERS = ["learnable", "linear", "identity", "online_pow", "online_log", "online_log1p"]
 FILTERS += ["online_log1p_sq", "target_pow"]
 
 
 def configure(*overrides: str, crops: tuple[int, int] = (2, 0)):
-    with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        cfg = compose("config", overrides=list(overrides))
+    cfg = compose(list(overrides))
     OmegaConf.set_struct(cfg, False)
     cfg.dataset.num_classes = 10
     cfg.dataset.num_large_crops, cfg.dataset.num_small_crops = crops

@@ -1,0 +1,169 @@
+"""Methods with a predictor, and what can replace it: a spectral filter, a linear layer, nothing.
+
+An online filter replaces the predictor. A target filter is ``target_head``, behind the target's
+projector or, where the target comes from a queue, behind the queue. Every variant of such a method
+has both modules, whose outputs the diagnostics record.
+"""
+
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor, nn
+
+from rdm_solo.filters.functions import takes_p
+from rdm_solo.filters.schedules import as_schedule
+from rdm_solo.filters.spectral_filter import SpectralFilter
+from rdm_solo.messages import UserError
+from rdm_solo.methods import solo_learn
+from rdm_solo.methods.chosen_filter import ChosenFilter
+
+
+def make_filter(chosen: ChosenFilter, epochs: int) -> SpectralFilter | None:
+    """Return the chosen spectral filter, or None; refuse a p that would be ignored."""
+    p, function = chosen.p, chosen.function
+    has_exponent = function is not None and takes_p(function)
+    if p is not None and not has_exponent:
+        raise UserError(
+            f"p={p} would be ignored: filter={chosen.name} with function={function} has no "
+            "exponent; leave p out (or p=null), or choose filter=online_pow or filter=target_pow."
+        )
+    if p is None and has_exponent:
+        raise UserError(f"filter={chosen.name} needs an exponent: add p=NUMBER.")
+    if function is None:
+        return None
+    schedule = None if p is None else as_schedule(p, epochs=epochs)
+    return SpectralFilter(chosen.branch, function, schedule, chosen.solver)
+
+
+class Float32Linear(nn.Linear):
+    """A linear layer outside autocast.
+
+    Half-precision outputs would lift the null direction that the following batch norm leaves to a
+    thousandth of the largest singular value.
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        bias = layer.bias is not None
+        super().__init__(layer.in_features, layer.out_features, bias, device="meta")
+        self.weight, self.bias = layer.weight, layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            return super().forward(x.float())
+
+
+class _Filtered:
+    """Both heads, and the schedule of p."""
+
+    predictor: nn.Module  # of the online branch: solo-learn's, a linear one, a filter, or identity
+    target_head: nn.Module  # of the target branch: a filter or identity
+    projector: nn.Sequential
+
+    def __init__(self, cfg: DictConfig) -> None:
+        super().__init__(cfg)
+        chosen = self.chosen_filter(cfg)
+        self.install(chosen, make_filter(chosen, cfg.max_epochs))
+
+    def chosen_filter(self, cfg: DictConfig) -> ChosenFilter:
+        return ChosenFilter.of(cfg)
+
+    def install(self, chosen: ChosenFilter, spectral: SpectralFilter | None) -> None:
+        """Put the chosen filter in its place; ``spectral`` is None if it is not spectral."""
+        projectors = {self.projector, getattr(self, "momentum_projector", self.projector)}
+        self.target_head = nn.Identity()
+        if chosen.linear:
+            width = self.projector[_last_linear(self.projector)].out_features
+            self.predictor = nn.Linear(width, width, bias=False)
+        elif not chosen.own:
+            self.predictor = nn.Identity()
+        if spectral is not None:
+            if spectral.branch == "online":
+                self.predictor = spectral
+            else:
+                self.target_head = spectral
+            for projector in projectors:
+                last = _last_linear(projector)
+                projector[last] = Float32Linear(projector[last])
+
+    @property
+    def filters(self) -> list[SpectralFilter]:
+        return [m for m in (self.predictor, self.target_head) if isinstance(m, SpectralFilter)]
+
+    def on_train_epoch_start(self) -> None:
+        for spectral in self.filters:
+            spectral.set_epoch(self.trainer.current_epoch)
+
+    def on_train_epoch_end(self) -> None:
+        for spectral in self.filters:
+            spectral.report()
+
+
+def _last_linear(layers: nn.Sequential) -> int:
+    return max(i for i, layer in enumerate(layers) if isinstance(layer, nn.Linear))
+
+
+class FilteredSimSiam(_Filtered):
+    """SimSiam's heads; ``linear`` drops the projector's last BN, as the paper does."""
+
+    def install(self, chosen: ChosenFilter, spectral: SpectralFilter | None) -> None:
+        if chosen.linear:
+            self.projector = self.projector[:-1]
+            self.projector[-1].bias.requires_grad = True  # BN behind it had cancelled it
+        super().install(chosen, spectral)
+
+    def branches(self, feats: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the online output p and the target of one view, from one projection z."""
+        z = self.projector(feats)
+        p = self.predictor(z)
+        target = self.target_head(z)
+        return p, target
+
+    def forward(self, X: Tensor) -> dict[str, Tensor]:
+        """Return features only; solo-learn's forward would run the heads twice in a step."""
+        return solo_learn.TABLE["base"].forward(self, X)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """Replace solo-learn's step, whose target is the projection itself."""
+        out = solo_learn.TABLE["base"].training_step(self, batch, batch_idx)
+        (p1, target1), (p2, target2) = (self.branches(feats) for feats in out["feats"])
+        loss = _minus_cosine(p1, target2) / 2 + _minus_cosine(p2, target1) / 2
+        with torch.no_grad():
+            rows = (nn.functional.normalize(target, dim=-1) for target in (target1, target2))
+            std = sum(row.std(dim=0).mean() for row in rows) / 2
+        metrics = {"train_neg_cos_sim": loss, "train_z_std": std}
+        self.log_dict(metrics, on_epoch=True, sync_dist=True)
+        return loss + out["loss"]
+
+
+def _minus_cosine(p: Tensor, target: Tensor) -> Tensor:
+    return -nn.functional.cosine_similarity(p, target.detach(), dim=-1).mean()
+
+
+class FilteredBYOL(_Filtered):
+    """BYOL's heads; its projector ends without BN, so ``linear`` drops none.
+
+    solo-learn's own step takes the predictor's output for p and the momentum projector's for the
+    target, so ``target_head`` becomes the last layer of the momentum projector.
+    """
+
+    momentum_projector: nn.Sequential
+
+    def install(self, chosen: ChosenFilter, spectral: SpectralFilter | None) -> None:
+        super().install(chosen, spectral)
+        self.momentum_projector.append(self.target_head)
+
+
+class FilteredNeighbours(_Filtered):
+    """The heads of a method whose target is the nearest of earlier outputs.
+
+    The queue and the search in it are solo-learn's. A target filter transforms the outputs that
+    were found as one batch, since the loss compares p with these.
+    """
+
+    def find_nn(self, z: Tensor) -> Any:
+        index, nearest, *more = super().find_nn(z)
+        nearest = self.target_head(nearest)
+        if isinstance(self.target_head, SpectralFilter):  # solo-learn's losses expect unit rows
+            nearest = nn.functional.normalize(nearest, dim=-1)
+        return index, nearest, *more
