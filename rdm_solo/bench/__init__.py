@@ -1,1 +1,0 @@
-"""What filters, steps, views, reading and spectra cost: ``python -m rdm_solo.bench``."""
