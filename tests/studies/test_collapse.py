@@ -9,7 +9,7 @@ from conftest import ROOT
 
 from rdm_solo.spectra.collapse import COMPLETE, UNIFORM, WRONG_WAY, Bounds
 from studies import table
-from studies.collapse import choosing, judging, page, plan, runs, sets
+from studies.collapse import choosing, judging, page, plan, runs
 
 KNN, RANK, VARIANCE = 60.0, 9.0, 0.9  # of a healthy run on the digits
 RECORDED = table.read(ROOT / "docs" / "collapse.csv")
@@ -63,10 +63,6 @@ def test_the_recorded_page_is_that_of_the_recorded_table_and_of_the_package():
 )
 def test_labels(changed, events):
     assert judging.events(row(**changed)) == events
-
-
-def test_a_run_that_recovers_has_not_collapsed():
-    assert judging.events(low_knn(*range(7, 15))) == {}
 
 
 @pytest.mark.parametrize(
@@ -132,17 +128,6 @@ def test_a_planned_run_always_draws_what_the_table_recorded():
         options = recorded[name]["options"].split(" ")
         assert drawn.options[len(plan.PLAN["shared"]) :] == options
         assert recorded[name]["distinct"] == str(drawn.distinct)
-
-
-def test_rows_of_numbers_depend_on_seed_and_epoch():
-    one, again, other = (
-        sets.RowData(32, seed, sets.TRAIN).train_dataloader() for seed in (1, 1, 2)
-    )
-    first, second, third = (next(iter(loader))[1][0] for loader in (one, again, other))
-    assert first.equal(second)
-    assert not first.equal(third)
-    one.set_epoch(1)
-    assert not first.equal(next(iter(one))[1][0])
 
 
 @pytest.mark.process

@@ -86,12 +86,6 @@ def test_a_diverged_run_counts_in_no_mean_and_is_named():
     assert all(max(line.get_ydata()) == 2.5 for line in lines)
 
 
-def test_a_cell_with_fewer_values_than_runs_has_its_own_n():
-    rows = [row("simclr", 1), row("simclr", 2, **{"lidar/target": "1 nan"})]
-    *_, ranks = re.findall(r"^\| contrastive \| SimCLR .*$", page(rows), re.MULTILINE)
-    assert "| 2.5 (n = 1) |" in ranks
-
-
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("method", "rate", "epochs"),
