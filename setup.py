@@ -1,11 +1,11 @@
 """Maps the top-level conf/ into the installed package; all other metadata is in pyproject.toml."""
 
-from setuptools import find_namespace_packages, find_packages, setup
+from setuptools import find_packages, setup
 
 setup(
     packages=[
         *find_packages(include=["rdm_solo", "rdm_solo.*"]),
-        *find_namespace_packages(include=["hydra_plugins.*"]),
+        "hydra_plugins",  # a namespace, which other packages share
         "rdm_solo.conf",
     ],
     package_dir={"rdm_solo.conf": "conf"},
