@@ -15,9 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from support import cluster, second_device
-from support.world import World, Worlds
+
+# Without bytecode each process that a test starts would compile torch anew (20 seconds).
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+import torch  # noqa: E402
+from support import cluster, second_device  # noqa: E402
+from support.world import World, Worlds  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -35,7 +35,8 @@ FILLED = re.compile(r"\$\{?\w+(\[[^]]*\])?\}?")
 # Every flag that a command of argparse's spells.
 FLAGS = {
     flag
-    for source in (ROOT / "rdm_solo").rglob("*.py")
+    for folder in ("rdm_solo", "studies", "benchmarks")
+    for source in (ROOT / folder).rglob("*.py")
     for flag in re.findall(r'add_argument\(\s*"(--[\w-]+)"', source.read_text())
 }
 
@@ -96,7 +97,7 @@ def commands(page: Path) -> Iterator[list[str]]:
     """What follows ``-m`` of Python or torchrun: indented, in blocks and between backticks."""
     # What the paper module prints is test_experiments' business.
     text = re.sub(r"\\\n\s+", "", page.read_text().replace(markdown(), ""))
-    for line in re.findall(r"-m (rdm_solo\.\w+[^`\n]*)", text):
+    for line in re.findall(r"-m ((?:rdm_solo|studies|benchmarks)\.\w+[^`\n]*)", text):
         if "…" not in line:
             yield shlex.split(FILLED.sub("1", line), comments=True)
 
@@ -134,7 +135,9 @@ def written(page: Path) -> str:
 
 @pages
 def test_files_that_it_names_exist(page):
-    for name in re.findall(r"\b(?:rdm_solo|conf|docs|tests)/[\w./-]*\w", written(page)):
+    for name in re.findall(
+        r"\b(?:rdm_solo|conf|docs|tests|studies|benchmarks)/[\w./-]*\w", written(page)
+    ):
         if not re.search(r"[A-Z]{4}|barlow_twins", name):  # a reader's, and an example's
             assert (ROOT / name).exists(), name
 

@@ -7,44 +7,43 @@ import re
 import pytest
 from conftest import ROOT
 
+import rdm_solo.__main__
 from rdm_solo.cli import config_folder
 
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
-def options_in(table: str) -> set[str]:
-    """The names in the first column of the table with that heading."""
-    body = README.split(f"| `{table}=` |")[1].split("\n\n")[0]
-    first = re.findall(r"^\| (`[^|]*) \|", body, re.M)
-    return {name for cell in first for name in re.findall(r"`([a-z]\w*)`", cell)}
+def first_column(text: str, heading: str) -> set[str]:
+    """Return the names between backticks in the first column of the table with that heading."""
+    body = text.split(f"| {heading} |")[1].split("\n\n")[0]
+    cells = re.findall(r"^\| (`[^|]*) \|", body, re.M)
+    return {name for cell in cells for name in re.findall(r"`([a-z]\w*)[^`]*`", cell)}
 
 
 @pytest.mark.parametrize("group", ["filter", "method"])
 def test_every_option_and_no_other_is_in_the_table(group):
-    files = (config_folder() / group).glob("*.yaml")
-    assert options_in(group) == {path.stem for path in files}
+    names = {path.stem for path in (config_folder() / group).glob("*.yaml")}
+    listed = first_column(README, f"`{group}=`")
+    # Behind a name in brackets stand its default and options.
+    assert {name for name in listed if name not in ("p", "method")} == names
 
 
-def test_it_is_short():
-    assert len(README.splitlines()) <= 150
+def test_every_command_and_no_other_is_in_the_table():
+    assert first_column(README, "`python -m rdm_solo.`") == set(rdm_solo.__main__.COMMANDS)
+    assert len(rdm_solo.__main__.COMMANDS) <= 10
 
 
-def test_contributing_has_every_room_and_no_other():
-    table = (ROOT / "CONTRIBUTING.md").read_text().split("| room | what is in it |")[1]
-    first = re.findall(r"^\| ([^|]+) \|", table.split("\n\n")[0], re.M)
-    named = {name for cell in first for name in re.findall(r"`([\w.]+/?)`", cell)}
-    package = ROOT / "rdm_solo"
-    rooms = {f"{path.parent.name}/" for path in package.glob("*/__init__.py")}
-    # Files directly in the package start a command from its room, or are what all rooms stand on.
-    ground = {path.name for path in package.glob("*.py") if "__main__" not in path.read_text()}
-    assert named == rooms | ground - {"__init__.py"}
+def test_every_room_and_no_other_is_in_the_table():
+    rooms = {path.parent.name for path in (ROOT / "rdm_solo").glob("*/__init__.py")}
+    assert first_column(CONTRIBUTING, "room") == rooms
+
+
+def test_they_are_short():
+    assert len(README.splitlines()) <= 120
+    recipes = CONTRIBUTING.split("## Add something")[1].split("\n## ")[0]
+    assert len(recipes.splitlines()) <= 25
 
 
 def test_few_files_stand_directly_in_the_package():
     assert len(list((ROOT / "rdm_solo").glob("*.py"))) <= 10
-
-
-def test_every_room_is_installed():
-    listed = re.findall(r"^    rdm_solo\.(\w+)$", (ROOT / "setup.cfg").read_text(), flags=re.M)
-    rooms = {path.parent.name for path in (ROOT / "rdm_solo").glob("*/__init__.py")}
-    assert set(listed) == rooms | {"conf"}

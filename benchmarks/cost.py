@@ -1,0 +1,101 @@
+"""What a whole training step costs: time and peak memory of every method and filter.
+
+The models have their own training step and optimiser, as in a run.
+"""
+
+import statistics
+from collections.abc import Sequence
+
+import torch
+from omegaconf import OmegaConf
+
+from benchmarks.memory import peak_bytes
+from benchmarks.timing import interleaved, parse, parser, ratio
+from rdm_solo import cli, methods
+from rdm_solo.methods import optimizers
+from rdm_solo.methods.chosen_filter import shipped_filters
+from rdm_solo.methods.descriptions import METHODS
+from rdm_solo.methods.solo_learn import complete
+
+CONTESTANTS = [
+    (described.name, name)
+    for described in METHODS.values()
+    for name in ([""] if described.no_filter else shipped_filters())
+]
+REFERENCE = CONTESTANTS[0]  # SimSiam with its own predictor
+
+
+class Step:
+    """A method's whole training step on one batch of noise: forward, backward, optimiser."""
+
+    def __init__(self, device: str, *overrides: str) -> None:
+        self.cfg = cli.compose("config", ["dataset=synthetic", "batch_size=64", *overrides])
+        OmegaConf.set_struct(self.cfg, False)
+        self.cfg.dataset.num_large_crops, self.cfg.dataset.num_small_crops = 2, 0
+        torch.manual_seed(0)
+        self.model = methods.prepare(methods.build(self.cfg), self.cfg).to(device).train()
+        complete(self.model)
+        # There is no Trainer that could log.
+        self.model.log = self.model.log_dict = lambda *args, **kwargs: None
+        groups = self.model.learnable_params
+        self.optimizer = optimizers.configure(groups, self.cfg, steps=1000)["optimizer"]
+        batch, size = self.cfg.batch_size, self.cfg.dataset.image_size
+        views = [torch.randn(batch, 3, size, size, device=device) for _ in range(2)]
+        labels = torch.randint(10, (batch,), device=device)
+        self.data = torch.arange(batch, device=device), views, labels
+
+    def __call__(self) -> torch.Tensor:
+        """Take a step and return its loss."""
+        loss = self.model.training_step(self.data, 0)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        # The momentum encoder is updated at the end of every step.
+        for pair in getattr(self.model, "momentum_pairs", []):
+            self.model.momentum_updater.update(*pair)
+        return loss.detach()
+
+    def resident(self) -> int:
+        """Return the bytes of parameters, buffers and the optimiser's state."""
+        state = [x for s in self.optimizer.state.values() for x in s.values()]
+        tensors = [*self.model.parameters(), *self.model.buffers(), *state]
+        return sum(x.nbytes for x in tensors if isinstance(x, torch.Tensor))
+
+
+def measure(runs: int, device: str, overrides: Sequence[str]) -> None:
+    """Print step time and peak memory of each method and filter, beside the reference's."""
+    steps = {}
+    for method, name in CONTESTANTS:
+        options = [f"method={method}", *([f"filter={name}"] if name else [])]
+        steps[method, name] = Step(device, *options, *overrides)
+    seconds = dict(zip(steps, interleaved(list(steps.values()), runs, device)))
+    memory = {}
+    for key, step in steps.items():
+        step.optimizer.zero_grad(set_to_none=True)  # left from the step before
+        memory[key] = step.resident() + peak_bytes(step, device)
+    print(
+        f"{'method':<12}{'filter':<18}{'step':>10}{'/ SimSiam':>11}{'spread':>14}{'/ own':>8}"
+        f"{'memory':>12}{'/ SimSiam':>11}{'/ own':>8}"
+    )
+    for key in steps:
+        method, name = key
+        own_predictor = (method, "learnable") if name else key
+        middle, low, high = ratio(seconds[key], seconds[REFERENCE])
+        beside = ratio(seconds[key], seconds[own_predictor])[0]
+        print(
+            f"{method:<12}{name:<18}{statistics.median(seconds[key]) * 1e3:>8.1f}ms"
+            f"{middle:>11.3f}{f'{low:.2f}..{high:.2f}':>14}{beside:>8.3f}"
+            f"{memory[key] / 2**20:>9.1f}MiB{memory[key] / memory[REFERENCE]:>11.3f}"
+            f"{memory[key] / memory[own_predictor]:>8.3f}"
+        )
+
+
+def main() -> None:
+    options = parser("cost", "time and peak memory of a step of every method and filter")
+    options.add_argument("overrides", nargs="*", help="options of train, such as batch_size=8")
+    arguments = parse(options)
+    measure(arguments.runs, arguments.device, arguments.overrides)
+
+
+if __name__ == "__main__":
+    main()

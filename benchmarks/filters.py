@@ -1,0 +1,94 @@
+"""Each spectral filter beside the paper's Algorithm 2 as printed."""
+
+import functools
+import statistics
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.timing import interleaved, parse, parser, ratio
+from rdm_solo.filters import SpectralFilter, get
+from rdm_solo.methods.chosen_filter import shipped_filters
+
+SHAPES = [
+    (64, 64),
+    (128, 512),
+    (256, 256),
+    (512, 256),
+    (128, 2048),
+    (256, 2048),
+    (512, 2048),
+    (1024, 2048),
+    (4096, 256),
+]
+
+
+def algorithm_2(x: Tensor, branch: str, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Filter a batch by the paper's Algorithm 2 as printed."""
+    with torch.no_grad():
+        u, s, vh = torch.linalg.svd(x, full_matrices=False)
+        if branch == "target":
+            return u @ torch.diag(s * function(s)) @ vh
+        w = vh.T @ torch.diag(function(s)) @ vh
+    return x @ w.detach()
+
+
+def spectrum_floor(x: Tensor) -> Tensor:
+    """Return the eigenvectors of the float64 Gram matrix, which every exact filter needs."""
+    y = x.double()
+    return torch.linalg.eigh(y @ y.T if len(x) <= x.shape[1] else y.T @ y)[1]
+
+
+def batch_normed(n: int, k: int) -> Tensor:
+    """Return features with a 1/i spectrum after batch norm, such as a projector's."""
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(n, k, generator=rng) / torch.arange(1, k + 1)
+    x = x @ torch.linalg.qr(torch.randn(k, k, generator=rng))[0]
+    return nn.functional.batch_norm(x, None, None, training=True)
+
+
+def _pass(apply: Callable[[Tensor], Tensor], x: Tensor, learns: bool) -> Callable[[], None]:
+    """Return a forward pass, with a backward pass on the branch that learns."""
+    grad = torch.randn(x.shape, generator=torch.Generator().manual_seed(1)).to(x.device)
+
+    def run() -> None:
+        out = apply(x.detach().requires_grad_(learns))
+        if learns:
+            out.backward(grad)
+
+    return run
+
+
+def measure(runs: int, device: str, shapes: Sequence[tuple[int, int]]) -> None:
+    """Print each filter's time beside Algorithm 2 and beside Gram matrix and eigenvectors alone."""
+    print(f"{'filter':<16}{'(n, k)':>13}{'alg. 2':>10}{'this':>10}{'ratio':>8}  min..max")
+    for n, k in shapes:
+        x = batch_normed(n, k).to(device)
+        for name, shipped in shipped_filters().items():
+            if not shipped.spectral:
+                continue
+            branch, function, p = shipped.branch, shipped.function, shipped.p
+            printed = functools.partial(algorithm_2, branch=branch, function=get(function, p))
+            contestants = [
+                _pass(printed, x, branch == "online"),
+                _pass(SpectralFilter(branch, function, p), x, branch == "online"),
+                functools.partial(spectrum_floor, x),
+            ]
+            seconds = interleaved(contestants, runs, device)
+            middle, low, high = ratio(seconds[0], seconds[1])
+            above, _, _ = ratio(seconds[1], seconds[2])
+            times = "".join(f"{statistics.median(s) * 1e3:>8.2f}ms" for s in seconds[:2])
+            print(
+                f"{name:<16}{f'({n}, {k})':>13}{times}{middle:>8.2f}  {low:.2f}..{high:.2f}"
+                f"   {above:.2f} x (Gram + eigh)"
+            )
+
+
+def main() -> None:
+    options = parse(parser("filters", "each filter beside the paper's Algorithm 2", shapes=True))
+    measure(options.runs, options.device, options.shapes or SHAPES)
+
+
+if __name__ == "__main__":
+    main()

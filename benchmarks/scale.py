@@ -1,0 +1,190 @@
+"""What a filter costs on several processes, part by part.
+
+Each shape is the batch of all processes together. Seconds are wall time from a common start to the
+last process's end, and one process's CPU time, because here processes may share cores. Bytes are
+what one process receives from the others. ``--count`` needs no further processes: one process acts
+as one of many, and only shapes and bytes are counted.
+"""
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from benchmarks.filters import batch_normed
+from benchmarks.memory import peak_bytes
+from benchmarks.timing import parse, parser
+from rdm_solo.distributed import gather_equal, rank, world_size
+from rdm_solo.filters import SpectralFilter, decompose
+
+SHAPES = [(256, 2048), (1024, 2048), (2048, 2048), (4096, 512)]
+FILTERS = {"target": ("target", "pow", -0.5), "online": ("online", "log1p", None)}
+
+
+class Traffic(TorchDispatchMode):
+    """Counts the bytes that the other processes send to this one.
+
+    Rows are gathered in a ring, which sends each process the others' once. Sums go round it twice,
+    a process's share of the tensor at a time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0.0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func.namespace == "c10d":
+            size = sum(x.nbytes for x in tree_leaves(args[0]) if isinstance(x, torch.Tensor))
+            self.bytes += size * (1 - 1 / world_size()) * (2 if "allreduce" in func.name() else 1)
+        return func(*args, **(kwargs or {}))
+
+
+def traffic(run: Callable[[], object]) -> float:
+    """Return the bytes that this process receives during a call."""
+    with Traffic() as counter:
+        run()
+    return counter.bytes
+
+
+def passes(x: torch.Tensor) -> dict[str, Callable[[], object]]:
+    """Return a filter's pass on each branch: forward, and on the online branch backward."""
+
+    def run(branch: str, function: str, p: float | None) -> Callable[[], object]:
+        module = SpectralFilter(branch, function, p)
+        grad = torch.ones_like(x)
+
+        def whole() -> None:
+            out = module(x.detach().requires_grad_(branch == "online"))
+            if branch == "online":
+                out.backward(grad)
+
+        return whole
+
+    return {name: run(*which) for name, which in FILTERS.items()}
+
+
+def parts(x: torch.Tensor) -> dict[str, Callable[[], object]]:
+    """Return the parts of a filter, and two ways to do less of it in each process."""
+    n, k = len(x) * world_size(), x.shape[1]
+    rows = gather_equal(x).double() if n < k else x.double()
+    share = rows[rank() * len(x) :][: len(x)] if n < k else rows
+    gram = rows @ rows.mT if n < k else share.mT @ share
+    dist.broadcast(gram, 0)  # all processes decompose the same matrix
+
+    def first_decomposes() -> None:
+        vectors = torch.linalg.eigh(gram)[1] if rank() == 0 else torch.empty_like(gram)
+        dist.broadcast(vectors.contiguous(), 0)
+
+    calls: dict[str, Callable[[], object]] = {
+        "eigh": lambda: torch.linalg.eigh(gram),
+        "eigh by the first, sent": first_decomposes,
+    }
+    if n < k:
+        calls["rows"] = lambda: gather_equal(x)
+        calls["Gram, each the whole"] = lambda: rows @ rows.mT
+        calls["Gram, each its part"] = lambda: gather_equal(share @ rows.mT)
+    else:
+        calls["Gram"] = lambda: dist.all_reduce(share.mT @ share)
+    return calls
+
+
+def _timed(run: Callable[[], object], runs: int) -> tuple[list[float], list[float]]:
+    """Return wall time and this process's CPU time; the first round warms up."""
+    wall, cpu = [], []
+    for _ in range(runs + 1):
+        dist.barrier()
+        start, used = time.perf_counter(), time.process_time()
+        run()
+        used = time.process_time() - used
+        dist.barrier()  # the slowest process ends the round
+        wall.append(time.perf_counter() - start)
+        cpu.append(used)
+    return wall[1:], cpu[1:]
+
+
+def _process(
+    number: int, size: int, folder: Path, shapes: list[tuple[int, int]], runs: int
+) -> None:
+    """Measure as one of the group; the first process writes the lines."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/meet", rank=number, world_size=size)
+    lines = []
+    for n, k in shapes:
+        x = batch_normed(n, k).chunk(size)[number].clone()
+        for name, run in (passes(x) | parts(x)).items():
+            wall, cpu = _timed(run, runs)
+            peak = peak_bytes(run, "cpu")
+            lines.append((n, k, name, *map(statistics.median, (wall, cpu)), peak, traffic(run)))
+    if number == 0:
+        (folder / "lines.json").write_text(json.dumps(lines))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def measure(runs: int, shapes: list[tuple[int, int]], processes: Sequence[int]) -> None:
+    """Print what each part costs on these numbers of processes."""
+    print(
+        f"{'processes':>9}{'(n, k)':>14}  {'part':<24}{'clock':>11}{'own CPU':>11}{'peak':>11}"
+        f"{'received':>12}"
+    )
+    for size in processes:
+        with tempfile.TemporaryDirectory() as folder:
+            torch.multiprocessing.spawn(_process, (size, Path(folder), shapes, runs), size)
+            lines = json.loads((Path(folder) / "lines.json").read_text())
+        for n, k, name, wall, cpu, peak, received in lines:
+            print(
+                f"{size:>9}{f'({n}, {k})':>14}  {name:<24}{wall * 1e3:>8.1f} ms{cpu * 1e3:>8.1f} ms"
+                f"{peak / 2**20:>7.1f} MiB{received / 2**20:>8.2f} MiB"
+            )
+
+
+def count(shapes: list[tuple[int, int]], processes: Sequence[int]) -> None:
+    """Print what crosses for these numbers of processes."""
+    print(f"{'processes':>9}{'(n, k)':>14}{'rows each':>11}{'eigh of':>15}{'received':>13}")
+    for size in processes:
+        for n, k in shapes:
+            side, received = counted(size, n, k)
+            print(
+                f"{size:>9}{f'({n}, {k})':>14}{n // size:>11}{f'{side} x {side}':>15}"
+                f"{received / 2**20:>9.2f} MiB"
+            )
+
+
+def counted(size: int, n: int, k: int) -> tuple[int, float]:
+    """Return the side of the matrix that each process decomposes, and the bytes that it receives
+    for a forward call of a filter; a backward call exchanges nothing."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+    try:
+        x = torch.empty(n // size, k, device="meta")
+        return decompose(x).vectors.shape[0], traffic(passes(x)["target"])
+    finally:
+        dist.destroy_process_group()
+
+
+def main() -> None:
+    options = parser("scale", "the parts of a filter on several processes", shapes=True)
+    sizes: dict[str, Any] = {"type": int, "nargs": "*", "metavar": "PROCESSES"}
+    options.add_argument("--processes", default=[1, 2, 4], help="default: 1 2 4", **sizes)
+    options.add_argument("--count", default=[], help="only count, for so many", **sizes)
+    arguments = parse(options)
+    shapes = arguments.shapes or SHAPES
+    if arguments.processes:
+        measure(arguments.runs, shapes, arguments.processes)
+    if arguments.count:
+        count(shapes, arguments.count)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""The share of the spectra in an epoch of CIFAR-10's size: recorded steps and one reading.
+
+The work of a recorded step is also timed by itself, because it is far below the noise of the
+difference of two steps.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from benchmarks.cost import Step
+from benchmarks.timing import interleaved, now, parse, parser
+from rdm_solo.callbacks.branches import observer
+from rdm_solo.spectra.branch_spectra import BranchSpectra
+
+IMAGES = 50_000
+VIEWS = 2
+GPU_EPOCH = 25.0  # seconds of SimSiam's on CIFAR-10 at batch 512, from lightly's documentation
+
+
+class Recorded:
+    """A step whose outputs enter the spectra; ``seconds`` has the time for that alone, by call."""
+
+    def __init__(self, step: Step, device: str) -> None:
+        self.step, self.device = step, device
+        self.observer = observer(step.model)
+        options = step.cfg.diagnostics
+        k = step.model.projector[-1].num_features
+        sizes = {"max_dim": options.max_dim, "sample": options.sample}
+        self.metric = BranchSpectra(k, **sizes, steps=True).to(device)  # as a run measures
+        self.seconds: list[float] = []
+
+    def __call__(self) -> None:
+        self.observer.record_next_step()
+        self.step()
+        start = now(self.device)
+        outputs = self.observer.take(VIEWS)
+        self.metric.update(outputs.online, outputs.target, outputs.positive, outputs.projection)
+        self.seconds.append(now(self.device) - start)
+
+
+def measure(runs: int, device: str, overrides: Sequence[str]) -> None:
+    """Print the share for SimSiam with ``target_pow``: ResNet-18, k = 2048 and batch 256, unless
+    overridden."""
+    step = Step(device, "method=simsiam", "filter=target_pow", "batch_size=256", *overrides)
+    recorded = Recorded(step, device)
+    contestants = [step, recorded, recorded.metric.compute]
+    plain, watched, reading = interleaved(contestants, runs, device)
+    recording = recorded.seconds[1:]  # without the round that warms up
+    batch, max_rows = step.cfg.batch_size, step.cfg.diagnostics.max_rows
+    steps = IMAGES // batch
+    measured = math.ceil(steps / max(1, math.ceil(steps * VIEWS * batch / max_rows)))
+    seconds = measured * statistics.median(recording) + statistics.median(reading)
+    epoch = steps * statistics.median(plain)
+    shares = [(measured * w + r) / (steps * s) for s, w, r in zip(plain, recording, reading)]
+    difference = statistics.median(b - a for a, b in zip(plain, watched))
+    size = step.cfg.dataset.image_size
+    print(f"k = {recorded.metric.dim}, batch {batch}, {size} px; medians of {runs} rounds")
+    print(f"step                    {statistics.median(plain):>10.3f} s")
+    print(f"recording it takes      {statistics.median(recording):>10.3f} s ", end="")
+    print(f"(the steps' difference: {difference:.3f} s)")
+    print(f"reading all measures    {statistics.median(reading):>10.3f} s, once an epoch")
+    print(
+        f"an epoch of {IMAGES} images: {steps} steps, {measured} recorded (max_rows={max_rows}): "
+        f"{seconds:.1f} s of {epoch:.0f} s, {seconds / epoch:.2%}"
+    )
+    print(f"of an epoch of {GPU_EPOCH:.0f} s, as on a GPU: {seconds / GPU_EPOCH:.1%}")
+    print(f"round by round {min(shares):.2%}..{max(shares):.2%}")
+
+
+def main() -> None:
+    options = parser("spectra", "the share of the spectra in an epoch of CIFAR-10's size")
+    options.add_argument("overrides", nargs="*", help="options of train, such as batch_size=8")
+    arguments = parse(options)
+    measure(arguments.runs, arguments.device, arguments.overrides)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Options of the benchmarks, and contestants timed in turn.
+
+All contestants run in one process, one after the other in each round. On a shared, noisy machine a
+slow moment then slows every contestant.
+"""
+
+import argparse
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+
+def parser(name: str, description: str, shapes: bool = False) -> argparse.ArgumentParser:
+    """Return a parser with the options that all benchmarks have."""
+    options = argparse.ArgumentParser(
+        f"python -m benchmarks.{name}", description=f"Measure {description}."
+    )
+    options.add_argument("--runs", type=int, default=11, help="timed rounds (default: 11)")
+    options.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
+    options.add_argument("--device", default="cpu", help="cpu (default) or cuda")
+    if shapes:
+        options.add_argument(
+            "--shape",
+            type=int,
+            nargs=2,
+            action="append",
+            dest="shapes",
+            metavar=("N", "K"),
+            help="rows and columns of the batch of all processes; may be repeated",
+        )
+    return options
+
+
+def parse(options: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parse the command line, set the threads, and print what the numbers depend on."""
+    arguments = options.parse_args()
+    torch.set_num_threads(arguments.threads)
+    name = processor() if arguments.device == "cpu" else torch.cuda.get_device_name()
+    print(f"torch {torch.__version__}, {name}, {arguments.threads} thread(s), ", end="")
+    print(f"{arguments.runs} runs")
+    return arguments
+
+
+def processor() -> str:
+    """Return the CPU's name."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def now(device: str) -> float:
+    """Return the time in seconds once the device has finished its queue."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def interleaved(
+    contestants: Sequence[Callable[[], object]], runs: int, device: str
+) -> list[list[float]]:
+    """Return each contestant's seconds in ``runs`` rounds; a round before these warms up."""
+    seconds: list[list[float]] = [[] for _ in contestants]
+    for round_ in range(runs + 1):
+        for times, contestant in zip(seconds, contestants):
+            start = now(device)
+            contestant()
+            if round_:
+                times.append(now(device) - start)
+    return seconds
+
+
+def ratio(slow: Sequence[float], fast: Sequence[float]) -> tuple[float, float, float]:
+    """Return median, minimum and maximum of the ratio, round by round."""
+    ratios = [a / b for a, b in zip(slow, fast)]
+    return statistics.median(ratios), min(ratios), max(ratios)

@@ -1,1 +1,0 @@
-"""The paper's claims on the embedded digits: ``python -m rdm_solo.evidence``."""

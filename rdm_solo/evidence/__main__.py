@@ -1,5 +1,0 @@
-"""The command."""
-
-from rdm_solo.evidence.study import main
-
-main()

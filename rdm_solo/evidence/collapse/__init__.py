@@ -1,1 +1,0 @@
-"""Whether the warnings of collapse are right: a study of runs that are labelled without them."""

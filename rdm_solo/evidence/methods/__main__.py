@@ -1,5 +1,0 @@
-"""The command."""
-
-from rdm_solo.evidence.methods.study import main
-
-main()

@@ -1,1 +1,0 @@
-"""Checks of this machine's hardware and versions: ``python -m rdm_solo.selftest``."""

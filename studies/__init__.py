@@ -1,0 +1,1 @@
+"""Studies that train many runs and write a page of ``docs/`` about them."""

@@ -1,0 +1,1 @@
+"""Whether the warnings of collapse are right: runs that are labelled without them."""

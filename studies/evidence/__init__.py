@@ -1,0 +1,1 @@
+"""The paper's claims, judged by runs on the embedded digits."""

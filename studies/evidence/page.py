@@ -1,0 +1,170 @@
+"""The page of the study: the plan, a table of the rows, the verdicts."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from rdm_solo.runs.files import write_whole
+from rdm_solo.runs.groups import spread
+from studies import markdown
+from studies.evidence.claims import Judge, runs_of
+from studies.evidence.plan import OK, PIXELS, ROWS, SEEDS, STUDY, UNTRAINED
+from studies.table import Row
+
+TEST_IMAGES = 360
+
+# Heading, columns, digits and what stands between two columns.
+HEADS = [
+    ("kNN %, 1/3 → end", ["knn third", "knn end"], 1, " → "),
+    ("linear %, 1/3 → end", ["linear third", "linear end"], 1, " → "),
+    ("projection's variance, first → last", ["variance first", "variance"], 2, " → "),
+    ("projection's erank, last", ["erank projection last"], 1, ""),
+    ("erank online, first → last", ["erank online first", "erank online last"], 1, " → "),
+    ("erank target, first → last", ["erank target first", "erank target last"], 1, " → "),
+    ("gap > 0, share of epochs", ["gap share"], 2, ""),
+    ("alignment, plain / weighted", ["alignment", "alignment weighted"], 2, " / "),
+    ("monotonicity, sorted / directional", ["monotonicity", "monotonicity directional"], 2, " / "),
+]
+TEXT = """\
+The digits test the mechanism; they do not show that pretraining beats pixels: the table also has \
+raw pixels and a network that was never trained. kNN is weighted by similarity (cosine, k = 20, \
+temperature 0.07), of features or of pixels as a network gets them, standardised by one mean and \
+one deviation; linear is the paper's probe (SGD, lr 30, 100 epochs) on frozen features without \
+augmentation.
+
+Every accuracy is of the same {images} test images; {seeds}. An interval over seeds therefore says \
+nothing about other images: by counting alone, an accuracy of 90 % on {images} images is uncertain \
+by ±{at90:.1f} points at 95 %, one of 97.5 % by ±{at97:.1f}.
+
+Variance is that of the projection, the input of the filter or predictor, not of the backbone's \
+features. Spectra are uncentred, as in the paper, and of the outputs of an epoch's training steps. \
+In SimSiam's identity, vanilla and SymSimSiam both branches have the same output, so their gap is \
+always zero; BYOL's target lags behind its online branch, which makes a gap even without a \
+predictor. Variances of SwAV's and DINO's softmaxes are on another scale than those of unit \
+vectors. The sorted curve pairs sorted eigenvalues and rises wherever the target's spectrum is \
+flatter; the directional one follows the target's own eigenvectors."""
+PLAN = """\
+Rows, claims, rules and seeds were written down before the first of these runs \
+(`studies/evidence/study.yaml`); the bounds were chosen with other seeds in view, which are not \
+counted here. No claim is judged before every row has all of its seeds.
+
+- **Comparisons** are paired differences on the same seeds, with Student's 95 % interval. A \
+verdict needs p below {alpha:g} after Holm's correction over all {family} comparisons of this \
+page, those of the controls included; otherwise the claim is undecided. The intervals are not \
+corrected. "Reach" and "come close" mean less than one point below: there the difference is tested \
+against −1, and the interval's lower end must be above −1.
+- **Bounds** must be passed by every seed; the table has the worst one. {n} of {n} seeds say, at \
+95 % confidence, that at least {share:.0f} % of all seeds pass.
+- **Controls** go through the same rule. A claim that a control passes too (by any one seed, where \
+the rule is a bound) is undecided: the rule then cannot tell whether the claim holds. Some \
+controls were added after the runs: each row that collapsed in most of its seeds became a control \
+of the claims about the same method that a collapse contradicts. Two claims on BYOL, which were \
+called reproduced before, became undecided by it; no verdict got stronger.
+- **Collapsed**, on this page, is a run whose projection ends with a variance below {variance:g} \
+or an effective rank below {rank:g} of 32; the warnings in training have [rules of their \
+own](collapse.md). A collapsed control or baseline is named as such; where a claim says that a \
+filter keeps the rank up, a row that collapsed itself does not reproduce it. SwAV's and DINO's \
+softmaxes are on another scale and are not judged."""
+
+
+def write(rows: Sequence[Row], out: Path) -> None:
+    """Write the page of a table."""
+    write_whole(out, page(rows))
+
+
+def page(table: Sequence[Row]) -> str:
+    """Return the page of a table."""
+    runs = runs_of(table)
+    failures = [row for row in table if row["status"] != OK]
+    judge = Judge(STUDY, runs, SEEDS, {row["row"] for row in failures})
+    rows = [name for name in (PIXELS, UNTRAINED, *ROWS) if name in runs]
+    counts = [len(runs.get(name, {})) for name in ROWS]
+    has = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    so_far = f"Each trained row has {has} of {len(SEEDS)} seeds."
+    if judge.missing:
+        so_far += (
+            f" **{judge.missing} of {len(SEEDS) * len(counts)} runs are missing, so there is no "
+            "verdict yet.**"
+        )
+    failed = [f"{row['row']}, seed {row['seed']}: {row['status']}" for row in failures]
+    parts = [
+        "# The paper's claims on the embedded digits",
+        "Written by one command from a table of runs ([evidence.csv](evidence.csv)); do not edit.",
+        _facts(table),
+        _text(),
+        "## Plan",
+        _plan(judge),
+        "## Table",
+        f"{so_far} Mean ± standard deviation over seeds; n is their number.",
+        _table(judge, rows),
+        *(["Runs that failed: " + "; ".join(failed) + "."] if failed else []),
+        "## Verdicts",
+        _verdicts(judge),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _facts(table: Sequence[Row]) -> str:
+    """Return how the numbers came about."""
+    trained = [row for row in table if row["row"] in ROWS]
+    seconds = [float(row["seconds"]) for row in trained if row["seconds"]]
+    pace = f", {statistics.median(seconds):.0f} s each at the median" if seconds else ""
+
+    def distinct(column: str, separator: str) -> str:
+        return separator.join(sorted({row[column] for row in trained} - {""}))
+
+    facts = {
+        "command": "`python -m studies.evidence` trains what is missing and writes this page; "
+        "`python -m studies.evidence --most 0` only writes it",
+        "every run": f"`{' '.join(STUDY['shared'])}` and the row's own options; the rest is the "
+        "digits' recipe",
+        "seeds": ", ".join(map(str, SEEDS)),
+        "runs": f"{len(trained)} of {len(SEEDS) * len(ROWS)}{pace}",
+        "hardware": f"{distinct('processor', '; ')}, one thread a run",
+        "versions": distinct("versions", "; "),
+        "code": distinct("code", ", ") or "commit unknown",
+    }
+    return "\n".join(f"- {name}: {value}" for name, value in facts.items())
+
+
+def _text() -> str:
+    at90, at97 = (196 * math.sqrt(p * (1 - p) / TEST_IMAGES) for p in (0.9, 0.975))
+    share = f"all {len(SEEDS)} seeds share them"
+    return TEXT.format(images=TEST_IMAGES, seeds=share, at90=at90, at97=at97)
+
+
+def _plan(judge: Judge) -> str:
+    collapsed = STUDY["collapsed"]
+    return PLAN.format(
+        alpha=STUDY["wrong_calls"],
+        family=len(judge.comparisons),
+        n=len(SEEDS),
+        share=100 * 0.05 ** (1 / len(SEEDS)),
+        variance=collapsed["variance"],
+        rank=collapsed["erank projection last"],
+    )
+
+
+def _table(judge: Judge, rows: Sequence[str]) -> str:
+    lines = []
+    for name in rows:
+        seeds = list(judge.runs[name].values())
+        cells = [name, str(len(seeds))]
+        for _, columns, digits, separator in HEADS:
+            measured = [c for c in columns if all(c in values for values in seeds)]
+            values = (spread([values[c] for values in seeds], digits) for c in measured)
+            cells.append(separator.join(values) or "–")
+        collapsed = judge.collapsed(name)
+        cells.append("{} of {}".format(*collapsed) if collapsed else "–")
+        lines.append(cells)
+    return markdown.table(["", "n", *(head[0] for head in HEADS), "collapsed"], lines)
+
+
+def _verdicts(judge: Judge) -> str:
+    lines = []
+    for claim in STUDY["claims"]:
+        verdict, numbers, controls = judge.verdict(claim)
+        cells = [claim["says"], claim["rule"], f"**{verdict}**", numbers or "–", controls or "–"]
+        lines.append(cells)
+    return markdown.table(["claim", "rule", "verdict", "numbers", "controls"], lines)

@@ -1,0 +1,48 @@
+"""A callback that probes the backbone of a run at given epochs."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from rdm_solo.evaluate.features import extract
+from rdm_solo.evaluate.probe import fit_linear
+from rdm_solo.lightning import pl
+from rdm_solo.runs.files import write_whole
+from studies.neighbours import knn_accuracy
+
+FILE = "probe.json"
+
+
+class Probe(pl.Callback):  # type: ignore[misc]
+    """kNN and linear accuracy of the backbone after these epochs; 0 is the untrained network."""
+
+    def __init__(self, folder: Path, epochs: Sequence[int]) -> None:
+        self.path, self.epochs = Path(folder) / FILE, epochs
+        self.probes: dict[int, dict[str, float]] = {}
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self._probe(0, trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self._probe(trainer.current_epoch + 1, trainer, pl_module)
+
+    def _probe(self, epoch: int, trainer: Any, pl_module: Any) -> None:
+        if epoch not in self.epochs:
+            return
+        data = trainer.datamodule
+        pl_module.eval()
+        self.probes[epoch] = accuracies(
+            pl_module.backbone, data.memory_dataloader(), data.val_dataloader()
+        )
+        pl_module.train()
+        write_whole(self.path, json.dumps(self.probes, indent=2) + "\n")
+
+
+def accuracies(backbone: Callable[[Tensor], Tensor], train: Any, val: Any) -> dict[str, float]:
+    """Return kNN accuracy and that of the paper's linear probe on frozen, plain features."""
+    (x, y), (x_val, y_val) = (extract(backbone, loader) for loader in (train, val))
+    linear = fit_linear(x, y, x_val, y_val, num_classes=10)
+    return {"knn": knn_accuracy(x, y, x_val, y_val), "linear": linear.curve[-1].top1}

@@ -1,0 +1,1 @@
+"""Ranks and accuracies of all methods on the embedded digits."""

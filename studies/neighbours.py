@@ -1,0 +1,14 @@
+"""Accuracy of the weighted k nearest neighbours, as the runs measure it."""
+
+from torch import Tensor
+
+from rdm_solo.callbacks.knn import Neighbours, unit
+
+
+def knn_accuracy(memory: Tensor, labels: Tensor, queries: Tensor, expected: Tensor) -> float:
+    """Return the accuracy of the queries in per cent (cosine, k = 20, temperature 0.07)."""
+    neighbours = Neighbours(unit(queries), k=20)
+    neighbours.add(unit(memory), labels)
+    classes = int(labels.max()) + 1
+    guesses = neighbours.scores(classes, temperature=0.07).argmax(1)
+    return float(100 * (guesses == expected).float().mean())

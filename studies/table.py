@@ -1,0 +1,47 @@
+"""A study's table: a CSV file with one row per run, from which the page is written."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rdm_solo.runs.files import write_whole
+
+Row = Mapping[str, str]
+
+
+def read(path: Path) -> list[Row]:
+    """Return the rows of the table, none if there is no file."""
+    if not path.exists():
+        return []
+    return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+
+
+def add(path: Path, head: Sequence[str], row: Row) -> None:
+    """Add a row; ``head`` names the columns of a new table. The file is whole at any moment."""
+    rows = read(path)
+    head = list(rows[0]) if rows else head
+    text = io.StringIO()
+    writer = csv.DictWriter(text, head, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows([*rows, row])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, text.getvalue())
+
+
+def joined(values: Sequence[float]) -> str:
+    """Return a cell with one number per epoch.
+
+    >>> joined([10.5, 20])
+    '10.5 20'
+    """
+    return " ".join(f"{value:.4g}" for value in values)
+
+
+def series(cell: str) -> list[float]:
+    """Return the numbers of a cell that has one per epoch.
+
+    >>> series("10.5 20")
+    [10.5, 20.0]
+    """
+    return [float(word) for word in cell.split()]

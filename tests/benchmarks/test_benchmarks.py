@@ -1,0 +1,97 @@
+"""The benchmarks measure whole steps, count memory and bytes, and print every contestant."""
+
+import re
+
+import pytest
+import torch
+from support.image_files import SIZE
+
+from benchmarks import cost, filters, memory, scale, spectra, step, views
+from rdm_solo.data import Pipeline
+from rdm_solo.filters import SpectralFilter
+from rdm_solo.methods.chosen_filter import shipped_filters
+
+SMALL = [
+    "batch_size=8",
+    "dataset.image_size=8",
+    "backbone.name=small_resnet",
+    "+backbone.kwargs.width=4",
+    "method.kwargs.proj_hidden_dim=16",
+    "method.kwargs.proj_output_dim=8",
+]
+
+
+@pytest.mark.parametrize("method", ["simsiam filter=target_pow", "byol", "swav"])
+def test_a_step_is_a_whole_step(method):
+    whole = cost.Step("cpu", *f"method={method}".split(), *SMALL)
+    before = {name: value.clone() for name, value in whole.model.state_dict().items()}
+    whole.optimizer.param_groups[0]["lr"] = 0.1  # the schedule's warm-up starts at zero
+    whole()
+    after = whole.model.state_dict()
+    names = ["backbone.stem.0.weight"] + ["momentum_backbone.stem.0.weight"] * (method == "byol")
+    assert not any(torch.equal(before[name], after[name]) for name in names)
+
+
+def test_memory_counts_what_is_held_at_once():
+    def run() -> None:
+        kept = torch.zeros(250, 1000)  # a megabyte
+        for _ in range(5):
+            kept.add(1)  # a second one, freed each time
+
+    assert 2.0e6 <= memory.peak_bytes(run, "cpu") < 2.1e6
+    whole = cost.Step("cpu", "method=vanilla", *SMALL)
+    held = sum(x.nbytes for x in (*whole.model.parameters(), *whole.model.buffers()))
+    assert whole.resident() == held
+    whole()
+    momentum = sum(p.nbytes for group in whole.optimizer.param_groups for p in group["params"])
+    assert whole.resident() == held + momentum
+
+
+def test_the_share_of_the_spectra_adds_up(capsys):
+    spectra.measure(2, "cpu", [*SMALL, "diagnostics.max_rows=1000"])
+    out = capsys.readouterr().out
+    assert "6250 steps, 63 recorded (max_rows=1000)" in out  # each hundredth: 16 rows a step
+    patterns = (r"recording it takes +([\d.]+) s", r"all measures +([\d.]+) s", r": ([\d.]+) s of")
+    recording, reading, total = (float(re.search(pattern, out)[1]) for pattern in patterns)
+    assert abs(63 * recording + reading - total) < 63 * 0.0005 + 0.0005 + 0.05  # as printed
+
+
+def test_every_contestant_is_printed(capsys, monkeypatch):
+    monkeypatch.setattr(cost, "CONTESTANTS", [*cost.CONTESTANTS[:2], ("swav", "")])
+    cost.measure(1, "cpu", SMALL)
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert [line.split()[0] for line in lines] == ["simsiam", "simsiam", "swav"]
+    step.measure(1, "cpu", SMALL)
+    heads = re.findall(r"^(\w+ \w+) +[\d.]+ ms +[\d.]+% of it$", capsys.readouterr().out, re.M)
+    assert heads == ["learnable predictor", "online filter", "target filter"]
+    monkeypatch.setattr("sys.argv", ["filters", "--runs", "1", "--shape", "8", "16"])
+    filters.main()
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert names == [name for name, chosen in shipped_filters().items() if chosen.spectral]
+
+
+def test_bytes_are_those_that_must_cross(capsys):
+    """Rows of float32 and parts of a float64 Gram matrix; or that matrix, added."""
+    expected = {
+        (128, 256): 128 * 256 * 4 / 2 + 128 * 128 * 8 / 2,
+        (32, 16): 16 * 16 * 8 + 16,  # and how many rows are left out
+    }
+    assert {shape: scale.counted(2, *shape)[1] for shape in expected} == expected
+    scale.measure(1, list(expected), [2])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    sent = {line[3]: line[-2] for line in lines if line[1:3] == ["(128,", "256)"]}
+    assert (sent["target"], sent["online"]) == ("0.12", "0.12")  # MiB
+
+
+@pytest.mark.parametrize("branch", ["online", "target"])
+def test_the_printed_algorithm_is_what_the_filters_compute(branch):
+    x = filters.batch_normed(32, 8).double()
+    printed = filters.algorithm_2(x, branch, lambda s: s**-0.5)
+    torch.testing.assert_close(SpectralFilter(branch, "pow", p=-0.5)(x), printed)
+
+
+def test_pipelines_are_compared_by_equal_numbers_of_views(tmp_path):
+    assert [make() for make in views.in_memory(Pipeline(32), n=6, batch=4)] == [12, 12]
+    views.write_jpegs(tmp_path, 3, 60, 80)
+    pipeline = Pipeline(SIZE, blur=0.5)
+    assert [make() for make in views.from_files(pipeline, tmp_path, batch=2)] == [6, 6, 6]

@@ -1,0 +1,245 @@
+"""This machine's GPUs: exact filters and spectra in every precision, no waits, several devices."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import command, features, oracle
+from support.waits import Waits
+from torch import Tensor, nn
+
+from benchmarks.cost import Step
+from rdm_solo.callbacks.branches import observer
+from rdm_solo.filters import SpectralFilter, get, relative_cut
+from rdm_solo.methods.chosen_filter import shipped_filters
+from rdm_solo.spectra import BranchSpectra
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+DEVICE = "cuda"
+# The bound of docs/cost.md, relative to a float64 oracle with the same cut.
+EXACT = 1e-5
+# Fewer rows than columns, more, and as many: another Gram matrix is decomposed in each case.
+SHAPES = [(256, 2048), (512, 256), (64, 64)]
+FILTERS = {
+    name: (str(chosen.branch), str(chosen.function), chosen.p)
+    for name, chosen in shipped_filters().items()
+    if chosen.spectral
+}
+HALF = [torch.bfloat16, torch.float16]
+
+filters = pytest.mark.parametrize("name", FILTERS)
+# float32 products without TF32, with TF32, and with fewer digits still.
+precisions = pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+
+
+@pytest.fixture
+def products(precision):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def check(name: str, x: Tensor, bound: float = EXACT, solver: str = "eigh") -> None:
+    """Compare a filter's rows and the features' gradient on the device with a float64 SVD."""
+    branch, function, p = FILTERS[name]
+    module = SpectralFilter(branch, function, p, solver)
+    leaf = x.to(DEVICE, copy=True).requires_grad_()
+    out = module(leaf)
+    assert out.dtype == x.dtype
+    whole = x.double().isfinite().all(1) & x.any(1)  # other rows are mapped to zero
+    assert not out[~whole].any()
+    rows = x[whole].float()
+    values, w = oracle(rows, get(function, p), relative_cut(x.dtype, *rows.shape))
+    assert error(out[whole], values) < bound
+    if branch == "target":
+        assert not out.requires_grad
+        return
+    grad = torch.randn(x.shape, generator=torch.Generator().manual_seed(1)).to(x.dtype)
+    out.backward(grad.to(DEVICE))
+    assert error(leaf.grad[whole], grad[whole].double() @ w) < bound
+
+
+def error(got: Tensor, want: Tensor) -> float:
+    got = got.detach().cpu().double()
+    return float((got - want).norm() / want.norm())
+
+
+@filters
+@precisions
+@pytest.mark.parametrize("kind", ["gaussian", "batchnorm"])
+def test_filters_are_exact(name, kind, products):
+    for n, k in SHAPES:
+        check(name, features(kind, n, k))
+
+
+@pytest.mark.parametrize("p", [-0.5, -1.0])
+def test_filters_by_products_are_exact(p, monkeypatch):
+    monkeypatch.setitem(FILTERS, "products", ("target", "pow", p))
+    check("products", features("batchnorm", 256, 2048), solver="iterative")
+
+
+@filters
+@pytest.mark.parametrize("dtype", HALF)
+def test_filters_are_exact_under_autocast_and_for_half_precision(name, dtype):
+    for n, k in SHAPES:
+        x = features("batchnorm", n, k)
+        with torch.autocast(DEVICE, dtype=dtype):
+            check(name, x)
+            check(name, x.to(dtype), EXACT + torch.finfo(dtype).eps / 2)
+
+
+@filters
+@pytest.mark.parametrize("kind", ["repeated rows", "a row of zeros", "a row of NaN"])
+def test_hostile_batches_are_filtered(name, kind):
+    x = features("gaussian", 48, 96)
+    if kind == "repeated rows":
+        x[24:] = x[:24]
+    else:
+        x[16] = math.nan if kind == "a row of NaN" else 0.0
+    check(name, x)
+
+
+@precisions
+@pytest.mark.parametrize("kind", ["gaussian", "batchnorm"])
+@pytest.mark.parametrize("route", ["matrices", "samples"])
+def test_spectra_are_those_of_float64(kind, route, products):
+    n, k = 192, 128
+    noise = torch.randn(n, k, generator=torch.Generator().manual_seed(2))
+    target = features(kind, n, k)
+    parts = target + 0.1 * noise, target, target - 0.1 * noise
+    sizes = {"max_dim": k // 2, "sample": n} if route == "samples" else {}
+    metric = BranchSpectra(k, steps=True, **sizes).to(DEVICE)
+    for rows in torch.arange(n).chunk(3):
+        metric.update(*(x[rows].to(DEVICE) for x in parts))
+    spectra = metric.compute()
+    online, target, positive = (nn.functional.normalize(x.double(), dim=1) for x in parts)
+    product = target.mT @ positive / n
+    expected = {
+        "online": torch.linalg.svdvals(online).square() / n,
+        "target": torch.linalg.svdvals(target).square() / n,
+        "positive": torch.linalg.eigvalsh((product + product.mT) / 2).flip(0).clamp_min(0),
+    }
+    for name, lam in expected.items():
+        measured = getattr(spectra, f"lam_{name}").double().cpu()
+        assert (measured - lam[: len(measured)]).abs().amax() < EXACT * lam.amax(), name
+        if name != "positive":
+            share = lam / lam.sum()
+            erank = float(torch.special.entr(share).sum().exp())
+            assert spectra.scalars[f"erank/{name}"] == pytest.approx(erank, rel=EXACT)
+
+
+def waits(run) -> int:
+    """Return how often the host waits for the device in the second and later calls."""
+    run()
+    with Waits() as counter:
+        run()
+    return len(counter.found)
+
+
+@filters
+def test_a_filter_waits_once(name):
+    module = SpectralFilter(*FILTERS[name])
+    for n, k in ((48, 96), (96, 48)):
+        x = features("gaussian", n, k).to(DEVICE)
+
+        def run(x=x) -> None:
+            out = module(x.detach().requires_grad_())
+            if out.requires_grad:
+                out.backward(torch.ones_like(out))
+
+        assert waits(run) <= 1
+
+
+@pytest.mark.parametrize("max_dim", [48, 24])
+def test_an_update_of_the_spectra_does_not_wait(max_dim):
+    metric = BranchSpectra(48, max_dim=max_dim, steps=True).to(DEVICE)
+    x = features("gaussian", 96, 48).to(DEVICE)
+    assert waits(functools.partial(metric.update, x, x.clone(), x.clone())) == 0
+
+
+@pytest.mark.parametrize(("name", "most"), [("learnable", 0), ("target_pow", 2)])
+def test_a_training_step_waits_only_in_its_filters(name, most):
+    """Once per view; and recording its outputs for the spectra adds no wait."""
+    step = Step(DEVICE, "method=simsiam", f"filter={name}", "batch_size=16")
+    metric = BranchSpectra(step.model.projector[-1].num_features, steps=True).to(DEVICE)
+    watching = observer(step.model)
+
+    def recorded() -> None:
+        watching.record_next_step()
+        step()
+        outputs = watching.take(2)
+        metric.update(outputs.online, outputs.target, outputs.positive, outputs.projection)
+
+    step()
+    assert waits(step) <= most
+    assert waits(recorded) <= most
+
+
+def measured(rank: int, world: int, shares: int) -> dict[str, Tensor]:
+    """Return filtered rows, gradients and eigenvalues of a process's share of each batch."""
+    device = f"{DEVICE}:{rank}"
+    results: dict[str, Tensor] = {}
+    for n, k in ((32 * shares, 64 * shares), (64 * shares, 32 * shares)):
+        x = features("batchnorm", n, k).chunk(world)[rank].to(device)
+        for name, (branch, function, p) in FILTERS.items():
+            head = SpectralFilter(branch, function, p)
+            results[f"rows, {name}, {n}"] = head(x).detach().cpu()
+            torch.manual_seed(0)
+            model: nn.Module = nn.Linear(k, k).to(device)
+            if world > 1:
+                model = nn.parallel.DistributedDataParallel(model)
+            y = model(x)
+            online, target = (head(y), y) if branch == "online" else (y, head(y))
+            (-torch.cosine_similarity(online, target.roll(1, 1).detach()).mean()).backward()
+            grads = [p.grad.flatten().cpu() for p in model.parameters() if p.grad is not None]
+            results[f"gradient, {name}, {n}"] = torch.cat(grads)
+        metric = BranchSpectra(k, steps=True).to(device)
+        metric.update(x, x.roll(1, 1), x.roll(2, 1))
+        results[f"eigenvalues, {n}"] = metric.compute().lam_online.cpu()
+    return results
+
+
+def work(rank: int, world: int, folder: str) -> None:
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", f"file://{folder}/meet", rank=rank, world_size=world)
+    torch.save(measured(rank, world, world), Path(folder) / f"{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+def test_several_devices_equal_one(tmp_path):
+    world = torch.cuda.device_count()
+    torch.multiprocessing.spawn(work, (world, str(tmp_path)), world)
+    shares = [torch.load(tmp_path / f"{rank}.pt") for rank in range(world)]
+    for name, want in measured(0, 1, world).items():
+        parts = [share[name] for share in shares]
+        for got in [torch.cat(parts)] if name.startswith("rows") else parts:
+            assert error(got, want.double()) < EXACT, name
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+def test_a_run_trains(precision, tmp_path):
+    options = ["filter=target_pow", "max_epochs=3", "trainer=gpu", f"trainer.precision={precision}"]
+    run = command("rdm_solo.train", *options, "hydra.run.dir=run", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    with open(tmp_path / "run" / "metrics.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 3
+    assert float(rows[-1]["erank/gap"]) > 0
+    assert float(rows[-1]["val/knn_acc1"]) > 60  # chance: 10
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["device"] == torch.cuda.get_device_name()

@@ -1,0 +1,102 @@
+"""The page that compares all methods."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import statistics
+
+import pytest
+from conftest import ROOT
+from scipy import stats
+
+from rdm_solo.methods.descriptions import METHODS
+from studies import table
+from studies.methods import runs
+from studies.methods.figure import PANELS, figure
+from studies.methods.page import RANKS, page
+
+RECORDED = table.read(ROOT / "docs" / "methods.csv")
+COMPARED = [n for n, m in METHODS.items() if not m.softmax and m.family != "symmetric"]
+
+
+def row(method: str, seed: int, **changed: str) -> dict[str, str]:
+    about = {"method": method, "seed": str(seed), "diverged": "", "dimensions": "32"}
+    rest = {"warnings": "", "seconds": "60", "versions": "torch=2", "processor": "a CPU"}
+    return {**about, **dict.fromkeys(runs.MEASURED, "1 2.5"), **rest, **changed}
+
+
+def correlation_on_the_page(text: str, measure: str) -> tuple[int, float]:
+    """Return n and Spearman's correlation of that measure."""
+    line = re.search(rf"^\| {re.escape(measure)} \| (\d+) \| (\S+) \|$", text, re.MULTILINE)
+    assert line, measure
+    return int(line[1]), float(line[2])
+
+
+def test_the_recorded_page_is_that_of_the_recorded_table():
+    assert page(RECORDED) == (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+
+
+def test_every_method_of_either_version_is_recorded_with_every_seed():
+    recorded = {(one["method"], int(one["seed"])) for one in RECORDED}
+    assert recorded == set(itertools.product(METHODS, runs.SEEDS))
+    assert runs.missing(RECORDED) == []
+    assert ("simsiam", runs.SEEDS[0]) in runs.missing([])
+
+
+def test_the_page_names_leads_warnings_and_missing_methods():
+    rows = [row("byol", seed, **{"erank/gap": f"0 {seed}"}) for seed in (1, 2)]
+    rows += [row("mocov2plus", 1, **{"erank/gap": "0 -1", "warnings": "complete collapse in 3"})]
+    text = page(rows)
+    assert "in every seed of BYOL, and below it in every seed of MoCo" in text
+    assert "Runs with warnings: MoCo v2+ (1 of 1)." in text
+    assert "| distilling | BYOL | 32 | 2 | 2.5 ± 0.0 |" in text
+    assert "Not in the table yet: SimSiam, SwAV" in text
+
+
+def test_the_recorded_correlations_are_scipys():
+    """Of means over seeds, of the methods in which both were measured."""
+    text = page(RECORDED)
+    for measure, column in RANKS.items():
+        pairs = []
+        for name in COMPARED:
+            of_seeds = [
+                [float(one[c].split()[-1]) for c in (column, "val/knn_acc1")]
+                for one in RECORDED
+                if one["method"] == name and "nan" not in one[column]
+            ]
+            if of_seeds:
+                pairs.append([statistics.fmean(values) for values in zip(*of_seeds)])
+        n, correlation = correlation_on_the_page(text, measure)
+        assert n == len(pairs) > 2
+        assert correlation == pytest.approx(stats.spearmanr(pairs).statistic, abs=0.005)
+
+
+def test_a_diverged_run_counts_in_no_mean_and_is_named():
+    diverged = {"diverged": "training diverged in epoch 3", "warnings": "complete collapse in 2"}
+    rows = [row("byol", 1), row("byol", 2, **dict.fromkeys(runs.MEASURED, "1 90"), **diverged)]
+    rows += [row("simsiam", seed, **diverged) for seed in (1, 2)]
+    text = page(rows)
+    assert "which nothing below counts: SimSiam (2 of 2), BYOL (1 of 2)." in text
+    assert "| distilling | BYOL | 32 | 1 | 2.5 |" in text
+    assert "| distilling | SimSiam | 32 |" not in text
+    assert "Runs with warnings: no method" in text
+    lines = [line for axes in figure(rows).axes for line in axes.lines]
+    assert len(lines) == len(PANELS)
+    assert all(max(line.get_ydata()) == 2.5 for line in lines)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("method", "rate", "epochs"),
+    [pytest.param("simclr", 0.1, 2, marks=pytest.mark.long), ("vanilla", 1e30, 0)],
+)
+def test_a_run_becomes_a_row(method, rate, epochs, monkeypatch):
+    """The second one diverges in its first epoch."""
+    short = ("max_epochs=2", "scheduler.warmup_epochs=0", f"optimizer.lr={rate}")
+    monkeypatch.setattr(runs, "SHARED", (*runs.SHARED, *short, "batch_size=256"))
+    run = runs.measure(method, 7)
+    assert (run["method"], run["seed"]) == (method, "7")
+    assert bool(run["diverged"]) == (epochs == 0)
+    assert len(run.get("erank/target", "").split()) == epochs
+    assert "torch=" in run["versions"]
