@@ -13,7 +13,6 @@ import torch
 from omegaconf import OmegaConf
 
 from rdm_solo import __version__
-from rdm_solo.callbacks.alarm import measured_epoch
 from rdm_solo.distributed import first_says, rank, world_size
 from rdm_solo.messages import UserError
 from rdm_solo.runs import earlier_run, failures, metrics_file, ownership, reading, spectra_files
@@ -83,16 +82,15 @@ class WatchFolder:
         spectra_files.begin(folder, done)
         self.rows = metrics_file.begin(folder, done)
 
-    def readings(self, last: int) -> list[MeasuredEpoch]:
-        """What the last measured epochs said, of a run that goes on."""
-        found = []
+    def measured(self) -> list[MeasuredEpoch]:
+        """Return what the rules of collapse read of a resumed run's epochs."""
         arrays = spectra_files.read_epochs(self.folder)[0] if self.rows else {}
-        for row in self.rows[-last:]:
-            epoch = row["epoch"]
-            if epoch in arrays:
-                k, softmax = int(arrays[epoch]["dimensions"]), "lam_logits" in arrays[epoch]
-                found.append(measured_epoch(row, epoch, k, softmax))
-        return first_says([epoch for epoch in found if epoch is not None])
+        epochs = []
+        for row in self.rows:
+            spectra = arrays.get(row["epoch"], {})
+            k, softmax = int(spectra.get("dimensions", 0)), "lam_logits" in spectra
+            epochs.append(MeasuredEpoch.read(row, row["epoch"], k, softmax))
+        return first_says(epochs)
 
     def write(self, row: dict[str, Any], spectra: Spectra | None) -> None:
         """Add an epoch."""

@@ -21,7 +21,7 @@ from rdm_solo.distributed import first_says, gather_objects, rank
 from rdm_solo.messages import UserError, check_choice, check_switch, check_whole, suggest
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
-from rdm_solo.spectra.collapse import WRONG_WAY, Bounds
+from rdm_solo.spectra.collapse import COMPLETE, DESTROYED, RULE, WRONG_WAY, Bounds
 from rdm_solo.spectra.epoch_summary import Spectra
 from rdm_solo.watch.folder import WatchFolder
 from rdm_solo.watch.outputs import outputs_of
@@ -34,7 +34,6 @@ OWN = tuple(name for name in COLUMNS if name in (*ACCURACIES, "train/loss"))
 FRACTIONS = 3  # epochs with an accuracy of at most 1 per cent, which then are fractions
 
 BOUNDS = Bounds()
-FIRST = "A lower learning rate and a longer warm-up are what to try first."
 
 
 class Watch:
@@ -146,7 +145,7 @@ class Watch:
             bounds,
             self._advice,
             lambda name, value: f"bounds=Bounds({name}={value})",
-            self.folder.readings(bounds.epochs_read),
+            self.folder.measured(),
             self.folder.warnings,
         )
         self.spectra = EpochSpectra(max_rows, max_dim, sample, options="")
@@ -331,18 +330,18 @@ class Watch:
                 )
 
     def _advice(self, kind: str, epoch: int) -> str:
-        """What is true of any loop; causes within a method of ours are `callbacks.advice`'s."""
-        known = self.observer.branches if isinstance(self.observer, ByParts) else None
-        if kind == WRONG_WAY:
-            if known is None or not known.predictor:
-                return FIRST
-            if known.target is None:
-                return f"The predictor raises the online rank instead of lowering it. {FIRST}"
-            lags = "The predictor raises the online rank, or the target network lags too far behind"
-            return f"{lags}. {FIRST}"
-        if known is not None and not known.predictor and known.target is None:
-            return f"Both branches are one output, so only the loss can keep images apart. {FIRST}"
-        return FIRST
+        """Return what is true of any loop; `callbacks.advice` knows causes within our methods."""
+        branches = self.observer.branches if isinstance(self.observer, ByParts) else None
+        if kind == WRONG_WAY and (branches is None or not branches.predictor):
+            return RULE[COMPLETE].remedy
+        if kind == WRONG_WAY and branches and branches.target is not None:
+            return f"The target network may also lag too far behind. {RULE[kind].remedy}"
+        if kind in (WRONG_WAY, DESTROYED) or branches is None or branches.predictor:
+            return RULE[kind].remedy
+        if branches.target is not None:
+            return RULE[kind].remedy
+        alike = "Both branches are one output, so only the loss can keep images apart."
+        return f"{alike} {RULE[kind].remedy}"
 
 
 def _own_scalars(given: Mapping[str, Any]) -> dict[str, float]:

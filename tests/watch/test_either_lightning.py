@@ -200,7 +200,7 @@ def test_assignments_are_read_back_with_the_epochs(tmp_path):
     live = callback.watch.alarm.measured
     assert [math.isfinite(epoch.assigned) for epoch in live] == [True, True]
     with Watch(folder, nn.ModuleDict({"projector": nn.Linear(4, 3)}), resume=True) as watch:
-        assert watch.folder.readings(2) == live
+        assert repr(watch.folder.measured()) == repr(live)  # NaN equals NaN
 
 
 @pytest.mark.parametrize("accumulated", [1, 2])
