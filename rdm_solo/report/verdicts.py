@@ -102,7 +102,7 @@ def _where_expected(judge: Callable[[Run], Outcome]) -> Callable[[Run], Outcome]
 def _gaps(run: Run) -> np.ndarray:
     """Return the measured epochs' log of the target's effective rank over the online one's."""
     gaps = np.array([epoch.gap for epoch in _history(run)])
-    return gaps[np.isfinite(gaps)]
+    return np.asarray(gaps[np.isfinite(gaps)])
 
 
 def _share(run: Run) -> float | None:

@@ -215,7 +215,7 @@ class TestAdvice:
             (WRONG_WAY, ["method=byol", "filter=target_pow"], "lower method.momentum.base_tau"),
             (WRONG_WAY, ["filter=target_pow"], "a few very long rows"),
             (DIMENSIONAL, ["method=byol", "filter=identity"], "the target network's lag"),
-            (COMPLETE, ["method=nnsiam", "filter=identity"], "Only the queue"),
+            (COMPLETE, ["method=nnsiam", "filter=identity"], "except for the queue"),
             (WRONG_WAY, ["method=nnsiam", "filter=target_pow"], "a smaller method.kwargs.queue_s"),
             (DIMENSIONAL, ["method=symsimsiam"], "by design: both branches are alike"),
             (COMPLETE, ["method=vanilla", "method.last_bn=false"], "method.last_bn=true"),
