@@ -34,20 +34,22 @@ def listen(module: Any, name: str, listener: Callable[..., None]) -> Callable[[]
     Return a function that removes it. The replacement is bound like a method, so that a copy of the
     module calls its own.
     """
-    bound, before = getattr(module, name), vars(module).get(name)
+    bound, before, listeners = getattr(module, name), vars(module).get(name), [listener]
 
     @functools.wraps(bound)
     def heard(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self is not module:
             return getattr(type(self), name)(self, *args, **kwargs)
         result = bound(*args, **kwargs)
-        listener(result, *args, **kwargs)
+        for each in listeners:
+            each(result, *args, **kwargs)
         return result
 
     replacement = MethodType(heard, module)
     setattr(module, name, replacement)
 
     def remove() -> None:
+        listeners.clear()  # where another listener's replacement still calls this one
         if vars(module).get(name) is replacement:  # it may have been replaced since
             delattr(module, name)
             if before is not None:

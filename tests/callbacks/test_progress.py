@@ -1,0 +1,46 @@
+"""Progress on the screen: a bar in a terminal, one line an epoch in a log."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+
+import pytest
+from support.small_runs import DRAWN, QUICK, run
+from support.terminal import in_a_terminal
+
+from rdm_solo.callbacks.progress import epoch_line
+
+VALUES = {"train/loss": -0.812, "erank/online": 1204.3, "erank/target": 1530.1}
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        (VALUES, "epoch 7/9: loss -0.812, erank online 1204.3 target 1530.1 gap 325.8, 1.0 s"),
+        ({"val/acc1": 71.2, "val/knn_acc1": 68.9}, "epoch 7/9: kNN 68.9, acc 71.2, 1.0 s"),
+        ({"train/loss": math.nan, "train_neg_cos_sim": 1.0}, "epoch 7/9: 1.0 s"),
+    ],
+)
+def test_a_line_of_the_log_holds_what_was_measured(values, line):
+    assert epoch_line(7, 9, values, 1) == line
+
+
+def test_without_a_terminal_each_epoch_is_one_line_of_the_log(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "rdm_solo"):
+        run(tmp_path, *DRAWN, "trainer.enable_progress_bar=true")
+    lines = [record.message for record in caplog.records if record.message.startswith("epoch ")]
+    assert [line.partition(":")[0] for line in lines] == ["epoch 1/2", "epoch 2/2"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("columns", [80, 50])
+def test_a_bar_fits_into_the_terminal(columns, tmp_path):
+    options = [option for option in [*QUICK, *DRAWN] if "progress_bar" not in option]
+    seen, status = in_a_terminal(["rdm_solo.train", *options], tmp_path, columns)
+    assert status == 0, seen[-3000:]
+    bars = [line.rstrip() for line in re.findall(r"\r(epoch [^\r\n]*)", seen)]
+    assert bars[0].startswith("epoch 1/2 [............]")
+    assert max(map(len, bars)) <= columns
+    assert any(re.match(r"epoch 2/2 \[#+\.*\]  loss -?\d\.\d{3}  erank \d", bar) for bar in bars)
