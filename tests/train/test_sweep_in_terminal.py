@@ -25,7 +25,7 @@ class TestCommand:
         options += [*DRAWN, "filter=target_pow", "p=null,-0.5", "seed=0,1"]
         seen, status = in_a_terminal(["rdm_solo.train", "-m", *options], tmp_path)
         assert status == 1, seen[-3000:]
-        drawn = [line.rstrip() for line in re.findall(r"\r(epoch [^\r\n]*)", seen)]
+        drawn = [line.rstrip() for line in re.findall(r"\r(epoch \d/[^\r\n]*)", seen)]
         assert any(line.startswith("epoch 1/2 [............]") for line in drawn)
         assert max(map(len, drawn)) <= 80
         values = r"epoch 2/2 \[#+\.*\]  loss -?\d\.\d{3}  erank \d+\.\d < \d+\.\d  kNN \d+\.\d"
