@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from support.small_runs import SMALL, configure, rows, run
+from support.small_runs import SMALL, CutInEpoch, configure, rows, run
 
-from rdm_solo import train
 from rdm_solo.callbacks import CollapseWatch
 from rdm_solo.callbacks.advice import advice
-from rdm_solo.cli import config_folder
+from rdm_solo.lightning import pl
 from rdm_solo.spectra.collapse import (
     COMPLETE,
     DESTROYED,
@@ -30,7 +27,7 @@ from rdm_solo.spectra.collapse import (
     kinds_of_collapse,
     states,
 )
-from rdm_solo.train import checks
+from rdm_solo.train import checks, compose
 
 # Variance over second moment, and effective rank around the mean, epoch by epoch. The target filter
 # and the wrong way round were measured (warm-up 3); the other two are made up.
@@ -231,8 +228,7 @@ class TestAdvice:
         ],
     )
     def test_the_cause_is_in_the_runs_own_setting(self, kind, overrides, says):
-        with initialize_config_dir(str(config_folder()), version_base="1.3"):
-            cfg = compose("config", overrides=overrides)
+        cfg = compose(overrides)
         assert says in advice(kind, cfg, cfg.batch_size)
 
     @pytest.mark.parametrize("kind", [rule.kind for rule in RULES])
@@ -242,8 +238,7 @@ class TestAdvice:
         ["learnable", "linear", "identity", "online_log", "online_pow p=1", "target_pow p=-0.5"],
     )
     def test_no_advice_recommends_what_the_run_does(self, kind, method, chosen):
-        with initialize_config_dir(str(config_folder()), version_base="1.3"):
-            cfg = compose("config", overrides=[f"method={method}", *f"filter={chosen}".split()])
+        cfg = compose([f"method={method}", *f"filter={chosen}".split()])
         text = advice(kind, cfg, cfg.batch_size)
         assert "points the wrong way:" not in text
         assert f"or method={method}" not in text
@@ -276,30 +271,27 @@ class TestRun:
         checkpoint = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
         assert checkpoint["epoch"] == 1
 
-    def test_a_resumed_run_warns_of_what_is_new_only(self, stopped, tmp_path, caplog):
-        folder, before = stopped
-        with caplog.at_level(logging.WARNING, "rdm_solo"):
-            after = run(tmp_path, *WRONG, f"resume={folder}")
-        assert [row["epoch"] for row in rows(tmp_path)] == [1, 2, 3, 4]
-        assert not [r for r in caplog.records if "negative gap" in r.message]
-        assert after["warnings"] == before["warnings"]
-        assert after["stopped"] is None
-
-    def test_a_resumed_run_counts_the_epochs_before(self, tmp_path):
+    def test_a_resumed_run_counts_the_epochs_before_and_warns_once(self, tmp_path, caplog):
         """Three epochs in a row, of which the run was cut after two."""
         options = [*WRONG, "watch.gap_epochs=3"]
-        run(tmp_path / "cut", *options, "max_epochs=2")
-        after = run(tmp_path / "on", *options, "max_epochs=3", f"resume={tmp_path / 'cut'}")
-        (warning,) = after["warnings"]
+        for epoch in (3, 4):
+            with pytest.raises(RuntimeError, match="killed"):
+                run(tmp_path, *options, callbacks=[CutInEpoch(epoch)])
+        (warning,) = run(tmp_path, *options)["warnings"]
         assert (warning["kind"], warning["epoch"]) == (WRONG_WAY, 3)
+        said = [r for r in caplog.records if r.message.startswith("warning: negative gap")]
+        assert len(said) == 1
 
     def test_what_is_read_of_an_epoch_is_what_the_table_says(self, tmp_path):
         """Also without spectra in every epoch, and of a sample of rows."""
+
+        class Look(pl.Callback):
+            def on_fit_end(self, trainer, pl_module):
+                (self.watch,) = (c for c in trainer.callbacks if isinstance(c, CollapseWatch))
+
+        look = Look()
         seldom = ["diagnostics.every_n_epochs=2", "diagnostics.max_dim=8", "diagnostics.sample=4"]
-        parts = train.build(configure(*WRONG, *seldom, "max_epochs=3"), tmp_path)
-        parts.trainer.fit(parts.model, datamodule=parts.data)
-        (watch,) = (c for c in parts.trainer.callbacks if isinstance(c, CollapseWatch))
-        table = rows(tmp_path)
+        run(tmp_path, *WRONG, *seldom, "max_epochs=3", callbacks=[look])
         read = [
             MeasuredEpoch.read(
                 row,
@@ -307,9 +299,9 @@ class TestRun:
                 dimensions=16 if "erank/online" in row else 0,
                 classes=10,
             )
-            for row in table
+            for row in rows(tmp_path)
         ]
-        assert repr(watch.alarm.measured) == repr(read)  # NaN equals NaN
+        assert repr(look.watch.alarm.measured) == repr(read)  # NaN equals NaN
         assert [epoch.dimensions for epoch in read] == [16, 0, 16]
         assert all(epoch.online > 0 for epoch in read)
 
