@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -68,3 +70,10 @@ def test_a_circle_is_refused():
 
     with pytest.raises(ValueError, match="wait for each other: A, B"):
         in_order([A(), B()])
+
+
+def test_diagnostics_load_only_what_they_use():
+    count = "sum(name.startswith('rdm_solo') for name in sys.modules)"
+    code = f"import sys, rdm_solo.callbacks.diagnostics; print({count})"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(out.stdout) < 25
