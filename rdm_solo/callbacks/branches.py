@@ -39,11 +39,11 @@ class Observer:
     first_epoch = 0  # before it there is no target by design
     most_rows = math.inf  # a longer step is not recorded, so that it cannot fill the memory
     m = Method.paper_m  # eigenvectors that count in the paper's alignment
-    last_layer: Any = None  # makes the target's logits, where these go through a softmax
     same = {"projection": "target"}  # outputs that are another one's tensor
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, last_layer: Any = None) -> None:
         self.module = module
+        self.last_layer = last_layer  # makes the target's logits, where these go through a softmax
         self.due = self.recording = False  # a step that was let go is due, and not recording
         self._removers: list[Callable[[], None]] = []
         self._recorded: dict[str, list[Tensor]] = defaultdict(list)
@@ -227,13 +227,9 @@ class _Swav(Observer):
     normalize = False
     same = {"projection": "online"}
 
-    def __init__(self, module: Any) -> None:
-        super().__init__(module)
-        self.last_layer = module.prototypes
-
     def _register(self) -> None:
         self._hook(self.module.sk.register_forward_hook, self.module.sk, self._record_step)
-        self._watch_inputs(self.module.prototypes, "hidden")
+        self._watch_inputs(self.last_layer, "hidden")
 
     def _record_step(self, args: tuple[Tensor], assignment: Tensor) -> None:
         if self.recording:
@@ -252,10 +248,6 @@ class _DeepCluster(Observer):
     normalize = False
     first_epoch = 1
     same = {"projection": "online"}
-
-    def __init__(self, module: Any) -> None:
-        super().__init__(module)
-        self.last_layer = module.prototypes[0]
 
     def _register(self) -> None:
         layer = self.last_layer
@@ -285,10 +277,6 @@ class _DeepCluster(Observer):
 class _Dino(Observer):
     normalize = False
 
-    def __init__(self, module: Any) -> None:
-        super().__init__(module)
-        self.last_layer = module.momentum_head.last_layer
-
     def _register(self) -> None:
         # Before the loss: its forward moves the centre.
         loss = self.module.dino_loss_func
@@ -314,11 +302,11 @@ class _Dino(Observer):
 def observer(module: Any) -> Observer:
     """Return the observer that fits a module's parts."""
     if hasattr(module, "dino_loss_func"):
-        return _Dino(module)
+        return _Dino(module, module.momentum_head.last_layer)
     if hasattr(module, "prototypes") and hasattr(module, "sk_iters"):
-        return _Swav(module)
+        return _Swav(module, module.prototypes)
     if hasattr(module, "prototypes") and hasattr(module, "kmeans_iters"):
-        return _DeepCluster(module)
+        return _DeepCluster(module, module.prototypes[0])
     branches = parts.find(module)
     if branches is None:
         return Observer(module)

@@ -116,9 +116,9 @@ def _leads(run: Run) -> Outcome:
         return Outcome(UNMEASURED, None)
     if np.abs(gaps).max() <= NO_GAP:
         return Outcome("no, both ranks are the same", None)
+    if share == 0 and (gaps < -NO_GAP).mean() < 0.5:
+        return Outcome("no, both ranks are nearly the same", None)
     if share == 0:
-        if (gaps < -NO_GAP).mean() < 0.5:
-            return Outcome("no, both ranks are nearly the same", None)
         return Outcome("no, the online branch leads", False)
     if len(gaps) >= LAST and (gaps[-LAST:] < -NO_GAP).all():
         count = len(gaps) - int(np.flatnonzero(gaps >= -NO_GAP)[-1]) - 1
