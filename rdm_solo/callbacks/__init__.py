@@ -1,7 +1,7 @@
 """Lightning callbacks that measure and report while a run trains.
 
-Names are looked up when they are first used: a watch over a loop of one's own takes this room's
-hooks and rules, and needs no Lightning.
+Names are imported when they are first used: a watch over a plain loop uses this room's hooks and
+rules without Lightning.
 """
 
 import importlib

@@ -19,71 +19,59 @@ log = logging.getLogger("rdm_solo")
 
 
 class Outputs(NamedTuple):
-    """A step's outputs of all large crops, view after view, ``(V N, k)`` each.
-
-    ``hidden`` ``(V N, b)`` is the input of the last layer before the target's softmax, where there
-    is one.
-    """
+    """A step's outputs of all large crops, view after view, ``(V N, k)`` each."""
 
     online: Tensor
     target: Tensor
     positive: Tensor | None
     projection: Tensor
-    hidden: Tensor | None = None
+    hidden: Tensor | None = None  # (V N, b): enters the last layer before the target's softmax
 
 
 class Observer:
     """Records the outputs of a module's branches in a step that `record_next_step` announced.
 
-    This one records what ``training_step`` returns; those below register hooks as well.
-
-    ``normalize`` says whether outputs are still to be scaled to unit length; those of a softmax
-    are taken as they are. ``m`` eigenvectors count in the paper's alignment. ``last_layer`` makes
-    the target's logits, where these go through a softmax. ``same`` names outputs that are another
-    one's tensor, and are not recorded again. ``tokens`` says what becomes of outputs that are
-    tokens (:func:`~rdm_solo.callbacks.rows.rows`). Before ``first_epoch``, from 0, there is no
-    target by design, and nothing to record. A step of more than ``most_rows`` rows is let go, so
-    that calls whose steps nobody ends fill no memory: it is still ``due``, and no longer recorded.
+    This class takes what ``training_step`` returns; those below register hooks as well.
     """
 
-    normalize = True
-    tokens = "mean"
-    first_epoch = 0
-    most_rows = math.inf
-    m = Method.paper_m
-    last_layer: Any = None
-    same = {"projection": "target"}
+    normalize = True  # whether outputs are still to be scaled to unit length
+    tokens = "mean"  # what becomes of tokens, as in `rows`
+    first_epoch = 0  # before it there is no target by design
+    most_rows = math.inf  # a longer step is not recorded, so that it cannot fill the memory
+    m = Method.paper_m  # eigenvectors that count in the paper's alignment
+    same = {"projection": "target"}  # outputs that are another one's tensor
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, last_layer: Any = None) -> None:
         self.module = module
-        self.due = self.recording = False
-        self._handles: list[Any] = []
+        self.last_layer = last_layer  # makes the target's logits, where these go through a softmax
+        self.due = self.recording = False  # a step that was let go is due, and not recording
+        self._removers: list[Callable[[], None]] = []
         self._recorded: dict[str, list[Tensor]] = defaultdict(list)
 
     def record_next_step(self) -> None:
-        """Record the step that begins. SwAV's Sinkhorn, for one, must have been made by now."""
-        if not self._handles:
+        """Record the step that begins. Parts made in on_train_start, as SwAV's, exist by now."""
+        if not self._removers:
             self._register()
         self._recorded.clear()  # of calls between two steps: a validation, `weight`
         self.due = self.recording = True
 
     def detach(self) -> None:
         """Remove the hooks."""
-        while self._handles:
-            self._handles.pop().remove()
+        while self._removers:
+            self._removers.pop()()
 
     def take_calls(self) -> dict[str, list[Tensor]]:
-        """What each call of the step has given, by branch."""
+        """Return the outputs of each call of the step, by branch."""
         self.due = self.recording = False
         calls = dict(self._recorded)
         self._recorded.clear()
         return calls
 
     def take(self, views: int | None = None, returned: Any = None) -> Outputs | None:
-        """What was recorded of the step's first ``views`` views, or of all; None of a step that has
-        no target by design, or was let go.
+        """Return the outputs of the step's first ``views`` views, or of all; None for a step that
+        has no target by design or was too long.
 
-        ``returned`` is what the training step gave back.
+        ``returned`` is the result of the training step.
         """
         let_go = self.due and not self.recording
         recorded = {name: outputs[:views] for name, outputs in self.take_calls().items()}
@@ -107,19 +95,18 @@ class Observer:
         positive = torch.cat(apart[1:] + apart[:1]) if len(apart) > 1 else None
         return Outputs(positive=positive, **whole)
 
-    def _returned(self, given: Mapping[str, Any]) -> Outputs:
-        self.normalize = bool(given.get("normalize", self.normalize))
-        names = ("online", "target", "positive", "projection")
-        kept = {
-            name: rows(given[name], name, self.tokens)
-            for name in names
-            if given.get(name) is not None
+    def _returned(self, returned: Mapping[str, Any]) -> Outputs:
+        self.normalize = bool(returned.get("normalize", self.normalize))
+        outputs = {
+            name: rows(returned[name], name, self.tokens)
+            for name in ("online", "target", "positive", "projection")
+            if returned.get(name) is not None
         }
-        return Outputs(**{"positive": None, "projection": kept["target"], **kept})
+        return Outputs(**{"positive": None, "projection": outputs["target"], **outputs})
 
     @torch.no_grad()
     def weight(self) -> Tensor | None:
-        """The last layer's weight ``(k, b)`` as it is now."""
+        """Return the last layer's weight ``(k, b)`` as it is now."""
         layer = self.last_layer
         if layer is None:
             return None
@@ -129,53 +116,55 @@ class Observer:
     def _register(self) -> None:
         """Register the hooks."""
 
-    def _watch(self, module: nn.Module, name: str) -> None:
-        """Record a module's outputs in training under that name."""
+    def _hook(self, register: Callable[..., Any], module: Any, record: Any, **options: Any) -> None:
+        self._removers.append(register(Hook(module, record), **options).remove)
 
-        def record(args: Any, options: Any, output: Any) -> None:
+    def _watch(self, module: Any, name: str) -> None:
+        """Record a module's outputs in training."""
+
+        def record(args: Any, kwargs: Any, output: Any) -> None:
             if self._counts(module):
                 self._record(name, output)
 
-        self._handles.append(module.register_forward_hook(Hook(module, record), with_kwargs=True))
+        self._hook(module.register_forward_hook, module, record, with_kwargs=True)
 
-    def _watch_inputs(self, module: nn.Module, name: str) -> None:
-        """Record a module's inputs, as they came, of calls in training that did not fail."""
+    def _watch_inputs(self, module: Any, name: str) -> None:
+        """Record a module's inputs, before it can overwrite them, in calls that did not fail."""
         entered: list[Tensor] = []
 
-        def enter(args: Any, options: Any) -> None:
+        def enter(args: Any, kwargs: Any) -> None:
             entered.clear()
             if self._counts(module):
-                entered.append(self._rows(name, (args, options)))
+                entered.append(rows((args, kwargs), name, self.tokens).clone())
 
         def leave(args: Any, output: Any) -> None:
-            if entered and self.recording:  # a step that was let go meanwhile is not
+            if entered and self.recording:
                 self._keep(name, entered.pop())
 
-        enters = module.register_forward_pre_hook(Hook(module, enter), with_kwargs=True)
-        self._handles += [enters, module.register_forward_hook(Hook(module, leave))]
+        self._hook(module.register_forward_pre_hook, module, enter, with_kwargs=True)
+        self._hook(module.register_forward_hook, module, leave)
 
     def _watch_calls(self, method: str, record: Callable[..., None]) -> None:
-        """Hand the result and the arguments of each call of the module's method to ``record``."""
+        """Call ``record`` with the result and the arguments of the module's method in training."""
 
-        def listener(*given: Any, **options: Any) -> None:
+        def listener(*call: Any, **kwargs: Any) -> None:
             if self._counts(self.module):
-                record(*given, **options)
+                record(*call, **kwargs)
 
-        self._handles.append(listen(self.module, method, listener))
+        self._removers.append(listen(self.module, method, listener))
 
     def _counts(self, part: nn.Module) -> bool:
-        """Whether a call of that part now is to be recorded."""
-        return self.recording and self._in_training(part) and not _in_backward()
+        """Return whether to record a call of that part now, outside a forward that gradient
+        checkpointing runs again inside backward."""
+        in_backward = torch._C._current_graph_task_id() != -1
+        return self.recording and self._in_training(part) and not in_backward
 
     def _in_training(self, part: nn.Module) -> bool:
         return part.training
 
-    def _rows(self, name: str, output: Any) -> Tensor:
-        """A copy: what comes next may overwrite its input, as nn.ReLU(inplace=True) does."""
-        return rows(output, name, self.tokens).clone()
-
     def _record(self, name: str, output: Any) -> None:
-        self._keep(name, self._rows(name, output))
+        """Keep a copy: what comes next may overwrite its input, as nn.ReLU(inplace=True) does."""
+        self._keep(name, rows(output, name, self.tokens).clone())
 
     def _keep(self, name: str, x: Tensor) -> None:
         held = self._recorded[name]
@@ -190,10 +179,10 @@ class Observer:
 
 
 class ByParts(Observer):
-    """Both branches are outputs of parts: p is a predictor's, where there is one.
+    """Both branches are outputs of parts: the online one is a predictor's, where there is one.
 
-    What gets no gradients may always be in evaluation mode, as teachers are: the online part and
-    the whole module say whether a call belongs to training.
+    Parts without gradients may always be in evaluation mode, as teachers are, so the online part
+    and the whole module decide whether a call belongs to training.
     """
 
     def __init__(self, module: Any, branches: Branches) -> None:
@@ -202,13 +191,12 @@ class ByParts(Observer):
         self.online = parts.part(module, branches.online)
         if branches.predictor:
             momentum = parts.part(module, "momentum_projector") is not None
-            alike = (known for known in METHODS.values() if known.asymmetry == "predictor")
-            self.m = next(known.paper_m for known in alike if known.momentum == momentum)
+            self.m = METHODS["byol" if momentum else "simsiam"].paper_m
         elif branches.target is None:
             self.same = {"online": "target", "projection": "target"}
 
     def _in_training(self, part: nn.Module) -> bool:
-        return self.module.training and self.online.training
+        return bool(self.module.training and self.online and self.online.training)
 
     def _register(self) -> None:
         _, target, predictor = self.branches
@@ -223,7 +211,7 @@ class ByParts(Observer):
 
 
 class _WithNeighbours(ByParts):
-    """The target is what was found in a queue: earlier outputs, the nearest to those of a view."""
+    """The target is an earlier output from a queue: the nearest to a view's."""
 
     def _register(self) -> None:
         self._watch(self.online, "online")
@@ -239,56 +227,46 @@ class _Swav(Observer):
     normalize = False
     same = {"projection": "online"}
 
-    def __init__(self, module: Any) -> None:
-        super().__init__(module)
-        self.last_layer = module.prototypes
-
     def _register(self) -> None:
-        sinkhorn = self.module.sk
-        hook = Hook(sinkhorn, self._record_step)
-        self._handles.append(sinkhorn.register_forward_hook(hook))
-        self._watch_inputs(self.module.prototypes, "hidden")
+        self._hook(self.module.sk.register_forward_hook, self.module.sk, self._record_step)
+        self._watch_inputs(self.last_layer, "hidden")
 
     def _record_step(self, args: tuple[Tensor], assignment: Tensor) -> None:
         if self.recording:
-            # What follows the batch's rows is the queue's. The large crops come first.
+            # The queue's rows follow the batch's. The large crops come first.
             n = len(self._recorded["hidden"][0])
             self._record("online", (args[0][:n].float() / self.module.temperature).softmax(1))
             self._record("target", assignment[:n])
 
 
 class _DeepCluster(Observer):
-    """The first set of prototypes, and the clusters that k-means gave the step's images.
+    """The first set of prototypes, and the clusters that k-means assigned to the step's images.
 
-    k-means runs as each epoch begins, but for the first.
+    k-means runs as each epoch begins, except the first.
     """
 
     normalize = False
     first_epoch = 1
     same = {"projection": "online"}
 
-    def __init__(self, module: Any) -> None:
-        super().__init__(module)
-        self.last_layer = module.prototypes[0]
-
     def _register(self) -> None:
-        self._watch_inputs(self.last_layer, "hidden")
-        hook = Hook(self.last_layer, self._record_logits)
-        self._handles.append(self.last_layer.register_forward_hook(hook))
+        layer = self.last_layer
+        self._watch_inputs(layer, "hidden")
+        self._hook(layer.register_forward_hook, layer, self._record_logits)
         self._watch_calls("update_memory_banks", self._record_clusters)
 
     def _record_logits(self, args: tuple[Tensor], logits: Tensor) -> None:
         if self.recording and self.module.training:
             self._record("online", (logits.float() / self.module.temperature).softmax(1))
 
-    def _record_clusters(self, result: None, idxs: Tensor, *args: Any, **options: Any) -> None:
+    def _record_clusters(self, result: None, idxs: Tensor, *args: Any, **kwargs: Any) -> None:
         clusters = self.module.assignments[0].to(idxs.device)[idxs]
-        # All others were not in the epoch before, of which k-means is. This waits for the device,
-        # once in a recorded step: for their places, not in each choice of rows by a mask.
-        known = (clusters >= 0).nonzero()[:, 0]
+        # Images that k-means has not seen are left out. Finding their places waits for the device
+        # once in a recorded step; a mask would wait in each choice of rows.
+        seen = (clusters >= 0).nonzero()[:, 0]
         for name in ("online", "hidden"):
-            self._recorded[name] = [outputs[known] for outputs in self._recorded[name]]
-        target = nn.functional.one_hot(clusters[known], self.last_layer.out_features).float()
+            self._recorded[name] = [outputs[seen] for outputs in self._recorded[name]]
+        target = nn.functional.one_hot(clusters[seen], self.last_layer.out_features).float()
         self._recorded["target"] = [target] * len(self._recorded["online"])
 
     def take(self, views: int | None = None, returned: Any = None) -> Outputs | None:
@@ -299,14 +277,10 @@ class _DeepCluster(Observer):
 class _Dino(Observer):
     normalize = False
 
-    def __init__(self, module: Any) -> None:
-        super().__init__(module)
-        self.last_layer = module.momentum_head.last_layer
-
     def _register(self) -> None:
         # Before the loss: its forward moves the centre.
         loss = self.module.dino_loss_func
-        self._handles.append(loss.register_forward_pre_hook(Hook(loss, self._record_step)))
+        self._hook(loss.register_forward_pre_hook, loss, self._record_step)
         self._watch_inputs(self.last_layer, "hidden")
 
     def _record_step(self, args: tuple[Tensor, Tensor]) -> None:
@@ -325,19 +299,14 @@ class _Dino(Observer):
                 self._record(name, view)
 
 
-def _in_backward() -> bool:
-    """Whether gradient checkpointing runs a forward a second time, inside backward."""
-    return torch._C._current_graph_task_id() != -1
-
-
 def observer(module: Any) -> Observer:
-    """The observer that fits a module's parts."""
+    """Return the observer that fits a module's parts."""
     if hasattr(module, "dino_loss_func"):
-        return _Dino(module)
+        return _Dino(module, module.momentum_head.last_layer)
     if hasattr(module, "prototypes") and hasattr(module, "sk_iters"):
-        return _Swav(module)
+        return _Swav(module, module.prototypes)
     if hasattr(module, "prototypes") and hasattr(module, "kmeans_iters"):
-        return _DeepCluster(module)
+        return _DeepCluster(module, module.prototypes[0])
     branches = parts.find(module)
     if branches is None:
         return Observer(module)

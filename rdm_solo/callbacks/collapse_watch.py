@@ -1,4 +1,4 @@
-"""A watch over a run's spectra that says once, in words, when and why they collapse."""
+"""Warn of collapse while a run trains."""
 
 import logging
 from collections.abc import Callable
@@ -13,30 +13,22 @@ from rdm_solo.spectra.collapse import Bounds, MeasuredEpoch
 
 log = logging.getLogger("rdm_solo")
 
-FORMAT = 3  # of the state in a checkpoint; readings of earlier versions are other numbers
-
 
 class CollapseWatch(pl.Callback):
-    """Warns once for each kind of collapse, and ends the run at the first if ``stop`` is set.
+    """Warn once of each kind of collapse; with ``stop`` the first warning ends the run.
 
-    It reads the spectra of :class:`~rdm_solo.callbacks.Diagnostics`. ``advise(kind, epoch=...)``
-    gives the likeliest cause of a collapse and the remedy.
+    It reads the spectra of :class:`~rdm_solo.callbacks.Diagnostics` and the accuracies that were
+    logged. ``bounds`` are those of :class:`~rdm_solo.spectra.collapse.Bounds`.
+    ``advise(kind, epoch=...)`` returns the likeliest cause of a collapse and the remedy.
     """
 
-    after = ("Diagnostics",)
+    after = ("Diagnostics", "WeightedKNN")
 
     def __init__(
-        self,
-        advise: Callable[..., str],
-        warmup_epochs: float,
-        variance: float | None = Bounds.variance,
-        erank: float | None = Bounds.erank,
-        gap_epochs: int | None = Bounds.gap_epochs,
-        stop: bool = False,
+        self, advise: Callable[..., str], warmup_epochs: float, stop: bool = False, **bounds: Any
     ) -> None:
         self.stop = stop
-        bounds = Bounds(variance, erank, gap_epochs, warmup_epochs)
-        self.alarm = Alarm(bounds, advise, _option)
+        self.alarm = Alarm(Bounds(warmup=warmup_epochs, **bounds), advise, _option)
         self.stopped: str | None = None
 
     @property
@@ -44,26 +36,18 @@ class CollapseWatch(pl.Callback):
         return self.alarm.warnings
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "warnings": self.alarm.warnings,
-            "readings": [asdict(epoch) for epoch in self.alarm.measured],
-        }
+        measured = [asdict(epoch) for epoch in self.alarm.measured]
+        return {"warnings": self.alarm.warnings, "measured": measured}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        version = state_dict.get("format", 1)
-        shift = version == 1  # epochs counted from 0
-        self.alarm.warnings = [
-            {**entry, "epoch": entry["epoch"] + shift} for entry in state_dict.get("warnings", [])
-        ]
-        readings = state_dict["readings"] if version == FORMAT else []
-        self.alarm.measured = [MeasuredEpoch(**epoch) for epoch in readings]
+        self.alarm.warnings = state_dict["warnings"]
+        self.alarm.measured = [MeasuredEpoch(**epoch) for epoch in state_dict["measured"]]
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         diagnostics = Diagnostics.of(trainer)
         spectra = None if diagnostics is None else diagnostics.latest
-        epoch = trainer.current_epoch + 1
-        new = self.alarm.read(just_measured(trainer.callback_metrics, spectra, epoch))
+        epoch, classes = trainer.current_epoch + 1, getattr(pl_module, "num_classes", None)
+        new = self.alarm.read(just_measured(trainer.callback_metrics, spectra, epoch, classes))
         if new and self.stop and not ends(trainer):
             self.stopped = f"watch.stop: {new[0]} in epoch {epoch}"
             trainer.should_stop = True
@@ -72,5 +56,5 @@ class CollapseWatch(pl.Callback):
 
 
 def _option(name: str, value: Any) -> str:
-    """A bound as it is typed."""
+    """Return an option as it is written on the command line."""
     return f"watch.{name}=null" if value is None else f"watch.{name}={value:g}"

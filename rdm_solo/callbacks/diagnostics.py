@@ -1,24 +1,25 @@
 """Spectra of both branches, measured while a run trains."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rdm_solo.callbacks.branches import Observer, observer
 from rdm_solo.callbacks.epoch_spectra import EpochSpectra
 from rdm_solo.callbacks.last_epoch import ends
 from rdm_solo.lightning import pl
-from rdm_solo.runs import spectra_files
-from rdm_solo.spectra.branch_spectra import BranchSpectra
-from rdm_solo.spectra.epoch_summary import Spectra
+
+if TYPE_CHECKING:
+    from rdm_solo.spectra import BranchSpectra, Spectra
+
+BAR = ("erank/online", "erank/target")  # in a progress bar of Lightning's own
 
 
 class Diagnostics(pl.Callback):
     """Accumulate both branches' spectra over an epoch's training outputs.
 
-    Forward hooks record the outputs (:mod:`rdm_solo.callbacks.branches`); no training step changes,
-    so this works with any of solo-learn's methods, and with any module whose step returns its two
-    outputs. Of a long epoch, evenly spaced steps are taken until about ``max_rows`` view rows are
-    in (:class:`~rdm_solo.callbacks.epoch_spectra.EpochSpectra`).
+    Forward hooks record the outputs (:mod:`rdm_solo.callbacks.branches`) and no training step
+    changes, so this works with all of solo-learn's methods, and with any module whose step returns
+    its two outputs. :class:`~rdm_solo.callbacks.epoch_spectra.EpochSpectra` chooses the steps.
 
     ``latest`` holds the spectra of the epoch that just ended, on every process, for the callbacks
     that run after this one; None where it was not measured.
@@ -39,12 +40,12 @@ class Diagnostics(pl.Callback):
         self.latest: Spectra | None = None
 
     @property
-    def metric(self) -> BranchSpectra | None:
+    def metric(self) -> "BranchSpectra | None":
         return self.spectra.metric
 
     @staticmethod
     def of(trainer: Any) -> "Diagnostics | None":
-        """The trainer's, for callbacks that run after it."""
+        """Return the trainer's, for callbacks that run after it."""
         return next((c for c in trainer.callbacks if isinstance(c, Diagnostics)), None)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
@@ -61,6 +62,8 @@ class Diagnostics(pl.Callback):
         self.on_fit_end(trainer, pl_module)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        from rdm_solo.runs import spectra_files  # with all that reads a run's folder
+
         if trainer.is_global_zero:
             spectra_files.begin(self.folder, trainer.current_epoch)
 
@@ -71,11 +74,9 @@ class Diagnostics(pl.Callback):
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self.observer is None:
-            return
         epoch = trainer.current_epoch
-        if epoch < self.observer.first_epoch:
-            return  # on all processes; a look at the clusters would wait for the device
+        if self.observer is None or epoch < self.observer.first_epoch:
+            return
         due = epoch % self.every_n_epochs == 0 or ends(trainer)
         if due and self.spectra.wants(batch_idx, trainer.num_training_batches):
             self.observer.record_next_step()
@@ -88,11 +89,13 @@ class Diagnostics(pl.Callback):
             self.spectra.add(recorded, self.observer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        from rdm_solo.runs import spectra_files
+
         epoch = trainer.current_epoch + 1
         self.latest = latest = self.spectra.end_epoch(epoch, self.observer)
         if latest is None:
             return
-        bar = {name: latest.scalars[name] for name in ("erank/online", "erank/target")}
+        bar = {name: latest.scalars[name] for name in BAR}
         rest = {name: value for name, value in latest.scalars.items() if name not in bar}
         pl_module.log_dict(bar, prog_bar=True, sync_dist=True)
         pl_module.log_dict(rest, sync_dist=True)

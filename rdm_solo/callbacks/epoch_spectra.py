@@ -2,18 +2,21 @@
 
 import logging
 import math
+from typing import TYPE_CHECKING
 
 import torch
 
 from rdm_solo.callbacks.branches import Observer, Outputs
 from rdm_solo.devices import has_float64
 from rdm_solo.distributed import gather_objects, rank, sum_over_processes
-from rdm_solo.spectra.branch_spectra import BranchSpectra
-from rdm_solo.spectra.epoch_summary import Spectra
 from rdm_solo.spectra.matrices import low_rank_spectrum
 from rdm_solo.spectra.moments import around_means, spread
 from rdm_solo.spectra.ranks import effective_rank
-from rdm_solo.spectra.step_correlation import StepCorrelation
+
+if TYPE_CHECKING:  # torchmetrics takes seconds to load
+    from rdm_solo.spectra.branch_spectra import BranchSpectra
+    from rdm_solo.spectra.epoch_summary import Spectra
+    from rdm_solo.spectra.step_correlation import StepCorrelation
 
 log = logging.getLogger("rdm_solo")
 
@@ -21,9 +24,8 @@ log = logging.getLogger("rdm_solo")
 class EpochSpectra:
     """Accumulates the spectra of what an observer records.
 
-    Of a long epoch, evenly spaced steps are taken until about ``max_rows`` rows are in. Logits
-    before a softmax come from the recorded inputs of the last layer, with its weight at the end of
-    the epoch. ``options`` stands before the options' names in warnings.
+    In a long epoch, evenly spaced steps are taken until about ``max_rows`` rows are in. ``options``
+    stands before the options' names in warnings.
     """
 
     def __init__(
@@ -39,7 +41,7 @@ class EpochSpectra:
         self._warned: set[str] = set()
 
     def forget(self) -> None:
-        """Begin anew: an earlier run may have been cut short."""
+        """Start over: an earlier run may have been cut short."""
         self.metric = self.hidden = None
 
     def begin_epoch(self) -> None:
@@ -47,16 +49,18 @@ class EpochSpectra:
         self._positives = None
 
     def wants(self, step: int, steps: float) -> bool:
-        """Whether that step, from 0, of an epoch of so many ``steps`` is to be recorded; the
-        epoch may turn out to be longer."""
+        """Return whether to record a step, counted from 0, of an epoch of about ``steps``."""
         if not self._rows:
             return True
-        if step >= steps or math.isinf(steps):  # nobody knows where such an epoch ends: by room
+        if step >= steps or math.isinf(steps):  # the end of the epoch is not known
             return self._rows * self._steps < self.max_rows
         return step % max(1, math.ceil(self._rows * steps / self.max_rows)) == 0
 
     def add(self, outputs: Outputs | None, observer: Observer) -> None:
         """Add a step's outputs: on all processes, or on none where one of them has None."""
+        from rdm_solo.spectra.branch_spectra import BranchSpectra
+        from rdm_solo.spectra.step_correlation import StepCorrelation
+
         outputs = self._agreed(outputs)
         if outputs is None:
             return
@@ -79,16 +83,16 @@ class EpochSpectra:
             self.hidden.update(outputs.hidden)
 
     def _agreed(self, outputs: Outputs | None) -> Outputs | None:
-        """A step's outputs as every process adds them; None where they leave the step out.
+        """Return a step's outputs as every process adds them; None where they leave the step out.
 
-        Processes add up in the same steps, or one waits for another that never comes. So what one
-        of them has seen decides for all: its rows, a step that it let go, or one without positives
-        (an epoch's steps have positives, all of them, or none has).
+        Processes must add up in the same steps, or one waits for another that never comes. So one
+        process that has no outputs, or no positives, decides for all. An epoch's steps have
+        positives, all of them, or none has.
         """
-        own = None if outputs is None else (len(outputs.online), outputs.positive is not None)
-        given = gather_objects(own)  # of several processes, this waits for the device
-        seen = [step for step in given if step is not None]
-        if outputs is None or len(seen) < len(given):
+        mine = None if outputs is None else (len(outputs.online), outputs.positive is not None)
+        steps = gather_objects(mine)  # with several processes, this waits for the device
+        seen = [step for step in steps if step is not None]
+        if outputs is None or len(seen) < len(steps):
             return None
         positives = all(with_positives for _, with_positives in seen)
         if self._positives is None:
@@ -98,9 +102,8 @@ class EpochSpectra:
         self._rows = self._rows or sum(rows for rows, _ in seen)
         return outputs if self._positives else outputs._replace(positive=None)
 
-    def end_epoch(self, epoch: int, observer: Observer) -> Spectra | None:
-        """The spectra of that epoch, counted from 1, on every process; None where nothing finite
-        was recorded."""
+    def end_epoch(self, epoch: int, observer: Observer) -> "Spectra | None":
+        """Return the epoch's spectra on every process; None where nothing finite was recorded."""
         # The same on all processes, which add together or not at all.
         if self.metric is None or not self.metric.update_called:
             return None
@@ -115,25 +118,24 @@ class EpochSpectra:
         spectra = self._spectra(self.metric, observer) if seen else None
         for metric in filter(None, (self.metric, self.hidden)):
             metric.reset()
-        if spectra is not None:
-            self._warn_of_few_rows(spectra)
+        if spectra is not None and spectra.basis.warning:
+            advice = f"A larger {self.options}max_rows takes more of an epoch that has more."
+            if spectra.sampled:
+                name = self.options
+                advice = f"k is above {name}max_dim={self.max_dim}; {name}sample raises N."
+            self._warn(f"{spectra.basis.warning} {advice}", "rows")
         return spectra
 
-    def _warn_of_few_rows(self, spectra: Spectra) -> None:
-        name = self.options
-        if spectra.sampled:
-            advice = f"k is above {name}max_dim={self.max_dim}; {name}sample raises N."
-        else:
-            advice = f"A larger {name}max_rows takes more of an epoch that has more."
-        if spectra.basis.warning:
-            self._warn(f"{spectra.basis.warning} {advice}", "rows")
+    def _spectra(self, metric: "BranchSpectra", observer: Observer) -> "Spectra":
+        """Return the epoch's spectra, with those before a softmax where there is one.
 
-    def _spectra(self, metric: BranchSpectra, observer: Observer) -> Spectra:
+        A softmax's scale depends on its temperature, so collapse shows before it: in the logits,
+        which are made here from the last layer's inputs and its weight at the end of the epoch, and
+        in the directions of these inputs, since a layer of few prototypes need not use them all.
+        """
         spectra = metric.compute()
         if self.hidden is None:
             return spectra
-        # A softmax's scale depends on its temperature: collapse shows before it. Directions are
-        # those of the last layer's input, since a layer of few prototypes need not use them all.
         C, C_means = self.hidden.compute()
         weight = observer.weight().to(C)
         spectra.lam_logits = low_rank_spectrum(C, weight).cpu()
@@ -146,7 +148,7 @@ class EpochSpectra:
         spectra.dimensions = len(C)
         return spectra
 
-    def _warn(self, what: str, once: str) -> None:
+    def _warn(self, text: str, once: str) -> None:
         if once not in self._warned and rank() == 0:
             self._warned.add(once)
-            log.warning(f"warning: {what}")
+            log.warning(f"warning: {text}")

@@ -1,4 +1,4 @@
-"""metrics.csv: one row an epoch."""
+"""Write ``metrics.csv``, one row an epoch."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from rdm_solo.runs.columns import COLUMNS
 
 
 class EpochTable(pl.Callback):
-    """``metrics.csv``: one row an epoch; what was not measured stays empty."""
+    """Write one row an epoch to ``metrics.csv``; what was not measured stays empty."""
 
     after = ("Diagnostics", "WeightedKNN")
 
@@ -26,9 +26,8 @@ class EpochTable(pl.Callback):
             trainer.callback_metrics.pop(name, None)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        metrics = trainer.callback_metrics  # reduces over processes: all of them come here
-        if not trainer.is_global_zero:
-            return
-        row = {name: float(metrics[name]) for name in COLUMNS if name in metrics}
-        self.rows.append({"epoch": trainer.current_epoch + 1, **row})
-        metrics_file.write(self.folder, self.rows)
+        metrics = trainer.callback_metrics  # reduces over processes, so all of them read it
+        if trainer.is_global_zero:
+            row = {name: float(metrics[name]) for name in COLUMNS if name in metrics}
+            self.rows.append({"epoch": trainer.current_epoch + 1, **row})
+            metrics_file.write(self.folder, self.rows)

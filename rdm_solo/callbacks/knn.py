@@ -11,7 +11,7 @@ from rdm_solo.lightning import pl
 
 
 class WeightedKNN(pl.Callback):
-    """Accuracy of the weighted k nearest neighbours on clean images, exact, over all processes."""
+    """Accuracy of the weighted k nearest neighbours on clean images, over all processes."""
 
     def __init__(self, every_n_epochs: int = 1, k: int = 20, temperature: float = 0.07) -> None:
         self.every_n_epochs, self.k, self.temperature = every_n_epochs, k, temperature
@@ -25,13 +25,13 @@ class WeightedKNN(pl.Callback):
         validation = [(unit(pl_module.backbone(x)), y) for x, y in trainer.val_dataloaders]
         queries = torch.cat(gather(torch.cat([features for features, _ in validation])))
         labels = torch.cat(gather(torch.cat([y for _, y in validation])))
-        found = Neighbours(queries, self.k)
+        neighbours = Neighbours(queries, self.k)
         memory = trainer.datamodule.memory_dataloader()
-        memory.set_epoch(trainer.current_epoch)  # which a sentence about a broken image names
+        memory.set_epoch(trainer.current_epoch)  # named in a message about a broken image
         for x, y in memory:
-            found.add(unit(pl_module.backbone(x)), y)
-        found.merge_processes()
-        guesses = found.scores(pl_module.num_classes, self.temperature).argmax(1)
+            neighbours.add(unit(pl_module.backbone(x)), y)
+        neighbours.merge_processes()
+        guesses = neighbours.scores(pl_module.num_classes, self.temperature).argmax(1)
         accuracy = 100 * (guesses == labels).float().mean()
         pl_module.log_dict({"val/knn_acc1": accuracy}, prog_bar=True, sync_dist=True)
 
@@ -39,13 +39,13 @@ class WeightedKNN(pl.Callback):
 class Neighbours:
     r"""The k most similar of all rows seen so far, for each of ``n`` unit queries.
 
-    A piece of ``m`` rows costs ``n * m`` similarities and ``n * k`` are kept, so the bank
-    may be of any size. The result does not depend on the pieces.
+    ``m`` rows at a time cost ``n * m`` similarities, and ``n * k`` are kept, so the memory bank may
+    be of any size. The result does not depend on the pieces.
 
-    >>> found = Neighbours(torch.eye(2), k=1)
+    >>> neighbours = Neighbours(torch.eye(2), k=1)
     >>> for row, label in zip(torch.eye(2), [1, 0]):
-    ...     found.add(row[None], torch.tensor([label]))
-    >>> found.scores(classes=2, temperature=0.1).argmax(1)
+    ...     neighbours.add(row[None], torch.tensor([label]))
+    >>> neighbours.scores(classes=2, temperature=0.1).argmax(1)
     tensor([1, 0])
     """
 
@@ -55,20 +55,22 @@ class Neighbours:
         self.labels = torch.empty(len(queries), 0, dtype=torch.long, device=queries.device)
 
     def add(self, rows: Tensor, labels: Tensor) -> None:
-        """Take in unit rows ``(m, d)`` and their labels ``(m,)``."""
+        """Add unit rows ``(m, d)`` and their labels ``(m,)``."""
         near, index = (self.queries @ rows.mT).topk(min(self.k, len(rows)), dim=1)
         self._keep(near, labels[index])
 
     def merge_processes(self) -> None:
-        """Take in what the other processes found for the same queries."""
+        """Add the other processes' neighbours of the same queries."""
         near, labels = (gather(x.mT.contiguous()) for x in (self.similarity, self.labels))
         for other in range(len(near)):
             if other != rank():
                 self._keep(near[other].mT, labels[other].mT)
 
     def scores(self, classes: int, temperature: float) -> Tensor:
-        r"""Class scores :math:`\sum_{j \in kNN} e^{\cos_j / T} [y_j = c]`, ``(n, classes)``."""
-        # Relative to the nearest, so that a small temperature does not overflow.
+        r"""Return class scores :math:`\sum_{j \in kNN} e^{\cos_j / T} [y_j = c]`, ``(n, classes)``.
+
+        They are relative to the nearest, so that a small temperature does not overflow.
+        """
         votes = ((self.similarity - self.similarity[:, :1]) / temperature).exp()
         return votes.new_zeros(len(votes), classes).scatter_add_(1, self.labels, votes)
 
@@ -79,5 +81,5 @@ class Neighbours:
 
 
 def unit(x: Tensor) -> Tensor:
-    """Rows of unit length in float32."""
+    """Return rows of unit length in float32."""
     return torch.nn.functional.normalize(x.float(), dim=1)

@@ -7,7 +7,7 @@ from rdm_solo.messages import UserError
 
 
 def in_order(callbacks: Iterable[Any]) -> list[Any]:
-    """The callbacks, each behind those that its class names in ``after``; else as they are given.
+    """Return the callbacks, each behind those that its class names in ``after``.
 
     A callback that reads what another one measures in the same hook must run later.
 
@@ -19,9 +19,9 @@ def in_order(callbacks: Iterable[Any]) -> list[Any]:
     waiting, ordered = list(callbacks), []
     while waiting:
         names = {type(callback).__name__ for callback in waiting}
-        ready = [c for c in waiting if names.isdisjoint(getattr(c, "after", ()))]
-        if not ready:
+        ready = next((c for c in waiting if names.isdisjoint(getattr(c, "after", ()))), None)
+        if ready is None:
             raise UserError(f"callbacks wait for each other: {', '.join(sorted(names))}")
-        ordered.append(ready[0])
-        waiting.remove(ready[0])
+        ordered.append(ready)
+        waiting.remove(ready)
     return ordered

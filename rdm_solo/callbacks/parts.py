@@ -1,7 +1,6 @@
-"""Which names of a module's parts mean what: the one table by which branches are found.
+"""The names of a module's parts, by which its branches are found.
 
-A dotted name leads into a part. What DDP, DataParallel, torch.compile and Fabric wrap is looked
-through.
+A dotted name leads into a part. Wrappers such as DDP's and torch.compile's are looked through.
 """
 
 import difflib
@@ -16,27 +15,49 @@ from rdm_solo.messages import UserError
 # `projector` and `momentum_projector`, ours `target_head` as well; lightly's models the names with
 # `_head` and `_momentum`; stable-pretraining's `.student` and `.teacher` inside a wrapper. SwAV's
 # and DINO's of solo-learn go through a softmax and have observers of their own.
-PARTS: dict[str, tuple[str, ...]] = {
-    "predictor": ("predictor", "prediction_head", "online_predictor"),
-    "target head": (
-        *("target_head", "momentum_projector", "projection_head_momentum", "teacher_head"),
-        *("momentum_head", "target_projector", "projector.teacher", "cls_head.teacher"),
-    ),
-    "online head": (
-        *("projector.student", "cls_head.student", "projector", "projection_head"),
-        *("student_head", "online_projector"),
-    ),
-    "target encoder": (
-        *("target_encoder", "momentum_encoder", "ema_encoder", "backbone_momentum"),
-        *("encoder_momentum", "teacher_backbone", "encoder.teacher", "backbone.teacher", "teacher"),
-    ),
-    # Beside a target encoder alone.
-    "online encoder": (
-        *("context_encoder", "online_encoder", "encoder.student", "backbone.student"),
-        *("student_backbone", "student", "encoder", "backbone"),
-    ),
+PARTS: dict[str, list[str]] = {
+    "predictor": ["predictor", "prediction_head", "online_predictor"],
+    "target head": [
+        "target_head",
+        "momentum_projector",
+        "projection_head_momentum",
+        "teacher_head",
+        "momentum_head",
+        "target_projector",
+        "projector.teacher",
+        "cls_head.teacher",
+    ],
+    "online head": [
+        "projector.student",
+        "cls_head.student",
+        "projector",
+        "projection_head",
+        "student_head",
+        "online_projector",
+    ],
+    "target encoder": [
+        "target_encoder",
+        "momentum_encoder",
+        "ema_encoder",
+        "backbone_momentum",
+        "encoder_momentum",
+        "teacher_backbone",
+        "encoder.teacher",
+        "backbone.teacher",
+        "teacher",
+    ],
+    "online encoder": [
+        "context_encoder",
+        "online_encoder",
+        "encoder.student",
+        "backbone.student",
+        "student_backbone",
+        "student",
+        "encoder",
+        "backbone",
+    ],  # only beside a target encoder
 }
-# What DDP and DataParallel, torch.compile, and Fabric call what they wrap.
+# The names that DDP and DataParallel, torch.compile, and Fabric give to what they wrap.
 WRAPPERS = ("module", "_orig_mod", "_forward_module", "_original_module")
 
 
@@ -53,33 +74,32 @@ class Branches(NamedTuple):
 
 
 def find(module: nn.Module) -> Branches | None:
-    """The branches by the table; None where the module has no such parts.
+    """Return the branches by the table; None where the module has no such parts.
 
     >>> heads = ("projection_head", "prediction_head")
     >>> find(nn.ModuleDict({name: nn.Identity() for name in heads}))
     Branches(online='prediction_head', target=None, predictor=True)
     """
-    found = {
-        role: next((name for name in names if part(module, name) is not None), None)
-        for role, names in PARTS.items()
+    names = {
+        role: next((name for name in tried if part(module, name) is not None), None)
+        for role, tried in PARTS.items()
     }
-    head, encoder = found["target head"], found["target encoder"]
-    if found["predictor"]:
-        return Branches(found["predictor"], head or encoder, True)
-    if found["online head"]:
-        return Branches(found["online head"], head, False)
-    if found["online encoder"] and (head or encoder):
-        return Branches(found["online encoder"], encoder or head, False)
+    head, encoder = names["target head"], names["target encoder"]
+    if names["predictor"]:
+        return Branches(names["predictor"], head or encoder, True)
+    if names["online head"]:
+        return Branches(names["online head"], head, False)
+    if names["online encoder"] and (head or encoder):
+        return Branches(names["online encoder"], encoder or head, False)
     return None
 
 
 def named(module: nn.Module, online: str, target: str | None = None) -> Branches:
-    """The branches that were given by name; ValueError, with the nearest names, where there is no
-    such part."""
+    """Return the branches with these names; the error for a missing part names the nearest."""
     for option, name in (("online", online), ("target", target)):
         if name is not None and part(module, name) is None:
-            known = dict.fromkeys(_bare(known) for known, _ in module.named_modules())
-            as_deep = [k for k in known if k.count(".") <= name.count(".")]
+            names = dict.fromkeys(_bare(other) for other, _ in module.named_modules())
+            as_deep = [other for other in names if other.count(".") <= name.count(".")]
             near = difflib.get_close_matches(_bare(name), as_deep, n=3)
             hint = f"; the nearest are {', '.join(map(repr, near))}." if near else "."
             raise UserError(f"{option}={name!r}: {kind(module)} has no such part{hint}")
@@ -88,7 +108,7 @@ def named(module: nn.Module, online: str, target: str | None = None) -> Branches
 
 
 def not_found(module: nn.Module) -> str:
-    """The sentence for a module that has none of the table's parts."""
+    """Return the message for a module that has none of the table's parts."""
     roles = "; ".join(f"{role}: {', '.join(names)}" for role, names in PARTS.items())
     has = ", ".join(name for name, _ in module.named_children()) or "none"
     return (
@@ -99,7 +119,7 @@ def not_found(module: nn.Module) -> str:
 
 
 def part(module: Any, name: str) -> nn.Module | None:
-    """The part of that dotted name, through whatever wraps it; None where there is none."""
+    """Return the part of that dotted name, through any wrappers; None where there is none."""
     for word in _bare(name).split("."):
         inner = getattr(module, word, None)
         while inner is None and (wrapped := _wrapped(module)) is not None:
@@ -112,31 +132,26 @@ def part(module: Any, name: str) -> nn.Module | None:
 
 
 def kind(module: Any) -> str:
-    """The class of what the wrappers hold."""
+    """Return the name of the class inside the wrappers."""
     while (wrapped := _wrapped(module)) is not None:
         module = wrapped
     return type(module).__name__
 
 
 def as_module(model: nn.Module | Mapping[str, nn.Module]) -> nn.Module:
-    """One module of several that have names."""
+    """Return one module; several by name become its parts."""
     return nn.ModuleDict(model) if isinstance(model, Mapping) else model
 
 
 def _wrapped(module: Any) -> nn.Module | None:
-    """What a wrapper holds: its only child, under a wrapper's name."""
+    """Return a wrapper's module: its only child, under a wrapper's name."""
     children = dict(module.named_children())
-    if "_original_module" in children:  # of Lightning's Fabric, beside the one that DDP wraps
+    if "_original_module" in children:  # Fabric's, beside the one that DDP wraps
         return children["_original_module"]
-    return next(
-        (c for name, c in children.items() if name in WRAPPERS and len(children) == 1), None
-    )
+    only = next(iter(children), None) if len(children) == 1 else None
+    return children[only] if only in WRAPPERS else None
 
 
 def _bare(name: str) -> str:
-    """A dotted name without those of wrappers.
-
-    >>> _bare("module._orig_mod.head")
-    'head'
-    """
+    """Return a dotted name without the names of wrappers."""
     return ".".join(word for word in name.split(".") if word not in WRAPPERS)

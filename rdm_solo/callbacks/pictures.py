@@ -1,6 +1,7 @@
-"""Pictures and charts of the spectra in the run's loggers, while it trains."""
+"""Pictures of the spectra while a run trains: in its loggers, and ``figures/erank.png``."""
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,29 +24,30 @@ log = logging.getLogger("rdm_solo")
 
 
 class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
-    """Draw the spectra that :class:`Diagnostics` measured: every n epochs, and after the last.
+    """Draw the spectra that :class:`Diagnostics` measured, every n epochs and after the last.
 
-    Where they measure more seldom, the next measured epoch is drawn. Without a
-    :class:`~rdm_solo.loggers.RunLogger` nothing is drawn.
+    Where they are measured more seldom, the next measured epoch is drawn. Only a
+    :class:`~rdm_solo.loggers.RunLogger` shows pictures.
     """
 
     after = ("Diagnostics",)
 
     def __init__(self, every_n_epochs: int = 10, title: str = "") -> None:
         self.every_n_epochs, self.title = every_n_epochs, title
-        self._diagnostics: Diagnostics | None = None
+        self._loggers: list[RunLogger] = []
         self._drawn_epochs: dict[int, Mapping[str, np.ndarray]] = {}  # counted from 1
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """The charts of a run that goes on begin with the epochs before."""
-        if self.every_n_epochs and trainer.is_global_zero and _run_loggers(trainer):
-            self._diagnostics = Diagnostics.of(trainer)
-        if self._diagnostics is not None:
-            past, _ = spectra_files.read_epochs(self._diagnostics.folder)
+        """Begin the charts of a resumed run with the epochs before."""
+        diagnostics = Diagnostics.of(trainer)
+        if self.every_n_epochs and trainer.is_global_zero and diagnostics is not None:
+            self._loggers = [each for each in trainer.loggers if isinstance(each, RunLogger)]
+            past, _ = spectra_files.read_epochs(diagnostics.folder) if self._loggers else ({}, ())
             self._drawn_epochs = {e: past[e] for e in past if (e - 1) % self.every_n_epochs == 0}
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        if self._diagnostics is None or self._diagnostics.latest is None:
+        diagnostics = Diagnostics.of(trainer)
+        if not self._loggers or diagnostics is None or diagnostics.latest is None:
             return
         epoch = trainer.current_epoch + 1
         last_drawn = max(self._drawn_epochs, default=0)
@@ -53,12 +55,12 @@ class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
         if not (due or ends(trainer)):
             return
         try:
-            self._draw(trainer, self._diagnostics.latest, epoch)
+            self._draw(trainer, diagnostics.latest, epoch)
         except Exception as error:  # a picture must not end a run
-            self._diagnostics = None
+            self._loggers = []
             log.warning(
-                f"warning: the pictures of epoch {epoch} could not be made or stored "
-                f"({type(error).__name__}: {error}); the run goes on without."
+                f"warning: the pictures of epoch {epoch} could not be drawn or stored "
+                f"({type(error).__name__}: {error}); the run continues without."
             )
 
     def _draw(self, trainer: Any, spectra: Any, epoch: int) -> None:
@@ -70,20 +72,15 @@ class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
         title = f"{self.title}, epoch {epoch}" if self.title else f"epoch {epoch}"
         image = pixels(plots.epoch_picture(arrays, title))
         step = trainer.global_step - 1  # at which the epoch's scalars are logged
-        for logger in _run_loggers(trainer):
+        for logger in self._loggers:
             logger.picture(PICTURE, image, step)
             logger.spectra(self._drawn_epochs, step)
 
 
-def _run_loggers(trainer: Any) -> list[RunLogger]:
-    return [logger for logger in trainer.loggers if isinstance(logger, RunLogger)]
-
-
 class RankFigure(pl.Callback):  # type: ignore[misc,name-defined]
-    """Draw ``figures/erank.png`` while the run trains, after the first epoch then so seldom that
-    drawing takes about a twentieth of the time, and when it ends.
+    """Draw ``figures/erank.png`` from the table of epochs while the run trains.
 
-    It stands behind the table of epochs, from which it draws.
+    Drawing takes about a twentieth of the time; the first and the last epoch are always drawn.
     """
 
     after = ("EpochTable",)
@@ -110,11 +107,10 @@ class RankFigure(pl.Callback):  # type: ignore[misc,name-defined]
             if np.isfinite(run.last("erank/target")):  # it was measured
                 from rdm_solo import plots
 
-                drawn = plots.effective_rank([run])
-                plots.save(drawn, self.folder / FIGURES, "erank", formats=["png"])
+                figure = plots.effective_rank([run])
+                plots.save(figure, self.folder / FIGURES, "erank", formats=["png"])
         except Exception as error:  # a picture must not end a run
-            self._next = float("inf")
+            self._next = math.inf
             log.warning(f"warning: erank.png cannot be drawn ({type(error).__name__}: {error})")
             return
-        ended = time.monotonic()
-        self._next = ended + self.REST * (ended - began)
+        self._next = time.monotonic() + self.REST * (time.monotonic() - began)

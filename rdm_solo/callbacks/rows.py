@@ -1,4 +1,4 @@
-"""What a part of a network gives, as rows ``(N, k)``."""
+"""Outputs of a part of a network as rows ``(N, k)``."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,27 +12,24 @@ TOKENS = ("mean", "rows")
 
 
 def first_tensor(output: Any) -> Tensor | None:
-    """The first tensor in an output, which may be a tuple or a mapping of several.
+    """Return the first tensor in an output, which may be a tuple or a mapping of several.
 
     >>> first_tensor({"loss": None, "tokens": (torch.ones(2), torch.zeros(3))})
     tensor([1., 1.])
     """
     if isinstance(output, Tensor):
         return output
-    values: Iterable[Any] = ()
-    if isinstance(output, Mapping):
-        values = output.values()
-    elif isinstance(output, (tuple, list)):
-        values = output
+    values: Iterable[Any] = output.values() if isinstance(output, Mapping) else ()
+    values = output if isinstance(output, (tuple, list)) else values
     return next((x for x in map(first_tensor, values) if x is not None), None)
 
 
 def rows(output: Any, of: str, tokens: str = "mean") -> Tensor:
-    """The first tensor of an output as rows ``(N, k)``, without its graph.
+    """Return the first tensor of an output as rows ``(N, k)``, without its graph.
 
-    Of tokens ``(N, T, k)``, and of maps ``(N, k, H, W)`` at each of their places, the mean is an
-    image's row: tokens of one image differ by their places alone, and would look like many images.
-    With ``tokens="rows"`` each of them is a row. ``of`` names the output in the message.
+    An image's row is the mean of its tokens ``(N, T, k)`` or of its map ``(N, k, H, W)``: tokens of
+    one image differ by their place alone and would look like many images. With ``tokens="rows"``
+    each of them is a row. ``of`` names the output in the message.
 
     >>> images = torch.arange(12.0).reshape(2, 3, 2)
     >>> rows(images, "head").tolist(), rows(images, "head", "rows").shape

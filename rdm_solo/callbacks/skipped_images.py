@@ -1,4 +1,4 @@
-"""Names the images that dataset.skip_broken=true left out."""
+"""Name the images that ``dataset.skip_broken=true`` left out."""
 
 import logging
 from pathlib import Path
@@ -14,25 +14,20 @@ log = logging.getLogger("rdm_solo")
 
 
 class SkippedImages(pl.Callback):  # type: ignore[misc,name-defined]
-    """Says at an epoch's end which images any process has skipped in it for the first time.
-
-    The log names the first of them, ``skipped.txt`` all: the epoch, the path and the reason.
-    """
+    """List in ``skipped.txt`` the images that any process has skipped, and log the first ones."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.lines: dict[str, str] = {}
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        found: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         for of_one_process in gather_objects(trainer.datamodule.skipped()):
-            found |= of_one_process
-        new = {path: found[path] for path in sorted(found) if path not in self.lines}
-        if not new:
-            return
+            reasons |= of_one_process
+        new = {path: reasons[path] for path in sorted(reasons) if path not in self.lines}
         epoch = trainer.current_epoch + 1
         for path, why in new.items():
             self.lines[path] = f"epoch {epoch}: {printable(path)} {why}\n"
-        if trainer.is_global_zero:
+        if new and trainer.is_global_zero:
             log.warning(f"warning: epoch {epoch}: {skipped_images(new)}; {SKIPPED} lists them")
             write_whole(self.folder / SKIPPED, "".join(self.lines.values()))

@@ -126,7 +126,7 @@ def first_answers(groups: Sequence[Group]) -> list[answers.Answer]:
     """Return what the first screen says about one setting, or about several."""
     if len(groups) == 1:
         return [answers.alive(groups[0]), answers.good(groups[0])]
-    return [answers.roll_call(groups)] if groups else []
+    return [answers.overview(groups)] if groups else []
 
 
 def _unequal_epochs(groups: Sequence[Group]) -> str:

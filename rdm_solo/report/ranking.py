@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rdm_solo.messages import listed
 from rdm_solo.report.measured import last
-from rdm_solo.report.verdicts import fate, in_words, made_by_filter
+from rdm_solo.report.verdicts import made_by_filter, outcome
 from rdm_solo.runs.columns import ACCURACY, COLUMNS, LINEAR, Column, charts
 from rdm_solo.runs.groups import Group, counted_runs, judged_runs, latest, spread
 
@@ -77,10 +77,10 @@ def close(first: Ranked, other: Ranked) -> bool | None:
 
 def excluded_reason(group: Group) -> str:
     """Return why a setting is not ranked if all its runs collapsed or diverged, else nothing."""
-    outcomes = [fate(run) for run in judged_runs(group)]
-    if any(good is not False for _, good in outcomes):
+    outcomes = [outcome(run) for run in judged_runs(group)]
+    if any(result.good is not False for result in outcomes):
         return ""
-    return listed(dict.fromkeys(in_words(answer) for answer, _ in outcomes))
+    return listed(dict.fromkeys(result.alive for result in outcomes))
 
 
 def _values(group: Group, column: Column) -> list[float]:

@@ -1,9 +1,10 @@
-"""What runs show, in words: does the target lead, is the filter low-pass, did anything collapse."""
+"""The verdicts on runs: does the target lead, is the filter low-pass, did anything collapse?"""
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from omegaconf import OmegaConf
@@ -15,7 +16,7 @@ from rdm_solo.spectra import collapse
 from rdm_solo.spectra.collapse import NO_GAP, Bounds, MeasuredEpoch
 
 SORTED, DIRECTIONAL = 0.9, 0.5
-# Below that share of variance most of the outputs is their mean, which is worth saying.
+# Below this share of variance most of the outputs is their mean.
 MOSTLY_MEAN = 0.2
 BOUNDS = Bounds()
 LAST = BOUNDS.gap_epochs or 0  # measured epochs in a row that say which branch leads at the end
@@ -35,51 +36,50 @@ class Verdict:
     caveat: str = ""
 
 
-Judged = tuple[str, bool | None]  # an answer, and whether that is good
+class Outcome(NamedTuple):
+    """The answer to a question about one run, and whether it is good (None: not scored)."""
+
+    answer: str
+    good: bool | None
+    alive: str = ""  # of the question about collapse: the answer to "Is it alive?"
 
 
 def verdicts(runs: Sequence[Run]) -> tuple[Verdict, Verdict, Verdict]:
-    """The three verdicts on the runs of one setting."""
+    """Return the three verdicts on the runs of one setting."""
     return leads(runs), low_pass(runs), collapsed(runs)
 
 
 def _verdict(
-    question: str, runs: Sequence[Run], judge: Callable[[Run], Judged], numbers: str, caveat: str
+    question: str, runs: Sequence[Run], judge: Callable[[Run], Outcome], numbers: str, caveat: str
 ) -> Verdict:
-    """One answer where all runs agree, else which answer how often."""
-    answers = [diverged(run) or judge(run) for run in runs]
-    counts = Counter(answer for answer, _ in answers)
+    """Return one answer where all runs agree, else how many runs have which answer."""
+    outcomes = [_diverged(run) or judge(run) for run in runs]
+    counts = Counter(outcome.answer for outcome in outcomes)
     if set(counts) == {UNMEASURED}:
         why = "diagnostics off, or stopped in the first epoch"
         return Verdict(question, UNMEASURED, None, why)
-    goods = {good for _, good in answers}
+    goods = {outcome.good for outcome in outcomes}
     good = goods.pop() if len(goods) == 1 else None
     parts = [f"{answer} ({n} of {len(runs)} runs)" for answer, n in counts.most_common()]
-    said = "; ".join(parts) if len(parts) > 1 else answers[0][0]
-    return Verdict(question, said, good, numbers, caveat)
+    answer = "; ".join(parts) if len(parts) > 1 else outcomes[0].answer
+    return Verdict(question, answer, good, numbers, caveat)
 
 
-def fate(run: Run) -> Judged:
-    """Whether the run diverged or collapsed, as the answer to whether anything collapsed."""
-    return diverged(run) or _collapsed(run)
+def outcome(run: Run) -> Outcome:
+    """Return whether a run diverged or collapsed."""
+    return _diverged(run) or _collapse(run)
 
 
-def diverged(run: Run) -> Judged | None:
-    """The answer to every question about a run that diverged."""
-    return None if run.diverged is None else (f"diverged in epoch {run.diverged}", False)
-
-
-def in_words(answer: str) -> str:
-    """What became of a run that collapsed or diverged.
-
-    >>> in_words("yes, into few directions"), in_words("diverged in epoch 3")
-    ('collapsed: into few directions', 'diverged in epoch 3')
-    """
-    return answer.replace("yes, ", "collapsed: ")
+def _diverged(run: Run) -> Outcome | None:
+    """Return the answer to every question about a run that diverged."""
+    if run.diverged is None:
+        return None
+    answer = f"diverged in epoch {run.diverged}"
+    return Outcome(answer, False, answer)
 
 
 def leads(runs: Sequence[Run]) -> Verdict:
-    """Whether the target's effective rank is above the online branch's."""
+    """Judge whether the target's effective rank is above the online branch's."""
     above = [100 * share for share in map(_share, runs) if share is not None]
     ranks = [f"{branch} {change(runs, f'erank/{branch}')}" for branch in ("online", "target")]
     numbers = (
@@ -87,30 +87,21 @@ def leads(runs: Sequence[Run]) -> Verdict:
         f"{', '.join(ranks)}"
     )
     caveat = _gap_from_setting(runs[0])
-    if any((_share(run) or 0) > 0 and _collapsed(run)[1] is False for run in runs):
-        caveat += " The outputs collapsed, so a gap does not mean that the run is healthy."
+    if any((_share(run) or 0) > 0 and _collapse(run).good is False for run in runs):
+        caveat += " The run collapsed, so a gap does not mean that it is healthy."
     if not runs[0].described.leads and not runs[0].described.symmetric:
-        caveat += (
-            " Nothing says that the target should lead here, so neither answer is good or bad."
-        )
+        caveat += " The target need not lead here, so neither answer is good or bad."
     return _verdict("Does the target lead?", runs, _where_expected(_leads), numbers, caveat)
 
 
-def _where_expected(judge: Callable[[Run], Judged]) -> Callable[[Run], Judged]:
-    """Without a judgement of methods of which the mechanism says nothing."""
-
-    def judged(run: Run) -> Judged:
-        answer, good = judge(run)
-        return answer, good if run.described.leads else None
-
-    return judged
+def _where_expected(judge: Callable[[Run], Outcome]) -> Callable[[Run], Outcome]:
+    """Leave out the score of methods that the mechanism says nothing about."""
+    return lambda run: judge(run) if run.described.leads else judge(run)._replace(good=None)
 
 
 def _gaps(run: Run) -> np.ndarray:
-    """Log of the target's effective rank over the online one's, of the measured epochs."""
-    gap, online = (run.metrics.get(f"erank/{name}", np.empty(0)) for name in ("gap", "online"))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        gaps = np.log1p(gap / online) if len(gap) == len(online) else np.empty(0)
+    """Return the measured epochs' log of the target's effective rank over the online one's."""
+    gaps = np.array([epoch.gap for epoch in _history(run)])
     return np.asarray(gaps[np.isfinite(gaps)])
 
 
@@ -119,38 +110,38 @@ def _share(run: Run) -> float | None:
     return float((gaps > NO_GAP).mean()) if len(gaps) else None
 
 
-def _leads(run: Run) -> Judged:
+def _leads(run: Run) -> Outcome:
     share, gaps = _share(run), _gaps(run)
     if share is None:
-        return UNMEASURED, None
+        return Outcome(UNMEASURED, None)
     if np.abs(gaps).max() <= NO_GAP:
-        return "no, both ranks are the same", None
+        return Outcome("no, both ranks are the same", None)
+    if share == 0 and (gaps < -NO_GAP).mean() < 0.5:
+        return Outcome("no, both ranks are nearly the same", None)
     if share == 0:
-        if (gaps < -NO_GAP).mean() < 0.5:
-            return "no, both ranks are nearly the same", None
-        return "no, the online branch leads", False
+        return Outcome("no, the online branch leads", False)
     if len(gaps) >= LAST and (gaps[-LAST:] < -NO_GAP).all():
-        since = int(np.flatnonzero(gaps >= -NO_GAP)[-1]) + 1
-        count = len(gaps) - since
-        return f"no longer: the online branch leads in the last {count} measured epochs", False
-    if share >= 0.95:
-        answer = "yes, in every epoch" if share == 1 else "yes, in nearly every epoch"
-        if made_by_filter(run):
-            answer += " (this filter makes it)"
-        # Of a filter that need not make one, a gap says nothing.
-        scored = _direction(run) != 0 and not _unfiltered(run) and _collapsed(run)[1] is not False
-        return answer, True if scored else None
-    return ("in most epochs", None) if share >= 0.5 else ("in few epochs", False)
+        count = len(gaps) - int(np.flatnonzero(gaps >= -NO_GAP)[-1]) - 1
+        text = f"no longer: the online branch leads in the last {count} measured epochs"
+        return Outcome(text, False)
+    if share < 0.95:
+        return Outcome("in most epochs", None) if share >= 0.5 else Outcome("in few epochs", False)
+    answer = "yes, in every epoch" if share == 1 else "yes, in nearly every epoch"
+    if made_by_filter(run):
+        answer += " (this filter makes it)"
+    # A filter that need not make a gap, or a collapse, makes a gap say nothing.
+    scored = _direction(run) != 0 and not _unfiltered(run) and _collapse(run).good is not False
+    return Outcome(answer, True if scored else None)
 
 
 def made_by_filter(run: Run) -> bool:
-    """Whether a fixed filter between outputs of one batch and network makes a gap in it."""
+    """Return whether a fixed filter between outputs of one batch and network makes a gap in it."""
     one_output = not (run.described.momentum or run.described.neighbours)
     return one_output and (_direction(run) or 0) > 0
 
 
 def low_pass(runs: Sequence[Run]) -> Verdict:
-    """Whether the filter between the branches passes large eigenvalues and damps small ones."""
+    """Judge whether the filter between the branches damps small eigenvalues."""
     by_rank, by_direction = (spread(last(runs, name), 2) for name in CURVES)
     caveat = ""
     if _whitens(runs[0]):
@@ -168,23 +159,24 @@ def low_pass(runs: Sequence[Run]) -> Verdict:
     return _verdict("Is the filter low-pass?", runs, _where_expected(_low_pass), numbers, caveat)
 
 
-def _low_pass(run: Run) -> Judged:
+def _low_pass(run: Run) -> Outcome:
     by_rank, by_direction = map(run.last, CURVES)
     if not math.isfinite(by_rank):
-        return UNMEASURED, None
+        return Outcome(UNMEASURED, None)
     if _unfiltered(run):
-        return "there is no filter", None
+        return Outcome("there is no filter", None)
+    if by_rank >= SORTED and by_direction >= DIRECTIONAL:
+        return Outcome("yes, by both tests", True)
     if by_rank >= SORTED:
-        if by_direction >= DIRECTIONAL:
-            return "yes, by both tests", True
-        return "by sorted eigenvalues only", None
+        return Outcome("by sorted eigenvalues only", None)
     if by_rank <= -DIRECTIONAL and by_direction <= -DIRECTIONAL:
-        return "no, high-pass: the wrong way", False
-    return ("by directions only" if by_direction >= DIRECTIONAL else "no clear slope"), None
+        return Outcome("no, high-pass: the wrong way", False)
+    along = by_direction >= DIRECTIONAL
+    return Outcome("by directions only" if along else "no clear slope", None)
 
 
 def collapsed(runs: Sequence[Run]) -> Verdict:
-    """Whether the outputs fell together, all of them or into few directions."""
+    """Judge whether the outputs collapsed, or the encoder was destroyed."""
     sizes = sorted({dimensions(run) for run in runs} - {0})
     of = f" of {', '.join(map(str, sizes))}" if sizes else ""
     highest = [float(values.max()) for values in finite(runs, "erank/centred")]
@@ -193,90 +185,83 @@ def collapsed(runs: Sequence[Run]) -> Verdict:
         f"mean {spread(last(runs, 'erank/centred'), 1)}{of}, highest during training "
         f"{spread(highest, 1)}"
     )
-    caveat = ""
-    if _softmax(runs[0]):
-        caveat = "The variance is the logits', the rank that of the last layer's input."
-    return _verdict("Did anything collapse?", runs, _collapsed, numbers, caveat)
+    softmax = _softmax(runs[0])
+    caveat = "The variance is the logits', the rank that of the last layer's input."
+    return _verdict("Did anything collapse?", runs, _collapse, numbers, caveat if softmax else "")
 
 
-def _collapsed(run: Run) -> Judged:
+def _collapse(run: Run) -> Outcome:
     warmup = float(OmegaConf.select(run.config, "scheduler.warmup_epochs", default=0))
-    measured = _measured_epochs(run)
-    judged = [epoch for epoch in measured if epoch.epoch >= warmup + 1]
+    history = _history(run)
+    states = collapse.states(history, Bounds(warmup=warmup, gap_epochs=None))
+    for rule in collapse.RULES:
+        if states.get(rule.kind) == collapse.FOUND:
+            return Outcome(f"yes, {rule.answer}", False, f"collapsed: {rule.answer}")
+    measured = [epoch for epoch in history if math.isfinite(epoch.variance)]
     if not measured:
-        return UNMEASURED, None
-    if len(judged) < collapse.IN_A_ROW:
-        return "too early to say", None
-    shown = collapse.states(measured, Bounds(warmup=warmup, gap_epochs=None))
-    for rule in collapse.RULES:
-        if shown.get(rule.kind) == collapse.FOUND:
-            return rule.answer, False
-    for rule in collapse.RULES:
-        if rule.kind in shown:
-            return f"{rule.measures} {collapse.RISING}", None
-    now = judged[-1]
-    if not (now.dimensions and math.isfinite(now.erank)):
-        return "no complete collapse; directions were not measured", None
-    if now.variance < MOSTLY_MEAN:
-        mean = 100 * (1 - now.variance)
-        return f"no, but {mean:.0f} % of the outputs' second moment is their mean", None
-    return "no", True
+        return Outcome(UNMEASURED, None, UNMEASURED)
+    if len([epoch for epoch in measured if epoch.epoch > warmup]) < collapse.IN_A_ROW:
+        return Outcome("too early to say", None, "too early to say")
+    for kind in states:
+        text = f"{kind}, but recovering"
+        return Outcome(text, None, text)
+    if not (dimensions(run) and math.isfinite(measured[-1].erank)):
+        text = "no complete collapse; directions were not measured"
+        return Outcome(text, None, text)
+    if measured[-1].variance < MOSTLY_MEAN:
+        text = f"{100 * (1 - measured[-1].variance):.0f} % of the outputs' second moment is their"
+        return Outcome(f"no, but {text} mean", None, f"not decided: {text} mean")
+    return Outcome("no", True, "alive")
 
 
-def _measured_epochs(run: Run) -> list[MeasuredEpoch]:
-    """The measured epochs as the watch reads them, without their gap.
+def _history(run: Run) -> list[MeasuredEpoch]:
+    """Return what the rules read of a run's table."""
+    names, k, softmax = [*run.metrics], dimensions(run), _softmax(run)
+    rows = (dict(zip(names, values)) for values in zip(*run.metrics.values()))
+    return [MeasuredEpoch.read(r, int(r["epoch"]), k, softmax, _classes(run)) for r in rows]
 
-    Earlier versions measured neither spread nor directions; unit vectors have the variance as
-    their spread.
-    """
-    epochs = run.metrics.get("epoch", np.empty(0))
-    unknown = np.full(len(epochs), np.nan)
-    spreads = run.metrics.get("feature/spread", unknown)
-    if not np.isfinite(spreads).any() and not run.described.softmax:
-        spreads = run.metrics.get("feature/variance", unknown)
-    ranks, k = run.metrics.get("erank/centred", unknown), dimensions(run)
-    softmax = _softmax(run)
-    assigned = run.metrics.get("erank/projection", unknown) if softmax else unknown
-    return [
-        MeasuredEpoch(int(epoch), spread, rank, k, 0.0, one)
-        for epoch, spread, rank, one in zip(epochs, spreads, ranks, assigned)
-        if math.isfinite(spread)
-    ]
+
+def _classes(run: Run) -> int | None:
+    """Return the number of classes where the folder has it."""
+    derived = run.summary.get("derived")
+    count = derived.get("num_classes") if isinstance(derived, Mapping) else None
+    count = count or OmegaConf.select(run.config, "dataset.num_classes")
+    return count if isinstance(count, int) else None
 
 
 def _softmax(run: Run) -> bool:
-    """Whether the outputs went through a softmax; of a run that was watched, its spectra say so."""
+    """Return whether outputs went through a softmax; spectra say so of a run that was watched."""
     return run.described.softmax or "lam_logits" in run.spectra
 
 
 def shares(runs: Sequence[Run]) -> list[float]:
-    """The variance of each run's outputs in its last measured epoch, in % of the second moment."""
-    return [100 * epochs[-1].variance for epochs in map(_measured_epochs, runs) if epochs]
+    """Return the last measured variance of each run's outputs, in % of the second moment."""
+    shares = [100 * run.last("feature/spread") for run in runs]
+    return [share for share in shares if math.isfinite(share)]
 
 
 def dimensions(run: Run) -> int:
-    """How many dimensions the outputs have that collapse is judged by; 0 where no file says so."""
-    known = run.spectra.get("dimensions", np.empty(0))  # what a folder says, which may be anything
-    return int(np.nan_to_num(known, posinf=0).max(initial=0))
+    """Return the dimensions of the outputs that collapse is judged by; 0 where no file has them."""
+    counts = run.spectra.get("dimensions", np.empty(0))  # from a folder, so it may be anything
+    return int(np.nan_to_num(counts, posinf=0).max(initial=0))
 
 
 def _gap_from_setting(run: Run) -> str:
-    """What of a gap follows from the setting itself."""
-    lags, target = run.described.momentum, run.chosen_filter.on_target
-    direction = _direction(run)
+    """Say which part of a gap follows from the setting itself."""
+    direction, on_target = _direction(run), run.chosen_filter.on_target
+    others = ["the target network's lag"] if run.described.momentum else []
+    others += ["the queue that the target is drawn from"] if run.described.neighbours else []
     if run.described.symmetric:
         return "Both branches are the same output here, so their ranks are always equal."
     if _unfiltered(run):
-        differ = ["the target network's lag"] if lags else []
-        differ += ["the queue that the target is drawn from"] if run.described.neighbours else []
-        comes = f": the gap comes only from {' and '.join(differ)}."
-        return "There is no filter" + (comes if differ else ", so both ranks are always equal.")
+        comes = f": the gap comes only from {' and '.join(others)}."
+        return "There is no filter" + (comes if others else ", so both ranks are always equal.")
     if direction is None:
         learned = "Nothing in the setting forces a gap: it was learned."
         return run.described.gap_comes_from or learned
     if _whitens(run):
-        branch = "target" if target else "online branch"
-        wrong = "" if target else ", which is the wrong way"
+        branch = "target" if on_target else "online branch"
+        wrong = "" if on_target else ", which is the wrong way"
         return (
             f"σ^-1 on the {branch} makes all singular values of a batch equal{wrong}: the "
             f"effective rank of the {branch} is then about as high as the batch allows, whatever "
@@ -289,23 +274,21 @@ def _gap_from_setting(run: Run) -> str:
         )
     if direction == 0:
         return "The filter is fixed and causes whatever gap there is, so this is not evidence."
-    queue = run.described.neighbours
-    causes = ["the target network's lag"] if lags else []
-    causes += ["the queue that the target is drawn from"] if queue else []
-    also = f" Of the gap, {' and '.join(causes)} may add a part or take one away." if causes else ""
+    also = f" The gap also depends on {' and '.join(others)}." if others else ""
     if direction < 0:
         return f"The filter is fixed and points the wrong way: it causes a negative gap.{also}"
     effect = "keeps the target's rank above the online one's"
-    if causes:  # the target's spectrum is that of other outputs
-        effect = "raises the target's rank" if target else "lowers the online rank"
+    if others:  # the target's spectrum is that of other outputs
+        effect = "raises the target's rank" if on_target else "lowers the online rank"
     return (
         f"The filter is fixed and {effect} in each batch (Theorem 3), so this is not evidence. "
-        f"Where rows are then scaled to unit length, a few very long ones can undo it.{also}"
+        "Normalising the rows afterwards can undo this if a few rows are much longer than the "
+        f"rest.{also}"
     )
 
 
 def _unfiltered(run: Run) -> bool:
-    """Whether both branches have one output, but for a target network's lag."""
+    """Return whether both branches have one output, but for a target network's lag."""
     chosen = run.chosen_filter
     return run.described.symmetric or chosen.identity or (chosen.power and run.p == 0)
 
@@ -315,5 +298,5 @@ def _whitens(run: Run) -> bool:
 
 
 def _direction(run: Run) -> int | None:
-    """Which branch a fixed filter lifts; None where nothing is fixed."""
+    """Return which branch a fixed filter raises; None where nothing is fixed."""
     return None if run.described.softmax else run.chosen_filter.direction(run.p)

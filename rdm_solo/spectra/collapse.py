@@ -1,49 +1,96 @@
-"""When spectra have collapsed: the rules by which a run is watched, and judged afterwards."""
+"""The rules of collapse: one entry each, which warnings, report, documentation and study read."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-COMPLETE, DIMENSIONAL = "complete collapse", "dimensional collapse"
-UNIFORM, WRONG_WAY = "equal assignments", "negative gap"
+COMPLETE, DIMENSIONAL, UNIFORM = "complete collapse", "dimensional collapse", "equal assignments"
+DESTROYED, WRONG_WAY = "destroyed encoder", "negative gap"
+FOUND, RECOVERING = "found", "recovering"
 
-# Every rank crashes in the first epochs and most recover, so that a single epoch says nothing.
+# Ranks and accuracies crash in the first epochs and most recover, so one epoch decides nothing.
 IN_A_ROW = 2
-# A value is on its way up where it passes its bound within that many epochs, if it goes on to grow
-# by the factor of the last one.
+# A value is recovering if it would pass its bound within this many epochs at its current growth.
 AHEAD = 10
-# Equal branches differ by rounding; where there is a gap, it was 1e-3 and more in the logarithm.
+# Equal branches differ by rounding; real gaps were at least 1e-3 in the logarithm.
 NO_GAP = 1e-3
-# Batch norm alone keeps two directions apart, so that fewer than these are too few in any space.
+# Batch norm alone keeps two directions apart, so fewer than these are too few in any space.
 FEWEST = 2.2
 # A softmax that gives all images one assignment has an effective rank of 1 (uncentred).
 ONE_ASSIGNMENT = 1.2
+# An accuracy of at most this many times the chance level is at chance.
+AT_CHANCE = 1.1
+# A best accuracy can be lost once it was this far on the way from the chance level to 100 %.
+LEARNED = 0.1
 
 
 @dataclass(frozen=True)
 class MeasuredEpoch:
-    """What one measured epoch says; ``epoch`` counts from 1.
+    """The values of one epoch that the rules read; NaN where a value was not measured.
 
-    The outputs are the projections before any filter, around the mean of their step. ``variance``
-    is theirs over their second moment: 0 where all images get one output, 1 where the outputs' mean
-    is 0. ``erank`` is their effective rank: in the uncentred spectrum a large mean hides how many
-    directions they differ in. Of methods with a softmax the variance is that of the logits, the
-    rank that of the vectors that the last layer makes these from; ``assigned`` is the uncentred
-    effective rank of their softmax, NaN where there is none.
+    ``variance`` and ``erank`` describe the projections before any filter, around the mean of their
+    step: their variance over their second moment (0: all images get one output), and their
+    effective rank, because a large mean hides the directions of an uncentred spectrum. For methods
+    with a softmax the variance is that of the logits and the rank that of the last layer's input.
     """
 
-    epoch: int
+    epoch: int  # counted from 1
     variance: float
     erank: float
     dimensions: int
-    gap: float  # log of the target's effective rank over the online one's
-    assigned: float = math.nan
+    gap: float  # log of the target's effective rank over the online branch's
+    assigned: float = math.nan  # the softmax's uncentred effective rank
+    knn: float = math.nan  # per cent, as is the online classifier's accuracy:
+    online: float = math.nan
+    chance: float = 0.0  # 100 / number of classes; 0 where the number is not known
+
+    @classmethod
+    def read(
+        cls,
+        row: Mapping[str, Any],
+        epoch: int,
+        dimensions: int = 0,
+        softmax: bool = False,
+        classes: int | None = None,
+    ) -> "MeasuredEpoch":
+        """Read one epoch from its scalars, under the names of the columns of ``metrics.csv``.
+
+        >>> row = {"feature/spread": 0.5, "erank/online": 4, "erank/gap": 0, "val/acc1": 90}
+        >>> epoch = MeasuredEpoch.read(row, 3, dimensions=8, classes=10)
+        >>> epoch.variance, epoch.erank, epoch.gap, epoch.online, epoch.chance
+        (0.5, nan, 0.0, 90.0, 10.0)
+        """
+
+        def value(name: str) -> float:
+            return float(row.get(name, math.nan))
+
+        online, gap = value("erank/online"), value("erank/gap")
+        return cls(
+            epoch,
+            variance=value("feature/spread"),
+            erank=value("erank/centred"),
+            dimensions=dimensions,
+            gap=math.log1p(gap / online) if online > 0 and online + gap > 0 else math.nan,
+            assigned=value("erank/projection") if softmax else math.nan,
+            knn=value("val/knn_acc1"),
+            online=value("val/acc1"),
+            chance=100 / classes if classes and classes > 1 else 0.0,
+        )
+
+    @property
+    def behind(self) -> float:
+        """Return by which share the target's effective rank is below the online branch's."""
+        return -math.expm1(self.gap)
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """When to warn; ``None`` or 0 switches a rule off. ``warmup`` epochs are not judged by rank and
-    variance: both crash there, and most recover. The study of the warnings had 3."""
+    """When to warn; ``None`` or 0 switches a rule off.
+
+    Variance and ranks are not judged in the first ``warmup`` epochs, where both crash and most
+    recover. The study of the warnings had 3.
+    """
 
     variance: float | None = 0.1
     erank: float | None = 0.21
@@ -51,10 +98,11 @@ class Bounds:
     warmup: float = 3
     fewest: float = FEWEST
     assignment: float = ONE_ASSIGNMENT
+    accuracy: float | None = 0.5
 
     def directions(self, dimensions: int) -> float:
-        """The effective rank that is the bound: ``dimensions ** erank``, but not below ``fewest``,
-        nor above half of the dimensions.
+        """Return the bound on the effective rank: ``dimensions ** erank``, at least ``fewest``, at
+        most half of the dimensions.
 
         >>> [round(Bounds().directions(k), 1) for k in (4, 32, 256, 2048)]
         [2.0, 2.2, 3.2, 5.0]
@@ -62,100 +110,181 @@ class Bounds:
         bound = max(self.fewest, float(dimensions ** (self.erank or 0)))
         return min(bound, dimensions / 2)
 
-    @property
-    def epochs_read(self) -> int:
-        """How many of the last measured epochs the rules read."""
-        return max(IN_A_ROW, self.gap_epochs or 0)
+
+Epochs = Sequence[MeasuredEpoch]  # all of a run so far
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A kind of collapse: what is read of an epoch, and the bound that it must not fall below.
+    """A kind of collapse: a value is below its bound in the last measured epochs.
 
-    ``bound`` is None where the rule is off. A rule that ``waits`` does not judge the warm-up, nor
-    values on their way up.
+    A rule that ``waits`` judges neither the warm-up nor a value that is recovering.
     """
 
     kind: str
-    answer: str  # to whether anything collapsed
-    measures: str
-    value: Callable[[MeasuredEpoch], float]
-    bound: Callable[[MeasuredEpoch, Bounds], float | None]
-    in_a_row: Callable[[Bounds], int] = lambda bounds: IN_A_ROW
+    option: str  # its bound, in :class:`Bounds` and in the config's ``watch``
+    answer: str  # to "Did anything collapse?", after "yes, "
+    definition: str  # by the default bounds
+    warning: str  # filled in by `sentence`
+    value: Callable[[Epochs, Bounds], float]  # of the last of these epochs
+    bound: Callable[[MeasuredEpoch, Bounds], float | None]  # None where the rule is off
+    remedy: str = "Try a lower learning rate and a longer warm-up first."
+    in_a_row: Callable[[MeasuredEpoch, Bounds], int] = lambda epoch, bounds: IN_A_ROW
     waits: bool = True
+
+    def sentence(self, epochs: Epochs, bounds: Bounds, option: Callable[[str, Any], str]) -> str:
+        """Return the warning; ``option(name, value)`` is how the user writes an option."""
+        text = self.warning.format(
+            now=epochs[-1],
+            bounds=bounds,
+            bound=self.bound(epochs[-1], bounds),
+            accuracy=accuracy_in_words(epochs),
+            setting=option(self.option, getattr(bounds, self.option)),
+            off=f"{option(self.option, None)} switches this warning off",
+        )
+        return f"{self.kind} in epoch {epochs[-1].epoch}: {text}"
+
+    def state(self, epochs: Epochs, bounds: Bounds) -> str | None:
+        """Return ``FOUND`` or ``RECOVERING`` where the last measured values are below the bound."""
+        needed = self.in_a_row(epochs[-1], bounds) if epochs else 0
+        first = bounds.warmup + 1 if self.waits else 1
+        values: list[float] = []  # newest first
+        bound = math.nan
+        for end in range(len(epochs), 0, -1):
+            if len(values) == needed or epochs[end - 1].epoch < first:
+                break
+            value, limit = self.value(epochs[:end], bounds), self.bound(epochs[end - 1], bounds)
+            if math.isnan(value):
+                continue
+            if limit is None or value >= limit:
+                return None
+            bound = bound if values else limit
+            values.append(value)
+        if not needed or len(values) < needed:
+            return None
+        return RECOVERING if self.waits and _recovers(values[1], values[0], bound) else FOUND
+
+
+def _recovers(before: float, now: float, bound: float) -> bool:
+    return now > before > 0 and now * (now / before) ** AHEAD >= bound
+
+
+def _latest_accuracy(epochs: Epochs) -> tuple[str, float, float]:
+    """Return which accuracy the last epoch has, its value, and the best of its kind so far."""
+    name = "online" if math.isnan(epochs[-1].knn) else "knn"
+    values = [getattr(epoch, name) for epoch in epochs]
+    return name, values[-1], max(filter(math.isfinite, values), default=math.nan)
+
+
+def accuracy_kept(epochs: Epochs, bounds: Bounds) -> float:
+    """Return the share of its best accuracy that a run still has, counted from the chance level.
+
+    After the warm-up an accuracy at chance counts as 0, whatever the best was.
+
+    >>> epochs = [MeasuredEpoch(e, 1, 9, 32, 0, knn=x, chance=10) for e, x in ((4, 90), (5, 30))]
+    >>> accuracy_kept(epochs, Bounds())
+    0.25
+    """
+    now = epochs[-1]
+    _, accuracy, best = _latest_accuracy(epochs)
+    if now.epoch > bounds.warmup and accuracy <= AT_CHANCE * now.chance:
+        return 0.0
+    if math.isnan(accuracy):
+        return math.nan
+    learned = best - now.chance
+    if learned <= LEARNED * (100 - now.chance):
+        return 1.0  # nothing to lose yet
+    return (accuracy - now.chance) / learned
+
+
+def accuracy_in_words(epochs: Epochs) -> str:
+    """Return the last epoch's accuracy beside the best and the chance level, in words."""
+    name, accuracy, best = _latest_accuracy(epochs)
+    of = "kNN" if name == "knn" else "the online classifier"
+    chance = f", chance is {epochs[-1].chance:.3g} %" if epochs[-1].chance else ""
+    return f"the accuracy of {of} is {accuracy:.1f} % (its best was {best:.1f} %{chance})"
 
 
 RULES = (
     Rule(
         COMPLETE,
-        "yes, completely",
-        "the variance is",
-        value=lambda epoch: epoch.variance,
+        option="variance",
+        answer="completely",
+        definition="the outputs' variance over their second moment (feature/spread) is below "
+        f"{Bounds.variance:g}",
+        warning="all images get nearly the same output (feature/spread is {now.variance:.2g}, "
+        "below {setting}).",
+        value=lambda epochs, bounds: epochs[-1].variance,
         bound=lambda epoch, bounds: bounds.variance,
     ),
     Rule(
         DIMENSIONAL,
-        "yes, into few directions",
-        "the number of directions is",
-        value=lambda epoch: epoch.erank,
+        option="erank",
+        answer="into few directions",
+        definition="the outputs' effective rank around their mean (erank/centred) is below "
+        f"k^{Bounds.erank:g} or {FEWEST:g}, whichever is larger, but at most k/2",
+        warning="around their mean, the outputs span {now.erank:.1f} of {now.dimensions} "
+        "directions, which is below {bound:.1f} ({off}).",
+        value=lambda epochs, bounds: epochs[-1].erank,
         bound=lambda epoch, bounds: bounds.directions(epoch.dimensions) if bounds.erank else None,
     ),
     Rule(
         UNIFORM,
-        "yes, all images get nearly the same assignment",
-        "the assignments' rank is",
-        value=lambda epoch: epoch.assigned,
+        option="variance",
+        answer="all images get nearly the same assignment",
+        definition=f"the softmax's effective rank (erank/projection) is below {ONE_ASSIGNMENT:g}",
+        warning="the softmax gives all images nearly the same assignment (their effective rank is "
+        "{now.assigned:.2f}; 1 if all are equal; {off}).",
+        value=lambda epochs, bounds: epochs[-1].assigned,
         bound=lambda epoch, bounds: None if bounds.variance is None else bounds.assignment,
     ),
     Rule(
+        DESTROYED,
+        option="accuracy",
+        answer="the encoder is destroyed",
+        definition="the kNN accuracy (one measurement) or, in epochs without one, the online "
+        f"classifier's is below {100 * (Bounds.accuracy or 0):g} % of its best, both counted from "
+        "the chance level of 1 / classes; or, after the warm-up, at chance",
+        warning="{accuracy}; {off}.",
+        value=accuracy_kept,
+        bound=lambda epoch, bounds: bounds.accuracy or None,
+        remedy="The learning rate is the likeliest cause: try a tenth of it.",
+        in_a_row=lambda epoch, bounds: IN_A_ROW if math.isnan(epoch.knn) else 1,
+        waits=False,
+    ),
+    Rule(
         WRONG_WAY,
-        "the online branch leads",
-        "the gap is",
-        value=lambda epoch: epoch.gap,
+        option="gap_epochs",
+        answer="the online branch leads",
+        definition=f"the target's effective rank is more than {100 * NO_GAP:g} % below the online "
+        "branch's",
+        warning="for {bounds.gap_epochs} measured epochs in a row the target's effective rank has "
+        "been below the online one's, by {now.behind:.1%} now; it should be above.",
+        value=lambda epochs, bounds: epochs[-1].gap,
         bound=lambda epoch, bounds: -NO_GAP,
-        in_a_row=lambda bounds: bounds.gap_epochs or 0,
+        remedy="The predictor raises the online rank instead of lowering it. Try a lower learning "
+        "rate and a longer warm-up first.",
+        in_a_row=lambda epoch, bounds: bounds.gap_epochs or 0,
         waits=False,
     ),
 )
+RULE = {rule.kind: rule for rule in RULES}
 
-FOUND, RISING = "found", "below its bound, but rising"
 
-
-def states(epochs: Sequence[MeasuredEpoch], bounds: Bounds) -> dict[str, str]:
-    """The kinds of collapse that the last measured epochs show, and whether they recover from it.
+def states(epochs: Epochs, bounds: Bounds) -> dict[str, str]:
+    """Return the kinds of collapse at the end of these epochs, each ``FOUND`` or ``RECOVERING``.
 
     >>> flat = [MeasuredEpoch(epoch, 0.001, 9.0, 32, 0.0) for epoch in (8, 9)]
     >>> states(flat, Bounds())
     {'complete collapse': 'found'}
     """
-    shown = {}
-    for rule in RULES:
-        needed = rule.in_a_row(bounds)
-        first = bounds.warmup + 1 if rule.waits else 1
-        judged = [epoch for epoch in epochs if epoch.epoch >= first][-needed:] if needed else []
-        limits = [rule.bound(epoch, bounds) for epoch in judged]
-        values = [rule.value(epoch) for epoch in judged]
-        if not needed or len(judged) < needed:
-            continue
-        if all(limit is not None and value < limit for value, limit in zip(values, limits)):
-            rises = rule.waits and _rises(values, limits[-1] or 0)
-            shown[rule.kind] = RISING if rises else FOUND
-    if shown.get(COMPLETE) == FOUND:
+    found = {rule.kind: state for rule in RULES if (state := rule.state(epochs, bounds))}
+    if found.get(COMPLETE) == FOUND:
         for kind in (DIMENSIONAL, UNIFORM):  # of what is hardly there
-            shown.pop(kind, None)
-    return shown
+            found.pop(kind, None)
+    return found
 
 
-def kinds_of_collapse(epochs: Sequence[MeasuredEpoch], bounds: Bounds) -> list[str]:
-    """The kinds of collapse that the last measured epochs show and do not recover from.
-
-    >>> flat = [MeasuredEpoch(epoch, 0.001, 9.0, 32, 0.0) for epoch in (8, 9)]
-    >>> kinds_of_collapse(flat, Bounds())
-    ['complete collapse']
-    """
+def kinds_of_collapse(epochs: Epochs, bounds: Bounds) -> list[str]:
+    """Return the kinds of collapse at the end of these epochs that are not recovering."""
     return [kind for kind, state in states(epochs, bounds).items() if state == FOUND]
-
-
-def _rises(values: Sequence[float], limit: float) -> bool:
-    before, now = values[-2:]
-    return now > before > 0 and now * (now / before) ** AHEAD >= limit

@@ -14,7 +14,6 @@ import torch
 from omegaconf import OmegaConf
 
 from rdm_solo import __version__
-from rdm_solo.callbacks.alarm import measured_epoch
 from rdm_solo.distributed import first_says, rank, world_size
 from rdm_solo.messages import UserError, first_line
 from rdm_solo.runs import failures, metrics_file, ownership, reading, spectra_files
@@ -72,15 +71,15 @@ class WatchFolder:
         self.rows = metrics_file.begin(folder, done)
         spectra_files.begin(folder, int(self.rows[-1]["epoch"]) if self.rows else 0)
 
-    def readings(self, last: int) -> list[MeasuredEpoch]:
-        """Return what the rules of collapse read of a resumed run's last epochs."""
+    def measured(self) -> list[MeasuredEpoch]:
+        """Return what the rules of collapse read of a resumed run's epochs."""
         arrays = spectra_files.read_epochs(self.folder)[0] if self.rows else {}
         epochs = []
-        for row in self.rows[-last:]:
-            if spectra := arrays.get(row["epoch"]):
-                k, softmax = int(spectra["dimensions"]), "lam_logits" in spectra
-                epochs.append(measured_epoch(row, row["epoch"], k, softmax))
-        return first_says([epoch for epoch in epochs if epoch is not None])
+        for row in self.rows:
+            spectra = arrays.get(row["epoch"], {})
+            k, softmax = int(spectra.get("dimensions", 0)), "lam_logits" in spectra
+            epochs.append(MeasuredEpoch.read(row, row["epoch"], k, softmax))
+        return first_says(epochs)
 
     def write(self, row: dict[str, Any], spectra: Spectra | None) -> None:
         """Add an epoch."""

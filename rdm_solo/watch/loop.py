@@ -22,7 +22,7 @@ from rdm_solo.distributed import first_says, gather_objects, rank
 from rdm_solo.messages import UserError, check_choice, check_whole, suggest
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
-from rdm_solo.spectra.collapse import WRONG_WAY, Bounds
+from rdm_solo.spectra.collapse import COMPLETE, DESTROYED, RULE, WRONG_WAY, Bounds
 from rdm_solo.spectra.epoch_summary import Spectra
 from rdm_solo.watch.folder import WatchFolder
 from rdm_solo.watch.outputs import outputs_of
@@ -33,7 +33,6 @@ log = logging.getLogger("rdm_solo")
 OWN = tuple(c.name for c in COLUMNS.values() if c.chart == ACCURACY or c.name == "train/loss")
 
 BOUNDS = Bounds()
-FIRST = "Try a lower learning rate and a longer warm-up first."
 
 
 class Watch:
@@ -137,7 +136,7 @@ class Watch:
             bounds,
             self._advice,
             lambda name, value: f"bounds=Bounds({name}={value})",
-            self.folder.readings(bounds.epochs_read),
+            self.folder.measured(),
             self.folder.warnings,
         )
         self.spectra = EpochSpectra(max_rows, max_dim, sample, options="")
@@ -309,14 +308,16 @@ class Watch:
     def _advice(self, kind: str, epoch: int) -> str:
         """Return what is true of any loop; `callbacks.advice` knows causes within our methods."""
         branches = self._branches
-        if branches is None:
-            return FIRST
-        if kind == WRONG_WAY and branches.predictor:
-            lag = ", or the target network lags too far behind" if branches.target else ""
-            return f"The predictor raises the online rank instead of lowering it{lag}. {FIRST}"
-        if kind != WRONG_WAY and not branches.predictor and branches.target is None:
-            return f"Both branches are one output, so only the loss can keep images apart. {FIRST}"
-        return FIRST
+        if kind == WRONG_WAY and (branches is None or not branches.predictor):
+            return RULE[COMPLETE].remedy
+        if kind == WRONG_WAY and branches and branches.target is not None:
+            return f"The target network may also lag too far behind. {RULE[kind].remedy}"
+        if kind in (WRONG_WAY, DESTROYED) or branches is None or branches.predictor:
+            return RULE[kind].remedy
+        if branches.target is not None:
+            return RULE[kind].remedy
+        alike = "Both branches are one output, so only the loss can keep images apart."
+        return f"{alike} {RULE[kind].remedy}"
 
 
 def _own_scalars(scalars: Mapping[str, Any]) -> dict[str, float]:

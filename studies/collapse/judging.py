@@ -49,23 +49,20 @@ def first_in_a_row(row: Row, start: int) -> dict[str, int]:
 
 
 def history(row: Row) -> list[MeasuredEpoch]:
-    """Return what the watch read of a run."""
-    columns = (series(row[name]) for name in ("variance", "centred", "gap", "erank"))
-    softmax = METHODS[row["method"]].softmax
-    return [
-        MeasuredEpoch(
-            epoch, variance, rank, int(row["dimensions"]), gap, one if softmax else math.nan
-        )
-        for epoch, (variance, rank, gap, one) in enumerate(zip(*columns), start=1)
-        if math.isfinite(variance + rank)
-    ]
+    """Return what the watch read of a run, without kNN, which the labels are made from."""
+    softmax, k = METHODS[row["method"]].softmax, int(row["dimensions"])
+    names = ("feature/spread", "erank/centred", "erank/gap", "erank/projection")
+    gaps = [math.expm1(gap) for gap in series(row, "gap")]
+    columns = series(row, "variance"), series(row, "centred"), gaps, series(row, "erank")
+    epochs = [dict(zip(names, values), **{"erank/online": 1.0}) for values in zip(*columns)]
+    return [MeasuredEpoch.read(e, number, k, softmax) for number, e in enumerate(epochs, start=1)]
 
 
 def warnings(epochs: Sequence[MeasuredEpoch], bounds: Bounds) -> dict[str, int]:
     """Return the kinds of collapse that the watch warns of, each with the epoch of its warning."""
     kinds: dict[str, int] = {}
     for n, epoch in enumerate(epochs, start=1):
-        for kind in kinds_of_collapse(epochs[max(0, n - bounds.epochs_read) : n], bounds):
+        for kind in kinds_of_collapse(epochs[:n], bounds):
             kinds.setdefault(kind, epoch.epoch)
     return kinds
 

@@ -1,4 +1,4 @@
-"""When pictures are drawn, what they cost, and that none ends a run."""
+"""When pictures are drawn, and that none ends a run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from rdm_solo.callbacks import Diagnostics, pictures
 from rdm_solo.lightning import pl
 from rdm_solo.loggers import RunLogger, charts
+from rdm_solo.runs import spectra_files
 from rdm_solo.spectra import BranchSpectra
 
 
@@ -48,69 +49,56 @@ class Recorder(RunLogger):
         pass
 
 
-class Trained:
-    """The part of a trainer that the callback reads."""
+def drawn(folder, every: int, epochs: int, measured=None, start: int = 0, **changed) -> Recorder:
+    """Train so many epochs of one step each, as far as the callback sees it."""
+    diagnostics, logger, callback = Diagnostics(folder), Recorder(), pictures.Pictures(every)
+    trainer = SimpleNamespace(
+        callbacks=[diagnostics],
+        loggers=[logger],
+        is_global_zero=True,
+        max_epochs=epochs,
+        max_steps=-1,
+        should_stop=False,
+        current_epoch=start,
+    )
+    vars(trainer).update(changed)
+    for each in (diagnostics, callback):
+        each.on_train_start(trainer, None)
+    for epoch in range(start, epochs):
+        trainer.current_epoch, trainer.global_step = epoch, epoch + 1
+        diagnostics.on_train_epoch_start(trainer, None)
+        if measured is None or epoch in measured:
+            diagnostics.latest = measure(epoch)
+        callback.on_train_epoch_end(trainer, None)
+    return logger
 
-    def __init__(self, folder, epochs: int, first: bool = True, resume=None) -> None:
-        self.diagnostics = Diagnostics(folder, resume=resume)
-        self.logger = Recorder()
-        self.trainer = SimpleNamespace(
-            callbacks=[self.diagnostics],
-            loggers=[self.logger],
-            is_global_zero=first,
-            max_epochs=epochs,
-            current_epoch=0,
-            global_step=0,
-            max_steps=-1,
-            should_stop=False,
-        )
 
-    def run(self, callback: pictures.Pictures, measured: range, start: int = 0) -> list[int]:
-        """The steps of the pictures; an epoch is one step."""
-        trainer = self.trainer
-        trainer.current_epoch = start
-        for each in (self.diagnostics, callback):
-            each.on_train_start(trainer, None)
-        for epoch in range(start, trainer.max_epochs):
-            trainer.current_epoch, trainer.global_step = epoch, epoch + 1
-            self.diagnostics.on_train_epoch_start(trainer, None)
-            if epoch in measured:
-                self.diagnostics.latest = measure(epoch)
-            callback.on_train_epoch_end(trainer, None)
-        return self.logger.pictures
+@pytest.fixture
+def blank(monkeypatch):
+    monkeypatch.setattr("rdm_solo.plots.epoch_picture", lambda arrays, title: Figure((1, 1)))
 
 
 @pytest.mark.parametrize(
-    ("every", "measured", "drawn"),
+    ("every", "measured", "steps"),
     [
-        (10, range(24), [0, 10, 20, 23]),
+        (10, None, [0, 10, 20, 23]),
         (10, range(0, 24, 4), [0, 12, 20]),  # measured more seldom, and not in the last epoch
-        (0, range(24), []),
-        (10, range(0), []),
+        (0, None, []),
+        (10, (), []),
     ],
 )
-def test_pictures_come_every_n_epochs_and_at_the_end(every, measured, drawn, tmp_path, monkeypatch):
-    monkeypatch.setattr("rdm_solo.plots.epoch_picture", lambda arrays, title: Figure((1, 1)))
-    assert Trained(tmp_path, 24).run(pictures.Pictures(every), measured) == drawn
+def test_pictures_come_every_n_epochs_and_at_the_end(every, measured, steps, tmp_path, blank):
+    assert drawn(tmp_path, every, 24, measured).pictures == steps
 
 
-def test_an_epoch_that_ends_the_run_early_is_drawn(tmp_path, monkeypatch):
-    monkeypatch.setattr("rdm_solo.plots.epoch_picture", lambda arrays, title: Figure((1, 1)))
-    trained = Trained(tmp_path, 24)
-    trained.trainer.max_steps = 14  # an epoch is one step
-    assert trained.run(pictures.Pictures(10), range(14)) == [0, 10, 13]
+def test_an_epoch_that_ends_the_run_early_is_drawn(tmp_path, blank):
+    assert drawn(tmp_path, 10, 14, max_epochs=24, max_steps=14).pictures == [0, 10, 13]
 
 
-def test_only_the_first_process_draws_and_only_for_loggers_with_pictures(
-    tmp_path, monkeypatch, caplog
-):
-    other = Trained(tmp_path / "other", 2, first=False)
-    assert other.run(pictures.Pictures(1), range(2)) == []
-    without = Trained(tmp_path / "without", 2)
-    without.trainer.loggers = [pl.loggers.CSVLogger(tmp_path)]
-    monkeypatch.setattr("rdm_solo.plots.epoch_picture", None)  # a call would be a warning
-    assert without.run(pictures.Pictures(1), range(2)) == []
-    assert "could not be made" not in caplog.text
+def test_only_the_first_process_draws_and_only_for_loggers_with_pictures(tmp_path, monkeypatch):
+    monkeypatch.setattr("rdm_solo.plots.epoch_picture", None)  # a call would fail
+    assert drawn(tmp_path / "other", 1, 2, is_global_zero=False).pictures == []
+    drawn(tmp_path / "without", 1, 2, loggers=[pl.loggers.CSVLogger(tmp_path)])
 
 
 def test_a_picture_that_fails_is_one_warning(tmp_path, monkeypatch, caplog):
@@ -118,25 +106,20 @@ def test_a_picture_that_fails_is_one_warning(tmp_path, monkeypatch, caplog):
         raise RuntimeError("no ink")
 
     monkeypatch.setattr("rdm_solo.plots.epoch_picture", fail)
-    assert Trained(tmp_path, 3).run(pictures.Pictures(1), range(3)) == []
-    (told,) = [record.message for record in caplog.records if "no ink" in record.message]
-    assert told.startswith("warning: the pictures of epoch 1 could not be made")
+    assert drawn(tmp_path, 1, 3).pictures == []
+    assert len([record for record in caplog.records if "no ink" in record.message]) == 1
 
 
-@pytest.mark.parametrize("requeued", [False, True])  # a job that SLURM starts again has no resume=
-def test_a_resumed_runs_charts_begin_with_the_epochs_before(requeued, tmp_path):
+def test_a_resumed_runs_charts_begin_with_the_epochs_before(tmp_path, blank):
     arrays = {name: array.numpy() for name, array in measure(0).arrays().items()}
-    past = {name: np.stack([array] * 15) for name, array in arrays.items()}
-    np.savez(tmp_path / "spectra.npz", epoch=np.arange(15), **past)
-    folder, resume = (tmp_path, None) if requeued else (tmp_path / "run", tmp_path)
-    folder.mkdir(exist_ok=True)
-    trained = Trained(folder, 21, resume=resume)
-    assert trained.run(pictures.Pictures(10), range(12, 21), start=12) == [20]
-    assert trained.logger.charts == [[1, 11, 21]]
+    for epoch in range(1, 13):
+        spectra_files.write(tmp_path, epoch, arrays)
+    logger = drawn(tmp_path, 10, 21, start=12)
+    assert logger.pictures == [20]
+    assert logger.charts == [[1, 11, 21]]
 
 
 def test_a_run_that_diverges_in_its_first_epoch_has_nothing_to_draw(tmp_path, caplog):
     trainer = SimpleNamespace(is_global_zero=True)
-    figure = pictures.RankFigure(tmp_path, None)
-    figure.on_exception(trainer, None, FloatingPointError())
+    pictures.RankFigure(tmp_path, None).on_exception(trainer, None, FloatingPointError())
     assert (caplog.text, list(tmp_path.iterdir())) == ("", [])

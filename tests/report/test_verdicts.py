@@ -1,0 +1,277 @@
+"""The verdicts and first answers by their rules, on made-up tables."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+from support.report_pages import erank, run
+
+from rdm_solo.report import answers, verdicts
+from rdm_solo.report.rules import RULES
+from rdm_solo.runs.groups import groups
+from rdm_solo.spectra import collapse
+
+
+@pytest.mark.parametrize(
+    ("gaps", "changed", "answer", "good"),
+    [
+        ([1, 1, 1], {"p": None}, "yes, in every epoch", True),
+        ([1, 1, 1], {}, "yes, in every epoch (this filter makes it)", True),
+        ([1, 1, 1], {"p": -1.5}, "yes, in every epoch", None),
+        ([1, 1, 1], {"method": "byol"}, "yes, in every epoch", True),
+        (
+            [1, 1, 1],
+            {"p": None, "method": "byol", "filter": "identity"},
+            "yes, in every epoch",
+            None,
+        ),
+        ([1, 1, 1], {"p": None, "feature__spread": [0.9, 0, 0]}, "yes, in every epoch", None),
+        ([1, 1, 1], {"p": None, "val__knn_acc1": [90, 90, 9]}, "yes, in every epoch", None),
+        ([1, 1, -1], {"p": None}, "in most epochs", None),
+        ([1, -1, -1], {"p": None}, "in few epochs", False),
+        ([-1, -1, -1], {}, "no, the online branch leads", False),
+        ([1e-9, 0, -1e-9], {}, "no, both ranks are the same", None),
+        ([0] * 18 + [-1] * 2, {"p": None}, "no, both ranks are nearly the same", None),
+        (
+            [1] * 95 + [-1] * 5,
+            {"p": None},
+            "no longer: the online branch leads in the last 5 measured epochs",
+            False,
+        ),
+        ([-1] + [1] * 19, {"p": None}, "yes, in nearly every epoch", True),
+        ([np.nan] * 3, {}, "not measured", None),
+        ([-1] * 3, {"p": None, "method": "mocov2plus"}, "no, the online branch leads", None),
+    ],
+)
+def test_whether_the_target_leads(gaps, changed, answer, good):
+    verdict = verdicts.leads([run(**{"epochs": len(gaps), "erank__gap": gaps, **changed})])
+    assert (verdict.answer, verdict.good) == (answer, good)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({}, "keeps the target's rank above the online one's in each batch"),
+        ({"p": 0.5}, "wrong way"),
+        ({"p": None}, "Nothing in the setting forces a gap: it was learned."),
+        ({"p": None, "method": "byol"}, "lag"),
+        ({"p": None, "method": "dino"}, "Fixed temperatures"),
+        ({"p": None, "method": "vanilla"}, "ranks are always equal"),
+        ({"p": None, "method": "byol", "filter": "identity"}, "only from the target network's lag"),
+        ({"p": 0.0}, "ranks are always equal"),
+        ({"p": -1.5}, "reverses the order"),
+        ({"p": -1.0}, "as high as the batch allows"),
+        ({"p": -1.0, "filter": "online_pow"}, "wrong way"),
+        ({"method": "byol"}, "raises the target's rank in each batch"),
+        ({"method": "nnsiam", "p": None, "filter": "identity"}, "only from the queue"),
+        ({"method": "nnbyol", "p": 0.5}, "also depends on the target network's lag and the queue"),
+        ({"method": "nnclr", "p": None}, "The target need not lead here"),
+        ({"feature__spread": [0.9, 1e-3, 1e-3]}, "The run collapsed, so a gap does not mean"),
+    ],
+)
+def test_the_part_of_a_gap_that_the_setting_causes_is_named(changed, says):
+    assert says in verdicts.leads([run(**changed)]).caveat
+
+
+def test_an_exponent_below_minus_one_can_lower_the_targets_rank():
+    index = np.arange(1, 5, dtype=float)
+    steep = np.array([1, 1, 1, 1e-6])
+    assert erank(index**-2.0 / 2) < erank(index ** (-2.0 * 0.5)), "as p = -0.5 does"
+    assert erank(steep**-0.5) < erank(steep), "the target of p = -1.5 has the lower rank"
+
+
+@pytest.mark.parametrize(
+    ("by_rank", "by_direction", "answer", "good"),
+    [
+        (1.0, 0.9, "yes, by both tests", True),
+        (0.95, 0.1, "by sorted eigenvalues only", None),
+        (0.2, 0.6, "by directions only", None),
+        (0.2, 0.1, "no clear slope", None),
+        (-1.0, -0.9, "no, high-pass: the wrong way", False),
+    ],
+)
+def test_whether_the_filter_is_low_pass(by_rank, by_direction, answer, good):
+    columns = {
+        "filter__monotonicity": [0, 0, by_rank],
+        "filter__monotonicity_directional": [0, 0, by_direction],
+    }
+    verdict = verdicts.low_pass([run(**columns)])
+    assert (verdict.answer, verdict.good) == (answer, good)
+    assert verdicts.low_pass([run(p=None, method="nnclr", **columns)]).good is None
+    lagging = verdicts.low_pass([run(p=None, method="byol", filter="identity", **columns)])
+    assert (lagging.answer, lagging.good) == ("there is no filter", None)
+
+
+def test_whitening_makes_the_directional_test_say_nothing():
+    assert "directional test says nothing" in verdicts.low_pass([run(-1.0)]).caveat
+
+
+FEW, COMPLETELY = "into few directions", "completely"
+DESTROYED = "the encoder is destroyed"
+ONE = "all images get nearly the same assignment"
+
+
+@pytest.mark.parametrize(
+    ("changed", "how"),
+    [
+        ({"feature__spread": [0.9, 0.01, 0.01]}, COMPLETELY),
+        ({"feature__spread": [0.9, 1.2e-5, 1.4e-5]}, COMPLETELY),
+        ({"feature__spread": [0.9, 0.01, 0.02], "erank__centred": [5, 1.02, 1.02]}, FEW),
+        ({"feature__spread": [0.9, 0.19, 0.19], "erank__centred": [5, 1.02, 1.02]}, FEW),
+        ({"erank__centred": [5, 1.1, 1.1]}, FEW),
+        ({"erank__centred": [5, 1.1, 1.1], "method": "dino", "p": None}, FEW),
+        ({"method": "swav", "p": None, "erank__projection": [3, 1.1, 1.1]}, ONE),
+        ({"val__knn_acc1": [80, np.nan, 30]}, DESTROYED),
+        ({"val__acc1": [80, 30, 30]}, DESTROYED),
+        ({"val__acc1": [80, 30, 30], "feature__spread": [np.nan] * 3}, DESTROYED),
+    ],
+)
+def test_a_collapsed_run_is_not_alive(changed, how):
+    one = run(**changed)
+    verdict = verdicts.collapsed([one])
+    assert (verdict.answer, verdict.good) == (f"yes, {how}", False)
+    answer = answers.alive(groups([one])[0])
+    assert (answer.answer, answer.good) == (f"collapsed: {how}", False)
+
+
+@pytest.mark.parametrize(
+    ("changed", "collapsed", "alive", "good"),
+    [
+        ({}, "no", "alive", True),
+        ({"feature__spread": [0.9, 0.21, 0.21]}, "no", "alive", True),
+        ({"feature__spread": [0.01, 0.9, 0.9]}, "no", "alive", True),
+        ({"val__knn_acc1": [80, 30, 90]}, "no", "alive", True),
+        (
+            {"feature__spread": [0.9, 0.01, 0.02]},
+            *["complete collapse, but recovering"] * 2,
+            None,
+        ),
+        (
+            {"feature__spread": [0.9, 0.15, 0.15]},
+            "no, but 85 % of the outputs' second moment is their mean",
+            "not decided: 85 % of the outputs' second moment is their mean",
+            None,
+        ),
+        (
+            {"erank__centred": [np.nan] * 3},
+            *["no complete collapse; directions were not measured"] * 2,
+            None,
+        ),
+        ({"epochs": 1}, *["too early to say"] * 2, None),
+        ({"feature__spread": [np.nan] * 3}, *["not measured"] * 2, None),
+    ],
+)
+def test_a_run_that_has_not_collapsed(changed, collapsed, alive, good):
+    one = run(**changed)
+    verdict = verdicts.collapsed([one])
+    assert (verdict.answer, verdict.good) == (collapsed, good)
+    answer = answers.alive(groups([one])[0])
+    assert (answer.answer, answer.good) == (alive, good)
+
+
+@pytest.mark.parametrize("where", ["config", "summary"])
+def test_a_destroyed_encoder_is_judged_from_the_chance_level_of_its_classes(where):
+    """With two classes, 65 % is less than half way from chance to 90 %."""
+    one = run(val__knn_acc1=[90, 90, 65])
+    assert verdicts.outcome(one).alive == "alive"
+    if where == "config":
+        one = replace(one, config=OmegaConf.merge(one.config, {"dataset": {"num_classes": 2}}))
+    else:
+        one = replace(one, summary={"derived": {"num_classes": 2}})
+    assert verdicts.outcome(one).alive == f"collapsed: {DESTROYED}"
+
+
+def test_the_warm_up_is_the_runs_own():
+    low = run(feature__spread=[0.01] * 3)
+    longer = OmegaConf.merge(low.config, {"scheduler": {"warmup_epochs": 2}})
+    assert verdicts.outcome(low).good is False
+    assert verdicts.outcome(replace(low, config=longer)).answer == "too early to say"
+
+
+@pytest.mark.parametrize("dimensions", [[], [np.nan] * 3, [[8, 8]] * 3, [-5] * 3])
+def test_odd_dimensions_in_a_folder_do_not_cost_the_page(dimensions):
+    odd = run()
+    odd.spectra["dimensions"] = np.array(dimensions)
+    assert verdicts.collapsed([odd]).answer.startswith("no")
+
+
+def test_the_spectra_of_a_watched_run_show_that_it_has_a_softmax():
+    one = run(method="swav", p=None, erank__projection=[3, 1.1, 1.1])
+    config = OmegaConf.merge(one.config, {"watched": {"tokens": "mean"}})
+    assert verdicts.collapsed([replace(one, config=config)]).answer == "no"
+    watched = replace(one, config=config, spectra={**one.spectra, "lam_logits": np.ones((3, 8))})
+    assert verdicts.collapsed([watched]).answer == f"yes, {ONE}"
+
+
+def test_seeds_that_disagree_are_counted():
+    three = [run(p=None, seed=s, erank__gap=[sign] * 3) for s, sign in enumerate((1, 1, -1))]
+    verdict = verdicts.leads(three)
+    assert verdict.good is None
+    counted = "yes, in every epoch (2 of 3 runs); no, the online branch leads (1 of 3 runs)"
+    assert verdict.answer == counted
+
+
+def test_every_verdict_on_a_diverged_run_is_that_it_diverged():
+    diverged = replace(run(p=None, epochs=2), diverged=3)
+    assert [(v.answer, v.good) for v in verdicts.verdicts([diverged])] == [
+        ("diverged in epoch 3", False)
+    ] * 3
+    verdict = verdicts.leads([run(p=None, seed=1), diverged])
+    assert verdict.good is None
+    assert "diverged in epoch 3 (1 of 2 runs)" in verdict.answer
+
+
+def test_the_page_defines_every_kind_of_collapse():
+    text = " ".join(RULES)
+    for rule in collapse.RULES:
+        assert (rule.definition in text) == (rule.kind != collapse.WRONG_WAY)
+
+
+def test_the_numbers_stand_beside_their_bounds():
+    numbers = "\n".join(answers.alive(groups([run()])[0]).numbers)
+    assert "3 of 3 epochs" in numbers
+    assert "variance 90.0 % of the second moment (collapse: below 10 %)" in numbers
+    assert re.search(r"effective rank around the mean [\d.]+ of 8 \(collapse: below 2.2\)", numbers)
+    assert re.search(r"gap [\d.]+: target [\d.]+, online [\d.]+", numbers)
+
+
+def test_an_unfinished_run_says_how_far_it_came():
+    (group,) = groups([run(epochs=2)])
+    assert answers.progress(group) == "2 of 3 epochs, still training or broken off"
+    stopped = replace(run(epochs=2), summary={"stopped": "SIGTERM"})
+    assert answers.progress(groups([stopped])[0]) == "2 of 3 epochs, stopped"
+
+
+def seeds(p: float | None, knn: list[float], **changed):
+    """Runs of one setting, a seed for each last kNN accuracy."""
+    return [run(p, seed=s, val__knn_acc1=[50, 60, x], **changed) for s, x in enumerate(knn)]
+
+
+def test_an_accuracy_has_its_epoch_its_best_one_and_the_seeds():
+    answer = answers.good(groups([run(val__knn_acc1=[50, 95, 90])])[0])
+    assert answer.answer == "kNN 90.0 % in epoch 3"
+    assert answer.numbers[0] == "best 95.0 % in epoch 2"
+    several = answers.good(groups(seeds(-0.5, [90, 92, 94]))[0])
+    assert several.answer == "kNN 92.0 ± 2.0 % in epoch 3"
+    assert several.numbers[0] == "n = 3 seeds, 90.0 to 94.0"
+    assert answers.good(groups([run(val__acc1=[np.nan] * 3)])[0]).answer == "not measured"
+
+
+def test_of_several_settings_those_that_collapsed_or_diverged_are_named():
+    fallen = seeds(-1.0, [99, 99], feature__spread=[0.9, 1e-3, 1e-3])
+    gone = [replace(one, diverged=4) for one in seeds(-0.7, [98, 98])]
+    partly = [*seeds(-0.3, [99]), *seeds(-0.3, [0, 99], feature__spread=[0.9, 1e-3, 1e-3])[1:]]
+    answer = answers.overview(groups([*seeds(-0.5, [90, 91]), *fallen, *gone, *partly]))
+    assert answer.answer == "1 of 4 settings healthy"
+    assert answer.good is None
+    assert answer.numbers == [
+        "not ranked: SimSiam, h(σ) = σ^-1, collapsed: completely",
+        "not ranked: SimSiam, h(σ) = σ^-0.7, diverged in epoch 4",
+        "some runs failed: SimSiam, h(σ) = σ^-0.3, alive (1 of 2); collapsed: completely (1 of 2)",
+    ]
+    assert answers.overview(groups(fallen)).good is False
+    assert answers.overview(groups(seeds(-0.5, [90]))).good is True
