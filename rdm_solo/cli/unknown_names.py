@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rdm_solo.cli.config_files import groups
+from rdm_solo.cli.config_files import config_folder, groups
 from rdm_solo.messages import UserError, first_line, suggest
 
 # Other names for options.
@@ -72,11 +72,11 @@ def _choices(overrides: Sequence[str], config: str) -> list[str]:
 @functools.cache
 def _known(config: str, choices: tuple[str, ...]) -> list[str]:
     """Return every dotted key of the config with these choices."""
+    import hydra
     from omegaconf import OmegaConf
 
-    from rdm_solo.cli.arguments import compose
-
-    cfg = compose(config, choices, hydra_too=True)
+    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
+        cfg = hydra.compose(config, list(choices), return_hydra_config=True)
     return [key for key, _ in dotted(OmegaConf.to_container(cfg, resolve=False))]
 
 
