@@ -227,11 +227,6 @@ def test_the_first_epoch_of_deepcluster_has_no_target_and_is_not_recorded(tmp_pa
         should_stop=False,
         num_training_batches=4,
     )
-    watched = WatchCallback(tmp_path / "run")
-    watched.on_train_batch_start(trainer, Clusters(), None, 0)
-    assert not watched.watch.observer.due
-    watched.watch.end_epoch()
-    assert watched.watch.observer.due
     diagnostics = Diagnostics(tmp_path)
     diagnostics.on_fit_start(trainer, Clusters())
     diagnostics.on_train_epoch_start(trainer, None)
