@@ -307,17 +307,17 @@ class Watch:
 
     def _advice(self, kind: str, epoch: int) -> str:
         """Return what is true of any loop; `callbacks.advice` knows causes within our methods."""
-        branches = self._branches
+        branches, general = self._branches, RULE[kind].remedy
         if kind == WRONG_WAY and (branches is None or not branches.predictor):
-            return RULE[COMPLETE].remedy
-        if kind == WRONG_WAY and branches and branches.target is not None:
-            return f"The target network may also lag too far behind. {RULE[kind].remedy}"
-        if kind in (WRONG_WAY, DESTROYED) or branches is None or branches.predictor:
-            return RULE[kind].remedy
-        if branches.target is not None:
-            return RULE[kind].remedy
-        alike = "Both branches are one output, so only the loss can keep images apart."
-        return f"{alike} {RULE[kind].remedy}"
+            return RULE[COMPLETE].remedy  # there is no predictor that could be the cause
+        if kind == WRONG_WAY and branches is not None and branches.target:
+            return f"The target network may lag too far behind. {general}"
+        one_output = branches is not None and not (branches.predictor or branches.target)
+        if one_output and kind != DESTROYED:
+            return (
+                f"Both branches are one output, so only the loss can keep images apart. {general}"
+            )
+        return general
 
 
 def _own_scalars(scalars: Mapping[str, Any]) -> dict[str, float]:
