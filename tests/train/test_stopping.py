@@ -19,7 +19,7 @@ from rdm_solo.runs import checkpoints
 from rdm_solo.train.stopping import Stopped
 
 # Long enough not to end before it is stopped.
-RUN = [*SMALL, "max_epochs=500", "scheduler.warmup_epochs=1", "trainer.enable_progress_bar=false"]
+RUN = [*SMALL, "max_epochs=500", "scheduler.warmup_epochs=1"]
 TWO = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "batch_size=8"]
 
 
@@ -126,7 +126,7 @@ def test_drill_killed_and_stopped_runs_resume(tmp_path):
 @pytest.mark.long
 @pytest.mark.process
 def test_drill_torchrun_restarts_a_run(tmp_path):
-    options = [*RUN[:-3], "max_epochs=30", *TWO, "hydra.run.dir=run"]
+    options = [*RUN[:-2], "max_epochs=30", "scheduler.warmup_epochs=1", *TWO, "hydra.run.dir=run"]
     torchrun = ["torch.distributed.run", "--nproc-per-node=2", "--standalone", "--max-restarts=1"]
     process = started(*torchrun, "-m", "rdm_solo.train", *options, cwd=tmp_path)
     lines, killed = [], False
