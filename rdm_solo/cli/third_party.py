@@ -1,12 +1,12 @@
-"""Third-party notices that say nothing about the user's run, each silenced by name."""
+"""Silence third-party notices that say nothing about the user's run, each by name."""
 
 import logging
 import warnings
 
 
 def silence_notices() -> None:
-    """Silence them in this process; what is not named here is shown."""
-    # Lightning's lines on the devices that it did not find, its tips, and the rank of each process.
+    """Silence the notices named here in this process."""
+    # Lightning's lines on absent devices, its tips, and the rank of each process.
     for name in ("lightning.pytorch", "pytorch_lightning", "lightning.fabric", "lightning_fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     # matplotlib's line on its list of fonts, which it makes once on a machine.
@@ -16,7 +16,7 @@ def silence_notices() -> None:
 
 
 MESSAGES = (
-    # Lightning's advice wherever SLURM is installed; who wants it starts the command with srun.
+    # Lightning's advice on any machine with SLURM.
     "The `srun` command is available on your system",
     # Lightning 2.6 with torch 2.15: its own use of a class that torch deprecates.
     ".*isinstance.treespec, LeafSpec.*",
@@ -24,9 +24,7 @@ MESSAGES = (
     "Trying to infer the `batch_size`",
     # solo-learn's SwAV and DINO normalise their prototypes by a function that torch deprecates.
     ".*torch.nn.utils.weight_norm.*",
-    # Lightning misses its checkpoint callback, which earlier versions of this package used.
-    ".*callbacks used to create the checkpoint need to be provided.*'ModelCheckpoint",
-    # Without labels or a validation folder there is nothing to validate on; `folders` says so.
+    # Without labels or a validation folder there is nothing to validate on.
     "Total length of `list` across ranks is zero",
     # Lightning counts the workers of a DataLoader; images live on the device here.
     ".*does not have many workers.*",

@@ -1,4 +1,4 @@
-"""Runs grouped by setting: a group's runs differ in their seeds; means and ranges over these."""
+"""Group runs by setting; compute means and ranges over the seeds of a setting."""
 
 import itertools
 import math
@@ -16,7 +16,7 @@ from rdm_solo.runs.settings import rounded, settings
 
 @dataclass(frozen=True)
 class Curve:
-    """Means over seeds with the smallest and the largest, at each x; the unmeasured is left out."""
+    """Mean, minimum and maximum over seeds at each x."""
 
     x: np.ndarray
     mean: np.ndarray
@@ -26,11 +26,11 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The runs of one setting, which differ in their seeds, under a label that no other has."""
+    """The runs of one setting, which differ in their seeds, under a unique label."""
 
     label: str
     runs: tuple[Run, ...]
-    suffix: str = ""  # the end of the label that tells it from others of its method and filter
+    suffix: str = ""  # the end of the label, which names what differs from similar settings
 
     @property
     def first(self) -> Run:
@@ -48,18 +48,15 @@ class Group:
         return f"learnable predictor {rest}".strip() if own else rest
 
     def over_epochs(self, column: str) -> Curve:
-        """A column of the whole runs' ``metrics.csv`` over the epochs."""
+        """Return a column of ``metrics.csv`` over the epochs."""
         return curve_of(counted_runs(self), column)
 
     def last(self, column: str) -> list[float]:
-        """Each whole run's last value, where there is one; all of one epoch."""
+        """Return the last value of each counted run, all from one epoch."""
         return latest(counted_runs(self), column)[1]
 
     def spectrum(self) -> tuple[int, dict[str, np.ndarray]]:
-        """The last measured epoch, and its arrays ``(seeds, k)``; without any 0 and nothing.
-
-        They are those of the whole runs that were measured in that epoch.
-        """
+        """Return the last measured epoch and its arrays ``(seeds, k)``; 0 and nothing without."""
         measured = [run.spectra for run in counted_runs(self) if "lam_target" in run.spectra]
         measured = [spectra for spectra in measured if len(spectra["epoch"])]
         if not measured:
@@ -71,10 +68,9 @@ class Group:
 
 
 def counted_runs(group: Group) -> list[Run]:
-    """The runs that results are made of: those with the most epochs of the group.
+    """Return the runs that means, bands and n count: those with the most epochs of the group.
 
-    One that diverged is among them only where all did. This rule holds for every mean, band and n;
-    :func:`runs_behind` has the others.
+    Diverged runs count only if all runs diverged. :func:`runs_behind` returns the others.
     """
     whole = [run for run in group.runs if run.diverged is None] or group.runs
     most = max(run.epochs for run in whole)
@@ -82,41 +78,40 @@ def counted_runs(group: Group) -> list[Run]:
 
 
 def runs_behind(group: Group) -> list[Run]:
-    """The runs that diverged, or have fewer epochs than others of the group."""
+    """Return the runs that diverged or have fewer epochs than others of the group."""
     counted = counted_runs(group)
     return [run for run in group.runs if not any(run is other for other in counted)]
 
 
 def diverged(group: Group) -> bool:
-    """Whether all runs of a setting diverged."""
+    """Return whether all runs of a setting diverged."""
     return all(run.diverged is not None for run in group.runs)
 
 
 def judged_runs(group: Group) -> list[Run]:
-    """The runs that verdicts count: those that diverged beside the counted ones."""
+    """Return the runs that verdicts judge: the counted and the diverged ones."""
     return [*counted_runs(group), *(r for r in runs_behind(group) if r.diverged is not None)]
 
 
 def so_far(run: Run) -> str:
-    """How far a run came, such as ``3 of 30 epochs``, or where it diverged."""
+    """Return how far a run came, such as ``3 of 30 epochs``, or where it diverged."""
     if run.diverged is not None:
         return f"diverged in epoch {run.diverged}"
-    asked = run.config.get("max_epochs")  # which a loop of somebody's own need not say
+    asked = run.config.get("max_epochs")  # a watched loop need not say
     return f"{run.epochs} epochs" if asked is None else f"{run.epochs} of {asked} epochs"
 
 
 def latest(runs: Sequence[Run], column: str) -> tuple[int, list[float]]:
-    """The last epoch in which any of the runs measured a column, and the finite values in it."""
+    """Return the last epoch in which a run measured a column, and the finite values in it."""
     epoch = max((run.last_measured(column) for run in runs), default=0)
     values = [run.last(column) for run in runs if run.last_measured(column) == epoch]
     return epoch, [value for value in values if math.isfinite(value)]
 
 
 def latest_in_words(runs: Sequence[Run], column: str, digits: int) -> str:
-    """The last values over seeds, as :func:`spread` has them.
+    """Return :func:`spread` of the last values over seeds.
 
-    It names the epoch where that is not the runs' last one, and how many runs there are where some
-    lack a finite value.
+    The epoch is named if it is not the last one, and n if some runs lack a finite value.
     """
     epoch, values = latest(runs, column)
     notes = [f"epoch {epoch}"] if epoch < max(run.last_epoch for run in runs) else []
@@ -125,7 +120,7 @@ def latest_in_words(runs: Sequence[Run], column: str, digits: int) -> str:
 
 
 def spread(values: Sequence[float], digits: int) -> str:
-    """Mean ± standard deviation; the value alone of one, a dash of none.
+    """Return mean ± standard deviation; the value itself if there is one, a dash if none.
 
     >>> spread([1.0, 2.0, 3.0], 1), spread([2.0], 2), spread([], 1)
     ('2.0 ± 1.0', '2.00', '–')
@@ -139,7 +134,7 @@ def spread(values: Sequence[float], digits: int) -> str:
 def text_table(
     groups: Sequence[Group], head: Sequence[str], cells: Callable[[Group], Sequence[str]]
 ) -> str:
-    """A row for each setting, as text; runs behind the others of theirs are named beneath."""
+    """Return a text table with a row per setting; runs that are not counted follow below."""
     rows = [["setting", "n", *head]]
     rows += [[group.label, str(len(counted_runs(group))), *cells(group)] for group in groups]
     widths = [max(map(len, column)) for column in zip(*rows)]
@@ -154,7 +149,7 @@ def text_table(
 
 
 def curve_of(runs: Sequence[Run], column: str) -> Curve:
-    """The runs' mean and range of a column in each epoch."""
+    """Return mean and range of a column in each epoch."""
     tables = [dict(zip(run.metrics.get("epoch", ()), run.metrics.get(column, ()))) for run in runs]
     measured = sorted({e for table in tables for e, value in table.items() if np.isfinite(value)})
     stack = [[table.get(epoch, np.nan) for epoch in measured] for table in tables]
@@ -162,7 +157,7 @@ def curve_of(runs: Sequence[Run], column: str) -> Curve:
 
 
 def over_seeds(x: np.ndarray, stack: np.ndarray) -> Curve:
-    """The curve over seeds of values ``(seeds, len(x))``, those that are not NaN.
+    """Return the curve of values ``(seeds, len(x))`` over seeds, ignoring NaN.
 
     >>> over_seeds(np.array([1, 2]), np.array([[2.0, 5.0], [4.0, np.nan]])).mean
     array([3., 5.])
@@ -175,8 +170,7 @@ def over_seeds(x: np.ndarray, stack: np.ndarray) -> Curve:
 
 
 def groups(runs: Sequence[Run]) -> list[Group]:
-    """Runs by setting, in the order in which they come; labels that agree get what differs, and
-    where these words agree, too, a number."""
+    """Group runs by setting, in order; equal labels get what differs, or else a number."""
     if not runs:
         raise UserError("There is no run to draw; give the folders of some that have begun.")
     several = len({run.dataset for run in runs}) > 1
@@ -185,19 +179,19 @@ def groups(runs: Sequence[Run]) -> list[Group]:
         label = f"{run.label}, {run.dataset}" if several else run.label
         key = repr(sorted(_setting(run).items()))
         same.setdefault(label, {}).setdefault(key, []).append(run)
-    found: list[Group] = []
+    groups: list[Group] = []
     taken: set[str] = set()
     for label, keys in same.items():
         suffixes = _suffixes([_setting(members[0]) for members in keys.values()])
         for suffix, members in zip(suffixes, keys.values()):
             unique = _numbered(label + suffix, taken)
             taken.add(unique)
-            found.append(Group(unique, tuple(members), unique.removeprefix(label)))
-    return found
+            groups.append(Group(unique, tuple(members), unique.removeprefix(label)))
+    return groups
 
 
 def begun_groups(runs: Sequence[Run]) -> list[Group]:
-    """The groups of which an epoch has ended, without runs that are in their first."""
+    """Return the groups with a finished epoch, without runs in their first epoch."""
     begun = [run for run in runs if run.epochs or run.diverged]
     return [g for g in groups(begun) if counted_runs(g)[0].epochs] if begun else []
 
@@ -208,7 +202,7 @@ def _setting(run: Run) -> dict[str, Any]:
 
 
 def _numbered(label: str, taken: Container[str]) -> str:
-    """The label, with a number where it is taken.
+    """Return the label, with a number if it is taken.
 
     >>> _numbered("SimSiam", ["SimSiam", "SimSiam #2"])
     'SimSiam #3'
@@ -218,7 +212,7 @@ def _numbered(label: str, taken: Container[str]) -> str:
 
 
 def _suffixes(settings: list[dict[str, Any]]) -> list[str]:
-    """In what a setting differs from the others, such as `` (last_bn=False)``; nothing for one."""
+    """Return how each setting differs from the others, such as `` (last_bn=False)``."""
     if len(settings) == 1:
         return [""]
     names = dict.fromkeys(name for setting in settings for name in setting)
@@ -231,5 +225,5 @@ def _suffixes(settings: list[dict[str, Any]]) -> list[str]:
 
 
 def run_name(run: Run) -> str:
-    """The label and the seed."""
+    """Return the label and the seed."""
     return f"{run.label}, seed {run.seed}"

@@ -1,4 +1,4 @@
-"""Refuses, in one sentence, values that no run could use."""
+"""Refuse values that no run could use, in one sentence each."""
 
 from typing import Any
 
@@ -24,27 +24,13 @@ PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
 # Epochs at a run's start that have to fit into max_epochs.
 WARM_UPS = ("scheduler.warmup_epochs", "method.kwargs.warmup_teacher_temperature_epochs")
 
-WANDB_NAMES = ("project", "entity", "name", "group")
-
-
-def _check_words(name: str, value: object) -> None:
-    if not OmegaConf.is_list(value):
-        raise UserError(f"{name} must be a list of words such as [a,b], got {value!r}.")
-
-
-def _check_text(name: str, value: object, alternative: str) -> None:
-    if not isinstance(value, str):
-        raise UserError(
-            f"{name} must be text, or {alternative}, got {value!r}; a number goes into quotes."
-        )
-
 
 def _check_keep(name: str, value: object) -> None:
     if value != "all":
         check_whole(name, value, alternative="all")
 
 
-# Each option that a config may have with what checks it, and the limits.
+# The schema: what checks each option, with its limits.
 CHECKS: dict[str, tuple[Any, ...]] = {
     "batch_size": (check_whole, 2),
     "max_epochs": (check_whole, 1),
@@ -96,12 +82,8 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "watch.erank": (check_number, 0, 1),
     "watch.gap_epochs": (check_whole, 0),
     "watch.stop": (check_switch,),
-    "logger.wandb.offline": (check_switch,),
-    **{f"logger.wandb.{name}": (_check_text,) for name in WANDB_NAMES},
-    "logger.wandb.tags": (_check_words,),
-    "logger.wandb.finish_timeout": (check_number, 0),
 }
-# Options that may be null, and what that does.
+# Options that may be null, and what null does.
 OR_NULL = {
     "threads": "null to let the run decide",
     "trainer.sync_batchnorm": "null to let the run decide",
@@ -111,7 +93,6 @@ OR_NULL = {
 OR_NULL |= {
     f"watch.{name}": "null to switch it off" for name in ("variance", "erank", "gap_epochs")
 }
-OR_NULL |= {f"logger.wandb.{name}": "null for the default" for name in WANDB_NAMES}
 OTHER_ACCELERATORS = {
     "mps": "Apple's GPUs have no float64, in which views and spectra are computed",
     "xpu": "Lightning has no accelerator of that name",
@@ -122,7 +103,7 @@ SET_ELSEWHERE = ("max_epochs", "callbacks", "logger")
 
 
 def check(cfg: DictConfig) -> None:
-    """Refuse, in one sentence, what no run could use."""
+    """Refuse a config that no run could use."""
     for name, (check_value, *limits) in CHECKS.items():
         for option in (name, f"callbacks.{name}"):
             value = OmegaConf.select(cfg, option, default=ABSENT)
@@ -163,7 +144,7 @@ def check(cfg: DictConfig) -> None:
 
 
 def _check_clipping(cfg: DictConfig) -> None:
-    """Of DINO: solo-learn would clip scaled or partial gradients without a word."""
+    """Refuse DINO's own clipping where solo-learn would clip scaled or partial gradients."""
     scaled = cfg.trainer.precision == "16-mixed" or cfg.trainer.accumulate_grad_batches > 1
     if scaled and cfg.method.kwargs.get("clip_grad"):
         raise UserError(

@@ -40,7 +40,6 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
         (["trainer.devices=[0,a]"], "trainer.devices must be a whole number of at least 1, or"),
         (["++optimizer.kwargs.dampening=x"], "is refused by optimizer.name=sgd: unsupported"),
         (["+callbacks.mine=3"], "callbacks.mine must name a class derived from"),
-        (["logger=wandb", "logger.wandb.tags=x"], "logger.wandb.tags must be a list of words"),
     ],
 )
 def test_what_no_run_could_use(overrides, says, tmp_path):
