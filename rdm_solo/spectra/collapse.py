@@ -187,7 +187,7 @@ def accuracy_kept(epochs: Epochs, bounds: Bounds) -> float:
     """
     now = epochs[-1]
     _, accuracy, best = _latest_accuracy(epochs)
-    if now.epoch > bounds.warmup and accuracy <= AT_CHANCE * now.chance:
+    if now.chance and now.epoch > bounds.warmup and accuracy <= AT_CHANCE * now.chance:
         return 0.0
     if math.isnan(accuracy):
         return math.nan
