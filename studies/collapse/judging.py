@@ -52,8 +52,8 @@ def history(row: Row) -> list[MeasuredEpoch]:
     """Return what the watch read of a run, without kNN, which the labels are made from."""
     softmax, k = METHODS[row["method"]].softmax, int(row["dimensions"])
     names = ("feature/spread", "erank/centred", "erank/gap", "erank/projection")
-    gaps = [math.expm1(gap) for gap in series(row, "gap")]
-    columns = series(row, "variance"), series(row, "centred"), gaps, series(row, "erank")
+    gaps = [math.expm1(gap) for gap in series(row["gap"])]
+    columns = series(row["variance"]), series(row["centred"]), gaps, series(row["erank"])
     epochs = [dict(zip(names, values), **{"erank/online": 1.0}) for values in zip(*columns)]
     return [MeasuredEpoch.read(e, number, k, softmax) for number, e in enumerate(epochs, start=1)]
 
