@@ -1,5 +1,7 @@
 """Warnings about settings before a run starts, and advice after a collapse."""
 
+from collections.abc import Iterator
+
 from omegaconf import DictConfig
 
 from rdm_solo.filters.schedules import as_schedule
@@ -11,15 +13,6 @@ LOG = (
     "log(sigma) is negative below sigma = 1: it flips these directions and strengthens the "
     "smallest of them, so it is not a low-pass filter; filter=online_log1p is. sigma grows with "
     "the root of the filter's batch, so the filter changes with batch_size x processes."
-)
-LONG_ROWS = (
-    "The filter does make the target's rank the higher one in each batch, but a few very long rows "
-    "can undo that when rows are scaled to unit length. Try a lower optimizer.lr or a larger "
-    "batch_size."
-)
-QUEUE = (
-    "The target is drawn from a queue of earlier outputs, whose rank can be lower than that of "
-    "this step's. Try a lower optimizer.lr or a smaller method.kwargs.queue_size."
 )
 
 
@@ -44,19 +37,10 @@ def advice(kind: str, cfg: DictConfig, filter_batch: int, epoch: int = 0) -> str
     general = f"{RULE[kind].remedy} {_rate(cfg)}"
     if kind == DESTROYED:
         return general
-    cause = _wrong_filter(chosen, p) or _no_asymmetry(kind, cfg, chosen)
-    if kind == WRONG_WAY:
-        return cause or _of_gap(cfg, chosen, chosen.direction(p)) or general
-    if cause or chosen.linear:
-        return cause or _linear(cfg)
-    reasons = _small_batch(cfg, filter_batch) if chosen.spectral else []
-    if chosen.spectral and not chosen.on_target:
-        reasons.append(_weak(chosen))
-    elif chosen.power and p is not None and p > -0.5:
-        reasons.append(f"p={p:g} is a weak filter: p=-0.5 to -1 holds the rank better.")
-    if METHODS[cfg.method.name].momentum:
-        reasons.append(f"The target may follow too fast: raise {_tau(cfg)}.")
-    return " ".join([*reasons, general][:2])
+    if cause := next(_causes(kind, cfg, chosen, p), None):
+        return cause
+    weak = [] if kind == WRONG_WAY else _too_weak(cfg, chosen, p, filter_batch)
+    return " ".join([*weak, general][:2])
 
 
 def divergence_advice(epoch: int, step: int | None, cfg: DictConfig, lr: float) -> str:
@@ -75,71 +59,70 @@ def divergence_advice(epoch: int, step: int | None, cfg: DictConfig, lr: float) 
     return text
 
 
-def _wrong_filter(chosen: ChosenFilter, p: float | None) -> str:
-    """Return why the filter is the cause, where it points the wrong way."""
+def _causes(kind: str, cfg: DictConfig, chosen: ChosenFilter, p: float | None) -> Iterator[str]:
+    """Yield what the setting itself explains, the likeliest cause first."""
+    method, name, direction = METHODS[cfg.method.name], cfg.method.name, chosen.direction(p)
     if chosen.reverses(p):
-        return (
+        yield (
             f"With p={p:g}, below -1, sigma^{1 + (p or 0):g} falls as sigma grows: the weakest "
             "directions become the strongest, and either branch may have the higher rank. "
             "Exponents between -1 and 0 on the target keep the order; p=-0.5 is a good start."
         )
-    if chosen.direction(p) != -1:
-        return ""
-    if not chosen.power:
-        return _unknown(chosen)
-    effect, needs = (
-        ("on the target lowers its rank", "A target filter needs p < 0; p=-0.5")
-        if chosen.on_target
-        else ("raises the online rank", "An online filter needs p > 0; p=1")
-    )
-    return f"The filter points the wrong way: sigma^{p:g} {effect}. {needs} is a good start."
-
-
-def _no_asymmetry(kind: str, cfg: DictConfig, chosen: ChosenFilter) -> str:
-    """Return why the method is the cause, or what a method without a filter can change."""
-    method, name = METHODS[cfg.method.name], f"method={cfg.method.name}"
-    if method.on_collapse or not (method.symmetric or chosen.identity):
-        return method.on_collapse
+    if direction == -1 and chosen.power:
+        effect, needs = (
+            ("on the target lowers its rank", "A target filter needs p < 0; p=-0.5")
+            if chosen.on_target
+            else ("raises the online rank", "An online filter needs p > 0; p=1")
+        )
+        yield f"The filter points the wrong way: sigma^{p:g} {effect}. {needs} is a good start."
+    if method.on_collapse:
+        yield method.on_collapse
     if method.symmetric and kind == COMPLETE and cfg.method.get("last_bn") is False:
-        return (
-            f"{name} does this by design with method.last_bn=false: method.last_bn=true keeps the "
-            "variance, though not the rank; method=simsiam with a filter keeps both."
+        yield (
+            f"method={name} does this by design with method.last_bn=false: method.last_bn=true "
+            "keeps the variance, though not the rank; method=simsiam with a filter keeps both."
         )
-    if method.symmetric:
-        return (
-            f"{name} does this by design: both branches are alike, and nothing raises the rank. "
-            "method=simsiam filter=target_pow p=-0.5 does."
+    if method.symmetric or chosen.identity:
+        differ = ["the queue that the target is drawn from"] if method.neighbours else []
+        differ += ["the target network's lag"] if method.momentum else []
+        only = f" except for {' and '.join(differ)}" if differ else ""
+        yield (
+            f"{f'method={name}' if method.symmetric else 'filter=identity'} does this by design: "
+            f"both branches are alike{only}, and nothing raises the target's rank. method=simsiam "
+            "filter=target_pow p=-0.5 does."
         )
-    differ = ["the queue that the target is drawn from"] if method.neighbours else []
-    differ += ["the target network's lag"] if method.momentum else []
-    only = f"except for {' and '.join(differ)}, which does not prevent a collapse" if differ else ""
-    return (
-        f"filter=identity does this by design: both branches are alike {only}".rstrip() + ". "
-        "filter=target_pow p=-0.5 and filter=learnable raise the target's rank."
-    )
-
-
-def _of_gap(cfg: DictConfig, chosen: ChosenFilter, direction: int | None) -> str:
-    """Return why the online branch leads, where the filter does not point the wrong way."""
-    method = METHODS[cfg.method.name]
-    if chosen.function == "log" and not chosen.on_target:
-        return LOG
-    if not direction:
-        return "" if direction is None else _unknown(chosen)
-    if method.momentum:
-        return (
-            "The filter does make the target's rank the higher one, but the target network lags "
-            f"behind: lower {_tau(cfg)}, so that it follows faster."
+    if kind == WRONG_WAY and chosen.function == "log" and not chosen.on_target:
+        yield LOG
+    if direction == -1 or (kind == WRONG_WAY and direction == 0):
+        what = "fall on the target" if chosen.on_target else "rise on the online side"
+        yield (
+            f"The filter may point the wrong way: as sigma grows, it must {what}. `python -m "
+            "rdm_solo.preview` draws it; filter=target_pow p=-0.5 is a good start."
         )
-    return QUEUE if method.neighbours else LONG_ROWS
+    if kind == WRONG_WAY and direction:
+        reason = "a few very long rows can undo that when rows are scaled to unit length"
+        remedy = "Try a lower optimizer.lr or a larger batch_size."
+        if method.momentum:
+            reason = "the target network lags behind"
+            remedy = f"Lower {_tau(cfg)}, so that it follows faster."
+        elif method.neighbours:
+            reason = "the target is drawn from a queue of earlier outputs, whose rank can be lower"
+            remedy = "Try a lower optimizer.lr or a smaller method.kwargs.queue_size."
+        yield f"The filter raises the target's rank in each batch, but {reason}. {remedy}"
+    if kind != WRONG_WAY and chosen.linear:
+        yield _linear(cfg)
 
 
-def _unknown(chosen: ChosenFilter) -> str:
-    what = "fall on the target" if chosen.on_target else "rise on the online side"
-    return (
-        f"The filter may point the wrong way: as sigma grows, it must {what}. `python -m "
-        "rdm_solo.preview` draws it; filter=target_pow p=-0.5 is a good start."
-    )
+def _too_weak(cfg: DictConfig, chosen: ChosenFilter, p: float | None, batch: int) -> list[str]:
+    """Return why the filter may be too weak, and the target too fast."""
+    reasons = _small_batch(cfg, batch) if chosen.spectral else []
+    if chosen.spectral and not chosen.on_target:
+        reasons.append(_weak(chosen))
+    elif chosen.power and p is not None and p > -0.5:
+        reasons.append(f"p={p:g} is a weak filter: p=-0.5 to -1 holds the rank better.")
+    if METHODS[cfg.method.name].momentum:
+        reasons.append(f"The target may follow too fast: raise {_tau(cfg)}.")
+    return reasons
 
 
 def _small_batch(cfg: DictConfig, batch: int) -> list[str]:

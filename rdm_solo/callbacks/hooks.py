@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from types import MethodType
 from typing import Any
 
 import torch
@@ -28,31 +27,39 @@ class Hook:
         return Hook, (None, None)
 
 
+class _Heard:
+    """Stands in a module for one of its methods, and passes each call on to listeners."""
+
+    def __init__(self, module: Any, name: str) -> None:
+        self.module, self.name = module, name
+        self.method, self.before = getattr(module, name), vars(module).get(name)
+        self.listeners: list[Callable[..., None]] = []
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        result = self.method(*args, **kwargs)
+        for listener in self.listeners:
+            listener(result, *args, **kwargs)
+        return result
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self.module, self.name)  # a copy of the module calls its own method
+
+    def remove(self, listener: Callable[..., None]) -> None:
+        self.listeners.remove(listener)
+        if not self.listeners and vars(self.module).get(self.name) is self:
+            delattr(self.module, self.name)
+            if self.before is not None:  # a user's replacement
+                setattr(self.module, self.name, self.before)
+
+
 def listen(module: Any, name: str, listener: Callable[..., None]) -> Callable[[], None]:
     """Call the listener with the result and the arguments of each call of the module's method.
 
-    Return a function that removes it. The replacement is bound like a method, so that a copy of the
-    module calls its own.
+    Return a function that removes it.
     """
-    bound, before, listeners = getattr(module, name), vars(module).get(name), [listener]
-
-    @functools.wraps(bound)
-    def heard(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self is not module:
-            return getattr(type(self), name)(self, *args, **kwargs)
-        result = bound(*args, **kwargs)
-        for each in listeners:
-            each(result, *args, **kwargs)
-        return result
-
-    replacement = MethodType(heard, module)
-    setattr(module, name, replacement)
-
-    def remove() -> None:
-        listeners.clear()  # where another listener's replacement still calls this one
-        if vars(module).get(name) is replacement:  # it may have been replaced since
-            delattr(module, name)
-            if before is not None:
-                setattr(module, name, before)
-
-    return remove
+    heard = vars(module).get(name)
+    if not isinstance(heard, _Heard):
+        heard = _Heard(module, name)
+        setattr(module, name, heard)
+    heard.listeners.append(listener)
+    return functools.partial(heard.remove, listener)

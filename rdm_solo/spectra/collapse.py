@@ -148,21 +148,18 @@ class Rule:
         """Return ``FOUND`` or ``RECOVERING`` where the last measured values are below the bound."""
         needed = self.in_a_row(epochs[-1], bounds) if epochs else 0
         first = bounds.warmup + 1 if self.waits else 1
-        values: list[float] = []  # newest first
-        bound = math.nan
+        below: list[tuple[float, float]] = []  # values and their bounds, newest first
         for end in range(len(epochs), 0, -1):
-            if len(values) == needed or epochs[end - 1].epoch < first:
+            if len(below) == needed or epochs[end - 1].epoch < first:
                 break
-            value, limit = self.value(epochs[:end], bounds), self.bound(epochs[end - 1], bounds)
-            if math.isnan(value):
-                continue
-            if limit is None or value >= limit:
+            value, bound = self.value(epochs[:end], bounds), self.bound(epochs[end - 1], bounds)
+            if bound is None or value >= bound:
                 return None
-            bound = bound if values else limit
-            values.append(value)
-        if not needed or len(values) < needed:
+            if not math.isnan(value):
+                below.append((value, bound))
+        if not needed or len(below) < needed:
             return None
-        return RECOVERING if self.waits and _recovers(values[1], values[0], bound) else FOUND
+        return RECOVERING if self.waits and _recovers(below[1][0], *below[0]) else FOUND
 
 
 def _recovers(before: float, now: float, bound: float) -> bool:
@@ -187,7 +184,7 @@ def accuracy_kept(epochs: Epochs, bounds: Bounds) -> float:
     """
     now = epochs[-1]
     _, accuracy, best = _latest_accuracy(epochs)
-    if now.epoch > bounds.warmup and accuracy <= AT_CHANCE * now.chance:
+    if now.chance and now.epoch > bounds.warmup and accuracy <= AT_CHANCE * now.chance:
         return 0.0
     if math.isnan(accuracy):
         return math.nan
@@ -286,5 +283,5 @@ def states(epochs: Epochs, bounds: Bounds) -> dict[str, str]:
 
 
 def kinds_of_collapse(epochs: Epochs, bounds: Bounds) -> list[str]:
-    """Return the kinds of collapse at the end of these epochs that are not recovering."""
+    """Return the kinds of collapse at the end of these epochs, without recovering ones."""
     return [kind for kind, state in states(epochs, bounds).items() if state == FOUND]

@@ -175,6 +175,7 @@ class TestDestroyedEncoder:
     def test_without_a_number_of_classes_the_share_is_of_the_accuracy_itself(self):
         assert warned(accuracies([90, 46], classes=None), Bounds()) == set()
         assert warned(accuracies([90, 44], classes=None), Bounds()) == {DESTROYED}
+        assert warned(accuracies([0] * 6, classes=None), Bounds()) == set()
 
     def test_chance_counts_after_the_warm_up_alone(self):
         never = accuracies(online=[10.0] * 4)
@@ -209,7 +210,7 @@ class TestAdvice:
             (WRONG_WAY, ["filter=learnable"], "The predictor raises the online rank"),
             (WRONG_WAY, ["filter=online_log1p", "filter.function=torch.cos"], "must rise on"),
             (COMPLETE, ["filter=online_pow", "p=-2"], "between -1 and 0 on the target"),
-            (WRONG_WAY, ["method=byol", "filter=target_pow"], "lower method.momentum.base_tau"),
+            (WRONG_WAY, ["method=byol", "filter=target_pow"], "Lower method.momentum.base_tau"),
             (WRONG_WAY, ["filter=target_pow"], "a few very long rows"),
             (DIMENSIONAL, ["method=byol", "filter=identity"], "the target network's lag"),
             (COMPLETE, ["method=nnsiam", "filter=identity"], "except for the queue"),
