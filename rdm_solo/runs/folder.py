@@ -188,7 +188,7 @@ def _state(
         reasons.append(f"no row in {METRICS}: no epoch has finished")
     elif 0 < done < asked:
         reasons.append(f"{done} of {asked} epochs")
-    if done and not failure and not summary:
+    if done and not failure and not (folder / SUMMARY).exists():
         reasons.append(f"no {SUMMARY} (the run is still going, or was killed)")
     elif not was_closed(summary) and not 0 < asked <= done:
         reasons.append("the watch was not closed (its loop is still going, or was killed)")

@@ -148,7 +148,6 @@ def test_a_schedule_of_p():
         ("method=wmse method.kwargs.whitening_size=0", "whitening_size must be"),
         ("method=deepclusterv2 method.kwargs.num_prototypes=[9,8]", "must all be equal"),
         ("method=deepclusterv2 method.kwargs.num_prototypes=[many]", "num_prototypes must be"),
-        ("filter=online_log filter.function=os.system", "'os.system' is part of Python"),
         ("filter=online_log filter.branch=both", "got 'both'"),
         ("++optimizer.kwargs.nestrov=true", "optimizer.kwargs={'nestrov': True} is refused"),
         ("++backbone.kwargs.wdth=1 backbone.name=vit_tiny", "look at backbone.kwargs"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rdm_solo.messages import CannotWrite
 from rdm_solo.runs.files import write_whole
 
 
@@ -25,7 +26,7 @@ def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
         assert path.read_text() == "old"
         raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(CannotWrite, match="disk full"):
         write_whole(path, half)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]

@@ -22,7 +22,7 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
         (["batch_size=1"], "batch_size must be a whole number of at least 2, got 1"),
         (["batch_size=65"], "batch_size=65 on 1 process(es) is more than the 64 training"),
         (["max_epochs=0"], "max_epochs must be a whole number of at least 1, got 0"),
-        (["p=-0.5"], "p=-0.5 would be ignored: filter=learnable has no exponent"),
+        (["p=-0.5"], "p=-0.5 would be ignored: filter=learnable"),
         (["filter=target_pow", "p=soft"], "p must be a number from -10 to 10 or a schedule"),
         (["scheduler.warmup_epochs=5"], "scheduler.warmup_epochs=5 is longer than"),
         (["optimizer.name=sdg"], "optimizer.name must be one of"),
@@ -34,11 +34,9 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
         (["optimizer.lr=-1"], "optimizer.lr must be a number of at least 0, got -1"),
         (["backbone.compile=inductr"], "did you mean 'inductor'"),
         (["backbone.name=resnet19"], "did you mean 'resnet18'"),
-        (["backbone.name=resnet26"], "timm has one: backbone.name=timm/resnet26"),
         (["++trainer.benchmark=x"], "Trainer refuses trainer=...: set_benchmark_cudnn expects"),
         (["trainer.gradient_clip_val=-1"], "at least 0, or null for no limit, got -1"),
         (["trainer.devices=[0,a]"], "trainer.devices must be a whole number of at least 1, or"),
-        (["++optimizer.kwargs.dampening=x"], "is refused by optimizer.name=sgd: unsupported"),
         (["+callbacks.mine=3"], "callbacks.mine must name a class derived from"),
     ],
 )
@@ -52,7 +50,7 @@ def test_what_no_run_could_use(overrides, says, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (["method=swav", "filter=online_log"], "method=swav has no place for one, since its"),
+        (["method=swav", "filter=online_log"], "method=swav has no place for a filter, since its"),
         (["method=simsiam", "filter=none"], "filter=none is not for method=simsiam"),
         (["method=vanilla", "p=-1"], "p=-1 would be ignored"),
         (["method=byol", "method.momentum.base_tau=1.5"], "base_tau must be a number from 0 to 1"),
