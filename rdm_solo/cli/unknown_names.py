@@ -51,11 +51,13 @@ def _sentence(error: Exception, config: str, arguments: Namespace) -> str:
         )
     text = first_line(error)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        group, _, choice = error.missing_cfg_file.rpartition("/")
-        if group == "hydra/launcher" and choice in EXTRAS:
-            return f"{choice} needs a plugin of Hydra: pip install 'rdm-solo[{EXTRAS[choice]}]'"
-        options = groups(config, arguments.config_dir).get(group.partition("/")[0], [])
-        hint = suggest(error.missing_cfg_file.partition("/")[2], options) or "; --help lists them"
+        group, _, choice = error.missing_cfg_file.partition("/")
+        launcher = choice.removeprefix("launcher/")
+        if launcher in EXTRAS:
+            return f"{launcher} needs a plugin of Hydra: pip install 'rdm-solo[{EXTRAS[launcher]}]'"
+        options = groups(config, arguments.config_dir).get(group, [])
+        longer = [option for option in options if option.startswith(f"{choice}_")]
+        hint = suggest(choice, longer or options) or "; --help lists them"
         return f"there is no {group}={choice}{hint}" if options else text
     if text.startswith("Ambiguous value for argument"):
         return f"{text.split(maxsplit=4)[4]} gives several values: add -m to sweep over them."

@@ -79,6 +79,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "trainer.log_every_n_steps": (check_whole, 0),
     "trainer.enable_progress_bar": (check_switch,),
     "watch.variance": (check_number, 0, 1),
+    "watch.accuracy": (check_number, 0, 1),
     "watch.erank": (check_number, 0, 1),
     "watch.gap_epochs": (check_whole, 0),
     "watch.stop": (check_switch,),
@@ -91,7 +92,8 @@ OR_NULL = {
     "backbone.kwargs.zero_init_residual": "null to leave it out",
 }
 OR_NULL |= {
-    f"watch.{name}": "null to switch it off" for name in ("variance", "erank", "gap_epochs")
+    f"watch.{name}": "null to switch it off"
+    for name in ("variance", "erank", "gap_epochs", "accuracy")
 }
 OTHER_ACCELERATORS = {
     "mps": "Apple's GPUs have no float64, in which views and spectra are computed",

@@ -21,6 +21,7 @@ class Derived:
     base_lr: float
     lr: float  # scaled by the global batch
     classifier_lr: float
+    num_classes: int
 
 
 def on_cpu(trainer: DictConfig) -> bool:
@@ -90,6 +91,7 @@ def derive(
         base_lr=float(cfg.optimizer.lr),
         lr=cfg.optimizer.lr * global_batch / 256,
         classifier_lr=cfg.optimizer.classifier_lr * global_batch / 256,
+        num_classes=dataset.num_classes,
     )
     cfg = cfg.copy()
     with open_dict(cfg):

@@ -65,20 +65,6 @@ def test_outputs_count_where_the_loss_is_finite(tmp_path):
     assert not list(tmp_path.iterdir()), "no spectra of it"
 
 
-def test_no_checkpoint_within_an_epoch_holds_a_broken_weight(tmp_path):
-    class Save(pl.Callback):
-        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-            if batch_idx == 1:
-                with torch.no_grad():
-                    pl_module.net.bias[0] = torch.nan
-                trainer.save_checkpoint(tmp_path / "within.ckpt")
-
-    trainer, batches = trainer_of(tmp_path, Save(), steps=100)
-    with pytest.raises(Diverged, match=r"epoch 1: the weight net\.bias holds NaN or infinity"):
-        trainer.fit(Regression(), batches)
-    assert not list(tmp_path.iterdir())
-
-
 def test_steps_that_float16s_scaler_skips_are_no_divergence(tmp_path):
     """The scale begins so high that gradients are infinite, and is halved until they are not."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40, growth_interval=1000)

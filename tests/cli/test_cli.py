@@ -27,7 +27,6 @@ from rdm_solo.messages import UserError
         (["filter.name=target_pow"], "write filter=..."),
         (["p=["], "cannot read the argument"),
         (["p=1,2"], "'p=1,2' gives several values: add -m"),
-        (["launcher=slurm", "hydra/launcher=rays"], "hydra/launcher"),
         (["--config-name", "none"], "Cannot find primary config 'none'"),
         (["--config-dir", "none", "filter=mine"], "filter=mine"),
     ],

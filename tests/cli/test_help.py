@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import sys
 
@@ -40,6 +41,8 @@ GROUPS = {
     group: sorted(path.stem for path in (cli.config_folder() / group).glob("*.yaml"))
     for group in ("method", "dataset", "launcher", "logger", "trainer")
 }
+if importlib.util.find_spec("hydra_plugins.hydra_ray_launcher") is None:
+    GROUPS["launcher"].remove("ray")
 # As many choices as the largest group has options: each option is chosen in one of them.
 CHOICES = [
     [f"{group}={options[i % len(options)]}" for group, options in GROUPS.items()]
