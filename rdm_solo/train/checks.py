@@ -91,10 +91,8 @@ OR_NULL = {
     "trainer.gradient_clip_val": "null for no limit",
     "backbone.kwargs.zero_init_residual": "null to leave it out",
 }
-OR_NULL |= {
-    f"watch.{name}": "null to switch it off"
-    for name in ("variance", "erank", "gap_epochs", "accuracy")
-}
+RULES = ("variance", "erank", "gap_epochs", "accuracy")
+OR_NULL |= {f"watch.{name}": "null to switch it off" for name in RULES}
 OTHER_ACCELERATORS = {
     "mps": "Apple's GPUs have no float64, in which views and spectra are computed",
     "xpu": "Lightning has no accelerator of that name",

@@ -1,4 +1,7 @@
-"""Rooms stay within their budgets of lines (Python and templates): new work pays by deleting."""
+"""Rooms do not grow (Python and templates): new work pays by deleting.
+
+Lower a number when its room has become smaller.
+"""
 
 from __future__ import annotations
 
