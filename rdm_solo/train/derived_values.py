@@ -1,4 +1,4 @@
-"""What follows from the config and the data set: class counts and scaled learning rates."""
+"""Compute what follows from the config and the data set: class counts, scaled learning rates."""
 
 import os
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from rdm_solo.methods.descriptions import method
 
 @dataclass(frozen=True)
 class Derived:
-    """What follows from the config and the data set."""
+    """Values that follow from the config and the data set."""
 
     processes: int
     filter_batch: int  # rows that a filter sees: those of all processes together
@@ -25,14 +25,14 @@ class Derived:
 
 
 def on_cpu(trainer: DictConfig) -> bool:
-    """Whether the run trains on the CPU."""
+    """Return whether the run trains on the CPU."""
     if trainer.accelerator == "auto":
         return not torch.cuda.is_available()
     return bool(trainer.accelerator == "cpu")
 
 
 def world_size(trainer: DictConfig) -> int:
-    """Processes of the run, as Lightning will count them."""
+    """Return the number of processes of the run, as Lightning will count them."""
     devices = trainer.devices
     if devices in ("auto", -1):
         devices = 1 if on_cpu(trainer) else torch.cuda.device_count()
@@ -51,7 +51,7 @@ def limit_threads(threads: int | None) -> None:
 def derive(
     cfg: DictConfig, dataset: Dataset, num_large_crops: int, num_small_crops: int
 ) -> tuple[DictConfig, Derived]:
-    """The config with class counts and scaled learning rates, and those values on their own.
+    """Return the config with class counts and scaled learning rates, and the values themselves.
 
     The linear scaling rule is applied here and nowhere else:
     ``lr * batch_size * processes * accumulation / 256``.
@@ -103,7 +103,7 @@ def derive(
 
 
 def _check_method(cfg: DictConfig, dataset: Dataset, batch: int) -> None:
-    """Refuse what solo-learn's class would fail on at some step; ``batch`` is all processes'."""
+    """Refuse options with which solo-learn's class would fail at some step."""
     from rdm_solo.methods.building import check_kwargs  # with solo-learn, in seconds
 
     described, kwargs = method(cfg.method.name), cfg.method.kwargs
