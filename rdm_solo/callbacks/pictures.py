@@ -80,7 +80,7 @@ class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
 class RankFigure(pl.Callback):  # type: ignore[misc,name-defined]
     """Draw ``figures/erank.png`` from the table of epochs while the run trains.
 
-    Drawing takes about a twentieth of the time; the first and the last epoch are always drawn.
+    Drawing takes about a twentieth of the time.
     """
 
     after = ("EpochTable",)
@@ -91,16 +91,21 @@ class RankFigure(pl.Callback):  # type: ignore[misc,name-defined]
         self.folder, self.cfg = folder, cfg
         self._next = 0.0
 
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        if trainer.is_global_zero and (time.monotonic() >= self._next or ends(trainer)):
-            self._draw()
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Draw the epochs before: their checkpoint is written by now."""
+        if time.monotonic() >= self._next:
+            self._draw(trainer)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._draw(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        ends_early = isinstance(exception, (KeyboardInterrupt, FloatingPointError))
-        if trainer.is_global_zero and ends_early and (self.folder / METRICS).exists():
-            self._draw()
+        if isinstance(exception, (KeyboardInterrupt, FloatingPointError)):
+            self._draw(trainer)
 
-    def _draw(self) -> None:
+    def _draw(self, trainer: Any) -> None:
+        if not (trainer.is_global_zero and (self.folder / METRICS).exists()):
+            return
         began = time.monotonic()
         try:
             run = Run(self.folder, self.cfg, read_metrics(self.folder))
