@@ -191,7 +191,8 @@ class ByParts(Observer):
         self.online = parts.part(module, branches.online)
         if branches.predictor:
             momentum = parts.part(module, "momentum_projector") is not None
-            self.m = METHODS["byol" if momentum else "simsiam"].paper_m
+            methods = (each for each in METHODS.values() if each.asymmetry == "predictor")
+            self.m = next(each.paper_m for each in methods if each.momentum == momentum)
         elif branches.target is None:
             self.same = {"online": "target", "projection": "target"}
 

@@ -23,7 +23,7 @@ from rdm_solo.messages import UserError
         (["model=resnet18"], "did you mean 'backbone.name'?"),
         (["trainer.limit_train_batches=2"], "given as ++trainer.limit_train_batches=..."),
         (["filter=target"], "did you mean 'target_pow'?"),
-        (["experiment=cifar10/simsiam"], "cifar10/simsiam_target_pow"),
+        (["experiment=cifar10/simsiam"], "did you mean 'cifar10/simsiam_"),
         (["filter.name=target_pow"], "write filter=..."),
         (["p=["], "cannot read the argument"),
         (["p=1,2"], "'p=1,2' gives several values: add -m"),

@@ -142,7 +142,7 @@ def test_multi_crop_trains_byol_and_is_refused_for_simsiam(tmp_path):
     [
         (["filter=online_log1p", "method.kwargs.proj_output_dim=48"], "less than twice the 48"),
         (["filter=online_log"], "negative below sigma = 1"),
-        (["filter=linear", "optimizer.lr=0.8"], "(here optimizer.lr=0.8"),
+        (["filter=linear", "optimizer.lr=0.8"], "Here optimizer.lr=0.8"),
         (["filter=target_pow", "method.kwargs.proj_output_dim=8"], None),
     ],
 )
