@@ -13,12 +13,6 @@ from rdm_solo.theory.rank_path import STEP, Path, follow, rank_of, relation, uni
 MOST_EPOCHS = 40  # that are followed; of more, evenly spaced ones
 STEP_SIZES = np.geomspace(0.05, 6, 13)  # that are tried, alpha summed over one interval
 
-# What a fitted step size at an end of those tried means.
-AT_END = {
-    "smallest": " (the smallest tried: slower ones might fit better, and the path hardly moves)",
-    "largest": " (the largest tried: faster ones might fit better)",
-}
-
 
 @dataclass(frozen=True)
 class Prediction:
@@ -56,30 +50,6 @@ class Prediction:
     def error(self, online: np.ndarray) -> float:
         """The root mean square of the logarithms' distance from the measured online ranks."""
         return float(np.sqrt(np.mean(np.log(online / self.measured.online) ** 2)))
-
-    @property
-    def direction(self) -> str:
-        """How often the theorem is right about the direction of the rank, which needs no fit."""
-        return (
-            "Without any fit, the theorem predicts from each epoch's own spectra whether the "
-            f"online rank rises or falls: right in {self.right} of {self.intervals} intervals "
-            f"(a guess of always the more common direction: {self.right_by_guess})."
-        )
-
-    @property
-    def note(self) -> str:
-        """What the picture shows, how it was computed, and how far it can be trusted."""
-        return (
-            "Theorem 4, iterated from the first measured spectra: features move freely, "
-            "eigenvectors are paired by rank, spectra are rescaled to sum 1. One number, alpha per "
-            f"epoch = {self.alpha:.2g}{AT_END.get(self.at_end, '')}, is fitted to the online rank "
-            "of the whole run, for the path with every epoch's filter and ω = λ⁺/λᶻ, and used for "
-            "all paths. So that path is a fit, not a forecast; the path with the first epoch's "
-            "predicts direction and shape, not the pace. Error of log erank: every epoch's "
-            f"{self.error(self.every_epoch.online):.2f}, first epoch's "
-            f"{self.error(self.first_epoch.online):.2f}, no change "
-            f"{self.error(self.measured.online[:1]):.2f}. {self.direction}"
-        )
 
 
 def predict(run: Run) -> Prediction:

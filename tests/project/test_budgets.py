@@ -14,7 +14,7 @@ BUDGETS = {
     "rdm_solo/theory": 526,
     "rdm_solo/data": 1586,
     "rdm_solo/methods": 1962,
-    "rdm_solo/runs": 1711,
+    "rdm_solo/runs": 1681,
     "rdm_solo/plots": 1284,
     "rdm_solo/loggers": 497,
     "rdm_solo/callbacks": 1836,
@@ -25,10 +25,10 @@ BUDGETS = {
     "rdm_solo/notebook": 545,
     "rdm_solo/preview rdm_solo/paper": 419,
     "rdm_solo/cli": 551,
-    "rdm_solo hydra_plugins": 19375,
+    "rdm_solo hydra_plugins": 19345,
     "studies": 2333,
     "benchmarks": 862,
-    "tests": 16941,
+    "tests": 16930,
 }
 COUNTED = {".py", ".html", ".css", ".js"}
 
