@@ -259,8 +259,8 @@ RULES = (
         "been below the online one's, by {now.behind:.1%} now; it should be above.",
         value=lambda epochs, bounds: epochs[-1].gap,
         bound=lambda epoch, bounds: -NO_GAP,
-        remedy="The predictor raises the online rank instead of lowering it. Try a lower learning "
-        "rate and a longer warm-up first.",
+        remedy="A predictor that raises the online rank, or a target network that lags too far "
+        "behind, is the likeliest cause. Try a lower learning rate and a longer warm-up first.",
         in_a_row=lambda epoch, bounds: bounds.gap_epochs or 0,
         waits=False,
     ),

@@ -9,8 +9,7 @@ from rdm_solo.callbacks import parts
 from rdm_solo.callbacks.branches import ByParts, Observer, Outputs, observer
 from rdm_solo.lightning import callback_classes
 from rdm_solo.messages import UserError
-from rdm_solo.watch.folder import WatchFolder
-from rdm_solo.watch.loop import OWN, Watch
+from rdm_solo.watch.loop import USER_SCALARS, Watch
 
 
 class WatchCallback(*callback_classes()):  # type: ignore[misc]
@@ -24,7 +23,7 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
 
     def __init__(self, folder: str | Path, *, stop: bool = False, **options: Any) -> None:
         self.path, self.stop, self.options = folder, stop, options
-        self.watch: _Trained | None = None
+        self.watch: _LightningWatch | None = None
         self._validated = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -43,15 +42,14 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
         is_known = math.isfinite(steps)
         self.watch.steps_per_epoch = int(steps) if is_known else self.options.get("steps_per_epoch")
 
-    def _begin(self, trainer: Any, pl_module: Any) -> "_Trained":
+    def _begin(self, trainer: Any, pl_module: Any) -> "_LightningWatch":
         options = {"views": getattr(pl_module, "num_large_crops", None), **self.options}
         if trainer.max_epochs and trainer.max_epochs > 0:
             options.setdefault("epochs", trainer.max_epochs)
-        if trainer.global_step:  # from a checkpoint, which may be of the first epoch
+        if trainer.current_epoch:  # from a checkpoint
             options["resume"] = trainer.current_epoch
-        watch = _Trained(self.path, pl_module, **options)
-        if trainer.current_epoch:  # the folder may be another one or have fewer rows
-            watch.epoch = trainer.current_epoch + 1
+        watch = _LightningWatch(self.path, pl_module, **options)
+        watch.epoch = max(watch.epoch, trainer.current_epoch + 1)  # the folder may lack epochs
         return watch
 
     def on_train_batch_end(
@@ -72,17 +70,17 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
             return
         logged, warned = trainer.callback_metrics, len(self.watch.collapsed)
         # Lightning keeps what an earlier epoch's validation logged.
-        fresh = [name for name in OWN if self._validated or not name.startswith("val/")]
+        fresh = [name for name in USER_SCALARS if self._validated or not name.startswith("val/")]
         self._validated = False
-        if self.watch.has_loss:  # the mean over the epoch; the logged one may be the last step's
+        if self.watch.losses:  # the mean over the epoch; the logged one may be the last step's
             fresh.remove("train/loss")
         row = self.watch.end_epoch({name: float(logged[name]) for name in fresh if name in logged})
-        measured = {name: value for name, value in row.items() if name not in OWN}
+        measured = {name: value for name, value in row.items() if name not in USER_SCALARS}
         if measured:
             pl_module.log_dict(measured, sync_dist=True)
         if self.stop and len(self.watch.collapsed) > warned and not trainer.should_stop:
             trainer.should_stop = True
-            self.watch.note_stop(f"stop=True: {self.watch.collapsed[warned]}")
+            self.watch.folder.stopped = f"stop=True: {self.watch.collapsed[warned]}"
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         if self.watch is not None:
@@ -93,14 +91,10 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
             self.watch.close(exception)
 
 
-class _Trained(Watch):
+class _LightningWatch(Watch):
     """Also takes what a training step returns, and knows the methods with a softmax."""
 
     returned: Any = None
-
-    def _folder(self, folder: Path, config: Mapping[str, Any], resume: bool | int) -> WatchFolder:
-        # 0: from a checkpoint within the first epoch, whose rows are written again.
-        return WatchFolder(folder, config, resume)
 
     def _observer(self, online: str | None, target: str | None) -> Observer:
         return super()._observer(online, target) if online or target else observer(self.module)

@@ -27,7 +27,7 @@ PACKAGES = ("torch", "torchmetrics", "numpy")
 class WatchFolder:
     """Own a run's folder until it is closed. Only the first process writes.
 
-    ``resume`` is True to resume after the folder's last epoch, or the number of finished epochs.
+    ``resume`` is True to resume after the folder's last epoch, or the epoch to resume after.
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any], resume: bool | int) -> None:
@@ -57,7 +57,7 @@ class WatchFolder:
         self._owned.enter_context(ownership.owned(folder))
         if path.exists() and "watched" not in reading.read_yaml(folder, CONFIG):
             raise UserError(f"{folder} holds a run of the train command: pass another folder.")
-        if resume is False and (folder / METRICS).exists():
+        if not resume and (folder / METRICS).exists():
             raise UserError(
                 f"{folder} holds a run: pass another folder, or resume=True to resume it."
             )

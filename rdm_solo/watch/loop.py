@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -22,15 +21,14 @@ from rdm_solo.distributed import first_says, gather_objects, rank
 from rdm_solo.messages import UserError, check_choice, check_whole, suggest
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
-from rdm_solo.spectra.collapse import COMPLETE, DESTROYED, RULE, WRONG_WAY, Bounds
-from rdm_solo.spectra.epoch_summary import Spectra
+from rdm_solo.spectra.collapse import RULE, WRONG_WAY, Bounds
 from rdm_solo.watch.folder import WatchFolder
 from rdm_solo.watch.outputs import outputs_of
 
 log = logging.getLogger("rdm_solo")
 
-# Scalars that the user measures; all other columns are the watch's.
-OWN = tuple(c.name for c in COLUMNS.values() if c.chart == ACCURACY or c.name == "train/loss")
+# The columns that the user passes to end_epoch; the watch measures the others.
+USER_SCALARS = [c.name for c in COLUMNS.values() if c.chart == ACCURACY or c.name == "train/loss"]
 
 BOUNDS = Bounds()
 
@@ -130,21 +128,20 @@ class Watch:
             "watched": watched | (self._branches._asdict() if self._branches else {}),
             **({} if epochs is None else {"max_epochs": epochs}),
         }
-        self.folder = self._folder(Path(folder), config, resume)
+        self.folder = WatchFolder(Path(folder), config, resume)
         self.epoch = self.folder.done + 1
         self.alarm = Alarm(
             bounds,
-            self._advice,
+            lambda kind, epoch: RULE[kind].remedy,  # our own methods have callbacks.advice
             lambda name, value: f"bounds=Bounds({name}={value})",
             self.folder.measured(),
             self.folder.warnings,
         )
         self.spectra = EpochSpectra(max_rows, max_dim, sample, options="")
         self._loss: Any = 0.0  # the sum of this epoch's losses
-        self._losses = self._steps = 0
+        self.losses = self._steps = 0
         self._device = torch.device("cpu")
         self._was_measured = False  # whether any step so far was
-        self._warned_of_nothing = False
         self._steps_before = math.inf  # in the previous epoch
         self._begin_epoch()
 
@@ -157,19 +154,13 @@ class Watch:
         kinds = [warning["kind"] for warning in self.alarm.warnings]
         return [kind for kind in kinds if kind != WRONG_WAY]
 
-    @property
-    def has_loss(self) -> bool:
-        """Whether a step of this epoch was called with its loss."""
-        return self._losses > 0
-
     def step(self, loss: Tensor | float | None = None) -> None:
         """Record a training step; call it after forward and backward, with the loss."""
-        self._check_open()
         if loss is not None:
             loss = torch.as_tensor(loss).detach()
             wide = torch.double if has_float64(loss.device) else torch.float
             self._loss = self._loss + loss.to(wide).mean()  # stays on the device
-            self._losses += 1
+            self.losses += 1
         if self.observer.due:
             outputs = self._outputs()
             if outputs is not None:
@@ -184,19 +175,26 @@ class Watch:
     ) -> dict[str, float]:
         """Measure, write, warn and log at the end of an epoch, and return the epoch's scalars.
 
-        Pass your own as a mapping with the columns' names (``{"val/acc1": 91.0}``), or as keywords
-        with ``_`` for the ``/`` (``val_acc1=91.0``). Accuracies are per cent. With several
-        processes, those of the first one are used.
+        Pass your own scalars as a mapping with the columns' names (``{"val/acc1": 91.0}``), or as
+        keywords with ``_`` for the ``/`` (``val_acc1=91.0``). Accuracies are per cent. With several
+        processes, the first process's scalars are used.
         """
-        self._check_open()
-        passed = first_says(_own_scalars({**(scalars or {}), **more}))
+        if self.folder.closed:
+            raise UserError(
+                f"the watch on {self.folder.folder} is closed: make another one with resume=True."
+            )
+        passed = first_says(_user_scalars({**(scalars or {}), **more}))
         spectra = self.spectra.end_epoch(self.epoch, self.observer)
         row = dict(spectra.scalars) if spectra is not None else {}
-        losses = gather_objects((float(self._loss), self._losses))
+        losses = gather_objects((float(self._loss), self.losses))
         if count := sum(n for _, n in losses):
             row["train/loss"] = sum(loss for loss, _ in losses) / count
         row |= passed
-        self._warn_of_nothing(spectra)
+        if rank() == 0 and spectra is None and (self._was_measured or not self._steps):
+            log.warning(
+                f"warning: no step of epoch {self.epoch} was measured. Call step() after each "
+                "training step. After replacing a part, make another watch with resume=True."
+            )
         self.alarm.read(just_measured(row, spectra, self.epoch))
         self.folder.warnings = self.alarm.warnings
         self.folder.write({"epoch": self.epoch, **row}, spectra)
@@ -207,11 +205,6 @@ class Watch:
         if self.log is not None and rank() == 0:  # last, because the user's function may fail
             self.log(row, self.epoch - 1)
         return row
-
-    def note_stop(self, why: str) -> None:
-        """Record in the folder why the run stopped before its last epoch."""
-        self.folder.stopped = why
-        self.folder.summarize(self._device)
 
     def close(self, error: BaseException | None = None) -> None:
         """Remove the hooks and release the folder; the end of the program does both as well.
@@ -227,21 +220,13 @@ class Watch:
     def __enter__(self) -> "Watch":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self.close(error)
 
     @property
     def _branches(self) -> Branches | None:
         """The parts that are watched; None if another observer records the outputs."""
         return self.observer.branches if isinstance(self.observer, ByParts) else None
-
-    def _folder(self, folder: Path, config: Mapping[str, Any], resume: bool | int) -> WatchFolder:
-        return WatchFolder(folder, config, resume or False)  # after epoch 0 there is no run
 
     def _observer(self, online: str | None, target: str | None) -> Observer:
         if online is None and target is not None:
@@ -264,7 +249,7 @@ class Watch:
 
     def _begin_epoch(self) -> None:
         self._loss = 0.0
-        self._losses = self._steps = 0
+        self.losses = self._steps = 0
         self.spectra.begin_epoch()
         self._record_next_step()
 
@@ -289,49 +274,16 @@ class Watch:
             )
         return outputs
 
-    def _check_open(self) -> None:
-        if self.folder.closed:
-            raise UserError(
-                f"the watch on {self.folder.folder} is closed: make another one with resume=True."
-            )
 
-    def _warn_of_nothing(self, spectra: Spectra | None) -> None:
-        if rank() == 0 and not self._steps:
-            log.warning(f"warning: step() was not called in epoch {self.epoch}")
-        elif rank() == 0 and spectra is None and self._was_measured and not self._warned_of_nothing:
-            self._warned_of_nothing = True
-            log.warning(
-                f"warning: no step of epoch {self.epoch} could be measured. If a part of the model "
-                "was replaced, make another watch with resume=True."
-            )
-
-    def _advice(self, kind: str, epoch: int) -> str:
-        """Return what is true of any loop; `callbacks.advice` knows causes within our methods."""
-        branches, general = self._branches, RULE[kind].remedy
-        if kind == WRONG_WAY and (branches is None or not branches.predictor):
-            return RULE[COMPLETE].remedy  # there is no predictor that could be the cause
-        if kind == WRONG_WAY and branches is not None and branches.target:
-            return f"The target network may lag too far behind. {general}"
-        one_output = branches is not None and not (branches.predictor or branches.target)
-        if one_output and kind != DESTROYED:
-            return (
-                f"Both branches are one output, so only the loss can keep images apart. {general}"
-            )
-        return general
-
-
-def _own_scalars(scalars: Mapping[str, Any]) -> dict[str, float]:
+def _user_scalars(scalars: Mapping[str, Any]) -> dict[str, float]:
     """Return the user's scalars under their columns' names.
 
-    >>> _own_scalars({"val_knn_acc1": 91})
+    >>> _user_scalars({"val_knn_acc1": 91})
     {'val/knn_acc1': 91.0}
     """
-    spelled = {name.replace("/", "_", 1): name for name in OWN}
-    columns = {}
-    for name, value in scalars.items():
-        column = spelled.get(name, name)
-        if column not in OWN:
-            hint = suggest(name, OWN) or f"; your own scalars are {', '.join(OWN)}."
-            raise UserError(f"end_epoch() takes no {name!r}{hint}")
-        columns[column] = float(value)
-    return columns
+    allowed = ", ".join(USER_SCALARS)
+    columns = {name.replace("/", "_", 1): name for name in USER_SCALARS}
+    for name in scalars:
+        if name not in columns and name not in USER_SCALARS:
+            raise UserError(f"end_epoch() takes {allowed}, not {name!r}{suggest(name, columns)}")
+    return {columns.get(name, name): float(value) for name, value in scalars.items()}

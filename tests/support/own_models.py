@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import csv
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -11,22 +13,15 @@ from torch.nn.functional import cosine_similarity
 DIM = 12
 
 
-def heads(k: int = 8) -> dict[str, nn.Module]:
-    return {
-        "backbone": nn.Sequential(nn.Linear(DIM, 16), nn.ReLU()),
-        "projection_head": nn.Linear(16, k),
-        "prediction_head": nn.Sequential(nn.Linear(k, 6), nn.ReLU(), nn.Linear(6, k)),
-    }
-
-
 class SimSiam(nn.Module):
     """The part names of lightly's example; a step calls it once for each view."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
         torch.manual_seed(seed)
-        for name, part in heads().items():
-            setattr(self, name, part)
+        self.backbone = nn.Sequential(nn.Linear(DIM, 16), nn.ReLU())
+        self.projection_head = nn.Linear(16, 8)
+        self.prediction_head = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 8))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         z = self.projection_head(self.backbone(x))
@@ -44,12 +39,6 @@ class BYOL(SimSiam):
             return self.projection_head_momentum(self.backbone_momentum(x))
 
 
-def loss_of(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-    (z1, p1), (z2, p2) = pairs
-    both = (cosine_similarity(p1, z2.detach()), cosine_similarity(p2, z1.detach()))
-    return -torch.cat(both).mean()
-
-
 def batches(steps: int = 4, n: int = 10, seed: int = 2) -> list[torch.Tensor]:
     """Pairs of views ``(2, n, DIM)``."""
     draw = torch.Generator().manual_seed(seed)
@@ -57,11 +46,19 @@ def batches(steps: int = 4, n: int = 10, seed: int = 2) -> list[torch.Tensor]:
 
 
 def siamese_step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-    return loss_of([model(view) for view in batch])
+    (z1, p1), (z2, p2) = (model(view) for view in batch)
+    both = (cosine_similarity(p1, z2.detach()), cosine_similarity(p2, z1.detach()))
+    return -torch.cat(both).mean()
 
 
-def watched_epoch(watch, model: nn.Module, step=siamese_step, steps: int = 4) -> dict[str, float]:
+def watched_epoch(watch, model: nn.Module, step=siamese_step) -> dict[str, float]:
     """One epoch of a loop; its scalars."""
-    for batch in batches(steps):
+    for batch in batches():
         watch.step(step(model, batch))
     return watch.end_epoch()
+
+
+def rows(folder: Path) -> list[dict[str, float]]:
+    """The measured values in each row of ``metrics.csv``."""
+    with open(folder / "metrics.csv", newline="") as file:
+        return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import csv
-import json
-
 import numpy as np
 import pytest
 import torch
-from support.own_models import BYOL, DIM, SimSiam, batches, watched_epoch
+from support.own_models import BYOL, DIM, SimSiam, batches, rows, watched_epoch
 from torch import nn
 
-import rdm_solo.__main__
-from rdm_solo import report, runs
+from rdm_solo import plots, report, runs
 from rdm_solo.messages import UserError
+from rdm_solo.report import figures
 from rdm_solo.runs import spectra_files
 from rdm_solo.spectra import BranchSpectra
 from rdm_solo.watch import Bounds, Watch
 
 
-def rows(folder) -> list[dict[str, float]]:
-    with open(folder / "metrics.csv", newline="") as file:
-        return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
-
-
-def projector(value: float | None = None) -> dict[str, nn.Module]:
-    """A projector, which gives all images one output if ``value`` is 0."""
+def projector() -> dict[str, nn.Module]:
+    """A projector that gives all images the same output."""
     model = {"projector": nn.Linear(DIM, 8)}
-    if value is not None:
-        nn.init.constant_(model["projector"].weight, value)
+    nn.init.zeros_(model["projector"].weight)
     return model
 
 
@@ -41,7 +32,7 @@ def watched(folder, epochs: int = 1, model=None, resume=False, **options) -> Wat
 
 
 class TestNumbers:
-    def test_they_are_those_of_the_outputs(self, tmp_path):
+    def test_they_are_the_metrics_of_the_outputs(self, tmp_path):
         model, losses, metric = SimSiam(), [], BranchSpectra(8, steps=True)
         watch = Watch(tmp_path / "run", model, views=2)
         for batch in batches():
@@ -62,7 +53,7 @@ class TestNumbers:
         for name, array in measured.arrays().items():
             np.testing.assert_array_equal(spectra[name][0], array)
 
-    def test_training_is_what_it_is_without(self, tmp_path):
+    def test_training_is_unchanged(self, tmp_path):
         """Losses, weights and random numbers, with dropout that draws."""
         results = []
         for is_watched in (True, False):
@@ -92,10 +83,9 @@ class TestNumbers:
             for row in rows(tmp_path / "run")
         ]
 
-    @pytest.mark.parametrize("name", ["val/acc", "erank_online"])
-    def test_scalars_of_other_names_are_refused(self, tmp_path, name):
-        with pytest.raises(UserError, match=name):
-            Watch(tmp_path / "run", SimSiam()).end_epoch({name: 1.0})
+    def test_scalars_of_other_names_are_refused(self, tmp_path):
+        with pytest.raises(UserError, match="did you mean 'val_acc1'"):
+            Watch(tmp_path / "run", SimSiam()).end_epoch({"val/ac": 1.0})
 
     @pytest.mark.parametrize("length", [None, 8])
     def test_a_long_epoch_is_thinned_out_evenly(self, tmp_path, length):
@@ -116,8 +106,8 @@ class TestNumbers:
 
 class TestWarnings:
     @pytest.mark.parametrize("warmup", [0, Bounds().warmup])
-    def test_a_collapse_is_warned_of_once(self, tmp_path, caplog, warmup):
-        model = projector(0)
+    def test_a_collapse_raises_one_warning(self, tmp_path, caplog, warmup):
+        model = projector()
         watch = Watch(tmp_path / "run", model, bounds=Bounds(warmup=warmup))
         for epoch in range(1, 7):
             watch.step(model["projector"](batches()[0][0]).mean())
@@ -129,22 +119,12 @@ class TestWarnings:
         assert (warning["kind"], warning["epoch"]) == ("complete collapse", warmup + 2)
         assert runs.load(tmp_path / "run").config.scheduler.warmup_epochs == warmup
 
-    def test_bounds_are_the_users(self, tmp_path):
-        model, bounds = projector(0), Bounds(variance=None, erank=None, warmup=0)
-        with Watch(tmp_path / "run", model, bounds=bounds) as watch:
-            for _ in range(3):
-                watch.step(model["projector"](batches()[0][0]).mean())
-                watch.end_epoch()
-        assert watch.collapsed == []
-
     @pytest.mark.parametrize(
         ("kind", "online", "leads", "warns"),
         [
             ("NNCLR", "predictor", None, False),
-            ("JEPA", "predictor", None, False),
             ("SimSiam", "predictor", None, True),
             ("SimSiam", "student", None, False),
-            ("SimSiam", "predictor", False, False),
             ("NNCLR", "student", True, True),
         ],
     )
@@ -177,23 +157,21 @@ class TestWarnings:
 
 
 class TestFolder:
-    def test_the_report_opens_it(self, tmp_path):
+    def test_the_report_opens_it(self, tmp_path, monkeypatch):
         watched(tmp_path / "run", 2, views=2, seed=5)
         run = runs.load(tmp_path / "run")
         assert (run.method, run.label, run.seed, run.epochs) == ("SimSiam", "SimSiam", 5, 2)
         assert not run.missing
+        monkeypatch.setattr(figures, "PLOTS", (plots.effective_rank,))  # a second for each figure
         assert "SimSiam" in report.write([tmp_path / "run"]).read_text()
         assert (tmp_path / "run" / "report" / "effective_rank.png").stat().st_size > 0
 
-    @pytest.mark.parametrize("command", ["linear run={}", "export run={}"])
-    def test_commands_that_need_a_model_say_that_there_is_none(
-        self, tmp_path, capsys, monkeypatch, command
-    ):
+    @pytest.mark.parametrize("command", ["linear", "export"])
+    def test_commands_that_need_a_model_say_that_there_is_none(self, tmp_path, typed, command):
         watched(tmp_path / "run")
-        monkeypatch.setattr("sys.argv", ["rdm-solo", *command.format(tmp_path / "run").split()])
-        with pytest.raises(SystemExit):
-            rdm_solo.__main__.main()
-        assert "was written by rdm_solo.watch" in capsys.readouterr().err
+        done = typed(f"rdm_solo.{command}", f"run={tmp_path / 'run'}", cwd=tmp_path)
+        assert done.returncode != 0
+        assert "was written by rdm_solo.watch" in done.stderr
 
     @pytest.mark.parametrize(
         ("model", "momentum", "symmetric"),
@@ -212,9 +190,6 @@ class TestFolder:
         assert any("watch was not closed" in reason for reason in runs.load(folder).missing)
         watch.close()
         assert runs.load(folder).missing == ("1 of 3 epochs",)
-        before = (folder / "summary.json").read_bytes()
-        watch.close()  # again: the folder may be another's by now
-        assert (folder / "summary.json").read_bytes() == before
         watch = Watch(folder, model, epochs=3, resume=True)
         watched_epoch(watch, model)
         watch.close(KeyboardInterrupt())
@@ -232,9 +207,8 @@ class TestFolder:
         assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
         watched(folder, resume=True)
         assert (runs.load(folder).missing, runs.load(folder).epochs) == ((), 2)
-        for use in (watch.step, watch.end_epoch):
-            with pytest.raises(UserError, match="is closed"):
-                use()
+        with pytest.raises(UserError, match="is closed"):
+            watch.end_epoch()
 
     def test_nan_is_left_out_and_is_divergence(self, tmp_path, caplog):
         model = SimSiam()
@@ -247,8 +221,7 @@ class TestFolder:
         assert "NaN or infinite" in caplog.text
         run = runs.load(tmp_path / "run")
         assert (run.epochs, run.diverged) == (1, 2)
-        summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-        assert summary["last"]["train/loss"] is None
+        assert run.summary["last"]["train/loss"] is None
 
 
 class TestResuming:
@@ -276,7 +249,7 @@ class TestResuming:
         assert third.collapsed == second.collapsed
         assert repr(third.alarm.measured) == repr(second.alarm.measured)  # NaN differs from NaN
 
-    @pytest.mark.parametrize("resume", [False, 0, -1, 1.5, None, "yes"])
+    @pytest.mark.parametrize("resume", [False, 0, 1.5])
     def test_a_folder_that_holds_a_run_is_kept(self, tmp_path, resume):
         folder = tmp_path / "run"
         watched(folder)
