@@ -207,7 +207,7 @@ class TestAdvice:
             (WRONG_WAY, ["filter=target_pow", "p=0.5"], "A target filter needs p < 0"),
             (COMPLETE, ["filter=online_pow", "p=-0.5"], "An online filter needs p > 0"),
             (WRONG_WAY, ["filter=online_log"], "filter=online_log1p"),
-            (WRONG_WAY, ["filter=learnable"], "The predictor raises the online rank"),
+            (WRONG_WAY, ["filter=learnable"], "predictor that raises the online rank"),
             (WRONG_WAY, ["filter=online_log1p", "filter.function=torch.cos"], "must rise on"),
             (COMPLETE, ["filter=online_pow", "p=-2"], "between -1 and 0 on the target"),
             (WRONG_WAY, ["method=byol", "filter=target_pow"], "Lower method.momentum.base_tau"),
