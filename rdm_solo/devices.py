@@ -8,13 +8,11 @@ WITHOUT_FLOAT64 = {"mps"}
 
 
 def has_float64(device: torch.device) -> bool:
-    """Return whether a device computes in float64; Apple's and some of Intel's do not.
+    """Return whether a device computes in float64; Apple's do not.
 
     >>> has_float64(torch.device("cpu")), has_float64(torch.device("mps"))
     (True, False)
     """
-    if device.type == "xpu":
-        return bool(torch.xpu.get_device_properties(device).has_fp64)
     return device.type not in WITHOUT_FLOAT64
 
 

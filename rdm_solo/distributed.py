@@ -1,7 +1,4 @@
-"""Rank, number of processes, and collectives; without ``torch.distributed`` there is one process.
-
-A ``group`` limits a collective to the processes of a group; by default all take part.
-"""
+"""Rank, number of processes, and collectives; one process without ``torch.distributed``."""
 
 from typing import Any, TypeVar
 
@@ -21,31 +18,21 @@ def rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
-def sum_over_processes(x: torch.Tensor, group: Any = None) -> torch.Tensor:
+def sum_over_processes(x: torch.Tensor) -> torch.Tensor:
     """Replace ``x`` by the sum over processes, and return it.
 
     >>> sum_over_processes(torch.tensor([1, 2]))
     tensor([1, 2])
     """
     if world_size() > 1:
-        dist.all_reduce(x, group=group)
-    return x
-
-
-def largest_over_processes(x: torch.Tensor) -> torch.Tensor:
-    """Replace ``x`` by the elementwise maximum over processes, and return it."""
-    if world_size() > 1:
-        dist.all_reduce(x, dist.ReduceOp.MAX)
+        dist.all_reduce(x)
     return x
 
 
 def gather_equal(x: torch.Tensor) -> torch.Tensor:
-    """Return the rows of all processes in rank order; each holds equally many.
+    """Return the rows of all processes in rank order; each process holds equally many.
 
     Shapes: ``(N, ...) -> (world_size * N, ...)``.
-
-    >>> gather_equal(torch.tensor([1, 2]))
-    tensor([1, 2])
     """
     if world_size() == 1:
         return x
@@ -54,19 +41,16 @@ def gather_equal(x: torch.Tensor) -> torch.Tensor:
     return rows
 
 
-def gather(x: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
+def gather(x: torch.Tensor) -> list[torch.Tensor]:
     """Return each process's rows in rank order; processes may hold different numbers of rows.
 
     Shapes: ``(N_r, ...)`` on rank r ``-> [(N_0, ...), (N_1, ...), ...]``.
-
-    >>> gather(torch.tensor([1, 2]))
-    [tensor([1, 2])]
     """
     if world_size() == 1:
         return [x]
     from torchmetrics.utilities.distributed import gather_all_tensors  # seconds to load
 
-    parts: list[torch.Tensor] = gather_all_tensors(x, group)
+    parts: list[torch.Tensor] = gather_all_tensors(x)
     return parts
 
 
@@ -79,10 +63,9 @@ def gather_objects(value: T) -> list[T]:
     return values
 
 
-def first_says(x: T) -> T:
-    """Return the first process's object on all processes."""
-    if world_size() == 1:
-        return x
-    objects: list[Any] = [x]
-    dist.broadcast_object_list(objects)
-    return objects[0]  # type: ignore[no-any-return]
+def broadcast_object(value: T) -> T:
+    """Return the first process's value on all processes; it is pickled."""
+    values: list[Any] = [value]
+    if world_size() > 1:
+        dist.broadcast_object_list(values)
+    return values[0]  # type: ignore[no-any-return]

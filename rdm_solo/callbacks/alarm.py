@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rdm_solo.distributed import first_says, rank
+from rdm_solo.distributed import broadcast_object, rank
 from rdm_solo.spectra.collapse import RULE, Bounds, MeasuredEpoch, kinds_of_collapse
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Alarm:
         self.measured.append(epoch)
         warned = {warning["kind"] for warning in self.warnings}
         kinds = kinds_of_collapse(self.measured, self.bounds)
-        new = first_says([kind for kind in kinds if kind not in warned])
+        new = broadcast_object([kind for kind in kinds if kind not in warned])
         for kind in new:
             fact = RULE[kind].sentence(self.measured, self.bounds, self.option)
             text = f"{fact} {self.advise(kind, epoch=epoch.epoch - 1)}"

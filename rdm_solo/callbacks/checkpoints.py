@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from rdm_solo.callbacks.last_epoch import ends
-from rdm_solo.distributed import first_says, gather_objects, rank
+from rdm_solo.distributed import broadcast_object, gather_objects, rank
 from rdm_solo.lightning import pl
 from rdm_solo.runs import checkpoints
 from rdm_solo.runs.files import BEST, CHECKPOINT, PREVIOUS, write_whole, writing
@@ -107,7 +107,7 @@ class CheckpointFiles(pl.plugins.CheckpointIO):
         self._read = path
 
     def load_checkpoint(self, path: Any, *_: Any, **__: Any) -> dict[str, Any]:
-        self._read = first_says(Path(path))
+        self._read = broadcast_object(Path(path))
         return checkpoints.read(self._read)
 
     def remove_checkpoint(self, path: Any) -> None:

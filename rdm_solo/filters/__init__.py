@@ -6,8 +6,7 @@ ICLR 2023). On the target branch nothing carries a gradient.
 """
 
 from rdm_solo.filters.application import Operator, filter_gradient, filter_online, filter_target
-from rdm_solo.filters.batch import relative_cut
-from rdm_solo.filters.decomposition import Spectrum, decompose
+from rdm_solo.filters.batch import Spectrum, decompose, relative_cut
 from rdm_solo.filters.functions import get, names, register, takes_p
 from rdm_solo.filters.schedules import Schedule, as_schedule
 from rdm_solo.filters.spectral_filter import SpectralFilter

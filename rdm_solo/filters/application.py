@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from rdm_solo.devices import number, product_dtype
-from rdm_solo.filters.batch import Batch
-from rdm_solo.filters.decomposition import Spectrum
+from rdm_solo.filters.batch import Batch, Spectrum
 from rdm_solo.filters.functions import BoundFunction
 
 # The largest gain, so that W and the gradients that it multiplies stay in range.

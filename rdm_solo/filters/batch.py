@@ -1,4 +1,4 @@
-"""The rows of a batch, from all processes, and the Gram matrix of its smaller side."""
+"""A batch of all processes' rows, and its singular values and vectors without rounding noise."""
 
 import math
 from dataclasses import dataclass
@@ -7,16 +7,12 @@ import torch
 from torch import Tensor
 
 from rdm_solo.devices import number
-from rdm_solo.distributed import (
-    gather_equal,
-    largest_over_processes,
-    rank,
-    sum_over_processes,
-    world_size,
-)
+from rdm_solo.distributed import gather_equal, rank, sum_over_processes, world_size
 
 # float64 numbers beyond this count as infinite, and those below its inverse as zero.
 LARGEST = 2.0**960
+# The singular values of a batch of zeros: a number whose inverse is in range.
+SMALLEST = 1e-150
 
 
 def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
@@ -134,6 +130,70 @@ def gather(x: Tensor) -> tuple[Batch, Tensor | None]:
     return batch, gram
 
 
+@dataclass(frozen=True)
+class Spectrum(Batch):
+    """A batch and the spectrum of all processes' rows, in float64.
+
+    With more columns than rows (``dual``), ``vectors`` holds left singular vectors ``(n, r)``,
+    otherwise right ones ``(k, r)``. On a CPU, directions of rounding noise are left out. On another
+    device all ``r = min(n, k)`` directions are there, because the host does not know how many are
+    noise.
+    """
+
+    sigma: Tensor  # (r,) singular values, ascending; noise is raised to the least one above it
+    kept: Tensor  # (r,) whether a direction is above rounding noise
+    directions: Tensor  # (): how many are
+    vectors: Tensor
+
+
+def decompose(x: Tensor) -> Spectrum:
+    r"""Return singular values and vectors of all processes' rows, :math:`X = U \Sigma V^\top`.
+
+    Every process calls this with an equal number of rows. :func:`gather` explains what becomes of
+    broken and short rows. Directions with ``sigma <= relative_cut(...) * sigma_max`` are not kept.
+
+    Shapes: ``(N, k)`` of this process.
+
+    >>> spectrum = decompose(torch.diag(torch.tensor([3.0, 1e-9, 2.0])))
+    >>> spectrum.sigma[spectrum.kept]
+    tensor([2., 3.], dtype=torch.float64)
+    """
+    return spectrum_of(*gather(x))
+
+
+def spectrum_of(batch: Batch, gram: Tensor | None) -> Spectrum:
+    """Decompose a Gram matrix, or the rows by an SVD if it is None.
+
+    Every process decomposes all of it. The host waits for a device only in ``eigh`` or ``svd``,
+    which check for errors.
+    """
+    if gram is not None:
+        lam, vectors = torch.linalg.eigh(gram)
+        sigma = lam.clamp_min_(0).sqrt_()
+    else:
+        u, sigma, vh = torch.linalg.svd(batch.rows / batch.scale, full_matrices=False)
+        vectors, sigma = (u if batch.dual else vh.mT).flip(1), sigma.flip(0)
+    exact = batch.dtype == torch.float64
+    # A Gram matrix has lost the digits that float64's own cut would keep.
+    digits = torch.float32 if exact and gram is not None else batch.dtype
+    largest = sigma[-1]
+    kept = sigma > number(largest) * relative_cut(digits, batch.n, batch.k)
+    directions = kept.sum()
+    count = number(directions)
+    if isinstance(count, int):  # on a CPU
+        noise = len(sigma) - count
+        sigma, vectors, kept = sigma[noise:], vectors[:, noise:], kept[noise:]
+    else:
+        sigma = sigma.clamp_min(torch.where(kept, sigma, largest).amin().clamp_min(SMALLEST))
+    return Spectrum(
+        **vars(batch),
+        sigma=sigma * batch.scale if exact else sigma,
+        kept=kept,
+        directions=directions,
+        vectors=vectors,
+    )
+
+
 def _in_range(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return float64 rows with NaN for numbers beyond ``LARGEST`` and 0 below its inverse.
 
@@ -141,7 +201,7 @@ def _in_range(rows: Tensor) -> tuple[Tensor, Tensor]:
     """
     size = rows.abs()
     rows = torch.where(size < 1 / LARGEST, 0.0, torch.where(size <= LARGEST, rows, torch.nan))
-    largest = largest_over_processes(rows.nan_to_num(nan=0.0).abs().max())
+    largest = gather_equal(rows.nan_to_num(nan=0.0).abs().max()[None]).max()
     digits, _ = torch.frexp(largest)  # from 1/2 to 1; a power of two remains without them
     return rows, torch.where(largest > 0, largest / (2 * digits), 1.0)
 

@@ -18,8 +18,7 @@ from rdm_solo.filters.application import (
     gains,
     rescale,
 )
-from rdm_solo.filters.batch import Batch, gather
-from rdm_solo.filters.decomposition import spectrum_of
+from rdm_solo.filters.batch import Batch, gather, spectrum_of
 from rdm_solo.filters.functions import Function, get, label
 from rdm_solo.filters.iterations import ROOTS, power
 from rdm_solo.filters.schedules import Schedule, as_schedule

@@ -1,7 +1,7 @@
 """Figures of Theorem 4: ranks that a filter leads to, and predicted beside measured ranks."""
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -10,9 +10,11 @@ from torch import Tensor
 from rdm_solo.plots import style
 from rdm_solo.plots.entry import Groups, Plot
 from rdm_solo.runs.groups import counted_runs, run_name
-from rdm_solo.runs.prediction import Prediction, predict
-from rdm_solo.theory.filter_effect import Preview, called
-from rdm_solo.theory.rank_path import Path
+
+if TYPE_CHECKING:
+    from rdm_solo.runs.prediction import Prediction
+    from rdm_solo.theory.filter_effect import Preview
+    from rdm_solo.theory.rank_path import Path
 
 PREDICTED = 4  # settings at most: iterating the theorem takes seconds for each
 
@@ -35,8 +37,10 @@ PATHS: dict[str, dict[str, Any]] = {
 
 
 @style.styled
-def draw_filter(seen: Preview, path: Path, note: str = "") -> Figure:
+def draw_filter(seen: "Preview", path: "Path", note: str = "") -> Figure:
     """Draw a filter's function, the equivalent online filter, and the ranks it leads to."""
+    from rdm_solo.theory.filter_effect import called
+
     figure, (function, curve, rank) = style.figure(3, panel=(2.9, 2.5))
     online = seen.branch == "online"
     color = (style.ONLINE if online else style.TARGET)["color"]
@@ -84,6 +88,8 @@ def _line(axes: Axes, x: Tensor, y: Tensor, color: str) -> None:
     measured=lambda run: len(run.spectra.get("epoch", ())) > 2,
 )
 def prediction(drawn: Groups, everything: Groups) -> Figure:
+    from rdm_solo.runs.prediction import predict  # a run that is training draws no theory
+
     figure, panels = style.figure(2 * len(drawn), columns=2, panel=(3.6, 2.4))
     notes = []
     for i, group in enumerate(drawn):
@@ -103,7 +109,7 @@ def prediction(drawn: Groups, everything: Groups) -> Figure:
     return figure
 
 
-def _quality(predicted: Prediction) -> str:
+def _quality(predicted: "Prediction") -> str:
     """Return in words how well the theorem predicts a run."""
     fit, forecast, constant = (
         f"{predicted.error(online):.2f}"

@@ -160,7 +160,7 @@ class BranchSpectra(Metric):
         self.sum_mean += total
         if not self.steps:
             return
-        mean = step_mean(total, whole, self.process_group)
+        mean = step_mean(total, whole)
         self.sum_means_squared += mean.square().sum()
         if not self.sampled:
             self.sum_means.addr_(mean, mean)
@@ -207,19 +207,12 @@ class BranchSpectra(Metric):
             self.kept, self.kept_keys = kept, [keys[0][:, None, None]]
         return kept[0], keys[0]
 
-    def sync(
-        self,
-        dist_sync_fn: Any = None,
-        process_group: Any = None,
-        should_sync: bool = True,
-        distributed_available: Any = None,
-    ) -> None:
+    def sync(self, *args: Any, **options: Any) -> None:
         """Sync as torchmetrics does, sending N rows in all and not N from each process."""
-        group = process_group or self.process_group
-        if should_sync and world_size() > 1 and not self._is_synced:
-            kept, key = without_ruled_out(*self._sample(False), group)
+        if world_size() > 1 and not self._is_synced and options.get("should_sync", True):
+            kept, key = without_ruled_out(*self._sample(False))
             self.kept, self.kept_keys = [kept], [key[:, None, None]]
-        super().sync(dist_sync_fn, group, should_sync, distributed_available)
+        super().sync(*args, **options)
 
     @torch.no_grad()
     def compute(self) -> Spectra:

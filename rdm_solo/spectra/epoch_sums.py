@@ -54,15 +54,15 @@ def add_or_gather(x: Tensor, group: Any = None) -> list[Tensor]:
 
     Sampled rows and their hashes have three axes and are gathered; sums have fewer.
     """
-    return gather(x, group) if x.ndim == 3 else [sum_over_processes(x.clone(), group)]
+    return gather(x) if x.ndim == 3 else [sum_over_processes(x.clone())]
 
 
-def step_mean(total: Tensor, whole: Tensor, group: Any = None) -> Tensor:
+def step_mean(total: Tensor, whole: Tensor) -> Tensor:
     """Return the step's mean over all processes, from the sum of this process's rows.
 
     It is multiplied by the root of this process's number of rows, so that its outer product is the
     mean's part of this process's sum of products.
     """
     count = whole.sum().to(total)
-    counted = sum_over_processes(torch.cat([total, count[None]]), group)
+    counted = sum_over_processes(torch.cat([total, count[None]]))
     return counted[:-1] / counted[-1].clamp_min(1) * count.sqrt()

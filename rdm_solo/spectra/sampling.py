@@ -7,7 +7,6 @@ A row of a DINO head is 256 KiB long, so nothing here copies more than a few row
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -86,12 +85,12 @@ def merged(kept: Sequence[Tensor], keys: Sequence[Tensor], empty: Tensor) -> tup
     return empty, key
 
 
-def without_ruled_out(kept: Tensor, key: Tensor, group: Any = None) -> tuple[Tensor, Tensor]:
+def without_ruled_out(kept: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     """Return this process's rows that other processes' smaller hashes do not rule out.
 
     Rows are float64 if those of any process are.
     """
-    double = torch.cat(gather(key.new_tensor([kept.dtype == torch.double]), group)).any()
-    limit = torch.cat(gather(key, group)).sort().values[len(key) - 1]
+    double = torch.cat(gather(key.new_tensor([kept.dtype == torch.double]))).any()
+    limit = torch.cat(gather(key)).sort().values[len(key) - 1]
     stays = (key <= limit) & (key < LAST)
     return kept[stays].double() if double else kept[stays], key[stays]

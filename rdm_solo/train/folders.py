@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from rdm_solo.distributed import first_says, world_size
+from rdm_solo.distributed import broadcast_object, world_size
 from rdm_solo.messages import UserError
 from rdm_solo.runs import checkpoints, ownership, reading, saved_config
 from rdm_solo.runs.files import CONFIG, LOG, SUMMARY, writing
@@ -70,11 +70,11 @@ def claimed(
             try:
                 start = stack.enter_context(_owned(cfg, folder, filter_batch, overrides))
             except UserError as error:
-                first_says(error)
+                broadcast_object(error)
                 raise
-            yield first_says(start)
+            yield broadcast_object(start)
     elif world_size() > 1:
-        decision: Any = first_says(None)
+        decision: Any = broadcast_object(None)
         if isinstance(decision, UserError):
             raise SystemExit(2)
         yield decision

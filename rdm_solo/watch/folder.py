@@ -14,7 +14,7 @@ import torch
 from omegaconf import OmegaConf
 
 from rdm_solo import __version__
-from rdm_solo.distributed import first_says, rank, world_size
+from rdm_solo.distributed import broadcast_object, rank, world_size
 from rdm_solo.messages import UserError, first_line
 from rdm_solo.runs import failures, metrics_file, ownership, reading, spectra_files
 from rdm_solo.runs.files import CONFIG, FAILED, METRICS, SUMMARY, write_whole, writing
@@ -45,10 +45,10 @@ class WatchFolder:
                 self._owned.close()
                 # ownership names the command line's option for a run's folder.
                 refusal = str(error).replace("hydra.run.dir", "folder")
-        if refusal := first_says(refusal):  # on every process, or the others would wait
+        if refusal := broadcast_object(refusal):  # on every process, or the others would wait
             raise UserError(refusal)
-        self.done = first_says(self.rows[-1]["epoch"] if self.rows else 0)
-        self.warnings = first_says(self.warnings)  # all processes may stop because of them
+        self.done = broadcast_object(self.rows[-1]["epoch"] if self.rows else 0)
+        self.warnings = broadcast_object(self.warnings)  # all processes may stop because of them
 
     def _begin(self, config: Mapping[str, Any], resume: bool | int) -> None:
         folder, path = self.folder, self.folder / CONFIG
@@ -79,7 +79,7 @@ class WatchFolder:
             spectra = arrays.get(row["epoch"], {})
             k, softmax = int(spectra.get("dimensions", 0)), "lam_logits" in spectra
             epochs.append(MeasuredEpoch.read(row, row["epoch"], k, softmax))
-        return first_says(epochs)
+        return broadcast_object(epochs)
 
     def write(self, row: dict[str, Any], spectra: Spectra | None) -> None:
         """Add an epoch."""

@@ -17,7 +17,7 @@ from rdm_solo.callbacks.epoch_spectra import EpochSpectra
 from rdm_solo.callbacks.parts import Branches
 from rdm_solo.callbacks.rows import TOKENS
 from rdm_solo.devices import has_float64
-from rdm_solo.distributed import first_says, gather_objects, rank
+from rdm_solo.distributed import broadcast_object, gather_objects, rank
 from rdm_solo.messages import UserError, check_choice, check_whole, suggest
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
@@ -183,7 +183,7 @@ class Watch:
             raise UserError(
                 f"the watch on {self.folder.folder} is closed: make another one with resume=True."
             )
-        passed = first_says(_user_scalars({**(scalars or {}), **more}))
+        passed = broadcast_object(_user_scalars({**(scalars or {}), **more}))
         spectra = self.spectra.end_epoch(self.epoch, self.observer)
         row = dict(spectra.scalars) if spectra is not None else {}
         losses = gather_objects((float(self._loss), self.losses))

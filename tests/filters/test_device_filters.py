@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import types
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from conftest import features
 from support.second_device import DEVICE, without_float64
 from support.waits import Waits
 
-from rdm_solo.devices import has_float64
 from rdm_solo.filters import SpectralFilter, decompose
 
 SHAPES = [(24, 40), (40, 24)]
@@ -168,10 +166,3 @@ def test_a_device_without_float64_gets_what_the_cpu_computes(on_second_device, b
     want, wanted = result(SpectralFilter(branch, name, p), x)
     assert (torch.equal(out, want), home) == (True, DEVICE)
     assert grad is wanted is None or torch.equal(grad, wanted)
-
-
-@pytest.mark.parametrize("has", [True, False])
-def test_intels_devices_are_asked(monkeypatch, has):
-    properties = types.SimpleNamespace(has_fp64=has)
-    monkeypatch.setattr(torch.xpu, "get_device_properties", lambda device: properties)
-    assert has_float64(torch.device("xpu", 0)) == has

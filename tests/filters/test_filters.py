@@ -10,6 +10,7 @@ import torch
 from conftest import features, oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
 
 from rdm_solo.filters import SpectralFilter, decompose, get, relative_cut
 
@@ -108,6 +109,20 @@ def test_the_dtype_is_returned_and_costs_its_own_rounding_only(dtype, branch):
         out.backward(torch.ones_like(out))
         assert leaf.grad.dtype == dtype
         assert row_error(leaf.grad, torch.ones_like(x).double() @ w) <= exact
+
+
+def test_nothing_is_computed_for_a_gradient_that_is_not_wanted():
+    x = features("1/i", 24, 40)
+    leaf = x.clone().requires_grad_()
+
+    def products(branch: str, batch: torch.Tensor) -> int:
+        with FlopCounterMode(display=False) as counter:
+            SpectralFilter(branch, "log1p")(batch)
+        return counter.get_total_flops()
+
+    assert products("online", x) == products("target", x) < products("online", leaf)
+    with torch.no_grad():
+        assert products("online", leaf) == products("target", x)
 
 
 def test_eval_returns_the_input_and_decomposes_nothing(monkeypatch):

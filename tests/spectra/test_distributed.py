@@ -101,18 +101,12 @@ def work(rank: int, world: int) -> dict[str, object]:
     for name, options in ROUTES.items():
         results[name] = measured(rank, world, **options)
     results["two views"] = of_two_views(rank, world)
-    groups = [dist.new_group([0]), dist.new_group([*range(1, world)])]
-    for name, options in ROUTES.items():
-        metric = BranchSpectra(24, **options)
-        metric.update(*[features("1/i", 64, 24).chunk(world)[rank]] * 2)
-        metric.sync(process_group=groups[rank > 0])
-        results[f"its group, {name}"] = int(metric.count), metric._kept_rows()
     return results
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def several(request, worlds):
-    return worlds(request.param).run(work)
+@pytest.fixture(scope="module")
+def several(worlds):
+    return worlds(2).run(work)
 
 
 @pytest.mark.parametrize(("branch", "name", "p"), CASES)
@@ -165,16 +159,3 @@ def test_every_measure_of_two_views_is_that_of_one_process(several):
     assert "lidar/target" in want
     for rank in several:
         assert rank["two views"] == pytest.approx(want, rel=1e-10, abs=1e-12)
-
-
-@pytest.mark.parametrize("route", ROUTES)
-def test_a_sync_within_a_group_is_of_its_processes_alone(several, route):
-    """Of their rows as many are kept as one process would keep, whatever others have."""
-    rows = features("1/i", 64, 24)
-    first = 64 // len(several)
-    for rank, results in enumerate(several):
-        one = BranchSpectra(24, **ROUTES[route])
-        one.update(*[rows[first:] if rank else rows[:first]] * 2)
-        count, kept = results[f"its group, {route}"]
-        assert count == int(one.count)
-        assert torch.equal(kept, one._kept_rows())

@@ -294,15 +294,16 @@ def test_low_rank_spectrum_equals_that_of_the_logits(n, k, b):
     assert (found >= 0).all()
 
 
-def test_the_functions_need_neither_torchmetrics_nor_torchvision():
-    """Loading torchmetrics takes seconds, and brings torchvision; the metric alone waits for it."""
+def test_filters_and_the_functions_of_spectra_import_torch_alone():
+    """torchmetrics takes seconds to load and brings torchvision; only the metric needs it."""
     code = (
-        "import sys; from rdm_solo import spectra, theory; spectra.correlation; "
-        "print({'torchmetrics', 'torchvision'} & set(sys.modules)); "
-        "spectra.BranchSpectra; print('torchmetrics' in sys.modules)"
+        "import sys, torch; before = set(sys.modules); "
+        "from rdm_solo import filters, spectra, theory; spectra.correlation; "
+        "new = {m.split('.')[0] for m in set(sys.modules) - before}; "
+        "print(*new - set(sys.stdlib_module_names))"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.splitlines() == ["set()", "True"]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["rdm_solo"]
     with pytest.raises(AttributeError, match="has no attribute 'Branches'"):
         rdm_solo.spectra.Branches  # noqa: B018
 

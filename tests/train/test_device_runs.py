@@ -20,7 +20,7 @@ SIZES = {"proj_hidden": 16, "proj_output": 8, "pred_hidden": 8}
 FEW = {name: ["method.kwargs.num_prototypes=8"] for name in ("swav", "dino")}
 
 # What waits in a step of each run. An eigh for each view is a filter's own.
-FILTERED = ["_linalg_eigh rdm_solo/filters/decomposition.py"] * 2
+FILTERED = ["_linalg_eigh rdm_solo/filters/batch.py"] * 2
 # solo-learn's clipping compares the norm of each weight's gradient on the host.
 CLIPPED = "_local_scalar_dense solo/methods/dino.py"
 RUNS = {

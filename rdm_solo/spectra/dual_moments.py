@@ -1,0 +1,76 @@
+"""Both branches' eigenvalues and eigenspaces from few rows of many dimensions, by N x N Grams."""
+
+import torch
+from torch import Tensor
+
+from rdm_solo.spectra import rows
+from rdm_solo.spectra.moments import Moments, above_noise
+from rdm_solo.spectra.ranks import descending, noise_floor
+
+
+def from_rows(
+    p: Tensor, z: Tensor, z_plus: Tensor | None, y: Tensor, length: int, around_mean: bool
+) -> Moments:
+    r"""Return the moments of float64 rows ``(N, k)`` by N x N matrices, with ``length`` entries.
+
+    With :math:`ZZ^T/N = W \Lambda W^T`, the eigenvectors :math:`u_i = Z^T w_i / \sqrt{N\lambda_i}`
+    enter through cross Grams alone: :math:`P u_i` is :math:`PZ^T w_i / \sqrt{N\lambda_i}`.
+    """
+    n = len(z)
+    gram_z, gram_p = z @ z.mT, p @ p.mT
+    lam_z, w = torch.linalg.eigh(gram_z / n)
+    lam_z, w = lam_z.flip(0).clamp_min(0), w.flip(1)
+    real = lam_z > noise_floor(lam_z)
+    w = w * torch.where(real, (n * lam_z).rsqrt(), 0.0)  # Z^T w are the eigenvectors, or zero
+
+    lam_p = descending(gram_p / n)
+    p_u = (p @ z.mT) @ w
+    lam_y = lam_z if torch.equal(y, z) else lam_p if torch.equal(y, p) else descending(y @ y.mT / n)
+    means = gram_z.mean(0)
+    around_z = (gram_z - means - means[:, None] + means.mean()) / n
+    lam_covariance = above_noise(descending(around_z), lam_z.sum())
+    along = (p_u.square().sum(0) / n, _norm(p_u, gram_p) / n)
+    moments = Moments(lam_p, lam_z, lam_y, *along, lam_covariance)
+    if around_mean:
+        around = y - y.mean(0)
+        lam_centred = above_noise(descending(around @ around.mT / n), lam_y.max())
+        moments = moments._replace(lam_centred=lam_centred)
+    if z_plus is not None:
+        moments = moments._replace(**_positives(gram_z, z @ z_plus.mT, z_plus @ z_plus.mT, w))
+    # With few rows, more eigenvalues are zero than were computed.
+    pad = torch.nn.functional.pad
+    sizes = {
+        name: pad(x[:length], (0, max(0, length - len(x))))
+        for name, x in moments._asdict().items()
+        if x is not None
+    }
+    return Moments(**sizes)
+
+
+def _positives(gram: Tensor, cross: Tensor, gram_plus: Tensor, w: Tensor) -> dict[str, Tensor]:
+    r"""Return the moments of :math:`C_+ = B^T J B / 2N` for rows :math:`B = [Z; Z_+]`.
+
+    J exchanges the halves. The eigenvalues are those of :math:`R J R^T / 2N` with
+    :math:`BB^T = R^T R`. R's columns are the rows in coordinates of the space that they span, so
+    their LiDAR is the rows' LiDAR.
+    """
+    n = len(gram)
+    both = torch.cat([torch.cat([gram, cross], 1), torch.cat([cross.mT, gram_plus], 1)])
+    s, q = torch.linalg.eigh(both)
+    s = torch.where(s > noise_floor(s), s, 0.0)  # the roots of rounding would not be small
+    root = s.sqrt()[:, None] * q.mT
+    z_u, plus_u = gram @ w, cross.mT @ w
+    moments = {
+        "lam_plus": descending(root.roll(n, 1) @ root.mT / (2 * n)),
+        "energy_plus": (z_u * plus_u).sum(0) / n,
+        "norm_plus": _norm(torch.cat([plus_u, z_u]), both) / (2 * n),
+    }
+    if n > 1:
+        scatter = rows.of_views(torch.stack(root.mT.split(n), 1))
+        moments["lam_lidar"] = rows.discriminant_eigenvalues(*scatter, rows.DELTA)
+    return moments
+
+
+def _norm(coefficients: Tensor, gram: Tensor) -> Tensor:
+    """Return the norms of combinations of rows, one a column, from the rows' Gram matrix."""
+    return (coefficients * (gram @ coefficients)).sum(0).clamp_min(0).sqrt()

@@ -1,0 +1,64 @@
+"""Spectra of the logits before a softmax, from the last layer's inputs and its weight."""
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from rdm_solo.spectra.branch_spectra import LARGEST, add_or_gather, step_mean
+from rdm_solo.spectra.ranks import descending, symmetric
+
+
+class StepCorrelation(Metric):
+    """Correlation matrix of rows ``(N, b)`` in float64, and the part that the steps' means make.
+
+    Each update is a training step, which all processes make together.
+
+    >>> metric = StepCorrelation(dim=2)
+    >>> metric.update(torch.eye(2))
+    >>> C, C_means = metric.compute()
+    >>> C.diagonal(), C_means.diagonal()
+    (tensor([0.5000, 0.5000], dtype=torch.float64), tensor([0.2500, 0.2500], dtype=torch.float64))
+    """
+
+    full_state_update = False
+    total: Tensor
+    means: Tensor
+    count: Tensor
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(compute_with_cache=False, dist_sync_fn=add_or_gather)
+        for name in ("total", "means"):
+            self.add_state(name, torch.zeros(dim, dim, dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("count", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+
+    @torch.no_grad()
+    def update(self, x: Tensor) -> None:
+        whole = (x.abs() < LARGEST).all(1)
+        x = x.double().where(whole[:, None], 0.0)
+        mean = step_mean(x.sum(0), whole)
+        self.total += x.mT @ x
+        self.means.addr_(mean, mean)
+        self.count += whole.sum()
+
+    @torch.no_grad()
+    def compute(self) -> tuple[Tensor, Tensor]:
+        rows = self.count.clamp_min(1)
+        return self.total / rows, self.means / rows
+
+
+def low_rank_spectrum(C_h: Tensor, W: Tensor) -> Tensor:
+    r"""Return the eigenvalues of logits' correlation :math:`W C_h W^T` without the k x k matrix.
+
+    Logits :math:`W h` before a softmax have a rank of at most b, the width of h. Their eigenvalues
+    are those of the b x b matrix :math:`R W^T W R^T` with :math:`C_h = R^T R`.
+
+    Shapes: ``(b, b), (k, b) -> (min(k, b),)``.
+
+    >>> W = torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
+    >>> low_rank_spectrum(torch.diag(torch.tensor([1.0, 4.0])), W)
+    tensor([16.,  1.], dtype=torch.float64)
+    """
+    lam, v = torch.linalg.eigh(symmetric(C_h, "low_rank_spectrum"))
+    root = lam.clamp_min(0).sqrt()[:, None] * v.mT
+    image = W.double() @ root.mT
+    return descending(image.mT @ image)[: min(W.shape)]

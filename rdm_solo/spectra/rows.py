@@ -1,0 +1,247 @@
+r"""Measures of rows: their mean, the sphere they fill, how normal they are, and views of samples.
+
+**Epps-Pulley.** Along one direction the test compares the empirical characteristic function
+:math:`\hat\varphi(t) = \frac1N\sum_j e^{it u_j}` with that of N(0, 1):
+
+.. math::
+    T = N \int |\hat\varphi(t) - e^{-t^2/2}|^2\, e^{-t^2/2}\, dt
+
+SIGReg (Balestriero and LeCun, "LeJEPA", 2025, Section 4) takes the mean over random directions. The
+integral is the trapezoidal rule at 17 points of [0, 3], twice, since both halves are equal.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from rdm_solo.devices import product_dtype
+from rdm_solo.messages import UserError, check_whole
+from rdm_solo.spectra.ranks import descending, exponential_entropy, noise_floor
+
+# Rows whose distances to all others are computed at a time.
+BLOCK = 512
+# The range and number of points of the Epps-Pulley integral, and of directions.
+END, POINTS, SLICES = 3.0, 17, 256
+# LiDAR's defaults, in the scale of the features.
+DELTA, EPSILON = 1e-4, 1e-8
+
+
+def mean_share(x: Tensor) -> Tensor:
+    r"""Return the mean's share of the second moment, :math:`\|\mu\|^2 / \frac1N\sum_i\|x_i\|^2`.
+
+    It is 0 where the rows' mean :math:`\mu` is 0, and 1 where all rows equal their mean.
+
+    Shapes: ``(N, k) -> ()``.
+
+    >>> float(mean_share(torch.tensor([[1.0, 0.0], [0.0, 1.0]])))
+    0.5
+    """
+    if x.ndim != 2 or not x.numel():
+        raise UserError(f"mean_share takes rows (N, k), got {tuple(x.shape)}.")
+    x = x.detach().double()
+    moment = x.square().sum(1).mean()
+    share = 1 - spread(moment, x.mean(0).square().sum())
+    return torch.where(moment.isfinite(), share, math.nan)
+
+
+def spread(moment: Tensor, of_means: Tensor) -> Tensor:
+    """Return rows' variance over their second moment, of which ``of_means`` is the means' part."""
+    share = 1 - of_means / torch.where(moment > 0, moment, 1.0)
+    return torch.where(moment > 0, share.clamp_min(0), 0.0)
+
+
+def positive_distance(x: Tensor, y: Tensor) -> Tensor:
+    r"""Return the alignment loss :math:`\frac1N\sum_i\|x_i - y_i\|^2` of unit rows and positives.
+
+    It lies between 0, where both views of each sample agree, and 4. It is unrelated to the
+    :func:`alignment` of eigenspaces.
+
+    Shapes: ``(N, k), (N, k) -> ()``.
+
+    >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> float(positive_distance(x, x.flip(0)))
+    2.0
+    """
+    if x.shape != y.shape:
+        raise UserError(f"rows and positives differ in shape: {tuple(x.shape)}, {tuple(y.shape)}.")
+    _check_unit(x)
+    _check_unit(y)
+    return (x.detach().double() - y.detach().double()).square().sum(1).mean()
+
+
+def uniformity(x: Tensor, t: float = 2) -> Tensor:
+    r"""Return the uniformity loss :math:`\log\frac{1}{N(N-1)}\sum_{i\ne j} e^{-t\|x_i-x_j\|^2}`.
+
+    It is 0 where all unit rows are equal, and lower the more evenly they fill the sphere;
+    :math:`-2t` is the limit for many dimensions. Time grows with N², memory does not. Squared
+    distances are computed in float64, or in float32 (to about 1e-6) where the rows are float32 and
+    torch multiplies them with all digits.
+
+    Shapes: ``(N, k) -> ()``.
+
+    >>> float(uniformity(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])))
+    -8.0
+    """
+    _check_unit(x)
+    wide = product_dtype(x.dtype) if x.dtype == torch.float32 else torch.float64
+    x = x.detach().to(wide)
+    n = len(x)
+    sums = []
+    for start in range(0, n, BLOCK):
+        rows = x[start : start + BLOCK]
+        # Each pair once: within the block, and with the rows behind it.
+        within = torch.ones(len(rows), len(rows), dtype=torch.bool, device=x.device).triu(1)
+        lengths = rows.square().sum(1)[:, None] + x[start:].square().sum(1)
+        with torch.autocast(x.device.type, enabled=False):
+            distances = torch.addmm(lengths, rows, x[start:].mT, alpha=-2).clamp_min_(0)
+        exponents = -t * distances
+        exponents[:, : len(rows)].masked_fill_(~within, -math.inf)
+        sums.append(exponents.flatten().logsumexp(0).double())
+    return torch.stack(sums).logsumexp(0) - math.log(n * (n - 1) / 2)
+
+
+def _check_unit(x: Tensor) -> None:
+    off = float((torch.linalg.vector_norm(x.detach().double(), dim=1) - 1).abs().max())
+    if off > 1e-2:  # half precision is off by a thousandth
+        raise UserError(
+            f"rows (N, k) must have length 1, got one whose length is off by {off:.2g}. "
+            "Normalise them first: torch.nn.functional.normalize(x, dim=1)."
+        )
+
+
+def epps_pulley(x: Tensor, slices: int = SLICES, seed: int = 0) -> Tensor:
+    r"""Return the mean over random directions of the Epps-Pulley statistic T (LeJEPA, Section 4).
+
+    It is about 1 for standard normal rows, whatever N is. For others it grows with N, so compare
+    values at one N only. Rows are neither centred nor scaled.
+
+    Shapes: ``(N, k) -> ()``.
+
+    >>> draw = torch.Generator().manual_seed(0)
+    >>> x = torch.randn(512, 16, generator=draw)
+    >>> bool(epps_pulley(x) < 1.5), bool(epps_pulley(3 * x) > 30)
+    (True, True)
+    """
+    check_whole("slices", slices, 1)
+    if x.ndim != 2 or 0 in x.shape:
+        raise UserError(f"epps_pulley takes rows (N, k), got {tuple(x.shape)}.")
+    x = x.detach()
+    whole = torch.ones(len(x), dtype=torch.bool, device=x.device)
+    waves = wave_sums(x, directions(x.shape[1], slices, seed).to(x.device), whole)
+    return epps_pulley_statistic(waves, whole.sum())
+
+
+def directions(k: int, slices: int = SLICES, seed: int = 0) -> Tensor:
+    """Return random unit vectors ``(k, slices)``, the same on all processes and devices."""
+    draw = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(k, slices, generator=draw, dtype=torch.float64)
+    lengths: Tensor = torch.linalg.vector_norm(drawn, dim=0)
+    return drawn / lengths
+
+
+def wave_sums(x: Tensor, along: Tensor, whole: Tensor) -> Tensor:
+    r"""Return :math:`\sum_j e^{it u_j}` over whole rows, for each direction and each t above 0.
+
+    Shapes: ``(N, k), (k, slices), (N,) -> (2 (points - 1), slices)``, real parts above imaginary.
+    """
+    angle = (x.where(whole[:, None], 0.0).double() @ along) * (END / (POINTS - 1))
+    first = torch.polar(whole[:, None].to(angle).expand_as(angle).contiguous(), angle)
+    wave, sums = first, []  # the points lie evenly, so each wave is a power of the first
+    for _ in range(POINTS - 1):
+        sums.append(wave.sum(0))
+        wave = wave * first
+    total = torch.stack(sums)
+    return torch.cat([total.real, total.imag])
+
+
+def epps_pulley_statistic(waves: Tensor, count: Tensor) -> Tensor:
+    """Return the mean of T over directions, from :func:`wave_sums` of ``count`` rows."""
+    step = END / (POINTS - 1)
+    t = torch.arange(1, POINTS, dtype=torch.float64, device=waves.device) * step
+    normal = (-t.square() / 2).exp()
+    weights = 2 * step * normal
+    weights[-1] /= 2
+    real, imaginary = (waves / count.clamp_min(1)).chunk(2)
+    off = (real - normal[:, None]).square() + imaginary.square()
+    return count * (weights[:, None] * off).sum(0).mean()
+
+
+def lidar(views: Tensor, delta: float = DELTA, eps: float = EPSILON) -> Tensor:
+    r"""Return LiDAR, :math:`\exp(-\sum_i p_i\log p_i)` (Thilak et al., ICLR 2024).
+
+    Here :math:`p = (\lambda+\epsilon)/\sum(\lambda+\epsilon)` with the eigenvalues of
+    :math:`\Sigma_w^{-1/2} \Sigma_b \Sigma_w^{-1/2}`, the views' means :math:`\mu_i`, their mean
+    :math:`\mu`, and
+
+    .. math::
+        \Sigma_b = \frac{\sum_i (\mu_i-\mu)(\mu_i-\mu)^T}{n-1}, \qquad
+        \Sigma_w = \frac{\sum_{ij} (x_{ij}-\mu_i)(x_{ij}-\mu_i)^T}{n(q-1)} + \delta I
+
+    :math:`\delta` has the scale of the features: on rows of length 1 it is not small for k above a
+    thousand. Where :math:`\epsilon` outweighs all eigenvalues, the definition would give k; this
+    gives 0.
+
+    Shapes: ``(n, q, k) -> ()``, q views of each of n samples.
+
+    >>> views = torch.tensor([[[1.0, 0.0]] * 2, [[0.0, 1.0]] * 2, [[-1.0, -1.0]] * 2])
+    >>> round(float(lidar(views)), 4)
+    1.7548
+    """
+    if views.ndim != 3 or len(views) < 2 or views.shape[1] < 2 or not views.shape[2]:
+        raise UserError(
+            "lidar takes views of shape (n, q, k) with n > 1 samples and q > 1 views of each, got "
+            f"{tuple(views.shape)}."
+        )
+    views = views.detach().double()
+    if not bool(views.isfinite().all()):
+        return views.new_tensor(torch.nan)
+    n, q, k = views.shape
+    if n * q < k:  # the rows' own space holds all differences
+        views = torch.linalg.qr(views.reshape(n * q, k).mT).R.mT.reshape(n, q, -1)
+    return smoothed_rank(discriminant_eigenvalues(*of_views(views), delta), k, eps)
+
+
+def of_views(views: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Return :math:`\Sigma_w` and :math:`\Sigma_b` of q views of each of n samples.
+
+    Shapes: ``(n, q, k) -> (k, k), (k, k)``.
+    """
+    n, q, _ = views.shape
+    means = views.mean(1)
+    within = (views - means[:, None]).flatten(0, 1)
+    around = means - means.mean(0)
+    return within.mT @ within / (n * (q - 1)), around.mT @ around / (n - 1)
+
+
+def of_pairs(C_z: Tensor, C_plus: Tensor, mean: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
+    r"""Return :math:`\Sigma_w` and :math:`\Sigma_b` of views a and b from kept sums.
+
+    With :math:`C_z = \sum(aa^T + bb^T)/2n`, :math:`C_+ = \sum(ab^T + ba^T)/2n` and the mean
+    :math:`\mu`, they are :math:`\Sigma_w = C_z - C_+` and
+    :math:`\Sigma_b = \frac{n}{n-1}\left(\frac{C_z + C_+}{2} - \mu\mu^T\right)`.
+    """
+    return C_z - C_plus, ((C_z + C_plus) / 2 - mean.outer(mean)) * (pairs / (pairs - 1))
+
+
+def discriminant_eigenvalues(S_w: Tensor, S_b: Tensor, delta: float) -> Tensor:
+    r"""Return the eigenvalues of :math:`(S_w + \delta I)^{-1/2} S_b (S_w + \delta I)^{-1/2}`."""
+    S_b = S_b.to(S_w)
+    S_w = S_w + delta * torch.eye(len(S_w)).to(S_w)
+    # Any root of the inverse gives the same eigenvalues, and Cholesky's is the cheapest.
+    root, failed = torch.linalg.cholesky_ex(S_w)
+    if bool(failed):  # rounding of large features exceeds delta
+        lam, u = torch.linalg.eigh(S_w)
+        inverse = u * lam.clamp_min(max(delta, float(noise_floor(lam)))).rsqrt()
+        between = inverse.mT @ S_b @ inverse
+    else:
+        half = torch.linalg.solve_triangular(root, S_b, upper=False)
+        between = torch.linalg.solve_triangular(root, half.mT, upper=False)
+    return descending(between)
+
+
+def smoothed_rank(lam: Tensor, k: int, eps: float) -> Tensor:
+    """Return LiDAR's entropy over k eigenvalues, of which the missing ones are zero."""
+    lam = torch.cat([lam, lam.new_zeros(k - len(lam))])
+    rank = exponential_entropy(lam + eps)
+    return torch.where(lam.sum() < k * eps, 0.0, rank)
