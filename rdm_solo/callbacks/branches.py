@@ -1,21 +1,16 @@
 """Forward hooks that record both branches' outputs; no training step is copied."""
 
-import logging
-import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from rdm_solo.callbacks import parts
-from rdm_solo.callbacks.hooks import Hook, listen
-from rdm_solo.callbacks.parts import Branches
-from rdm_solo.callbacks.rows import rows
-from rdm_solo.methods.descriptions import METHODS, Method
+from rdm_solo.messages import UserError
+from rdm_solo.methods.descriptions import Method
 
-log = logging.getLogger("rdm_solo")
+TOKENS = ("mean", "rows")
 
 
 class Outputs(NamedTuple):
@@ -35,16 +30,15 @@ class Observer:
     """
 
     normalize = True  # whether outputs are still to be scaled to unit length
-    tokens = "mean"  # what becomes of tokens, as in `rows`
-    first_epoch = 0  # before it there is no target by design
-    most_rows = math.inf  # a longer step is not recorded, so that it cannot fill the memory
+    tokens = "mean"  # how tokens become rows, as in `rows`
+    first_epoch = 0  # earlier epochs have no target by design
     m = Method.paper_m  # eigenvectors that count in the paper's alignment
-    same = {"projection": "target"}  # outputs that are another one's tensor
+    same = {"projection": "target"}  # outputs that are another output's tensor
 
     def __init__(self, module: Any, last_layer: Any = None) -> None:
         self.module = module
-        self.last_layer = last_layer  # makes the target's logits, where these go through a softmax
-        self.due = self.recording = False  # a step that was let go is due, and not recording
+        self.last_layer = last_layer  # makes the target's logits if these go through a softmax
+        self.recording = False
         self._removers: list[Callable[[], None]] = []
         self._recorded: dict[str, list[Tensor]] = defaultdict(list)
 
@@ -53,7 +47,7 @@ class Observer:
         if not self._removers:
             self._register()
         self._recorded.clear()  # of calls between two steps: a validation, `weight`
-        self.due = self.recording = True
+        self.recording = True
 
     def detach(self) -> None:
         """Remove the hooks."""
@@ -62,21 +56,18 @@ class Observer:
 
     def take_calls(self) -> dict[str, list[Tensor]]:
         """Return the outputs of each call of the step, by branch."""
-        self.due = self.recording = False
+        self.recording = False
         calls = dict(self._recorded)
         self._recorded.clear()
         return calls
 
     def take(self, views: int | None = None, returned: Any = None) -> Outputs | None:
-        """Return the outputs of the step's first ``views`` views, or of all; None for a step that
-        has no target by design or was too long.
+        """Return the outputs of the step's first ``views`` views, or of all views.
 
-        ``returned`` is the result of the training step.
+        ``returned`` is the result of the training step. None means that the step has no target by
+        design.
         """
-        let_go = self.due and not self.recording
         recorded = {name: outputs[:views] for name, outputs in self.take_calls().items()}
-        if let_go:
-            return None
         if isinstance(returned, Mapping) and {"online", "target"} <= returned.keys():
             return self._returned(returned)
         whole = {name: torch.cat(outputs) for name, outputs in recorded.items()}
@@ -116,46 +107,50 @@ class Observer:
     def _register(self) -> None:
         """Register the hooks."""
 
-    def _hook(self, register: Callable[..., Any], module: Any, record: Any, **options: Any) -> None:
-        self._removers.append(register(Hook(module, record), **options).remove)
+    def _hook(self, register: Callable[..., Any], part: Any, record: Any, **options: Any) -> None:
+        self._removers.append(register(Hook(part, record), **options).remove)
 
-    def _watch(self, module: Any, name: str) -> None:
-        """Record a module's outputs in training."""
+    def _watch(self, part: Any, name: str) -> None:
+        """Record a part's outputs in training."""
 
-        def record(args: Any, kwargs: Any, output: Any) -> None:
-            if self._counts(module):
+        def record(args: Any, output: Any) -> None:
+            if self._counts(part):
                 self._record(name, output)
 
-        self._hook(module.register_forward_hook, module, record, with_kwargs=True)
+        self._hook(part.register_forward_hook, part, record)
 
-    def _watch_inputs(self, module: Any, name: str) -> None:
-        """Record a module's inputs, before it can overwrite them, in calls that did not fail."""
-        entered: list[Tensor] = []
+    def _watch_inputs(self, part: Any, name: str) -> None:
+        """Record a part's inputs in training."""
 
-        def enter(args: Any, kwargs: Any) -> None:
-            entered.clear()
-            if self._counts(module):
-                entered.append(rows((args, kwargs), name, self.tokens).clone())
+        def record(*inputs: Any) -> None:
+            if self._counts(part):
+                self._record(name, inputs)
 
-        def leave(args: Any, output: Any) -> None:
-            if entered and self.recording:
-                self._keep(name, entered.pop())
+        self._hook(part.register_forward_pre_hook, part, record, with_kwargs=True)
 
-        self._hook(module.register_forward_pre_hook, module, enter, with_kwargs=True)
-        self._hook(module.register_forward_hook, module, leave)
-
-    def _watch_calls(self, method: str, record: Callable[..., None]) -> None:
+    def _watch_calls(self, name: str, record: Callable[..., None]) -> None:
         """Call ``record`` with the result and the arguments of the module's method in training."""
+        method, replaced = getattr(self.module, name), vars(self.module).get(name)
 
-        def listener(*call: Any, **kwargs: Any) -> None:
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            result = method(*args, **kwargs)
             if self._counts(self.module):
-                record(*call, **kwargs)
+                record(result, *args, **kwargs)
+            return result
 
-        self._removers.append(listen(self.module, method, listener))
+        def remove() -> None:
+            vars(self.module).pop(name, None)
+            if replaced is not None:  # by the user
+                setattr(self.module, name, replaced)
+
+        setattr(self.module, name, recorded)
+        self._removers.append(remove)
 
     def _counts(self, part: nn.Module) -> bool:
-        """Return whether to record a call of that part now, outside a forward that gradient
-        checkpointing runs again inside backward."""
+        """Return whether to record a call of that part now.
+
+        A forward that gradient checkpointing repeats inside backward does not count.
+        """
         in_backward = torch._C._current_graph_task_id() != -1
         return self.recording and self._in_training(part) and not in_backward
 
@@ -164,152 +159,63 @@ class Observer:
 
     def _record(self, name: str, output: Any) -> None:
         """Keep a copy: what comes next may overwrite its input, as nn.ReLU(inplace=True) does."""
-        self._keep(name, rows(output, name, self.tokens).clone())
-
-    def _keep(self, name: str, x: Tensor) -> None:
-        held = self._recorded[name]
-        held.append(x)
-        if sum(map(len, held)) > self.most_rows:
-            self.recording = False
-            self._recorded.clear()
-            log.warning(
-                f"warning: a step has more than {self.most_rows} rows, and is not measured: does "
-                "each training step end with watch.step(), or is a larger max_rows needed?"
-            )
+        self._recorded[name].append(rows(output, name, self.tokens).clone())
 
 
-class ByParts(Observer):
-    """Both branches are outputs of parts: the online one is a predictor's, where there is one.
+class Hook:
+    """A hook on the calls of one module.
 
-    Parts without gradients may always be in evaluation mode, as teachers are, so the online part
-    and the whole module decide whether a call belongs to training.
+    It does nothing on copies of the module, such as an average of its weights, and on a module that
+    was saved with :func:`torch.save`.
     """
 
-    def __init__(self, module: Any, branches: Branches) -> None:
-        super().__init__(module)
-        self.branches = branches
-        self.online = parts.part(module, branches.online)
-        if branches.predictor:
-            momentum = parts.part(module, "momentum_projector") is not None
-            methods = (each for each in METHODS.values() if each.asymmetry == "predictor")
-            self.m = next(each.paper_m for each in methods if each.momentum == momentum)
-        elif branches.target is None:
-            self.same = {"online": "target", "projection": "target"}
+    def __init__(self, watched: nn.Module | None, record: Callable[..., None] | None) -> None:
+        self.watched, self.record = watched, record
 
-    def _in_training(self, part: nn.Module) -> bool:
-        return bool(self.module.training and self.online and self.online.training)
+    @torch.compiler.disable  # torch 2.15 fails to trace it, because it appends to a list
+    def __call__(self, module: nn.Module, *call: Any) -> None:
+        if self.record and (module is self.watched or getattr(module, "_is_replica", False)):
+            self.record(*call)  # DataParallel's replicas count
 
-    def _register(self) -> None:
-        _, target, predictor = self.branches
-        if predictor or target is not None:
-            self._watch(self.online, "online")
-        if predictor:
-            self._watch_inputs(self.online, "target" if target is None else "projection")
-        if target is not None:
-            self._watch(parts.part(self.module, target), "target")
-        elif not predictor:
-            self._watch(self.online, "target")
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Hook, (None, None)
 
 
-class _WithNeighbours(ByParts):
-    """The target is an earlier output from a queue: the nearest to a view's."""
+def first_tensor(output: Any) -> Tensor | None:
+    """Return the first tensor in an output, which may be a tuple or a mapping of several.
 
-    def _register(self) -> None:
-        self._watch(self.online, "online")
-        self._watch_inputs(self.online, "projection")
-        self._watch_calls("find_nn", self._record_nearest)
-
-    def _record_nearest(self, found: tuple[Tensor, ...], z: Tensor) -> None:
-        nearest = found[1]
-        self._record("target", nearest if nearest.ndim == 2 else nearest[:, 0])  # All4One's five
-
-
-class _Swav(Observer):
-    normalize = False
-    same = {"projection": "online"}
-
-    def _register(self) -> None:
-        self._hook(self.module.sk.register_forward_hook, self.module.sk, self._record_step)
-        self._watch_inputs(self.last_layer, "hidden")
-
-    def _record_step(self, args: tuple[Tensor], assignment: Tensor) -> None:
-        if self.recording:
-            # The queue's rows follow the batch's. The large crops come first.
-            n = len(self._recorded["hidden"][0])
-            self._record("online", (args[0][:n].float() / self.module.temperature).softmax(1))
-            self._record("target", assignment[:n])
-
-
-class _DeepCluster(Observer):
-    """The first set of prototypes, and the clusters that k-means assigned to the step's images.
-
-    k-means runs as each epoch begins, except the first.
+    >>> first_tensor({"loss": None, "tokens": (torch.ones(2), torch.zeros(3))})
+    tensor([1., 1.])
     """
-
-    normalize = False
-    first_epoch = 1
-    same = {"projection": "online"}
-
-    def _register(self) -> None:
-        layer = self.last_layer
-        self._watch_inputs(layer, "hidden")
-        self._hook(layer.register_forward_hook, layer, self._record_logits)
-        self._watch_calls("update_memory_banks", self._record_clusters)
-
-    def _record_logits(self, args: tuple[Tensor], logits: Tensor) -> None:
-        if self.recording and self.module.training:
-            self._record("online", (logits.float() / self.module.temperature).softmax(1))
-
-    def _record_clusters(self, result: None, idxs: Tensor, *args: Any, **kwargs: Any) -> None:
-        clusters = self.module.assignments[0].to(idxs.device)[idxs]
-        # Images that k-means has not seen are left out. Finding their places waits for the device
-        # once in a recorded step; a mask would wait in each choice of rows.
-        seen = (clusters >= 0).nonzero()[:, 0]
-        for name in ("online", "hidden"):
-            self._recorded[name] = [outputs[seen] for outputs in self._recorded[name]]
-        target = nn.functional.one_hot(clusters[seen], self.last_layer.out_features).float()
-        self._recorded["target"] = [target] * len(self._recorded["online"])
-
-    def take(self, views: int | None = None, returned: Any = None) -> Outputs | None:
-        outputs = super().take(views, returned)
-        return outputs if outputs is not None and len(outputs.target) else None
+    if isinstance(output, Tensor):
+        return output
+    values: Iterable[Any] = output.values() if isinstance(output, Mapping) else ()
+    values = output if isinstance(output, (tuple, list)) else values
+    return next((x for x in map(first_tensor, values) if x is not None), None)
 
 
-class _Dino(Observer):
-    normalize = False
+def rows(output: Any, of: str, tokens: str = "mean") -> Tensor:
+    """Return the first tensor of an output as rows ``(N, k)``, without its graph.
 
-    def _register(self) -> None:
-        # Before the loss: its forward moves the centre.
-        loss = self.module.dino_loss_func
-        self._hook(loss.register_forward_pre_hook, loss, self._record_step)
-        self._watch_inputs(self.last_layer, "hidden")
+    An image's row is the mean of its tokens ``(N, T, k)`` or of its map ``(N, k, H, W)``: tokens of
+    one image differ by their place alone and would look like many images. With ``tokens="rows"``
+    each of them is a row. ``of`` names the output in the message.
 
-    def _record_step(self, args: tuple[Tensor, Tensor]) -> None:
-        if not self.recording:
-            return
-        loss = self.module.dino_loss_func
-        student, teacher = (logits.float() for logits in args)
-        sharp = float(loss.teacher_temp_schedule[loss.epoch])
-        outputs = {
-            "online": (student / loss.student_temp).softmax(1),
-            "target": ((teacher - loss.center) / sharp).softmax(1),
-            "projection": (teacher / loss.student_temp).softmax(1),
-        }
-        for name, output in outputs.items():
-            for view in output.chunk(self.module.num_large_crops):
-                self._record(name, view)
-
-
-def observer(module: Any) -> Observer:
-    """Return the observer that fits a module's parts."""
-    if hasattr(module, "dino_loss_func"):
-        return _Dino(module, module.momentum_head.last_layer)
-    if hasattr(module, "prototypes") and hasattr(module, "sk_iters"):
-        return _Swav(module, module.prototypes)
-    if hasattr(module, "prototypes") and hasattr(module, "kmeans_iters"):
-        return _DeepCluster(module, module.prototypes[0])
-    branches = parts.find(module)
-    if branches is None:
-        return Observer(module)
-    nearest = branches.predictor and hasattr(module, "find_nn")
-    return _WithNeighbours(module, branches) if nearest else ByParts(module, branches)
+    >>> images = torch.arange(12.0).reshape(2, 3, 2)
+    >>> rows(images, "head").tolist(), rows(images, "head", "rows").shape
+    ([[2.0, 3.0], [8.0, 9.0]], torch.Size([6, 2]))
+    """
+    x = first_tensor(output)
+    if x is None or not 2 <= x.ndim <= 4 or not x.is_floating_point():
+        got = type(output).__name__ if x is None else f"{x.dtype} of shape {tuple(x.shape)}"
+        raise UserError(
+            f"{of} gives {got}, where rows (N, k), tokens (N, T, k) or maps (N, k, H, W) of "
+            "floating-point numbers belong; name a part that gives these."
+        )
+    x = x.detach()
+    if x.ndim == 4:
+        x = x.flatten(2).mT
+    if x.ndim == 3:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        x = x.flatten(0, 1) if tokens == "rows" else x.mean(1, dtype=wide)
+    return x

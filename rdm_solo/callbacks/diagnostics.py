@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rdm_solo.callbacks.branches import Observer, observer
+from rdm_solo.callbacks.branches import Observer
 from rdm_solo.callbacks.epoch_spectra import EpochSpectra
 from rdm_solo.callbacks.last_epoch import ends
+from rdm_solo.callbacks.parts import observer
 from rdm_solo.lightning import pl
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Diagnostics(pl.Callback):
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self.observer is not None and self.observer.due:
+        if self.observer is not None and self.observer.recording:
             recorded = self.observer.take(getattr(pl_module, "num_large_crops", None), outputs)
             self.spectra.add(recorded, self.observer)
 

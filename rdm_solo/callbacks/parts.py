@@ -1,15 +1,15 @@
-"""The names of a module's parts, by which its branches are found.
+"""The parts of a module whose outputs are its branches, found by name.
 
 A dotted name leads into a part. Wrappers such as DDP's and torch.compile's are looked through.
 """
 
-import difflib
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
-from rdm_solo.messages import UserError
+from rdm_solo.callbacks.branches import Observer
+from rdm_solo.messages import UserError, suggest
+from rdm_solo.methods.descriptions import METHODS
 
 # By role, the names in the order in which they are tried. solo-learn's methods have `predictor`,
 # `projector` and `momentum_projector`, ours `target_head` as well; lightly's models the names with
@@ -95,13 +95,11 @@ def find(module: nn.Module) -> Branches | None:
 
 
 def named(module: nn.Module, online: str, target: str | None = None) -> Branches:
-    """Return the branches with these names; the error for a missing part names the nearest."""
+    """Return the branches with these names. A missing part is an error."""
     for option, name in (("online", online), ("target", target)):
         if name is not None and part(module, name) is None:
             names = dict.fromkeys(_bare(other) for other, _ in module.named_modules())
-            as_deep = [other for other in names if other.count(".") <= name.count(".")]
-            near = difflib.get_close_matches(_bare(name), as_deep, n=3)
-            hint = f"; the nearest are {', '.join(map(repr, near))}." if near else "."
+            hint = suggest(_bare(name), names) or "."
             raise UserError(f"{option}={name!r}: {kind(module)} has no such part{hint}")
     predictor = _bare(online).rpartition(".")[2] in PARTS["predictor"]
     return Branches(online, None if target == online else target, predictor)
@@ -138,11 +136,6 @@ def kind(module: Any) -> str:
     return type(module).__name__
 
 
-def as_module(model: nn.Module | Mapping[str, nn.Module]) -> nn.Module:
-    """Return one module; several by name become its parts."""
-    return nn.ModuleDict(model) if isinstance(model, Mapping) else model
-
-
 def _wrapped(module: Any) -> nn.Module | None:
     """Return a wrapper's module: its only child, under a wrapper's name."""
     children = dict(module.named_children())
@@ -155,3 +148,63 @@ def _wrapped(module: Any) -> nn.Module | None:
 def _bare(name: str) -> str:
     """Return a dotted name without the names of wrappers."""
     return ".".join(word for word in name.split(".") if word not in WRAPPERS)
+
+
+class ByParts(Observer):
+    """Both branches are outputs of parts: the online one is a predictor's, where there is one.
+
+    Parts without gradients may always be in evaluation mode, as teachers are, so the online part
+    and the whole module decide whether a call belongs to training.
+    """
+
+    def __init__(self, module: Any, branches: Branches) -> None:
+        super().__init__(module)
+        self.branches = branches
+        self.online = part(module, branches.online)
+        if branches.predictor:
+            momentum = part(module, "momentum_projector") is not None
+            methods = (each for each in METHODS.values() if each.asymmetry == "predictor")
+            self.m = next(each.paper_m for each in methods if each.momentum == momentum)
+        elif branches.target is None:
+            self.same = {"online": "target", "projection": "target"}
+
+    def _in_training(self, part: nn.Module) -> bool:
+        return bool(self.module.training and self.online and self.online.training)
+
+    def _register(self) -> None:
+        _, target, predictor = self.branches
+        if predictor or target is not None:
+            self._watch(self.online, "online")
+        if predictor:
+            self._watch_inputs(self.online, "target" if target is None else "projection")
+        if target is not None:
+            self._watch(part(self.module, target), "target")
+        elif not predictor:
+            self._watch(self.online, "target")
+
+
+class _WithNeighbours(ByParts):
+    """The target is an earlier output from a queue: the nearest to a view's."""
+
+    def _register(self) -> None:
+        self._watch(self.online, "online")
+        self._watch_inputs(self.online, "projection")
+        self._watch_calls("find_nn", self._record_nearest)
+
+    def _record_nearest(self, result: tuple[Tensor, ...], z: Tensor) -> None:
+        nearest = result[1]
+        self._record("target", nearest if nearest.ndim == 2 else nearest[:, 0])  # All4One's five
+
+
+def observer(module: Any) -> Observer:
+    """Return the observer that fits a module's parts."""
+    if hasattr(module, "dino_loss_func") or hasattr(module, "prototypes"):
+        from rdm_solo.callbacks import softmax_branches
+
+        if observed := softmax_branches.observer(module):
+            return observed
+    branches = find(module)
+    if branches is None:
+        return Observer(module)
+    nearest = branches.predictor and hasattr(module, "find_nn")
+    return _WithNeighbours(module, branches) if nearest else ByParts(module, branches)

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from rdm_solo.callbacks import parts
-from rdm_solo.callbacks.branches import ByParts, Observer, Outputs, observer
+from rdm_solo.callbacks.branches import Observer, Outputs
+from rdm_solo.callbacks.parts import ByParts, observer
 from rdm_solo.lightning import callback_classes
 from rdm_solo.messages import UserError
 from rdm_solo.watch.loop import USER_SCALARS, Watch

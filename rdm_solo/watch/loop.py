@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from rdm_solo.callbacks import parts
 from rdm_solo.callbacks.alarm import Alarm, just_measured
-from rdm_solo.callbacks.branches import ByParts, Observer, Outputs
+from rdm_solo.callbacks.branches import TOKENS, Observer, Outputs
 from rdm_solo.callbacks.epoch_spectra import EpochSpectra
-from rdm_solo.callbacks.parts import Branches
-from rdm_solo.callbacks.rows import TOKENS
+from rdm_solo.callbacks.parts import Branches, ByParts
 from rdm_solo.devices import has_float64
 from rdm_solo.distributed import broadcast_object, gather_objects, rank
 from rdm_solo.messages import UserError, check_choice, check_whole, suggest
@@ -102,7 +101,7 @@ class Watch:
         max_dim: int = 4096,
         sample: int = 1024,
     ) -> None:
-        self.module = parts.as_module(model)
+        self.module = nn.ModuleDict(model) if isinstance(model, Mapping) else model
         self.observer = self._observer(online, target)
         check_choice("tokens", tokens, TOKENS)
         for option, value in (("views", views), ("steps_per_epoch", steps_per_epoch)):
@@ -115,7 +114,7 @@ class Watch:
                 raise UserError(f"gap_epochs={bounds.gap_epochs} needs leads=True.")
             bounds = replace(bounds, gap_epochs=None)
         self.views, self.log, self.steps_per_epoch = views, log, steps_per_epoch
-        self.observer.tokens, self.observer.most_rows = tokens, 4 * max_rows
+        self.observer.tokens = tokens
         self.observer.normalize &= normalize
         default_name = "own method" if isinstance(model, Mapping) else parts.kind(model)
         watched = {"tokens": tokens, "views": views, "leads": leads}
@@ -161,7 +160,7 @@ class Watch:
             wide = torch.double if has_float64(loss.device) else torch.float
             self._loss = self._loss + loss.to(wide).mean()  # stays on the device
             self.losses += 1
-        if self.observer.due:
+        if self.observer.recording:
             outputs = self._outputs()
             if outputs is not None:
                 self._was_measured, self._device = True, outputs.online.device
@@ -260,10 +259,9 @@ class Watch:
     def _outputs(self) -> Outputs | None:
         """Return what was recorded of the step; None if it cannot be used."""
         assert isinstance(self.observer, ByParts)
-        was_too_large = not self.observer.recording
         calls = self.observer.take_calls()
         outputs = outputs_of(calls, self.observer, self.views)
-        if outputs is None and not was_too_large and not self._was_measured:
+        if outputs is None and not self._was_measured:
             names, silent = self.observer.branches, {"online", "target"} - calls.keys()
             raise UserError(
                 f"nothing was recorded in this step of the {' and the '.join(sorted(silent))} "

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from rdm_solo.callbacks.branches import ByParts, Outputs
+from rdm_solo.callbacks.branches import Outputs
+from rdm_solo.callbacks.parts import ByParts
 from rdm_solo.messages import UserError
 
 Calls = Mapping[str, Sequence[Tensor]]

@@ -17,7 +17,8 @@ from torch.nn.functional import normalize
 from torch.utils.data import DataLoader
 
 from rdm_solo.callbacks import Diagnostics, EpochTable
-from rdm_solo.callbacks.branches import Observer, Outputs, observer
+from rdm_solo.callbacks.branches import Observer, Outputs
+from rdm_solo.callbacks.parts import observer
 from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.descriptions import METHODS
@@ -232,7 +233,7 @@ def test_the_first_epoch_of_deepcluster_has_no_target_and_is_not_recorded(tmp_pa
     diagnostics.on_train_epoch_start(trainer, None)
     for recorded in (False, True):
         diagnostics.on_train_batch_start(trainer, None, None, 0)
-        assert diagnostics.observer.due is recorded
+        assert diagnostics.observer.recording is recorded
         trainer.current_epoch += 1
 
 

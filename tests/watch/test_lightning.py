@@ -216,14 +216,6 @@ def test_outputs_may_be_returned_from_a_step(tmp_path, monkeypatch, options):
     assert (rows(tmp_path / "returned") == rows(tmp_path / "default")) is is_default
 
 
-def test_steps_of_too_many_rows_are_left_out_with_a_warning(tmp_path, caplog):
-    number, crops, labels = solo_batch()
-    callback = WatchCallback(tmp_path / "run", max_rows=2)
-    fit(make("method=swav"), callback, epochs=1, data=[(number, crops, labels)] * 2)
-    assert "a step has more than 8 rows" in caplog.text
-    assert "erank/online" not in rows(tmp_path / "run")[0]
-
-
 @pytest.mark.parametrize("method", ["byol", "swav", "dino", "deepclusterv2"])
 def test_solo_learns_methods_give_the_scalars_of_diagnostics(method, tmp_path):
     """Exactly, in the third epoch of two equal runs; two of four steps are recorded.

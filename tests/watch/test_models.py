@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from rdm_solo import runs
-from rdm_solo.callbacks.branches import observer
+from rdm_solo.callbacks.parts import observer
 from rdm_solo.messages import UserError
 from rdm_solo.watch import Watch
 
@@ -150,17 +150,6 @@ def test_views_that_cannot_be_told_apart_give_no_positives(tmp_path):
     assert runs.load(tmp_path / "last").spectra["rows"].tolist() == [60]
 
 
-def test_steps_that_nobody_ends_fill_no_memory(tmp_path, caplog):
-    model = SimSiam()
-    with Watch(tmp_path / "run", model, max_rows=20) as watch:
-        for batch in batches(50):
-            siamese_step(model, batch)
-        assert not watch.observer.take_calls()
-        watch.end_epoch()
-    assert caplog.text.count("more than 80 rows") == 1
-    assert "no step of epoch 1 was measured" in caplog.text
-
-
 class Returning(nn.Module):
     """Returns its outputs in a form."""
 
@@ -248,17 +237,7 @@ def test_two_observers_of_one_method_leave_it_as_it_was(is_replaced):
     assert (target == 7).all() == is_replaced
     for each in observers:
         assert torch.equal(each.take().target, target)
-    for each in observers:
+    for each in observers[::-1]:
         each.detach()
         assert torch.equal(model(x), target)
     assert vars(model).get("find_nn") is before
-
-
-def test_a_copy_of_a_method_with_a_queue_uses_its_own():
-    model, x = Nearest(), torch.randn(5, 4)
-    recorder = observer(model)
-    recorder.record_next_step()
-    other = copy.deepcopy(model)
-    other.queue.zero_()
-    assert not other(x).any()
-    assert "target" not in recorder.take_calls()

@@ -43,7 +43,7 @@ def test_the_table_of_names_finds_the_branches(names, online, target):
     ("model", "names", "message"),
     [
         (module("body"), {}, r"whose parts are: body.*online='...', target='...'"),
-        (BYOL(), {"online": "predicton_head"}, "the nearest are 'prediction_head'"),
+        (BYOL(), {"online": "predicton_head"}, "did you mean 'prediction_head'"),
         (BYOL(), {"online": "backbone", "target": "zzz"}, "BYOL has no such part"),
         (BYOL(), {"target": "backbone"}, "target= needs online="),
         (BYOL(), {"tokens": "row"}, "tokens must be one of mean, rows"),

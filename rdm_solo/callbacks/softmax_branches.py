@@ -1,0 +1,94 @@
+"""The branches of solo-learn's methods with a softmax: SwAV, DeepCluster v2 and DINO."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from rdm_solo.callbacks.branches import Observer, Outputs
+
+
+class _Swav(Observer):
+    normalize = False
+    same = {"projection": "online"}
+
+    def _register(self) -> None:
+        self._hook(self.module.sk.register_forward_hook, self.module.sk, self._record_step)
+        self._watch_inputs(self.last_layer, "hidden")
+
+    def _record_step(self, args: tuple[Tensor], assignment: Tensor) -> None:
+        if self.recording:
+            # The queue's rows follow the batch's. The large crops come first.
+            n = len(self._recorded["hidden"][0])
+            self._record("online", (args[0][:n].float() / self.module.temperature).softmax(1))
+            self._record("target", assignment[:n])
+
+
+class _DeepCluster(Observer):
+    """The first set of prototypes, and the clusters that k-means assigned to the step's images.
+
+    k-means runs as each epoch begins, except the first.
+    """
+
+    normalize = False
+    first_epoch = 1
+    same = {"projection": "online"}
+
+    def _register(self) -> None:
+        layer = self.last_layer
+        self._watch_inputs(layer, "hidden")
+        self._hook(layer.register_forward_hook, layer, self._record_logits)
+        self._watch_calls("update_memory_banks", self._record_clusters)
+
+    def _record_logits(self, args: tuple[Tensor], logits: Tensor) -> None:
+        if self.recording and self.module.training:
+            self._record("online", (logits.float() / self.module.temperature).softmax(1))
+
+    def _record_clusters(self, result: None, idxs: Tensor, *args: Any, **kwargs: Any) -> None:
+        clusters = self.module.assignments[0].to(idxs.device)[idxs]
+        # Images that k-means has not seen are left out. Finding their places waits for the device
+        # once in a recorded step; a mask would wait in each choice of rows.
+        seen = (clusters >= 0).nonzero()[:, 0]
+        for name in ("online", "hidden"):
+            self._recorded[name] = [outputs[seen] for outputs in self._recorded[name]]
+        target = nn.functional.one_hot(clusters[seen], self.last_layer.out_features).float()
+        self._recorded["target"] = [target] * len(self._recorded["online"])
+
+    def take(self, views: int | None = None, returned: Any = None) -> Outputs | None:
+        outputs = super().take(views, returned)
+        return outputs if outputs is not None and len(outputs.target) else None
+
+
+class _Dino(Observer):
+    normalize = False
+
+    def _register(self) -> None:
+        # Before the loss: its forward moves the centre.
+        loss = self.module.dino_loss_func
+        self._hook(loss.register_forward_pre_hook, loss, self._record_step)
+        self._watch_inputs(self.last_layer, "hidden")
+
+    def _record_step(self, args: tuple[Tensor, Tensor]) -> None:
+        if not self.recording:
+            return
+        loss = self.module.dino_loss_func
+        student, teacher = (logits.float() for logits in args)
+        sharp = float(loss.teacher_temp_schedule[loss.epoch])
+        outputs = {
+            "online": (student / loss.student_temp).softmax(1),
+            "target": ((teacher - loss.center) / sharp).softmax(1),
+            "projection": (teacher / loss.student_temp).softmax(1),
+        }
+        for name, output in outputs.items():
+            for view in output.chunk(self.module.num_large_crops):
+                self._record(name, view)
+
+
+def observer(module: Any) -> Observer | None:
+    """Return the observer of a method with a softmax; None for other modules."""
+    if hasattr(module, "dino_loss_func"):
+        return _Dino(module, module.momentum_head.last_layer)
+    if hasattr(module, "sk_iters"):
+        return _Swav(module, module.prototypes)
+    if hasattr(module, "kmeans_iters"):
+        return _DeepCluster(module, module.prototypes[0])
+    return None
