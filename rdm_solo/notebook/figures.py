@@ -1,7 +1,6 @@
 """The figures of a run or a sweep, under the names of their entries."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
@@ -22,28 +21,25 @@ class Figures:
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = [run for group in begun_groups(runs) for run in group.runs]
+        self._plots = {plot.name: plot for plot in PLOTS}
 
-    if TYPE_CHECKING:  # the methods that are added below
+    def __getattr__(self, name: str) -> Callable[[], Figure]:
+        if name.startswith("_") or name not in self._plots:
+            raise AttributeError(f"there is no figure {name!r}: {self}")
+        plot = self._plots[name]
 
-        def __getattr__(self, name: str) -> Callable[[], Figure]: ...
+        def figure() -> Figure:
+            return plot(self._runs)
+
+        figure.__name__ = name
+        figure.__doc__ = f"{plot.title}.\n\n{plot.caption}"
+        return figure
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._plots]
 
     def __repr__(self) -> str:
-        names = [name for name in dir(self) if not name.startswith("_")]
-        return f"<figures: {', '.join(names)}>"
-
-
-def _method(plot: plots.Plot) -> Callable[[Figures], Figure]:
-    def figure(self: Figures) -> Figure:
-        return plot(self._runs)
-
-    figure.__name__ = plot.name
-    figure.__qualname__ = f"{Figures.__name__}.{plot.name}"
-    figure.__doc__ = f"{plot.title}.\n\n{plot.caption}"
-    return figure
-
-
-for _plot in PLOTS:
-    setattr(Figures, _plot.name, _method(_plot))
+        return f"<figures: {', '.join(name for name in dir(self) if not name.startswith('_'))}>"
 
 
 class RunFigures(Figures):
@@ -57,7 +53,3 @@ class RunFigures(Figures):
         """Eigenvalues of both branches and the filter curve in one measured epoch (the last)."""
         arrays = self._run.spectrum(epoch)
         return plots.epoch_picture(arrays, f"{self._run.label}, epoch {arrays['epoch']}")
-
-
-class SweepFigures(Figures):
-    __doc__ = Figures.__doc__

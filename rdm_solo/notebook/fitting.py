@@ -16,7 +16,6 @@ from typing import Any
 from rdm_solo.messages import UserError, shown
 from rdm_solo.notebook.run import Run
 
-NAME = re.compile(r"(\+{1,2}|~)?[A-Za-z_][\w./]*")  # of an option, as Hydra writes them
 PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$)[A-Za-z_][\w./-]*", re.IGNORECASE)
 
 
@@ -43,13 +42,9 @@ def fit(
         rdm_solo.fit(resume=run.folder, max_epochs=200)
 
     Args:
-        options: options by name.
+        options, more: options by name.
         folder: the run's folder (``hydra.run.dir``); by default a new one in ``runs/``.
         quiet: print warnings only.
-        more: further options.
-
-    Returns:
-        The run, as its folder has it.
 
     Raises:
         UserError: a ValueError; the options cannot be used, or training diverged.
@@ -100,12 +95,10 @@ def words(options: Mapping[str, Any]) -> list[str]:
     >>> words({"method": "byol", "p": {"schedule": "linear", "start": 0, "end": -0.5}})
     ['method=byol', 'p={schedule:linear,start:0,end:-0.5}']
     >>> words({"optimizer": {"lr": 0.1, "kwargs": {"nesterov": True}}, "~callbacks.knn": None})
-    ['optimizer.lr=0.1', 'optimizer.kwargs.nesterov=true', '~callbacks.knn']
+    ['optimizer.lr=0.1', 'optimizer.kwargs.nesterov=True', '~callbacks.knn']
     """
     arguments = []
     for name, value in options.items():
-        if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise UserError(f"{shown(name)} is not an option's name, such as optimizer.lr.")
         if name.startswith("~") and value is None:
             arguments.append(name)
         elif isinstance(value, Mapping) and value and "schedule" not in value:
@@ -116,11 +109,11 @@ def words(options: Mapping[str, Any]) -> list[str]:
 
 
 def _text(name: str, value: Any) -> str:
-    """Return a value as Hydra's grammar writes it."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+    """Return a value in Hydra's grammar."""
+    if value is None:
+        return "null"
     if isinstance(value, Real):
-        return str(value)  # a float32 prints -0.3, not -0.30000001192092896
+        return str(value)  # Hydra reads True; a float32 prints -0.3, not -0.30000001192092896
     if isinstance(value, (str, os.PathLike)):
         text = os.fspath(value)
         # Backslashes count only in front of a quote.

@@ -20,10 +20,8 @@ from rdm_solo.runs.groups import so_far
 
 def table(rows: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> Any:
     """Return rows, or columns by name, as a ``pandas.DataFrame``."""
-    try:
-        import pandas  # type: ignore[import-untyped, import-not-found, unused-ignore]
-    except ImportError as error:
-        raise UserError("tables need pandas: pip install pandas") from error
+    import pandas  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
     return pandas.DataFrame(dict(rows) if isinstance(rows, Mapping) else list(rows))
 
 
@@ -38,7 +36,7 @@ class Run:
 
     Attributes:
         folder, seed: the run's.
-        label: method and filter in the paper's words.
+        label: method and filter as in the paper.
         method, filter, dataset: their names in the config.
         p: the exponent; None if there is none or a schedule, which ``config`` has.
         epochs: finished epochs, of ``config["max_epochs"]``.
@@ -59,22 +57,21 @@ class Run:
         """Return a run that was read already."""
         new = cls.__new__(cls)
         new.folder = run.folder
-        new._take(run)
+        new._set(run)
         return new
 
     def reload(self) -> "Run":
         """Read the folder again, with the epochs that finished meanwhile; return the run itself."""
-        if self.folder.is_dir() and not is_run(self.folder):
-            below, broken = runs.survey([self.folder])
+        members = runs.find([self.folder])
+        if not is_run(self.folder):
             raise UserError(
-                f"{self.folder} is no run but holds {len(below) + len(broken)} of them: read it as "
+                f"{self.folder} holds {len(members)} runs: read it as "
                 f"rdm_solo.Sweep({str(self.folder)!r})."
             )
-        (run,) = runs.find([self.folder])
-        self._take(run)
+        self._set(members[0])
         return self
 
-    def _take(self, run: runs.Run) -> None:
+    def _set(self, run: runs.Run) -> None:
         self._read = run
         self.label, self.method, self.filter, self.p = run.label, run.method, run.filter, run.p
         self.dataset, self.seed, self.epochs = run.dataset, run.seed, run.epochs

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rdm_solo.messages import UserError, check_choice, listed
-from rdm_solo.notebook.figures import SweepFigures
+from rdm_solo.notebook.figures import Figures
 from rdm_solo.notebook.run import Run, table
 from rdm_solo.report.entry import incomplete
 from rdm_solo.report.evaluations import comparable
@@ -18,7 +18,6 @@ from rdm_solo.report.ranking import excluded_reason
 from rdm_solo.report.verdicts import verdicts
 from rdm_solo.runs import survey
 from rdm_solo.runs.columns import ACCURACY, LINEAR, charts, check_column, compared
-from rdm_solo.runs.folder import is_run
 from rdm_solo.runs.groups import Group, begun_groups, counted_runs, judged_runs
 
 
@@ -35,14 +34,9 @@ class Best:
     next: "Best | None" = None
 
     def __repr__(self) -> str:
-        text = f"{self.setting}: {self._numbers()}"
-        if self.next:
-            text += f"; next {self.next.setting}: {self.next._numbers()}"
-        return f"<best {self.column}: {text}>"
-
-    def _numbers(self) -> str:
         sd = f" ± {self.sd:.4g}" if self.n > 1 else ""
-        return f"{self.mean:.4g}{sd} (n = {self.n})"
+        text = f"{self.column} of {self.setting}: {self.mean:.4g}{sd} (n = {self.n})"
+        return f"<{text}; next {self.next!r}>" if self.next else f"<{text}>"
 
 
 class Sweep:
@@ -55,23 +49,16 @@ class Sweep:
 
     >>> sweep = Sweep("sweeps/2026-01-31_12-00-00")  # doctest: +SKIP
     >>> sweep.best("val/knn_acc1")  # doctest: +SKIP
-    <best val/knn_acc1: SimSiam, h(σ) = σ^-0.5: 93.1 ± 0.4 (n = 3); next ...>
+    <val/knn_acc1 of SimSiam, h(σ) = σ^-0.5: 93.1 ± 0.4 (n = 3); next ...>
     >>> sweep.plot.sweep()  # doctest: +SKIP
     """
 
-    def __init__(self, *folders: str | os.PathLike[str]) -> None:
-        if not folders:
-            raise UserError("give the folder of a sweep, or several folders of runs.")
-        self.folders = tuple(Path(folder).expanduser() for folder in folders)
+    def __init__(self, folder: str | os.PathLike[str], *more: str | os.PathLike[str]) -> None:
+        self.folders = [Path(each).expanduser() for each in (folder, *more)]
         self.reload()
 
     def reload(self) -> "Sweep":
         """Read the folders again, with the runs and epochs that finished meanwhile."""
-        first = self.folders[0]
-        if len(self.folders) == 1 and is_run(first):
-            raise UserError(
-                f"{first} is the folder of one run: read it as rdm_solo.Run({str(first)!r})."
-            )
         self._read, self._broken = survey(self.folders)
         return self
 
@@ -92,16 +79,15 @@ class Sweep:
         Each column that compares runs has the mean of the last values over seeds under its name,
         and their standard deviation and number under ``NAME sd`` and ``NAME n``.
         """
-        groups = self._comparable()
-        rows: list[dict[str, Any]] = []
-        for group in groups:
-            epochs = counted_runs(group)[0].epochs
-            rows.append({**_setting(group), "runs": len(group.runs), "epochs": epochs})
-        for name in (column.name for column in compared()):
-            moments = [_moments(last(counted_runs(group), name)) for group in groups]
-            if any(n for _, _, n in moments):
-                for row, (mean, sd, n) in zip(rows, moments):
-                    row |= {name: mean, f"{name} sd": sd, f"{name} n": n}
+        groups = {group: counted_runs(group) for group in self._comparable()}
+        names = [c.name for c in compared() if any(last(runs, c.name) for runs in groups.values())]
+        rows = []
+        for group, runs in groups.items():
+            row = {**_setting(group), "runs": len(group.runs), "epochs": runs[0].epochs}
+            for name in names:
+                mean, sd, n = _moments(last(runs, name))
+                row |= {name: mean, f"{name} sd": sd, f"{name} n": n}
+            rows.append(row)
         return table(rows)
 
     @property
@@ -125,18 +111,6 @@ class Sweep:
             for verdict in verdicts(judged_runs(group))
         )
 
-    def over_seeds(self, column: str) -> Any:
-        """Return a table of a column's last values: mean, sd, smallest, largest, n per setting."""
-        self._check(column)
-        rows = []
-        for group in self._comparable():
-            values = last(counted_runs(group), column)
-            mean, sd, n = _moments(values)
-            smallest, largest = min(values, default=math.nan), max(values, default=math.nan)
-            numbers = {"mean": mean, "sd": sd, "smallest": smallest, "largest": largest, "n": n}
-            rows.append({**_setting(group), **numbers})
-        return table(rows)
-
     def best(self, column: str, smallest: bool = False, dataset: str | None = None) -> Best:
         """Return the setting with the largest (or smallest) mean of a column's last values.
 
@@ -149,13 +123,14 @@ class Sweep:
         if dataset is not None:
             check_choice("dataset", dataset, sorted({run.dataset for run in self._read}))
         ranked: list[Best] = []
-        whole = {run.folder: run for run in self._read}  # with all their linear evaluations
+        runs = {run.folder: run for run in self.runs}  # with all their linear evaluations
         for group in self._comparable():
-            members = [run for run in counted_runs(group) if run.diverged is None]
-            values = last(members, column) if members else []
-            if values and not excluded_reason(group) and dataset in (None, group.first.dataset):
-                runs = tuple(Run.of(whole[run.folder]) for run in members)
-                ranked.append(Best(group.label, column, *_moments(values), runs))
+            if excluded_reason(group) or dataset not in (None, group.first.dataset):
+                continue
+            members = counted_runs(group)
+            if values := last(members, column):
+                best = tuple(runs[run.folder] for run in members)
+                ranked.append(Best(group.label, column, *_moments(values), best))
         if not ranked:
             raise UserError(
                 f"no setting{f' on {dataset}' if dataset else ''} that did not collapse or diverge "
@@ -171,9 +146,9 @@ class Sweep:
         return replace(first, next=others[0] if others else None)
 
     @property
-    def plot(self) -> SweepFigures:
+    def plot(self) -> Figures:
         """The figures of these runs: ``sweep.plot.sweep()``; ``dir(sweep.plot)`` lists them."""
-        return SweepFigures(self._read)
+        return Figures(self._read)
 
     def _comparable(self) -> list[Group]:
         """Return the settings, with linear evaluations of one kind and protocol per data set."""
@@ -183,11 +158,8 @@ class Sweep:
         check_column(column, [LINEAR.name, *(name for run in self._read for name in run.metrics)])
 
     def __repr__(self) -> str:
-        settings = len(begun_groups(self._read))
-        parts = [f"{len(self._read)} runs of {settings} setting{'s' * (settings != 1)}"]
-        if self._broken:
-            parts.append(f"{len(self._broken)} that cannot be read")
-        return f"<Sweep {', '.join(parts)}; in {', '.join(map(str, self.folders))}>"
+        settings, folders = len(begun_groups(self._read)), ", ".join(map(str, self.folders))
+        return f"<Sweep: {len(self._read)} runs, {settings} settings; in {folders}>"
 
 
 def _setting(group: Group) -> dict[str, Any]:

@@ -22,7 +22,7 @@ BUDGETS = {
     "rdm_solo/evaluate": 999,
     "rdm_solo/report": 1755,
     "rdm_solo/watch": 620,
-    "rdm_solo/notebook": 545,
+    "rdm_solo/notebook": 500,
     "rdm_solo/preview rdm_solo/paper": 419,
     "rdm_solo/cli": 551,
     "rdm_solo hydra_plugins": 19345,

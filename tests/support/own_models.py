@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import csv
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -56,9 +54,3 @@ def watched_epoch(watch, model: nn.Module, step=siamese_step) -> dict[str, float
     for batch in batches():
         watch.step(step(model, batch))
     return watch.end_epoch()
-
-
-def rows(folder: Path) -> list[dict[str, float]]:
-    """The measured values in each row of ``metrics.csv``."""
-    with open(folder / "metrics.csv", newline="") as file:
-        return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]

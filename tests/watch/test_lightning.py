@@ -8,9 +8,10 @@ import json
 
 import pytest
 import torch
-from support.own_models import DIM, SimSiam, batches, rows, siamese_step, watched_epoch
+from support.own_models import DIM, SimSiam, batches, siamese_step, watched_epoch
 from support.small_methods import batch as solo_batch
 from support.small_methods import make
+from support.small_runs import rows
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.own_models import BYOL, DIM, SimSiam, batches, rows, watched_epoch
+from support.own_models import BYOL, DIM, SimSiam, batches, watched_epoch
+from support.small_runs import rows
 from torch import nn
 
 from rdm_solo import plots, report, runs
