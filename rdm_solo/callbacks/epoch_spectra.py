@@ -9,14 +9,11 @@ import torch
 from rdm_solo.callbacks.branches import Observer, Outputs
 from rdm_solo.devices import has_float64
 from rdm_solo.distributed import gather_objects, rank, sum_over_processes
-from rdm_solo.spectra.matrices import low_rank_spectrum
-from rdm_solo.spectra.moments import around_means, spread
-from rdm_solo.spectra.ranks import effective_rank
 
 if TYPE_CHECKING:  # torchmetrics takes seconds to load
     from rdm_solo.spectra.branch_spectra import BranchSpectra
     from rdm_solo.spectra.epoch_summary import Spectra
-    from rdm_solo.spectra.step_correlation import StepCorrelation
+    from rdm_solo.spectra.logits import StepCorrelation
 
 log = logging.getLogger("rdm_solo")
 
@@ -59,7 +56,6 @@ class EpochSpectra:
     def add(self, outputs: Outputs | None, observer: Observer) -> None:
         """Add a step's outputs: on all processes, or on none where one of them has None."""
         from rdm_solo.spectra.branch_spectra import BranchSpectra
-        from rdm_solo.spectra.step_correlation import StepCorrelation
 
         outputs = self._agreed(outputs)
         if outputs is None:
@@ -77,6 +73,8 @@ class EpochSpectra:
                 steps=outputs.hidden is None,
             ).to(home)
             if outputs.hidden is not None:
+                from rdm_solo.spectra.logits import StepCorrelation
+
                 self.hidden = StepCorrelation(outputs.hidden.shape[1]).to(home)
         self.metric.update(outputs.online, outputs.target, outputs.positive, outputs.projection)
         if self.hidden is not None:
@@ -118,12 +116,12 @@ class EpochSpectra:
         spectra = self._spectra(self.metric, observer) if seen else None
         for metric in filter(None, (self.metric, self.hidden)):
             metric.reset()
-        if spectra is not None and spectra.basis.warning:
+        if spectra is not None and spectra.warning:
             advice = f"A larger {self.options}max_rows takes more of an epoch that has more."
             if spectra.sampled:
                 name = self.options
                 advice = f"k is above {name}max_dim={self.max_dim}; {name}sample raises N."
-            self._warn(f"{spectra.basis.warning} {advice}", "rows")
+            self._warn(f"{spectra.warning} {advice}", "rows")
         return spectra
 
     def _spectra(self, metric: "BranchSpectra", observer: Observer) -> "Spectra":
@@ -136,14 +134,16 @@ class EpochSpectra:
         spectra = metric.compute()
         if self.hidden is None:
             return spectra
+        from rdm_solo.spectra import effective_rank, logits, moments, rows
+
         C, C_means = self.hidden.compute()
         weight = observer.weight().to(C)
-        spectra.lam_logits = low_rank_spectrum(C, weight).cpu()
+        spectra.lam_logits = logits.low_rank_spectrum(C, weight).cpu()
         moment, off = ((weight @ x * weight).sum() for x in (C, C_means))
         spectra.scalars |= {
             "erank/logits": float(effective_rank(spectra.lam_logits)),
-            "erank/centred": float(effective_rank(around_means(C, C_means))),
-            "feature/spread": float(spread(moment, off)),
+            "erank/centred": float(effective_rank(moments.around_means(C, C_means))),
+            "feature/spread": float(rows.spread(moment, off)),
         }
         spectra.dimensions = len(C)
         return spectra

@@ -27,7 +27,7 @@ from torch.nn.functional import normalize
 from rdm_solo.messages import UserError
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.spectra.comparison import filter_curve, ideal_filter, leading
-from rdm_solo.spectra.matrices import correlation
+from rdm_solo.spectra.ranks import correlation
 
 if TYPE_CHECKING:
     from rdm_solo.evaluate.finished_run import FinishedRun

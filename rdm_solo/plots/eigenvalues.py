@@ -17,7 +17,7 @@ from rdm_solo.plots.epochs import DIAGNOSTICS
 from rdm_solo.plots.settings import accuracy, row_of
 from rdm_solo.runs.groups import Group, over_seeds
 from rdm_solo.spectra.comparison import leading
-from rdm_solo.spectra.matrices import noise_floor
+from rdm_solo.spectra.ranks import noise_floor
 
 CURVES: dict[str, dict[str, Any]] = {
     "filter_curve_directional": {

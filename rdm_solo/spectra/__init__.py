@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 from rdm_solo.spectra.comparison import alignment, filter_curve, ideal_filter, spearman
 from rdm_solo.spectra.epoch_summary import Spectra
-from rdm_solo.spectra.gaussianity import epps_pulley
-from rdm_solo.spectra.lda import lidar
-from rdm_solo.spectra.matrices import correlation
-from rdm_solo.spectra.moments import mean_share
 from rdm_solo.spectra.ranks import (
     alpha_req,
+    correlation,
     effective_rank,
     nesum,
     participation_ratio,
     rankme,
     stable_rank,
 )
-from rdm_solo.spectra.sphere import positive_distance, uniformity
+from rdm_solo.spectra.rows import (
+    epps_pulley,
+    lidar,
+    mean_share,
+    positive_distance,
+    uniformity,
+)
 
 if TYPE_CHECKING:
     from rdm_solo.spectra.branch_spectra import BranchSpectra

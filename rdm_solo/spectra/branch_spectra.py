@@ -9,31 +9,25 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from rdm_solo.distributed import world_size
+from rdm_solo.distributed import gather, sum_over_processes, world_size
 from rdm_solo.messages import UserError, check_whole
-from rdm_solo.spectra import gaussianity, sphere
-from rdm_solo.spectra.epoch_summary import Basis, Spectra, summarize
-from rdm_solo.spectra.epoch_sums import (
-    LARGEST,
-    add_or_gather,
-    in_pairs,
-    step_mean,
-    unit_rows,
-    upper_gram,
-    whole_gram,
-)
-from rdm_solo.spectra.moments import Moments, from_matrices, from_rows, mean_share, spread
+from rdm_solo.spectra import rows as measures
+from rdm_solo.spectra.epoch_summary import Spectra, summarize
+from rdm_solo.spectra.moments import Moments, from_matrices
 from rdm_solo.spectra.sampling import (
     LAST,
     few_rows,
     keep_smallest,
-    merged,
     row_hashes,
     without_ruled_out,
 )
 
 # Uniformity compares all pairs of at most this many rows.
 PAIRED_ROWS = 4096
+# The square of a larger number has no room for a sum in float64.
+LARGEST = 1e140
+# Columns of a Gram matrix that are multiplied at a time.
+BLOCK = 256
 
 
 class BranchSpectra(Metric):
@@ -46,7 +40,7 @@ class BranchSpectra(Metric):
     Beyond ``max_dim`` dimensions a k x k matrix is too large. Then ``sample`` rows are kept, chosen
     by a hash of their content, so the choice does not depend on order, batches or processes.
     Eigenvalues, curves and alignments are computed from these rows' Gram matrices, exactly;
-    :attr:`Basis.warning` says how far that is off. The rows take 4 N k numbers (k = 65536: 1 GiB).
+    ``Spectra.warning`` says how far that is off. The rows take 4 N k numbers (k = 65536: 1 GiB).
 
     Args:
         dim: k, the outputs' dimension.
@@ -67,7 +61,7 @@ class BranchSpectra(Metric):
     2.0
     """
 
-    full_state_update = False
+    full_state_update = True
     kept: list[Tensor]
     kept_keys: list[Tensor]
 
@@ -100,9 +94,9 @@ class BranchSpectra(Metric):
             if steps:
                 shapes["sum_means"] = (dim, dim)
             shapes |= {"sum_target_mean": (dim,), "sum_distance": ()}
-            along = gaussianity.directions(dim)
+            along = measures.directions(dim)
             self.register_buffer("directions", along, persistent=False)
-            shapes["sum_waves"] = (2 * (gaussianity.POINTS - 1), along.shape[1])
+            shapes["sum_waves"] = (2 * (measures.POINTS - 1), along.shape[1])
         for name, shape in shapes.items():
             self.add_state(name, torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
         for name in ("count", "broken", "batches", "with_positives", "in_pairs"):
@@ -120,29 +114,27 @@ class BranchSpectra(Metric):
 
         Rows with NaN or infinity, or with squares out of range, are left out and counted.
         """
-        if projection is None:
-            projection = target
-        parts = {"online": online, "target": target, "projection": projection}
-        if positive is not None:
-            parts["positive"] = positive
-        for name, x in parts.items():
+        y = target if projection is None else projection
+        outputs = [online, target, y] if positive is None else [online, target, y, positive]
+        for x in outputs:
             if x.ndim != 2 or x.shape != (len(online), self.dim):
                 raise UserError(
-                    f"{name} must have shape (N, {self.dim}) with one N for all, "
+                    f"all outputs must have shape (N, {self.dim}) with one N, "
                     f"got {tuple(x.shape)} beside {tuple(online.shape)}."
                 )
         # NaN anywhere makes amax and amin NaN.
         end = math.inf if self.normalize else LARGEST
-        finite = [(x.amax(1) < end) & (x.amin(1) > -end) for x in _distinct(parts.values())]
-        whole = torch.stack(finite).all(0)
+        whole = torch.stack([(x.amax(1) < end) & (x.amin(1) > -end) for x in outputs]).all(0)
         self.count += whole.sum()
         self.broken += (~whole).sum()
         self.batches += 1
         self.with_positives += positive is not None
         if self.sampled:
-            self._add_sample(parts, whole)
+            blocks = (self._rows(y[rows], whole[rows]) for rows in few_rows(*y.shape))
+            self._add_moments(blocks, whole)
+            self._keep([online, target, target if positive is None else positive, y], whole)
         else:
-            self._add_sums(parts, whole)
+            self._add_sums(online, target, positive, y, whole)
 
     def _rows(self, x: Tensor, whole: Tensor) -> Tensor:
         # Zero rows add nothing; dropping them would wait for the device to tell how many are left.
@@ -165,31 +157,32 @@ class BranchSpectra(Metric):
         if not self.sampled:
             self.sum_means.addr_(mean, mean)
 
-    def _add_sums(self, parts: dict[str, Tensor], whole: Tensor) -> None:
-        """Add a batch's moments; outputs that are one tensor are multiplied once."""
-        unit = {id(x): self._rows(x, whole) for x in _distinct(parts.values())}
-        rows = {name: unit[id(x)] for name, x in parts.items()}
-        branches = _distinct(parts[name] for name in ("online", "target", "projection"))
-        grams = {id(x): upper_gram(unit[id(x)]) for x in branches}
-        self.sum_online += grams[id(parts["online"])]
-        self.sum_target += grams[id(parts["target"])]
-        self.sum_projection += grams[id(parts["projection"])]
-        self._add_moments([rows["projection"]], whole)
-        self.sum_target_mean += rows["target"].sum(0)
-        if "positive" in rows:
-            self.sum_positive += rows["target"].mT @ rows["positive"]
-            pair = rows["target"], rows["positive"]
-            x, y = pair if self.normalize else map(unit_rows, pair)
-            self.sum_distance += torch.dist(x, y).square()
-            self.in_pairs += in_pairs(parts["target"], parts["positive"], whole)
-        self.sum_waves += gaussianity.wave_sums(parts["projection"], self.directions, whole)
-        self._keep([parts["target"]], whole)
-
-    def _add_sample(self, parts: dict[str, Tensor], whole: Tensor) -> None:
-        y, target = parts["projection"], parts["target"]
-        blocks = (self._rows(y[rows], whole[rows]) for rows in few_rows(*y.shape))
-        self._add_moments(blocks, whole)
-        self._keep([parts["online"], target, parts.get("positive", target), y], whole)
+    def _add_sums(
+        self, online: Tensor, target: Tensor, positive: Tensor | None, y: Tensor, whole: Tensor
+    ) -> None:
+        """Add a batch's moments; ``y`` holds the projections, often one branch's outputs."""
+        p, z = self._rows(online, whole), self._rows(target, whole)
+        gram_p, gram_z = upper_gram(p), upper_gram(z)
+        self.sum_online += gram_p
+        self.sum_target += gram_z
+        if y is target:
+            projections, gram_y = z, gram_z
+        elif y is online:
+            projections, gram_y = p, gram_p
+        else:
+            projections = self._rows(y, whole)
+            gram_y = upper_gram(projections)
+        self.sum_projection += gram_y
+        self._add_moments([projections], whole)
+        self.sum_target_mean += z.sum(0)
+        if positive is not None:
+            z_plus = self._rows(positive, whole)
+            self.sum_positive += z.mT @ z_plus
+            x, x_plus = (z, z_plus) if self.normalize else (unit_rows(z), unit_rows(z_plus))
+            self.sum_distance += torch.dist(x, x_plus).square()
+            self.in_pairs += in_pairs(target, positive, whole)
+        self.sum_waves += measures.wave_sums(y, self.directions, whole)
+        self._keep([target], whole)
 
     def _keep(self, outputs: list[Tensor], whole: Tensor) -> None:
         """Keep the rows with the smallest hashes among those so far and these."""
@@ -198,14 +191,16 @@ class BranchSpectra(Metric):
 
     def _sample(self, double: bool) -> tuple[Tensor, Tensor]:
         """Return the kept rows and their hashes, with room for ``kept_size`` rows."""
-        kept, keys = self.kept, [key.flatten() for key in self.kept_keys]
-        dtype = kept[0].dtype if kept else torch.double if double else torch.float
-        if len(kept) != 1 or len(kept[0]) != self.kept_size:
-            shape = (self.kept_size, self.kept_parts, self.dim)
-            empty = torch.empty(shape, dtype=dtype, device=self.count.device)
-            kept, keys = [[x] for x in merged(kept, keys, empty)]
-            self.kept, self.kept_keys = kept, [keys[0][:, None, None]]
-        return kept[0], keys[0]
+        kept, keys = self.kept, self.kept_keys
+        if not kept or len(kept[0]) != self.kept_size:  # fewer remain after a sync
+            shape, home = (self.kept_size, self.kept_parts, self.dim), self.count.device
+            dtype = kept[0].dtype if kept else torch.double if double else torch.float
+            self.kept = [torch.empty(shape, dtype=dtype, device=home)]
+            self.kept_keys = [torch.full((self.kept_size, 1, 1), LAST, device=home)]
+            hashes = self.kept_keys[0].flatten()
+            for rows, key in zip(kept, keys):
+                keep_smallest(self.kept[0], hashes, rows.unbind(1), key.flatten())
+        return self.kept[0], self.kept_keys[0].flatten()
 
     def sync(self, *args: Any, **options: Any) -> None:
         """Sync as torchmetrics does, sending N rows in all and not N from each process."""
@@ -229,15 +224,14 @@ class BranchSpectra(Metric):
         moment, off = self.sum_squared / seen, self.sum_means_squared / seen
         scalars = {"feature/variance": moment - (self.sum_mean / seen).square().sum()}
         if self.steps:
-            scalars["feature/spread"] = spread(moment, off)
+            scalars["feature/spread"] = measures.spread(moment, off)
         kept = self._kept_rows()
         if self.sampled:
             moments, more = self._from_sample(kept, with_positives > 0)
         else:
             moments, more = self._from_sums(seen, with_positives > 0, kept)
         rows = len(kept) if self.sampled else seen
-        basis = Basis(rows, self.dim, self.normalize, self.sampled, len(kept))
-        return summarize(moments, scalars | more, basis, self.m)
+        return summarize(moments, scalars | more, self.m, rows, self.dim, self.sampled)
 
     def _kept_rows(self) -> Tensor:
         """Return the kept rows, ``(n, 4 or 1, k)``, in the order of their hashes."""
@@ -255,8 +249,8 @@ class BranchSpectra(Metric):
         mean = self.sum_target_mean / rows
         pairs = rows // 2 if int(self.in_pairs) == int(self.batches) else 0
         scalars = {
-            "mean_share/target": 1 - spread(C_z.trace(), mean.square().sum()),
-            "epps_pulley/projection": gaussianity.statistic(self.sum_waves, self.count),
+            "mean_share/target": 1 - measures.spread(C_z.trace(), mean.square().sum()),
+            "epps_pulley/projection": measures.epps_pulley_statistic(self.sum_waves, self.count),
         }
         if positives:
             scalars["positive_distance/target"] = self.sum_distance / rows
@@ -264,10 +258,12 @@ class BranchSpectra(Metric):
         return from_matrices(C_p, C_z, C_plus, C_y, C_means, mean, pairs), scalars
 
     def _from_sample(self, kept: Tensor, positives: bool) -> tuple[Moments, dict[str, Tensor]]:
+        from rdm_solo.spectra.dual_moments import from_rows  # few runs sample
+
         p, z, plus, y = (self._scaled(x) for x in kept.unbind(1))
         scalars = {
-            "mean_share/target": mean_share(z),
-            "epps_pulley/projection": gaussianity.epps_pulley(kept[:, 3]),
+            "mean_share/target": measures.mean_share(z),
+            "epps_pulley/projection": measures.epps_pulley(kept[:, 3]),
         }
         if positives:
             distances = (unit_rows(z) - unit_rows(plus)).square().sum(1)
@@ -281,9 +277,58 @@ class BranchSpectra(Metric):
 def _uniformity(rows: Tensor) -> dict[str, Tensor]:
     """Return the uniformity of the rows that are not zero, if there are two."""
     rows = unit_rows(rows[rows.any(1)]).to(rows.dtype)
-    return {"uniformity/target": sphere.uniformity(rows)} if len(rows) > 1 else {}
+    return {"uniformity/target": measures.uniformity(rows)} if len(rows) > 1 else {}
 
 
-def _distinct(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return each tensor once, however many of the outputs it is."""
-    return list({id(x): x for x in tensors}.values())
+def unit_rows(rows: Tensor) -> Tensor:
+    """Return rows in float64, scaled to length 1; rows of zeros stay zero."""
+    y = rows.double()
+    if rows.dtype == torch.double:  # whose squares may leave the range
+        largest = torch.linalg.vector_norm(y, math.inf, dim=1, keepdim=True)
+        y = y / torch.where(largest > 0, largest, 1.0)
+    return torch.nn.functional.normalize(y, dim=1, eps=1e-150)
+
+
+def upper_gram(x: Tensor) -> Tensor:
+    """Return ``x^T x`` with zeros in the blocks below the diagonal."""
+    k = x.shape[1]
+    gram = x.new_zeros(k, k)
+    for i in range(0, k, BLOCK):
+        gram[i : i + BLOCK, i:] = x[:, i : i + BLOCK].mT @ x[:, i:]
+    return gram
+
+
+def whole_gram(upper: Tensor) -> Tensor:
+    """Return the symmetric matrix with this upper triangle."""
+    return upper.triu() + upper.triu(1).mT
+
+
+def in_pairs(target: Tensor, positive: Tensor, whole: Tensor) -> Tensor:
+    """Return whether a batch is two views of each sample: its halves are each other's positives.
+
+    A pair of which neither row is whole does not count.
+    """
+    half = len(target) // 2
+    if len(target) % 2:
+        return whole.new_zeros(())
+    alike = (positive.roll(half, 0) == target).all(1)
+    return (alike | ~(whole | whole.roll(half))).all()
+
+
+def add_or_gather(x: Tensor, group: Any = None) -> list[Tensor]:
+    """Reduce a state for torchmetrics, which would gather each process's matrices to add them.
+
+    Sampled rows and their hashes have three axes and are gathered; sums have fewer.
+    """
+    return gather(x) if x.ndim == 3 else [sum_over_processes(x.clone())]
+
+
+def step_mean(total: Tensor, whole: Tensor) -> Tensor:
+    """Return the step's mean over all processes, from the sum of this process's rows.
+
+    It is multiplied by the root of this process's number of rows, so that its outer product is the
+    mean's part of this process's sum of products.
+    """
+    count = whole.sum().to(total)
+    counted = sum_over_processes(torch.cat([total, count[None]]))
+    return counted[:-1] / counted[-1].clamp_min(1) * count.sqrt()

@@ -1,17 +1,13 @@
 """Comparisons of two branches' spectra: filter curves, alignment of eigenspaces, rank correlation.
 
-Equations are those of Zhuo et al., "Towards a Unified Theoretical Understanding of Non-contrastive
-Learning via Rank Differential Mechanism", ICLR 2023.
+Equations are those of Zhuo et al., ICLR 2023.
 """
 
 import torch
 from torch import Tensor
 
 from rdm_solo.messages import UserError
-from rdm_solo.spectra.matrices import noise_floor, symmetric
-
-# The paper looks at the leading eigenvalues whose sum exceeds this share of the total.
-LEADING_SHARE = 0.9999
+from rdm_solo.spectra.ranks import check_shapes, noise_floor, symmetric
 
 
 def filter_curve(lam_p: Tensor, lam_z: Tensor) -> Tensor:
@@ -25,7 +21,7 @@ def filter_curve(lam_p: Tensor, lam_z: Tensor) -> Tensor:
     >>> filter_curve(torch.tensor([4.0, 1.0]), torch.tensor([1.0, 1.0]))
     tensor([2., 1.], dtype=torch.float64)
     """
-    _check_pair(lam_p, lam_z)
+    check_shapes(1, lam_p=lam_p, lam_z=lam_z)
     lam_p, lam_z = lam_p.double().clamp_min(0), lam_z.double().clamp_min(0)
     real = lam_z > noise_floor(lam_z)
     # Roots first: the ratio of two spectra may leave the range of float64.
@@ -45,27 +41,21 @@ def ideal_filter(lam_plus: Tensor, lam_z: Tensor, weight_decay: float = 0.0) -> 
     >>> ideal_filter(torch.tensor([3.0, 0.5]), torch.tensor([4.0, 2.0]))
     tensor([0.7500, 0.2500], dtype=torch.float64)
     """
-    _check_pair(lam_plus, lam_z)
+    check_shapes(1, lam_plus=lam_plus, lam_z=lam_z)
     lam_plus, lam_z = lam_plus.double().clamp_min(0), lam_z.double()
     real = lam_z > noise_floor(lam_z)
     return torch.where(real, lam_plus / torch.where(real, lam_z + weight_decay, 1.0), torch.nan)
 
 
-def _check_pair(lam: Tensor, lam_z: Tensor) -> None:
-    if lam.ndim != 1 or lam.shape != lam_z.shape or not len(lam):
-        shapes = f"{tuple(lam.shape)} and {tuple(lam_z.shape)}"
-        raise UserError(f"a filter curve takes two spectra of one shape (k,), got {shapes}.")
-
-
-def leading(lam: Tensor, share: float = LEADING_SHARE) -> int:
-    """Return how many leading eigenvalues hold more than that share of the sum (Appendix B.3).
+def leading(lam: Tensor) -> int:
+    """Return how many leading eigenvalues hold more than 99.99 % of the sum (Appendix B.3).
 
     >>> leading(torch.tensor([0.9, 0.0999, 0.0001, 0.0]))
     2
     """
     lam = lam.double().clamp_min(0)
     # Rounding of the sum must not move the limit by one.
-    missing = lam.cumsum(0) < (share - 1e-9) * lam.sum()
+    missing = lam.cumsum(0) < (0.9999 - 1e-9) * lam.sum()
     return min(int(missing.sum()) + 1, len(lam))
 
 
@@ -82,9 +72,7 @@ def alignment(C_p: Tensor, C_z: Tensor, m: int | None = None, weighted: bool = F
     >>> alignment(C @ C, C)
     tensor(1., dtype=torch.float64)
     """
-    if C_p.ndim != 2 or C_p.shape != C_z.shape or len(set(C_z.shape)) > 1 or not len(C_z):
-        shapes = f"{tuple(C_p.shape)} and {tuple(C_z.shape)}"
-        raise UserError(f"alignment takes two square matrices of one shape (k, k), got {shapes}.")
+    check_shapes(2, C_p=C_p, C_z=C_z)
     if not bool(C_p.isfinite().all() & C_z.isfinite().all()):
         return C_z.new_tensor(torch.nan, dtype=torch.float64)
     C_p, C_z = symmetric(C_p, "alignment"), symmetric(C_z, "alignment")

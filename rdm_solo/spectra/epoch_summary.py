@@ -5,52 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rdm_solo.spectra import comparison, lda, ranks
-from rdm_solo.spectra.matrices import noise_floor
+from rdm_solo.spectra import comparison, ranks
 from rdm_solo.spectra.moments import Moments
-
-
-@dataclass  # not frozen: torchmetrics copies what a metric gives field by field
-class Basis:
-    """The rows ``(rows, dim)`` that an epoch's numbers were computed from.
-
-    They are scaled to length 1 if ``normalized``, and ``sampled`` from more or all. Uniformity
-    compares ``pair_rows`` of them.
-
-    >>> print(Basis(512, 64, True, False, 512))  # doctest: +ELLIPSIS
-    512 rows of 64 dimensions, scaled to length 1. Uncentred: effective ranks, RankMe, ...
-    """
-
-    rows: int
-    dim: int
-    normalized: bool
-    sampled: bool
-    pair_rows: int
-
-    def __str__(self) -> str:
-        scaled = "scaled to length 1" if self.normalized else "not scaled"
-        sampled = ", sampled from more" if self.sampled else ""
-        return (
-            f"{self.rows} rows of {self.dim} dimensions{sampled}, {scaled}. Uncentred: effective "
-            "ranks, RankMe, stable rank, participation ratio. Centred: NESum, alpha-ReQ, LiDAR. "
-            f"Uniformity: all pairs of {self.pair_rows} rows."
-        )
-
-    @property
-    def warning(self) -> str | None:
-        """A sentence if there are too few rows for the dimensions, otherwise None."""
-        if self.sampled:
-            return (
-                f"spectra at k={self.dim} are those of N={self.rows} sampled rows. The effective "
-                "rank of a flat spectrum is too low (1/i at k=8192, N=1024: 0.41 of the true "
-                "value), that of a steep one is not (1/i^2: 0.996)."
-            )
-        if self.rows <= self.dim:
-            return (
-                f"N={self.rows} rows are no more than k={self.dim} dimensions: no rank can be "
-                f"above {self.rows}, and ranks are lower than with more rows."
-            )
-        return None
+from rdm_solo.spectra.rows import EPSILON, smoothed_rank
 
 
 @dataclass
@@ -60,7 +17,8 @@ class Spectra:
     Arrays have k entries, or ``min(N, k)`` if rows were sampled; without positives, theirs are NaN.
     ``lam_covariance`` belongs to the centred targets, ``lam_logits`` to the outputs before a
     softmax. The first ``leading`` eigenvalues hold 99.99 % of the target's sum. ``dimensions`` is
-    that of the outputs by which collapse is judged.
+    that of the outputs by which collapse is judged. Eigenvalues were computed from ``rows`` rows,
+    which were ``sampled`` from more or are all.
     """
 
     lam_online: Tensor
@@ -73,31 +31,24 @@ class Spectra:
     ideal_filter: Tensor
     leading: int
     dimensions: int
-    basis: Basis
+    rows: int
+    sampled: bool
     scalars: dict[str, float]
+    warning: str | None  # a sentence if the rows are too few for the dimensions
     lam_logits: Tensor | None = None
-
-    @property
-    def rows(self) -> int:
-        """Number of rows that the eigenvalues were computed from."""
-        return self.basis.rows
-
-    @property
-    def sampled(self) -> bool:
-        """Whether these rows were sampled from more."""
-        return self.basis.sampled
 
     def arrays(self) -> dict[str, Tensor]:
         """Return eigenvalues, curves and counts by their names on disk."""
-        values = {**vars(self), "rows": self.rows, "sampled": self.sampled}
         return {
             name: torch.as_tensor(value)
-            for name, value in values.items()
-            if name not in ("scalars", "basis") and value is not None
+            for name, value in vars(self).items()
+            if name not in ("scalars", "warning") and value is not None
         }
 
 
-def summarize(moments: Moments, scalars: dict[str, Tensor], basis: Basis, m: int) -> Spectra:
+def summarize(
+    moments: Moments, scalars: dict[str, Tensor], m: int, rows: int, dim: int, sampled: bool
+) -> Spectra:
     """Return the results of an epoch's moments on the CPU, with these scalars added."""
     moments = moments._replace(
         **{k: x.cpu() for k, x in moments._asdict().items() if x is not None}
@@ -109,9 +60,9 @@ def summarize(moments: Moments, scalars: dict[str, Tensor], basis: Basis, m: int
     directional = comparison.filter_curve(moments.energy_p, lam_z)
     lam_plus = torch.full_like(lam_z, torch.nan) if moments.lam_plus is None else moments.lam_plus
     # Eigenvectors of rounding noise mean nothing.
-    m = max(1, min(m, int((lam_z > noise_floor(lam_z)).sum())))
+    m = max(1, min(m, int((lam_z > ranks.noise_floor(lam_z)).sum())))
     scalars = scalars | {
-        **_ranks(moments, basis.dim),
+        **_ranks(moments, dim),
         "filter/monotonicity": _monotonicity(curve[:leading], lam_z[:leading]),
         "filter/monotonicity_directional": _monotonicity(directional[:leading], lam_z[:leading]),
     }
@@ -136,10 +87,28 @@ def summarize(moments: Moments, scalars: dict[str, Tensor], basis: Basis, m: int
         filter_curve_directional=directional,
         ideal_filter=comparison.ideal_filter(lam_plus, lam_z),
         leading=leading,
-        dimensions=basis.dim,
-        basis=basis,
+        dimensions=dim,
+        rows=rows,
+        sampled=sampled,
         scalars={name: float(value) for name, value in scalars.items()},
+        warning=_warning(rows, dim, sampled),
     )
+
+
+def _warning(rows: int, dim: int, sampled: bool) -> str | None:
+    """Return a sentence if there are too few rows for the dimensions."""
+    if sampled:
+        return (
+            f"spectra at k={dim} are those of N={rows} sampled rows. The effective rank of a flat "
+            "spectrum is too low (1/i at k=8192, N=1024: 0.41 of the true value), that of a steep "
+            "one is not (1/i^2: 0.996)."
+        )
+    if rows <= dim:
+        return (
+            f"N={rows} rows are no more than k={dim} dimensions: no rank can be above {rows}, and "
+            "ranks are lower than with more rows."
+        )
+    return None
 
 
 def _ranks(moments: Moments, dim: int) -> dict[str, Tensor]:
@@ -161,7 +130,7 @@ def _ranks(moments: Moments, dim: int) -> dict[str, Tensor]:
     if bool(alpha.isfinite()):
         values |= {"alpha_req/target": alpha, "alpha_req_r2/target": r2}
     if moments.lam_lidar is not None:
-        values["lidar/target"] = lda.smoothed_rank(moments.lam_lidar, dim, lda.EPSILON)
+        values["lidar/target"] = smoothed_rank(moments.lam_lidar, dim, EPSILON)
     if moments.lam_centred is not None:
         values["erank/centred"] = ranks.effective_rank(moments.lam_centred)
     if moments.lam_plus is not None:

@@ -1,16 +1,96 @@
-r"""Measures of how many directions features fill, each of one spectrum.
+r"""Second moments of rows, their eigenvalues, and how many directions the rows fill.
 
-Two spectra must not be confused. ``effective_rank``, ``rankme``, ``stable_rank`` and
-``participation_ratio`` read the *uncentred* second moment, whose eigenvalues are the features'
-squared singular values over N. ``nesum`` and ``alpha_req`` read the *covariance*, in which the
-features' mean is not a direction.
+Rows are expected as the method compares them: l2-normalised (SimSiam, BYOL) or after a softmax
+(SwAV, DINO). Eigenvalues descend. Two spectra must not be confused: ``effective_rank``, ``rankme``,
+``stable_rank`` and ``participation_ratio`` read the *uncentred* second moment, whose eigenvalues
+are the features' squared singular values over N. ``nesum`` and ``alpha_req`` read the *covariance*,
+in which the features' mean is not a direction.
 """
 
 import torch
 from torch import Tensor
 
 from rdm_solo.messages import UserError
-from rdm_solo.spectra.matrices import eigenvalues, exponential_entropy, noise_floor, over_largest
+
+
+def correlation(x: Tensor) -> Tensor:
+    """Return the uncentred correlation matrix ``C = E[x x^T]`` in float64 (Section 3).
+
+    Shapes: ``(N, k) -> (k, k)``.
+
+    >>> correlation(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    tensor([[0.5000, 0.0000],
+            [0.0000, 0.5000]], dtype=torch.float64)
+    """
+    if x.ndim != 2 or not len(x):
+        raise UserError(f"correlation takes a non-empty batch (N, k), got {tuple(x.shape)}.")
+    y = x.detach().double()
+    return y.mT @ y / len(y)
+
+
+def eigenvalues(lam_or_C: Tensor, name: str) -> Tensor:
+    """Return non-negative eigenvalues ``(k,)`` of a spectrum or a matrix; NaN if not finite."""
+    square = lam_or_C.ndim == 2 and lam_or_C.shape[0] == lam_or_C.shape[1]
+    if 0 in lam_or_C.shape or not (square or lam_or_C.ndim == 1):
+        raise UserError(
+            f"{name} takes eigenvalues (k,) or a square matrix (k, k), got {tuple(lam_or_C.shape)}."
+        )
+    if not bool(lam_or_C.isfinite().all()):
+        return lam_or_C.new_full(lam_or_C.shape[:1], torch.nan, dtype=torch.float64)
+    lam = torch.linalg.eigvalsh(symmetric(lam_or_C, name)) if square else lam_or_C.double()
+    return lam.clamp_min(0)
+
+
+def check_shapes(dimensions: int, **tensors: Tensor) -> None:
+    """Refuse all but spectra (one dimension) or square matrices (two) of one shape."""
+    shapes = {tuple(x.shape) for x in tensors.values()}
+    (shape, *others) = shapes
+    if others or len(shape) != dimensions or len(set(shape)) > 1 or 0 in shape:
+        what = "spectra (k,)" if dimensions == 1 else "square matrices"
+        got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
+        raise UserError(f"{what} of one shape are needed, got {got}.")
+
+
+def descending(C: Tensor) -> Tensor:
+    """Return the eigenvalues of a symmetric matrix, descending and non-negative."""
+    lam: Tensor = torch.linalg.eigvalsh(C)
+    return lam.flip(0).clamp_min(0)
+
+
+def symmetric(C: Tensor, name: str) -> Tensor:
+    """Return the mean of a matrix and its transpose, or refuse a matrix that is not symmetric.
+
+    They may differ by 1e-5 of the largest entry (half precision: four roundings).
+    """
+    wide = C.detach().double()
+    largest = wide.abs().max()
+    share = float((wide / largest - wide.mT / largest).abs().max()) if largest > 0 else 0.0
+    if share > max(1e-5, 4 * torch.finfo(C.dtype).eps if C.is_floating_point() else 0.0):
+        raise UserError(
+            f"{name} takes a symmetric matrix, got one that differs from its transpose by "
+            f"{share:.1e} of its largest entry."
+        )
+    return wide / 2 + wide.mT / 2
+
+
+def noise_floor(lam: Tensor) -> Tensor:
+    """Return the bound of rounding of a float64 matrix's eigenvalues, ``k eps`` of the largest."""
+    floor: Tensor = lam.max() * len(lam) * torch.finfo(torch.float64).eps
+    return floor
+
+
+def over_largest(weights: Tensor) -> Tensor:
+    """Divide by the largest weight, so that no sum and no square leaves float64's range."""
+    largest = weights.max()
+    return weights / torch.where(largest > 0, largest, 1.0)
+
+
+def exponential_entropy(weights: Tensor, eps: float = 0.0) -> Tensor:
+    r"""Return :math:`\exp(-\sum p\log p)` of :math:`p = w/\sum w + \epsilon`; 0 if all are zero."""
+    weights = over_largest(weights)
+    total = weights.sum()
+    p = weights / torch.where(total > 0, total, 1.0) + eps
+    return torch.where(total > 0, torch.special.entr(p).sum().exp(), total)  # 0, or NaN
 
 
 def effective_rank(lam_or_C: Tensor) -> Tensor:
@@ -112,13 +192,8 @@ def alpha_req(lam: Tensor, first: int = 11, last: int = 100) -> tuple[Tensor, Te
     end = min(last, int((lam > noise_floor(lam)).sum()))  # 0 where lam is NaN
     if end - first + 1 < 3:  # two points always lie on a line
         return lam.new_tensor(torch.nan), lam.new_tensor(torch.nan)
-    return _power_law(lam[first - 1 : end], first)
-
-
-def _power_law(lam: Tensor, first: int) -> tuple[Tensor, Tensor]:
-    """Fit :func:`alpha_req` to eigenvalues whose numbers begin with ``first``."""
-    i = torch.arange(first, first + len(lam), dtype=torch.float64, device=lam.device)
-    x, y, weights = i.log(), lam.log(), 1 / i
+    i = torch.arange(first, end + 1, dtype=torch.float64, device=lam.device)
+    x, y, weights = i.log(), lam[first - 1 : end].log(), 1 / i
     weights = weights / weights.sum()
     around_x, around_y = x - (weights * x).sum(), y - (weights * y).sum()
     slope = (weights * around_x * around_y).sum() / (weights * around_x.square()).sum()
@@ -129,10 +204,7 @@ def _power_law(lam: Tensor, first: int) -> tuple[Tensor, Tensor]:
 
 
 def _of_covariance(lam: Tensor, name: str) -> Tensor:
-    if lam.ndim != 1 or not len(lam):
-        raise UserError(
-            f"{name} takes the covariance's eigenvalues (k,), descending, got {tuple(lam.shape)}."
-        )
+    check_shapes(1, lam=lam)
     lam = eigenvalues(lam, name)
     if bool((lam.diff() > 1e-9 * lam.max()).any()):
         raise UserError(f"{name} takes eigenvalues in descending order; these are not.")

@@ -1,9 +1,8 @@
 """A sample of rows that does not depend on their order, batches or processes.
 
 Each row gets a hash of its bits, and the rows with the smallest hashes are kept. The smallest of a
-union are among the smallest of its parts, so several processes together keep what one would.
-
-A row of a DINO head is 256 KiB long, so nothing here copies more than a few rows at a time.
+union are among the smallest of its parts, so several processes together keep what one would. A row
+of a DINO head is 256 KiB long, so nothing here copies more than a few rows at a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -75,14 +74,6 @@ def keep_smallest(kept: Tensor, key: Tensor, parts: Sequence[Tensor], new: Tenso
         for rows in few_rows(size, output.shape[1]):
             entering = part[chosen[rows]].to(output.dtype)
             output[places[rows]] = entering.where(enters[rows], output[places[rows]])
-
-
-def merged(kept: Sequence[Tensor], keys: Sequence[Tensor], empty: Tensor) -> tuple[Tensor, Tensor]:
-    """Merge several samples into ``empty``, and return it with its hashes."""
-    key = torch.full((len(empty),), LAST, device=empty.device)
-    for rows, hashes in zip(kept, keys):
-        keep_smallest(empty, key, rows.unbind(1), hashes)
-    return empty, key
 
 
 def without_ruled_out(kept: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:

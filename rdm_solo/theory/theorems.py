@@ -12,8 +12,7 @@ from torch import Tensor
 
 from rdm_solo.messages import UserError, check_number
 from rdm_solo.spectra.comparison import filter_curve
-from rdm_solo.spectra.matrices import symmetric
-from rdm_solo.spectra.ranks import effective_rank
+from rdm_solo.spectra.ranks import check_shapes, effective_rank, symmetric
 
 
 def linear_setting(
@@ -56,7 +55,7 @@ def optimal_predictor(C_z: Tensor, C_plus: Tensor, weight_decay: float = 0.0) ->
     tensor([[0.5000, 0.0000],
             [0.0000, 0.0000]], dtype=torch.float64)
     """
-    _check_shapes(2, C_z=C_z, C_plus=C_plus)
+    check_shapes(2, C_z=C_z, C_plus=C_plus)
     check_number("weight_decay", weight_decay, least=0)
     C_z = symmetric(C_z, "C_z of optimal_predictor")
     C_z = C_z + weight_decay * torch.eye(len(C_z), dtype=torch.float64, device=C_z.device)
@@ -78,7 +77,7 @@ def equivalent_filter(C_p: Tensor, C_z: Tensor) -> Tensor:
     tensor([[2.0000, 0.0000],
             [0.0000, 0.5000]], dtype=torch.float64)
     """
-    _check_shapes(2, C_p=C_p, C_z=C_z)
+    check_shapes(2, C_p=C_p, C_z=C_z)
     C_p, C_z = symmetric(C_p, "equivalent_filter"), symmetric(C_z, "equivalent_filter")
     root_p, root_z = _square_root(C_p), _square_root(C_z)
     W: Tensor = root_p @ torch.linalg.pinv(root_z, hermitian=True, rtol=1e-7)
@@ -142,7 +141,7 @@ def filtered_eigenvalues(lam: Tensor, gain: Tensor) -> Tensor:
     >>> filtered_eigenvalues(torch.tensor([4.0, 1.0]), torch.tensor([1.0, 0.5]))
     tensor([4.0000, 0.2500], dtype=torch.float64)
     """
-    _check_shapes(1, lam=lam, gain=gain)
+    check_shapes(1, lam=lam, gain=gain)
     return gain.double().square() * lam.double()
 
 
@@ -189,7 +188,7 @@ def rank_difference(lam_p: Tensor, lam_z: Tensor) -> Tensor:
     >>> bool(rank_difference(lam_z**2, lam_z) > 0), float(rank_difference(5 * lam_z, lam_z))
     (True, 0.0)
     """
-    _check_shapes(1, lam_p=lam_p, lam_z=lam_z)
+    check_shapes(1, lam_p=lam_p, lam_z=lam_z)
     return effective_rank(lam_z) - effective_rank(lam_p)
 
 
@@ -218,7 +217,7 @@ def updated_eigenvalues(lam_p: Tensor, lam_z: Tensor, lam_plus: Tensor, alpha: f
     >>> updated_eigenvalues(lam, lam.sqrt(), lam.sqrt(), alpha=0.5)
     tensor([1.0000, 0.3643], dtype=torch.float64)
     """
-    _check_shapes(1, lam_p=lam_p, lam_z=lam_z, lam_plus=lam_plus)
+    check_shapes(1, lam_p=lam_p, lam_z=lam_z, lam_plus=lam_plus)
     check_number("alpha", alpha, above=0)
     gain = filter_curve(lam_p, lam_z).nan_to_num(0.0)
     cross = 2 * alpha * (1 - alpha) * gain * lam_plus.double()
@@ -238,12 +237,3 @@ def _square_root(C: Tensor) -> Tensor:
     lam, v = torch.linalg.eigh(C)
     root: Tensor = (v * lam.clamp_min(0).sqrt()) @ v.mT
     return root
-
-
-def _check_shapes(dimensions: int, **tensors: Tensor) -> None:
-    shapes = {tuple(x.shape) for x in tensors.values()}
-    (shape, *others) = shapes
-    if others or len(shape) != dimensions or len(set(shape)) > 1:
-        what = "spectra (k,)" if dimensions == 1 else "square matrices"
-        got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
-        raise UserError(f"{what} of one shape are needed, got {got}.")

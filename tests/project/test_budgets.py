@@ -10,12 +10,12 @@ from conftest import ROOT
 
 BUDGETS = {
     "rdm_solo/filters": 1144,
-    "rdm_solo/spectra": 1817,
-    "rdm_solo/theory": 526,
+    "rdm_solo/spectra": 1700,
+    "rdm_solo/theory": 520,
     "rdm_solo/data": 1586,
     "rdm_solo/methods": 1962,
     "rdm_solo/runs": 1681,
-    "rdm_solo/plots": 1284,
+    "rdm_solo/plots": 1290,
     "rdm_solo/loggers": 497,
     "rdm_solo/callbacks": 1836,
     "rdm_solo/train": 1427,

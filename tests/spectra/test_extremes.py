@@ -18,7 +18,7 @@ from rdm_solo.spectra import (
     ideal_filter,
     rankme,
 )
-from rdm_solo.spectra.step_correlation import StepCorrelation
+from rdm_solo.spectra.logits import StepCorrelation
 
 LAM = torch.tensor([4.0, 1.0, 0.25], dtype=torch.float64)
 TURN = torch.linalg.qr(features("gaussian", 3, 3).double())[0]
@@ -74,7 +74,7 @@ def test_a_matrix_that_is_not_symmetric_is_refused_at_any_scale(scale):
 @pytest.mark.parametrize("measure", [filter_curve, ideal_filter])
 @pytest.mark.parametrize("shapes", [((3,), (4,)), ((3, 1), (3, 1)), ((3, 1), (3,)), ((), ())])
 def test_curves_are_of_two_spectra_of_one_shape(measure, shapes):
-    with pytest.raises(ValueError, match=r"takes two spectra of one shape"):
+    with pytest.raises(ValueError, match="of one shape are needed"):
         measure(*(torch.ones(shape) for shape in shapes))
 
 

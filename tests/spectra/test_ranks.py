@@ -19,7 +19,7 @@ from rdm_solo.spectra import (
     rankme,
     stable_rank,
 )
-from rdm_solo.spectra.lda import discriminant_eigenvalues, of_pairs, of_views
+from rdm_solo.spectra.rows import discriminant_eigenvalues, of_pairs, of_views
 
 SPECTRA = 1000
 CLOSE = 1e-6
@@ -108,7 +108,7 @@ def test_a_spectrum_that_is_no_power_law_says_so():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: nesum(torch.eye(3)), "takes the covariance's eigenvalues"),
+        (lambda: nesum(torch.eye(3)), "spectra"),
         (lambda: nesum(torch.tensor([1.0, 2.0])), "descending order"),
         (lambda: nesum(torch.tensor([4.0, 1.0, 1.0 + 1e-6])), "descending order"),
         (lambda: alpha_req(torch.ones(3), first=4, last=4), "1 <= first < last"),

@@ -15,8 +15,8 @@ from support.second_device import DEVICE
 from support.waits import Waits
 
 from rdm_solo.spectra import BranchSpectra
+from rdm_solo.spectra.logits import StepCorrelation
 from rdm_solo.spectra.sampling import LAST, row_hashes
-from rdm_solo.spectra.step_correlation import StepCorrelation
 
 NAMES = ("online", "target", "positive", "projection")
 

@@ -24,8 +24,7 @@ from rdm_solo.spectra import (
     filter_curve,
     spearman,
 )
-from rdm_solo.spectra.matrices import low_rank_spectrum
-from rdm_solo.spectra.step_correlation import StepCorrelation
+from rdm_solo.spectra.logits import StepCorrelation, low_rank_spectrum
 
 
 def numpy_erank(x: np.ndarray) -> float:
@@ -130,7 +129,7 @@ def test_collapsed_outputs_have_finite_scalars_and_missing_ones_are_refused(opti
     metric = BranchSpectra(dim=4, **options)
     with pytest.warns(UserWarning, match="before the"), pytest.raises(ValueError, match="no batch"):
         metric.compute()
-    with pytest.raises(ValueError, match=r"target must have shape \(N, 4\)"):
+    with pytest.raises(ValueError, match=r"must have shape \(N, 4\)"):
         metric.update(torch.ones(2, 4), torch.ones(3, 4), torch.ones(2, 4))
     metric.update(*[torch.full((4, 4), math.nan)] * 3)
     with pytest.raises(ValueError, match="no finite row"):

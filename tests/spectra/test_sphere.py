@@ -12,7 +12,7 @@ from scipy.spatial.distance import pdist
 from torch.nn.functional import normalize
 
 from rdm_solo.spectra import epps_pulley, mean_share, positive_distance, uniformity
-from rdm_solo.spectra.gaussianity import directions
+from rdm_solo.spectra.rows import directions
 
 SPECTRA = 1000
 
