@@ -12,8 +12,7 @@ from rdm_solo.messages import UserError, check_choice, listed
 from rdm_solo.notebook.figures import Figures
 from rdm_solo.notebook.run import Run, table
 from rdm_solo.report.entry import incomplete
-from rdm_solo.report.evaluations import comparable
-from rdm_solo.report.measured import last
+from rdm_solo.report.measured import comparable, last
 from rdm_solo.report.ranking import excluded_reason
 from rdm_solo.report.verdicts import verdicts
 from rdm_solo.runs import survey

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from rdm_solo import cli, runs
 from rdm_solo.messages import UserError
-from rdm_solo.report import evaluations, figures, verdicts
+from rdm_solo.report import figures
+from rdm_solo.report.measured import comparable
 from rdm_solo.report.page import page
-from rdm_solo.report.typesetting import relative
+from rdm_solo.report.tables import relative
+from rdm_solo.report.verdicts import verdicts
 from rdm_solo.runs import reading
 from rdm_solo.runs.columns import ACCURACY, charts
 from rdm_solo.runs.files import write_whole
@@ -26,6 +28,7 @@ from rdm_solo.runs.groups import (
 )
 
 NAME = "report.html"
+NEEDED = ("erank/gap", "feature/variance", "train/loss")
 
 
 def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = True) -> Path:
@@ -40,17 +43,10 @@ def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = Tr
     cli.make_folder(folder, "--out FOLDER")
     grouped = begun_groups(members)
     pictures, absent = figures.draw(grouped, folder, checkpoints) if grouped else ([], [])
-    alone = len(members) == 1
-    names = [] if alone else list(dict.fromkeys(relative(paths)))
-    html = page(
-        run_name(members[0]) if alone else ", ".join(names),
-        grouped,
-        names,
-        pictures,
-        problems=[*broken.values(), *incomplete(members)],
-        absent=absent,
-    )
-    write_whole(folder / NAME, html)
+    names = [] if len(members) == 1 else list(dict.fromkeys(relative(paths)))
+    title = ", ".join(names) or run_name(members[0])
+    problems = [*broken.values(), *incomplete(members)]
+    write_whole(folder / NAME, page(title, grouped, names, pictures, problems, absent))
     if grouped:
         print(verdict_table(grouped))
     for sentence in [*broken.values(), *incomplete([run for run in members if not run.epochs])]:
@@ -63,29 +59,33 @@ def incomplete(members: Sequence[runs.Run]) -> list[str]:
     lines = []
     begun = [run for run in members if run.epochs]
     grouped = groups(begun) if begun else []
-    not_compared = evaluations.not_compared(grouped)
+    apart = {
+        run
+        for group, kept in zip(grouped, comparable(grouped))
+        for run, same in zip(group.runs, kept.runs)
+        if run.linear and not same.linear
+    }
     for run in members:
         lacks = list(run.missing)
         if run.epochs:
-            needed = ("erank/gap", "feature/variance", "train/loss")
-            lacks += filter(None, (_lacks(run, column) for column in needed))
+            lacks += filter(None, (_lacks(run, column) for column in NEEDED))
             if not any(run.last_measured(column.name) for column in charts()[ACCURACY]):
                 lacks.append("no accuracy (no labels, no validation images, or switched off)")
-        if run in not_compared:
-            lacks.append(not_compared[run])
+        if run in apart:
+            reason = f"most runs on {run.dataset} have another kind or protocol"
+            lacks.append(f"its linear accuracy is not compared: {reason}")
         if lacks:
             lines.append(f"{run_name(run)} ({run.folder}): {'; '.join(lacks)}.")
     same: dict[tuple[str, int], list[str]] = defaultdict(list)
     for group in grouped:
         for run in group.runs:
             same[group.label, run.seed].append(str(run.folder))
-    for (label, seed), folders in same.items():
-        if len(folders) > 1:
-            lines.append(
-                f"{label}: seed {seed} is there {len(folders)} times ({', '.join(folders)}). Each "
-                "counts as a run in n, means and bands, which makes spreads too small."
-            )
-    return lines
+    return lines + [
+        f"{label}: seed {seed} is there {len(folders)} times ({', '.join(folders)}). Each counts "
+        "as a run in n, means and bands, which makes spreads too small."
+        for (label, seed), folders in same.items()
+        if len(folders) > 1
+    ]
 
 
 def _lacks(run: runs.Run, column: str) -> str:
@@ -99,15 +99,13 @@ def _lacks(run: runs.Run, column: str) -> str:
 
 def verdict_table(grouped: Sequence[Group]) -> str:
     """Return the settings, their last ranks and the verdicts, as text."""
-    head = ["online", "target", "leads?", "low-pass?", "collapsed?"]
-    return text_table(
-        grouped,
-        head,
-        lambda group: [
-            *(latest_in_words(counted_runs(group), f"erank/{b}", 1) for b in ("online", "target")),
-            *(verdict.answer for verdict in verdicts.verdicts(judged_runs(group))),
-        ],
-    )
+
+    def cells(group: Group) -> list[str]:
+        counted = counted_runs(group)
+        ranks = [latest_in_words(counted, f"erank/{branch}", 1) for branch in ("online", "target")]
+        return [*ranks, *(verdict.answer for verdict in verdicts(judged_runs(group)))]
+
+    return text_table(grouped, ["online", "target", "leads?", "low-pass?", "alive?"], cells)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -138,5 +136,4 @@ def main(argv: Sequence[str] | None = None) -> None:
     out = Path(arguments.out).expanduser() if arguments.out else None
     with cli.errors_as_sentences():
         path = write(paths, out, not arguments.no_checkpoints)
-    drawn = len(list(path.parent.glob("*.png")))
-    print(f"\n{path} ({drawn} figures as PNG and PDF beside it)")
+    print(f"\n{path} (its figures lie beside it as PNG and PDF)")

@@ -17,19 +17,20 @@ from rdm_solo.plots import figure5 as panels
 from rdm_solo.plots import style
 from rdm_solo.plots.entry import Groups
 from rdm_solo.runs import checkpoints
-from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import Group, counted_runs
 
 log = logging.getLogger("rdm_solo")
 
+FIRST = "first"  # the section of the first figure
 
-def _with_design(everything: Groups) -> list[Group]:
+
+def _asymmetric(everything: Groups) -> list[Group]:
     """Return one setting of each method that has a checkpoint and an asymmetric design.
 
     A method's own design comes before filters. Rebuilding a model needs what training needs;
     without it, no setting is returned.
     """
-    candidates = [group for group in everything if checkpoints.present(_run(group).folder)]
+    candidates = [g for g in everything if checkpoints.present(counted_runs(g)[0].folder)]
     if not candidates:
         return []
     try:
@@ -42,10 +43,6 @@ def _with_design(everything: Groups) -> list[Group]:
         if group.first.described.asymmetry in DESIGNS:
             chosen.setdefault(group.first.method, group)
     return [group for group in everything if group in chosen.values()]
-
-
-def _run(group: Group) -> Run:
-    return counted_runs(group)[0]
 
 
 @partial(
@@ -62,12 +59,12 @@ def _run(group: Group) -> Run:
     "filter that falls with λ is high-pass, the same asymmetry as a low-pass online filter.",
     needs="a run with an asymmetric design, its checkpoint, and what training needs",
     paper="Figure 5",
-    choose=_with_design,
+    choose=_asymmetric,
 )
 def figure5(drawn: Groups, everything: Groups) -> Figure:
     from rdm_solo.evaluate.figure5 import measure  # loads solo-learn
 
-    return panels.draw([measure(_run(group)) for group in drawn])
+    return panels.draw([measure(counted_runs(group)[0]) for group in drawn])
 
 
 PLOTS = (*plots.PLOTS, figure5)
@@ -106,16 +103,10 @@ def draw(groups: Groups, folder: Path, checkpoints: bool = True) -> tuple[list[P
             kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
             failures.append(f"{plot.title}: {kind}{error}")
             continue
-        pictures.append(
-            Picture(
-                plot,
-                plot.section if pictures else "first",
-                _data_uri(figure, plot.name),
-                figure.get_size_inches()[0],
-                str(figure.get_label()),
-                [path.name for path in plots.save(figure, folder, plot.name)],
-            )
-        )
+        section = plot.section if pictures else FIRST
+        files = [path.name for path in plots.save(figure, folder, plot.name)]
+        source, inches = _data_uri(figure, plot.name), figure.get_size_inches()[0]
+        pictures.append(Picture(plot, section, source, inches, str(figure.get_label()), files))
     return pictures, failures
 
 

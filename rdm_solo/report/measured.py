@@ -1,13 +1,17 @@
-"""Numbers of a setting's runs: first and last values, linear accuracies."""
+"""Numbers of a setting's runs: first and last values, and linear accuracies that are comparable."""
 
+import json
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
-from rdm_solo.report import evaluations
 from rdm_solo.runs.columns import LINEAR, Column
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import latest, latest_in_words, spread
+from rdm_solo.runs.groups import Group, counted_runs, latest, latest_in_words, spread
+from rdm_solo.runs.linear_file import KINDS, Record
 
 
 def last(runs: Sequence[Run], column: str) -> list[float]:
@@ -25,18 +29,34 @@ def cells(runs: Sequence[Run], columns: Sequence[Column]) -> list[str]:
     ]
 
 
-def change(runs: Sequence[Run], column: str) -> str:
-    """Return the first and the last measured values as text, or a dash."""
-    measured = finite(runs, column)
-    first = spread([float(values[0]) for values in measured], 1)
-    return f"{first} → {latest_in_words(runs, column, 1)}" if measured else "–"
+class Evaluation(NamedTuple):
+    """What accuracies must share to be averaged or ranked; the classifier's seed may differ."""
+
+    kind: str
+    protocol: str  # as JSON: equal protocols are equal text
 
 
-def finite(runs: Sequence[Run], column: str) -> list[np.ndarray]:
-    """Return the finite values of a column for each run that has any."""
-    columns = (run.metrics.get(column, np.empty(0)) for run in runs)
-    measured = (values[np.isfinite(values)] for values in columns)
-    return [values for values in measured if len(values)]
+def evaluations(run: Run) -> dict[Evaluation, list[Record]]:
+    """Return a run's evaluations, one record for each seed of the classifier.
+
+    Of each kind, the latest protocol comes first.
+    """
+    records: dict[Evaluation, list[Record]] = {}
+    for kind in KINDS:
+        for record in reversed(run.linear.get(kind, [])):
+            numbers = json.loads(json.dumps(record.get("protocol")), parse_int=float)  # 30 is 30.0
+            evaluation = Evaluation(kind, json.dumps(numbers, sort_keys=True))
+            records.setdefault(evaluation, []).append(record)
+    return records
+
+
+def commonest(runs: Sequence[Run]) -> Evaluation | None:
+    """Return the kind and protocol that most runs have; None if no run was evaluated.
+
+    Ties go to the first of ``KINDS``, and within a kind to the latest protocol.
+    """
+    counts = Counter(evaluation for run in runs for evaluation in evaluations(run))
+    return max(counts, key=lambda e: (counts[e], -KINDS.index(e.kind)), default=None)
 
 
 def linear_accuracies(runs: Sequence[Run], top: str = "top1") -> list[float]:
@@ -44,6 +64,28 @@ def linear_accuracies(runs: Sequence[Run], top: str = "top1") -> list[float]:
 
     All are of the kind and protocol that most runs have; other runs are left out.
     """
-    chosen = evaluations.common(runs)
-    records = [evaluations.of_run(run).get(chosen, []) for run in runs] if chosen else []
-    return [float(np.mean([entry[top] for entry in entries])) for entries in records if entries]
+    chosen = commonest(runs)
+    records = [evaluations(run).get(chosen, []) for run in runs] if chosen else []
+    return [float(np.mean([record[top] for record in of_run])) for of_run in records if of_run]
+
+
+def comparable(groups: Sequence[Group]) -> list[Group]:
+    """Return the settings with only the linear evaluations that are compared on their data set.
+
+    Those are of the kind and protocol that most counted runs on it have.
+    """
+    counted: dict[str, list[Run]] = defaultdict(list)
+    for group in groups:
+        counted[group.first.dataset] += counted_runs(group)
+    chosen = {dataset: commonest(runs) for dataset, runs in counted.items()}
+    return [
+        replace(group, runs=tuple(_only(run, chosen[run.dataset]) for run in group.runs))
+        for group in groups
+    ]
+
+
+def _only(run: Run, evaluation: Evaluation | None) -> Run:
+    if evaluation is None:
+        return run
+    records = evaluations(run).get(evaluation, [])
+    return replace(run, linear={evaluation.kind: records} if records else {})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rdm_solo.messages import listed
 from rdm_solo.report.measured import last
-from rdm_solo.report.verdicts import made_by_filter, outcome
+from rdm_solo.report.verdicts import Verdict, made_by_filter, outcome
 from rdm_solo.runs.columns import ACCURACY, COLUMNS, LINEAR, Column, charts
 from rdm_solo.runs.groups import Group, counted_runs, judged_runs, latest, spread
 
@@ -18,6 +18,7 @@ class Ranked:
 
     group: Group
     values: Sequence[float]
+    text: str  # mean ± standard deviation
 
     @property
     def mean(self) -> float:
@@ -31,14 +32,11 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Settings from the best down; the best one, its value and close settings in words."""
+    """Settings from the best down by a column, and the best one in words."""
 
-    question: str
     column: Column
     order: Sequence[Ranked]
-    label: str
-    value: str
-    others: str
+    verdict: Verdict
 
 
 def rankings(groups: Sequence[Group]) -> list[Ranking]:
@@ -53,10 +51,15 @@ def rankings(groups: Sequence[Group]) -> list[Ranking]:
             ("Which has the highest rank", COLUMNS["erank/centred"]),
             ("Which has the widest gap", COLUMNS["erank/gap"]),
         ):
-            ranked = [Ranked(g, values) for g in healthy if (values := _values(g, column))]
+            ranked = [
+                Ranked(group, values, spread(values, column.digits))
+                for group in healthy
+                if (values := _values(group, column))
+            ]
             if ranked:
                 ranked.sort(key=lambda setting: -setting.mean)
-                result.append(_ranking(f"{question}{where}?", column, ranked, healthy))
+                missing = [group.label for group in healthy if not _values(group, column)]
+                result.append(_ranking(f"{question}{where}?", column, ranked, missing))
     return result
 
 
@@ -78,9 +81,9 @@ def close(first: Ranked, other: Ranked) -> bool | None:
 def excluded_reason(group: Group) -> str:
     """Return why a setting is not ranked if all its runs collapsed or diverged, else nothing."""
     outcomes = [outcome(run) for run in judged_runs(group)]
-    if any(result.good is not False for result in outcomes):
+    if any(each.good is not False for each in outcomes):
         return ""
-    return listed(dict.fromkeys(result.alive for result in outcomes))
+    return listed(dict.fromkeys(each.answer for each in outcomes))
 
 
 def _values(group: Group, column: Column) -> list[float]:
@@ -88,34 +91,31 @@ def _values(group: Group, column: Column) -> list[float]:
 
 
 def _ranking(
-    question: str, column: Column, order: Sequence[Ranked], healthy: Sequence[Group]
+    question: str, column: Column, order: Sequence[Ranked], missing: Sequence[str]
 ) -> Ranking:
     first = order[0]
     unit = " %" if column.chart == ACCURACY else ""
     epoch = latest(counted_runs(first.group), column.name)[0]
     when = f", epoch {epoch}" if epoch else ""
-    value = f"{column.words} {_spread(first, column)}{unit} (n = {len(first.values)}{when})"
-    sentences = [_others(order, column)]
-    if missing := [group.label for group in healthy if not _values(group, column)]:
+    value = f"{column.words} {first.text}{unit} (n = {len(first.values)}{when})"
+    sentences = [_others(order)]
+    if missing:
         sentences.append(f"Not measured: {listed(missing)}.")
     if column.name == "erank/gap" and made_by_filter(first.group.first):
         sentences.append("Its filter makes the gap, whatever was learned.")
-    return Ranking(question, column, order, first.group.label, value, " ".join(sentences))
+    numbers = [value, " ".join(sentences)]
+    return Ranking(column, order, Verdict(question, first.group.label, None, numbers))
 
 
-def _others(order: Sequence[Ranked], column: Column) -> str:
-    """Say which settings the seeds do not separate from the best one."""
+def _others(order: Sequence[Ranked]) -> str:
+    """Return which settings the seeds do not separate from the best one."""
     first, *rest = order
     if not rest:
         return "There is no other setting to compare it with."
     tied = [other for other in rest if close(first, other)]
-    names = [f"{other.group.label} ({_spread(other, column)})" for other in tied or rest[:1]]
+    names = [f"{other.group.label} ({other.text})" for other in tied or rest[:1]]
     if tied:
         return f"Within one standard deviation: {listed(names)}."
     if close(first, rest[0]) is None:
         return f"One seed each, so the seed-to-seed spread is unknown. Next: {names[0]}."
     return f"No other setting is within one standard deviation. Next: {names[0]}."
-
-
-def _spread(ranked: Ranked, column: Column) -> str:
-    return spread(ranked.values, column.digits)

@@ -14,16 +14,14 @@ RULES = (
     "and judged alone in the table of every run.",
     "The target leads in an epoch where its effective rank is above the online branch's by more "
     f"than {100 * NO_GAP:g} %. Yes means in at least 95 % of the measured epochs, and that the "
-    f"online branch did not lead in all of the last {LAST}. Where a fixed filter makes the lead in "
-    "each batch, whatever was learned, the answer says so. A lead is not scored without a filter, "
+    f"online branch did not lead in all of the last {LAST}. A lead is not scored without a filter, "
     "with one that may point either way, or after a collapse. For contrastive and "
     "redundancy-reduction methods and ReSSL, which avoid collapse in other ways, we report the gap "
     "and the filter but do not judge them.",
     f"The filter is low-pass where Spearman's rank correlation of the last epoch's curve with the "
     f"target's eigenvalues is at least {SORTED:g} for sorted eigenvalues and at least "
-    f"{DIRECTIONAL:g} along the target's eigenvectors. The sorted curve rises wherever the "
-    "target's spectrum is the flatter one, whatever its directions; the test along eigenvectors is "
-    "the stricter one.",
+    f"{DIRECTIONAL:g} along the target's eigenvectors, which is the stricter test: the sorted "
+    "curve rises wherever the target's spectrum is the flatter one, whatever its directions.",
     f"A run collapsed if one of these holds in the last {IN_A_ROW} measured epochs. {_KINDS} The "
     "outputs are the projections around their step's mean; for methods with a softmax the variance "
     "is that of the logits, the rank that of the last layer's input. We do not judge the warm-up, "

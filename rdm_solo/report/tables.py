@@ -1,8 +1,12 @@
 """The report's tables: health, rankings, verdicts, last values, settings."""
 
+import contextlib
+import os
+import shlex
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -13,9 +17,10 @@ from rdm_solo.plots.epochs import MEASURES
 from rdm_solo.report.answers import alive, progress
 from rdm_solo.report.measured import cells, last
 from rdm_solo.report.ranking import Ranking, close
-from rdm_solo.report.typesetting import relative
 from rdm_solo.report.verdicts import BOUNDS, dimensions, shares, verdicts
+from rdm_solo.runs import reading
 from rdm_solo.runs.columns import COLUMNS, Column, compared
+from rdm_solo.runs.files import OVERRIDES
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import (
     Group,
@@ -43,21 +48,16 @@ class Table(NamedTuple):
 
 def health(groups: Sequence[Group]) -> Table:
     """Return each setting's health with the numbers it is judged by."""
+    head = ["setting", "is it alive?", "epochs", "n", "variance, % of second moment"]
+    head += ["erank around the mean", "collapse below", "gap"]
     rows = []
     for group in groups:
         runs = counted_runs(group)
         k = max(map(dimensions, runs))
-        rows.append(
-            [
-                *(group.label, alive(group).answer, progress(group), str(len(runs))),
-                spread(shares(runs), 1),
-                spread(last(runs, "erank/centred"), 1),
-                f"{BOUNDS.directions(k):.1f} of {k}" if k else "–",
-                latest_in_words(runs, "erank/gap", 2),
-            ]
-        )
-    head = ["setting", "is it alive?", "epochs", "n", "variance, % of second moment"]
-    head += ["erank around the mean", "collapse below", "gap"]
+        row = [group.label, alive(group).answer, progress(group), str(len(runs))]
+        row += [spread(shares(runs), 1), spread(last(runs, "erank/centred"), 1)]
+        row += [f"{BOUNDS.directions(k):.1f} of {k}" if k else "–"]
+        rows.append([*row, latest_in_words(runs, "erank/gap", 2)])
     return Table("Health of each setting: last values.", head, rows)
 
 
@@ -65,17 +65,15 @@ def ranking(ranked: Ranking) -> Table:
     """Return the settings from the best down, and how far each is behind."""
     first, digits = ranked.order[0], ranked.column.digits
     words = {True: "yes", False: "no", None: "unknown"}
-    rows = [
-        [
-            *(setting.group.label, spread(setting.values, digits), str(len(setting.values))),
-            f"{min(setting.values):.{digits}f} to {max(setting.values):.{digits}f}",
-            f"{first.mean - setting.mean:.{digits}f}",
-            "best" if setting is first else words[close(first, setting)],
-        ]
-        for setting in ranked.order
-    ]
     head = ["setting", ranked.column.words, "n", "range", "behind"]
-    return Table(ranked.question, [*head, "within one standard deviation?"], rows)
+    head += ["within one standard deviation?"]
+    rows = []
+    for setting in ranked.order:
+        low, high = min(setting.values), max(setting.values)
+        row = [setting.group.label, setting.text, str(len(setting.values))]
+        row += [f"{low:.{digits}f} to {high:.{digits}f}", f"{first.mean - setting.mean:.{digits}f}"]
+        rows.append([*row, "best" if setting is first else words[close(first, setting)]])
+    return Table(ranked.verdict.question, head, rows)
 
 
 def last_values(groups: Sequence[Group]) -> list[Table]:
@@ -122,15 +120,15 @@ def measures(groups: Sequence[Group]) -> list[Table]:
 
 def mechanism(groups: Sequence[Group]) -> Table:
     """Return whether each setting's target leads, and whether its filter is low-pass."""
+    head = ["setting", "does the target lead?", "gap", "is the filter low-pass?", "curve"]
     rows = []
     caveats: dict[str, list[str]] = defaultdict(list)
     for group in groups:
-        lead, low_pass, _ = verdicts(judged_runs(group))
-        rows.append([group.label, lead.answer, lead.numbers, low_pass.answer, low_pass.numbers])
-        for verdict in (lead, low_pass):
-            if verdict.caveat:
-                caveats[verdict.caveat].append(group.label)
-    head = ["setting", "does the target lead?", "gap", "is the filter low-pass?", "curve"]
+        row = [group.label]
+        for verdict in verdicts(judged_runs(group))[:2]:
+            row += [verdict.answer, "; ".join(verdict.numbers)]
+            caveats[verdict.caveat].append(group.label)
+        rows.append(row)
     return Table("The verdicts on the mechanism.", head, rows, _named(caveats, len(groups)))
 
 
@@ -139,6 +137,7 @@ def _named(sentences: dict[str, list[str]], everything: int) -> list[str]:
     return [
         text if len(names) == everything else f"{listed(names)}: {text}"
         for text, names in sentences.items()
+        if text
     ]
 
 
@@ -146,56 +145,68 @@ def each(groups: Sequence[Group]) -> Table:
     """Return every run with its own verdicts."""
     runs = [(group.label, run) for group in groups for run in group.runs]
     columns = [COLUMNS[name] for name in OF_ONE_RUN]
-    rows = [
-        [
-            f"{label}, seed {run.seed}",
-            Markup("<code>{}</code>").format(folder),
-            str(run.epochs),
-            *cells([run], columns),
-            *(verdict.answer for verdict in verdicts([run])),
-        ]
-        for (label, run), folder in zip(runs, relative([run.folder for _, run in runs]))
-    ]
     head = ["run", "folder", "epochs", *(column.words for column in columns)]
-    head += ["target leads?", "low-pass?", "collapsed?"]
+    head += ["target leads?", "low-pass?", "alive?"]
+    rows = []
+    for (label, run), folder in zip(runs, relative([run.folder for _, run in runs])):
+        code = Markup("<code>{}</code>").format(folder)
+        row = [f"{label}, seed {run.seed}", code, str(run.epochs), *cells([run], columns)]
+        rows.append([*row, *(verdict.answer for verdict in verdicts([run]))])
     return Table("Every run: its last values and its own verdicts.", head, rows)
 
 
 def settings(groups: Sequence[Group]) -> Table:
-    """Return what was run; columns without any entry are left out."""
+    """Return what was run."""
     head = ["setting", "filter", "p", "data", "network", "batch", "seeds", "epochs", "time", "on"]
     rows = []
     versions: dict[str, list[str]] = defaultdict(list)
     for group in groups:
         run, runs = group.first, group.runs
-        times = [s for r in runs if (s := finite(r.summary.get("seconds"))) is not None]
-        finished, planned = sorted({r.epochs for r in runs}), run.config.get("max_epochs")
-        epochs = "–".join(map(str, finished))
-        rows.append(
-            [
-                *(group.label, run.filter, exponent(run.config.get("p")) or "–", run.dataset),
-                str(OmegaConf.select(run.config, "backbone.name", default="–")),
-                global_batch(run),
-                ", ".join(str(seed) for seed in sorted(r.seed for r in runs)),
-                epochs if planned is None or finished == [planned] else f"{epochs} of {planned}",
-                f"{statistics.fmean(times) / 60:.1f} min" if times else "–",
-                ", ".join(sorted({str(r.summary.get("device", "–")) for r in runs})),
-            ]
-        )
+        seconds = [s for r in runs if (s := finite(r.summary.get("seconds"))) is not None]
+        network = str(OmegaConf.select(run.config, "backbone.name", default="–"))
+        row = [group.label, run.filter, exponent(run.config.get("p")) or "–", run.dataset, network]
+        row += [global_batch(run), ", ".join(map(str, sorted(r.seed for r in runs)))]
+        row += ["–".join(map(str, sorted({r.epochs for r in runs})))]
+        row += [f"{statistics.fmean(seconds) / 60:.1f} min" if seconds else "–"]
+        rows.append([*row, ", ".join(sorted({str(r.summary.get("device", "–")) for r in runs}))])
         for run in runs:
             numbers = (run.summary.get("versions") or {}).items()
             text = ", ".join(f"{name} {number}" for name, number in numbers)
             versions[f"{text or 'versions unknown (no summary.json)'}."].append(run_name(run))
-    filled = [i for i in range(len(head)) if any(row[i] != "–" for row in rows)]
-    return Table(
-        "The settings. Time is the mean wall time of a run, since it was last resumed.",
-        [head[i] for i in filled],
-        [[row[i] for i in filled] for row in rows],
-        _named(versions, sum(len(group.runs) for group in groups)),
-    )
+    notes = _named(versions, sum(len(group.runs) for group in groups))
+    caption = "The settings. Time is the mean wall time of a run, since it was last resumed."
+    return Table(caption, head, rows, notes)
 
 
 def global_batch(run: Run) -> str:
     """Return the images of a batch, over all devices."""
     derived = run.summary.get("derived") or {}
     return str(derived.get("global_batch", run.config.get("batch_size", "–")))
+
+
+def commands(group: Group) -> list[str]:
+    """Return the commands that repeat a setting's runs; one command covers several seeds."""
+    seeds: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for run in group.runs:
+        with contextlib.suppress(OSError, ValueError):  # missing or damaged: it is unknown
+            options = map(str, reading.read_yaml(run.folder, OVERRIDES))
+            # A run repeats without the launcher of its sweep.
+            rest = (o for o in options if not o.lstrip("+").startswith(("seed=", "launcher")))
+            seeds[tuple(rest)].append(str(run.seed))
+    lines = []
+    for passed, numbers in seeds.items():
+        multirun = ["-m"] if len(numbers) > 1 else []
+        words = [*multirun, *passed, f"seed={','.join(sorted(numbers, key=int))}"]
+        lines.append(shlex.join(["python", "-m", "rdm_solo.train", *words]))
+    return lines
+
+
+def relative(paths: Sequence[Path]) -> list[str]:
+    """Shorten paths to what follows the folder that holds them all.
+
+    >>> relative([Path("runs/byol/30"), Path("runs/swav/30")])
+    ['byol/30', 'swav/30']
+    """
+    absolute = [Path(os.path.abspath(path)) for path in paths]
+    shared = os.path.commonpath([path.parent for path in absolute])
+    return [path.relative_to(shared).as_posix() for path in absolute]

@@ -123,7 +123,7 @@ class Rule:
 
     kind: str
     option: str  # its bound, in :class:`Bounds` and in the config's ``watch``
-    answer: str  # to "Did anything collapse?", after "yes, "
+    answer: str  # to "Is it alive?", after "collapsed: "
     definition: str  # by the default bounds
     warning: str  # filled in by `sentence`
     value: Callable[[Epochs, Bounds], float]  # of the last of these epochs

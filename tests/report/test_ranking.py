@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.report_pages import run, write
+from support.report_pages import run, seeds, write
 
 from rdm_solo import cli, runs
-from rdm_solo.report import entry, evaluations, measured, ranking
-from rdm_solo.report.evaluations import comparable
+from rdm_solo.report import entry, measured, ranking
+from rdm_solo.report.measured import comparable
 from rdm_solo.report.paper_comparison import against_paper
 from rdm_solo.runs.columns import LINEAR
 from rdm_solo.runs.groups import groups
@@ -20,13 +20,8 @@ FALLEN = {"feature__spread": [0.9, 1e-3, 1e-3]}
 ACCURATE = "Which is the most accurate?"
 
 
-def seeds(p: float | None, knn: list[float], **changed):
-    """Runs of one setting, a seed for each last kNN accuracy."""
-    return [run(p, seed=s, val__knn_acc1=[20, 20, x], **changed) for s, x in enumerate(knn)]
-
-
 def ranked(*members) -> dict[str, ranking.Ranking]:
-    return {r.question: r for r in ranking.rankings(comparable(groups(list(members))))}
+    return {r.verdict.question: r for r in ranking.rankings(comparable(groups(list(members))))}
 
 
 @pytest.mark.parametrize(
@@ -40,17 +35,18 @@ def ranked(*members) -> dict[str, ranking.Ranking]:
 )
 def test_what_is_within_the_larger_standard_deviation_is_no_worse(other, tied):
     best = ranked(*seeds(-0.5, [90, 91, 92]), *seeds(-1.0, other))[ACCURATE]
-    assert best.label == "SimSiam, h(σ) = σ^-0.5"
-    assert best.value == "kNN 91.0 ± 1.0 % (n = 3, epoch 3)"
+    assert best.verdict.answer == "SimSiam, h(σ) = σ^-0.5"
+    value, others = best.verdict.numbers
+    assert value == "kNN 91.0 ± 1.0 % (n = 3, epoch 3)"
     assert [s.mean for s in best.order] == pytest.approx([91, np.mean(other)])
-    assert best.others.startswith("Within one standard deviation: " if tied else "No other")
+    assert others.startswith("Within one standard deviation: " if tied else "No other")
     assert ranking.close(*best.order) is tied
 
 
 def test_one_seed_each_has_no_spread():
     best = ranked(*seeds(-0.5, [90]), *seeds(-1.0, [89.9]))[ACCURATE]
     assert ranking.close(*best.order) is None
-    assert "spread is unknown" in best.others
+    assert "spread is unknown" in best.verdict.numbers[1]
 
 
 def test_what_collapsed_or_diverged_is_not_ranked():
@@ -69,17 +65,18 @@ def test_what_was_not_measured_is_not_ranked():
 
 
 def test_data_sets_are_ranked_apart():
-    other = seeds(-0.5, [20], options={"dataset.name": "cifar10"})
+    other = seeds(-0.5, [70], options={"dataset.name": "cifar10"})
     result = ranked(*seeds(-0.5, [90]), *other)
     assert "Which is the most accurate on cifar10?" in result
-    assert result["Which is the most accurate on digits?"].others.startswith("There is no other")
+    (alone,) = result["Which is the most accurate on digits?"].order
+    assert alone.group.first.dataset == "digits"
 
 
 def test_a_gap_that_the_filter_makes_is_no_merit():
     gap = ranked(*seeds(-0.5, [90]), *seeds(-1.0, [80]))["Which has the widest gap?"]
-    assert "whatever was learned" in gap.others
+    assert "whatever was learned" in gap.verdict.numbers[1]
     learned = ranked(*seeds(None, [90]), *seeds(0.5, [80]))["Which has the widest gap?"]
-    assert "whatever was learned" not in learned.others
+    assert "whatever was learned" not in learned.verdict.numbers[1]
 
 
 def record(top1: float, protocol=LONG, seed: int = 0):
@@ -125,10 +122,9 @@ def test_settings_are_compared_by_what_most_runs_on_their_data_set_have():
     ]
     best = ranked(*members)["Which is the most accurate on digits?"]
     assert [s.values for s in best.order] == [[70, 71], [60, 60]]
-    assert "σ^-1" in best.others
-    reasons = evaluations.not_compared(groups(members))
-    assert [one.p for one in reasons] == [-1.0]
-    assert any("augmented images" in line for line in entry.incomplete(members))
+    assert "σ^-1" in best.verdict.numbers[1]
+    (line,) = (line for line in entry.incomplete(members) if "is not compared" in line)
+    assert "σ^-1, seed 0" in line
 
 
 @pytest.mark.parametrize("torn", ['{"protocol": [{"seed": 0, "to', '{"cached": 5}'])

@@ -67,9 +67,9 @@ def write(folder: Path, p: float | None, seed: int, epochs: int = 3, **changed) 
     OmegaConf.save(OmegaConf.create(overrides), folder / ".hydra" / "overrides.yaml")
     if not epochs:
         return
-    found = columns(p, epochs)
-    rows = [",".join(str(values[i]) for values in found.values()) for i in range(epochs)]
-    (folder / "metrics.csv").write_text("\n".join([",".join(found), *rows]) + "\n")
+    table = columns(p, epochs)
+    rows = [",".join(str(values[i]) for values in table.values()) for i in range(epochs)]
+    (folder / "metrics.csv").write_text("\n".join([",".join(table), *rows]) + "\n")
     write_spectra(folder, spectra(p or -0.1, epochs))
     summary = {"seconds": 12.0, "device": "cpu", "versions": {"torch": "2.8"}}
     (folder / "summary.json").write_text(json.dumps(summary))
@@ -95,3 +95,8 @@ def run(
     for name, values in changed.items():
         metrics[name.replace("__", "/")] = np.array(values, dtype=float)
     return runs.Run(folder, cfg, metrics, spectra(p or -0.1, epochs, k), {})
+
+
+def seeds(p: float | None, knn: list[float], **changed):
+    """Runs of one setting, a seed for each last kNN accuracy."""
+    return [run(p, seed=s, val__knn_acc1=[50, 60, x], **changed) for s, x in enumerate(knn)]
