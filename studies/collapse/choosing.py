@@ -18,7 +18,7 @@ Place = tuple[int, int, int]  # in the lists above
 
 
 def bounds_in_order(rows: Sequence[Row]) -> list[tuple[Bounds, Count, Count]]:
-    """Return all bounds, the best first, with the collapses warned of in time and false alarms.
+    """Return all bounds, the best first, with the collapses detected in time and false alarms.
 
     Among equals the one in the middle comes first, because the next run may lie on either side.
     """

@@ -21,7 +21,7 @@ SECTION = """\
 By this page's definition a run that recovers has not collapsed. That was decided after the first 12
 runs of the pilot (65 runs with other seeds, none of them counted), because a healthy run that
 learns slowly would have counted as collapsed. The event could also be the first of {in_a_row}
-epochs in a row in which a label holds, whatever comes after. Collapses that were warned of in time,
+epochs in a row in which a label holds, whatever comes after. Collapses that were detected in time,
 by each definition:
 
 {table}
@@ -34,7 +34,7 @@ judged; {before} of these already had the label in the epoch before. For them th
 warning had come by epoch {by}, not that it came within {in_time} epochs of the beginning of the
 collapse. The warnings wait for {warmup} epochs of warm-up and need {needed} measured epochs in a
 row, so no warning of a collapse comes before epoch {earliest}: of the {all} events that are counted
-from epoch 1 on, {early} are too early to be warned of in time.
+from epoch 1 on, {early} are too early to be detected in time.
 
 In {differ} runs a label held for {in_a_row} epochs in a row, from epoch {after} on, but not to the
 end. {without} of them have no label by this page's definition: at the end their kNN is {gain}

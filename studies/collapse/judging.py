@@ -122,18 +122,18 @@ def redefined(
 
 
 def in_time(runs: Sequence[Judged]) -> tuple[int, int]:
-    """Return how many collapses were warned of in time, of how many."""
+    """Return how many collapses were detected in time, and of how many."""
     collapses = [run for run in runs if run.collapsed]
     return sum(run.in_time for run in collapses), len(collapses)
 
 
 def alarms(runs: Sequence[Judged]) -> tuple[int, int]:
-    """Return how many healthy controls were warned of, of how many."""
+    """Return how many healthy controls raised a warning, and of how many."""
     return _warned([run for run in runs if run.control])
 
 
 def unlabelled(runs: Sequence[Judged]) -> tuple[int, int]:
-    """Return how many induced failures without a label were warned of, of how many."""
+    """Return how many induced failures without a label raised a warning, and of how many."""
     return _warned([run for run in runs if not run.collapsed and not run.control])
 
 

@@ -38,8 +38,8 @@ after that.
 METHOD = """\
 ## How it was done
 
-Three data sets: scikit-learn's digits, generated pictures of blobs, and rows of 64 numbers, which
-an MLP takes in place of the convolutions. {settings} settings of SimSiam, BYOL, SwAV, DINO and the
+Three data sets: scikit-learn's digits, generated pictures of blobs, and rows of 64 numbers, for
+which an MLP replaces the convolutions. {settings} settings of SimSiam, BYOL, SwAV, DINO and the
 symmetric baselines: healthy ones, and ones with no predictor, a filter the wrong way round, a
 learning rate 10 to 100 times too high, batches of 4 or 8, no batch norm, strong weight decay, or
 only 2 to 8 samples (duplicated data). Each run draws its learning rate, batch size, dimensions,
@@ -54,18 +54,18 @@ as collapsed if one of these holds from some epoch, the {first}th or later, to t
 - **one point**: the outputs of two different validation samples have a mean cosine above
   {cosine:g};
 - **few directions**: the effective rank of the validation outputs around their mean is below
-  {directions:g} (of SwAV and DINO, that of the unit vectors that enter the last layer).
+  {directions:g} (for SwAV and DINO, the rank of the unit vectors that enter the last layer).
 
-kNN accuracy can stay high under the last two. A collapse counts as warned of in time if a warning
-other than that of a negative gap came at most {in_time} epochs after the event. A false alarm is
+kNN accuracy can stay high under the last two. A collapse counts as detected in time if any warning
+except a negative gap came at most {in_time} epochs after the event. A false alarm is
 any warning, including a negative gap, on a healthy setting without a label. Runs with an induced
-failure and no label are counted apart, because many of them nearly collapse. Runs that diverge,
-which end with an error, are not counted.
+failure and no label are counted separately, because many of them nearly collapse. Diverged runs
+are not counted.
 
 The plan first counted every run that did not collapse as healthy. The second part was judged that
-way: {second_alarms} were false alarms. After that, induced failures that did not collapse were
-counted apart. Counted the first way, {last_alarms} are false alarms in the fourth part. The last
-column of the result has this rate for every part.
+way: {second_alarms} were false alarms. Since then, induced failures that did not collapse are
+counted separately. Counted the first way, {last_alarms} are false alarms in the fourth part. The
+last column of the result has this rate for every part.
 
 The runs were trained in four parts. The bounds are those that warn of the most collapses in time
 with at most {most:.0%} of false alarms; ties are broken by fewer false alarms, then by taking the
@@ -76,8 +76,8 @@ package's bounds. The warm-up is {warmup} epochs in all runs; `rdm_solo.train` j
 variance and directions after its own warm-up. Intervals are Clopper and Pearson's, 95 %.
 
 {others} further runs have the other methods of solo-learn: healthy ones, and ones with a learning
-rate 10 to 100 times too high, strong weight decay, or only 2 to 8 samples. They came after the
-bounds were fixed, and chose none.
+rate 10 to 100 times too high, strong weight decay, or only 2 to 8 samples. They were added after
+the bounds were fixed.
 """
 
 
@@ -145,9 +145,9 @@ def _progress(rows: Sequence[Row]) -> str:
 
 
 HEAD = (
-    "collapses warned of in time",
+    "collapses detected in time",
     "false alarms",
-    "induced failures without collapse, warned of",
+    "warnings on induced failures without collapse",
 )
 
 
@@ -161,9 +161,9 @@ def _result(results: dict[str, list[Judged]]) -> str:
         [name, *_rates(runs), rate(*judging.alarms_as_planned(runs))]
         for name, runs in results.items()
     ]
-    table = markdown.table(["", *HEAD, "all runs without collapse, warned of"], lines)
+    table = markdown.table(["", *HEAD, "warnings on all runs without collapse"], lines)
     return (
-        f"## Result\n\n{table}\n\nHow many are warned of in time depends on what counts as a "
+        f"## Result\n\n{table}\n\nHow many are detected in time depends on what counts as a "
         "collapse, and from when: [by other definitions](#the-fourth-part-by-other-definitions)."
     )
 
@@ -172,10 +172,10 @@ BOUNDS = """\
 ## The bounds
 
 The bounds that did best on the first three parts, best first. A warning is given below that
-variance, or if fewer than k^exponent or than the fewest of k directions are left, but never if
-more than half of k are left (`watch.variance` and `watch.erank` are the first two). The package's
-are {variance:g}, {exponent:g} and {fewest:g}. All runs have 16 to 64 dimensions, so nothing is
-known of larger spaces. The rule of equal assignments (a softmax with an effective rank below
+variance, or if fewer directions are left than k^exponent or than "fewest", but never if more than
+half of k are left (`watch.variance` and `watch.erank` are the first two). The package's
+are {variance:g}, {exponent:g} and {fewest:g}. All runs have 16 to 64 dimensions, so larger spaces
+are untested. The rule of equal assignments (a softmax with an effective rank below
 {assignment:g}) was added when the bounds were tuned the second time.
 
 {table}
@@ -217,17 +217,17 @@ OTHER_METHODS = """\
 ## Other methods
 
 The bounds were tuned on SimSiam, BYOL, SwAV, DINO and the symmetric baselines. Of the {missed}
-collapses of other methods that were not warned of in time, {features} have the label "features"
+collapses of other methods that were not detected in time, {features} have the label "features"
 alone: kNN gained less than {margin} points, while the outputs ended with {directions} directions,
 in half of these runs with at most {median:.1f}. {low} of {healthy} healthy runs of these methods
 had as few at some time after the warm-up, so no bound on directions tells the two apart. {learnt}
 of the {features} had only 2 to 8 samples to learn from. Without the {alone} runs that have this
-label alone, {in_time} were warned of in time.
+label alone, {in_time} were detected in time.
 
 Of all bounds that were tried for the first three parts, those that do best on these very runs
 (variance {variance:g}, exponent {exponent:g}, fewest {fewest:g}) would warn of {best} in time, with
-{alarms} false alarms. They are not used: no run would be left to judge them. So a run of these
-methods that is not warned of may still have useless features: look at kNN, too.
+{alarms} false alarms. They are not used, because no held-out run would be left to test them. So a
+run of these methods without a warning may still have useless features: also look at kNN.
 """
 
 
@@ -273,7 +273,7 @@ def _mistakes(runs: Sequence[Judged], where: str = "in the fourth part") -> str:
         about = f"{run.row['data']}: {run.row['setting']}"
         if run.collapsed and not run.in_time:
             label = ", ".join(f"{name} from epoch {at}" for name, at in run.events.items())
-            lines.append(f"- missed: {about}; {label}; warned of: {warned or 'nothing'}")
+            lines.append(f"- missed: {about}; {label}; warnings: {warned or 'none'}")
         elif run.control and run.warnings:
             lines.append(f"- false alarm: {about}; {warned}")
     title = f"## Every mistake {where} ({len(lines)})\n\n"

@@ -34,13 +34,13 @@ one deviation; linear is the paper's probe (SGD, lr 30, 100 epochs) on frozen fe
 augmentation.
 
 Every accuracy is of the same {images} test images; {seeds}. An interval over seeds therefore says \
-nothing about other images: by counting alone, an accuracy of 90 % on {images} images is uncertain \
-by ±{at90:.1f} points at 95 %, one of 97.5 % by ±{at97:.1f}.
+nothing about other images: on {images} images, the 95 % confidence interval of an accuracy of \
+90 % is ±{at90:.1f} points, and of 97.5 % ±{at97:.1f}.
 
-Variance is that of the projection, the input of the filter or predictor, not of the backbone's \
-features. Spectra are uncentred, as in the paper, and of the outputs of an epoch's training steps. \
-In SimSiam's identity, vanilla and SymSimSiam both branches have the same output, so their gap is \
-always zero; BYOL's target lags behind its online branch, which makes a gap even without a \
+The variance is measured on the projection (the input of the filter or predictor), not on the \
+backbone's features. Spectra are uncentred, as in the paper, and pool the outputs of an epoch's \
+training steps. In SimSiam's identity, vanilla and SymSimSiam both branches have the same output, so their gap is \
+always zero. BYOL's target lags behind its online branch, which causes a gap even without a \
 predictor. Variances of SwAV's and DINO's softmaxes are on another scale than those of unit \
 vectors. The sorted curve pairs sorted eigenvalues and rises wherever the target's spectrum is \
 flatter; the directional one follows the target's own eigenvectors."""
@@ -51,20 +51,20 @@ counted here. No claim is judged before every row has all of its seeds.
 
 - **Comparisons** are paired differences on the same seeds, with Student's 95 % interval. A \
 verdict needs p below {alpha:g} after Holm's correction over all {family} comparisons of this \
-page, those of the controls included; otherwise the claim is undecided. The intervals are not \
+page, including the controls; otherwise the claim is undecided. The intervals are not \
 corrected. "Reach" and "come close" mean less than one point below: there the difference is tested \
 against −1, and the interval's lower end must be above −1.
 - **Bounds** must be passed by every seed; the table has the worst one. {n} of {n} seeds say, at \
 95 % confidence, that at least {share:.0f} % of all seeds pass.
-- **Controls** go through the same rule. A claim that a control passes too (by any one seed, where \
-the rule is a bound) is undecided: the rule then cannot tell whether the claim holds. Some \
+- **Controls** are judged by the same rule. If a control passes as well (for bounds one passing \
+seed is enough), the claim counts as undecided: the rule then cannot tell whether the claim holds. Some \
 controls were added after the runs: each row that collapsed in most of its seeds became a control \
-of the claims about the same method that a collapse contradicts. Two claims on BYOL, which were \
-called reproduced before, became undecided by it; no verdict got stronger.
+of the claims about the same method that a collapse contradicts. This changed two claims on BYOL \
+from reproduced to undecided; no verdict got stronger.
 - **Collapsed**, on this page, is a run whose projection ends with a variance below {variance:g} \
 or an effective rank below {rank:g} of 32; the warnings in training have [rules of their \
-own](collapse.md). A collapsed control or baseline is named as such; where a claim says that a \
-filter keeps the rank up, a row that collapsed itself does not reproduce it. SwAV's and DINO's \
+own](collapse.md). A collapsed control or baseline is marked. A claim that a filter keeps the rank \
+up is not reproduced by a row that itself collapsed. SwAV's and DINO's \
 softmaxes are on another scale and are not judged."""
 
 

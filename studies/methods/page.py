@@ -37,28 +37,27 @@ each with its own recipe, and writes this page. Each run adds a row to [methods.
 when it finishes. Repeated, the command trains only what is missing, and another version of
 solo-learn adds its own methods.
 
-{runs} runs; seeds {seeds}; {seconds:.0f} minutes if one run follows the other, with whatever
-else the machine did meanwhile ({processors}).
+{runs} runs; seeds {seeds}; {seconds:.0f} minutes in total on a shared machine ({processors}).
 Versions: {versions}.
 {diverged}
 ![Effective rank around the mean, and kNN accuracy, over the epochs](methods.png)
 
-*Lines are means over the seeds, bands reach from the smallest to the largest.*
+*Line: mean over the seeds. Band: minimum to maximum.*
 
 ## What each loss compares
 
-The online output is the predictor's where there is one, else the projection; of SwAV, DINO and
-DeepCluster v2 the softmax over prototypes. The target is what the loss compares it with:
+The online output is the predictor's output or, without a predictor, the projection; for SwAV, DINO
+and DeepCluster v2 it is the softmax over prototypes. The loss compares it with the target:
 
 {targets}
 
-Spectra are of all views together, and row i of both branches is of the same view: only C₊, LiDAR
-and the positives' distance pair a view with the other. Where the target is drawn from a queue
-(NNSiam, NNBYOL, NNCLR, All4One), its row i is the stored output nearest to view i's. The queue
-stores outputs as solo-learn puts them in; a target filter works on what was found, as one batch,
-and is followed by scaling to unit length. Storing filtered outputs would let a row's filter depend
-on an old batch, and would search the nearest in another space than solo-learn does. In the first
-epochs the queue still holds the random rows that it starts with, which raise the target's rank.
+Spectra pool all views, and row i of the online and target outputs comes from the same view. Only
+C₊, LiDAR and the positives' distance pair a view with the other one. For methods whose target is
+drawn from a queue (NNSiam, NNBYOL, NNCLR, All4One), row i of the target is the stored output
+nearest to view i's. The queue stores outputs as in solo-learn. A target filter is applied to the
+batch of nearest outputs, which is then scaled to unit length: in a queue of filtered outputs, a
+row's filter would depend on an old batch, and neighbours would differ from solo-learn's. In the
+first epochs the queue still holds its random initial rows, which raise the target's rank.
 solo-learn 1.0.2 projects one view in each branch of ReSSL, so LiDAR, C₊ and the positives' distance
 are not measured there.
 
@@ -66,10 +65,10 @@ are not measured there.
 
 ## The numbers
 
-Last epoch, mean ± standard deviation over n seeds; a cell with fewer values has an n of its own. k
-is the dimension of the projection. For SwAV, DINO and DeepCluster v2, the ranks, the positives'
-distance and uniformity are of a softmax over 64 prototypes (the rank around the mean is not), so a
-rank is up to 64; do not compare them with the others.
+Last epoch, mean ± standard deviation over n seeds; a cell with fewer values states its n. k is the
+dimension of the projection. For SwAV, DINO and DeepCluster v2, all ranks but the one around the
+mean, the positives' distance and uniformity are computed on a softmax over 64 prototypes. Their
+ranks can reach 64; do not compare them with the other methods.
 
 {accuracy}
 
@@ -79,24 +78,24 @@ rank is up to 64; do not compare them with the others.
 
 {shows}
 
-Whether methods of a higher rank have a higher kNN accuracy here: Spearman's rank correlation of
-both over n methods (means over seeds), without those whose target is a softmax and without the
-symmetric baselines. 1 is the same order, -1 the reverse.
+Do methods with a higher rank have a higher kNN accuracy here? Spearman's rank correlation over n
+methods (means over seeds), without methods whose target is a softmax and without the symmetric
+baselines. 1 means the same order, -1 the reverse.
 
 {correlations}
 
-This is of one data set and one recipe for each method, chosen by hand (W-MSE's k is smaller), so
-these numbers describe these runs and are no rule about methods.
+There is one data set and one recipe for each method, chosen by hand (W-MSE's k is smaller), so
+these numbers describe these runs only.
 
 - The digits are 1,437 small images, on which raw pixels reach a kNN accuracy that few methods pass
   ([the evidence](evidence.md) has both numbers): accuracies here say whether a method works, not
   which one is better. The recipes were tuned by hand on another seed.
-- A projection's rank is not the backbone's. It depends on the projector's last layers, on k and on
-  the batch: methods are run as solo-learn has them, with or without batch norm at the end.
-- Within one method a very low rank tells a collapse, which is what the warnings are for
+- The projection's rank is not the backbone's. It depends on the projector's last layers, on k and
+  on the batch. Methods keep solo-learn's projectors, with or without batch norm at the end.
+- Within one method a very low rank indicates collapse, which is what the warnings are for
   ([how often they are right](collapse.md)).
-- Ranks are of the outputs of training steps, over augmented views, uncentred unless the table says
-  otherwise ([what each measure means](measures.md)).
+- Ranks are computed on outputs of training steps, over augmented views, uncentred unless the table
+  says otherwise ([what each measure means](measures.md)).
 """
 
 
