@@ -39,9 +39,9 @@ nothing about other images: on {images} images, the 95 % confidence interval of 
 
 The variance is measured on the projection (the input of the filter or predictor), not on the \
 backbone's features. Spectra are uncentred, as in the paper, and pool the outputs of an epoch's \
-training steps. In SimSiam's identity, vanilla and SymSimSiam both branches have the same output, so their gap is \
-always zero. BYOL's target lags behind its online branch, which causes a gap even without a \
-predictor. Variances of SwAV's and DINO's softmaxes are on another scale than those of unit \
+training steps. In SimSiam's identity, vanilla and SymSimSiam both branches have the same output, \
+so their gap is always zero. BYOL's target lags behind its online branch, which causes a gap even \
+without a predictor. The variance of a softmax (SwAV, DINO) is on another scale than that of unit \
 vectors. The sorted curve pairs sorted eigenvalues and rises wherever the target's spectrum is \
 flatter; the directional one follows the target's own eigenvectors."""
 PLAN = """\
@@ -57,7 +57,7 @@ against −1, and the interval's lower end must be above −1.
 - **Bounds** must be passed by every seed; the table has the worst one. {n} of {n} seeds say, at \
 95 % confidence, that at least {share:.0f} % of all seeds pass.
 - **Controls** are judged by the same rule. If a control passes as well (for bounds one passing \
-seed is enough), the claim counts as undecided: the rule then cannot tell whether the claim holds. Some \
+seed is enough), the claim counts as undecided: the rule then cannot tell whether it holds. Some \
 controls were added after the runs: each row that collapsed in most of its seeds became a control \
 of the claims about the same method that a collapse contradicts. This changed two claims on BYOL \
 from reproduced to undecided; no verdict got stronger.
