@@ -1,9 +1,10 @@
 """``python -m rdm_solo COMMAND ...``, or the same as a console script: ``rdm-solo COMMAND ...``."""
 
-from __future__ import annotations
-
 import runpy
 import sys
+
+from rdm_solo import cli
+from rdm_solo.messages import suggest
 
 COMMANDS = {
     "train": "pretrain with a predictor, a spectral filter, or none",
@@ -19,21 +20,17 @@ COMMANDS = {
 
 def main() -> None:
     """List the commands, or run the one that is named."""
-    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
+    name = sys.argv.pop(1) if len(sys.argv) > 1 else "--help"
+    if name in COMMANDS:
+        runpy.run_module(f"rdm_solo.{name}", run_name="__main__", alter_sys=True)
+    elif name in ("-h", "--help"):
         print("usage: rdm-solo COMMAND ...   (or python -m rdm_solo.COMMAND ...)\n")
-        width = max(map(len, COMMANDS))
-        for name, purpose in COMMANDS.items():
-            print(f"  {name:<{width}}  {purpose}")
+        for command, purpose in COMMANDS.items():
+            print(f"  {command:<{max(map(len, COMMANDS))}}  {purpose}")
         print("\nrdm-solo COMMAND --help explains a command's options.")
-        return
-    name = sys.argv.pop(1)
-    if name not in COMMANDS:
-        from rdm_solo.messages import suggest
-
-        hint = suggest(name, list(COMMANDS)) or "; rdm-solo --help lists them"
-        sys.stderr.write(f"error: there is no command {name!r}{hint}\n")
-        raise SystemExit(2)
-    runpy.run_module(f"rdm_solo.{name}", run_name="__main__", alter_sys=True)
+    else:
+        hint = suggest(name, COMMANDS) or "; rdm-solo --help lists them"
+        cli.fail(f"there is no command {name!r}{hint}")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,4 @@
 from rdm_solo import cli
 
 if __name__ == "__main__":
-    with cli.errors_as_sentences():
-        from rdm_solo.evaluate.linear import main
-    main()
+    cli.start("rdm_solo.evaluate.linear")

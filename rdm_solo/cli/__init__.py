@@ -1,6 +1,6 @@
 """Arguments of the commands, and answers to the user."""
 
-from rdm_solo.cli.answers import errors_as_sentences, fail, log_to_terminal, make_folder
+from rdm_solo.cli.answers import errors_as_sentences, fail, log_to_terminal, make_folder, start
 from rdm_solo.cli.arguments import command, compose
 from rdm_solo.cli.config_files import config_folder
 
@@ -12,4 +12,5 @@ __all__ = [
     "fail",
     "log_to_terminal",
     "make_folder",
+    "start",
 ]

@@ -1,15 +1,42 @@
 """Answers to the user: one sentence on the terminal and an exit status."""
 
 import contextlib
+import importlib
 import io
 import logging
-import os
 import sys
+import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rdm_solo.messages import UserError, first_line, what_to_install
+from rdm_solo.messages import UserError, first_line
+
+# Third-party warnings that say nothing about the user's run.
+NOTICES = (
+    # Lightning's advice on any machine with SLURM.
+    "The `srun` command is available on your system",
+    # Lightning 2.6 with torch 2.15: its own use of a class that torch deprecates.
+    ".*isinstance.treespec, LeafSpec.*",
+    # solo-learn logs its momentum and losses without a batch size; ours are all of one size.
+    "Trying to infer the `batch_size`",
+    # solo-learn's SwAV and DINO normalise their prototypes by a function that torch deprecates.
+    ".*torch.nn.utils.weight_norm.*",
+    # Without labels or a validation folder there is nothing to validate on.
+    "Total length of `list` across ranks is zero",
+    # Lightning counts the workers of a DataLoader; images live on the device here.
+    ".*does not have many workers.*",
+)
+# Lightning logs absent devices, tips and ranks; matplotlib that it lists the machine's fonts.
+TALKATIVE = [f"lightning{name}" for name in (".pytorch", ".fabric", "_fabric")]
+TALKATIVE += ["pytorch_lightning", "matplotlib.font_manager"]
+
+
+def start(module: str) -> None:
+    """Run ``main`` of a command's module; errors while importing it become sentences as well."""
+    with errors_as_sentences():
+        importlib.import_module(module).main()
 
 
 def log_to_terminal() -> None:
@@ -19,6 +46,14 @@ def log_to_terminal() -> None:
             stream.reconfigure(errors="replace")
     logging.getLogger().setLevel(logging.INFO)
     logging.getLogger().addHandler(logging.StreamHandler(sys.stdout))
+
+
+def silence_notices() -> None:
+    """Silence ``NOTICES``, and what the packages in ``TALKATIVE`` log about any run."""
+    for name in TALKATIVE:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for message in NOTICES:
+        warnings.filterwarnings("ignore", message=message)
 
 
 def fail(message: str) -> NoReturn:
@@ -34,11 +69,14 @@ def errors_as_sentences() -> Iterator[None]:
         yield
     except UserError as error:
         fail(str(error))
-    except ImportError as error:
-        sentence = what_to_install(error)
-        if sentence is None:
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("rdm_solo"):
             raise
-        fail(sentence)
+        fail(
+            f"{error.name} is not installed: pip install 'rdm-solo[train]' brings what training "
+            "needs; then solo-learn, without its dependencies: "
+            "pip install --no-deps solo-learn==1.0.2"
+        )
 
 
 def instantiate(node: Any, **options: Any) -> Any:
@@ -49,18 +87,18 @@ def instantiate(node: Any, **options: Any) -> Any:
     try:
         return hydra.utils.instantiate(node, **options)
     except InstantiationException as error:
-        cause = error.__cause__ or error
-        if isinstance(cause, UserError):
-            raise cause from None
-        reason = " ".join(str(cause).splitlines()[:2])
+        if isinstance(error.__cause__, UserError):
+            raise error.__cause__ from None
+        reason = first_line(error.__cause__ or error)
         raise UserError(f"{getattr(node, '_target_', node)} cannot be called: {reason}") from error
 
 
 def make_folder(folder: Path, option: str = "out=FOLDER") -> None:
-    """Make the folder for results, or raise a :class:`UserError` that names the option."""
+    """Make the folder for results; UserError, which names the option, if it takes no file."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise UserError(f"{folder} cannot be made ({first_line(error)}): give {option}") from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(f"{folder} cannot be written to: give {option}")
+        raise UserError(
+            f"{folder} cannot be written ({first_line(error)}): give {option}"
+        ) from error

@@ -1,51 +1,50 @@
 """Compose a command's config from its arguments with Hydra."""
 
+import contextlib
 import hashlib
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rdm_solo.cli.answers import errors_as_sentences, log_to_terminal
 from rdm_solo.cli.config_files import config_folder
+from rdm_solo.messages import UserError
+
+# Flags that Hydra answers, or by which it starts several runs.
+HYDRA_FLAGS = ("help", "hydra_help", "version", "cfg", "info", "multirun", "shell_completion")
 
 
 def command(
     job: Callable[[Any], Any],
     config: str,
     open_groups: Sequence[str] = (),
-    sweep_job: Callable[[Any], Any] | None = None,
     hydra_too: bool = False,
 ) -> None:
     """Run the job with the config of that name and the command line's options.
 
-    Hydra itself answers ``--help``, ``--cfg`` and the like, and calls ``sweep_job``, by default the
-    job, for each run of a sweep. Keys of ``open_groups`` are accepted although no option of the
-    group was chosen. With ``hydra_too`` the config of a single run holds Hydra's under ``hydra``.
+    Hydra itself answers ``--help``, ``--cfg`` and the like, and calls the job for each run of a
+    sweep. Keys of ``open_groups`` are accepted although no option of the group was chosen. With
+    ``hydra_too`` the config of a single run holds Hydra's under ``hydra``.
     """
     with errors_as_sentences():
+        import hydra
+
         log_to_terminal()
         sys.argv[1:] = readable(sys.argv[1:], open_groups)
-        arguments = parse(sys.argv[1:])
-        if is_single_run(arguments):
+        arguments = _parse(sys.argv[1:])
+        if not any(getattr(arguments, flag, None) for flag in HYDRA_FLAGS):
             job(compose(config, sys.argv[1:], hydra_too=hydra_too))
-        else:
-            _run_hydra(sweep_job or job, config, arguments)
+            return
+        register_resolvers()
+        if arguments.help:
+            from rdm_solo.cli import option_help
 
-
-def parse(argv: Sequence[str]) -> Namespace:
-    """Return Hydra's flags and overrides on a command line."""
-    from hydra._internal.utils import get_args_parser
-
-    arguments: Namespace = get_args_parser().parse_args(list(argv))
-    return arguments
-
-
-def is_single_run(arguments: Namespace) -> bool:
-    """Return whether the command line asks for one run, and for nothing that Hydra answers."""
-    flags = ("help", "hydra_help", "version", "cfg", "info", "multirun", "shell_completion")
-    return not any(getattr(arguments, flag, None) for flag in flags)
+            option_help.register_resolvers()
+        os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints several lines and exits
+        with _explained(config, arguments):
+            hydra.main(str(config_folder()), config, version_base="1.3")(job)()
 
 
 def compose(
@@ -57,30 +56,38 @@ def compose(
     """
     import hydra
 
-    from rdm_solo.cli import unknown_names
-
-    arguments = parse(readable(argv, open_groups))
+    arguments = _parse(readable(argv, open_groups))
     overrides = list(arguments.overrides)
-    unknown_names.refuse_names_of_choices(overrides, config)
     if arguments.config_dir:
         overrides.append(f"hydra.searchpath=[file://{os.path.abspath(arguments.config_dir)}]")
     register_resolvers()
     with (
-        unknown_names.explained(config, arguments),
+        _explained(config, arguments),
         hydra.initialize_config_dir(str(config_folder()), version_base="1.3"),
     ):
         return hydra.compose(arguments.config_name or config, overrides, hydra_too)
 
 
-def _run_hydra(job: Callable[[Any], Any], config: str, arguments: Namespace) -> None:
-    import hydra
+def _parse(argv: Sequence[str]) -> Namespace:
+    from hydra._internal.utils import get_args_parser
 
-    from rdm_solo.cli import unknown_names
+    arguments: Namespace = get_args_parser().parse_args(list(argv))
+    return arguments
 
-    register_resolvers()
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints several lines and exits
-    with unknown_names.explained(config, arguments):
-        hydra.main(str(config_folder()), config, version_base="1.3")(job)()
+
+@contextlib.contextmanager
+def _explained(config: str, arguments: Namespace) -> Iterator[None]:
+    """Turn errors of Hydra and OmegaConf into a :class:`UserError` with one sentence."""
+    import yaml  # type: ignore[import-untyped, unused-ignore]
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+        from rdm_solo.cli import unknown_names
+
+        raise UserError(unknown_names.sentence(error, config, arguments.overrides)) from error
 
 
 def readable(argv: Sequence[str], open_groups: Sequence[str] = ()) -> list[str]:
@@ -114,37 +121,18 @@ def register_resolvers() -> None:
     """Register the functions that our config files call."""
     from omegaconf import OmegaConf
 
-    from rdm_solo.cli import option_help
-
-    for name, resolve in (
-        ("groups", option_help.describe_groups),
-        ("options", option_help.describe_options),
-        ("word", word),
-        ("warm_up", warm_up),
-        ("time_or_job", time_or_job),
-    ):
-        OmegaConf.register_new_resolver(f"rdm_solo.{name}", resolve, replace=True)
+    for resolver in (word, warm_up, time_or_job):
+        OmegaConf.register_new_resolver(f"rdm_solo.{resolver.__name__}", resolver, replace=True)
 
 
 def word(value: Any) -> str:
-    """Return a value as part of a folder's name; a schedule is a mapping.
-
-    >>> word(-0.5), word({"schedule": "cosine", "start": 0, "end": -0.5})
-    ('-0.5', 'cosine_0_-0.5')
-    """
+    """Return a value as part of a folder's name; a schedule is a mapping."""
     return "_".join(map(str, value.values())) if isinstance(value, Mapping) else str(value)
 
 
-def warm_up(epochs: float, max_epochs: Any) -> float:
-    """Return the length of a warm-up: so many epochs, but at most a fifth of the run.
-
-    >>> warm_up(10, 100), warm_up(10, 4)
-    (10, 0.8)
-    """
-    if not isinstance(max_epochs, int):
-        return epochs
-    length = min(epochs, round(max_epochs / 5, 3))
-    return int(length) if length == int(length) else length
+def warm_up(epochs: float, max_epochs: int) -> float:
+    """Return the length of a warm-up: so many epochs, but at most a fifth of the run."""
+    return min(epochs, round(max_epochs / 5, 3))
 
 
 def time_or_job(now: str, overrides: Sequence[str]) -> str:

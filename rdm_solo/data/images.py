@@ -126,7 +126,7 @@ class Dataset:
                     f"channel (dataset.channels), got {values!r}."
                 )
             for value in values:
-                check_number(f"dataset.{name}", value, above=0 if name == "std" else None)
+                check_number(f"dataset.{name}", value, above=0 if name == "std" else float("-inf"))
         for part in (self.train, self.val or self.train):
             low, high = int(part.labels.min()), int(part.labels.max())
             if low < 0 or high >= self.num_classes:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rdm_solo import methods
-from rdm_solo.cli.third_party import silence_notices
+from rdm_solo.cli.answers import silence_notices
 from rdm_solo.data.loaders import Loader, loader
 from rdm_solo.evaluate.features import choose_device
 from rdm_solo.methods import backbones

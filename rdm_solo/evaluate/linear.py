@@ -24,7 +24,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     from rdm_solo.evaluate.probe import fit, fit_linear
     from rdm_solo.methods import weight_files
     from rdm_solo.runs import reading
-    from rdm_solo.train import closing, datamodule
+    from rdm_solo.train import datamodule, reporting
 
     linear_config.check(cfg)
     naming_run = partial(reading.named, Path(cfg.run)) if cfg.run else contextlib.nullcontext
@@ -82,7 +82,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         "assumed": assumed,
         "checkpoint": _relative(weights.path, out),
         "checkpoint_epoch": weights.epoch,
-        "versions": closing.versions(),
+        "versions": reporting.versions(),
     }
     linear_results.announce(record)
     alike = linear_results.write(out, record, curve)

@@ -49,7 +49,7 @@ class Center(nn.Module):
     def __init__(self, dim: int, kind: str = "ema", momentum: float = 0.9) -> None:
         super().__init__()
         check_choice("method.center", kind, ("ema", "batch"))
-        check_number("method.center_momentum", momentum, 0, below=1)
+        check_number("method.center_momentum", momentum, 0, 1)
         self.momentum = momentum if kind == "ema" else 0.0
         self.register_buffer("value", torch.zeros(dim))
 

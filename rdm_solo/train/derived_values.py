@@ -35,7 +35,7 @@ def world_size(trainer: DictConfig) -> int:
     """Return the number of processes of the run, as Lightning will count them."""
     devices = trainer.devices
     if devices in ("auto", -1):
-        devices = 1 if on_cpu(trainer) else torch.cuda.device_count()
+        devices = 1 if on_cpu(trainer) else max(1, torch.cuda.device_count())
     elif OmegaConf.is_list(devices):
         devices = len(devices)
     return int(devices) * int(trainer.num_nodes)
@@ -71,12 +71,6 @@ def derive(
             f"batch_size={cfg.batch_size} on {processes} process(es) is more than the "
             f"{images} training images of dataset={dataset.name}; lower it."
         )
-    channels = cfg.dataset.get("channels")
-    if channels not in (None, dataset.train.channels):
-        raise UserError(
-            f"dataset.channels={channels} would be ignored: the images of dataset={dataset.name} "
-            f"have {dataset.train.channels}; leave it out."
-        )
     _check_method(cfg, dataset, filter_batch)
     if cfg.knn.every_n_epochs and cfg.knn.k > images:
         raise UserError(
@@ -103,39 +97,24 @@ def derive(
 
 
 def _check_method(cfg: DictConfig, dataset: Dataset, batch: int) -> None:
-    """Refuse options with which solo-learn's class would fail at some step."""
+    """Refuse what solo-learn's class would fail at in a later epoch, or learn nonsense from."""
     from rdm_solo.methods.building import check_kwargs  # with solo-learn, in seconds
 
     described, kwargs = method(cfg.method.name), cfg.method.kwargs
     check_kwargs(kwargs)
     queue = kwargs.get("queue_size")
-    if described.queue and (queue < batch or queue % batch):
+    if (described.queue or queue) and (queue < batch or (described.queue and queue % batch)):
+        need = "a multiple of" if described.queue else "at least"
         raise UserError(
-            f"method.kwargs.queue_size={queue} must be a multiple of the {batch} rows of a batch "
-            f"that enter it; {max(1, round(queue / batch)) * batch} is the nearest."
-        )
-    if isinstance(queue, int) and 0 < queue < batch:
-        raise UserError(
-            f"method.kwargs.queue_size={queue} is less than the {batch} rows of a batch "
-            "that enter it; raise it, or give 0 for no queue."
-        )
-    part = kwargs.get("whitening_size")
-    if part is not None and cfg.batch_size % part:
-        raise UserError(
-            f"method.kwargs.whitening_size={part} must divide batch_size={cfg.batch_size}."
-        )
-    if part is not None and part <= kwargs.proj_output_dim:
-        raise UserError(
-            f"method.kwargs.whitening_size={part} rows cannot be whitened in "
-            f"method.kwargs.proj_output_dim={kwargs.proj_output_dim} dimensions; take at least "
-            "twice as many rows as dimensions."
+            f"method.kwargs.queue_size={queue} must be {need} the {batch} rows of a batch that "
+            "enter it."
         )
     clusters = kwargs.get("num_prototypes")
-    held = len(dataset.train) // batch * cfg.batch_size
-    if OmegaConf.is_list(clusters) and max(clusters, default=1) > held:
+    images = len(dataset.train) // batch * cfg.batch_size
+    if OmegaConf.is_list(clusters) and max(clusters, default=1) > images:
         raise UserError(
             f"method.kwargs.num_prototypes={clusters}: k-means starts from images of one process, "
-            f"which are {held} here; lower it."
+            f"which are {images} here; lower it."
         )
     if described.labels and not dataset.labelled:
         raise UserError(

@@ -3,10 +3,8 @@
 import contextlib
 import datetime
 import logging
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -34,30 +32,6 @@ class Start:
     epochs: int = 0  # that are done
     step: int = 0
     finished: dict[str, Any] | None = None  # the summary of a run with nothing left to do
-
-
-@contextlib.contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """Make a folder that no other run has, named ``path`` or ``path_2`` and so on.
-
-    It is removed again if the body leaves it empty.
-    """
-    with writing(path):
-        parent_is_new = not path.parent.exists()
-        for number in count(1):
-            folder = path if number == 1 else path.with_name(f"{path.name}_{number}")
-            try:
-                folder.mkdir(parents=True)
-                break
-            except FileExistsError:
-                continue
-    try:
-        yield folder
-    finally:
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-            if parent_is_new:
-                path.parent.rmdir()
 
 
 @contextlib.contextmanager
@@ -95,12 +69,12 @@ def _owned(
         folder.mkdir(parents=True, exist_ok=True)
     with ownership.owned(folder):
         start = _start(cfg, folder, filter_batch)
-        if start.finished is None:
-            _sign(folder, start.epochs, filter_batch)
-            saved_config.write(folder, cfg, overrides)
-            with _logged_to(folder / LOG):
-                yield start
-        else:
+        if start.finished is not None:
+            yield start
+            return
+        _sign(folder, start.epochs, filter_batch)
+        saved_config.write(folder, cfg, overrides)
+        with _logged_to(folder / LOG):
             yield start
 
 
@@ -180,8 +154,3 @@ def _logged_to(path: Path) -> Iterator[None]:
     finally:
         logging.getLogger().removeHandler(handler)
         handler.close()
-
-
-def resume_command(folder: Path) -> str:
-    """Return the command that resumes the run in that folder."""
-    return f"python -m rdm_solo.train {shlex.quote(f'resume={folder}')}"

@@ -10,6 +10,7 @@ from rdm_solo.lightning import slurm_environment
 
 # Set for a run of a sweep, which ends with the process that started it.
 END_WITH_PARENT = "RDM_SOLO_END_WITH_PARENT"
+SWEEP_FOLDER = "RDM_SOLO_SWEEP"  # the name of the sweep's folder, for a run's loggers
 # The rank as torchrun, Lightning and srun give it, in the order in which Lightning asks.
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
 

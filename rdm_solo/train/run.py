@@ -7,20 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import loggers, methods
 from rdm_solo.callbacks.advice import divergence_advice
 from rdm_solo.callbacks.divergence import DivergenceGuard
-from rdm_solo.cli import third_party
+from rdm_solo.cli import answers
 from rdm_solo.lightning import pl
 from rdm_solo.methods import backbones
 from rdm_solo.runs import failures
-from rdm_solo.train import checks, closing, folders, processes, stopping
-from rdm_solo.train.announcement import announce
+from rdm_solo.train import checks, folders, processes, reporting, stopping
 from rdm_solo.train.datamodule import DataModule, make_data
 from rdm_solo.train.derived_values import derive, limit_threads
-from rdm_solo.train.logged_run import run_info
 from rdm_solo.train.trainer import make_callbacks, make_trainer
 
 log = logging.getLogger("rdm_solo")
@@ -40,7 +38,7 @@ def run(
     dataset, views = make_data(cfg)
     built, derived = derive(cfg, dataset, views.num_large_crops, views.num_small_crops)
 
-    third_party.silence_notices()
+    answers.silence_notices()
     limit_threads(cfg.threads)
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     model = methods.prepare(methods.build(built), cfg)
@@ -62,14 +60,14 @@ def run(
             log.info(f"the run in {folder} has finished; there is nothing left to do")
             return start.finished
         if trainer.is_global_zero:
-            announce(cfg, derived, views, start)
-            trainer.loggers = loggers.open_all(
-                cfg.get("logger") or {}, run_info(cfg, folder, derived, start)
-            )
-        settings = {"derived": asdict(derived), "seed": cfg.seed, "config": cfg}
+            reporting.announce(cfg, derived, views, start)
+            info = reporting.run_info(cfg, folder, derived, start)
+            trainer.loggers = loggers.open_all(cfg.get("logger") or {}, info)
+        config = OmegaConf.to_container(cfg, resolve=True)
+        settings = {"derived": asdict(derived), "seed": cfg.seed, "config": config}
         with (
             failures.noted(folder),
-            closing.summarised(trainer, folder, settings) as summary,
+            reporting.summarised(trainer, folder, settings) as summary,
             stopping.stoppable(trainer),
             guard.explained(trainer),
         ):

@@ -33,10 +33,10 @@ class StopBetweenSteps(pl.Callback):  # type: ignore[misc,name-defined]
             signal.signal(number, self._receive)
 
     def on_train_batch_start(self, *args: Any) -> None:
-        self._stop()
+        if self.signal is not None:
+            raise KeyboardInterrupt
 
-    def on_validation_batch_start(self, *args: Any) -> None:
-        self._stop()
+    on_validation_batch_start = on_train_batch_start
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:
@@ -44,10 +44,6 @@ class StopBetweenSteps(pl.Callback):  # type: ignore[misc,name-defined]
             raise KeyboardInterrupt
         self.signal = number
         log.info(f"{NAMES[signal.Signals(number)]}: the run stops after this step")
-
-    def _stop(self) -> None:
-        if self.signal is not None:
-            raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

@@ -16,14 +16,12 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.cli.arguments import register_resolvers, time_or_job
-from rdm_solo.train.processes import END_WITH_PARENT
+from rdm_solo.train.processes import END_WITH_PARENT, SWEEP_FOLDER
 
 if TYPE_CHECKING:  # Hydra imports this module before it answers --help
     from rdm_solo.runs.folder import Run
 
 log = logging.getLogger("rdm_solo")
-
-SWEEP_FOLDER = "RDM_SOLO_SWEEP"  # the name of the sweep's folder, for a run's loggers
 
 COLUMNS = {
     "val/knn_acc1": "kNN",
@@ -40,14 +38,13 @@ register_resolvers()
 
 
 def with_folder(argv: Sequence[str]) -> list[str]:
-    """Return the arguments, with a folder for a sweep that has none.
+    """Return the arguments of a sweep, with a folder if they name none.
 
     Workers compose the config again, at another time and perhaps inside a job of SLURM.
     """
-    is_sweep = not {"-m", "--multirun"}.isdisjoint(argv)
-    if not is_sweep or any(option.startswith("hydra.sweep.dir=") for option in argv):
+    if any(option.startswith("hydra.sweep.dir=") for option in argv):
         return list(argv)
-    now = f"{datetime.datetime.now():%Y-%m-%d_%H-%M-%S}"
+    now = f"{datetime.datetime.now():%Y-%m-%d_%H-%M-%S-%f}"
     return [*argv, f"hydra.sweep.dir=runs/{time_or_job(now, argv)}_sweep"]
 
 
@@ -144,26 +141,20 @@ def tell(folder: Path) -> bool:
 
 def table(runs: Sequence["Run"]) -> str:
     """Return a row per setting: mean and standard deviation of the last values over its seeds."""
-    from rdm_solo.runs.groups import (
-        Group,
-        counted_runs,
-        groups,
-        latest_in_words,
-        spread,
-        text_table,
-    )
+    from rdm_solo.runs import groups
 
     columns = [name for name in COLUMNS if any(math.isfinite(run.last(name)) for run in runs)]
     if "val/knn_acc1" in columns and "val/acc1" in columns:  # one accuracy is enough
         columns.remove("val/acc1")
 
-    def cells(group: Group) -> list[str]:
-        counted = counted_runs(group)
+    def cells(group: Any) -> list[str]:
+        counted = groups.counted_runs(group)
         seconds = [run.summary["seconds"] for run in counted if "seconds" in run.summary]
-        values = [latest_in_words(counted, name, 2) for name in columns]
-        return [*values, spread(seconds, 0), _warned(group.runs)]
+        values = [groups.latest_in_words(counted, name, 2) for name in columns]
+        return [*values, groups.spread(seconds, 0), _warned(group.runs)]
 
-    return text_table(groups(runs), [*(COLUMNS[name] for name in columns), "seconds", ""], cells)
+    headings = [*(COLUMNS[name] for name in columns), "seconds", ""]
+    return groups.text_table(groups.groups(runs), headings, cells)
 
 
 def _warned(runs: Sequence["Run"]) -> str:

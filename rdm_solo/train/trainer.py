@@ -13,9 +13,11 @@ from rdm_solo.callbacks.checkpoints import CheckpointFiles, Checkpoints
 from rdm_solo.callbacks.order import in_order
 from rdm_solo.cli.answers import instantiate
 from rdm_solo.lightning import pl, slurm_environment
-from rdm_solo.messages import UserError
+from rdm_solo.messages import UserError, first_line
 from rdm_solo.runs import labels
 from rdm_solo.train.derived_values import Derived, on_cpu
+
+REFUSALS = (TypeError, ValueError, RuntimeError, pl.utilities.exceptions.MisconfigurationException)
 
 
 def make_callbacks(cfg: DictConfig, folder: Path, derived: Derived) -> list[Any]:
@@ -33,14 +35,8 @@ def make_callbacks(cfg: DictConfig, folder: Path, derived: Derived) -> list[Any]
     for name, node in (cfg.get("callbacks") or {}).items():
         if node is None:  # left out
             continue
-        factory = instantiate(node, _partial_=True) if OmegaConf.is_dict(node) else node
-        kind = getattr(factory, "func", None)
-        if not (inspect.isclass(kind) and issubclass(kind, pl.Callback)):
-            raise UserError(
-                f"callbacks.{name} must name a class derived from rdm_solo.lightning.pl.Callback "
-                f"as its _target_, got {getattr(node, '_target_', node)!r}."
-            )
-        parameters = inspect.signature(kind).parameters
+        factory = instantiate(node, _partial_=True)
+        parameters = inspect.signature(factory.func).parameters
         try:
             callbacks.append(factory(**{k: v for k, v in values.items() if k in parameters}))
         except TypeError as error:
@@ -64,23 +60,18 @@ def make_trainer(cfg: DictConfig, processes: int, folder: Path, callbacks: Seque
     cluster = [on_slurm(auto_requeue=False)] if on_slurm.detect() else []
     defaults = {
         "plugins": [CheckpointFiles(folder), *cluster],
-        "max_epochs": cfg.max_epochs,
         "default_root_dir": folder,
-        "logger": False,  # opened once the run owns its folder
-        "callbacks": [*callbacks, Checkpoints(folder, **cfg.checkpoint)],
         "num_sanity_val_steps": 0,
         "use_distributed_sampler": False,
         "enable_model_summary": False,
         "log_every_n_steps": 1,
     }
-    refusals = (
-        TypeError,
-        ValueError,
-        RuntimeError,
-        pl.utilities.exceptions.MisconfigurationException,
-    )
     try:
-        return pl.Trainer(**{**defaults, **options})
-    except refusals as error:
-        reason = str(error).removeprefix("Trainer.__init__() ")
-        raise UserError(f"Lightning's Trainer refuses trainer=...: {reason}") from error
+        return pl.Trainer(
+            max_epochs=cfg.max_epochs,
+            logger=False,  # loggers open once the run owns its folder
+            callbacks=[*callbacks, Checkpoints(folder, **cfg.checkpoint)],
+            **(defaults | options),
+        )
+    except REFUSALS as error:
+        raise UserError(f"Lightning's Trainer refuses trainer=...: {first_line(error)}") from error

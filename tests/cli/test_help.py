@@ -7,34 +7,25 @@ import re
 import sys
 
 import pytest
-from conftest import command
 
 import rdm_solo.__main__
 from rdm_solo import cli
 from rdm_solo.__main__ import COMMANDS
 from rdm_solo.cli import option_help
 
-CONFIGS = {"train": "config", "linear": "linear", "export": "export", "preview": "preview"}
+CONFIGS = ("config", "linear", "export", "preview")
 
 
-def shown(capsys, monkeypatch, config: str, *choices: str) -> str:
-    monkeypatch.setattr(sys, "argv", ["command", "--help", *choices])
-    with pytest.raises(SystemExit) as left:
-        cli.command(lambda cfg: None, config)
-    assert left.value.code == 0
-    return capsys.readouterr().out
+def options_of(config: str, *choices: str) -> str:
+    """Return what the help of a command says about its options, with these choices."""
+    cfg = cli.compose(config, choices, hydra_too=True)
+    return option_help.describe_options(config, _root_=cfg).replace("$$", "$")
 
 
 def explained(text: str) -> dict[str, str]:
-    """Each option of a help with its explanation, put together from its lines."""
-    found: dict[str, str] = {}
-    for line in text.split("Options (key=value", 1)[1].splitlines()[1:]:
-        option = re.match(r"  ([\w.]+)=", line)
-        if option:
-            found[option[1]] = line[40:]
-        elif line.startswith(" " * 40) and found:
-            found[list(found)[-1]] += " " + line.strip()
-    return found
+    """Return each option with its explanation, put together from its lines."""
+    joined = re.sub(r"\n {40}", " ", text)
+    return dict(re.findall(r"^  ([\w.]+)=.*?(?:  +(\S.*))?$", joined, re.M))
 
 
 GROUPS = {
@@ -43,7 +34,7 @@ GROUPS = {
 }
 if importlib.util.find_spec("hydra_plugins.hydra_ray_launcher") is None:
     GROUPS["launcher"].remove("ray")
-# As many choices as the largest group has options: each option is chosen in one of them.
+# Each option of each group is chosen in one of as many choices as the largest group has.
 CHOICES = [
     [f"{group}={options[i % len(options)]}" for group, options in GROUPS.items()]
     for i in range(max(map(len, GROUPS.values())))
@@ -52,38 +43,33 @@ CHOICES = [
 
 @pytest.mark.parametrize(
     ("config", "choices"),
-    [*((config, []) for config in CONFIGS.values()), *(("config", some) for some in CHOICES)],
+    [*((config, []) for config in CONFIGS), *(("config", some) for some in CHOICES)],
 )
-def test_every_option_is_explained(config, choices, capsys, monkeypatch):
-    text = shown(capsys, monkeypatch, config, *choices)
+def test_every_option_is_explained(config, choices):
+    text = options_of(config, *choices)
     options = explained(text)
-    unexplained = [key for key, words in options.items() if len(words.strip()) < 4]
-    assert not unexplained
+    assert not [key for key, words in options.items() if len(words) < 4]
     assert max(map(len, text.splitlines())) <= 100
-    cfg = cli.compose(config, choices)
-    for key in cfg:
+    for key in cli.compose(config, choices):
         if key not in ("filter", "dataset", "launcher", "logger", "callbacks"):
             assert any(name == key or name.startswith(f"{key}.") for name in options), key
 
 
-def test_values_are_those_of_the_run_that_would_start(capsys, monkeypatch):
-    assert "max_epochs=30 " in shown(capsys, monkeypatch, "config")
-    assert "p=-0.5 " in shown(capsys, monkeypatch, "config", "filter=target_pow")
-    of_folder = shown(capsys, monkeypatch, "config", "dataset=folder")
-    assert "dataset.root=${oc.env:RDM_DATA,data}" in of_folder
+def test_values_are_those_of_the_run_that_would_start():
+    text = options_of("config", "filter=target_pow", "dataset=folder")
+    for value in ("max_epochs=100 ", "p=-0.5 ", "dataset.root=${oc.env:RDM_DATA,data}"):
+        assert value in text
+    assert "max_epochs=30 " in options_of("config")
 
 
-def test_groups_of_the_command_alone_are_listed_with_a_line_for_each_option(capsys, monkeypatch):
-    text = shown(capsys, monkeypatch, "config").split("Options (key=value")[0]
+def test_groups_of_the_command_are_listed_with_a_line_for_each_option():
+    text = option_help.describe_groups("config")
     listed = dict(re.findall(r"^  (\w+=[\w/]+) +(\S.*)$", text, flags=re.M))
-    for group in ("dataset", "filter", "launcher", "logger", "method", "trainer"):
-        for path in (cli.config_folder() / group).glob("*.yaml"):
-            assert len(listed[f"{group}={path.stem}"]) > 5
+    for group, names in GROUPS.items():
+        assert all(len(listed[f"{group}={name}"]) > 5 for name in names)
     assert "byol_learnable" in listed["experiment=cifar10/"]
-    assert {name.partition("=")[0] for name in listed} == {
-        *("callbacks", "dataset", "experiment", "filter", "launcher", "logger", "method"),
-        "trainer",
-    }
+    groups = {name.partition("=")[0] for name in listed}
+    assert groups == {*GROUPS, "callbacks", "experiment", "filter"}
 
 
 def test_comments_above_and_behind_a_key(tmp_path):
@@ -91,7 +77,7 @@ def test_comments_above_and_behind_a_key(tmp_path):
         "# Of the file.\nfirst: 1\n# Above,\n# twice.\nsecond: # section\n  inner: '#' # behind\n"
         "  listed:\n    - one: 1 # in a list\n"
     )
-    assert option_help.comments(tmp_path / "a.yaml", "group") == {
+    assert dict(option_help.comments(tmp_path / "a.yaml", "group.")) == {
         "group.first": "",
         "group.second": "Above, twice. section",
         "group.second.inner": "behind",
@@ -131,9 +117,7 @@ def test_the_package_itself_lists_the_commands(monkeypatch, capsys):
     assert "did you mean 'train'?" in capsys.readouterr().err
 
 
-@pytest.mark.process
-def test_the_commands_as_modules_that_python_starts(tmp_path):
-    assert "rdm-solo COMMAND --help" in command("rdm_solo", cwd=tmp_path).stdout
-    done = command("rdm_solo.export", "--help", cwd=tmp_path)
+def test_a_door_is_a_module_that_python_starts(typed, tmp_path):
+    done = typed("rdm_solo.export", "--help", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "python -m rdm_solo.export run=RUN_FOLDER" in done.stdout

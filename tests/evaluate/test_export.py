@@ -82,7 +82,7 @@ def test_refusals(byol, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="is not a run folder"):
         exported(tmp_path)
-    with pytest.raises(UserError, match="cannot be made"):
+    with pytest.raises(UserError, match="cannot be written"):
         exported(byol, f"out={tmp_path / 'file' / 'x'}")
     with pytest.raises(UserError, match="run=RUN_FOLDER"):
         export.export(cli.compose("export", []))

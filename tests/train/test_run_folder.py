@@ -12,6 +12,7 @@ from filelock import FileLock
 from omegaconf import OmegaConf
 from support.small_runs import SMALL, CutInEpoch, rows, run
 
+from rdm_solo import cli
 from rdm_solo.messages import UserError
 from rdm_solo.runs.ownership import FolderTaken
 
@@ -195,12 +196,9 @@ def test_kept_and_best_checkpoints(tmp_path):
     assert saved["epoch"] + 1 == best
 
 
-def test_default_names_never_collide(tmp_path, typed):
-    from rdm_solo.train.folders import new_folder
-
-    with (
-        new_folder(tmp_path / "runs" / "now") as first,
-        new_folder(tmp_path / "runs" / "now") as second,
-    ):
-        assert (first.name, second.name) == ("now", "now_2")
-    assert not list(tmp_path.iterdir())  # nothing was written into them
+def test_default_names_never_collide():
+    first, second = (
+        cli.compose("config", ["filter=target_pow"], hydra_too=True).hydra.run.dir for _ in range(2)
+    )
+    assert first != second
+    assert first.endswith("_simsiam_target_pow")

@@ -1,0 +1,179 @@
+"""What a run reports: before its first step, to its loggers, and when it ends."""
+
+import contextlib
+import json
+import logging
+import math
+import os
+import platform
+import shlex
+import time
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from rdm_solo import __version__, loggers, runs
+from rdm_solo.callbacks import Checkpoints, CollapseWatch
+from rdm_solo.callbacks.advice import warnings_before
+from rdm_solo.callbacks.divergence import Diverged
+from rdm_solo.data.views import Views
+from rdm_solo.lightning import pl
+from rdm_solo.methods import solo_learn
+from rdm_solo.methods.chosen_filter import ChosenFilter
+from rdm_solo.runs import checkpoints, labels
+from rdm_solo.runs.columns import COLUMNS
+from rdm_solo.runs.files import FIGURES, METRICS, SUMMARY, write_whole
+from rdm_solo.runs.metrics_file import last_values
+from rdm_solo.train.derived_values import Derived
+from rdm_solo.train.folders import Start
+from rdm_solo.train.processes import SWEEP_FOLDER
+
+log = logging.getLogger("rdm_solo")
+
+
+def announce(cfg: DictConfig, derived: Derived, views: Views, start: Start) -> None:
+    """Log versions, batch and learning rate, where the run resumes, and what is likely to fail."""
+    threads = "" if cfg.threads is None else f", {cfg.threads} CPU thread{'s' * (cfg.threads > 1)}"
+    log.info(f"solo-learn {solo_learn.version()}{threads}")
+    log.info(
+        f"global batch {derived.global_batch} = {cfg.batch_size} x {derived.processes} "
+        f"process(es) x {cfg.trainer.accumulate_grad_batches} accumulated; learning rate "
+        f"{derived.base_lr:g} x {derived.global_batch}/256 = {derived.lr:g}"
+    )
+    if start.epochs:
+        log.info(f"resuming after epoch {start.epochs}")
+    smallest_crop = min(pipeline.crop_scale[0] for pipeline in views.pipelines)
+    for sentence in warnings_before(cfg, derived.filter_batch, smallest_crop):
+        log.warning(f"warning: {sentence}")
+
+
+def run_info(cfg: DictConfig, folder: Path, derived: Derived, start: Start) -> loggers.RunInfo:
+    """Describe the run that starts in ``folder`` for its loggers."""
+    chosen, scheduled = ChosenFilter.of(cfg), OmegaConf.is_config(cfg.p)
+    words = cfg.method.name if chosen.absent else f"{cfg.method.name}-{chosen.label}"
+    if cfg.p is not None:
+        words += f"-p={labels.exponent(cfg.p)}"
+    config: Any = OmegaConf.to_container(cfg, resolve=True)
+    if sweep := os.environ.get(SWEEP_FOLDER):
+        config["sweep_folder"] = sweep  # "sweep" means something else to W&B
+    return loggers.RunInfo(
+        folder=folder,
+        name=f"{words}-seed={cfg.seed}",
+        group=f"{cfg.dataset.name}-{words}",
+        hyperparameters={
+            "method": cfg.method.name,
+            "filter": chosen.label,
+            "p": None if scheduled or cfg.p is None else float(cfg.p),
+            "p_schedule": labels.exponent(cfg.p) if scheduled else None,
+            "dataset": cfg.dataset.name,
+            "backbone": cfg.backbone.name,
+            "batch": derived.global_batch,
+            "lr": derived.lr,
+            "weight_decay": cfg.optimizer.weight_decay,
+            "epochs": cfg.max_epochs,
+            "seed": cfg.seed,
+        },
+        config=config,
+        sweep=sweep,
+        step=start.step,
+    )
+
+
+@contextlib.contextmanager
+def summarised(trainer: Any, folder: Path, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Write the summary of a run that the body trains, however it ends; yield it to be filled."""
+    summary = dict(settings)
+    started = time.perf_counter()
+    error: BaseException | None = None
+    try:
+        yield summary
+    except BaseException as raised:
+        error = raised
+        # Lightning 2.6 kills this process soon after another one of the run has failed.
+        getattr(trainer.strategy.launcher, "procs", []).clear()
+        raise
+    finally:
+        if trainer.is_global_zero:
+            failed = isinstance(error, Exception)
+            loggers.close_all(trainer.loggers, failed)
+            if not failed or isinstance(error, Diverged):
+                table = runs.read_metrics(folder) if (folder / METRICS).exists() else {}
+                columns = {name: values.tolist() for name, values in table.items()}
+                summary |= _outcome(trainer, columns, error)
+                summary["seconds"] = round(time.perf_counter() - started, 2)
+                write_whole(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
+                _print(summary, columns, folder)
+            if isinstance(error, KeyboardInterrupt) and checkpoints.present(folder):
+                resume = shlex.quote(f"resume={folder}")
+                log.info(f"to resume: python -m rdm_solo.train {resume}")
+
+
+def _outcome(
+    trainer: Any, columns: Mapping[str, list[float]], error: BaseException | None
+) -> dict[str, Any]:
+    """Return a run's last values, warnings and versions, and how it ended."""
+    watch = next((c for c in trainer.callbacks if isinstance(c, CollapseWatch)), None)
+    writer = next((c for c in trainer.callbacks if isinstance(c, Checkpoints)), None)
+    device = trainer.strategy.root_device
+    stopped = str(error) if isinstance(error, KeyboardInterrupt) else None
+    return {
+        **last_values(columns),
+        "finished": error is None,
+        "warnings": watch.warnings if watch else [],
+        "stopped": stopped or (watch.stopped if watch else None),
+        "diverged": error.as_dict() if isinstance(error, Diverged) else None,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "processes": trainer.world_size,
+        "versions": versions(),
+        **({"best": writer.best} if writer and writer.watch_best else {}),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result depends on."""
+    lightning = pl.__name__.split(".")[0].replace("_", "-")
+    packages = ("torch", "torchvision", "torchmetrics", "numpy", lightning)
+    return {
+        "python": platform.python_version(),
+        "rdm_solo": __version__,
+        **{name: metadata.version(name) for name in packages},
+        "solo-learn": solo_learn.version(),
+    }
+
+
+def _print(summary: Mapping[str, Any], columns: Mapping[str, list[float]], folder: Path) -> None:
+    """Print the closing table, the warnings and where the results are."""
+    if columns:
+        log.info(closing_table(columns))
+    for warning in summary["warnings"]:
+        log.info(f"! {warning['kind']} in epoch {warning['epoch']}, see the warning above")
+    log.info(f"{summary['seconds']:.0f} s; results are in {folder}")
+    if pictures := sorted(path.name for path in (folder / FIGURES).glob("*.png")):
+        log.info(f"pictures: {', '.join(pictures)} in {folder / FIGURES}")
+    if columns:
+        page = shlex.quote(str(folder))
+        log.info(f"all pictures on one page: python -m rdm_solo.report {page}")
+
+
+def closing_table(columns: Mapping[str, list[float]]) -> str:
+    """Return the main columns at five epochs from the first to the last, as text.
+
+    >>> print(closing_table({"epoch": [1.0, 2.0], "train/loss": [-0.5, math.nan]}))
+    epoch              1        2
+    train/loss    -0.500        -
+    """
+    total = len(columns.get("epoch", []))
+    picked = sorted({0, total // 4, total // 2, 3 * total // 4, total - 1} - {total, -1})
+    names = [name for name, column in COLUMNS.items() if column.chart and name in columns]
+    width = max(map(len, ["epoch", *names])) + 1
+    lines = ["epoch".ljust(width) + "".join(f"{columns['epoch'][row]:>9.0f}" for row in picked)]
+    for name in names:
+        values = [columns[name][row] for row in picked]
+        cells = [f"{v:>9.3f}" if math.isfinite(v) else f"{'-':>9}" for v in values]
+        if any(map(math.isfinite, columns[name])):
+            lines.append(name.ljust(width) + "".join(cells))
+    return "\n".join(lines)
