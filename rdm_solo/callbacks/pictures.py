@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig
 
 from rdm_solo.callbacks.diagnostics import Diagnostics
 from rdm_solo.callbacks.last_epoch import ends
@@ -17,7 +16,6 @@ from rdm_solo.loggers import RunLogger
 from rdm_solo.loggers.charts import PICTURE
 from rdm_solo.runs import spectra_files
 from rdm_solo.runs.files import FIGURES, METRICS
-from rdm_solo.runs.folder import Run
 from rdm_solo.runs.metrics_file import read_metrics
 
 log = logging.getLogger("rdm_solo")
@@ -87,8 +85,8 @@ class RankFigure(pl.Callback):  # type: ignore[misc,name-defined]
 
     REST = 19  # times as long as the last drawing took
 
-    def __init__(self, folder: Path, cfg: DictConfig) -> None:
-        self.folder, self.cfg = folder, cfg
+    def __init__(self, folder: Path, title: str = "") -> None:
+        self.folder, self.title = folder, title
         self._next = 0.0
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
@@ -108,11 +106,11 @@ class RankFigure(pl.Callback):  # type: ignore[misc,name-defined]
             return
         began = time.monotonic()
         try:
-            run = Run(self.folder, self.cfg, read_metrics(self.folder))
-            if np.isfinite(run.last("erank/target")):  # it was measured
+            metrics = read_metrics(self.folder)
+            if np.isfinite(metrics["erank/target"]).any():  # it was measured
                 from rdm_solo import plots
 
-                figure = plots.effective_rank([run])
+                figure = plots.rank_picture(metrics, self.title)
                 plots.save(figure, self.folder / FIGURES, "erank", formats=["png"])
         except Exception as error:  # a picture must not end a run
             self._next = math.inf

@@ -28,7 +28,7 @@ def export(cfg: DictConfig) -> Path:
 
     from rdm_solo.evaluate import overrides
     from rdm_solo.methods import weight_files
-    from rdm_solo.runs import checkpoints, reading
+    from rdm_solo.runs import checkpoints, files
     from rdm_solo.runs.folder import checked_config
 
     if cfg.run is None:
@@ -36,7 +36,7 @@ def export(cfg: DictConfig) -> Path:
     run = Path(cfg.run)
     weights, spec = checkpoints.of_run(run, cfg.checkpoint, overrides.passed(cfg, "backbone"))
     config = checked_config(run)
-    with reading.named(run):
+    with files.named(run):
         backbone = weight_files.load(weights, spec, config.dataset.image_size)
     about = {
         "backbone": asdict(spec),
@@ -49,7 +49,7 @@ def export(cfg: DictConfig) -> Path:
         "torchvision": torchvision_lines(backbone, spec),
     }
     state = {name: value.contiguous() for name, value in backbone.state_dict().items()}
-    folder = Path(cfg.out) if cfg.out else reading.inside(run, EXPORT)
+    folder = Path(cfg.out) if cfg.out else files.inside(run, EXPORT)
     cli.make_folder(folder)
     # safetensors' metadata are strings.
     header = {"format": "pt", "rdm_solo": json.dumps(about)}

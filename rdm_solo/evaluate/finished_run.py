@@ -19,7 +19,7 @@ from rdm_solo.cli.answers import silence_notices
 from rdm_solo.data.loaders import Loader, loader
 from rdm_solo.evaluate.features import choose_device
 from rdm_solo.methods import backbones
-from rdm_solo.runs import checkpoints, reading, saved_config
+from rdm_solo.runs import checkpoints, files, saved_config
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.settings import SETTING
 from rdm_solo.train import datamodule, derived_values
@@ -60,7 +60,7 @@ def load(run: Run, device: str = "cpu") -> FinishedRun:
     """Return the run's model and views on that device."""
     home = choose_device(device)
     _, saved = checkpoints.latest(run.folder)
-    with reading.named(run.folder):
+    with files.named(run.folder):
         config = saved_config.with_references(run.folder)
         cfg = saved_config.to_build(config, run.folder, [*SETTING, "seed", "knn"])
         dataset, views = datamodule.make_data(cfg)

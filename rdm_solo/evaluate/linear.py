@@ -23,11 +23,11 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     from rdm_solo.evaluate import features, linear_config, linear_results
     from rdm_solo.evaluate.probe import fit, fit_linear
     from rdm_solo.methods import weight_files
-    from rdm_solo.runs import reading
+    from rdm_solo.runs import files
     from rdm_solo.train import datamodule, reporting
 
     linear_config.check(cfg)
-    naming_run = partial(reading.named, Path(cfg.run)) if cfg.run else contextlib.nullcontext
+    naming_run = partial(files.named, Path(cfg.run)) if cfg.run else contextlib.nullcontext
     with naming_run():
         cfg = linear_config.with_dataset(cfg)
     protocol = linear_config.choose_protocol(cfg)

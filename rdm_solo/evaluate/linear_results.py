@@ -11,7 +11,7 @@ from typing import Any
 
 from rdm_solo import loggers
 from rdm_solo.evaluate.probe import EpochRow
-from rdm_solo.runs import linear_file, reading
+from rdm_solo.runs import files, linear_file
 from rdm_solo.runs.files import LINEAR, LINEAR_TABLE, SUMMARY, write_table, write_whole
 from rdm_solo.runs.linear_file import Record
 
@@ -47,7 +47,7 @@ def earlier(folder: Path) -> tuple[dict[str, list[Record]], list[dict[str, Any]]
     """Return the folder's evaluations by variant, and the rows of their epochs."""
     rows: list[dict[str, Any]] = []
     with contextlib.suppress(FileNotFoundError):
-        rows = list(csv.DictReader(io.StringIO(reading.read_text(folder, LINEAR_TABLE))))
+        rows = list(csv.DictReader(io.StringIO(files.read_text(folder, LINEAR_TABLE))))
     return linear_file.read(folder), rows
 
 
@@ -72,7 +72,7 @@ def record_in_run(
     variant, prefix = VARIANTS[record["features"]]
     accuracies = {name: record[name] for name in ("top1", "top5")}
     with contextlib.suppress(FileNotFoundError):
-        summary = reading.read_object(folder, SUMMARY)
+        summary = files.read_object(folder, SUMMARY)
         entry: Record = {**accuracies, "seed": record["seed"]}
         if len(alike) > 1:
             entry["seeds"] = over_seeds(alike)

@@ -14,7 +14,7 @@ from typing import Any
 from rdm_solo.cli.answers import instantiate
 from rdm_solo.loggers.run_logger import RunInfo, RunLogger
 from rdm_solo.messages import UserError
-from rdm_solo.runs import reading
+from rdm_solo.runs import files
 from rdm_solo.runs.files import LOGGERS, write_whole
 
 __all__ = ["KINDS", "RunInfo", "RunLogger", "append", "check_packages", "close_all", "open_all"]
@@ -44,7 +44,7 @@ def open_all(choices: Mapping[str, Any], run: RunInfo) -> list[RunLogger]:
     records = _read_records(run.folder) if choices else {}
     loggers: dict[str, RunLogger] = {}
     for name, node in choices.items():
-        reading.inside(run.folder, name)
+        files.inside(run.folder, name)
         open_logger = instantiate(node, _partial_=True, _convert_="all")
         loggers[name] = open_logger(run=run, earlier=records.get(name, {}))
     if loggers:
@@ -74,7 +74,7 @@ def append(
     for name in sorted(KINDS.keys() & records.keys()):
         record = records[name]
         try:
-            reading.inside(folder, name)
+            files.inside(folder, name)
             record["appended"] = {**record.get("appended", {}), **scalars}
             sent = record if online else {**record, "offline": True}
             hydra.utils.get_class(KINDS[name]).append(folder, sent, scalars, step)
@@ -89,7 +89,7 @@ def append(
 
 def _read_records(folder: Path) -> dict[str, Any]:
     try:
-        return reading.read_object(folder, LOGGERS)
+        return files.read_object(folder, LOGGERS)
     except FileNotFoundError:
         return {}
 

@@ -17,7 +17,7 @@ from rdm_solo.lightning import pl
 from rdm_solo.loggers import charts
 from rdm_solo.loggers.run_logger import RunInfo, RunLogger
 from rdm_solo.messages import first_line
-from rdm_solo.runs import reading
+from rdm_solo.runs import files
 from rdm_solo.runs.files import SUMMARY
 
 log = logging.getLogger("rdm_solo")
@@ -93,7 +93,7 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
         logger.log_metrics(scalars, step)
         # `wandb sync` replaces the summary of a run by that of the last start.
         path = folder / SUMMARY
-        last = reading.read_object(folder, SUMMARY)["last"] if path.is_file() else {}
+        last = files.read_object(folder, SUMMARY)["last"] if path.is_file() else {}
         final = {name: value for name, value in last.items() if value is not None}
         logger.experiment.summary.update({**final, **record["appended"]})
         logger.finalize("success")

@@ -1,54 +1,49 @@
-"""The paper's figures from runs: each entry of :data:`PLOTS` draws runs as a matplotlib figure.
+"""The paper's figures from runs: each entry of ``PLOTS`` draws runs as a matplotlib figure.
+
+Names are imported when they are first used: the picture that a run draws while it trains loads
+nothing else.
 
 >>> from pathlib import Path
->>> from rdm_solo import runs
->>> figure = effective_rank(runs.find([Path("runs")]))  # doctest: +SKIP
->>> save(figure, Path("figures"), "erank")  # doctest: +SKIP
+>>> from rdm_solo import plots, runs
+>>> figure = plots.effective_rank(runs.find([Path("runs")]))  # doctest: +SKIP
+>>> plots.save(figure, Path("figures"), "erank")  # doctest: +SKIP
 [PosixPath('figures/erank.png'), PosixPath('figures/erank.pdf')]
 """
 
-from rdm_solo.plots.eigenvalues import epoch_picture, spectra, symmetric, variants
-from rdm_solo.plots.entry import Plot
-from rdm_solo.plots.epochs import (
-    accuracies,
-    alignment,
-    effective_rank,
-    losses,
-    measures,
-)
-from rdm_solo.plots.prediction import prediction
-from rdm_solo.plots.settings import comparison, sweep
-from rdm_solo.plots.style import save
+import importlib
+from typing import TYPE_CHECKING, Any
 
-# In the report's order; the first that the runs have is on its first screen.
-PLOTS = (
-    sweep,
-    comparison,
-    effective_rank,
-    losses,
-    accuracies,
-    symmetric,
-    spectra,
-    variants,
-    alignment,
-    measures,
-    prediction,
-)
+if TYPE_CHECKING:
+    from rdm_solo.plots.eigenvalues import epoch_picture  # noqa: F401
+    from rdm_solo.plots.entry import Plot  # noqa: F401
 
-__all__ = [
-    "PLOTS",
-    "Plot",
-    "accuracies",
-    "alignment",
-    "comparison",
-    "effective_rank",
-    "epoch_picture",
-    "losses",
-    "measures",
-    "prediction",
-    "save",
-    "spectra",
-    "sweep",
-    "symmetric",
-    "variants",
-]
+# Each figure's module, in the report's order; the first that the runs have is on its first screen.
+_FIGURES = {
+    "sweep": "settings",
+    "comparison": "settings",
+    "effective_rank": "epochs",
+    "losses": "epochs",
+    "accuracies": "epochs",
+    "symmetric": "eigenvalues",
+    "spectra": "eigenvalues",
+    "variants": "eigenvalues",
+    "alignment": "epochs",
+    "measures": "epochs",
+    "prediction": "theorem4",
+}
+_MODULES = {
+    **_FIGURES,
+    "Plot": "entry",
+    "epoch_picture": "eigenvalues",
+    "rank_picture": "ranks",
+    "save": "style",
+}
+__all__ = ["PLOTS", *_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "PLOTS":
+        return tuple(map(__getattr__, _FIGURES))
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"rdm_solo.plots.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

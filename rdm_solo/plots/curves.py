@@ -1,6 +1,6 @@
-"""Curves over epochs and seeds: the look of each setting, panels with shared limits, the note."""
+"""Curves over epochs and seeds: panels with shared limits, and the note below a figure."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,17 +21,12 @@ from rdm_solo.runs.groups import (
     so_far,
 )
 
-# A run with fewer epochs than others of its setting; keys skip labels that begin with "_".
-THIN: dict[str, Any] = {
-    **{"linewidth": 0.8, "alpha": 0.7, "marker": ".", "markersize": 3, "label": "_behind"},
-}
-
 
 class Panel(NamedTuple):
     """A panel over epochs; panels of one ``kind`` share their vertical limits."""
 
     title: str
-    curves: Sequence[tuple[Group, str, dict[str, Any]]]  # setting, column and look
+    curves: Sequence[tuple[Group, str, style.Look]]  # setting, column and look
     kind: Hashable
 
 
@@ -47,27 +42,25 @@ def draw_panels(
     return figure
 
 
-def over_epochs(axes: Axes, curves: Sequence[tuple[Group, str, dict[str, Any]]]) -> None:
+def over_epochs(axes: Axes, curves: Sequence[tuple[Group, str, style.Look]]) -> None:
     """Draw columns over the epochs; runs behind the others of their setting are thin lines."""
     for group, column, look in curves:
-        draw_curve(axes, group.over_epochs(column), **look)
-        for run in runs_behind(group):
-            curve = curve_of([run], column)
-            axes.plot(curve.x, curve.mean, **THIN, color=look["color"])
+        draw_curve(axes, group.over_epochs(column), look)
+        for run in runs_behind(group):  # no key, as their label begins with "_"
+            thin = style.look("_behind", look["color"], marker=".", linewidth=0.8, markersize=3)
+            draw_curve(axes, curve_of([run], column), thin)
     axes.set_ylabel(axis_label(curves[0][1]))
     style.epoch_axis(axes)
     if not axes.lines:
         style.empty_panel(axes, f"{curves[0][1]}\nwas not measured")
 
 
-def draw_curve(axes: Axes, curve: Curve, **look: Any) -> None:
+def draw_curve(axes: Axes, curve: Curve, look: style.Look) -> None:
     """Draw the mean with a band from the smallest to the largest seed."""
     measured = np.isfinite(curve.x) & np.isfinite(curve.mean)
     x, mean, low, high = (v[measured] for v in (curve.x, curve.mean, curve.low, curve.high))
-    if not len(x):
-        return
-    axes.plot(x, mean, **{"markevery": style.marked(len(x)), **look})
-    if np.array_equal(low, high) or look.get("linestyle") == "none":
+    style.draw_line(axes, x, mean, look)
+    if np.array_equal(low, high) or look["linestyle"] == "none":
         return
     if len(x) == 1:  # a band needs two epochs
         axes.vlines(x, low, high, colors=look["color"], linewidth=1)
@@ -79,26 +72,18 @@ def share_limits(panels: Sequence[Axes], kinds: Sequence[Hashable]) -> None:
     """Give panels of one kind the same vertical limits; empty panels are left as they are."""
     for kind in set(kinds):
         same = [axes for axes, other in zip(panels, kinds) if other == kind and axes.lines]
-        if same:
-            low, high = zip(*(axes.get_ylim() for axes in same))
-            for axes in same:
-                axes.set_ylim(min(low), max(high))
-
-
-def looks(everything: Sequence[Group]) -> dict[str, dict[str, Any]]:
-    """Return the look of each setting by its label, the same in all figures of these settings."""
-    return style.looks(group.label for group in everything)
+        limits = [end for axes in same for end in axes.get_ylim()]
+        for axes in same:
+            axes.set_ylim(min(limits), max(limits))
 
 
 def blocks(
-    everything: Sequence[Group], drawn: Iterable[Group], kind: Callable[[Group], Hashable]
+    drawn: Sequence[Group], kind: Callable[[Group], Hashable]
 ) -> Iterator[tuple[Any, list[Group]]]:
     """Yield the settings of each panel and their kind; more than fit have several panels."""
-    labels = {group.label for group in drawn}
     kinds: dict[Hashable, list[Group]] = {}
-    for group in everything:
-        if group.label in labels:
-            kinds.setdefault(kind(group), []).append(group)
+    for group in drawn:
+        kinds.setdefault(kind(group), []).append(group)
     for name, members in kinds.items():
         for start in range(0, len(members), style.SERIES):
             yield name, members[start : start + style.SERIES]
@@ -118,21 +103,19 @@ def axis_label(name: str) -> str:
 
 def note(drawn: Sequence[Group], lacking: Sequence[Run] = ()) -> str:
     """Say what bands are, and which runs are unfinished, left out of means or not measured."""
-    counts = sorted({len(counted_runs(group)) for group in drawn})
+    counted = [counted_runs(group) for group in drawn]
     behind = [run for group in drawn for run in runs_behind(group)]
-    counted = [run for group in drawn for run in counted_runs(group)]
+    seeds = sorted({len(runs) for runs in counted})
+    whole = [run for runs in counted for run in runs]
+    short = [run for run in whole if run.epochs < int(run.config.get("max_epochs", 0))]
+    unmeasured = [run for run in lacking if not any(run is other for other in behind)]
     sentences = []
-    if counts and counts[-1] > 1:
-        seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-        sentences.append(f"Line: mean of {seeds} seeds. Band: minimum to maximum.")
-    if short := [run for run in counted if run.epochs < int(run.config.get("max_epochs", 0))]:
-        sentences.append(f"Unfinished: {listed(map(_progress, short))}.")
-    if behind:
-        sentences.append(f"Not in the mean: {listed(map(_progress, behind))}.")
-    if without := [run_name(run) for run in lacking if not any(run is r for r in behind)]:
-        sentences.append(f"Not measured: {listed(without)}.")
+    if seeds and seeds[-1] > 1:
+        number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+        sentences.append(f"Line: mean of {number} seeds. Band: minimum to maximum.")
+    for words, runs in (("Unfinished", short), ("Not in the mean", behind)):
+        if runs:
+            sentences.append(f"{words}: {listed(f'{run_name(r)} ({so_far(r)})' for r in runs)}.")
+    if unmeasured:
+        sentences.append(f"Not measured: {listed(map(run_name, unmeasured))}.")
     return " ".join(sentences)
-
-
-def _progress(run: Run) -> str:
-    return f"{run_name(run)} ({so_far(run)})"

@@ -2,16 +2,14 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.plots import style
-from rdm_solo.plots.curves import blocks, draw_curve, looks, outputs_of, over_epochs, share_limits
+from rdm_solo.plots.curves import blocks, draw_curve, outputs_of, over_epochs, share_limits
 from rdm_solo.plots.entry import Groups, Plot, has_spectra
 from rdm_solo.plots.epochs import DIAGNOSTICS
 from rdm_solo.plots.settings import accuracy, row_of
@@ -19,15 +17,13 @@ from rdm_solo.runs.groups import Group, over_seeds
 from rdm_solo.spectra.comparison import leading
 from rdm_solo.spectra.ranks import noise_floor
 
-CURVES: dict[str, dict[str, Any]] = {
-    "filter_curve_directional": {
-        **{"color": style.GREEN, "linestyle": "none", "marker": "x", "markevery": 1},
-        "label": "filter along the target's eigenvectors",
-    },
-    "filter_curve": {
-        **{"color": style.BLACK, "linestyle": "-", "marker": "o", "markersize": 3},
-        "label": "filter by sorted eigenvalues",
-    },
+CURVES = {
+    "filter_curve_directional": style.look(
+        "filter along the target's eigenvectors", style.GREEN, "none", "x", markevery=1
+    ),
+    "filter_curve": style.look(
+        "filter by sorted eigenvalues", style.BLACK, marker="o", markersize=3
+    ),
 }
 G = r"$g(\lambda^z_i)=\sqrt{\lambda^p_i/\lambda^z_i}$"
 
@@ -64,11 +60,8 @@ def epoch_picture(arrays: Mapping[str, np.ndarray], title: str = "") -> Figure:
     paper="Figures 4 and 8",
     measured=has_spectra,
 )
-def spectra(drawn: Groups, everything: Groups) -> Figure:
-    if len(drawn) == 1:
-        figure, panels = style.figure(2, panel=(3.5, 2.7))
-    else:
-        figure, panels = style.figure(len(drawn), stacked=2)
+def spectra(drawn: Groups, looks: style.Looks) -> Figure:
+    figure, panels = style.figure(len(drawn), stacked=2)
     for group, upper, lower in zip(drawn, panels[::2], panels[1::2]):
         epoch, arrays = group.spectrum()
         _draw_branches(upper, arrays)
@@ -102,19 +95,19 @@ def _filters(everything: Groups) -> list[Group]:
     choose=_filters,
     measured=lambda run: has_spectra(run) and "lam_projection" in run.spectra,
 )
-def variants(drawn: Groups, everything: Groups) -> Figure:
-    rows, look = {row_of(group) for group in drawn}, looks(everything)
+def variants(drawn: Groups, looks: style.Looks) -> Figure:
+    rows = {row_of(group) for group in drawn}
     parts = []
     for branch in ("online", "target"):
         filtered = {row_of(group) for group in drawn if _branch(group) == branch}
         beside = [g for g in drawn if _branch(g) in (branch, "") and row_of(g) in filtered]
-        parts += [(branch, *part) for part in blocks(everything, beside, row_of)]
+        parts += [(branch, *part) for part in blocks(beside, row_of)]
     figure, panels = style.figure(len(parts), columns=2, panel=(4.0, 2.9))
     for (branch, (method, dataset), members), axes in zip(parts, panels):
         for group in members:
             label = group.variant if len(rows) == 1 else group.label
             lam = group.spectrum()[1]["lam_projection"]
-            _draw_line(axes, lam, {**look[group.label], "label": label})
+            _draw_eigenvalues(axes, lam, {**looks[group.label], "label": label})
         where = f", {dataset}" if len({name for _, name in rows}) > 1 else ""
         style.panel_title(axes, f"{method}, {branch} filters{where}")
         _index_axes(axes)
@@ -149,35 +142,32 @@ def _symmetric(everything: Groups) -> list[Group]:
     paper="Figure 2",
     choose=_symmetric,
 )
-def symmetric(drawn: Groups, everything: Groups) -> Figure:
-    look = looks(everything)
+def symmetric(drawn: Groups, looks: style.Looks) -> Figure:
     figure, panels = style.figure(4, panel=(2.8, 2.6))
     for axes, column in zip(panels, (accuracy(drawn), "feature/variance")):
-        over_epochs(axes, [(group, column, look[group.label]) for group in drawn])
+        over_epochs(axes, [(group, column, looks[group.label]) for group in drawn])
     measured = [group for group in drawn if group.spectrum()[0]]
     for group in measured:
-        _draw_line(panels[2], group.spectrum()[1]["lam_target"], look[group.label])
-    order = list(METHODS)
-    two = [group for group in measured if group.first.described.symmetric]
-    for group in sorted(two, key=lambda group: order.index(group.first.method))[:1]:
-        _draw_branches(panels[3], group.spectrum()[1], everything=True)
+        _draw_eigenvalues(panels[2], group.spectrum()[1]["lam_target"], looks[group.label])
+    for group in [group for group in measured if group.first.described.symmetric][:1]:
+        _draw_branches(panels[3], group.spectrum()[1])
         style.panel_title(panels[3], f"two branches: {group.label}")
     for axes in panels[2:]:
         _index_axes(axes, "no spectrum of a symmetric run")
     return figure
 
 
-def _draw_line(axes: Axes, stack: np.ndarray, look: dict[str, Any]) -> None:
+def _draw_eigenvalues(axes: Axes, stack: np.ndarray, look: style.Look) -> None:
     """Draw one setting's eigenvalues ``(seeds, k)`` by their index."""
-    draw_curve(axes, over_seeds(np.arange(1, stack.shape[1] + 1), above_rounding(stack)), **look)
+    draw_curve(axes, over_seeds(np.arange(1, stack.shape[1] + 1), above_rounding(stack)), look)
 
 
-def _draw_branches(axes: Axes, arrays: Mapping[str, np.ndarray], everything: bool = False) -> None:
-    """Draw both branches' eigenvalues, as many as hold 99.99 % of the target's sum, or all."""
-    m = arrays["lam_target"].shape[1] if everything else _leading(arrays["lam_target"])
-    for name, look in (("target", style.TARGET), ("online", style.ONLINE)):
-        if f"lam_{name}" in arrays:
-            _draw_line(axes, arrays[f"lam_{name}"][:, :m], {**look, "label": name})
+def _draw_branches(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
+    """Draw both branches' eigenvalues, as many as hold 99.99 % of the target's sum."""
+    m = _leading(arrays["lam_target"])
+    for name, look in (("lam_target", style.TARGET), ("lam_online", style.ONLINE)):
+        if name in arrays:
+            _draw_eigenvalues(axes, arrays[name][:, :m], look)
     _index_axes(axes)
 
 
@@ -198,7 +188,7 @@ def _draw_filter(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
     lam = over_seeds(np.arange(m), above_rounding(target)[:, :m]).mean
     for name, look in CURVES.items():
         if name in arrays:
-            draw_curve(axes, over_seeds(lam, arrays[name][:, :m]), **look)
+            draw_curve(axes, over_seeds(lam, arrays[name][:, :m]), look)
     axes.set(xlabel=r"target's eigenvalue $\lambda^z_i$", ylabel=G)
     if not axes.lines:
         style.empty_panel(axes, "no filter curve")

@@ -1,7 +1,7 @@
 """A figure in one entry: how it is drawn, what it shows, and which runs it needs.
 
-To add one, write a function that draws, put :class:`Plot` with the words above it, and add it to
-``PLOTS`` in :mod:`rdm_solo.plots`. Report and notebook follow.
+To add one, write a function that draws, put :class:`Plot` with the words above it, and add its
+name and module to :mod:`rdm_solo.plots`. Report and notebook follow.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ class Plot:
     """A figure of runs; call it with runs to draw it.
 
     Args:
-        draw: from the settings to draw and all settings (which fix the colours) to a figure.
+        draw: from the settings to draw and each setting's look, by its label, to a figure.
         section: the report's section with this figure.
         title: what it shows.
         caption: how to read it.
@@ -49,7 +49,7 @@ class Plot:
         measured: whether a run has what the figure draws.
     """
 
-    draw: Callable[[Groups, Groups], Figure]
+    draw: Callable[[Groups, style.Looks], Figure]
     section: str
     title: str
     caption: str
@@ -73,6 +73,8 @@ class Plot:
         drawn = self.drawn(everything)
         if not drawn:
             raise UserError(f"{self.name} needs {self.needs}.")
-        lacking = [run for group in self.choose(everything) for run in group.runs]
-        lacking = [run for run in lacking if not self.measured(run)]
-        return style.finish(self.draw(drawn, everything), note=note(drawn, lacking))
+        # A setting looks the same in all figures of the same runs.
+        looks = style.looks(group.label for group in everything)
+        chosen = [run for group in self.choose(everything) for run in group.runs]
+        lacking = [run for run in chosen if not self.measured(run)]
+        return style.finish(self.draw(drawn, looks), note=note(drawn, lacking))

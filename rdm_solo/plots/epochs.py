@@ -1,33 +1,29 @@
 """Figures over training: effective ranks, alignment, losses, accuracies, other measures."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from rdm_solo.plots import style
-from rdm_solo.plots.curves import Panel, blocks, draw_panels, looks, outputs_of
+from rdm_solo.plots.curves import Panel, blocks, draw_panels, outputs_of
 from rdm_solo.plots.entry import Groups, Plot, has_any
-from rdm_solo.runs.columns import ACCURACY, COLUMNS, charts
+from rdm_solo.plots.ranks import BRANCHES
+from rdm_solo.runs import columns
+from rdm_solo.runs.columns import ACCURACY, charts
 from rdm_solo.runs.groups import Group
 
-ERANK: dict[str, dict[str, Any]] = {
-    "erank/target": {**style.TARGET, "label": "target"},
-    "erank/online": {**style.ONLINE, "label": "online"},
-}
-ALIGNMENT: dict[str, dict[str, Any]] = {
-    "alignment/online_target": {
-        **{"color": style.BLACK, "linestyle": "-", "marker": "o"},
-        "label": "plain mean (99.99 % of the eigenvalues' sum)",
-    },
-    "alignment/online_target_paper_m": {
-        **{"color": style.ORANGE, "linestyle": (0, (1.2, 1.2)), "marker": "D"},
-        "label": "plain mean (512 eigenvectors; BYOL: 128)",
-    },
-    "alignment/online_target_weighted": {
-        **{"color": style.GREEN, "linestyle": (0, (5, 2)), "marker": "^"},
-        "label": "weighted by eigenvalues",
-    },
+ALIGNMENT = {
+    "alignment/online_target": style.look(
+        "plain mean (99.99 % of the eigenvalues' sum)", style.BLACK, marker="o"
+    ),
+    "alignment/online_target_paper_m": style.look(
+        "plain mean (512 eigenvectors; BYOL: 128)", style.ORANGE, style.DOTS, "D"
+    ),
+    "alignment/online_target_weighted": style.look(
+        "weighted by eigenvalues", style.GREEN, style.DASHES, "^"
+    ),
 }
 DIAGNOSTICS = "runs with diagnostics (diagnostics.every_n_epochs above 0)"
 
@@ -44,10 +40,10 @@ DIAGNOSTICS = "runs with diagnostics (diagnostics.every_n_epochs above 0)"
     "a large mean lowers them. Collapse is judged around the mean.",
     needs=DIAGNOSTICS,
     paper="Figures 1 and 7",
-    measured=has_any(*ERANK),
+    measured=has_any(*BRANCHES),
 )
-def effective_rank(drawn: Groups, everything: Groups) -> Figure:
-    return _branches(drawn, ERANK)
+def effective_rank(drawn: Groups, looks: style.Looks) -> Figure:
+    return _of_both_branches(drawn, BRANCHES)
 
 
 @partial(
@@ -64,14 +60,16 @@ def effective_rank(drawn: Groups, everything: Groups) -> Figure:
     paper="Figure 3",
     measured=has_any(*ALIGNMENT),
 )
-def alignment(drawn: Groups, everything: Groups) -> Figure:
-    return _branches(drawn, ALIGNMENT, top=1.03)
+def alignment(drawn: Groups, looks: style.Looks) -> Figure:
+    return _of_both_branches(drawn, ALIGNMENT, top=1.03)
 
 
-def _branches(drawn: Groups, columns: dict[str, Any], top: float | None = None) -> Figure:
+def _of_both_branches(
+    drawn: Groups, lines: Mapping[str, style.Look], top: float | None = None
+) -> Figure:
     """Draw a panel with these columns for each setting."""
     panels = [
-        Panel(group.label, [(group, *column) for column in columns.items()], outputs_of(group))
+        Panel(group.label, [(group, *line) for line in lines.items()], outputs_of(group))
         for group in drawn
     ]
     figure = draw_panels(panels)
@@ -91,18 +89,18 @@ def _branches(drawn: Groups, columns: dict[str, Any], top: float | None = None) 
     paper="Figure 9",
     measured=has_any("train/loss"),
 )
-def losses(drawn: Groups, everything: Groups) -> Figure:
+def losses(drawn: Groups, looks: style.Looks) -> Figure:
     def scale(group: Group) -> tuple[str, Any]:
         least = group.first.described.loss_minimum
         return group.first.dataset, group.first.method if least is None else least
 
     several = len({group.first.dataset for group in drawn}) > 1
     panels = []
-    for (dataset, least), members in blocks(everything, drawn, scale):
+    for (dataset, least), members in blocks(drawn, scale):
         words = list(dict.fromkeys(group.method for group in members))
         words += [f"minimum {least:g}"] if isinstance(least, (int, float)) else []
         title = ", ".join(words + [dataset] * several)
-        panels.append(_settings_panel(title, members, everything, "train/loss", (dataset, least)))
+        panels.append(_of_settings(title, members, looks, "train/loss", (dataset, least)))
     return draw_panels(panels, 3, (3.2, 2.6))
 
 
@@ -115,41 +113,15 @@ def losses(drawn: Groups, everything: Groups) -> Figure:
     needs="runs on labelled validation images, with the kNN or the online accuracy switched on",
     measured=has_any(*(column.name for column in charts()[ACCURACY])),
 )
-def accuracies(drawn: Groups, everything: Groups) -> Figure:
+def accuracies(drawn: Groups, looks: style.Looks) -> Figure:
     several = len({group.first.dataset for group in drawn}) > 1
     panels = []
     for column in reversed(charts()[ACCURACY]):
         having = [group for group in drawn if len(group.over_epochs(column.name).x)]
-        for dataset, members in blocks(everything, having, lambda group: group.first.dataset):
+        for dataset, members in blocks(having, lambda group: group.first.dataset):
             title, kind = dataset if several else "", (dataset, column)
-            panels.append(_settings_panel(title, members, everything, column.name, kind))
+            panels.append(_of_settings(title, members, looks, column.name, kind))
     return draw_panels(panels, 3, (3.2, 2.6))
-
-
-# The field's other measures of rank, by their column, and how to read them.
-MEASURES = {
-    "rankme/target": "Effective rank of the singular values. A higher one was proposed as a sign "
-    "of a better checkpoint of one method.",
-    "lidar/target": "Rank of the differences between samples, relative to those between views of "
-    "one sample.",
-    "stable_rank/target": "Sum of the eigenvalues over the largest one: small directions hardly "
-    "count.",
-    "participation_ratio/target": "How many eigenvalues share the sum: 1 to the number of "
-    "dimensions.",
-    "nesum/target": "Sum of the covariance's eigenvalues over the largest one: the stable rank "
-    "around the mean.",
-    "alpha_req/target": "Exponent of the power law that the covariance's eigenvalues follow; "
-    "meaningful only where its R² is near 1.",
-    "alpha_req_r2/target": "How well a power law fits the covariance's eigenvalues: 1 is exact.",
-    "uniformity/target": "How evenly outputs cover the sphere: 0 is one point, lower is more even. "
-    "Computed from at most 4,096 outputs, drawn at random.",
-    "positive_distance/target": "Mean squared distance of two views of one image: 0 where views "
-    "agree.",
-    "epps_pulley/projection": "SIGReg's test against a normal distribution: about 1 where the "
-    "projections are normally distributed with variance 1.",
-    "mean_share/target": "Share of the mean in the second moment: 1 where all outputs equal their "
-    "mean.",
-}
 
 
 @partial(
@@ -159,14 +131,14 @@ MEASURES = {
     caption="The table below explains each measure. All are computed from the target's outputs, "
     "except the statistic of Epps and Pulley, which is computed from the projection.",
     needs=DIAGNOSTICS,
-    measured=has_any(*MEASURES),
+    measured=has_any(*(column.name for column in columns.measures())),
 )
-def measures(drawn: Groups, everything: Groups) -> Figure:
+def measures(drawn: Groups, looks: style.Looks) -> Figure:
     panels = [
-        _settings_panel(COLUMNS[name].words, members, everything, name, name)
-        for name in MEASURES
-        if any(group.last(name) for group in drawn)
-        for _, members in blocks(everything, drawn, lambda group: None)
+        _of_settings(column.words, members, looks, column.name, column)
+        for column in columns.measures()
+        if any(group.last(column.name) for group in drawn)
+        for _, members in blocks(drawn, lambda group: None)
     ]
     figure = draw_panels(panels, 4, (2.7, 2.5))
     for axes in figure.axes:
@@ -174,8 +146,5 @@ def measures(drawn: Groups, everything: Groups) -> Figure:
     return figure
 
 
-def _settings_panel(
-    title: str, members: Groups, everything: Groups, column: str, kind: Any
-) -> Panel:
-    look = looks(everything)
-    return Panel(title, [(group, column, look[group.label]) for group in members], kind)
+def _of_settings(title: str, members: Groups, looks: style.Looks, column: str, kind: Any) -> Panel:
+    return Panel(title, [(group, column, looks[group.label]) for group in members], kind)

@@ -49,8 +49,7 @@ def _panel(axes: Axes, run: "Figure5") -> None:
         look["label"] = f"{NAMES.get(curve.name, curve.name)}, slope {curve.slope:.2f}"
         if curve.trained and not online:
             look |= {"linewidth": 2.4, "label": f"{look['label']} (this run)"}
-        positive = np.where(curve.value > 0, curve.value, np.nan)
-        axes.plot(curve.lam, positive, markevery=style.marked(len(positive)), **look)
+        style.draw_line(axes, curve.lam, np.where(curve.value > 0, curve.value, np.nan), look)
     style.log_axis(axes.xaxis)
     style.log_axis(axes.yaxis)
     if online:

@@ -1,5 +1,6 @@
 """Figures that compare settings by their last values: against p, and one below another."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -10,20 +11,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rdm_solo.plots import style
-from rdm_solo.plots.curves import axis_label, looks
+from rdm_solo.plots.curves import axis_label
 from rdm_solo.plots.entry import Groups, Plot
 from rdm_solo.runs.columns import ACCURACY, charts
 from rdm_solo.runs.groups import Group, diverged
 
 # As in every figure, the target has the hollow marker: one exponent alone has no line.
 BRANCHES: dict[str, dict[str, Any]] = {
-    "erank/target": {
-        **{name: style.TARGET[name] for name in ("linestyle", "markerfacecolor")},
-        **{"markersize": 5, "markeredgewidth": 1.2},
-    },
+    "erank/target": {"markerfacecolor": "white", "markersize": 5, "markeredgewidth": 1.2},
     "erank/online": {"linestyle": style.ONLINE["linestyle"]},
 }
 ACROSS: dict[str, Any] = {"linewidth": 1.0, "markevery": [1], "clip_on": False, "zorder": 1.5}
+DIVERGED: dict[str, Any] = {"marker": "X", "markersize": 6, "label": "_diverged"}
 # Letters in a line of a setting's name beside its points, and the height of a line in inches.
 LETTERS, LINE = 26, 0.16
 
@@ -58,9 +57,9 @@ def _with_exponents(everything: Groups) -> list[Group]:
     needs="runs with several exponents p (filter=..._pow)",
     choose=_with_exponents,
 )
-def sweep(drawn: Groups, everything: Groups) -> Figure:
+def sweep(drawn: Groups, looks: style.Looks) -> Figure:
     first = sorted(drawn, key=lambda group: group.first.p is None)
-    look = style.looks(_series(group) for group in first)
+    series = style.looks(_series(group) for group in first)
     rows = [
         (row, names[i : i + style.SERIES])
         for row in dict.fromkeys(map(row_of, drawn))
@@ -73,7 +72,7 @@ def sweep(drawn: Groups, everything: Groups) -> Figure:
     for i, (row, names) in enumerate(rows):
         members = [group for group in drawn if row_of(group) == row]
         for axes, of_panel in zip(panels[3 * i :], columns):
-            _last_values(axes, members, of_panel, {name: look[name] for name in names})
+            _last_values(axes, members, of_panel, {name: series[name] for name in names})
         style.panel_title(panels[3 * i], ", ".join(row) if several else row[0])
     for name, of_branch in BRANCHES.items():
         label = f"branch: {name.partition('/')[2]}"
@@ -91,37 +90,32 @@ def _series(group: Group) -> str:
     return chosen.label + group.suffix
 
 
-def _last_values(
-    axes: Axes, members: Groups, columns: Sequence[str], look: dict[str, dict[str, Any]]
-) -> None:
+def _last_values(axes: Axes, members: Groups, columns: Sequence[str], series: style.Looks) -> None:
     """Draw last values against p, and across the panel where there is no p."""
-    for name, of_series in look.items():
-        for column in columns:
-            of_branch = {**of_series, "linestyle": "-", **BRANCHES.get(column, {})}
-            points = []
-            for group in members:
-                values, p = group.last(column), group.first.p
-                if _series(group) != name or not values:
-                    continue
-                if p is None:  # across the panel, with the marker at the right edge
-                    y, place = float(np.mean(values)), axes.get_yaxis_transform()
-                    axes.plot([0, 1], [y, y], transform=place, **{**of_branch, **ACROSS})
-                elif diverged(group):
-                    crossed = {**of_branch, "marker": "X", "markersize": 6, "label": "_diverged"}
-                    axes.plot([p], [np.mean(values)], **crossed)
-                else:
-                    points.append((p, values))
-            if points:
-                x, seeds = zip(*sorted(points))
-                axes.plot(x, [np.mean(values) for values in seeds], **of_branch)
-                low, high = ([end(values) for values in seeds] for end in (min, max))
-                axes.vlines(x, low, high, colors=of_branch["color"], linewidth=1)
+    for column in columns:
+        points: dict[str, list[tuple[float, list[float]]]] = defaultdict(list)
+        looks = {
+            name: {**look, "linestyle": "-", **BRANCHES.get(column, {})}
+            for name, look in series.items()
+        }
+        for group in members:
+            name, values, p = _series(group), group.last(column), group.first.p
+            if name not in looks or not values:
+                continue
+            if p is None:
+                axes.axhline(float(np.mean(values)), **{**looks[name], **ACROSS})
+            elif diverged(group):
+                axes.plot([p], [np.mean(values)], **{**looks[name], **DIVERGED})
+            else:
+                points[name].append((p, values))
+        for name, pairs in points.items():
+            x, seeds = zip(*sorted(pairs))
+            axes.plot(x, [np.mean(values) for values in seeds], **looks[name])
+            axes.vlines(
+                x, list(map(min, seeds)), list(map(max, seeds)), looks[name]["color"], linewidth=1
+            )
     axes.set(xlabel="exponent $p$", ylabel=axis_label(columns[0]))
-    exponents = sorted({group.first.p for group in members if group.first.p is not None})
-    if (np.diff(exponents) >= 0.3 * (exponents[-1] - exponents[0])).all():  # labels have room
-        axes.set_xticks(exponents, [f"{p:g}" for p in exponents])
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
     if not axes.lines:
         style.empty_panel(axes, f"{columns[0]}\nwas not measured")
 
@@ -136,8 +130,8 @@ def _last_values(
     needs="several settings",
     choose=lambda everything: everything if len(everything) > 1 else [],
 )
-def comparison(drawn: Groups, everything: Groups) -> Figure:
-    measured, look = accuracy(drawn), looks(everything)
+def comparison(drawn: Groups, looks: style.Looks) -> Figure:
+    measured = accuracy(drawn)
     upwards = sorted(drawn, key=lambda group: np.mean(group.last(measured) or [-np.inf]))
     names = [style.wrap(g.label, LETTERS * style.letter(8), 8) for g in upwards]
     heights = [LINE * (0.8 + name.count("\n") + 1) for name in names]
@@ -145,7 +139,7 @@ def comparison(drawn: Groups, everything: Groups) -> Figure:
     figure, panels = style.figure(3, columns=3, panel=(3.5, 0.5 + sum(heights)))
     for axes, column in zip(panels, (measured, "erank/centred", "erank/gap")):
         for group, y in zip(upwards, middles):
-            _points(axes, group, column, float(y), look[group.label]["color"])
+            _points(axes, group, column, float(y), looks[group.label]["color"])
         if not axes.lines:
             style.empty_panel(axes, f"{column}\nwas not measured")
             continue

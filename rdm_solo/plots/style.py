@@ -6,10 +6,11 @@ their last reference.
 
 import functools
 import io
+import itertools
 import logging
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +28,29 @@ from rdm_solo.runs.files import write_whole
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
 
+DASHES, DOTS, DASH_DOTS = (0, (5, 2)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5))
+
+Look = dict[str, Any]  # how a line is drawn: arguments of matplotlib's ``plot``
+Looks = Mapping[str, Look]
+
+
+def look(label: str, color: str, linestyle: Any = "-", marker: str = "", **more: Any) -> Look:
+    """Return the look of a line."""
+    return {"label": label, "color": color, "linestyle": linestyle, "marker": marker, **more}
+
+
 # The target has the wider line and the hollow marker: an equal online curve drawn over it leaves
 # both visible.
-TARGET: dict[str, Any] = {
-    **{"color": VERMILION, "linestyle": "-", "linewidth": 2.2},
-    **{"marker": "o", "markersize": 5.5, "markerfacecolor": "white", "markeredgewidth": 1.2},
-}
-ONLINE: dict[str, Any] = {
-    **{"color": BLUE, "linestyle": (0, (4, 2)), "linewidth": 1.4},
-    **{"marker": "s", "markersize": 2.8},
-}
+TARGET = look(
+    "target",
+    VERMILION,
+    marker="o",
+    linewidth=2.2,
+    markersize=5.5,
+    markerfacecolor="white",
+    markeredgewidth=1.2,
+)
+ONLINE = look("online", BLUE, (0, (4, 2)), "s", linewidth=1.4, markersize=2.8)
 
 STYLE: Any = {  # matplotlib 3.11 types every key; 3.9 none
     "font.family": "DejaVu Sans",  # ships with matplotlib and has Greek letters
@@ -70,21 +84,14 @@ styled = matplotlib.rc_context(STYLE)
 SERIES = 8  # settings in a panel at most
 
 _COLOURS = (BLACK, VERMILION, BLUE, GREEN, ORANGE, PURPLE, SKY)
-_DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
+_LINES = ("-", DASHES, DOTS, DASH_DOTS)
 _MARKERS = "osD^vP*X<>"
 
 
-def looks(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+def looks(names: Iterable[str]) -> dict[str, Look]:
     """Return a look for each name, labelled with it; the first 140 differ from each other."""
-    return {
-        name: {
-            "color": _COLOURS[i % len(_COLOURS)],
-            "linestyle": _DASHES[i % len(_DASHES)],
-            "marker": _MARKERS[i % len(_MARKERS)],
-            "label": name,
-        }
-        for i, name in enumerate(dict.fromkeys(names))
-    }
+    cycle = zip(dict.fromkeys(names), *map(itertools.cycle, (_COLOURS, _LINES, _MARKERS)))
+    return {name: look(name, *parts) for name, *parts in cycle}
 
 
 class _NotebookFigure(Figure):
@@ -193,9 +200,11 @@ def typeset(text: str) -> str:
     return re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]+)", raised, text.replace("$", r"\$"))
 
 
-def marked(points: int) -> int:
-    """Return the interval between markers that gives a curve at most 20 of them."""
-    return 1 + points // 20
+def draw_line(axes: Axes, x: np.ndarray, y: np.ndarray, look: Look) -> None:
+    """Draw the points that have values, if any, with at most 20 markers."""
+    real = np.isfinite(x) & np.isfinite(y)
+    if real.any():
+        axes.plot(x[real], y[real], **{"markevery": 1 + int(real.sum()) // 20, **look})
 
 
 def epoch_axis(axes: Axes) -> None:

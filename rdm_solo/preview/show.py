@@ -13,10 +13,10 @@ from omegaconf import DictConfig, OmegaConf
 from rdm_solo import cli, filters, plots, runs
 from rdm_solo.messages import UserError, check_choice, check_whole
 from rdm_solo.plots import style
-from rdm_solo.plots.prediction import draw_filter
+from rdm_solo.plots.theorem4 import draw_filter
 from rdm_solo.preview import inputs
 from rdm_solo.report import verdicts
-from rdm_solo.runs import reading, trust
+from rdm_solo.runs import files, trust
 from rdm_solo.runs.files import FIGURES
 
 log = logging.getLogger("rdm_solo")
@@ -33,13 +33,13 @@ def preview(cfg: DictConfig) -> None:
     drawable = trusted and (config.get("function") is not None or config.name == "identity")
     if drawable and (run is None or "function" in (cfg.get("filter") or {})):
         inputs.choose(config, p, cfg.steps, 0)  # the user's mistakes, before a folder is made
-    inner = reading.inside(run.folder, FIGURES) if run and not cfg.out else Path("preview")
+    inner = files.inside(run.folder, FIGURES) if run and not cfg.out else Path("preview")
     folder = Path(cfg.out or inner)
     cli.make_folder(folder)
-    files = []
-    with reading.named(run.folder) if run is not None else contextlib.nullcontext():
+    pictures = []
+    with files.named(run.folder) if run is not None else contextlib.nullcontext():
         if drawable:
-            files += _show_filter(cfg, run, config, p, folder)
+            pictures += _show_filter(cfg, run, config, p, folder)
         elif not trusted:
             log.info(
                 f"The filter is left out: {cfg.run} names filter.function={config.function}, "
@@ -50,8 +50,8 @@ def preview(cfg: DictConfig) -> None:
         if run is not None and "name" not in (cfg.get("filter") or {}):
             figure = plots.prediction([run])
             log.info(figure.get_label())
-            files += style.save(figure, folder, "prediction")
-    log.info(f"{', '.join(path.name for path in files)} in {folder}")
+            pictures += style.save(figure, folder, "prediction")
+    log.info(f"{', '.join(path.name for path in pictures)} in {folder}")
 
 
 def _filter(cfg: DictConfig, run: runs.Run | None) -> tuple[DictConfig, Any]:

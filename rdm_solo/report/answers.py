@@ -10,7 +10,7 @@ from rdm_solo.report import verdicts
 from rdm_solo.report.measured import last, linear_accuracies
 from rdm_solo.report.ranking import excluded_reason, rankings
 from rdm_solo.report.verdicts import Verdict, outcome
-from rdm_solo.runs import failures
+from rdm_solo.runs import ownership
 from rdm_solo.runs.columns import ACCURACY, LINEAR, charts
 from rdm_solo.runs.folder import Run, was_closed
 from rdm_solo.runs.groups import Group, counted_runs, judged_runs, runs_behind, so_far, spread
@@ -39,7 +39,7 @@ def progress(group: Group) -> str:
     if run.diverged is None and not _finished(group):
         if run.summary.get("stopped"):
             text += ", stopped"
-        elif failures.of(run.folder):
+        elif ownership.failure(run.folder):
             text += ", failed"
         elif not run.summary or not was_closed(run.summary):
             text += ", still training or broken off"

@@ -13,7 +13,7 @@ from rdm_solo.report.measured import comparable
 from rdm_solo.report.page import page
 from rdm_solo.report.tables import relative
 from rdm_solo.report.verdicts import verdicts
-from rdm_solo.runs import reading
+from rdm_solo.runs import files
 from rdm_solo.runs.columns import ACCURACY, charts
 from rdm_solo.runs.files import write_whole
 from rdm_solo.runs.groups import (
@@ -39,7 +39,7 @@ def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = Tr
     members, broken = runs.survey(paths)
     if not members:
         raise UserError(next(iter(broken.values())))
-    folder = out or (reading.inside(paths[0], "report") if len(paths) == 1 else Path("report"))
+    folder = out or (files.inside(paths[0], "report") if len(paths) == 1 else Path("report"))
     cli.make_folder(folder, "--out FOLDER")
     grouped = begun_groups(members)
     pictures, absent = figures.draw(grouped, folder, checkpoints) if grouped else ([], [])

@@ -61,7 +61,7 @@ def _asymmetric(everything: Groups) -> list[Group]:
     paper="Figure 5",
     choose=_asymmetric,
 )
-def figure5(drawn: Groups, everything: Groups) -> Figure:
+def figure5(drawn: Groups, looks: style.Looks) -> Figure:
     from rdm_solo.evaluate.figure5 import measure  # loads solo-learn
 
     return panels.draw([measure(counted_runs(group)[0]) for group in drawn])

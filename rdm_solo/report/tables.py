@@ -13,12 +13,11 @@ from markupsafe import Markup
 from omegaconf import OmegaConf
 
 from rdm_solo.messages import finite, listed
-from rdm_solo.plots.epochs import MEASURES
 from rdm_solo.report.answers import alive, progress
 from rdm_solo.report.measured import cells, last
 from rdm_solo.report.ranking import Ranking, close
 from rdm_solo.report.verdicts import BOUNDS, dimensions, shares, verdicts
-from rdm_solo.runs import reading
+from rdm_solo.runs import columns, files
 from rdm_solo.runs.columns import COLUMNS, Column, compared
 from rdm_solo.runs.files import OVERRIDES
 from rdm_solo.runs.folder import Run
@@ -32,7 +31,7 @@ from rdm_solo.runs.groups import (
     so_far,
     spread,
 )
-from rdm_solo.runs.labels import exponent
+from rdm_solo.runs.saved_config import exponent
 
 OF_ONE_RUN = ("erank/online", "erank/target", "val/acc1", "val/knn_acc1")
 
@@ -85,8 +84,8 @@ def last_values(groups: Sequence[Group]) -> list[Table]:
     ]
     if left_out := [f"{run_name(r)} ({so_far(r)})" for g in groups for r in runs_behind(g)]:
         notes.append(f"Not in the means: {listed(left_out)}.")
-    elsewhere = {column.name for column in compared()} | set(MEASURES)
-    others = [c for c in COLUMNS.values() if c.chart and c.name not in elsewhere]
+    shown = [*compared(), *columns.measures()]
+    others = [c for c in COLUMNS.values() if c.chart and c not in shown]
     return [
         _values("Last values; accuracies in per cent.", groups, compared(), notes),
         _values("Other final values.", groups, others),
@@ -105,17 +104,17 @@ def _values(
 
 def measures(groups: Sequence[Group]) -> list[Table]:
     """Return the field's other measures of rank: how to read each, and its last values."""
-    columns = [COLUMNS[name] for name in MEASURES if any(group.last(name) for group in groups)]
-    if not columns:
+    measured = [c for c in columns.measures() if any(group.last(c.name) for group in groups)]
+    if not measured:
         return []
     note = (
         "docs/measures.md has their definitions and says which one to use and why other packages' "
         "numbers differ. They compare checkpoints and settings of one method. Numbers of different "
         "methods also depend on their projectors, dimensions and batches."
     )
-    rows = [[column.words, MEASURES[column.name]] for column in columns]
+    rows = [[column.words, column.meaning] for column in measured]
     explained = Table("How to read each measure.", ["measure", "what it says"], rows, [note])
-    return [explained, _values("Last values.", groups, columns)]
+    return [explained, _values("Last values.", groups, measured)]
 
 
 def mechanism(groups: Sequence[Group]) -> Table:
@@ -189,7 +188,7 @@ def commands(group: Group) -> list[str]:
     seeds: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for run in group.runs:
         with contextlib.suppress(OSError, ValueError):  # missing or damaged: it is unknown
-            options = map(str, reading.read_yaml(run.folder, OVERRIDES))
+            options = map(str, files.read_yaml(run.folder, OVERRIDES))
             # A run repeats without the launcher of its sweep.
             rest = (o for o in options if not o.lstrip("+").startswith(("seed=", "launcher")))
             seeds[tuple(rest)].append(str(run.seed))

@@ -1,6 +1,26 @@
-"""A run's folder: the names in it, its config, tables and spectra."""
+"""A run's folder: the names in it, its config, tables and spectra.
 
-from rdm_solo.runs.folder import Run, find, load, survey
-from rdm_solo.runs.metrics_file import read_metrics
+Names are imported when they are first used: a run that trains does not read other runs.
+"""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rdm_solo.runs.folder import Run, find, load, survey
+    from rdm_solo.runs.metrics_file import read_metrics
+
+_MODULES = {
+    "Run": "folder",
+    "find": "folder",
+    "load": "folder",
+    "read_metrics": "metrics_file",
+    "survey": "folder",
+}
 __all__ = ["Run", "find", "load", "read_metrics", "survey"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"rdm_solo.runs.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

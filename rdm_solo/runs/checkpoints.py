@@ -1,7 +1,6 @@
 """A run's checkpoints: ``checkpoints/last.ckpt``, and its predecessor for when it is damaged."""
 
 import logging
-import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -13,10 +12,8 @@ from omegaconf import OmegaConf
 from rdm_solo.messages import UserError
 from rdm_solo.methods import torch_files, weight_files
 from rdm_solo.methods.weight_files import Spec, Weights
-from rdm_solo.runs import reading
+from rdm_solo.runs import files, saved_config
 from rdm_solo.runs.files import CHECKPOINT, PREVIOUS, write_whole
-from rdm_solo.runs.folder import diverged_in
-from rdm_solo.runs.saved_config import to_build, with_references
 
 log = logging.getLogger("rdm_solo")
 
@@ -30,8 +27,11 @@ def of_run(
 
     ``typed`` are options of the backbone that the user passed; they must equal the run's.
     """
+    from rdm_solo.runs.folder import diverged_in
+
     folder, typed = Path(run), typed or {}
-    config = to_build(with_references(folder), folder, ["backbone"], typed)
+    config = saved_config.with_references(folder)
+    config = saved_config.to_build(config, folder, ["backbone"], typed)
     for key, value in typed.items():
         if OmegaConf.select(config, key) != value:
             raise UserError(
@@ -53,7 +53,7 @@ def of_run(
 def present(folder: Path) -> list[Path]:
     """Return the paths of the last checkpoint and its predecessor, as far as they exist."""
     names = [name for name in (CHECKPOINT, PREVIOUS) if (folder / name).is_file()]
-    return [reading.inside(folder, name) for name in names]
+    return [files.inside(folder, name) for name in names]
 
 
 def latest(folder: Path) -> tuple[Path, dict[str, Any]]:
@@ -61,12 +61,8 @@ def latest(folder: Path) -> tuple[Path, dict[str, Any]]:
 
     Logs a warning if it is not the last one. Raises UserError if there is none.
     """
-    paths, damaged = present(folder), []
-    if not paths:
-        diverged = diverged_in(folder)
-        why = f"it diverged in epoch {diverged}" if diverged else "let the run finish an epoch"
-        raise UserError(f"{folder} has no {CHECKPOINT}: {why}.")
-    for path in paths:
+    damaged: list[str] = []
+    for path in present(folder):
         try:
             content = read(path)
         except UserError as error:
@@ -75,7 +71,7 @@ def latest(folder: Path) -> tuple[Path, dict[str, Any]]:
         if damaged:
             log.warning(f"warning: {damaged[0]}; {path.name} of epoch {epochs(content)} is used")
         return path, content
-    raise UserError("; ".join(damaged))
+    raise UserError("; ".join(damaged) or f"{folder} has no {CHECKPOINT}: no epoch has finished.")
 
 
 def epochs(content: Mapping[str, Any]) -> int:
@@ -104,8 +100,6 @@ def of_epoch(folder: Path, epoch: int) -> Path:
 
 def kept(folder: Path) -> dict[int, Path]:
     """Return the checkpoints that are kept, by epoch in ascending order."""
-    by_epoch = {}
-    for path in (folder / "checkpoints").glob("epoch_*.ckpt"):
-        if number := re.fullmatch(r"epoch_(\d+)", path.stem):
-            by_epoch[int(number[1])] = path
-    return dict(sorted(by_epoch.items()))
+    paths = (folder / "checkpoints").glob("epoch_*.ckpt")
+    numbers = [(path.stem.removeprefix("epoch_"), path) for path in paths]
+    return dict(sorted((int(number), path) for number, path in numbers if number.isdigit()))

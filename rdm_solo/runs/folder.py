@@ -14,10 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 from rdm_solo.messages import UserError, check_whole, finite, first_line
 from rdm_solo.methods import descriptions
 from rdm_solo.methods.chosen_filter import ChosenFilter
-from rdm_solo.runs import failures, linear_file, metrics_file, reading, spectra_files
+from rdm_solo.runs import files, linear_file, metrics_file, ownership, spectra_files
 from rdm_solo.runs.files import CONFIG, LINEAR, METRICS, SPECTRA, SUMMARY
-from rdm_solo.runs.labels import exponent
-from rdm_solo.runs.saved_config import run_config, source
+from rdm_solo.runs.saved_config import exponent, run_config, source
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,11 +84,9 @@ class Run:
     @property
     def filter_batch(self) -> int | None:
         """Rows that its filter works on: those of all processes together."""
-        for derived in (self.config.get("derived"), self.summary.get("derived")):
-            if isinstance(derived, Mapping) and isinstance(derived.get("filter_batch"), int):
-                return int(derived["filter_batch"])
-        batch = self.config.get("batch_size")
-        return None if batch is None else int(batch)
+        derived = self.summary.get("derived") or {}
+        rows = finite(derived.get("filter_batch", self.config.get("batch_size")))
+        return None if rows is None else int(rows)
 
     @property
     def epochs(self) -> int:
@@ -127,12 +124,10 @@ class Run:
         epochs = self.spectra.get("epoch", np.empty(0, dtype=int)).tolist()
         if not epochs:
             raise UserError(f"{self.folder} has no measured spectra; were the diagnostics on?")
-        if epoch is not None and epoch not in epochs:
-            near = min(epochs, key=lambda measured: abs(measured - epoch))
-            raise UserError(
-                f"{self.folder} has no spectra of epoch {epoch}; the nearest are of epoch {near}."
-            )
-        row = -1 if epoch is None else epochs.index(epoch)
+        epoch = epochs[-1] if epoch is None else epoch
+        if epoch not in epochs:
+            raise UserError(f"{self.folder} has no spectra of epoch {epoch}, but of {epochs}.")
+        row = epochs.index(epoch)
         return {name: array[row] for name, array in self.spectra.items()}
 
     def _rows(self, column: str) -> np.ndarray:
@@ -151,7 +146,7 @@ def load(folder: Path) -> Run:
         except FileNotFoundError:
             return nothing
         except (OSError, ValueError, TypeError, csv.Error) as error:
-            reason = error.reason if isinstance(error, reading.Unreadable) else first_line(error)
+            reason = error.reason if isinstance(error, files.Unreadable) else first_line(error)
             missing.append(f"{name} cannot be read ({reason})")
             return nothing
 
@@ -178,7 +173,7 @@ def _state(
     folder: Path, config: DictConfig, summary: Mapping[str, Any], done: int, diverged: int | None
 ) -> list[str]:
     """Return why a run has not reached its last epoch; nothing if it has."""
-    asked, failure = config.get("max_epochs", 0), failures.of(folder)
+    asked, failure = config.get("max_epochs", 0), ownership.failure(folder)
     reasons = []
     if failure:
         reasons.append(f"it failed: {failure.removesuffix('.')}")
@@ -232,7 +227,7 @@ def _before(
 
 def _summary(folder: Path) -> dict[str, Any]:
     """Return what summary.json says, without entries of another type than a run writes."""
-    summary = reading.read_object(folder, SUMMARY)
+    summary = files.read_object(folder, SUMMARY)
     kinds = {"last": dict, "derived": dict, "versions": dict, "warnings": list, "device": str}
     return {k: v for k, v in summary.items() if isinstance(v, kinds.get(k, object))}
 
@@ -240,7 +235,7 @@ def _summary(folder: Path) -> dict[str, Any]:
 def checked_config(folder: Path) -> DictConfig:
     """Return a run's config; UserError with the file's name if it is not a run's."""
     config = run_config(folder)
-    with reading.named(source(folder)):
+    with files.named(source(folder)):
         for part in ("method", "filter", "dataset"):
             name = OmegaConf.select(config, f"{part}.name")
             if not isinstance(name, str) or not name.isprintable():

@@ -1,17 +1,15 @@
 """Group runs by setting; compute means and ranges over the seeds of a setting."""
 
-import itertools
 import math
 import statistics
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from rdm_solo.messages import UserError
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.settings import rounded, settings
+from rdm_solo.runs.settings import settings
 
 
 @dataclass(frozen=True)
@@ -162,10 +160,9 @@ def over_seeds(x: np.ndarray, stack: np.ndarray) -> Curve:
     >>> over_seeds(np.array([1, 2]), np.array([[2.0, 5.0], [4.0, np.nan]])).mean
     array([3., 5.])
     """
-    known = np.ma.masked_invalid(stack)  # an x that no seed measured stays NaN
-    mean, low, high = (
-        np.ma.filled(of_seeds(axis=0), np.nan) for of_seeds in (known.mean, known.min, known.max)
-    )
+    finite = np.ma.masked_invalid(stack)  # an x that no seed measured stays NaN
+    ends = finite.min(axis=0), finite.max(axis=0)
+    mean, low, high = (np.ma.filled(each, np.nan) for each in (finite.mean(axis=0), *ends))
     return Curve(x, mean, low, high)
 
 
@@ -184,7 +181,9 @@ def groups(runs: Sequence[Run]) -> list[Group]:
     for label, keys in same.items():
         suffixes = _suffixes([_setting(members[0]) for members in keys.values()])
         for suffix, members in zip(suffixes, keys.values()):
-            unique = _numbered(label + suffix, taken)
+            unique = label + suffix
+            if unique in taken:
+                unique += f" #{len(groups) + 1}"
             taken.add(unique)
             groups.append(Group(unique, tuple(members), unique.removeprefix(label)))
     return groups
@@ -196,27 +195,20 @@ def begun_groups(runs: Sequence[Run]) -> list[Group]:
     return [g for g in groups(begun) if counted_runs(g)[0].epochs] if begun else []
 
 
-def _setting(run: Run) -> dict[str, Any]:
-    found: dict[str, Any] = rounded(settings(run.config))
-    return found
+def _setting(run: Run) -> dict[str, str]:
+    """Return a run's setting as text, equal for -1 and -1.0 and for 0.3 and 0.1 + 0.2."""
+    return {
+        name: f"{value:.12g}" if isinstance(value, float) else str(value)
+        for name, value in settings(run.config).items()
+    }
 
 
-def _numbered(label: str, taken: Container[str]) -> str:
-    """Return the label, with a number if it is taken.
-
-    >>> _numbered("SimSiam", ["SimSiam", "SimSiam #2"])
-    'SimSiam #3'
-    """
-    numbered = (f"{label} #{i}" for i in itertools.count(2))
-    return next(text for text in itertools.chain([label], numbered) if text not in taken)
-
-
-def _suffixes(settings: list[dict[str, Any]]) -> list[str]:
+def _suffixes(settings: list[dict[str, str]]) -> list[str]:
     """Return how each setting differs from the others, such as `` (last_bn=False)``."""
     if len(settings) == 1:
         return [""]
     names = dict.fromkeys(name for setting in settings for name in setting)
-    varied = [name for name in names if len({repr(s.get(name)) for s in settings}) > 1][:3]
+    varied = [name for name in names if len({s.get(name) for s in settings}) > 1][:3]
     words = [
         ", ".join(f"{n.rpartition('.')[2]}={setting.get(n, 'unset')}" for n in varied)
         for setting in settings

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from rdm_solo.messages import finite
-from rdm_solo.runs import reading
+from rdm_solo.runs import files
 from rdm_solo.runs.files import LINEAR
 
 # Freshly augmented images in each epoch, or features extracted once.
@@ -16,13 +16,13 @@ Record = dict[str, Any]
 def read(folder: Path) -> dict[str, list[Record]]:
     """Return the evaluations of each kind; empty without the file."""
     try:
-        records = reading.read_object(folder, LINEAR)
+        records = files.read_object(folder, LINEAR)
     except FileNotFoundError:
         return {}
     for kind in records.keys() & {*KINDS}:
         entries = records[kind]
         if not isinstance(entries, list) or not all(map(_is_record, entries)):
-            raise reading.Unreadable(folder / LINEAR, f"its {kind} are no linear evaluations")
+            raise files.Unreadable(folder / LINEAR, f"its {kind} are no linear evaluations")
     return records
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rdm_solo.messages import UserError
-from rdm_solo.runs import reading
+from rdm_solo.runs import files
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import METRICS, SUMMARY, write_table
 
@@ -29,7 +29,7 @@ def read(folder: Path) -> Table:
 
     A truncated number still parses, so a last row without a line end is left out.
     """
-    text = reading.read_text(folder, METRICS)
+    text = files.read_text(folder, METRICS)
     reader = csv.DictReader(io.StringIO(text))
     rows = list(reader)
     cut = bool(rows) and (not text.endswith("\n") or None in rows[-1].values())

@@ -1,4 +1,4 @@
-"""A run's folder belongs to one process at a time, until the run ends.
+"""The process that writes a run's folder: its lock, its signature, and why it failed.
 
 The system drops the lock when the process ends in any way, ``kill -9`` included.
 """
@@ -14,9 +14,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from rdm_solo.messages import UserError
-from rdm_solo.runs import reading
-from rdm_solo.runs.files import LOCK, OWNER, write_whole, writing
+from rdm_solo.messages import UserError, first_line
+from rdm_solo.runs import files
+from rdm_solo.runs.files import FAILED, LOCK, OWNER, write_whole, writing
 
 
 class FolderTaken(UserError):
@@ -35,9 +35,12 @@ def owned(folder: Path) -> Iterator[None]:
         try:
             lock.acquire()
         except Timeout:
+            owner = last_owner(folder)
+            facts = ("process", "host", "slurm_job", "since")
+            who = ", ".join(f"{name} {owner[name]}" for name in facts if owner.get(name))
             raise FolderTaken(
-                f"another run is writing to {folder}{_described(last_owner(folder))}: wait until "
-                "it ends, or give another hydra.run.dir."
+                f"another run is writing to {folder} ({who}): wait until it ends, or give "
+                "another hydra.run.dir."
             ) from None
     try:
         yield
@@ -49,7 +52,7 @@ def refuse_links(folder: Path) -> None:
     """Raise UserError if a link in the folder leads out of it: a run would write through it."""
     for path in folder.rglob("*"):
         if path.is_symlink() and path.name != "debug-core.log":  # W&B's, to the user's cache
-            reading.inside(folder, path.relative_to(folder))
+            files.inside(folder, path.relative_to(folder))
 
 
 def sign(folder: Path, **facts: Any) -> None:
@@ -67,13 +70,34 @@ def sign(folder: Path, **facts: Any) -> None:
 def last_owner(folder: Path) -> dict[str, Any]:
     """Return what ``owner.json`` says; an empty dict without it."""
     try:
-        return reading.read_object(folder, OWNER)
+        return files.read_object(folder, OWNER)
     except (OSError, ValueError):
         return {}
 
 
-def _described(owner: dict[str, Any]) -> str:
-    """Return who owns a folder, in brackets."""
-    words = {"process": "process", "host": "on", "slurm_job": "SLURM job", "since": "since"}
-    text = ", ".join(f"{word} {owner[name]}" for name, word in words.items() if owner.get(name))
-    return f" ({text})" if text.isprintable() and text else ""
+@contextlib.contextmanager
+def noting_failure(folder: Path) -> Iterator[None]:
+    """Write the first line of an error in the body to the folder; the error is raised again."""
+    (folder / FAILED).unlink(missing_ok=True)
+    try:
+        yield
+    except Exception as error:
+        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        note_failure(folder, f"{kind}{first_line(error)}")
+        raise
+
+
+def note_failure(folder: Path, reason: str) -> None:
+    """Write the reason of a failure to the folder unless another process has."""
+    with contextlib.suppress(OSError), open(folder / FAILED, "x", encoding="utf-8") as file:
+        file.write(f"{reason}\n")
+
+
+def failure(folder: Path) -> str | None:
+    """Return the reason why the run in that folder failed; None if it did not."""
+    try:
+        text = files.read_text(folder, FAILED)
+    except (OSError, ValueError):
+        return None
+    # Control characters in a stranger's file would act on the terminal.
+    return "".join(sign if sign.isprintable() else " " for sign in text).strip() or None

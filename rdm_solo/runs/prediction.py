@@ -18,24 +18,20 @@ STEP_SIZES = np.geomspace(0.05, 6, 13)  # that are tried, alpha summed over one 
 class Prediction:
     """The ranks that Theorem 4 predicts from a run's spectra, beside the measured ones.
 
-    Three paths start from the first measured spectra: ``every_epoch`` uses each epoch's filter and
-    omega, ``first_epoch`` only the first epoch's, and ``perfect_positives`` the first epoch's
-    filter with omega = 1 (the theorem's second condition). ``alpha``, summed over an epoch, is the
-    only number that is fitted, for ``every_epoch`` over the whole run; the others use it as well.
+    Two paths start from the first measured spectra: ``every_epoch`` uses each epoch's filter and
+    omega, ``first_epoch`` only the first epoch's. ``alpha``, summed over an epoch, is the only
+    number that is fitted, for ``every_epoch`` over the whole run; the other path uses it as well.
 
     ``right`` counts the intervals between measured epochs in which the online rank goes in the
     direction that the theorem predicts, without any fit.
     """
 
-    label: str
     epochs: np.ndarray
     measured: Path
     every_epoch: Path
     first_epoch: Path
-    perfect_positives: Path
     alpha: float
     right: int
-    at_end: str  # "smallest" or "largest" where no smaller or larger step size was tried, or ""
 
     @property
     def intervals(self) -> int:
@@ -53,10 +49,7 @@ class Prediction:
 
 
 def predict(run: Run) -> Prediction:
-    """Theorem 4 from a run's first measured spectrum, beside what was measured.
-
-    ValueError where the run has fewer than three measured epochs.
-    """
+    """Follow Theorem 4 from a run's first measured spectra; UserError with fewer than three."""
     epochs = run.spectra.get("epoch", np.empty(0))
     if len(epochs) < 3:
         raise UserError(
@@ -80,24 +73,17 @@ def predict(run: Run) -> Prediction:
     paths = [follow(lam_p[0], filters, omegas[:-1], list(alpha * gaps)) for alpha in alphas]
     distances = [np.mean(np.log(path.online / measured.online) ** 2) for path in paths]
     best = int(np.argmin(distances))
-
-    def with_first_filter(omega: torch.Tensor) -> Path:
-        n = len(gaps)
-        return follow(lam_p[0], filters[:1] * n, [omega] * n, list(alphas[best] * gaps))
-
+    n = len(gaps)
     # Whether a small step raises the online rank, as the next measured one does.
     rises = [
         rank_of(theory.updated_eigenvalues(p, z, plus, STEP / 2)) > rank_of(p)
         for p, z, plus in zip(lam_p[:-1], lam_z, lam_plus)
     ]
     return Prediction(
-        label=run.label,
         epochs=epochs[knots],
         measured=measured,
         every_epoch=paths[best],
-        first_epoch=with_first_filter(omegas[0]),
-        perfect_positives=with_first_filter(torch.ones_like(omegas[0])),
+        first_epoch=follow(lam_p[0], filters[:1] * n, omegas[:1] * n, list(alphas[best] * gaps)),
         alpha=float(alphas[best]),
         right=int((np.array(rises) == (np.diff(measured.online) > 0)).sum()),
-        at_end={0: "smallest", len(alphas) - 1: "largest"}.get(best, ""),
     )

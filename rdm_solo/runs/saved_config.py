@@ -1,4 +1,4 @@
-"""The config in a run's folder, written and read back.
+"""The config in a run's folder, written and read back, and a run's name from it.
 
 References between options (``${dataset.root}``) are kept, so that changing one option changes what
 follows from it. Everything else that OmegaConf would resolve, such as an environment variable, is
@@ -13,8 +13,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rdm_solo.messages import UserError, first_line
-from rdm_solo.runs import reading, trust
+from rdm_solo.messages import UserError, finite, first_line
+from rdm_solo.methods.chosen_filter import ChosenFilter
+from rdm_solo.runs import files
 from rdm_solo.runs.files import CONFIG, OVERRIDES, write_whole, writing
 
 REFERENCE = re.compile(r"\$\{[A-Za-z_]\w*(\.\w+)*\}")
@@ -52,7 +53,7 @@ def source(folder: Path) -> Path:
 def run_config(folder: Path) -> DictConfig:
     """Return the config that a run was started with, references resolved."""
     config = _read(folder)
-    with reading.named(folder / CONFIG):
+    with files.named(folder / CONFIG):
         OmegaConf.resolve(config)
     return config
 
@@ -70,13 +71,13 @@ def with_references(folder: Path) -> DictConfig:
 
 def overrides(folder: Path) -> list[str]:
     """Return the options that the run was started with, such as ``method=byol``."""
-    return plain_overrides(reading.read_yaml(folder, OVERRIDES), folder / OVERRIDES)
+    return plain_overrides(files.read_yaml(folder, OVERRIDES), folder / OVERRIDES)
 
 
 def plain_overrides(options: Any, path: Path) -> list[str]:
     """Return the options that a file records; UserError for one that only the user may pass."""
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
-        raise reading.Unreadable(path, "it is not a list of options")
+        raise files.Unreadable(path, "it is not a list of options")
     for option in options:
         if option.startswith(("+", "-")) or "${" in option:
             raise UserError(
@@ -98,20 +99,47 @@ def to_build(
     already. Raises UserError, with the file and the value, if another option asks for something
     that :mod:`rdm_solo.runs.trust` refuses.
     """
+    from rdm_solo.runs import trust  # a run that trains trusts its own command
+
     config = config.copy()
-    with reading.named(source(folder)):
+    with files.named(source(folder)):
         OmegaConf.resolve(config)
         trust.check(config, parts, typed)
     return config
 
 
 def _read(folder: Path) -> DictConfig:
-    values = reading.read_yaml(folder, source(folder).relative_to(folder))
+    values = files.read_yaml(folder, source(folder).relative_to(folder))
     if not isinstance(values, Mapping):
-        raise reading.Unreadable(folder / CONFIG, "it holds no options with names")
+        raise files.Unreadable(folder / CONFIG, "it holds no options with names")
     if "${" in REFERENCE.sub("", repr(values)):
-        raise reading.Unreadable(folder / CONFIG, "it calls a resolver of OmegaConf")
+        raise files.Unreadable(folder / CONFIG, "it calls a resolver of OmegaConf")
     try:
         return OmegaConf.create(dict(values))
     except OmegaConfBaseException as error:
-        raise reading.Unreadable(folder / CONFIG, first_line(error)) from error
+        raise files.Unreadable(folder / CONFIG, first_line(error)) from error
+
+
+def exponent(p: Any) -> str:
+    """Return an exponent, or a schedule of one, as text.
+
+    >>> exponent(-0.5), exponent({"schedule": "linear", "start": -0.1, "end": -0.5})
+    ('-0.5', '(-0.1…-0.5, linear)')
+    """
+    if p is None:
+        return ""
+    if isinstance(p, (int, float)):
+        return f"{p:g}"
+    if not isinstance(p, Mapping) or finite(p.get("start")) is None:
+        return str(p)[:40]  # of a run that was refused
+    return f"({p['start']:g}…{p['end']:g}, {p['schedule']})" if "end" in p else f"{p['start']:g}"
+
+
+def title(cfg: DictConfig) -> str:
+    """Return a run in a few words: method, filter, exponent, data."""
+    words, chosen = [cfg.method.name], ChosenFilter.of(cfg)
+    if not chosen.absent:
+        words.append(chosen.label)
+    if cfg.p is not None:
+        words.append("p scheduled" if OmegaConf.is_config(cfg.p) else f"p = {cfg.p:g}")
+    return ", ".join([*words, cfg.dataset.name])

@@ -39,36 +39,18 @@ def settings(config: Any, parts: Sequence[str] = SETTING) -> dict[str, Any]:
 def options(node: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield dotted names and values of everything that is not a mapping.
 
-    A list of mappings counts as a mapping.
+    A list of mappings or lists counts as a mapping.
 
     >>> dict(options({"p": -1, "views": [{"size": 8}], "sizes": [8, 4]}))
     {'p': -1, 'views.0.size': 8, 'sizes': [8, 4]}
     """
     for key, value in node.items():
-        if isinstance(value, list) and any(isinstance(inner, Mapping) for inner in value):
+        if isinstance(value, list) and any(isinstance(each, (Mapping, list)) for each in value):
             value = dict(enumerate(value))
         if isinstance(value, Mapping) and value:
             yield from options(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def rounded(value: Any) -> Any:
-    """Round floats at any depth to twelve digits; a whole number becomes an int.
-
-    Values of one setting are then equal although they were computed in several ways.
-
-    >>> rounded({"p": 0.1 + 0.2, "lr": 1.0, "betas": [0.9, 0.99], "name": "sgd"})
-    {'p': 0.3, 'lr': 1, 'betas': [0.9, 0.99], 'name': 'sgd'}
-    """
-    if isinstance(value, Mapping):
-        return {key: rounded(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [rounded(each) for each in value]
-    if not isinstance(value, float):
-        return value
-    near = float(f"{value:.12g}")
-    return int(near) if near.is_integer() and abs(near) < 1e12 else near
 
 
 def differences(one: Any, other: Any, parts: Sequence[str] = SETTING) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rdm_solo.messages import UserError
-from rdm_solo.runs import reading
+from rdm_solo.runs import files
 from rdm_solo.runs.files import SPECTRA, write_whole, writing
 
 Arrays = Mapping[str, np.ndarray]
@@ -57,7 +57,7 @@ def read_epochs(folder: Path) -> tuple[dict[int, Arrays], list[str]]:
     for path in sorted((folder / SPECTRA).glob("*.npz")):
         name = path.relative_to(folder)
         try:
-            with np.load(reading.regular(folder, name), allow_pickle=False) as file:
+            with np.load(files.regular(folder, name), allow_pickle=False) as file:
                 arrays = dict(file)
             if any(array.dtype.kind not in "iufb" for array in arrays.values()):
                 raise UserError("an array holds no numbers")

@@ -7,7 +7,7 @@ on the command line to trust it.
 
 import functools
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -15,26 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from rdm_solo import cli, filters
 from rdm_solo.messages import UserError
 from rdm_solo.methods.weight_files import FETCHING
-
-# Functions of torch that only compute, which a filter may name besides the registered ones.
-TORCH_FUNCTIONS = {
-    f"torch.{name}"
-    for name in (
-        "asinh",
-        "atan",
-        "erf",
-        "expm1",
-        "log",
-        "log10",
-        "log1p",
-        "log2",
-        "rsqrt",
-        "sigmoid",
-        "sqrt",
-        "square",
-        "tanh",
-    )
-}
+from rdm_solo.runs.settings import options
 
 
 def check(config: DictConfig, parts: Sequence[str], typed: Collection[str] = ()) -> None:
@@ -42,29 +23,27 @@ def check(config: DictConfig, parts: Sequence[str], typed: Collection[str] = ())
 
     ``typed`` are the dotted names of options that the user passed.
     """
-    for part in parts:
-        if part in config:
-            plain = OmegaConf.create({part: config[part]})
-            for key, value in _leaves(OmegaConf.to_container(plain)):
-                passed = any(key == name or key.startswith(f"{name}.") for name in typed)
-                reason = None if passed else _refusal(key, value)
-                if reason:
-                    raise UserError(
-                        f"{key}={value} {reason}, so it is not taken from a folder. If you trust "
-                        f"it, pass {key}={value} on the command line."
-                    )
+    plain: Any = OmegaConf.to_container(config)
+    for key, value in options({part: plain[part] for part in parts if part in plain}):
+        passed = any(key == name or key.startswith(f"{name}.") for name in typed)
+        reason = None if passed else _refusal(key, value)
+        if reason:
+            raise UserError(
+                f"{key}={value} {reason}, so it is not taken from a folder. If you trust it, pass "
+                f"{key}={value} on the command line."
+            )
 
 
 def is_filter(function: Any) -> bool:
     """Return whether a folder may name that filter function."""
-    return function is None or function in TORCH_FUNCTIONS or function in filters.names()
+    return function is None or function in filters.names()
 
 
 def _refusal(key: str, value: Any) -> str | None:
     """Return why a value may not come from a folder; None if it may."""
     *_, leaf = key.split(".")
     if leaf == "_target_":
-        return None if value in _shipped_targets() else "is not part of this package"
+        return None if str(value) in _shipped_targets() else "is not part of this package"
     if leaf.startswith("_") and leaf != "_convert_":
         return "is an instruction for Hydra"
     if key == "filter.function" and not is_filter(value):
@@ -82,12 +61,3 @@ def _shipped_targets() -> frozenset[str]:
     texts = (path.read_text(encoding="utf-8") for path in cli.config_folder().rglob("*.yaml"))
     pattern = re.compile(r"^\s*(?:- )?_target_: (\S+)", re.MULTILINE)
     return frozenset(target for text in texts for target in pattern.findall(text))
-
-
-def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value that is neither a mapping nor a list, with its dotted key."""
-    if isinstance(node, (dict, list)):
-        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
-            yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, node

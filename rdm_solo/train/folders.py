@@ -12,9 +12,8 @@ from omegaconf import DictConfig
 
 from rdm_solo.distributed import broadcast_object, world_size
 from rdm_solo.messages import UserError
-from rdm_solo.runs import checkpoints, ownership, reading, saved_config
+from rdm_solo.runs import checkpoints, files, ownership, saved_config
 from rdm_solo.runs.files import CONFIG, LOG, SUMMARY, writing
-from rdm_solo.runs.settings import SETTING, differences
 from rdm_solo.train import processes
 
 log = logging.getLogger("rdm_solo")
@@ -81,13 +80,19 @@ def _owned(
 def _is_unfinished(cfg: DictConfig, folder: Path) -> bool:
     """Return whether the folder holds an unfinished run that this very command started."""
     earlier = saved_config.run_config(folder)
-    same = earlier.get("overwrite") and not differences(earlier, cfg, (*SETTING, "seed"))
+    same = earlier.get("overwrite") and not _differences(earlier, cfg)
     return bool(same) and not _summary(folder).get("finished")
+
+
+def _differences(earlier: DictConfig, cfg: DictConfig) -> list[str]:
+    from rdm_solo.runs.settings import SETTING, differences  # a new folder has none
+
+    return differences(earlier, cfg, (*SETTING, "seed"))
 
 
 def _summary(folder: Path) -> dict[str, Any]:
     try:
-        return reading.read_object(folder, SUMMARY)
+        return files.read_object(folder, SUMMARY)
     except FileNotFoundError:
         return {}
 
@@ -100,7 +105,7 @@ def _start(cfg: DictConfig, folder: Path, filter_batch: int) -> Start:
         return Start()
     earlier = saved_config.run_config(folder)
     may_differ = {*PROCESSES, "max_epochs"} if cfg.resume else {*PROCESSES}
-    names = [n for n in differences(earlier, cfg, (*SETTING, "seed")) if n not in may_differ]
+    names = [name for name in _differences(earlier, cfg) if name not in may_differ]
     if names:
         raise ownership.FolderTaken(
             f"{folder} holds a run with another {', '.join(names[:3])}: give another "

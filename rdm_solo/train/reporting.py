@@ -24,7 +24,7 @@ from rdm_solo.data.views import Views
 from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.chosen_filter import ChosenFilter
-from rdm_solo.runs import checkpoints, labels
+from rdm_solo.runs import checkpoints, saved_config
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import FIGURES, METRICS, SUMMARY, write_whole
 from rdm_solo.runs.metrics_file import last_values
@@ -56,7 +56,7 @@ def run_info(cfg: DictConfig, folder: Path, derived: Derived, start: Start) -> l
     chosen, scheduled = ChosenFilter.of(cfg), OmegaConf.is_config(cfg.p)
     words = cfg.method.name if chosen.absent else f"{cfg.method.name}-{chosen.label}"
     if cfg.p is not None:
-        words += f"-p={labels.exponent(cfg.p)}"
+        words += f"-p={saved_config.exponent(cfg.p)}"
     config: Any = OmegaConf.to_container(cfg, resolve=True)
     if sweep := os.environ.get(SWEEP_FOLDER):
         config["sweep_folder"] = sweep  # "sweep" means something else to W&B
@@ -68,7 +68,7 @@ def run_info(cfg: DictConfig, folder: Path, derived: Derived, start: Start) -> l
             "method": cfg.method.name,
             "filter": chosen.label,
             "p": None if scheduled or cfg.p is None else float(cfg.p),
-            "p_schedule": labels.exponent(cfg.p) if scheduled else None,
+            "p_schedule": saved_config.exponent(cfg.p) if scheduled else None,
             "dataset": cfg.dataset.name,
             "backbone": cfg.backbone.name,
             "batch": derived.global_batch,

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from rdm_solo import cli
 from rdm_solo.messages import UserError
-from rdm_solo.runs import ownership, reading, saved_config, trust
+from rdm_solo.runs import files, ownership, saved_config
 from rdm_solo.runs.files import OVERRIDES, SWEEP
 
 WARM_UP = "scheduler.warmup_epochs"
@@ -45,8 +45,8 @@ def _sweep(folder: Path, passed: Sequence[str]) -> list[str]:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     ownership.refuse_links(folder)
-    with reading.named(folder / SWEEP):
-        recorded = reading.read_yaml(folder, SWEEP)["hydra"]["overrides"]["task"]
+    with files.named(folder / SWEEP):
+        recorded = files.read_yaml(folder, SWEEP)["hydra"]["overrides"]["task"]
     arguments = _merged(saved_config.plain_overrides(recorded, folder / SWEEP), passed)
     parsed = OverridesParser.create().parse_overrides(arguments)
     for options in BasicSweeper.split_arguments(parsed, None)[0]:
@@ -70,5 +70,7 @@ def _key(option: str) -> str:
 
 def _check(arguments: Sequence[str], passed: Sequence[str]) -> None:
     """Refuse a config that asks for more than this package's own parts."""
+    from rdm_solo.runs import trust
+
     cfg: Any = cli.compose("config", arguments)
     trust.check(cfg, list(cfg), list(map(_key, passed)))

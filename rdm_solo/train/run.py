@@ -15,7 +15,7 @@ from rdm_solo.callbacks.divergence import DivergenceGuard
 from rdm_solo.cli import answers
 from rdm_solo.lightning import pl
 from rdm_solo.methods import backbones
-from rdm_solo.runs import failures
+from rdm_solo.runs import ownership
 from rdm_solo.train import checks, folders, processes, reporting, stopping
 from rdm_solo.train.datamodule import DataModule, make_data
 from rdm_solo.train.derived_values import derive, limit_threads
@@ -66,7 +66,7 @@ def run(
         config = OmegaConf.to_container(cfg, resolve=True)
         settings = {"derived": asdict(derived), "seed": cfg.seed, "config": config}
         with (
-            failures.noted(folder),
+            ownership.noting_failure(folder),
             reporting.summarised(trainer, folder, settings) as summary,
             stopping.stoppable(trainer),
             guard.explained(trainer),

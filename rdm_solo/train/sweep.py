@@ -60,7 +60,7 @@ def run_command(cfg: DictConfig) -> float:
 
 def start(hydra: Any, metric: str, variables: Mapping[str, str] | None = None) -> float:
     """Start the run that Hydra's config of a job describes and wait for it."""
-    from rdm_solo.runs import failures, reading
+    from rdm_solo.runs import files, ownership
     from rdm_solo.runs.files import CONFIG, SUMMARY
 
     folder = Path(hydra.runtime.output_dir)
@@ -86,9 +86,9 @@ def start(hydra: Any, metric: str, variables: Mapping[str, str] | None = None) -
     if status:
         if not (folder / CONFIG).is_file():  # it was refused before it could say so there
             folder.mkdir(parents=True, exist_ok=True)
-            failures.note(folder, reason.strip() or f"exit status {status}")
+            ownership.note_failure(folder, reason.strip() or f"exit status {status}")
         return math.nan
-    summary = reading.read_object(folder, SUMMARY)
+    summary = files.read_object(folder, SUMMARY)
     last = summary.get("last", {}).get(metric)
     measured = summary.get("last_measured", {}).get(metric, {}).get("value")
     return float(last if last is not None else measured if measured is not None else math.nan)
@@ -120,7 +120,7 @@ def tell(folder: Path) -> bool:
     """Print the table of the runs in a sweep's folder; return whether one has failed."""
     from rdm_solo import runs
     from rdm_solo.messages import UserError
-    from rdm_solo.runs import failures
+    from rdm_solo.runs import ownership
 
     try:
         done, broken = runs.survey([folder])
@@ -129,7 +129,7 @@ def tell(folder: Path) -> bool:
     done = [run for run in done if run.epochs or run.diverged]
     reasons: dict[str, list[str]] = {}
     for path in sorted(folder.iterdir()):
-        if reason := failures.of(path) or broken.get(path):
+        if reason := ownership.failure(path) or broken.get(path):
             reasons.setdefault(reason, []).append(path.name)
     print(f"\n{table(done)}" if done else "no run has finished an epoch")
     for reason, names in reasons.items():

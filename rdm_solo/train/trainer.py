@@ -14,7 +14,7 @@ from rdm_solo.callbacks.order import in_order
 from rdm_solo.cli.answers import instantiate
 from rdm_solo.lightning import pl, slurm_environment
 from rdm_solo.messages import UserError, first_line
-from rdm_solo.runs import labels
+from rdm_solo.runs import saved_config
 from rdm_solo.train.derived_values import Derived, on_cpu
 
 REFUSALS = (TypeError, ValueError, RuntimeError, pl.utilities.exceptions.MisconfigurationException)
@@ -28,7 +28,7 @@ def make_callbacks(cfg: DictConfig, folder: Path, derived: Derived) -> list[Any]
     values = {
         "folder": folder,
         "cfg": cfg,
-        "title": labels.title(cfg),
+        "title": saved_config.title(cfg),
         "advise": partial(advice, cfg=cfg, filter_batch=derived.filter_batch),
     }
     callbacks = []

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from rdm_solo import __version__
 from rdm_solo.distributed import broadcast_object, rank, world_size
 from rdm_solo.messages import UserError, first_line
-from rdm_solo.runs import failures, metrics_file, ownership, reading, spectra_files
+from rdm_solo.runs import files, metrics_file, ownership, spectra_files
 from rdm_solo.runs.files import CONFIG, FAILED, METRICS, SUMMARY, write_whole, writing
 from rdm_solo.spectra.collapse import MeasuredEpoch
 from rdm_solo.spectra.epoch_summary import Spectra
@@ -55,7 +55,7 @@ class WatchFolder:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         self._owned.enter_context(ownership.owned(folder))
-        if path.exists() and "watched" not in reading.read_yaml(folder, CONFIG):
+        if path.exists() and "watched" not in files.read_yaml(folder, CONFIG):
             raise UserError(f"{folder} holds a run of the train command: pass another folder.")
         if not resume and (folder / METRICS).exists():
             raise UserError(
@@ -63,7 +63,7 @@ class WatchFolder:
             )
         done = sys.maxsize if resume is True else int(resume)
         with contextlib.suppress(FileNotFoundError):
-            warnings = reading.read_object(folder, SUMMARY)["warnings"]
+            warnings = files.read_object(folder, SUMMARY)["warnings"]
             self.warnings = [entry for entry in warnings if entry["epoch"] <= done]
         ownership.sign(folder)
         (folder / FAILED).unlink(missing_ok=True)
@@ -120,5 +120,5 @@ class WatchFolder:
         """Release the folder, and note there in a line which error ended the loop."""
         self.closed = True
         if rank() == 0 and isinstance(error, Exception):
-            failures.note(self.folder, f"{type(error).__name__}: {first_line(error)}")
+            ownership.note_failure(self.folder, f"{type(error).__name__}: {first_line(error)}")
         self._owned.close()

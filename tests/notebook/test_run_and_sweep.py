@@ -133,7 +133,7 @@ def test_what_is_no_run_or_no_sweep_is_refused(folder, sweep, tmp_path):
         with pytest.raises(UserError, match=message):
             read(path)
     assert len(rdm_solo.Sweep(folder, sweep).runs) == 8
-    with pytest.raises(UserError, match="epoch 9; the nearest are of epoch 4"):
+    with pytest.raises(UserError, match="no spectra of epoch 9"):
         rdm_solo.Run(folder).spectrum(9)
     for column in (rdm_solo.Run(folder).last, rdm_solo.Sweep(sweep).best):
         with pytest.raises(UserError, match="did you mean 'val/knn_acc1'"):

@@ -18,12 +18,12 @@ from support.report_pages import run
 
 from rdm_solo import plots
 from rdm_solo.plots import style
-from rdm_solo.plots.epochs import MEASURES
-from rdm_solo.runs import Run
+from rdm_solo.runs import Run, columns
 from rdm_solo.runs.groups import groups
 
 LONG = "a_filter_whose_name_somebody_chose_to_be_longer_than_any_panel_is_wide"
 KNN = {"val__knn_acc1": [60, 70, 80]}
+MEASURED = {column.name.replace("/", "__"): [1, 2, 3] for column in columns.measures()}
 
 
 def ranks(target: list[float], online: list[float] | None = None) -> dict:
@@ -34,9 +34,8 @@ def ranks(target: list[float], online: list[float] | None = None) -> dict:
 
 def settings(count: int, seeds: int = 1) -> list[Run]:
     """Settings with that many seeds each."""
-    measured = {name.replace("/", "__"): [1, 2, 3] for name in MEASURES}
     return [
-        run(round(-0.99 + i / count, 3), seed, options={"option": i}, **KNN, **measured)
+        run(round(-0.99 + i / count, 3), seed, options={"option": i}, **KNN, **MEASURED)
         for i in range(count)
         for seed in range(seeds)
     ]
@@ -116,7 +115,7 @@ def test_collisions_are_seen():
 @pytest.mark.parametrize("plot", plots.PLOTS, ids=lambda plot: plot.name)
 def test_nothing_covers_anything(plot):
     """Of one setting, of several with long names and unequal seeds, and of many."""
-    measured = {**KNN, **{name.replace("/", "__"): [1, 2, 3] for name in MEASURES}}
+    measured = {**KNN, **MEASURED}
     several = [
         run(None, method="a_method_whose_name_is_as_long_as_that_of_its_filter", filter=LONG),
         *(run(p, options={f"method.{LONG}": p}, **measured) for p in (-0.5, -0.3)),
@@ -311,7 +310,7 @@ def test_settings_stand_from_the_most_accurate_down():
 def test_predictions_start_at_the_first_measured_rank():
     (online, target) = plots.prediction([run()]).axes
     starts = {line.get_ydata()[0] for line in online.lines}
-    assert len(online.lines) == len(target.lines) == 4
+    assert len(online.lines) == len(target.lines) == 3
     assert max(starts) == pytest.approx(min(starts))
     many = plots.prediction(settings(6))
     assert len(many.axes) == 8

@@ -15,10 +15,9 @@ from support.report_pages import run, write
 
 import rdm_solo
 from rdm_solo import plots, report
-from rdm_solo.plots.epochs import MEASURES
 from rdm_solo.report import entry, figures, tables
 from rdm_solo.report.page import page, typeset
-from rdm_solo.runs import failures
+from rdm_solo.runs import columns, ownership
 from rdm_solo.runs.groups import groups
 
 HOSTILE = "<script>alert(1)</script> & \"'"
@@ -125,7 +124,7 @@ def broken(tmp_path_factory) -> Path:
     shutil.rmtree(root / "off" / "spectra")
     (root / "off" / "metrics.csv").write_text("epoch,train/loss,val/acc1\n1,-1,\n2,-2,\n3,-3,\n")
     write(root / "none", -0.5, 9, epochs=0)
-    failures.note(root / "none", "all rows hold NaN: <b>diverged</b>.")
+    ownership.note_failure(root / "none", "all rows hold NaN: <b>diverged</b>.")
     (root / "other" / ".hydra").mkdir(parents=True)
     (root / "other" / ".hydra" / "config.yaml").write_text("a: [")
     entry.main([str(root), "--out", str(root / "out"), "--no-checkpoints"])
@@ -245,9 +244,10 @@ def test_warnings_during_training_are_listed():
 
 
 def test_every_measure_is_explained():
-    values = {name.replace("/", "__"): [1.0, 2.0, 3.0] for name in MEASURES}
+    meanings = {column.name: column.meaning for column in columns.measures()}
+    values = {name.replace("/", "__"): [1.0, 2.0, 3.0] for name in meanings}
     explained, last = tables.measures(groups([run(p, **values) for p in (-0.5, -0.3)]))
-    assert [row[1] for row in explained.rows] == list(MEASURES.values())
+    assert [row[1] for row in explained.rows] == list(meanings.values())
     assert [row[2:5] for row in last.rows] == [["3.00", "3.00", "3.00"]] * 2
 
 

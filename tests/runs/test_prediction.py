@@ -43,9 +43,6 @@ def test_a_run_that_follows_the_theorem_is_found_out(followed):
     assert found.error(found.measured.online[:1]) > 0.05
     assert (found.right, found.intervals, found.right_by_guess) == (7, 7, 7)
     np.testing.assert_allclose(found.every_epoch.target, found.measured.target, rtol=1e-2)
-    # Perfect positives promise more than the run holds.
-    assert found.perfect_positives.online[-1] > found.measured.online[-1]
-    assert not found.at_end
 
 
 def test_where_the_filter_changes_the_targets_path_has_each_epochs_own(tmp_path):
@@ -66,13 +63,11 @@ def test_the_wrong_way_is_never_right(tmp_path):
     assert (found.right, found.right_by_guess) == (0, 7)
 
 
-def test_a_step_at_either_end_of_those_tried_is_flagged(tmp_path):
+def test_a_step_at_either_end_of_those_tried_is_chosen(tmp_path):
     slow = predicted(tmp_path / "slow", by_the_theorem(0.3)[::-1])
     # Twice the largest; perfect positives and a weak filter let the rank go on climbing.
     steady = by_the_theorem(12.0, filters=lambda epoch: 0.9, omega=torch.ones_like(OMEGA))
     fast = predicted(tmp_path / "fast", steady)
-    for found, end in ((slow, "smallest"), (fast, "largest")):
-        assert found.at_end == end
     assert slow.alpha == pytest.approx(prediction.STEP_SIZES[0])
     assert fast.alpha == pytest.approx(prediction.STEP_SIZES[-1])
 
@@ -124,7 +119,7 @@ def test_every_path_starts_where_the_run_does(design, tmp_path):
     if design == "bottleneck":
         assert int((first[0] > 1e-9).sum()) == 6
     found = predicted(tmp_path / "run", epochs)
-    for name in ("every_epoch", "first_epoch", "perfect_positives"):
+    for name in ("every_epoch", "first_epoch"):
         path = getattr(found, name)
         # Measured: 6e-16; without the order among zeros, 0.05 of the bottleneck's.
         assert path.online[0] == pytest.approx(erank(first[0]), rel=1e-10), name

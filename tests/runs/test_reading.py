@@ -10,7 +10,7 @@ from support.written_runs import write_run
 from rdm_solo import cli, runs
 from rdm_solo.preview.show import preview
 from rdm_solo.report import entry as report
-from rdm_solo.runs import reading
+from rdm_solo.runs import files
 from rdm_solo.runs.files import write_whole
 
 
@@ -27,7 +27,7 @@ from rdm_solo.runs.files import write_whole
 def test_what_is_not_read_is_named(make, said, tmp_path):
     make(tmp_path / "config.yaml")
     with pytest.raises(ValueError, match=r"config\.yaml cannot be read \(") as refused:
-        reading.read_yaml(tmp_path, "config.yaml")
+        files.read_yaml(tmp_path, "config.yaml")
     assert said in str(refused.value)
 
 

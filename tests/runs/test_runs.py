@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from rdm_solo import runs
 from rdm_solo.cli import config_folder
 from rdm_solo.messages import UserError
-from rdm_solo.runs import failures, saved_config, spectra_files, trust
+from rdm_solo.runs import ownership, saved_config, spectra_files, trust
 from rdm_solo.runs.settings import differences
 from rdm_solo.train import compose
 
@@ -99,7 +99,7 @@ def test_a_run_that_broke_off_is_loaded_as_far_as_it_went(tmp_path):
 
 def test_a_run_that_failed_says_why(tmp_path):
     write(tmp_path / "run", epochs=2, summary=False)
-    failures.note(tmp_path / "run", "training has diverged.")
+    ownership.note_failure(tmp_path / "run", "training has diverged.")
     missing = runs.load(tmp_path / "run").missing
     assert {"2 of 3 epochs", "it failed: training has diverged"} == {*missing}
 

@@ -134,7 +134,7 @@ def test_starts_that_add_no_epoch_end_with_an_error(tmp_path):
 
 def test_a_folder_that_another_process_writes_to_is_refused(cut):
     lock = FileLock(cut / ".lock")
-    with lock, pytest.raises(FolderTaken, match=r"another run is writing to .*\(process \d+, on"):
+    with lock, pytest.raises(FolderTaken, match=r"another run is writing to .*\(process \d+, host"):
         run(cut, *OPTIONS, "max_epochs=3")
 
 

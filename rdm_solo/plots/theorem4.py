@@ -1,8 +1,8 @@
 """Figures of Theorem 4: ranks that a filter leads to, and predicted beside measured ranks."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -10,37 +10,23 @@ from torch import Tensor
 from rdm_solo.plots import style
 from rdm_solo.plots.entry import Groups, Plot
 from rdm_solo.runs.groups import counted_runs, run_name
-
-if TYPE_CHECKING:
-    from rdm_solo.runs.prediction import Prediction
-    from rdm_solo.theory.filter_effect import Preview
-    from rdm_solo.theory.rank_path import Path
+from rdm_solo.runs.prediction import Prediction, predict
+from rdm_solo.theory.filter_effect import Preview, called
+from rdm_solo.theory.rank_path import Path
 
 PREDICTED = 4  # settings at most: iterating the theorem takes seconds for each
 
 # The measured curve is drawn last, over the others.
-PATHS: dict[str, dict[str, Any]] = {
-    "perfect_positives": {
-        **{"color": "0.55", "linestyle": ":"},
-        "label": "the first epoch's filter, ω = 1",
-    },
-    "first_epoch": {
-        **{"color": style.GREEN, "linestyle": "--", "marker": "^"},
-        "label": "the first epoch's filter and ω",
-    },
-    "every_epoch": {
-        **{"color": style.PURPLE, "linestyle": "-.", "marker": "D"},
-        "label": "every epoch's filter and ω (a fit)",
-    },
-    "measured": {"color": style.BLACK, "linestyle": "-", "marker": "o", "label": "measured"},
+PATHS = {
+    "first_epoch": style.look("the first epoch's filter and ω", style.GREEN, "--", "^"),
+    "every_epoch": style.look("every epoch's filter and ω (a fit)", style.PURPLE, "-.", "D"),
+    "measured": style.look("measured", style.BLACK, marker="o"),
 }
 
 
 @style.styled
-def draw_filter(seen: "Preview", path: "Path", note: str = "") -> Figure:
+def draw_filter(seen: Preview, path: Path, note: str = "") -> Figure:
     """Draw a filter's function, the equivalent online filter, and the ranks it leads to."""
-    from rdm_solo.theory.filter_effect import called
-
     figure, (function, curve, rank) = style.figure(3, panel=(2.9, 2.5))
     online = seen.branch == "online"
     color = (style.ONLINE if online else style.TARGET)["color"]
@@ -51,9 +37,9 @@ def draw_filter(seen: "Preview", path: "Path", note: str = "") -> Figure:
     _line(curve, seen.lam_z[real], seen.curve[real], style.BLACK)
     curve.set(xlabel=r"$\lambda^z_i$", ylabel=r"$g=\sqrt{\lambda^p_i/\lambda^z_i}$")
     style.panel_title(curve, f"as an online filter: {called(seen.online)}")
-    every = style.marked(len(path.online))
-    rank.plot(path.target, label="target", markevery=every, **style.TARGET)
-    rank.plot(path.online, label="online", markevery=every, **style.ONLINE)
+    steps = np.arange(len(path.online))
+    style.draw_line(rank, steps, path.target, style.TARGET)
+    style.draw_line(rank, steps, path.online, style.ONLINE)
     rank.set(xlabel="step", ylabel="effective rank")
     rank.set_ylim(bottom=0)
     style.panel_title(rank, "predicted by Theorem 4")
@@ -62,7 +48,7 @@ def draw_filter(seen: "Preview", path: "Path", note: str = "") -> Figure:
 
 def _line(axes: Axes, x: Tensor, y: Tensor, color: str) -> None:
     """Use log axes where values are positive and spread; draw zero where signs change."""
-    axes.plot(x, y, color=color, marker="o", markersize=3, markevery=style.marked(len(x)))
+    style.draw_line(axes, x.numpy(), y.numpy(), style.look("", color, marker="o", markersize=3))
     for axis, values in ((axes.xaxis, x), (axes.yaxis, y)):
         if float(values.min()) > 0 and float(values.max()) > 3 * float(values.min()):
             style.log_axis(axis)
@@ -87,19 +73,16 @@ def _line(axes: Axes, x: Tensor, y: Tensor, color: str) -> None:
     choose=lambda everything: everything[:PREDICTED],
     measured=lambda run: len(run.spectra.get("epoch", ())) > 2,
 )
-def prediction(drawn: Groups, everything: Groups) -> Figure:
-    from rdm_solo.runs.prediction import predict  # a run that is training draws no theory
-
+def prediction(drawn: Groups, looks: style.Looks) -> Figure:
     figure, panels = style.figure(2 * len(drawn), columns=2, panel=(3.6, 2.4))
     notes = []
     for i, group in enumerate(drawn):
         run = next(run for run in counted_runs(group) if prediction.measured(run))
         predicted = predict(run)
-        every = style.marked(len(predicted.epochs))
         for axes, branch in zip(panels[2 * i :], ("online", "target")):
             for name, look in PATHS.items():
                 ranks = getattr(getattr(predicted, name), branch)
-                axes.plot(predicted.epochs, ranks, markersize=3, markevery=every, **look)
+                style.draw_line(axes, predicted.epochs, ranks, look)
             axes.set_ylabel(f"effective rank, {branch}")
             axes.set_ylim(bottom=0)
             style.epoch_axis(axes)
@@ -109,7 +92,7 @@ def prediction(drawn: Groups, everything: Groups) -> Figure:
     return figure
 
 
-def _quality(predicted: "Prediction") -> str:
+def _quality(predicted: Prediction) -> str:
     """Return in words how well the theorem predicts a run."""
     fit, forecast, constant = (
         f"{predicted.error(online):.2f}"
@@ -119,9 +102,8 @@ def _quality(predicted: "Prediction") -> str:
             predicted.measured.online[:1],
         )
     )
-    edge = f" (the {predicted.at_end} tried)" if predicted.at_end else ""
     return (
-        f"step size per epoch {predicted.alpha:.2g}{edge}; error of log erank {fit} (first epoch's "
+        f"step size per epoch {predicted.alpha:.2g}; error of log erank {fit} (first epoch's "
         f"{forecast}, no change {constant}); direction correct in {predicted.right} of "
         f"{predicted.intervals} intervals (always guessing the more common one: "
         f"{predicted.right_by_guess})."

@@ -1,0 +1,24 @@
+"""The picture of effective ranks that a run draws while it trains."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from rdm_solo.plots import style
+from rdm_solo.runs.columns import COLUMNS
+
+BRANCHES = {"erank/target": style.TARGET, "erank/online": style.ONLINE}
+
+
+@style.styled
+def rank_picture(metrics: Mapping[str, np.ndarray], title: str = "") -> Figure:
+    """Draw both branches' effective rank over the epochs of one run's table."""
+    figure, (axes,) = style.figure(1)
+    for column, look in BRANCHES.items():
+        style.draw_line(axes, metrics["epoch"], metrics[column], look)
+    axes.set_ylabel(COLUMNS["erank/target"].chart)
+    axes.set_ylim(0)
+    style.epoch_axis(axes)
+    style.panel_title(axes, title)
+    return style.finish(figure)
