@@ -14,8 +14,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rdm_solo.plots.eigenvalues import epoch_picture  # noqa: F401
-    from rdm_solo.plots.entry import Plot  # noqa: F401
+    from rdm_solo.plots.eigenvalues import epoch_picture as epoch_picture
+    from rdm_solo.plots.entry import Plot as Plot
 
 # Each figure's module, in the report's order; the first that the runs have is on its first screen.
 _FIGURES = {

@@ -67,7 +67,7 @@ def figure5(drawn: Groups, looks: style.Looks) -> Figure:
     return panels.draw([measure(counted_runs(group)[0]) for group in drawn])
 
 
-PLOTS = (*plots.PLOTS, figure5)
+PLOTS: tuple[plots.Plot, ...] = (*plots.PLOTS, figure5)
 
 
 class Picture(NamedTuple):

@@ -87,6 +87,13 @@ def plain_overrides(options: Any, path: Path) -> list[str]:
     return options
 
 
+def changes(config: DictConfig, other: DictConfig) -> list[str]:
+    """Return the options of a setting, and the seed, in which two configs differ."""
+    from rdm_solo.runs.settings import SETTING, differences  # a new run has nothing to compare
+
+    return differences(config, other, (*SETTING, "seed"))
+
+
 def to_build(
     config: DictConfig,
     folder: Path,

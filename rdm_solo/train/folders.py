@@ -80,14 +80,8 @@ def _owned(
 def _is_unfinished(cfg: DictConfig, folder: Path) -> bool:
     """Return whether the folder holds an unfinished run that this very command started."""
     earlier = saved_config.run_config(folder)
-    same = earlier.get("overwrite") and not _differences(earlier, cfg)
+    same = earlier.get("overwrite") and not saved_config.changes(earlier, cfg)
     return bool(same) and not _summary(folder).get("finished")
-
-
-def _differences(earlier: DictConfig, cfg: DictConfig) -> list[str]:
-    from rdm_solo.runs.settings import SETTING, differences  # a new folder has none
-
-    return differences(earlier, cfg, (*SETTING, "seed"))
 
 
 def _summary(folder: Path) -> dict[str, Any]:
@@ -105,7 +99,7 @@ def _start(cfg: DictConfig, folder: Path, filter_batch: int) -> Start:
         return Start()
     earlier = saved_config.run_config(folder)
     may_differ = {*PROCESSES, "max_epochs"} if cfg.resume else {*PROCESSES}
-    names = [name for name in _differences(earlier, cfg) if name not in may_differ]
+    names = [name for name in saved_config.changes(earlier, cfg) if name not in may_differ]
     if names:
         raise ownership.FolderTaken(
             f"{folder} holds a run with another {', '.join(names[:3])}: give another "
