@@ -135,7 +135,7 @@ def test_no_verdict_before_all_runs_and_none_without_the_failed():
 @pytest.mark.process
 def test_a_run_becomes_a_row(monkeypatch):
     short = [s for s in STUDY["shared"] if "epochs" not in s]
-    short += ["max_epochs=2", "scheduler.warmup_epochs=0", "backbone.kwargs.width=4"]
+    short += ["max_epochs=2", "scheduler.warmup_epochs=0", "backbone.kwargs.width=8"]
     monkeypatch.setitem(STUDY, "shared", [*short, "knn.every_n_epochs=0"])
     monkeypatch.setattr(runs, "PROBED", (1, 2))
     monkeypatch.setattr(runs, "WARMUP", 0)
