@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import copy
 import os
 import random
 import shutil
@@ -57,63 +56,49 @@ NAMES = {"min": "max", "clamp_min": "clamp_max", "amin": "amax", "minimum": "max
 NAMES |= {right: left for left, right in NAMES.items()}
 
 
-class Swap(ast.NodeTransformer):
-    """Puts a node in place of another."""
-
-    def __init__(self, old: ast.AST, new: ast.AST) -> None:
-        self.old, self.new = old, new
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        return self.new if node is self.old else self.generic_visit(node)
-
-
 @dataclass(frozen=True)
 class Change:
-    """A module with one node changed."""
+    """A module in which one field of one node changes."""
 
     module: Path
     tree: ast.Module
-    old: ast.AST
-    new: ast.AST
+    node: ast.AST
+    field: str
+    value: object
 
     def __str__(self) -> str:
-        place = f"{self.module.relative_to(ROOT)}:{self.old.lineno}"
-        return f"{place}: {ast.unparse(self.old)}  ->  {ast.unparse(self.new)}"
+        place = f"{self.module.relative_to(ROOT)}:{self.node.lineno}"
+        return f"{place}: {ast.unparse(self.node)}  ->  {self.applied_to(self.node)}"
 
-    def source(self) -> str:
-        text = ast.unparse(Swap(self.old, self.new).visit(self.tree))
-        Swap(self.new, self.old).visit(self.tree)
+    def applied_to(self, part: ast.AST) -> str:
+        """Return the source of the node, or of the tree that it is in, with the change."""
+        before = getattr(self.node, self.field)
+        setattr(self.node, self.field, self.value)
+        text = ast.unparse(part)
+        setattr(self.node, self.field, before)
         return text
 
 
-def variants(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the node with one change in itself, not in what it contains."""
-
-    def replaced(**fields: object) -> ast.AST:
-        changed = copy.deepcopy(node)
-        for name, value in fields.items():
-            setattr(changed, name, value)
-        return changed
-
+def variants(node: ast.AST) -> Iterator[tuple[str, object]]:
+    """Yield a field and its new value for each change in the node itself."""
     if isinstance(node, ast.Compare):
         for place, operator in enumerate(node.ops):
             for other in SWAPPED.get(type(operator), ()):
-                yield replaced(ops=[*node.ops[:place], other(), *node.ops[place + 1 :]])
+                yield "ops", [*node.ops[:place], other(), *node.ops[place + 1 :]]
     elif isinstance(node, (ast.BinOp, ast.AugAssign, ast.BoolOp)):
         for other in SWAPPED.get(type(node.op), ()):
-            yield replaced(op=other())
+            yield "op", other()
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not)):
-        yield node.operand
+        yield "operand", ast.UnaryOp(node.op, node.operand)  # twice is not at all
     elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
-        yield replaced(value=not node.value)
+        yield "value", not node.value
     elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
-        for value in (node.value + 1, node.value - 1, node.value * 2):
-            if value != node.value:
-                yield replaced(value=value)
+        for value in sorted({node.value + 1, node.value - 1, node.value * 2} - {node.value}):
+            yield "value", value
     elif isinstance(node, ast.Name) and node.id in ("min", "max"):
-        yield replaced(id=NAMES[node.id])
+        yield "id", NAMES[node.id]
     elif isinstance(node, ast.Attribute) and node.attr in NAMES:
-        yield replaced(attr=NAMES[node.attr])
+        yield "attr", NAMES[node.attr]
 
 
 def mutable(tree: ast.AST) -> Iterator[ast.AST]:
@@ -133,7 +118,7 @@ def mutable(tree: ast.AST) -> Iterator[ast.AST]:
 def changes(module: Path) -> list[list[Change]]:
     """Return the changes that can be made to a module, one list for each place."""
     tree = ast.parse(module.read_text())
-    places = ([Change(module, tree, node, v) for v in variants(node)] for node in mutable(tree))
+    places = ([Change(module, tree, node, *v) for v in variants(node)] for node in mutable(tree))
     return [place for place in places if place]
 
 
@@ -177,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     draw = random.Random(options.seed)
     places = [place for file in files for place in changes(file)]
     chosen = [draw.choice(place) for place in draw.sample(places, min(options.count, len(places)))]
-    sources = [change.source() for change in chosen]
+    sources = [change.applied_to(change.tree) for change in chosen]
     survived = []
     with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(options.jobs) as pool:
         folders: SimpleQueue[Path] = SimpleQueue()  # unchanged copies of the checkout

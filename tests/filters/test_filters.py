@@ -14,11 +14,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from rdm_solo.filters import SpectralFilter, decompose, get, relative_cut
 
-SHAPES = [(256, 2048), (128, 512), (512, 256), (64, 64)]
+SHAPES = [(64, 512), (128, 64), (64, 64)]
 KINDS = ["gaussian", "1/i", "1/i^2", "batchnorm"]
-ONLINE = [("pow", 1.0), ("pow", 0.5), ("pow", -0.5), ("log", None), ("log1p", None)]
-ONLINE += [("log1p_sq", None)]
-TARGET = [("pow", p) for p in (-0.3, -0.5, -0.7, -1.0, 0.5)]
+FILTERS = [("pow", p) for p in (1.0, -0.5, -1.0)]
+FILTERS += [("log", None), ("log1p", None), ("log1p_sq", None)]
 # Measured over all cases below: at most 3.1e-7 for values and 3.9e-6 for gradients.
 EXACT = 1e-5
 
@@ -53,8 +52,8 @@ def batch(request):
     return x, want
 
 
-@pytest.mark.parametrize(("name", "p"), ONLINE)
-def test_online_values_and_gradients_equal_the_oracle(batch, name, p):
+@pytest.mark.parametrize(("name", "p"), FILTERS)
+def test_values_and_gradients_equal_the_oracle(batch, name, p):
     x, want = batch
     grad = random_like(x)
     values, gradient = want(get(name, p), grad)
@@ -65,14 +64,9 @@ def test_online_values_and_gradients_equal_the_oracle(batch, name, p):
     assert row_error(leaf.grad, gradient) <= EXACT
     # Not only the direction, also the scale is that of Algorithm 2.
     assert float((out.detach().double() - values).norm() / values.norm()) <= EXACT
-
-
-@pytest.mark.parametrize(("name", "p"), TARGET)
-def test_target_values_equal_the_oracle_and_carry_no_gradient(batch, name, p):
-    x, want = batch
-    out = SpectralFilter("target", name, p)(x.clone().requires_grad_())
+    out = SpectralFilter("target", name, p)(leaf)
     assert not out.requires_grad
-    assert row_error(out, want(get(name, p), x)[0]) <= EXACT
+    assert row_error(out, values) <= EXACT
 
 
 @settings(max_examples=25, deadline=None)
@@ -131,74 +125,27 @@ def test_eval_returns_the_input_and_decomposes_nothing(monkeypatch):
     monkeypatch.setattr(torch.linalg, "svd", None)
     x = torch.randn(8, 4)
     assert module(x) is x
-    assert not module.state_dict()
 
 
-@pytest.mark.parametrize(
-    "x", [torch.ones(3), torch.ones(2, 3, 4), torch.ones(0, 4), torch.ones(4, 4).long()]
-)
-def test_other_shapes_and_integers_are_refused(x):
-    with pytest.raises(ValueError, match=r"shape \(N, k\)"):
-        SpectralFilter("online", "log1p")(x)
+def test_other_shapes_and_integers_are_refused():
+    for x in (torch.ones(3), torch.ones(0, 4), torch.ones(4, 4).long()):
+        with pytest.raises(ValueError, match=r"shape \(N, k\)"):
+            SpectralFilter("online", "log1p")(x)
 
 
-# --- What carries no signal ---
-
-BAD = {
-    "zero": lambda x: torch.zeros_like(x),
-    "constant": lambda x: torch.ones_like(x) * 3,
-    "duplicated": lambda x: x[:1].repeat(len(x), 1),
-    "rank 10": lambda x: x[:, :10] @ x[:10],
-    "huge": lambda x: x * 1e15,
-    "tiny": lambda x: x * 1e-15,
-    "one zero row": lambda x: torch.cat([torch.zeros_like(x[:1]), x[1:]]),
-    "one row": lambda x: x[:1],
-    "one column": lambda x: x[:, :1],
-    "one number": lambda x: x[:1, :1],
-    "a NaN": lambda x: torch.where(torch.arange(x.numel()).view_as(x) == 7, math.nan, x),
-    "an infinity": lambda x: torch.where(torch.arange(x.numel()).view_as(x) == 7, math.inf, x),
-}
-
-
-@pytest.mark.parametrize("branch", ["online", "target"])
-@pytest.mark.parametrize("name", ["pow", "log", "log1p", "log1p_sq"])
-@pytest.mark.parametrize("shape", [(32, 96), (96, 32)])
-@pytest.mark.parametrize("what", BAD)
-def test_bad_batches_give_finite_outputs_and_gradients(what, shape, name, branch):
-    x = BAD[what](features("batchnorm", *shape))
-    for p in (-10, -1.5, -1.0, 1.0, 10) if name == "pow" else (None,):
-        leaf = x.clone().requires_grad_()
-        out = SpectralFilter(branch, name, p)(leaf)
-        assert out.isfinite().all()
-        if branch == "online":
-            loss = -torch.nn.functional.cosine_similarity(out, torch.ones_like(out)).mean()
-            loss.backward()
-            assert leaf.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("kind", ["gaussian", "1/i", "1/i^2"])
-@pytest.mark.parametrize(("n", "k"), [(32, 512), (128, 512), (256, 2048)])
-def test_the_half_precision_cut_is_above_the_rounding_it_is_there_for(dtype, kind, n, k):
-    x = features(kind, n, k)
-    x = torch.nn.functional.batch_norm(x, None, None, training=True).to(dtype).double()
-    null = torch.ones(n, dtype=torch.float64) / math.sqrt(n)  # empty after centring, to rounding
-    share = (null @ x).norm() / torch.linalg.svdvals(x)[0]
-    assert share < relative_cut(dtype, n, k) / 1.5
-
-
-@pytest.mark.parametrize("n", [32, 128, 512, 640])
-def test_the_cut_is_above_what_a_real_head_leaves_in_its_null_direction(n):
-    """A float32 linear layer and batch norm: no oracle that shares the cut."""
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("n", [32, 192])
+def test_the_cut_is_above_what_a_real_head_leaves_in_its_null_direction(n, dtype):
+    """A linear layer and batch norm: no oracle that shares the cut."""
     torch.manual_seed(0)
-    k = 2048
-    head = torch.nn.Sequential(torch.nn.Linear(512, k), torch.nn.BatchNorm1d(k, affine=False))
-    x = head(features("1/i", n, 512).relu()).detach()
+    k = 512
+    head = torch.nn.Sequential(torch.nn.Linear(128, k), torch.nn.BatchNorm1d(k, affine=False))
+    x = head(features("1/i", n, 128).relu()).detach().to(dtype)
     sigma = torch.linalg.svdvals(x.double())
-    null = sigma[-1] if n <= 512 else sigma[513:].max()  # rank 512 and the constant, at most
-    assert null < relative_cut(torch.float32, n, k) * sigma[0]
+    null = sigma[-1] if n <= 128 else sigma[129:].max()  # rank 128 and the constant, at most
+    assert null < relative_cut(dtype, n, k) * sigma[0]
     out = torch.linalg.svdvals(SpectralFilter("target", "pow", p=-1.0)(x).double())
-    assert int((out > 0.5).sum()) <= min(n - 1, 513)
+    assert int((out > 0.5).sum()) <= min(n - 1, 129)
 
 
 def test_a_row_with_nan_gets_nothing_and_the_others_are_filtered_without_it():
@@ -221,10 +168,6 @@ def test_a_batch_of_nothing_but_nan_is_an_error():
         SpectralFilter("target", "pow", p=-0.5)(torch.full((4, 8), math.nan))
 
 
-def collapsed(x):
-    return torch.ones_like(x)
-
-
 def two_empty_directions(x):
     x = x.clone()
     x[0] = x[1]  # beside the one that centring leaves
@@ -235,7 +178,7 @@ def two_empty_directions(x):
     ("change", "words"),
     [
         (lambda x: x, None),  # a batch norm always leaves one empty direction
-        (collapsed, "1 of 64 directions"),
+        (torch.ones_like, "1 of 64 directions"),
         (two_empty_directions, "62 of 64 directions"),
         (lambda x: x.masked_fill(torch.arange(64)[:, None] == 3, math.nan), "1 of 64 rows reached"),
         (lambda x: x.masked_fill(torch.arange(64)[:, None] < 2, 0.0), "2 of 64 rows that reached"),
@@ -274,54 +217,11 @@ def test_rows_keep_their_direction_down_to_the_bound_and_are_dropped_below(n, k,
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("n", [4096, 65536])
-def test_no_row_is_lost_however_many_there_are(n, dtype):
+def test_no_row_is_lost_however_many_there_are(dtype):
     """Rows are not compared with the largest singular value, which grows with their number."""
-    x = torch.randn(n, 24, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(65536, 24, generator=torch.Generator().manual_seed(0))
     x = (x / torch.arange(1, 25)).to(dtype)
     assert (SpectralFilter("target", "pow", -0.5)(x) != 0).any(1).all()
-
-
-# --- Ranges and precision ---
-
-
-@pytest.mark.parametrize("branch", ["online", "target"])
-@pytest.mark.parametrize(("name", "p"), [("pow", -1.0), ("pow", 10), ("pow", -10), ("log1p", None)])
-@pytest.mark.parametrize("shape", [(24, 40), (40, 24)])
-@pytest.mark.parametrize(
-    ("dtype", "scales"),
-    [
-        (torch.float64, (1e200, 1e-200, 1e280, 1e-280)),
-        (torch.float32, (1e30, 1e-30, 1e34, 1e-36)),
-        (torch.bfloat16, (1e30, 1e-30)),
-        (torch.float16, (1e4, 1e-4)),
-    ],
-)
-def test_scales_near_the_ends_of_a_dtype(dtype, scales, shape, name, p, branch):
-    """Against the SVD of the same rows in the middle of float64; powers are free of the scale."""
-    half = dtype in (torch.float16, torch.bfloat16)
-    exact = 4 * torch.finfo(dtype).eps if half else EXACT
-    for scale in scales:
-        x = (features("1/i", *shape).double() / 4 * scale).to(dtype)
-        gain = get(name, p)
-        if name != "pow":  # log(1 + sigma) of the large and of the small
-            gain = lambda sigma, s=scale: (sigma * s).log1p() / (s if s < 1 else 1)  # noqa: E731
-        want, w = oracle(x.double() / scale, gain, relative_cut(dtype, *shape))
-        leaf = x.clone().requires_grad_()
-        out = SpectralFilter(branch, name, p)(leaf)
-        # sigma^10 and sigma^-9 differ by 1e30 within a batch: rows that hold next to nothing of
-        # the largest are rounded away in half precision and at the ends of float32.
-        largest = want.abs().amax(1) > 1e-3 * want.abs().max()
-        assert row_error(out[largest], want[largest]) <= exact
-        assert out.isfinite().all()
-        if branch == "online":
-            grad = random_like(x)
-            out.backward(grad)
-            if dtype != torch.float16:  # gradients overflow where W is large: a scaler's business
-                assert leaf.grad.isfinite().all()
-                back = grad.double() @ w
-                largest = back.abs().amax(1) > 1e-3 * back.abs().max()
-                assert row_error(leaf.grad[largest], back[largest]) <= exact
 
 
 @pytest.mark.parametrize("shape", [(24, 40), (40, 24)])
@@ -350,7 +250,6 @@ def _set_backend(name, value):
 
 FEWER_DIGITS = {
     "high": lambda: torch.set_float32_matmul_precision("high"),
-    "medium": lambda: torch.set_float32_matmul_precision("medium"),
     "mkldnn bf16": lambda: _set_backend("mkldnn", "bf16"),
     "cuda tf32": lambda: _set_backend("cuda", "tf32"),
     "autocast": lambda: torch.set_autocast_enabled("cpu", True),

@@ -51,16 +51,12 @@ def test_facts_on_a_shipped_function_are_true(name):
     ("make", "words"),
     [
         (lambda: get("lgo1p"), "did you mean 'log1p'"),
-        (lambda: get(3), "no filter function 3"),
-        (lambda: get("torch.tahn"), "cannot be imported"),
         (lambda: get("no_such_module.soft"), "cannot be imported"),
         (lambda: get("torch.pi"), "float, not a function"),
         (lambda: get("log1p", p=1.0), "has none, got p=1.0"),
         (lambda: get("pow"), "needs an exponent p"),
         (lambda: SpectralFilter("left", "log"), "'online' or 'target', got 'left'"),
         (lambda: get(lambda sigma: sigma[:8]), r"got shape \(8,\) for 13"),
-        (lambda: get(torch.sum), r"got shape \(\) for 8"),
-        (lambda: get(lambda sigma: sigma[:, None]), r"got shape \(8, 1\)"),
         (lambda: get(lambda sigma: sigma.tolist()), "got list"),
         (lambda: get(lambda sigma: sigma + 0j), "got torch.complex128"),
         (lambda: get(lambda sigma: sigma.half()), "got torch.float16"),
@@ -77,7 +73,6 @@ def test_refused_functions(make, words):
     [
         (lambda sigma: sigma > 1.5, [0, 1, 1]),
         (lambda sigma: sigma.long(), [1, 2, 4]),
-        (lambda sigma: sigma.float(), [1, 2, 4]),
         (lambda sigma: sigma.square_(), [1, 4, 16]),  # changes its argument
     ],
 )
@@ -96,8 +91,8 @@ def test_no_gradient_reaches_what_a_gain_was_computed_from():
     assert weight.grad is None
 
 
-@pytest.mark.parametrize("scale", [1e-300, 1e-40, 1.0, 1e40, 1e300])
-@pytest.mark.parametrize("p", [-10, -1, 0.5, 10])
+@pytest.mark.parametrize("scale", [1e-300, 1.0, 1e300])
+@pytest.mark.parametrize("p", [-10, 0.5, 10])
 def test_powers_beyond_the_range_keep_their_ratios(p, scale):
     sigma = torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)
     powers = get("pow", p)(sigma * scale)
@@ -108,32 +103,15 @@ def test_powers_beyond_the_range_keep_their_ratios(p, scale):
     assert get("pow", p)(sigma[:0]).shape == (0,)
 
 
-def test_the_log_of_a_square_that_leaves_the_range():
-    sigma = [1e-3, 1.0, 9.99e8, 1e9, 1e10, 1e200]
-    want = [math.log1p(1e-6), math.log(2), *(2 * math.log(value) for value in sigma[2:])]
-    values = get("log1p_sq")(torch.tensor(sigma, dtype=torch.float64))
-    assert values.tolist() == pytest.approx(want, rel=1e-15)
-
-
 @pytest.mark.parametrize(
-    ("dtype", "peak", "size"),
-    [
-        (torch.float32, 1e-4, 1e-4),
-        (torch.float32, 0.9999e-4, 1.0),
-        (torch.float32, 1e15, 1e15),
-        (torch.float32, 1.0001e15, 1.0),
-        (torch.float16, 1e-3, 1e-3),
-        (torch.float16, 0.9999e-3, 1.0),
-        (torch.float16, 1e3, 1e3),
-        (torch.float16, 1.0001e3, 1.0),
-        (torch.float32, 0.0, 0.0),
-    ],
+    ("dtype", "low", "high"), [(torch.float32, 1e-4, 1e15), (torch.float16, 1e-3, 1e3)]
 )
-def test_gains_that_leave_the_range_are_rescaled_by_one_constant(dtype, peak, size):
+def test_gains_that_leave_the_range_are_rescaled_by_one_constant(dtype, low, high):
     spectrum = decompose(torch.diag(torch.tensor([2.0, 1.0, 0.5])).to(dtype))
-    gain = rescale(spectrum, torch.full_like(spectrum.sigma, -peak / 2))
-    assert float((gain * spectrum.sigma).abs().max()) == pytest.approx(size, rel=1e-12)
-    assert len(gain.unique()) == 1
+    for peak, size in ((low, low), (0.9999 * low, 1), (high, high), (1.0001 * high, 1), (0, 0)):
+        gain = rescale(spectrum, torch.full_like(spectrum.sigma, -peak / 2))
+        assert float((gain * spectrum.sigma).abs().max()) == pytest.approx(size, rel=1e-12)
+        assert len(gain.unique()) == 1
 
 
 @pytest.mark.parametrize("p", ["x", math.nan, math.inf, 1e30, 10.001, 10**400, True, [1]])
@@ -153,7 +131,6 @@ def test_exponents_that_nothing_could_use_are_refused(p):
     [
         ({"schedule": "linear", "start": 0}, "number for 'end'"),
         ({"schedule": "cosine", "end": 0}, "number for 'start'"),
-        ({"schedule": "constant"}, "number for 'start'"),
         ({"schedule": "linaer", "start": 0, "end": 1}, "did you mean 'linear'"),
         ({"schedule": "linear", "start": 0, "end": 1, "epoch": 2}, "key 'epoch'"),
         ({"schedule": "linear", "start": 0, "end": 1, "epochs": 0}, "at least 1, got 0"),
@@ -176,7 +153,6 @@ def test_p_follows_its_schedule():
 def test_values_of_schedules():
     cosine = Schedule("cosine", 0.0, -1.0, epochs=3)
     assert [cosine(epoch) for epoch in range(4)] == pytest.approx([0, -0.5, -1, -1])
-    assert cosine(1) == pytest.approx(-(1 - math.cos(math.pi / 2)) / 2)
     for kind in ("linear", "cosine"):
         assert Schedule(kind, 0.0, -1.0, epochs=1)(0) == -1.0
         assert [Schedule(kind, 0.0, -1.0, epochs=2)(epoch) for epoch in range(3)] == [0, -1, -1]

@@ -10,7 +10,6 @@ from conftest import features
 from support.second_device import DEVICE
 from support.waits import Waits
 from torch.nn.functional import normalize
-from torch.utils.flop_counter import FlopCounterMode
 
 from rdm_solo.filters import SpectralFilter, decompose, iterations
 from rdm_solo.filters.batch import gather
@@ -36,18 +35,6 @@ def compare(x: torch.Tensor, p: float) -> tuple[float, bool]:
     rows = (m @ batch.rows if batch.dual else batch.rows @ m for m in (products.matrix, wanted))
     one, other = map(normalize, rows)
     return float(torch.linalg.vector_norm(one - other, dim=1).max()), bool(products.exact)
-
-
-@pytest.mark.parametrize("p", EXPONENTS)
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("condition", [1, 10, 100, 1e3, 1e4])
-def test_products_give_what_the_decomposition_gives(condition, shape, p):
-    sigma = torch.logspace(0, -math.log10(condition), 96, dtype=torch.float64)
-    x = with_spectrum(features("gaussian", *shape), sigma)
-    module = SpectralFilter("target", "pow", p, solver="iterative")
-    got, want = (normalize(f(x).double()) for f in (module, SpectralFilter("target", "pow", p)))
-    assert not module.fell_back
-    assert (got - want).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("p", EXPONENTS)
@@ -90,7 +77,7 @@ def test_what_products_cannot_do_is_decomposed(batch, shape, p):
 def test_an_accepted_result_is_right_whatever_the_least_direction(shape, of_sum, p):
     """One direction (any, or the rows' sum) from far above the cut to far below."""
     accepted = []
-    for least in torch.logspace(-7, 0, 80, dtype=torch.float64):
+    for least in torch.logspace(-7, 0, 29, dtype=torch.float64):
         sigma = torch.ones(96, dtype=torch.float64)
         sigma[-1] = least
         x = with_spectrum(
@@ -101,7 +88,7 @@ def test_an_accepted_result_is_right_whatever_the_least_direction(shape, of_sum,
         accepted.append(exact)
     assert accepted[0] == (of_sum and shape[0] < shape[1])
     assert not all(accepted)
-    assert all(accepted[50:])
+    assert all(accepted[18:])
 
 
 @pytest.mark.parametrize("p", EXPONENTS)
@@ -121,26 +108,6 @@ def test_a_null_direction_that_is_only_near_the_rows_sum(lean, p):
     assert accepted == (lean < (1e-4 if p == -1 else 1e-2))
 
 
-@pytest.mark.parametrize(("p", "most"), [(-1.0, 51), (-0.5, 56)])
-def test_how_many_products_it_takes(p, most):
-    """Beside the Gram matrix and the filter itself; of 96 rows, 2 * 96^3 operations each."""
-    with FlopCounterMode(display=False) as counter:
-        SpectralFilter("target", "pow", p, solver="iterative")(features("gaussian", 96, 160))
-    flops = counter.get_total_flops() - 2 * (2 * 96 * 96 * 160)
-    assert math.floor(flops / (2 * 96**3)) == most  # and a few products with vectors
-
-
-@pytest.mark.parametrize(("low", "r"), [(1e-3, 2), (1e-6, 4)])
-def test_a_polynomial_is_the_best_of_its_kind(low, r):
-    """Its distance from 1 is the same at four points, with alternating signs."""
-    a, b, c, error = iterations.best(low, r)
-    s = torch.logspace(math.log10(low), 0, 20001, dtype=torch.float64)
-    off = 1 - s * (a + b * s**r + c * s ** (2 * r))
-    assert off.abs().max() == pytest.approx(error, rel=1e-6)
-    turns = off[off.abs() > error * (1 - 1e-4)].sign()
-    assert int((turns.diff() != 0).sum()) == 3
-
-
 def waits_of(p: float, x: torch.Tensor) -> list[str]:
     module, x = SpectralFilter("target", "pow", p, solver="iterative"), x.to(DEVICE)
     with Waits() as waits:
@@ -155,18 +122,16 @@ def test_a_device_is_waited_for_once_or_twice_if_it_falls_back(on_second_device)
     assert on_second_device(waits_of, -1, repeated) == ["_local_scalar_dense", "_linalg_eigh"]
 
 
+SCHEDULE = {"schedule": "linear", "start": -0.5, "end": -1, "epochs": 9}
+
+
 @pytest.mark.parametrize(
     ("branch", "function", "p", "solver"),
     [
         ("online", "pow", -0.5, "iterative"),
         ("target", "log1p", None, "iterative"),
         ("target", "pow", -0.7, "iterative"),
-        (
-            "target",
-            "pow",
-            {"schedule": "linear", "start": -0.5, "end": -1, "epochs": 9},
-            "iterative",
-        ),
+        ("target", "pow", SCHEDULE, "iterative"),
         ("target", "pow", -0.5, "svd"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The table of docs/cost.md on torch.compile, export, torch.func and derivatives, row by row."""
+"""The table of docs/cost.md on torch.compile, export, torch.func and derivatives."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_target_has_no_derivative_of_any_kind(case):
         assert forward_ad.unpack_dual(target(forward_ad.make_dual(x, x))).tangent is None
 
 
-def test_vjp_jacobians_and_second_derivatives(case):
+def test_vjp_jacobians_second_derivatives_and_checkpointing(case):
     module, x, w = case
     grad = features("gaussian", *x.shape, seed=5).double()
     close(torch.func.vjp(module, x)[1](grad)[0], grad @ w)
@@ -56,13 +56,8 @@ def test_vjp_jacobians_and_second_derivatives(case):
     close(torch.func.jacfwd(module)(x), want)
     hessian = torch.func.hessian(lambda x: module(x).pow(3).sum())(x)
     close(hessian, torch.func.hessian(lambda x: (x @ w).pow(3).sum())(x))
-
-
-def test_checkpointing_and_in_place_changes_of_the_output(case):
-    module, x, w = case
     leaf = x.clone().requires_grad_()
-    out = torch.utils.checkpoint.checkpoint(module, leaf, use_reentrant=False)
-    out.mul_(2.0).sum().backward()
+    torch.utils.checkpoint.checkpoint(module, leaf, use_reentrant=False).mul_(2.0).sum().backward()
     close(leaf.grad, torch.full_like(x, 2.0) @ w)
 
 
@@ -93,14 +88,13 @@ def test_a_filter_in_training_is_not_traced_exported_or_vmapped():
     assert torch.equal(exported(x), x)
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
-def test_compiled_networks_run_the_filter_as_it_is(backend):
+def test_compiled_networks_run_the_filter_as_it_is():
     torch.manual_seed(0)
     net = torch.nn.Sequential(
         torch.nn.Linear(8, 12), SpectralFilter("online", "log1p"), torch.nn.Linear(12, 3)
     )
     torch._dynamo.reset()
-    compiled = torch.compile(net, backend=backend, dynamic=True)
+    compiled = torch.compile(net, backend="aot_eager", dynamic=True)
     for n in (9, 20, 31):
         x, results = features("1/i", n, 8), []
         for function in (compiled, net):
@@ -109,5 +103,4 @@ def test_compiled_networks_run_the_filter_as_it_is(backend):
             out.square().mean().backward()
             results.append([out.detach(), *(p.grad.clone() for p in net.parameters())])
         for got, want in zip(*results):
-            exact = 0 if backend == "aot_eager" else 1e-5
-            torch.testing.assert_close(got, want, rtol=exact, atol=exact / 10)
+            assert torch.equal(got, want)

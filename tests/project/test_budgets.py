@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 
 BUDGETS = {
-    "rdm_solo/filters": 1144,
+    "rdm_solo/filters": 1124,
     "rdm_solo/spectra": 1700,
     "rdm_solo/theory": 520,
     "rdm_solo/data": 1586,

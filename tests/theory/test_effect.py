@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rdm_solo import filters, spectra, theory
+from rdm_solo import filters, theory
 from rdm_solo.theory import filter_effect, rank_path
 
 SIGMA = torch.arange(1, 17, dtype=torch.float64) ** -0.5 * 20
@@ -89,13 +89,6 @@ def test_the_relation_is_the_filters_own(branch, name, p):
     torch.testing.assert_close(lam_z / lam_z.sum(), want / want.sum(), rtol=1e-3, atol=0)
 
 
-def test_the_relation_of_a_target_filter_knows_the_outputs_scale():
-    """Spectra have the sum 1; g works on singular values as they are."""
-    found = seen("target", "log1p", sigma=7 * SIGMA)
-    lam_z = filter_effect.relation(found)(found.lam_p)
-    torch.testing.assert_close(lam_z / lam_z.sum(), found.lam_z, rtol=1e-9, atol=0)
-
-
 def test_paths_climb_fall_or_stay():
     ones = torch.ones(16, dtype=torch.float64)
 
@@ -131,31 +124,3 @@ def test_a_filter_that_falls_within_the_spectrum_has_no_inverse_there():
     found = seen("online", "log", sigma=torch.linspace(4, 0.5, 32, dtype=torch.float64))
     lam_p, lam_z = (lam.sort(descending=True).values for lam in (found.lam_p, found.lam_z))
     torch.testing.assert_close(filter_effect.relation(found)(lam_p), lam_z, rtol=1e-9, atol=0)
-
-
-def gap(online: torch.Tensor, target: torch.Tensor) -> float:
-    """The target's effective rank less the online branch's."""
-    ranks = [spectra.effective_rank(spectra.correlation(z)) for z in (target, online)]
-    return float(ranks[0] - ranks[1])
-
-
-@pytest.mark.parametrize(
-    ("branch", "name", "p"),
-    [
-        ("target", "pow", -0.5),
-        ("target", "pow", -1.0),
-        ("online", "pow", 1.0),
-        ("online", "log1p", None),
-    ],
-)
-def test_a_filter_makes_the_gap_before_rows_are_scaled_and_scaling_can_undo_it(branch, name, p):
-    heavy = np.random.default_rng(0).standard_t(1, size=(60, 16, 2))
-    spectral = filters.SpectralFilter(branch, name, p=p)
-    before, after = [], []
-    for x in torch.from_numpy(heavy):
-        y = spectral(x).detach()
-        online, target = (x, y) if branch == "target" else (y, x)
-        before.append(gap(online, target))
-        after.append(gap(*(torch.nn.functional.normalize(z) for z in (online, target))))
-    assert min(before) > -1e-9
-    assert min(after) < -0.01
