@@ -61,7 +61,10 @@ def epoch_picture(arrays: Mapping[str, np.ndarray], title: str = "") -> Figure:
     measured=has_spectra,
 )
 def spectra(drawn: Groups, looks: style.Looks) -> Figure:
-    figure, panels = style.figure(len(drawn), stacked=2)
+    if len(drawn) == 1:
+        figure, panels = style.figure(2, panel=(3.5, 2.7))
+    else:
+        figure, panels = style.figure(len(drawn), stacked=2)
     for group, upper, lower in zip(drawn, panels[::2], panels[1::2]):
         epoch, arrays = group.spectrum()
         _draw_branches(upper, arrays)

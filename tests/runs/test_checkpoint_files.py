@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import time
@@ -109,7 +110,9 @@ def _killed_at_step(folder: Path, step: int) -> None:
 def test_a_kill_before_any_step_of_the_writing_leaves_a_whole_checkpoint(tmp_path):
     for step in range(1, 20):
         folder = written(tmp_path / str(step), 0, 1)
-        child = processes.Process(target=_killed_at_step, args=(folder, step))
+        child = multiprocessing.get_context("fork").Process(
+            target=_killed_at_step, args=(folder, step)
+        )
         child.start()
         child.join()
         epochs = [checkpoints.read(path)["epoch"] for path in checkpoints.present(folder)]
