@@ -91,11 +91,11 @@ def worlds(tmp_path_factory) -> Iterator[Worlds]:
 
 @pytest.fixture(scope="session")
 def slurm(tmp_path_factory) -> Iterator[cluster.Cluster]:
-    """A real SLURM of two nodes, shared by all tests; its jobs have ended when a test has."""
-    if why := cluster.why_not():
-        pytest.skip(why)
-    with cluster.cluster(tmp_path_factory.mktemp("slurm"), nodes=2) as made:
-        yield made
+    """A real SLURM of two nodes, shared by all tests."""
+    if reason := cluster.reason_to_skip():
+        pytest.skip(reason)
+    with cluster.cluster(tmp_path_factory.mktemp("slurm")) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

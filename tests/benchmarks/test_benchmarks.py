@@ -15,7 +15,7 @@ SMALL = [
     "batch_size=8",
     "dataset.image_size=8",
     "backbone.name=small_resnet",
-    "+backbone.kwargs.width=4",
+    "+backbone.kwargs.width=8",
     "method.kwargs.proj_hidden_dim=16",
     "method.kwargs.proj_output_dim=8",
 ]

@@ -15,7 +15,7 @@ from support.small_methods import FILTERS, batch, loss_of, make
 from support.small_runs import SMALL, CutInEpoch, rows, run
 
 OPTIONS = [option for option in SMALL if "pred_hidden" not in option]
-OPTIONS += ["+backbone.kwargs.width=4", "knn.k=3"]
+OPTIONS += ["+backbone.kwargs.width=8", "knn.k=3"]
 SIZES = {"proj_hidden": 16, "proj_output": 8, "pred_hidden": 8}
 FEW = {name: ["method.kwargs.num_prototypes=8"] for name in ("swav", "dino")}
 
@@ -96,7 +96,7 @@ def one_step(device: str) -> dict[str, list[torch.Tensor]]:
     found = {}
     for method, name in zip(itertools.cycle(("simsiam", "byol")), FILTERS):
         sizes = [f"method.kwargs.{part}_dim={n}" for part, n in SIZES.items()]
-        model = make(f"method={method}", f"filter={name}", "++backbone.kwargs.width=4", *sizes)
+        model = make(f"method={method}", f"filter={name}", "++backbone.kwargs.width=8", *sizes)
         model.to(device).log = model.log_dict = lambda *_, **__: None  # there is no trainer
         index, crops, labels = batch()
         data = index.to(device), [x.to(device) for x in crops], labels.to(device)

@@ -19,7 +19,7 @@ from rdm_solo.messages import UserError
 
 QUICK = [option for option in SMALL if "pred_hidden" not in option and "num_train" not in option]
 QUICK += ["dataset.num_train=32", "knn.k=3", "trainer.enable_progress_bar=false"]
-QUICK += ["+backbone.kwargs.width=4", "scheduler.warmup_epochs=0"]
+QUICK += ["+backbone.kwargs.width=8", "scheduler.warmup_epochs=0"]
 
 
 METHODS = ["simsiam", "byol", "swav", "dino", "vanilla", "symsimsiam"]

@@ -18,7 +18,7 @@ from rdm_solo.runs import spectra_files
 
 # Of grey images: the weights of a convolution of one channel have strides that are ambiguous, and
 # a resumed run whose weights got others sums in another order. Images of three channels hid that.
-GREY = ["backbone.kwargs.width=4", "batch_size=32", "trainer.accelerator=cpu", "~callbacks.ranks"]
+GREY = ["backbone.kwargs.width=8", "batch_size=32", "trainer.accelerator=cpu", "~callbacks.ranks"]
 GREY += ["++trainer.limit_train_batches=3", "++trainer.limit_val_batches=1"]
 GREY += ["max_epochs=3", "knn.every_n_epochs=0", "method.kwargs.proj_hidden_dim=16"]
 METHODS = {

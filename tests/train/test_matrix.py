@@ -17,7 +17,7 @@ from rdm_solo.train import compose
 from rdm_solo.train.run import run as train
 
 TINY = ["dataset=synthetic", "dataset.num_train=32", "dataset.num_val=16", "batch_size=8"]
-TINY += ["dataset.image_size=8", "backbone.name=small_resnet", "+backbone.kwargs.width=4"]
+TINY += ["dataset.image_size=8", "backbone.name=small_resnet", "+backbone.kwargs.width=8"]
 TINY += ["backbone.kwargs.zero_init_residual=null", "max_epochs=1", "scheduler.warmup_epochs=0"]
 TINY += ["method.kwargs.proj_hidden_dim=16", "method.kwargs.proj_output_dim=8", "knn.k=3"]
 TINY += ["trainer.accelerator=cpu", "trainer.enable_progress_bar=false", "knn.every_n_epochs=1"]
