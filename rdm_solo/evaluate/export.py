@@ -26,7 +26,7 @@ def export(cfg: DictConfig) -> Path:
     import torch
     from safetensors.torch import save
 
-    from rdm_solo.evaluate import overrides
+    from rdm_solo.evaluate.linear_config import passed
     from rdm_solo.methods import weight_files
     from rdm_solo.runs import checkpoints, files
     from rdm_solo.runs.folder import checked_config
@@ -34,7 +34,7 @@ def export(cfg: DictConfig) -> Path:
     if cfg.run is None:
         raise UserError("give run=RUN_FOLDER; --help says more.")
     run = Path(cfg.run)
-    weights, spec = checkpoints.of_run(run, cfg.checkpoint, overrides.passed(cfg, "backbone"))
+    weights, spec = checkpoints.of_run(run, cfg.checkpoint, passed(cfg, "backbone"))
     config = checked_config(run)
     with files.named(run):
         backbone = weight_files.load(weights, spec, config.dataset.image_size)
@@ -66,10 +66,7 @@ def torchvision_lines(backbone: "nn.Module", spec: "Spec") -> list[str] | None:
     """Return the Python lines that load the weights into torchvision's model, if it has one."""
     if spec.name not in ("resnet18", "resnet50"):
         return None
-    small = [
-        f"model.conv1 = torch.nn.{backbone.conv1}",
-        "model.maxpool = torch.nn.Identity()",
-    ]
+    small = [f"model.conv1 = torch.nn.{backbone.conv1}", "model.maxpool = torch.nn.Identity()"]
     return [
         f"model = torchvision.models.{spec.name}()",
         *(small if spec.stem == "small" else []),

@@ -25,10 +25,9 @@ def choose_device(name: str) -> torch.device:
 def evaluation_views(views: Views, augmentation: DictConfig) -> Views:
     """Return one view of the run's own size that is cropped, resized and flipped, nothing else."""
     trained = views.pipelines[0]
-    crop_scale, flip = augmentation.crop_scale, augmentation.flip
-    if crop_scale is None:
-        crop_scale = trained.crop_scale if trained.crop_scale[0] > 0.5 else (0.08, 1.0)
-    flip = trained.flip if flip is None else flip
+    own = trained.crop_scale if trained.crop_scale[0] > 0.5 else (0.08, 1.0)
+    crop_scale = own if augmentation.crop_scale is None else augmentation.crop_scale
+    flip = trained.flip if augmentation.flip is None else augmentation.flip
     return Views([Pipeline(trained.size, 1, crop_scale, flip=flip, jitter=0.0, grey=0.0)])
 
 

@@ -44,25 +44,14 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """One filter over descending eigenvalues, of those that hold 99.99 % of their sum.
+    """One filter over descending eigenvalues, of those that hold 99.99 % of their sum."""
 
-    Args:
-        varied: what differs within a group, such as ``1 iteration``; with a predictor ``g``,
-            ``omega`` or ``omega, directional``.
-        group: what a group has in common, such as ``ε = 0.05``; may be empty.
-        lam: eigenvalues, the horizontal axis, ``(m,)``.
-        value: ω, g or h there, ``(m,)``.
-        slope: least-squares slope of log value over log lam. ``target_pow`` with exponent p behind
-            two equal branches has the slope p/2.
-        trained: whether the run trained with this filter.
-    """
-
-    varied: str
-    group: str
-    lam: np.ndarray
-    value: np.ndarray
-    slope: float
-    trained: bool = False
+    varied: str  # such as "1 iteration"; with a predictor "g", "omega" or "omega, directional"
+    group: str  # what curves have in common, such as "ε = 0.05"; may be empty
+    lam: np.ndarray  # eigenvalues, the horizontal axis, (m,)
+    value: np.ndarray  # ω, g or h there, (m,)
+    slope: float  # of log value over log lam, least squares; p/2 for target_pow on equal branches
+    trained: bool = False  # whether the run trained with this filter
 
     @property
     def name(self) -> str:
@@ -71,26 +60,18 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Figure5:
-    """A run's panel in Figure 5.
+    """A run's panel in Figure 5."""
 
-    Args:
-        label: method and filter in the paper's words, the same for all seeds.
-        branch: the branch that is filtered, ``online`` (ω, g) or ``target`` (h).
-        curves: the filters.
-        note: such as ``online temperature 0.1``.
-    """
-
-    label: str
-    branch: str
+    label: str  # method and filter in the paper's words
+    branch: str  # the filtered one: "online" (ω, g) or "target" (h)
     curves: tuple[Curve, ...]
-    note: str = ""
+    note: str = ""  # such as "online temperature 0.1"
 
 
 def measure(run: "Run", rows: int = 4096, device: str = "cpu") -> Figure5:
     """Return the filters of a run's last checkpoint, measured on at least ``rows`` views.
 
-    Pass several times k rows: fewer underestimate the smallest eigenvalues. A core spends 7 s on
-    the eigenvalues of each curve at k = 4096. The method's asymmetry must be in :data:`DESIGNS`.
+    Pass several times k rows: fewer underestimate the smallest eigenvalues.
     """
     from rdm_solo.evaluate import finished_run  # needs what training needs
 
@@ -129,8 +110,7 @@ def _predictors(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]:
     lam_p = lam_p.where(lam_p > ROUNDING * lam_p[0], 0.0)
     lam_z, u = torch.linalg.eigh(correlation(z))
     lam_z, u = lam_z.flip(0).clamp_min(0), u.flip(1)
-    C_plus = z.mT @ z_plus / len(z)
-    C_plus = (C_plus + C_plus.mT) / 2
+    C_plus = (z.mT @ z_plus + z_plus.mT @ z) / (2 * len(z))
     lam_plus = torch.linalg.eigvalsh(C_plus).flip(0)
     along = (u * (C_plus @ u)).sum(0)
     curves = [

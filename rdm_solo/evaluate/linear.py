@@ -23,7 +23,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     from rdm_solo.evaluate import features, linear_config, linear_results
     from rdm_solo.evaluate.probe import fit, fit_linear
     from rdm_solo.methods import weight_files
-    from rdm_solo.runs import files
+    from rdm_solo.runs import files, linear_file
     from rdm_solo.train import datamodule, reporting
 
     linear_config.check(cfg)
@@ -37,7 +37,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     assumed = None if stem_is_known else weight_files.assumed(weights, spec)
     # A long evaluation must not end with a file or a folder that cannot be used.
     out = Path(cfg.out or cfg.run or f"{cfg.checkpoint}_linear")
-    linear_results.earlier(out)
+    linear_file.read(out)
     with naming_run():
         backbone = weight_files.load(weights, spec, cfg.dataset.image_size).to(device)
         dataset, views = datamodule.make_data(cfg)
@@ -65,6 +65,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         _, curve = fit(batches, *val, dataset.num_classes, protocol, cfg.seed)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    path, home = weights.path.resolve(), out.resolve()
     record = {
         "top1": curve[-1].top1,
         "top5": curve[-1].top5,
@@ -74,31 +75,31 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         "lr": protocol.effective_lr,
         "augmentation": augmentation,
         "seed": cfg.seed,
+        "curve": [row._asdict() for row in curve],
         "seconds": round(time.perf_counter() - started, 2),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "dataset": dataset.name,
         "images": read,
         "backbone": asdict(spec),
         "assumed": assumed,
-        "checkpoint": _relative(weights.path, out),
+        # Relative if it lies in the folder of results, which may move.
+        "checkpoint": str(path.relative_to(home) if path.is_relative_to(home) else path),
         "checkpoint_epoch": weights.epoch,
         "versions": reporting.versions(),
     }
-    linear_results.announce(record)
-    alike = linear_results.write(out, record, curve)
+    log.info(
+        f"top-1 {record['top1']:.2f} %, top-{record['top5_counts']} {record['top5']:.2f} % on "
+        f"{dataset.name} ({cfg.features} features, {protocol.epochs} epochs, learning rate "
+        f"{protocol.effective_lr:g}, seed {cfg.seed})"
+    )
+    alike = linear_results.write(out, record)
     if cfg.run is not None:
         linear_results.record_in_run(Path(cfg.run), alike, record, weights.step or 0, cfg.online)
     if len(alike) > 1:
         top1 = linear_results.over_seeds(alike)["top1"]
         log.info(f"top-1 {top1['mean']:.2f} ± {top1['sd']:.2f} % over {len(alike)} seeds")
-    log.info(f"{record['seconds']:.0f} s; linear.json and linear.csv are in {out}")
+    log.info(f"{record['seconds']:.0f} s; the results are in {out / files.LINEAR}")
     return record
-
-
-def _relative(path: Path, folder: Path) -> str:
-    """Return a path, relative if it lies in the folder of results, which may move."""
-    path, folder = path.resolve(), folder.resolve()
-    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """The data set, the protocol and the weights of a linear evaluation, from its config."""
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,12 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rdm_solo.data.images import Dataset
-from rdm_solo.evaluate import overrides
 from rdm_solo.evaluate.probe import PROTOCOLS, Protocol
-from rdm_solo.messages import UserError, check_choice, check_switch, check_whole
+from rdm_solo.messages import UserError, check_choice, check_switch, check_whole, suggest
 from rdm_solo.methods import weight_files
 from rdm_solo.methods.weight_files import Spec, Weights
 from rdm_solo.runs import checkpoints, saved_config
+from rdm_solo.runs.settings import options
 
 
 def check(cfg: DictConfig) -> None:
@@ -40,8 +41,8 @@ def with_dataset(cfg: DictConfig) -> DictConfig:
             "give run=RUN_FOLDER, or checkpoint=FILE with dataset=NAME: a checkpoint does not "
             "record its data set; --help says more."
         )
-    folder, changes = Path(cfg.run), overrides.passed(cfg, "dataset")
-    config = overrides.changed(folder, changes)
+    folder, changes = Path(cfg.run), passed(cfg, "dataset")
+    config = changed(folder, changes)
     with open_dict(cfg):
         cfg.dataset = saved_config.to_build(config, folder, ["dataset"], changes).dataset
     return cfg
@@ -52,24 +53,24 @@ def choose_protocol(cfg: DictConfig) -> Protocol:
     name = cfg.protocol or ("lars" if cfg.dataset.name == "imagenet" else "sgd")
     check_choice("protocol", name, PROTOCOLS)
     plain: Any = OmegaConf.to_container(cfg, resolve=False)
-    passed = {field.name: plain[field.name] for field in fields(Protocol)}
-    return replace(PROTOCOLS[name], **{k: v for k, v in passed.items() if v is not None})
+    values = {field.name: plain[field.name] for field in fields(Protocol)}
+    return replace(PROTOCOLS[name], **{k: v for k, v in values.items() if v is not None})
 
 
 def find_weights(cfg: DictConfig) -> tuple[Weights, Spec]:
     """Return the weights to evaluate and the backbone that they belong to."""
     if cfg.run is not None:
-        return checkpoints.of_run(cfg.run, cfg.checkpoint, overrides.passed(cfg, "backbone"))
-    plain: Any = OmegaConf.to_container(cfg.backbone)
-    passed = {name: value for name, value in plain.items() if value}
+        return checkpoints.of_run(cfg.run, cfg.checkpoint, passed(cfg, "backbone"))
+    backbone: Any = OmegaConf.to_container(cfg.backbone)
+    backbone = {name: value for name, value in backbone.items() if value}
     weights = weight_files.read(cfg.checkpoint)
     spec = weights.spec
-    if "name" not in passed:
+    if "name" not in backbone:
         spec = weight_files.known(weights)
-    elif spec is None or spec.name != passed["name"]:
-        spec = Spec(passed["name"])
-    stem = check_choice("backbone.stem", passed.get("stem", spec.stem), ("small", "imagenet"))
-    return weights, Spec(spec.name, stem, {**spec.kwargs, **passed.get("kwargs", {})})
+    elif spec is None or spec.name != backbone["name"]:
+        spec = Spec(backbone["name"])
+    stem = check_choice("backbone.stem", backbone.get("stem", spec.stem), ("small", "imagenet"))
+    return weights, Spec(spec.name, stem, {**spec.kwargs, **backbone.get("kwargs", {})})
 
 
 def check_labels(dataset: Dataset) -> None:
@@ -80,3 +81,26 @@ def check_labels(dataset: Dataset) -> None:
             f"dataset={dataset.name} has no {missing}, which a linear evaluation needs; give "
             "another dataset=..."
         )
+
+
+def passed(cfg: DictConfig, part: str) -> dict[str, Any]:
+    """Return the options of one part of a command's config that have a value, by dotted names.
+
+    >>> passed(OmegaConf.create({"backbone": {"name": None, "kwargs": {"width": 8}}}), "backbone")
+    {'backbone.kwargs.width': 8}
+    """
+    plain: Any = OmegaConf.to_container(OmegaConf.create(cfg.get(part) or {}))
+    return {name: value for name, value in options(plain, f"{part}.") if value not in (None, {})}
+
+
+def changed(folder: Path, overrides: Mapping[str, Any]) -> DictConfig:
+    """Return the run's config, its references in place, with these values."""
+    config = saved_config.with_references(folder)
+    plain: Any = OmegaConf.to_container(config)
+    names = dict(options(plain))
+    for key, value in overrides.items():
+        if key not in names:
+            hint = suggest(key, names) or "."
+            raise UserError(f"there is no option {key!r} of this run{hint}")
+        OmegaConf.update(config, key, value, force_add=True)
+    return config

@@ -44,8 +44,8 @@ class Protocol:
     def __post_init__(self) -> None:
         check_choice("optimizer", self.optimizer, ("sgd", "lars"))
         check_choice("schedule", self.schedule, ("step", "cosine"))
-        check_whole("epochs", self.epochs, 1)
-        check_whole("batch_size", self.batch_size, 1)
+        for name in ("epochs", "batch_size"):
+            check_whole(name, getattr(self, name), 1)
         check_number("lr", self.lr, 0)
         for name in ("momentum", "weight_decay", "gamma"):
             check_number(name, getattr(self, name), 0, 1)

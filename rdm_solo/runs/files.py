@@ -33,7 +33,6 @@ LOCK = ".lock"  # locked while the run's process lives
 LOGGERS = "loggers.json"  # ids by which a resumed run continues its loggers
 FIGURES = "figures"
 LINEAR = "linear.json"  # linear evaluations
-LINEAR_TABLE = "linear.csv"  # and the epochs of each
 EXPORT = "export"
 
 
