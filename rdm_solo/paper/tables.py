@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+from rdm_solo.methods.descriptions import METHODS
+
 # The paper prints none for the alignment of C_z and C_+; its longest run stands in.
 ALIGNMENT_EPOCHS = 400
 
@@ -84,13 +86,8 @@ _TABLES = {
     "cost": "Cost",
     "alignment_cz_cplus": "Eigenspace alignment of C_z and C_+",
 }
-_DATASETS = {
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "imagenet100": "ImageNet-100",
-    "imagenet": "ImageNet-1k",
-}
-_METHODS = {"simsiam": "SimSiam", "byol": "BYOL", "swav": "SwAV", "dino": "DINO"}
+_DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+_DATASETS |= {"imagenet100": "ImageNet-100", "imagenet": "ImageNet-1k"}
 _ONLINE = {"pow": "σ", "log": "log σ", "log1p": "log(1 + σ)", "log1p_sq": "log(1 + σ²)"}
 _NUMBERS = {
     "acc1": "{:.2f}",
@@ -103,10 +100,10 @@ _NUMBERS = {
 
 def markdown() -> str:
     """Return every table row and figure with its command, as in ``docs/experiments.md``."""
-    return "\n".join([*_table_lines(), *_figure_lines()]) + "\n"
+    return "\n".join(_lines_of_markdown()) + "\n"
 
 
-def _table_lines() -> Iterator[str]:
+def _lines_of_markdown() -> Iterator[str]:
     for table, of_table in itertools.groupby(rows(), key=lambda row: row.table):
         yield from (f"## {_TABLES[table]}", "")
         yield from ("| data | method | in the paper | command |", "|---|---|---|---|")
@@ -114,10 +111,14 @@ def _table_lines() -> Iterator[str]:
             runs = list(same)
             yield f"| {data} | {method} | {_numbers(runs)} | `{_command(map(preset, runs))}` |"
         yield ""
+    yield from ("## Figures", "", "| figure | shows | command |", "|---|---|---|")
+    for line in figures():
+        command = _command([line["options"].split()])
+        yield f"| {line['figure']} | {line['shows']} | `{command}` |"
 
 
 def _data_and_method(row: Row) -> tuple[str, str]:
-    method = _METHODS[row.framework]
+    method = METHODS[row.framework].label
     if row.location == "target":
         method += f", h = σ^{row.p:g}"
     elif row.predictor in _ONLINE:
@@ -144,10 +145,3 @@ def _command(runs: Iterable[list[str]]) -> str:
         values.setdefault(name, []).append(value)
     options = " ".join(f"{name}={','.join(choices)}" for name, choices in values.items())
     return f"python -m rdm_solo.train {'-m ' if ',' in options else ''}{options}"
-
-
-def _figure_lines() -> Iterator[str]:
-    yield from ("## Figures", "", "| figure | shows | command |", "|---|---|---|")
-    for line in figures():
-        command = _command([line["options"].split()])
-        yield f"| {line['figure']} | {line['shows']} | `{command}` |"

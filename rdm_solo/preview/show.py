@@ -5,34 +5,44 @@
 
 import contextlib
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
 
 from rdm_solo import cli, filters, plots, runs
+from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.messages import UserError, check_choice, check_whole
 from rdm_solo.plots import style
 from rdm_solo.plots.theorem4 import draw_filter
-from rdm_solo.preview import inputs
 from rdm_solo.report import verdicts
-from rdm_solo.runs import files, trust
+from rdm_solo.runs import Run, files, trust
 from rdm_solo.runs.files import FIGURES
+from rdm_solo.spectra.comparison import ideal_filter
+from rdm_solo.theory import rank_path
+from rdm_solo.theory.filter_effect import Gain, Preview, look, relation
 
 log = logging.getLogger("rdm_solo")
+
+SPECTRA = {"1/i": 1.0, "1/i^2": 2.0, "flat": 0.0}
+ALPHA = 0.1  # of Theorem 4: the share of the way to the target in one step
 
 
 def preview(cfg: DictConfig) -> None:
     """Describe the filter, and write figures."""
     for name, least in (("k", 2), ("batch_size", 2), ("steps", 1)):
         check_whole(name, cfg[name], least)
-    check_choice("spectrum", cfg.spectrum, inputs.SPECTRA)
+    check_choice("spectrum", cfg.spectrum, SPECTRA)
     run = None if cfg.run is None else runs.load(Path(cfg.run))
     config, p = _filter(cfg, run)
-    trusted = "function" in (cfg.get("filter") or {}) or trust.is_filter(config.get("function"))
+    passed = "function" in (cfg.get("filter") or {})
+    trusted = passed or trust.is_filter(config.get("function"))
     drawable = trusted and (config.get("function") is not None or config.name == "identity")
-    if drawable and (run is None or "function" in (cfg.get("filter") or {})):
-        inputs.choose(config, p, cfg.steps, 0)  # the user's mistakes, before a folder is made
+    if drawable and (run is None or passed):
+        choose(config, p, cfg.steps, 0)  # the user's mistakes, before a folder is made
     inner = files.inside(run.folder, FIGURES) if run and not cfg.out else Path("preview")
     folder = Path(cfg.out or inner)
     cli.make_folder(folder)
@@ -54,7 +64,7 @@ def preview(cfg: DictConfig) -> None:
     log.info(f"{', '.join(path.name for path in pictures)} in {folder}")
 
 
-def _filter(cfg: DictConfig, run: runs.Run | None) -> tuple[DictConfig, Any]:
+def _filter(cfg: DictConfig, run: Run | None) -> tuple[DictConfig, Any]:
     """Return the config of the filter to show, and its exponent or schedule.
 
     ``filter=NAME`` is that filter. Otherwise it is the run's, whose function ``filter.function``
@@ -80,30 +90,31 @@ def _filter(cfg: DictConfig, run: runs.Run | None) -> tuple[DictConfig, Any]:
 
 
 def _show_filter(
-    cfg: DictConfig, run: runs.Run | None, config: DictConfig, p: Any, folder: Path
+    cfg: DictConfig, run: Run | None, config: DictConfig, p: Any, folder: Path
 ) -> list[Path]:
     """Describe and draw a filter that is a function."""
-    start, end = (inputs.choose(config, p, cfg.steps, epoch) for epoch in (0, cfg.steps - 1))
-    sigma = inputs.singular_values(cfg, run)
+    start, end = (choose(config, p, cfg.steps, epoch) for epoch in (0, cfg.steps - 1))
+    sigma = singular_values(cfg, run)
     effect = start.on(sigma)
     log.info(effect.line)
-    name = f"filter_{start.stem}"
+    branch = f"{start.branch}_" if "." in start.function else ""
+    name = f"filter_{branch}{start.name.replace(', ', '_')}"
     if end.p != start.p:
         log.info(f"at the end of the schedule: {end.on(sigma).line}")
         name += f"_to_{end.p:g}"
     for warning in effect.warnings:
         log.info(f"  note: {warning}")
-    path = inputs.follow(cfg.steps, run, effect, config, p)
+    path = follow(cfg.steps, run, effect, config, p)
     log.info(
-        f"Theorem 4 from there ({cfg.steps} steps of {inputs.ALPHA:g}): erank/online "
+        f"Theorem 4 from there ({cfg.steps} steps of {ALPHA:g}): erank/online "
         f"{path.online[0]:.3g} -> {path.online[-1]:.3g}, "
         f"erank/target {path.target[0]:.3g} -> {path.target[-1]:.3g}"
     )
-    figure = draw_filter(effect, path, inputs.assumptions(cfg, run))
+    figure = draw_filter(effect, path, assumptions(cfg, run))
     return style.save(figure, folder, name)
 
 
-def without_filter(run: runs.Run) -> str:
+def without_filter(run: Run) -> str:
     """Say why a run has no filter to draw, and whether it is low-pass by the report's rule."""
     reason = run.described.no_filter or "its filter is what the predictor learned"
     if run.described.symmetric:
@@ -112,4 +123,88 @@ def without_filter(run: runs.Run) -> str:
     return (
         f"{run.label}: {reason}. {verdict.question} {verdict.answer} ({verdict.numbers}; as an "
         "online filter at the last measured epoch, by the report's rule)."
+    )
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A function of singular values, with its exponent in one epoch."""
+
+    function: str  # registered with its branch, or a full name
+    branch: str
+    gain: Gain
+    p: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self.function if self.p is None else f"{self.function}, p={self.p:g}"
+
+    def on(self, sigma: Tensor) -> Preview:
+        """Return its effect on outputs with these singular values."""
+        return look(self.name, self.branch, self.gain, sigma)
+
+
+def choose(config: DictConfig, p: Any, epochs: int, epoch: int) -> Filter:
+    """Return the filter of a config in one epoch.
+
+    >>> config = OmegaConf.create({"name": "target_pow", "branch": "target", "function": "pow"})
+    >>> choose(config, -0.5, epochs=1, epoch=0).name
+    'target_pow, p=-0.5'
+    """
+    if config.get("function") is None:
+        return Filter("identity", "online", filters.get("identity"))
+    function = str(config.function)
+    branch = check_choice("filter.branch", config.get("branch"), ["online", "target"])
+    p = OmegaConf.to_container(p) if OmegaConf.is_config(p) else p
+    if p is not None and not filters.takes_p(function):
+        raise UserError(f"p={p} would be ignored: filter.function={function} has no exponent.")
+    value = None if p is None else as_schedule(p, epochs=epochs)(epoch)
+    name = function if "." in function else f"{branch}_{function}"
+    return Filter(name, branch, filters.get(function, value), value)
+
+
+def singular_values(cfg: DictConfig, run: Run | None) -> Tensor:
+    """Return singular values of a batch after a batch norm: their squares sum to n k."""
+    if run is None:
+        k, batch = cfg.k, cfg.batch_size
+        share = torch.arange(1, k + 1, dtype=torch.float64) ** -SPECTRA[cfg.spectrum]
+    else:
+        share = _first(run, "lam_projection").sort(descending=True).values
+        k, batch = len(share), run.filter_batch or cfg.batch_size
+        share = share[share > 1e-11 * share[0]]  # a filter cuts off smaller ones
+    share = share[:batch]  # a batch has no directions beyond its rows
+    sigma: Tensor = (batch * k * share / share.sum()).sqrt()
+    return sigma
+
+
+def _first(run: Run, name: str) -> Tensor:
+    if name not in run.spectra or not len(run.spectra[name]):
+        raise UserError(f"{run.folder} has no measured spectra; leave run= out.")
+    return torch.from_numpy(run.spectra[name][0]).double()
+
+
+def follow(
+    steps: int, run: Run | None, effect: Preview, config: DictConfig, p: Any
+) -> rank_path.Path:
+    """Iterate Theorem 4 with the filter, whose exponent may change from step to step."""
+    omega = torch.ones_like(effect.lam_p)  # perfectly aligned positives
+    if run is not None:
+        lam_plus, lam_z = _first(run, "lam_positive"), _first(run, "lam_target")
+        omega = ideal_filter(lam_plus, lam_z).nan_to_num(0.0).clamp(0, 1)[: len(omega)]
+    relations = [relation(effect)] * steps
+    if OmegaConf.is_config(p):
+        each = (choose(config, p, steps, step).on(effect.sigma) for step in range(steps))
+        relations = [relation(effect_now) for effect_now in each]
+    return rank_path.follow(effect.lam_p, relations, [omega] * steps, [ALPHA] * steps, step=ALPHA)
+
+
+def assumptions(cfg: DictConfig, run: Run | None) -> str:
+    """Return where spectrum and omega come from, and what the theorem assumes."""
+    source = "The first spectrum and omega that the run measured"
+    if run is None:
+        source = f"Assumed: a {cfg.spectrum} spectrum of {cfg.k} dimensions and omega = λ⁺/λᶻ = 1"
+    rows = run.filter_batch if run and run.filter_batch else cfg.batch_size
+    return (
+        f"{source}; sigma scaled as a batch norm scales {rows} rows. Right panel: Theorem 4, if "
+        "features move freely and branches share their eigenvectors; a step is not an epoch."
     )

@@ -138,12 +138,6 @@ def experiment(request):
     return request.param
 
 
-def test_a_preset_is_what_its_name_says(experiment):
-    cfg, (dataset, method, kind) = configure(*experiment), named(experiment)
-    assert (cfg.dataset.name, cfg.method.name) == (dataset, method)
-    assert cfg.filter.name == (kind or "none")
-
-
 def test_views_are_the_papers(experiment):
     dataset = named(experiment)[0]
     (pipeline,) = prepared(*experiment).views.pipelines
@@ -247,13 +241,6 @@ def test_ten_epochs_of_warm_up_and_a_cosine_to_zero(experiment):
     assert rates == pytest.approx(expected, abs=1e-12)
 
 
-def test_the_command_line_wins():
-    overrides = ["max_epochs=77", "optimizer.lr=0.125", "backbone.stem=imagenet", "method=byol"]
-    cfg = configure("experiment=cifar10/simsiam_learnable", *overrides)
-    assert (cfg.max_epochs, cfg.optimizer.lr, cfg.backbone.stem) == (77, 0.125, "imagenet")
-    assert (cfg.method.name, cfg.method.kwargs.pred_hidden_dim) == ("byol", 4096)
-
-
 def test_residual_blocks_start_at_zero():
     cfg = prepared("experiment=cifar10/simsiam_learnable").full
     backbone = methods.build(cfg).backbone
@@ -317,16 +304,6 @@ class TestRows:
     def test_every_preset_belongs_to_a_row_or_a_figure(self):
         used = {run[0].removeprefix("experiment=") for run in runs()}
         assert used == set(experiments()) - {"debug"}
-
-    def test_figures_are_the_papers(self):
-        methods_of: dict[int, set[str]] = {}
-        for line in paper.figures():
-            names = {named(run)[1] for run in each_run(line["options"])}
-            methods_of.setdefault(int(line["figure"]), set()).update(names)
-        assert list(methods_of) == list(range(1, 10))
-        for figure in (1, 3, 4, 5, 7, 8):
-            assert methods_of[figure] == {"byol", "simsiam", "swav", "dino"}
-        assert methods_of[2] == {"simsiam", "symsimsiam", "vanilla"}
 
 
 def test_the_page_has_todays_commands_of_every_run():
