@@ -40,7 +40,7 @@ def features(backbone: torch.nn.Module, size: int = 32) -> torch.Tensor:
         return backbone.eval()(x)
 
 
-@pytest.mark.parametrize("stem", ["small", "imagenet"])
+@pytest.mark.parametrize("stem", ["small", pytest.param("imagenet", marks=pytest.mark.long)])
 def test_torchvision_takes_the_weights_and_gives_the_features(stem, tmp_path, monkeypatch):
     run(tmp_path, *RESNET, f"backbone.stem={stem}")
     out = exported(tmp_path)

@@ -209,10 +209,6 @@ def test_refusals(trained, tmp_path):
     def copy(name):
         return Path(shutil.copytree(trained / name, tmp_path / name, dirs_exist_ok=True))
 
-    folder = copy("dino")
-    shutil.copy(trained / "swav" / "checkpoints" / "last.ckpt", folder / "checkpoints")
-    with pytest.raises(ValueError, match=r"dino: .*loading state_dict"):
-        measure(folder)
     folder = copy("swav")
     saved = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
     saved["state_dict"]["projector.0.weight"].fill_(3e38)  # finite, but not behind it

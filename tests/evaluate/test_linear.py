@@ -117,18 +117,15 @@ class TestResults:
 
         record = {"tensorboard": {"folder": "tensorboard"}}
         (finished / "loggers.json").write_text(json.dumps(record))
-        drawn = evaluate(f"run={finished}", "epochs=1")
         cached = evaluate(f"run={finished}", "epochs=1", "features=cached")
         step = 8  # the checkpoint's
         assert events(finished / "tensorboard") == {
-            "linear/top1": [(step, drawn["top1"])],
-            "linear/top5": [(step, drawn["top5"])],
             "linear/cached_top1": [(step, cached["top1"])],
             "linear/cached_top5": [(step, cached["top5"])],
         }
 
-    @pytest.mark.parametrize("broken", ['{"cached": [5]}', '{"cached": ['])
-    def test_a_broken_file_is_refused_before_the_evaluation(self, broken, finished, monkeypatch):
+    def test_a_broken_file_is_refused_before_the_evaluation(self, finished, monkeypatch):
+        broken = '{"cached": ['
         (finished / "linear.json").write_text(broken)
         monkeypatch.setattr(features, "extract", None)
         with pytest.raises(UserError, match=r"linear\.json cannot be read"):
@@ -161,9 +158,9 @@ class TestBackbone:
             (["dataset=digits"], 0.0, (0.7, 1.0)),  # neither mirrored nor cut apart
             (["dataset=synthetic"], 0.5, (0.08, 1.0)),
             (
-                ["dataset=digits", "augmentation={crop_scale: [0.5, 1.0], flip: 0.25}"],
+                ["dataset=synthetic", "augmentation={crop_scale: [0.5, 1], flip: 0.25}"],
                 0.25,
-                (0.5, 1.0),
+                (0.5, 1),
             ),
         ],
     )
@@ -175,18 +172,15 @@ class TestBackbone:
         assert (view.flip, view.crop_scale, view.num_crops) == (flip, crop_scale, 1)
         assert not any((view.jitter, view.grey, view.blur, view.solarize, view.rotate))
 
-    def test_a_file_gives_what_its_run_gives(self, finished, tmp_path):
+    def test_a_file_gives_what_its_run_gives(self, finished):
         options = ["features=cached", "epochs=3"]
         of_run = evaluate(f"run={finished}", *options)
         path = finished / "checkpoints" / "last.ckpt"
         of_file = evaluate(f"checkpoint={path}", *DATA, *options)
         assert of_file["top1"] == of_run["top1"]
         assert read_json(Path(f"{path}_linear"))["cached"] == [of_file]
-        other = evaluate(f"checkpoint={path}", *DATA, f"out={tmp_path / 'out'}", *options)
-        assert read_json(tmp_path / "out") == {"cached": [other]}
-        assert other["checkpoint"] == str(path)
 
-    @pytest.mark.parametrize("stem", [[], ["backbone.name=resnet18"], ["backbone.stem=small"]])
+    @pytest.mark.parametrize("stem", [[], ["backbone.stem=small"]])
     def test_an_assumed_stem_is_recorded_and_grey_images_are_repeated(self, stem, tmp_path, caplog):
         path = tmp_path / "a.pt"
         torch.save(weight_files.build(weight_files.Spec("resnet18", "small")).state_dict(), path)
@@ -238,12 +232,9 @@ class TestConfig:
     ("argv", "names"),
     [
         ([], "run=RUN_FOLDER, or checkpoint=FILE"),
-        (["checkpoint=nowhere.pt", "dataset=digits"], "nowhere.pt"),
-        (["run={run}", "features=cache"], "did you mean 'cached'"),
         (["run={run}", "protocol=adam"], "sgd, lars"),
         (["run={run}", "features=cached", "weight_decay=1", "lr=100000"], "lower lr=100000"),
         (["run={run}", "backbone.name=resnet50"], "backbone.name=resnet50 would be ignored"),
-        (["run={run}", "checkpoint=other.ckpt"], "other.ckpt"),
         (["run={run}", "dataset.source.channels=2"], "3 channels"),
         (["run={run}", "features=cached", "augmentation.flip=0.5"], "augmentation.flip=0.5"),
     ],

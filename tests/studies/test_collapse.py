@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from conftest import ROOT
 
-from rdm_solo.spectra.collapse import COMPLETE, UNIFORM, WRONG_WAY, Bounds
+from rdm_solo.spectra.collapse import COMPLETE, WRONG_WAY, Bounds
 from studies import table
 from studies.collapse import choosing, judging, page, plan, runs
 
@@ -102,11 +102,6 @@ def test_a_negative_gap_is_an_alarm_but_no_warning_of_a_collapse():
     assert judging.unlabelled([induced, healthy]) == (1, 1)
     fine = judging.judge(row(), Bounds())
     assert judging.alarms_as_planned([induced, healthy, collapsed, fine]) == (2, 3)
-
-
-def test_assignments_are_judged_where_there_is_a_softmax():
-    assert judging.judge(row(), Bounds(warmup=0)).warnings == {}
-    assert judging.judge({**row(), "method": "swav"}, Bounds(warmup=0)).warnings == {UNIFORM: 2}
 
 
 def test_bounds_that_alarm_too_often_are_not_chosen():
