@@ -121,7 +121,7 @@ def without_filter(run: Run) -> str:
         return f"{run.label}: {reason}."
     verdict = verdicts.low_pass([run])
     return (
-        f"{run.label}: {reason}. {verdict.question} {verdict.answer} ({verdict.numbers}; as an "
+        f"{run.label}: {reason}. {verdict.question} {verdict.answer} ({verdict.numbers[0]}; as an "
         "online filter at the last measured epoch, by the report's rule)."
     )
 
