@@ -1,5 +1,6 @@
 """Facts about devices: which compute in float64, which products keep all digits, when to wait."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -42,3 +43,16 @@ def number(x: torch.Tensor) -> Any:
     (2.5, device(type='meta'))
     """
     return x.item() if x.device.type == "cpu" else x
+
+
+def not_finite(state: Mapping[str, Any]) -> list[str]:
+    """Return the names of tensors that hold NaN or infinity, with one wait for their device.
+
+    >>> not_finite({"whole": torch.ones(2), "broken": torch.tensor([1.0, torch.nan]), "steps": 3})
+    ['broken']
+    """
+    floats = {n: x for n, x in state.items() if torch.is_tensor(x) and x.is_floating_point()}
+    if not floats:
+        return []
+    finite = torch.stack([x.isfinite().all() for x in floats.values()])
+    return [name for name, fine in zip(floats, finite.tolist()) if not fine]

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from rdm_solo.callbacks.diagnostics import Diagnostics
+from rdm_solo.devices import not_finite
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.lightning import pl
 from rdm_solo.messages import UserError
-from rdm_solo.methods.weight_files import not_finite
 
 NEVER = 2**62  # more than any number of a step or of a weight
 

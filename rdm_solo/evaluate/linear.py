@@ -34,7 +34,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     device = features.choose_device(cfg.device)
     weights, spec = linear_config.find_weights(cfg)
     stem_is_known = cfg.run is not None or cfg.backbone.stem is not None
-    assumed = None if stem_is_known else weight_files.assumed(weights, spec)
+    assumed = None if stem_is_known else weight_files.assumed_stem(weights, spec)
     # A long evaluation must not end with a file or a folder that cannot be used.
     out = Path(cfg.out or cfg.run or f"{cfg.checkpoint}_linear")
     linear_file.read(out)

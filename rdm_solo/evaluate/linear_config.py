@@ -64,9 +64,9 @@ def find_weights(cfg: DictConfig) -> tuple[Weights, Spec]:
     backbone: Any = OmegaConf.to_container(cfg.backbone)
     backbone = {name: value for name, value in backbone.items() if value}
     weights = weight_files.read(cfg.checkpoint)
-    spec = weights.spec
+    spec = weight_files.recognise(weights.state)
     if "name" not in backbone:
-        spec = weight_files.known(weights)
+        spec = weight_files.spec_of(weights)
     elif spec is None or spec.name != backbone["name"]:
         spec = Spec(backbone["name"])
     stem = check_choice("backbone.stem", backbone.get("stem", spec.stem), ("small", "imagenet"))

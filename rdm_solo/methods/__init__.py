@@ -6,12 +6,15 @@ first used.
 
 from typing import Any
 
+from rdm_solo.methods.descriptions import METHODS
+
 __all__ = ["BYOL", "DINO", "SimSiam", "SwAV", "SymSimSiam", "build", "make_filter", "prepare"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from rdm_solo.methods import building
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from rdm_solo.methods import building
 
-        return getattr(building, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    described = METHODS.get(name.lower())
+    return building.class_of(described) if described else getattr(building, name)

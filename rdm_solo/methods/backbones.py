@@ -61,6 +61,8 @@ class SmallResNet(nn.Module):
         return self.stages(self.stem(x)).mean(dim=(2, 3))
 
 
+# Prefixes of arguments that download or read files.
+FETCHING = ("pretrained", "checkpoint_path", "cache_dir", "weights")
 # Backbones that solo-learn lacks.
 OWN: dict[str, Callable[..., Any]] = {"small_resnet": SmallResNet}
 

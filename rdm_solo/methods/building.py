@@ -1,31 +1,17 @@
 """Build the model that a config names."""
 
-from collections.abc import Callable
-from functools import partial
+import functools
+import pkgutil
 from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo.messages import UserError, check_number, check_switch, check_whole
-from rdm_solo.methods import optimizers, solo_learn
+from rdm_solo.messages import UserError, check_number
+from rdm_solo.methods import models, optimizers, solo_learn
 from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.methods.descriptions import Method, method
-from rdm_solo.methods.filtered import make_filter
-from rdm_solo.methods.models import BYOL, DINO, WMSE, DeepClusterV2, SimSiam, SwAV, of_solo_learn
-from rdm_solo.methods.symmetric import SymSimSiam
-
-# Methods that need a class of their own; the others are created from their descriptions.
-CLASSES: dict[str, Any] = {
-    "simsiam": SimSiam,
-    "byol": BYOL,
-    "swav": SwAV,
-    "dino": DINO,
-    "deepclusterv2": DeepClusterV2,
-    "wmse": WMSE,
-    "symsimsiam": SymSimSiam,
-    "vanilla": SymSimSiam,
-}
+from rdm_solo.methods.models import make_filter
 
 
 def build(cfg: DictConfig) -> Any:
@@ -48,7 +34,7 @@ def build(cfg: DictConfig) -> Any:
     if chosen.absent:
         make_filter(chosen, cfg.max_epochs)  # refuses a p that would be ignored
     try:
-        return (CLASSES.get(described.name) or of_solo_learn(described))(cfg)
+        return class_of(described)(cfg)
     except TypeError as error:
         raise UserError(
             f"method={described.name} with backbone.name={cfg.backbone.name} cannot be built: "
@@ -66,33 +52,32 @@ def check_installed(described: Method) -> None:
         )
 
 
-# The checks of solo-learn's arguments, by the ends of their names.
-CHECKS: dict[tuple[str, ...], Callable[[str, Any], object]] = {
-    # Two layers of the largest size in a row are 4 GB of weights.
-    ("_dim",): partial(check_whole, least=1, most=2**15),
-    ("num_prototypes",): partial(check_whole, least=1, most=2**20),
-    ("kmeans_iters", "whitening_iters", "whitening_size"): partial(check_whole, least=1),
-    ("sk_iters", "queue_size", "epoch_queue_starts"): check_whole,
-    ("freeze_prototypes_epochs", "freeze_last_layer"): check_whole,
-    ("clip_grad", "whitening_eps", "lamb"): partial(check_number, least=0),
-    ("scale_loss", "_loss_weight"): partial(check_number, least=0),
-    ("temperature", "temperature_q", "temperature_k"): partial(check_number, above=0),
-    ("sk_epsilon",): partial(check_number, above=0),
-    ("norm_last_layer", "use_bn_in_head", "iternorm"): check_switch,
-}
-
-
 def check_kwargs(kwargs: DictConfig) -> None:
-    """Refuse values that no model can have."""
+    """Refuse text (Hydra passes ``no`` as text), negative numbers and unequal sets of clusters."""
     for key, value in kwargs.items():
         name = f"method.kwargs.{key}"
-        if key == "num_prototypes" and OmegaConf.is_list(value):  # one number per set of clusters
+        if OmegaConf.is_list(value):  # the number of clusters in each set
             if len(set(value)) != 1:
                 raise UserError(f"{name}={value} must all be equal, and at least one.")
             value = value[0]
-        for ends, check in CHECKS.items():
-            if key.endswith(ends):
-                check(name, value)
+        if not isinstance(value, bool):
+            check_number(name, value, least=0, alternative="true or false")
+
+
+@functools.cache
+def class_of(described: Method) -> Any:
+    """Return a method's own class, or solo-learn's with what the description asks for."""
+    if described.own_class:
+        return pkgutil.resolve_name(f"rdm_solo.methods.{described.own_class}")
+    parts: list[type] = [models.Configured]
+    if not described.no_filter:
+        heads = models.FilteredBYOL if described.momentum else models.FilteredSimSiam
+        parts.insert(0, models.FilteredNeighbours if described.neighbours else heads)
+    if described.momentum:
+        parts.append(models.Momentum)
+    base = solo_learn.adapted(described.name)
+    attributes = {"__doc__": f"{described.label}, as in solo-learn.", "__module__": __name__}
+    return type(base.__name__, (*parts, base), attributes)
 
 
 def prepare(model: Any, cfg: DictConfig) -> Any:

@@ -35,6 +35,7 @@ class Method:
         labels: whether the loss needs labels.
         softmax: whether outputs are compared after a softmax, not as unit vectors.
         no_filter: why there is no place for a filter; empty if there is one.
+        own_class: its class in this package, if solo-learn's needs more than the fields above say.
         loss_minimum: the smallest value of the loss, a key of :data:`LOSSES`; None if it depends
             on temperatures.
         loss_names: the names under which solo-learn's versions log the loss.
@@ -57,6 +58,7 @@ class Method:
     labels: bool = False
     softmax: bool = False
     no_filter: str = ""
+    own_class: str = ""
     loss_minimum: float | None = None
     loss_names: tuple[str, ...] = ()
     multi_crop: tuple[str, ...] = ()
@@ -109,6 +111,7 @@ _symmetric = partial(
     family="symmetric",
     target=_OTHER_VIEW,
     no_filter="its two branches are alike by design",
+    own_class="symmetric:SymSimSiam",
     loss_minimum=-1,
 )
 
@@ -145,6 +148,7 @@ METHODS = {
             asymmetry="sinkhorn",
             softmax=True,
             no_filter="its Sinkhorn assignment is the target's filter",
+            own_class="unfiltered:SwAV",
             loss_names=("train_swav_loss",),
             multi_crop=(CURRENT,),
             gap_comes_from="The temperature and Sinkhorn's ε, both fixed, cause a part of the gap; "
@@ -161,6 +165,7 @@ METHODS = {
             momentum=True,
             softmax=True,
             no_filter="centring and sharpening are the target's filter",
+            own_class="unfiltered:DINO",
             loss_names=("dino_loss",),
             gap_comes_from="Fixed temperatures cause a part of the gap; Figure 5 in the report "
             "shows how much.",
@@ -217,6 +222,7 @@ METHODS = {
             asymmetry="clusters",
             softmax=True,
             no_filter="the clusters of k-means are its target",
+            own_class="unfiltered:DeepClusterV2",
             loss_names=("train_deepcluster_loss",),
             gap_comes_from="A one-hot target against a soft assignment makes a gap by itself.",
             on_collapse="Lower optimizer.lr, or give method.kwargs.num_prototypes fewer clusters.",
@@ -300,20 +306,15 @@ METHODS = {
         _redundancy_reducing(
             name="wmse",
             label="W-MSE",
+            own_class="unfiltered:WMSE",
             target="the projection of the other view; the loss compares both after whitening",
             loss_minimum=0,
             loss_names=("train_wmse_loss", "train_neg_cos_sim"),
             on_collapse="Lower optimizer.lr, or whiten larger parts of the batch: a larger "
             "method.kwargs.whitening_size, several times method.kwargs.proj_output_dim.",
         ),
-        _symmetric(
-            name="symsimsiam",
-            label="SymSimSiam",
-        ),
-        _symmetric(
-            name="vanilla",
-            label="Vanilla",
-        ),
+        _symmetric(name="symsimsiam", label="SymSimSiam"),
+        _symmetric(name="vanilla", label="Vanilla"),
     )
 }
 

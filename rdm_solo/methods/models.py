@@ -1,19 +1,22 @@
-"""The methods: solo-learn's classes with our optimiser, filters and exact resuming.
+"""What a method adds to solo-learn's class: our optimiser, exact resuming, a place for a filter.
 
-Most methods need no class here: :func:`of_solo_learn` creates theirs from their description.
+An online filter replaces the predictor. A target filter is ``target_head``, behind the target's
+projector or, where the target comes from a queue, behind the queue. Every variant of such a method
+has both modules, whose outputs the diagnostics record.
 """
 
-import functools
 from typing import Any
 
 import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from rdm_solo.distributed import gather_equal, rank
+from rdm_solo.filters.functions import takes_p
+from rdm_solo.filters.schedules import as_schedule
+from rdm_solo.filters.spectral_filter import SpectralFilter
+from rdm_solo.messages import UserError
 from rdm_solo.methods import optimizers, solo_learn
-from rdm_solo.methods.descriptions import Method
-from rdm_solo.methods.filtered import FilteredBYOL, FilteredNeighbours, FilteredSimSiam
+from rdm_solo.methods.chosen_filter import ChosenFilter
 
 
 class Configured:
@@ -71,166 +74,151 @@ class Momentum:
         )
 
 
-class SimSiam(FilteredSimSiam, Configured, solo_learn.adapted("simsiam")):
-    """SimSiam (Chen & He, 2021)."""
+def make_filter(chosen: ChosenFilter, epochs: int) -> SpectralFilter | None:
+    """Return the chosen spectral filter, or None; refuse a p that would be ignored."""
+    p, function = chosen.p, chosen.function
+    has_exponent = function is not None and takes_p(function)
+    if p is not None and not has_exponent:
+        raise UserError(
+            f"p={p} would be ignored: filter={chosen.name} with function={function} has no "
+            "exponent; leave p out (or p=null), or choose filter=online_pow or filter=target_pow."
+        )
+    if p is None and has_exponent:
+        raise UserError(f"filter={chosen.name} needs an exponent: add p=NUMBER.")
+    if function is None:
+        return None
+    schedule = None if p is None else as_schedule(p, epochs=epochs)
+    return SpectralFilter(chosen.branch, function, schedule, chosen.solver)
 
 
-class BYOL(FilteredBYOL, Configured, Momentum, solo_learn.adapted("byol")):
-    """BYOL (Grill et al., 2020)."""
+class Float32Linear(nn.Linear):
+    """A linear layer outside autocast.
 
-
-class MadeAtStart:
-    """State that solo-learn creates when training starts, which is after a checkpoint is loaded.
-
-    ``made_at_start`` maps the names of these buffers to the dimension along which each process has
-    a part of its own.
+    Half-precision outputs would lift the null direction that the following batch norm leaves to a
+    thousandth of the largest singular value.
     """
 
-    made_at_start: dict[str, int]
-
-    @property
-    def _ddp_params_and_buffers_to_ignore(self) -> list[str]:
-        """The buffers that DDP must not overwrite with the first process's before each step."""
-        return list(self.made_at_start)
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Save the parts of all processes, concatenated."""
-        super().on_save_checkpoint(checkpoint)
-        state = checkpoint["state_dict"]
-        for name, dim in self.made_at_start.items():
-            if name in state:
-                whole = gather_equal(getattr(self, name).transpose(0, dim)).transpose(0, dim)
-                state[name] = whole.contiguous()
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        state = checkpoint["state_dict"]
-        self._saved = {name: state.pop(name) for name in self.made_at_start if name in state}
-
-    def on_train_start(self) -> None:
-        loaded = getattr(self, "_saved", {})
-        # What is drawn here is replaced, so a resumed run must not consume random numbers for it.
-        with torch.random.fork_rng(devices=[], enabled=bool(loaded)):
-            super().on_train_start()
-        for name, saved in loaded.items():
-            buffer, dim = getattr(self, name, None), self.made_at_start[name]
-            if buffer is None:
-                continue
-            rows = buffer.shape[dim]  # of this process
-            first = rank() * rows if saved.shape[dim] > rows else 0
-            part = saved.narrow(dim, first, min(rows, saved.shape[dim] - first))
-            buffer.narrow(dim, 0, part.shape[dim]).copy_(part)
-
-
-class SwAV(MadeAtStart, Configured, solo_learn.adapted("swav")):
-    """SwAV (Caron et al., 2020): the target is the logits' Sinkhorn assignment."""
-
-    made_at_start = {"queue": 1}
-
-    def __init__(self, cfg: DictConfig) -> None:
-        super().__init__(cfg)
-        # solo-learn 1.0.2 learns the prototypes' norms; the current version fixes them at 1.
-        self.prototypes.weight_g.data.fill_(1)
-        self.prototypes.weight_g.requires_grad = False
-
-    def get_assignments(self, preds: list[Tensor]) -> list[Tensor]:
-        """Compute in float32: Sinkhorn's exponential overflows float16 and bf16 blurs its sums."""
-        return super().get_assignments([logits.float() for logits in preds])
-
-
-class _ClassifierLoss(solo_learn.TABLE["base"]):
-    """Keeps the classifier's loss, which solo-learn's methods return only as part of the sum."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        out = super().training_step(batch, batch_idx)
-        self.classifier_loss = out["loss"]
-        return out
-
-
-class DeepClusterV2(MadeAtStart, Configured, solo_learn.adapted("deepclusterv2"), _ClassifierLoss):
-    """DeepCluster v2 (Caron et al., 2020): the target is the image's cluster.
-
-    The first epoch collects the outputs that k-means clusters, and has no target yet. solo-learn's
-    loss is then a mean over no image: NaN, with gradients of zero. Here that epoch has the same
-    gradients and no loss.
-    """
-
-    made_at_start = {"local_memory_index": 0, "local_memory_embeddings": 1}
-
-    def on_train_epoch_start(self) -> None:
-        super().on_train_epoch_start()
-        self.assignments = self.assignments.to(self.device)  # like the images' indices
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().training_step(batch, batch_idx)
-        if self.current_epoch:
-            return loss
-        of_no_image = loss - self.classifier_loss
-        return self.classifier_loss + of_no_image.nan_to_num()
-
-    def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        if self.current_epoch or name not in self.loss_names:
-            super().log(name, value, *args, **kwargs)
-
-
-class Whitening(nn.Module):
-    """Centre rows ``(N, k)`` and whiten them by Cholesky, so that their covariance is the identity.
-
-    solo-learn's W-MSE calls functions that torch removes. Rows whose covariance has no Cholesky
-    factor, such as those of a collapsed batch, become NaN, which ends the run.
-
-    >>> z = Whitening()(torch.tensor([[1.0, 0.0], [3.0, 1.0], [2.0, 5.0]]))
-    >>> torch.cov(z.mT).round(decimals=5).abs()
-    tensor([[1., 0.],
-            [0., 1.]])
-    """
-
-    def __init__(self, eps: float = 0.0) -> None:
-        super().__init__()
-        self.eps = eps
+    def __init__(self, layer: nn.Linear) -> None:
+        bias = layer.bias is not None
+        super().__init__(layer.in_features, layer.out_features, bias, device="meta")
+        self.weight, self.bias = layer.weight, layer.bias
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            x = x.to(torch.promote_types(x.dtype, torch.float32))
-            centred = x - x.mean(0)
-            covariance = centred.mT @ centred / (len(x) - 1)
-            identity = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-            covariance = (1 - self.eps) * covariance + self.eps * identity
-            factor, failed = torch.linalg.cholesky_ex(covariance)
-            factor = factor.where(failed == 0, torch.nan)
-            return torch.linalg.solve_triangular(factor, centred.mT, upper=False).mT
+            return super().forward(x.float())
 
 
-class WMSE(Configured, solo_learn.adapted("wmse")):
-    """W-MSE (Ermolov et al., 2021)."""
+class _Filtered:
+    """Both heads, and the schedule of p."""
+
+    predictor: nn.Module  # of the online branch: solo-learn's, a linear one, a filter, or identity
+    target_head: nn.Module  # of the target branch: a filter or identity
+    projector: nn.Sequential
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
-        self.whitening = Whitening(cfg.method.kwargs.whitening_eps)
+        chosen = self.chosen_filter(cfg)
+        self.install(chosen, make_filter(chosen, cfg.max_epochs))
+
+    def chosen_filter(self, cfg: DictConfig) -> ChosenFilter:
+        return ChosenFilter.of(cfg)
+
+    def install(self, chosen: ChosenFilter, spectral: SpectralFilter | None) -> None:
+        """Put the chosen filter in its place; ``spectral`` is None if it is not spectral."""
+        projectors = {self.projector, getattr(self, "momentum_projector", self.projector)}
+        self.target_head = nn.Identity()
+        if chosen.linear:
+            width = self.projector[_last_linear(self.projector)].out_features
+            self.predictor = nn.Linear(width, width, bias=False)
+        elif not chosen.own:
+            self.predictor = nn.Identity()
+        if spectral is not None:
+            if spectral.branch == "online":
+                self.predictor = spectral
+            else:
+                self.target_head = spectral
+            for projector in projectors:
+                last = _last_linear(projector)
+                projector[last] = Float32Linear(projector[last])
+
+    @property
+    def filters(self) -> list[SpectralFilter]:
+        return [m for m in (self.predictor, self.target_head) if isinstance(m, SpectralFilter)]
+
+    def on_train_epoch_start(self) -> None:
+        for spectral in self.filters:
+            spectral.set_epoch(self.trainer.current_epoch)
+
+    def on_train_epoch_end(self) -> None:
+        for spectral in self.filters:
+            spectral.report()
 
 
-class DINO(Configured, Momentum, solo_learn.adapted("dino")):
-    """DINO (Caron et al., 2021).
+def _last_linear(layers: nn.Sequential) -> int:
+    return max(i for i, layer in enumerate(layers) if isinstance(layer, nn.Linear))
 
-    Without ``centring`` the centre stays zero; without ``sharpening`` the target has the student's
-    temperature.
+
+class FilteredSimSiam(_Filtered):
+    """SimSiam's heads; ``linear`` drops the projector's last BN, as the paper does."""
+
+    def install(self, chosen: ChosenFilter, spectral: SpectralFilter | None) -> None:
+        if chosen.linear:
+            self.projector = self.projector[:-1]
+            self.projector[-1].bias.requires_grad = True  # BN behind it had cancelled it
+        super().install(chosen, spectral)
+
+    def branches(self, feats: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the online output p and the target of one view, from one projection z."""
+        z = self.projector(feats)
+        p = self.predictor(z)
+        target = self.target_head(z)
+        return p, target
+
+    def forward(self, X: Tensor) -> dict[str, Tensor]:
+        """Return features only; solo-learn's forward would run the heads twice in a step."""
+        return solo_learn.TABLE["base"].forward(self, X)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """Replace solo-learn's step, whose target is the projection itself."""
+        out = solo_learn.TABLE["base"].training_step(self, batch, batch_idx)
+        (p1, target1), (p2, target2) = (self.branches(feats) for feats in out["feats"])
+        loss = _minus_cosine(p1, target2) / 2 + _minus_cosine(p2, target1) / 2
+        with torch.no_grad():
+            rows = (nn.functional.normalize(target, dim=-1) for target in (target1, target2))
+            std = sum(row.std(dim=0).mean() for row in rows) / 2
+        metrics = {"train_neg_cos_sim": loss, "train_z_std": std}
+        self.log_dict(metrics, on_epoch=True, sync_dist=True)
+        return loss + out["loss"]
+
+
+def _minus_cosine(p: Tensor, target: Tensor) -> Tensor:
+    return -nn.functional.cosine_similarity(p, target.detach(), dim=-1).mean()
+
+
+class FilteredBYOL(_Filtered):
+    """BYOL's heads; its projector ends without BN, so ``linear`` drops none.
+
+    solo-learn's own step takes the predictor's output for p and the momentum projector's for the
+    target, so ``target_head`` becomes the last layer of the momentum projector.
     """
 
-    def __init__(self, cfg: DictConfig) -> None:
-        super().__init__(cfg)
-        loss = self.dino_loss_func
-        loss.center_momentum = cfg.method.center_momentum if cfg.method.centring else 1.0
-        if not cfg.method.sharpening:
-            loss.teacher_temp_schedule[:] = loss.student_temp
+    momentum_projector: nn.Sequential
+
+    def install(self, chosen: ChosenFilter, spectral: SpectralFilter | None) -> None:
+        super().install(chosen, spectral)
+        self.momentum_projector.append(self.target_head)
 
 
-@functools.cache
-def of_solo_learn(described: Method) -> Any:
-    """Create the class of a method that needs nothing beyond its description."""
-    parts: list[type] = [Configured]
-    if not described.no_filter:
-        parts.insert(0, FilteredNeighbours if described.neighbours else FilteredBYOL)
-    if described.momentum:
-        parts.append(Momentum)
-    base = solo_learn.adapted(described.name)
-    attributes = {"__doc__": f"{described.label}, as in solo-learn.", "__module__": __name__}
-    return type(base.__name__, (*parts, base), attributes)
+class FilteredNeighbours(_Filtered):
+    """The heads of a method whose target is the nearest of earlier outputs.
+
+    The queue and the search in it are solo-learn's. A target filter transforms the outputs that
+    were found as one batch, since the loss compares p with these.
+    """
+
+    def find_nn(self, z: Tensor) -> Any:
+        index, nearest, *more = super().find_nn(z)
+        nearest = self.target_head(nearest)
+        if isinstance(self.target_head, SpectralFilter):  # solo-learn's losses expect unit rows
+            nearest = nn.functional.normalize(nearest, dim=-1)
+        return index, nearest, *more

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.messages import check_choice
-from rdm_solo.methods import filtered, solo_learn, symmetric
+from rdm_solo.methods import models, solo_learn, symmetric
 from rdm_solo.methods.chosen_filter import ChosenFilter, shipped_filters
 
 
@@ -39,13 +39,13 @@ class _FromSoloConfig:
         return chosen if p is None else replace(chosen, p=p)
 
 
-class RDMSimSiam(_FromSoloConfig, filtered.FilteredSimSiam, solo_learn.TABLE["simsiam"]):
+class RDMSimSiam(_FromSoloConfig, models.FilteredSimSiam, solo_learn.TABLE["simsiam"]):
     """``method: rdm_simsiam``, with ``method_kwargs.filter`` and ``method_kwargs.p``."""
 
     defaults = {"filter": "learnable", "p": None, "pred_hidden_dim": 512}
 
 
-class RDMBYOL(_FromSoloConfig, filtered.FilteredBYOL, solo_learn.TABLE["byol"]):
+class RDMBYOL(_FromSoloConfig, models.FilteredBYOL, solo_learn.TABLE["byol"]):
     """``method: rdm_byol``, with ``method_kwargs.filter`` and ``method_kwargs.p``."""
 
     defaults = {"filter": "learnable", "p": None, "pred_hidden_dim": 4096}

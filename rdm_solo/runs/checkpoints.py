@@ -4,16 +4,17 @@ import logging
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from omegaconf import OmegaConf
 
 from rdm_solo.messages import UserError
-from rdm_solo.methods import torch_files, weight_files
-from rdm_solo.methods.weight_files import Spec, Weights
 from rdm_solo.runs import files, saved_config
 from rdm_solo.runs.files import CHECKPOINT, PREVIOUS, write_whole
+
+if TYPE_CHECKING:
+    from rdm_solo.methods.weight_files import Spec, Weights
 
 log = logging.getLogger("rdm_solo")
 
@@ -22,11 +23,12 @@ def of_run(
     run: str | Path,
     checkpoint: str | Path | None = None,
     typed: Mapping[str, Any] | None = None,
-) -> tuple[Weights, Spec]:
+) -> "tuple[Weights, Spec]":
     """Return a run's last weights, or those of another of its checkpoints, and its backbone.
 
     ``typed`` are options of the backbone that the user passed; they must equal the run's.
     """
+    from rdm_solo.methods import weight_files  # reads files alone, so no run starts with it
     from rdm_solo.runs.folder import diverged_in
 
     folder, typed = Path(run), typed or {}
@@ -39,7 +41,7 @@ def of_run(
             )
     backbone: Any = OmegaConf.to_container(config.backbone)
     kwargs = {key: value for key, value in backbone["kwargs"].items() if value is not None}
-    spec = Spec(backbone["name"], backbone["stem"], kwargs)
+    spec = weight_files.Spec(backbone["name"], backbone["stem"], kwargs)
     path, content = (Path(checkpoint), None) if checkpoint else latest(folder)
     weights = weight_files.read(path, content)
     if diverged := diverged_in(folder):
@@ -81,7 +83,9 @@ def epochs(content: Mapping[str, Any]) -> int:
 
 def read(path: Path) -> dict[str, Any]:
     """Read a checkpoint of a run; UserError if it is damaged or a weight is not finite."""
-    content: Any = torch_files.read(path)
+    from rdm_solo.methods import weight_files
+
+    content: Any = weight_files.read_file(path)
     if not isinstance(content, dict) or not {"epoch", "state_dict"} <= content.keys():
         raise UserError(f"{path} cannot be read as a checkpoint of a run.")
     weight_files.check_finite(content["state_dict"], path)

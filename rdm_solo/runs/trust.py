@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import cli, filters
 from rdm_solo.messages import UserError
-from rdm_solo.methods.weight_files import FETCHING
+from rdm_solo.methods.backbones import FETCHING
 from rdm_solo.runs.settings import options
 
 

@@ -60,7 +60,7 @@ def test_solo_learns_own_checkpoint(method, tmp_path):
 
     read = weight_files.read(path)
     assert (read.epoch, read.step) == (8, 56)
-    backbone = weight_files.load(read, weight_files.known(read))
+    backbone = weight_files.load(read, weight_files.spec_of(read))
     prefix = "backbone." if solo_learn.CURRENT else "encoder."
     assert same(backbone, {n.removeprefix(prefix): state[n] for n in state if n.startswith(prefix)})
     assert not backbone.training
@@ -101,7 +101,7 @@ def test_torchvisions_file_gives_torchvisions_features(name, suffix, tmp_path):
     "spec", [SMALL, Spec("resnet18", "small"), Spec("resnet18"), Spec("resnet50")], ids=str
 )
 def test_a_backbone_is_recognised_by_its_shapes(spec):
-    assert weight_files.guess(weight_files.build(spec).state_dict()) == spec
+    assert weight_files.recognise(weight_files.build(spec).state_dict()) == spec
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_warning_names_what_is_assumed_about_the_stem(prefix, stem, certain, t
     state = weights(Spec("resnet18", stem))
     torch.save({prefix + name: value for name, value in state.items()}, tmp_path / "a.pt")
     read = weight_files.read(tmp_path / "a.pt")
-    assumed = weight_files.assumed(read, weight_files.known(read))
+    assumed = weight_files.assumed_stem(read, weight_files.spec_of(read))
     if certain:
         assert (assumed, caplog.messages) == (None, [])
         return
@@ -155,7 +155,7 @@ class TestRefusals:
         with pytest.raises(UserError, match=r"stem\.0\.weight.*predictor\.weight"):
             load(tmp_path / "a.pt", SMALL)
         torch.save(weights(Spec("resnet18", "small")), tmp_path / "b.pt")
-        with pytest.raises(UserError, match=r"conv1\.weight.*name=resnet18 backbone\.stem=small"):
+        with pytest.raises(UserError, match=r"conv1\.weight.*those of resnet18 with the small"):
             load(tmp_path / "b.pt", Spec("resnet18", "imagenet"))
 
     def test_a_backbone_that_is_not_recognised(self, tmp_path):

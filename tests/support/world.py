@@ -18,7 +18,7 @@ import torch
 PATIENCE = datetime.timedelta(seconds=120)
 # What a process would take seconds to import. A server imports it once, and all are forked from it.
 processes = torch.multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["rdm_solo.train.run", "rdm_solo.methods.models"])
+processes.set_forkserver_preload(["rdm_solo.train.run", "rdm_solo.methods.building"])
 
 
 class World:
