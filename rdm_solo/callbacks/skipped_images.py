@@ -4,7 +4,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from rdm_solo.data.loaders import skipped_images
 from rdm_solo.distributed import gather_objects
 from rdm_solo.lightning import pl
 from rdm_solo.messages import printable
@@ -29,5 +28,7 @@ class SkippedImages(pl.Callback):  # type: ignore[misc,name-defined]
         for path, why in new.items():
             self.lines[path] = f"epoch {epoch}: {printable(path)} {why}\n"
         if new and trainer.is_global_zero:
+            from rdm_solo.data.file_loader import skipped_images  # loaded where images are files
+
             log.warning(f"warning: epoch {epoch}: {skipped_images(new)}; {SKIPPED} lists them")
             write_whole(self.folder / SKIPPED, "".join(self.lines.values()))

@@ -1,11 +1,11 @@
 """Images, data sets, views and loaders."""
 
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 from rdm_solo.data.draws import generator
-from rdm_solo.data.images import DataError, Dataset, Files, Images, Reading
-from rdm_solo.data.loaders import Loader, loader
+from rdm_solo.data.images import DataError, Dataset, Files, Images
+from rdm_solo.data.loaders import Loader, MemoryLoader
 from rdm_solo.data.views import Pipeline, Views
 
 __all__ = [
@@ -15,16 +15,32 @@ __all__ = [
     "Images",
     "Loader",
     "Pipeline",
-    "Reading",
     "Views",
     "generator",
     "loader",
 ]
 
 
+def loader(
+    dataset: Dataset, part: Literal["train", "val"], batch_size: int, **options: Any
+) -> Loader:
+    """Return the `Loader` of one part of a data set, with its options.
+
+    >>> from rdm_solo.data import synthetic
+    >>> batches = loader(synthetic(num_train=10, num_val=5, size=8), "val", 2)
+    >>> [tuple(x.shape) for x, labels in batches]
+    [(2, 3, 8, 8), (2, 3, 8, 8), (1, 3, 8, 8)]
+    """
+    if not isinstance(getattr(dataset, part), Files):
+        return MemoryLoader(dataset, part, batch_size, **options)
+    from rdm_solo.data.file_loader import FileLoader  # runs on images in memory do without it
+
+    return FileLoader(dataset, part, batch_size, **options)
+
+
 def __getattr__(name: str) -> Any:
-    """Return the data set that `sources` or `folders` define by that name."""
-    for module in ("rdm_solo.data.sources", "rdm_solo.data.folders"):
+    """Return the data set that `sources` or `folders` define by that name, or `Reading`."""
+    for module in ("rdm_solo.data.sources", "rdm_solo.data.decoding", "rdm_solo.data.folders"):
         value = getattr(import_module(module), name, None)
         if getattr(value, "__module__", None) == module:
             return value

@@ -8,6 +8,7 @@ import io
 import os
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,8 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torchvision.io import ImageReadMode, decode_jpeg  # type: ignore[import-untyped]
 
-from rdm_solo.data.images import Reading
-from rdm_solo.messages import UserError, printable
+from rdm_solo.data.images import SIDES
+from rdm_solo.messages import UserError, check_choice, check_switch, check_whole, printable
 
 # The content decides which format a file has, not its name. Pillow reads 40 more formats, one of
 # which (EPS) starts Ghostscript.
@@ -27,6 +28,30 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "PPM", "GIF")
 # A large JPEG is decoded at half, a quarter or an eighth of its size if the sides of every crop
 # still have this many pixels for each pixel of its view.
 OVERSAMPLING = 2.0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Options for turning files into pixels."""
+
+    image_size: int = 224  #: side of a clean image (validation, kNN) in pixels
+    resize: int | None = None  #: its shorter side before the central crop; None: 8/7 of image_size
+    channels: int = 3  #: 3 reads everything as RGB, 1 as grey
+    interpolation: str = "bilinear"  #: or ``bicubic``, both antialiased
+    workers: int | None = None  #: decoding processes; 0: none; None: one per core, at most 16
+    skip_broken: bool = False  #: replace an unreadable image by the next readable one
+
+    def __post_init__(self) -> None:
+        check_switch("dataset.skip_broken", self.skip_broken)
+        check_whole("dataset.image_size", self.image_size, *SIDES)
+        if self.resize is not None:
+            most = 2 * SIDES[1]
+            check_whole("dataset.resize", self.resize, self.image_size, most, alternative="null")
+        if self.workers is not None:
+            check_whole("dataset.workers", self.workers, 0, 256, alternative="null")
+        if self.channels not in (1, 3):
+            raise UserError(f"dataset.channels must be 3 or 1, got {self.channels!r}.")
+        check_choice("dataset.interpolation", self.interpolation, ("bilinear", "bicubic"))
 
 
 def open_image(path: str | os.PathLike[str]) -> Image.Image:

@@ -4,9 +4,10 @@ A worker reads an image once and cuts all its views out, antialiased and as byte
 grey, blur and solarisation follow on the device that trains.
 """
 
+import logging
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -16,11 +17,13 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as MapDataset
 
 from rdm_solo import distributed
-from rdm_solo.data.batches import Loader
 from rdm_solo.data.decoding import clean, cut_views, explain
 from rdm_solo.data.images import DataError, Files
+from rdm_solo.data.loaders import Loader
 from rdm_solo.data.views import Views
-from rdm_solo.messages import printable
+from rdm_solo.messages import listed, printable
+
+log = logging.getLogger("rdm_solo")
 
 # How many images in a row are tried until one is readable.
 TRIES = 100
@@ -106,7 +109,14 @@ class FileLoader(Loader):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._reported = 0
         self._tasks: list[Task] = []  # the sampler of the DataLoader, which outlives an epoch
+
+    def report_skipped(self) -> None:
+        new = dict(list(self.skipped.items())[self._reported :])
+        self._reported = len(self.skipped)
+        if new:
+            log.warning(f"warning: {skipped_images(new)}")
 
     def _batches(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
         self._tasks[:] = [(self.epoch or 0, samples.tolist()) for samples in batches]
@@ -166,3 +176,14 @@ class FileLoader(Loader):
         if torch.cuda.is_available():  # some of them may be on other machines
             processes = min(processes, torch.cuda.device_count())
         return max(1, min(16, (cores or 1) // processes))
+
+
+def skipped_images(broken: Mapping[str, str]) -> str:
+    """Return how many images were skipped, and the first three with their reasons.
+
+    >>> skipped_images({"a.jpg": "is not an image"})
+    '1 unreadable image was skipped: a.jpg is not an image'
+    """
+    first = listed(f"{printable(path)} {why}" for path, why in broken.items())
+    were = "images were" if len(broken) > 1 else "image was"
+    return f"{len(broken)} unreadable {were} skipped: {first}"

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from rdm_solo.data.decoding import open_image
-from rdm_solo.data.images import DataError, Dataset, Files, Reading
+from rdm_solo.data.decoding import Reading, open_image
+from rdm_solo.data.images import DataError, Dataset, Files
 from rdm_solo.messages import check_switch, listed, printable
 
 log = logging.getLogger("rdm_solo")

@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from rdm_solo.messages import UserError, check_choice, check_number, check_switch, check_whole
+from rdm_solo.messages import UserError, check_number
+
+if TYPE_CHECKING:
+    from rdm_solo.data.decoding import Reading
 
 # Smallest and largest side of an image in pixels. Crops of fewer show nothing, and a batch of more
 # fits into no memory.
@@ -47,30 +50,6 @@ class Images:
         return self.images.shape[1]
 
 
-@dataclass(frozen=True)
-class Reading:
-    """Options for turning files into pixels."""
-
-    image_size: int = 224  #: side of a clean image (validation, kNN) in pixels
-    resize: int | None = None  #: its shorter side before the central crop; None: 8/7 of image_size
-    channels: int = 3  #: 3 reads everything as RGB, 1 as grey
-    interpolation: str = "bilinear"  #: or ``bicubic``, both antialiased
-    workers: int | None = None  #: decoding processes; 0: none; None: one per core, at most 16
-    skip_broken: bool = False  #: replace an unreadable image by the next readable one
-
-    def __post_init__(self) -> None:
-        check_switch("dataset.skip_broken", self.skip_broken)
-        check_whole("dataset.image_size", self.image_size, *SIDES)
-        if self.resize is not None:
-            most = 2 * SIDES[1]
-            check_whole("dataset.resize", self.resize, self.image_size, most, alternative="null")
-        if self.workers is not None:
-            check_whole("dataset.workers", self.workers, 0, 256, alternative="null")
-        if self.channels not in (1, 3):
-            raise UserError(f"dataset.channels must be 3 or 1, got {self.channels!r}.")
-        check_choice("dataset.interpolation", self.interpolation, ("bilinear", "bicubic"))
-
-
 @dataclass(frozen=True, eq=False)
 class Files:
     """Images that are decoded when a batch needs them, and their labels.
@@ -79,6 +58,7 @@ class Files:
     starts with one.
 
     >>> from PIL import Image
+    >>> from rdm_solo.data import Reading
     >>> photos = [(Image.new("RGB", (60, 40)), "anything") for _ in range(5)]
     >>> Files(photos, torch.zeros(5, dtype=torch.int64), Reading()).open(3).size
     (60, 40)
@@ -86,7 +66,7 @@ class Files:
 
     source: Any  #: a sequence of images
     labels: Tensor  #: ``int64`` class numbers, ``(N,)``
-    reading: Reading  #: how images become pixels
+    reading: "Reading"  #: how images become pixels
 
     def __len__(self) -> int:
         return len(self.labels)

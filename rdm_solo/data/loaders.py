@@ -1,15 +1,135 @@
-"""Batches of images in memory, and the loader for each kind of data set."""
+"""Batches of a data set: their order, and those of images in memory."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
-from rdm_solo.data.batches import Loader, skipped_images
+from rdm_solo import distributed
+from rdm_solo.data.draws import generator
 from rdm_solo.data.images import Dataset, Files, Images
+from rdm_solo.data.views import Views
+from rdm_solo.messages import UserError, check_whole
 
-__all__ = ["Loader", "MemoryLoader", "loader", "skipped_images"]
+
+class Loader(ABC):
+    """Batches of one process, epoch after epoch.
+
+    With ``views`` a batch is ``(indices, [view_1, ..., view_V], labels)``, shuffled. Without views
+    it is ``(x, labels)``, and every image comes once and in order. Images are normalised float32.
+
+    An epoch's order is drawn from ``(seed, epoch)`` and cut into *global* batches of
+    ``batch_size * world_size``. Each process takes its slice, so step ``t`` of ``w`` processes sees
+    the images that one process with the ``w``-fold batch sees. A sample's views depend only on
+    ``(seed, epoch, view)`` and the sample's index. A last, short batch (``drop_last=False``, or
+    without views) is split evenly, or joins the batch before it if it cannot feed every process.
+
+    Args:
+        dataset: the data set.
+        part: ``train`` or ``val``.
+        batch_size: images per process and step.
+        views: makes a sample's views; ``None`` loads clean images, without augmentation.
+        seed: of the order and of the augmentation.
+        drop_last: leave out a short last batch of views.
+        device: makes the views.
+        expand_channels: repeat grey images to this many channels.
+    """
+
+    # Lightning 2 reads this attribute of every loader that has a sampler.
+    batch_sampler = None
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        part: Literal["train", "val"],
+        batch_size: int,
+        *,
+        views: Views | None = None,
+        seed: int = 0,
+        drop_last: bool = True,
+        device: str | torch.device = "cpu",
+        expand_channels: int | None = None,
+    ) -> None:
+        self._least = 1 if views is None else 2  # batch norm needs two
+        check_whole("batch_size", batch_size, self._least)
+        self.images: Images | Files = getattr(dataset, part)
+        self.channels = expand_channels or self.images.channels
+        if self.images.channels not in (1, self.channels):
+            raise UserError(
+                f"the backbone takes {self.channels} channels: give images of 1 or "
+                f"{self.channels} channels (dataset.channels), not {self.images.channels}"
+            )
+        self.batch_size = batch_size
+        self.views = views
+        self.seed = seed
+        self.drop_last = drop_last and views is not None
+        self.device = torch.device(device)
+        self.epoch: int | None = None
+        self.skipped: dict[str, str] = {}  #: images that were left out, by name, and why
+        moments = torch.tensor([dataset.mean, dataset.std], dtype=torch.float32)
+        self._mean, self._std = moments.view(2, -1, 1, 1).to(self.device)
+
+    @property
+    def sampler(self) -> "Loader":
+        """The loader itself: Lightning calls ``set_epoch`` of ``loader.sampler``."""
+        return self
+
+    @property
+    def dataset(self) -> Images | Files:
+        """The images, under the name that solo-learn's DeepCluster v2 reads."""
+        return self.images
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose order and augmentation the next iteration uses."""
+        self.epoch = epoch
+
+    def report_skipped(self) -> None:  # noqa: B027 (images in memory are always readable)
+        """Log the images that were left out since the last report."""
+
+    def __len__(self) -> int:
+        return len(self._slices())
+
+    def __iter__(self) -> Iterator[Any]:
+        order = torch.arange(len(self.images))
+        if self.views:
+            drawn = generator(self.seed, self.epoch or 0, "order")
+            order = torch.randperm(len(self.images), generator=drawn)
+        for samples, views in self._batches([order[piece] for piece in self._slices()]):
+            views = [x.sub_(self._mean).div_(self._std) for x in views]
+            if self.channels != self.images.channels:
+                views = [x.repeat(1, self.channels, 1, 1) for x in views]
+            labels = self.images.labels[samples].to(self.device, non_blocking=True)
+            if self.views is None:
+                yield views[0], labels
+            else:
+                yield samples.to(self.device, non_blocking=True), views, labels
+
+    @abstractmethod
+    def _batches(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
+        """Yield for each batch the samples that were read, and their views in [0, 1]."""
+
+    def _slices(self) -> list[slice]:
+        """Return this process's part of the epoch's order, step by step."""
+        rank, world = distributed.rank(), distributed.world_size()
+        n, step = len(self.images), self.batch_size * world
+        ends = list(range(step, n + 1, step))
+        rest = n % step
+        if not self.drop_last and rest >= world * self._least:
+            ends.append(n)
+        if not ends:
+            raise UserError(
+                f"batch_size={self.batch_size} on {world} process{'es' if world > 1 else ''} takes "
+                f"{step} images a step, but there are {n}: lower it, or use fewer processes"
+            )
+        if not self.drop_last:
+            ends[-1] = n
+        return [
+            slice(low + (high - low) * rank // world, low + (high - low) * (rank + 1) // world)
+            for low, high in zip([0, *ends], ends)
+        ]
 
 
 class MemoryLoader(Loader):
@@ -31,20 +151,3 @@ class MemoryLoader(Loader):
                 uniforms = self.views.uniforms(samples, self.seed, self.epoch or 0)
                 each = zip(self.views.each, uniforms)
                 yield samples, [view(x, u) for view, u in each]
-
-
-def loader(
-    dataset: Dataset, part: Literal["train", "val"], batch_size: int, **options: Any
-) -> Loader:
-    """Return the `Loader` of one part of a data set, with its options.
-
-    >>> from rdm_solo.data import synthetic
-    >>> batches = loader(synthetic(num_train=10, num_val=5, size=8), "val", 2)
-    >>> [tuple(x.shape) for x, labels in batches]
-    [(2, 3, 8, 8), (2, 3, 8, 8), (1, 3, 8, 8)]
-    """
-    if not isinstance(getattr(dataset, part), Files):
-        return MemoryLoader(dataset, part, batch_size, **options)
-    from rdm_solo.data.file_loader import FileLoader  # runs on images in memory do without it
-
-    return FileLoader(dataset, part, batch_size, **options)

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rdm_solo.data.draws import generator
-from rdm_solo.data.images import SIDES, DataError, Dataset, Images
-from rdm_solo.messages import check_switch, check_whole, first_line
+from rdm_solo.data.images import DataError, Dataset, Images
+from rdm_solo.messages import check_switch, first_line
 
 
 def digits() -> Dataset:
@@ -87,12 +87,6 @@ def synthetic(
     >>> synthetic(num_train=8, num_val=4, size=16).train.images.shape
     torch.Size([8, 3, 16, 16])
     """
-    check_whole("dataset.num_train", num_train, 1)
-    check_whole("dataset.num_val", num_val, 1)
-    check_whole("dataset.num_classes", num_classes, 1)
-    check_whole("dataset.channels", channels, 1, 1024)
-    check_whole("dataset.image_size", size, *SIDES)
-    check_whole("dataset.seed", seed)
 
     def smooth(n: int, draw: torch.Generator) -> Tensor:
         coarse = torch.randn(n, channels, 4, 4, generator=draw)

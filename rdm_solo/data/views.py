@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 
 from rdm_solo.data import draws
-from rdm_solo.data.colour import blur, color_jitter, luma, solarize
-from rdm_solo.data.geometry import crop_boxes, crop_resize
 from rdm_solo.data.images import SIDES
+from rdm_solo.data.operations import blur, color_jitter, crop_boxes, crop_resize, luma, solarize
 from rdm_solo.messages import UserError, check_number, check_whole
 
 ORDERS = torch.tensor(list(itertools.permutations(range(4))))  # of the jitter's operations
@@ -113,10 +112,7 @@ class Pipeline:
 
     @torch.no_grad()
     def _in_pieces(
-        self,
-        make: Callable[[Tensor, SimpleNamespace], Tensor],
-        x: Tensor,
-        drawn: SimpleNamespace,
+        self, make: Callable[[Tensor, SimpleNamespace], Tensor], x: Tensor, drawn: SimpleNamespace
     ) -> Tensor:
         """Apply ``make`` to all samples; on a CPU, to a few at a time."""
         piece = PIECE_VALUES // (x.shape[1] * self.size**2)

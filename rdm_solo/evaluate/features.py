@@ -6,8 +6,7 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from rdm_solo.data.loaders import Loader
-from rdm_solo.data.views import Pipeline, Views
+from rdm_solo.data import Loader, Pipeline, Views
 from rdm_solo.messages import UserError, check_choice
 
 PIECE = 512  # images in one pass through the backbone

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rdm_solo import methods
 from rdm_solo.cli.answers import silence_notices
-from rdm_solo.data.loaders import Loader, loader
+from rdm_solo.data import Loader, loader
 from rdm_solo.evaluate.features import choose_device
 from rdm_solo.methods import backbones
 from rdm_solo.runs import checkpoints, files, saved_config

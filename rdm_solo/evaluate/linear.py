@@ -19,7 +19,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     """Train a linear classifier on a frozen backbone, write the results and return their record."""
     import torch
 
-    from rdm_solo.data.loaders import loader
+    from rdm_solo.data import loader
     from rdm_solo.evaluate import features, linear_config, linear_results
     from rdm_solo.evaluate.probe import fit, fit_linear
     from rdm_solo.methods import weight_files

@@ -3,9 +3,7 @@
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.cli.answers import instantiate
-from rdm_solo.data.images import Dataset
-from rdm_solo.data.loaders import Loader, loader
-from rdm_solo.data.views import Views
+from rdm_solo.data import Dataset, Loader, Views, loader
 from rdm_solo.lightning import pl
 from rdm_solo.messages import UserError
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rdm_solo.callbacks.knn import unit
-from rdm_solo.data.images import Images
-from rdm_solo.data.loaders import loader
+from rdm_solo.data import Images, loader
 from rdm_solo.lightning import pl
 from rdm_solo.runs.files import write_whole
 from rdm_solo.spectra.ranks import effective_rank

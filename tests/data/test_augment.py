@@ -10,7 +10,7 @@ from scipy import stats
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as tv
 
-from rdm_solo.data import Pipeline, Views, colour, draws, geometry, views
+from rdm_solo.data import Pipeline, Views, draws, operations, views
 from rdm_solo.data.draws import DRAWS, random_rows
 
 # float32 images in [0, 1]. Measured worst differences from torchvision over larger samples of the
@@ -43,9 +43,9 @@ def plain(size=32, **options):
 @pytest.mark.parametrize("shape", [(32, 32), (24, 37)])
 def test_crop_equals_torchvision(shape, size):
     x = images(height=shape[0], width=shape[1])
-    boxes = geometry.crop_boxes(uniforms(len(x)), *shape, (0.05, 1.0), (3 / 4, 4 / 3))
+    boxes = operations.crop_boxes(uniforms(len(x)), *shape, (0.05, 1.0), (3 / 4, 4 / 3))
     flip = torch.arange(len(x)) % 2 == 0
-    got = geometry.crop_resize(x, boxes, size, flip)
+    got = operations.crop_resize(x, boxes, size, flip)
     for i, (top, left, height, width) in enumerate(boxes.tolist()):
         want = tv.resized_crop(x[i], top, left, height, width, [size, size], antialias=True)
         want = want.flip(-1) if flip[i] else want
@@ -56,7 +56,7 @@ def test_crop_equals_torchvision(shape, size):
 def test_rotation_equals_torchvision_where_it_sees_the_image(angle):
     x = images(4)
     whole = torch.tensor([[0, 0, 32, 32]]).expand(4, 4)
-    got = geometry.crop_resize(x, whole, 32, angle=torch.full((4,), angle))
+    got = operations.crop_resize(x, whole, 32, angle=torch.full((4,), angle))
     degrees = math.degrees(angle)
     want = tv.rotate(x, degrees, v2.InterpolationMode.BILINEAR)
     seen = tv.rotate(torch.ones_like(x), degrees, v2.InterpolationMode.BILINEAR) > 0.999
@@ -70,10 +70,10 @@ def test_flip_comes_before_rotation_and_after_shrinking():
     x, flip, angle = images(4), torch.tensor([True] * 4), torch.full((4,), 0.3)
     for size in (32, 16):
         boxes = torch.tensor([[2, 4, 20, 24]]).expand(4, 4)
-        got = geometry.crop_resize(x, boxes, size, flip, angle)
+        got = operations.crop_resize(x, boxes, size, flip, angle)
         mirrored = boxes.clone()
         mirrored[:, 1] = 32 - 4 - 24
-        want = geometry.crop_resize(x.flip(-1), mirrored, size, None, angle)
+        want = operations.crop_resize(x.flip(-1), mirrored, size, None, angle)
         torch.testing.assert_close(got, want, atol=CLOSE, rtol=0)
 
 
@@ -83,7 +83,7 @@ def test_hue_equals_torchvision(shift):
     levels = torch.tensor([0.0, 0.25, 0.5, 1.0])
     cube = torch.cartesian_prod(levels, levels, levels).T.reshape(1, 3, 8, 8)
     x = torch.cat((images(6, height=8, width=8), cube))
-    got = colour.shift_hue(x.clone(), torch.full((len(x),), shift))
+    got = operations.shift_hue(x.clone(), torch.full((len(x),), shift))
     torch.testing.assert_close(got, tv.adjust_hue(x, shift), atol=CLOSE, rtol=0)
 
 
@@ -93,20 +93,22 @@ def test_jitter_in_every_order_equals_torchvision(channels):
     x = images(len(order), channels)
     factors = 1.8 * torch.rand(len(order), 4, generator=draws.generator("factors"))
     factors[:, 3] = factors[:, 3] / 2 - 0.45
-    operations = (tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue)
-    got = colour.color_jitter(x, factors, order)
+    by_torchvision = (tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue)
+    got = operations.color_jitter(x, factors, order)
     for i in range(len(order)):
         want = x[i]
         for operation in order[i].tolist():
-            want = operations[operation](want, factors[i, operation].item())
+            want = by_torchvision[operation](want, factors[i, operation].item())
         torch.testing.assert_close(got[i], want, atol=CLOSE, rtol=0)
-    assert not torch.allclose(got[0], colour.color_jitter(x, factors, order.flip(0))[0], atol=1e-3)
+    assert not torch.allclose(
+        got[0], operations.color_jitter(x, factors, order.flip(0))[0], atol=1e-3
+    )
 
 
 @pytest.mark.parametrize(("size", "radius"), [(32, 8), (8, 7), (32, 1)])
 def test_blur_equals_torchvision(size, radius):
     x, sigma = images(5, height=size, width=size), torch.tensor([0.1, 0.4, 1.0, 1.5, 2.0])
-    got = colour.blur(x, sigma, radius)
+    got = operations.blur(x, sigma, radius)
     for i, s in enumerate(sigma.tolist()):
         want = tv.gaussian_blur(x[i], [2 * radius + 1] * 2, [s, s])
         torch.testing.assert_close(got[i], want, atol=2e-6, rtol=0)
@@ -122,7 +124,7 @@ def test_operations_come_in_solo_learns_order():
         top, left, height, width = drawn.boxes[i].tolist()
         want = tv.resized_crop(x[i], top, left, height, width, [32, 32], antialias=True)
         want = want.flip(-1) if drawn.flip[i] else want
-        want = colour.color_jitter(want[None], drawn.factors[i, None], drawn.order[i, None])[0]
+        want = operations.color_jitter(want[None], drawn.factors[i, None], drawn.order[i, None])[0]
         want = tv.rgb_to_grayscale(want, 3)
         want = tv.gaussian_blur(want, [17, 17], [drawn.sigma[i].item()] * 2)
         near = (want - 0.5).abs() < 2 * CLOSE  # either side of the threshold is right
@@ -152,7 +154,7 @@ def torchvision_crops(n, height, width, scale, ratio):
 )
 def test_boxes_are_distributed_as_torchvisions(height, width, scale, ratio):
     n = 4000
-    got = geometry.crop_boxes(uniforms(n), height, width, scale, ratio).double()
+    got = operations.crop_boxes(uniforms(n), height, width, scale, ratio).double()
     want = torchvision_crops(n, height, width, scale, ratio).double()
     assert (got[:, :2] + got[:, 2:] <= torch.tensor([height, width])).all()
     for describe in (
@@ -168,7 +170,7 @@ def test_boxes_are_distributed_as_torchvisions(height, width, scale, ratio):
 
 def test_a_box_that_never_fits_is_the_largest_central_one():
     for height, width in ((10, 100), (100, 10), (7, 90)):
-        got = geometry.crop_boxes(uniforms(3), height, width, (1.0, 1.0), (3 / 4, 4 / 3))
+        got = operations.crop_boxes(uniforms(3), height, width, (1.0, 1.0), (3 / 4, 4 / 3))
         want = torchvision_crops(1, height, width, (1.0, 1.0), (3 / 4, 4 / 3))
         assert torch.equal(got, want.expand(3, 4))
 

@@ -79,16 +79,6 @@ def test_synthetic_images_stay_what_they_were():
     assert (got.images[0, :, 0, ::3].int() - want).abs().max() <= 1  # rounding
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("num_train", 0), ("num_val", -3), ("num_classes", 1.5), ("channels", 1025), ("size", 4097)],
-)
-def test_synthetic_names_a_size_that_it_refuses(option, value):
-    name = "image_size" if option == "size" else option
-    with pytest.raises(ValueError, match=rf"^dataset\.{name} must be a whole number .*{value}"):
-        data.synthetic(**{option: value})
-
-
 def write_cifar(root, monkeypatch, source):
     """The files of ``source`` as CIFAR's authors pickled them, six images each."""
     folder = root / source.base_folder
