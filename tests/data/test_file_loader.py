@@ -21,8 +21,6 @@ from support.image_files import (
     write_tree,
 )
 from torch.utils.data import Dataset as MapDataset
-from torchvision.datasets.folder import default_loader
-from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as tv
 
 from rdm_solo import data
@@ -45,10 +43,11 @@ def test_there_are_as_many_workers_as_cores(tree, monkeypatch):
 
 def test_workers_change_nothing(tree):
     want = [epoch_of(loader(tree), epoch) for epoch in (0, 1)]
-    for workers in (1, 2):
-        batches = loader(tree, source={"workers": workers})
-        for epoch in (0, 1, 0):  # the later ones with the first one's workers
-            same(epoch_of(batches, epoch), want[epoch])
+    batches = loader(tree, source={"workers": 2})
+    for epoch in (0, 1, 0):  # the later ones with the first one's workers
+        batches.set_epoch(epoch)
+        next(iter(batches))  # an epoch left early does not leak into the next
+        same(epoch_of(batches, epoch), want[epoch])
     val = loader(tree, "val"), loader(tree, "val", source={"workers": 2})
     for ours, theirs in zip(*val, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
@@ -56,27 +55,9 @@ def test_workers_change_nothing(tree):
 
 def test_a_tmpdir_that_no_worker_can_use_is_refused(tree, monkeypatch):
     """A worker's socket could not have its name, and the batches would never come."""
-    for length in (LONGEST_TMPDIR, LONGEST_TMPDIR + 1):
-        with tempfile.TemporaryDirectory(dir="/tmp") as short:
-            name = f"{short}/".ljust(length, "t")
-            os.mkdir(name)
-            monkeypatch.setattr(tempfile, "tempdir", name)
-            batches = loader(tree, source={"workers": 1})
-            if length == LONGEST_TMPDIR:
-                assert epoch_of(batches)
-            else:
-                with pytest.raises(DataError, match="TMPDIR of at most 75 bytes"):
-                    epoch_of(batches)
-            monkeypatch.undo()
-
-
-def test_an_epoch_left_early_does_not_leak_into_the_next(tree):
-    batches = loader(tree, source={"workers": 2}, batch_size=2)
-    for epoch in (0, 1, 2):
-        batches.set_epoch(epoch)
-        for _ in zip(range(2), batches):
-            pass
-    same(epoch_of(batches, 3), epoch_of(loader(tree, batch_size=2), 3))
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp/".ljust(LONGEST_TMPDIR + 1, "t"))
+    with pytest.raises(DataError, match="TMPDIR of at most 75 bytes"):
+        epoch_of(loader(tree, source={"workers": 1}))
 
 
 def test_lossless_files_get_the_views_of_the_same_images_in_memory(tmp_path):
@@ -92,17 +73,6 @@ def test_lossless_files_get_the_views_of_the_same_images_in_memory(tmp_path):
     for (i, crops, _), (j, others, _) in zip(memory, files, strict=True):
         assert torch.equal(i, j)
         torch.testing.assert_close(crops, others, atol=1e-6, rtol=0)
-
-
-def test_validation_is_every_image_once_in_order(tree):
-    batches = loader(tree, "val", batch_size=5)
-    x, labels = (torch.cat(parts) for parts in zip(*batches))
-    assert labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
-    mean, std = folders.IMAGENET
-    clean = v2.Compose([v2.Resize(round(SIZE * 8 / 7)), v2.CenterCrop(SIZE), v2.ToImage()])
-    for i in range(12):
-        want = tv.normalize(clean(default_loader(batches.images.name(i))).float() / 255, mean, std)
-        torch.testing.assert_close(x[i], want, atol=1.01 / 255 / min(std), rtol=0)
 
 
 def test_loading_leaves_the_runs_random_numbers_alone(tree):
@@ -128,12 +98,11 @@ class Numbers(MapDataset):
         return picture(index, 20, 20), index
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_any_torch_data_set_is_loaded(tmp_path, workers):
+def test_any_torch_data_set_is_loaded(tmp_path):
     for i in range(10):
         picture(i, 20, 20).save(tmp_path / f"{i}.png")
     want = loader(tmp_path, batch_size=5)
-    reading = data.Reading(image_size=SIZE, workers=workers)
+    reading = data.Reading(image_size=SIZE, workers=0)
     files = data.Files(Numbers(), torch.zeros(10, dtype=torch.int64), reading)
     dataset = data.Dataset("numbers", files, files, 1, *folders.IMAGENET)
     same(epoch_of(data.loader(dataset, "train", 5, views=a_pair()), 2), epoch_of(want, 2))
@@ -155,12 +124,11 @@ SPOILT = {
 
 
 @pytest.mark.parametrize("how", SPOILT)
-@pytest.mark.parametrize("name", ["01.jpg", "02.png"])
-def test_an_unreadable_image_is_named(tmp_path, how, name):
+def test_an_unreadable_image_is_named(tmp_path, how):
     write_tree(tmp_path, train=4, val=4)
     loaders = {"train": loader(tmp_path, batch_size=6), "val": loader(tmp_path, "val")}
     for part, batches in loaders.items():
-        path = tmp_path / part / "dog" / name
+        path = tmp_path / part / "dog" / "01.jpg"
         spoil(path, how)
         says = f"^{path} {SPOILT[how]}.* in epoch 3: .*dataset.skip_broken=true"
         with pytest.raises(DataError, match=says) as caught:

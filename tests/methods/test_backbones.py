@@ -11,24 +11,14 @@ from rdm_solo.methods import solo_learn
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-SMALL = (
-    "small_resnet",
-    "resnet18",
-    "vit_tiny",
-    "swin_tiny",
-    "poolformer_s12",
-    "convnext_tiny",
-    "wide_resnet28w2",
-    "timm/resnet26",
-    "timm/convnext_atto",
-)
+SMALL = ("small_resnet", "resnet18", "vit_tiny", "swin_tiny", "wide_resnet28w2", "timm/resnet26")
 INSTALLED = [n for n in SMALL if n in solo_learn.BACKBONES or n.startswith(solo_learn.TIMM)]
 SIZES = ["method.kwargs.proj_hidden_dim=16", "method.kwargs.proj_output_dim=8"]
 
 
-def config(name: str, method: str = "simsiam"):
+def config(name: str):
     data = ["dataset=synthetic", "dataset.image_size=32"]
-    return configure(f"method={method}", *data, *SIZES, f"backbone.name={name}")
+    return configure("method=simsiam", *data, *SIZES, f"backbone.name={name}")
 
 
 @pytest.mark.parametrize("name", solo_learn.BACKBONES)
@@ -41,8 +31,9 @@ def test_every_name_builds(name):
     assert sum(p.numel() for p in model.backbone.parameters()) > 1e5 or name == "small_resnet"
 
 
-@pytest.mark.parametrize("stem", ["small", "imagenet"])
-@pytest.mark.parametrize("name", INSTALLED)
+@pytest.mark.parametrize(
+    ("name", "stem"), [("resnet18", "small"), *((name, "imagenet") for name in INSTALLED)]
+)
 def test_a_backbone_alone_has_the_weights_of_solo_learns_own_class(name, stem):
     cfg = config(name)
     cfg.backbone.stem = stem
@@ -54,10 +45,9 @@ def test_a_backbone_alone_has_the_weights_of_solo_learns_own_class(name, stem):
     assert all(torch.equal(state[key], value) for key, value in expected.items())
 
 
-@pytest.mark.parametrize("method", ["simsiam", "byol"])
 @pytest.mark.parametrize("name", INSTALLED)
-def test_a_step_reaches_the_first_layer(name, method):
-    model = methods.build(config(name, method))
+def test_a_step_reaches_the_first_layer(name):
+    model = methods.build(config(name))
     loss = loss_of(model, batch(4, channels=3, size=32))
     loss.backward()
     assert loss.isfinite()

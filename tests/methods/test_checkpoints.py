@@ -37,9 +37,8 @@ def same(backbone: torch.nn.Module, state: dict[str, torch.Tensor]) -> bool:
     return set(loaded) == set(state) and all(torch.equal(loaded[n], state[n]) for n in state)
 
 
-@pytest.mark.parametrize("method", ["simsiam", "byol"])
-def test_solo_learns_own_checkpoint(method, tmp_path):
-    model = foreign(method)
+def test_solo_learns_own_checkpoint(tmp_path):
+    model = foreign("byol")
     state = {
         name: torch.rand_like(value) + 0.5 if value.is_floating_point() else value
         for name, value in model.state_dict().items()
@@ -68,21 +67,26 @@ def test_solo_learns_own_checkpoint(method, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "prefix", ["", "backbone.", "encoder.", "module.encoder.", "model.backbone.", "_orig_mod."]
+    ("prefix", "wrapper"),
+    [
+        ("", "model"),
+        ("backbone.", "state_dict"),
+        ("module.encoder.", None),
+        ("model.backbone.", "state_dict"),
+        ("_orig_mod.", None),
+    ],
 )
-@pytest.mark.parametrize("wrapped", [True, False])
-def test_prefixes_and_wrappers(prefix, wrapped, tmp_path):
+def test_prefixes_and_wrappers(prefix, wrapper, tmp_path):
     state = weights(SMALL)
     saved = OrderedDict((prefix + name, value) for name, value in state.items())
     if "backbone." in prefix or "encoder." in prefix:
         saved["momentum_" + prefix + "stem.0.weight"] = torch.zeros(1)
         saved["projector.0.weight"] = saved["classifier.weight"] = torch.zeros(2, 2)
-    torch.save({"state_dict": saved} if wrapped else saved, tmp_path / "weights.pth")
+    torch.save({wrapper: saved} if wrapper else saved, tmp_path / "weights.pth")
     assert same(load(tmp_path / "weights.pth"), state)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
-@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
+@pytest.mark.parametrize(("name", "suffix"), [("resnet18", "safetensors"), ("resnet50", "pt")])
 def test_torchvisions_file_gives_torchvisions_features(name, suffix, tmp_path):
     import torchvision
 
@@ -97,9 +101,7 @@ def test_torchvisions_file_gives_torchvisions_features(name, suffix, tmp_path):
         assert torch.equal(ours(x), theirs(x))
 
 
-@pytest.mark.parametrize(
-    "spec", [SMALL, Spec("resnet18", "small"), Spec("resnet18"), Spec("resnet50")], ids=str
-)
+@pytest.mark.parametrize("spec", [SMALL, Spec("resnet18", "small"), Spec("resnet50")], ids=str)
 def test_a_backbone_is_recognised_by_its_shapes(spec):
     assert weight_files.recognise(weight_files.build(spec).state_dict()) == spec
 
@@ -146,48 +148,47 @@ def test_nothing_in_a_file_is_executed(zipped, tmp_path):
     assert (tmp_path / "mark").exists()
 
 
-class TestRefusals:
-    def test_what_does_not_match_is_named(self, tmp_path):
-        state = weights(SMALL)
-        del state["stem.0.weight"]
-        state["predictor.weight"] = torch.zeros(1)
-        torch.save(state, tmp_path / "a.pt")
-        with pytest.raises(UserError, match=r"stem\.0\.weight.*predictor\.weight"):
-            load(tmp_path / "a.pt", SMALL)
-        torch.save(weights(Spec("resnet18", "small")), tmp_path / "b.pt")
-        with pytest.raises(UserError, match=r"conv1\.weight.*those of resnet18 with the small"):
-            load(tmp_path / "b.pt", Spec("resnet18", "imagenet"))
+def test_what_does_not_match_is_named(tmp_path):
+    state = weights(SMALL)
+    del state["stem.0.weight"]
+    state["predictor.weight"] = torch.zeros(1)
+    torch.save(state, tmp_path / "a.pt")
+    with pytest.raises(UserError, match=r"stem\.0\.weight.*predictor\.weight"):
+        load(tmp_path / "a.pt", SMALL)
+    torch.save(weights(Spec("resnet18", "small")), tmp_path / "b.pt")
+    with pytest.raises(UserError, match=r"conv1\.weight.*those of resnet18 with the small"):
+        load(tmp_path / "b.pt", Spec("resnet18", "imagenet"))
 
-    def test_a_backbone_that_is_not_recognised(self, tmp_path):
-        torch.save({"blocks.0.weight": torch.zeros(2)}, tmp_path / "a.pt")
-        with pytest.raises(UserError, match=r"give backbone\.name="):
-            load(tmp_path / "a.pt")
 
-    def test_not_finite(self, tmp_path):
-        torch.save({"a.weight": torch.tensor([1.0, torch.nan])}, tmp_path / "a.pt")
-        with pytest.raises(UserError, match=r"NaN or infinity \(a\.weight\)"):
-            load(tmp_path / "a.pt")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"blocks.0.weight": torch.zeros(2)}, r"give backbone\.name="),
+        ({"a.weight": torch.tensor([1.0, torch.nan])}, r"NaN or infinity \(a\.weight\)"),
+        (torch.nn.Linear(2, 2), r"save model\.state_dict\(\)"),
+    ],
+)
+def test_a_file_without_a_usable_backbone(content, message, tmp_path):
+    torch.save(content, tmp_path / "a.pt")
+    with pytest.raises(UserError, match=message):
+        load(tmp_path / "a.pt")
 
-    @pytest.mark.parametrize("suffix", ["pt", "ckpt", "safetensors"])
-    def test_other_files(self, suffix, tmp_path):
-        path = tmp_path / f"a.{suffix}"
-        for content in (None, b"", b"not a checkpoint, however long it may be", bytes(10240)):
-            if content is not None:
-                path.write_bytes(content)
-            with pytest.raises(UserError, match=str(path)):
-                load(path)
 
-    def test_truncated_and_changed_files(self, tmp_path):
-        path = tmp_path / "a.pt"
-        torch.save(weights(SMALL), path)
-        whole = path.read_bytes()
-        middle = len(whole) // 2
-        for content in (whole[:middle], whole[:middle] + b"\xff\x00" + whole[middle + 2 :]):
-            path.write_bytes(content)
-            with pytest.raises(UserError, match="cannot be read"):
-                load(path)
+@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
+def test_other_files(suffix, tmp_path):
+    path = tmp_path / f"a.{suffix}"
+    with pytest.raises(UserError, match=f"{path} cannot be read.*No such file"):
+        load(path)
+    path.write_bytes(b"not a checkpoint, however long it may be")
+    with pytest.raises(UserError, match=f"{path} cannot be read"):
+        load(path)
 
-    def test_a_whole_model(self, tmp_path):
-        torch.save(weight_files.build(SMALL), tmp_path / "model.pt")
-        with pytest.raises(UserError, match=r"save model\.state_dict\(\)"):
-            load(tmp_path / "model.pt")
+
+def test_changed_bytes(tmp_path):
+    path = tmp_path / "a.pt"
+    torch.save(weights(SMALL), path)
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    path.write_bytes(whole[:middle] + b"\xff\x00" + whole[middle + 2 :])
+    with pytest.raises(UserError, match="bytes have changed"):
+        load(path)

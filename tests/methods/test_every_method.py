@@ -25,7 +25,7 @@ from rdm_solo.methods.descriptions import METHODS, NOT_HERE, method
 
 HERE = [n for n, described in METHODS.items() if solo_learn.GENERATION in described.versions]
 THEIRS = [name for name in HERE if name in solo_learn.TABLE]
-LENGTH = {name: {"epochs": 2, "steps": 3} for name in METHODS}
+LENGTH = {name: {"epochs": 2, "steps": 2} for name in METHODS}
 # Whitening lets rounding grow: 1e-7 of its input is 2e-5 of the loss in the fourth step, measured.
 LENGTH["wmse"] = {"epochs": 1, "steps": 2, "precision": "64-true"}
 SIZES = {"proj_hidden_dim": 32, "proj_output_dim": 16, "pred_hidden_dim": 24, "queue_size": 48}
@@ -137,9 +137,9 @@ def test_it_trains_as_solo_learn_does_without_this_package(name, alone, monkeypa
     theirs = alone(name)
     want, state = theirs["losses"], theirs["state"]
     if name == "deepclusterv2":  # solo-learn's first epoch has no loss but the classifier's
-        assert all(map(torch.isnan, torch.tensor(want[:3])))
-        assert torch.tensor(ours["losses"][:3]).isfinite().all()
-        want, ours["losses"] = want[3:], ours["losses"][3:]
+        assert all(map(torch.isnan, torch.tensor(want[:2])))
+        assert torch.tensor(ours["losses"][:2]).isfinite().all()
+        want, ours["losses"] = want[2:], ours["losses"][2:]
     assert ours["losses"] == pytest.approx(want, rel=1e-6)
     renamed = {_current_name(key): value for key, value in state.items()}
     assert not renamed.keys() - ours["state"].keys()
@@ -164,7 +164,7 @@ QUEUED = [name for name in HERE if METHODS[name].neighbours and not METHODS[name
 
 
 @pytest.mark.parametrize("name", QUEUED)
-@pytest.mark.parametrize("chosen", ["learnable", "identity", "online_log1p", "target_pow"])
+@pytest.mark.parametrize("chosen", ["online_log1p", "target_pow"])
 def test_a_target_filter_transforms_what_the_queue_returned(name, chosen):
     """The queue keeps projections as they are, and the nearest are searched among those."""
     model, data = make(f"method={name}", f"filter={chosen}"), batch()
@@ -187,7 +187,7 @@ def test_a_target_filter_transforms_what_the_queue_returned(name, chosen):
     assert torch.equal(model.queue[16:], queue[16:])
 
 
-@pytest.mark.parametrize("chosen", ["learnable", "identity", "online_pow", "target_pow"])
+@pytest.mark.parametrize("chosen", ["learnable", "target_pow"])
 @pytest.mark.skipif("mocov3" not in HERE, reason="MoCo v3 is in solo-learn's current main")
 def test_mocov3_has_its_filter_behind_the_momentum_projector(chosen):
     model, data, q, k = make("method=mocov3", f"filter={chosen}"), batch(), [], []
