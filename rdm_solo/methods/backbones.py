@@ -7,8 +7,6 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from rdm_solo.messages import check_whole
-
 
 class _Block(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -41,8 +39,6 @@ class SmallResNet(nn.Module):
 
     def __init__(self, in_channels: int = 3, width: int = 32) -> None:
         super().__init__()
-        check_whole("backbone.kwargs.in_channels", in_channels, 1, 1024)
-        check_whole("backbone.kwargs.width", width, 1, 1024)
         self.num_features = 4 * width
         self.stem = nn.Sequential(
             nn.Conv2d(in_channels, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()

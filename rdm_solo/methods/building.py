@@ -8,7 +8,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.messages import UserError, check_number
-from rdm_solo.methods import models, optimizers, solo_learn
+from rdm_solo.methods import models, solo_learn
 from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.methods.descriptions import Method, method
 from rdm_solo.methods.models import make_filter
@@ -20,7 +20,6 @@ def build(cfg: DictConfig) -> Any:
     check_installed(described)
     solo_learn.check_backbone(cfg.backbone.name)
     check_kwargs(cfg.method.kwargs)
-    optimizers.check_kwargs(cfg.optimizer)
     if chosen.absent and not described.no_filter:
         raise UserError(
             f"filter=none is not for method={described.name}: filter=identity removes its "
@@ -33,13 +32,7 @@ def build(cfg: DictConfig) -> Any:
         )
     if chosen.absent:
         make_filter(chosen, cfg.max_epochs)  # refuses a p that would be ignored
-    try:
-        return class_of(described)(cfg)
-    except TypeError as error:
-        raise UserError(
-            f"method={described.name} with backbone.name={cfg.backbone.name} cannot be built: "
-            f"{error}; look at backbone.kwargs and method.kwargs."
-        ) from error
+    return class_of(described)(cfg)
 
 
 def check_installed(described: Method) -> None:

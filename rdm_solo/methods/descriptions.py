@@ -6,7 +6,7 @@ Importing this needs neither torch nor solo-learn. ``docs/add-a-method.md`` show
 from dataclasses import dataclass
 from functools import partial
 
-from rdm_solo.messages import UserError, check_choice
+from rdm_solo.messages import check_choice
 
 ASYMMETRIES = ("predictor", "sinkhorn", "centring")
 LEGACY, CURRENT = "legacy", "current"  # the two versions of solo-learn
@@ -318,13 +318,6 @@ METHODS = {
     )
 }
 
-# Methods of solo-learn that are missing here, and why.
-NOT_HERE = {
-    "mae": "MAE has no second branch: it reconstructs what is hidden of one view, so there is no "
-    "target whose rank could be compared. While solo-learn trains it, its encoder can be measured "
-    "with rdm_solo.watch.WatchCallback(FOLDER, online='backbone').",
-}
-
 
 def method(name: str) -> Method:
     """Return the description of a method, or raise a :class:`UserError` with the nearest name.
@@ -332,6 +325,4 @@ def method(name: str) -> Method:
     >>> method("byol").momentum, method("vanilla").symmetric
     (True, True)
     """
-    if name in NOT_HERE:
-        raise UserError(f"method={name}: {NOT_HERE[name]}")
     return METHODS[check_choice("method", name, METHODS)]

@@ -25,22 +25,12 @@ class Configured:
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
         self.cfg_rdm = cfg
-        self._created_later = [
-            f"{path}.{name}"
-            for path, module in self.named_modules()
-            for name, buffer in module._buffers.items()
-            if buffer is None
-        ]
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Leave out buffers that a module creates when it is first called.
-
-        The model that loads the checkpoint does not have them yet. All4One's positional encodings
-        are such buffers.
-        """
-        super().on_save_checkpoint(checkpoint)
-        for name in self._created_later:
-            checkpoint["state_dict"].pop(name, None)
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Leave out buffers that a module creates in its first call; All4One has such."""
+        names = self.state_dict().keys()
+        for name in checkpoint["state_dict"].keys() - names:
+            del checkpoint["state_dict"][name]
 
     def configure_optimizers(self) -> Any:
         steps = int(self.trainer.estimated_stepping_batches)

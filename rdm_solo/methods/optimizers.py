@@ -9,8 +9,6 @@ from omegaconf import DictConfig, OmegaConf
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from rdm_solo.messages import UserError
-
 OPTIMIZERS = ("sgd", "lars", "adam", "adamw")
 
 
@@ -92,17 +90,6 @@ def configure(groups: Iterable[dict[str, Any]], cfg: DictConfig, steps: int) -> 
         "optimizer": scheduler.optimizer,
         "lr_scheduler": {"scheduler": scheduler, "interval": "step", "frequency": 1},
     }
-
-
-def check_kwargs(settings: DictConfig) -> None:
-    """Refuse ``optimizer.kwargs`` that the optimiser does not accept."""
-    try:
-        _optimizer([{"params": [torch.nn.Parameter(torch.zeros(1))]}], settings)
-    except (TypeError, ValueError) as error:
-        raise UserError(
-            f"optimizer.kwargs={settings.kwargs} is refused by optimizer.name={settings.name}: "
-            f"{error}; leave it out, or give what torch.optim documents."
-        ) from error
 
 
 def _optimizer(groups: list[dict[str, Any]], settings: DictConfig) -> Optimizer:

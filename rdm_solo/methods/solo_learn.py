@@ -204,11 +204,6 @@ def complete(model: Any) -> Any:
     return model
 
 
-def augmentations() -> types.ModuleType:
-    """Return the module in which solo-learn creates views and data sets."""
-    return importlib.import_module(f"solo.{'data' if CURRENT else 'utils'}.pretrain_dataloader")
-
-
 def check_backbone(name: str) -> None:
     """Refuse an unknown backbone and suggest the nearest one."""
     if not name.startswith(TIMM):

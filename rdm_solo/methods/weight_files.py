@@ -84,9 +84,8 @@ def read_file(path: Path, other_objects: bool = False) -> Any:
     """Return the content of a file of torch or safetensors, or raise a :class:`UserError`.
 
     With ``other_objects``, the file may hold configs, schedulers or argparse results beside its
-    weights, as solo-learn's checkpoints do. They are replaced by placeholders.
-
-    torch does not compare the checksums (CRC-32) in the zip; this function does (0.1 s for 100 MB).
+    weights, as solo-learn's checkpoints do. They are replaced by placeholders. The checksums in the
+    zip, which torch does not compare, take 0.1 s for 100 MB.
     """
     try:
         if path.suffix == ".safetensors":
@@ -201,8 +200,7 @@ def assumed_stem(weights: Weights, spec: Spec) -> str | None:
         return None
     stem = "conv1 with padding 2, no max-pooling"
     log.warning(
-        f"warning: {weights.path} has a 3x3 conv1, whose padding no weight shows: {stem} is "
-        "assumed, as in solo-learn. If it was trained with padding 1, as many CIFAR ResNets are, "
-        "its features are wrong here. backbone.stem=small confirms the stem"
+        f"warning: {weights.path} has a 3x3 conv1, and {stem} is assumed, as in solo-learn. If it "
+        "was trained with padding 1, its features are wrong. backbone.stem=small confirms the stem"
     )
     return stem
