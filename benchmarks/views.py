@@ -25,8 +25,11 @@ from rdm_solo import data
 from rdm_solo.data.file_loader import Decoder
 from rdm_solo.methods import solo_learn
 
-_MODULE = f"solo.{'data' if solo_learn.CURRENT else 'utils'}.pretrain_dataloader"
-augmentations: Any = importlib.import_module(_MODULE)  # where solo-learn makes views and data sets
+
+def augmentations() -> Any:
+    """Return the module in which solo-learn creates views and data sets."""
+    room = "data" if solo_learn.CURRENT else "utils"
+    return importlib.import_module(f"solo.{room}.pretrain_dataloader")
 
 
 def write_jpegs(root: Path, n: int, height: int = 375, width: int = 500) -> None:
@@ -44,7 +47,7 @@ def write_jpegs(root: Path, n: int, height: int = 375, width: int = 500) -> None
 
 def solo_learns(dataset: str, pipeline: data.Pipeline) -> Callable[[Any], list[torch.Tensor]]:
     """Return solo-learn's augmentation, which makes two views of an image, with our settings."""
-    theirs = augmentations
+    theirs = augmentations()
     names = ("brightness", "contrast", "saturation", "hue")
     jitter = {name: getattr(pipeline, name) for name in names}
     least, most = pipeline.crop_scale
@@ -91,7 +94,7 @@ def in_memory(pipeline: data.Pipeline, n: int, batch: int) -> list[Callable[[], 
 
 def from_files(pipeline: data.Pipeline, root: Path, batch: int) -> list[Callable[[], int]]:
     """Return solo-learn's pipeline, ours, and our workers' part on the JPEGs of ``root``."""
-    folder = augmentations.dataset_with_index(ImageFolder)
+    folder = augmentations().dataset_with_index(ImageFolder)
     samples = folder(root, solo_learns("imagenet100", pipeline))  # (index, views, label)
     source = data.folder(root, labels=True, interpolation="bicubic", workers=0)
     decoder = Decoder(source.train, data.Views([pipeline]), seed=0)

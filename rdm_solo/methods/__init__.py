@@ -1,8 +1,4 @@
-"""The methods, on either version of solo-learn.
-
-Everything here needs solo-learn, which takes seconds to import: names are looked up when they are
-first used.
-"""
+"""The methods, on either version of solo-learn, which is imported when a name is first used."""
 
 from typing import Any
 

@@ -22,8 +22,7 @@ def build(cfg: DictConfig) -> Any:
     check_kwargs(cfg.method.kwargs)
     if chosen.absent and not described.no_filter:
         raise UserError(
-            f"filter=none is not for method={described.name}: filter=identity removes its "
-            "predictor, filter=learnable keeps it."
+            f"filter=none is not for method={described.name}; filter=identity has no predictor."
         )
     if not chosen.absent and described.no_filter:
         raise UserError(
@@ -39,9 +38,8 @@ def check_installed(described: Method) -> None:
     """Refuse a method that the installed solo-learn does not have."""
     if solo_learn.GENERATION not in described.versions:
         raise UserError(
-            f"method={described.name}: {described.label} is not in solo-learn "
-            f"{solo_learn.version()}, but in its current main; put a checkout of it on PYTHONPATH "
-            "(git clone https://github.com/vturrisi/solo-learn)."
+            f"method={described.name} is not in solo-learn {solo_learn.version()}, but in its "
+            "current main; put a checkout on PYTHONPATH (https://github.com/vturrisi/solo-learn)."
         )
 
 

@@ -1,7 +1,4 @@
-"""The filter that a config chooses, and what follows from it.
-
-Importing this does not need solo-learn. ``docs/add-a-filter.md`` shows how to add one.
-"""
+"""The filter that a config chooses, and what follows from it; needs no solo-learn."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -70,8 +70,7 @@ def make_filter(chosen: ChosenFilter, epochs: int) -> SpectralFilter | None:
     has_exponent = function is not None and takes_p(function)
     if p is not None and not has_exponent:
         raise UserError(
-            f"p={p} would be ignored: filter={chosen.name} with function={function} has no "
-            "exponent; leave p out (or p=null), or choose filter=online_pow or filter=target_pow."
+            f"p={p} would be ignored: filter={chosen.name} has no exponent; leave it out."
         )
     if p is None and has_exponent:
         raise UserError(f"filter={chosen.name} needs an exponent: add p=NUMBER.")

@@ -29,12 +29,7 @@ class WarmupCosine(LRScheduler):
     """
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        warmup: int,
-        steps: int,
-        start_lr: float = 0.0,
-        min_lr: float = 0.0,
+        self, optimizer: Optimizer, warmup: int, steps: int, start_lr: float = 0, min_lr: float = 0
     ) -> None:
         self.warmup, self.steps = warmup, steps
         self.start_lr, self.min_lr = start_lr, min_lr

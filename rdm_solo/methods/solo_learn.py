@@ -18,7 +18,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.lightning import CURRENT, pl
-from rdm_solo.messages import UserError, check_choice, suggest
+from rdm_solo.messages import UserError, check_choice
 from rdm_solo.methods import backbones
 from rdm_solo.methods.descriptions import METHODS
 
@@ -189,9 +189,8 @@ def register(methods: Mapping[str, Any]) -> None:
     """Add methods to the table of solo-learn's own entry points."""
     if not CURRENT:
         raise UserError(
-            f"solo-learn {version()} builds methods from command-line arguments, which know no "
-            "filters; register_methods() needs its current main: put a checkout on PYTHONPATH, or "
-            "use python -m rdm_solo.train, which runs on both."
+            f"solo-learn {version()} has no option for a filter; register_methods() needs its "
+            "current main: put a checkout on PYTHONPATH, or use python -m rdm_solo.train."
         )
     TABLE.update(methods)
 
@@ -208,9 +207,8 @@ def check_backbone(name: str) -> None:
     """Refuse an unknown backbone and suggest the nearest one."""
     if not name.startswith(TIMM):
         check_choice("backbone.name (or timm/NAME)", name, BACKBONES)
-    elif not timm.is_model(bare := name.removeprefix(TIMM)):
-        hint = suggest(bare, timm.list_models()) or "."
-        raise UserError(f"backbone.name={name!r}: timm has no such model{hint}")
+    elif not timm.is_model(name.removeprefix(TIMM)):
+        raise UserError(f"backbone.name={name!r}: timm has no such model.")
 
 
 def _constructor(name: str) -> Callable[..., Any]:

@@ -141,11 +141,7 @@ class WMSE(Configured, solo_learn.adapted("wmse")):
 
 
 class DINO(Configured, Momentum, solo_learn.adapted("dino")):
-    """DINO (Caron et al., 2021).
-
-    Without ``centring`` the centre stays zero; without ``sharpening`` the target has the student's
-    temperature.
-    """
+    """DINO (Caron et al., 2021); centring and sharpening can be switched off."""
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)

@@ -129,7 +129,7 @@ def test_a_schedule_of_p():
         ("filter=online_log p=2", "p=2 would be ignored"),
         ("filter=target_pow p=null", "needs an exponent"),
         ("filter=target_pow p=abc", "number from -10 to 10 or a schedule, got 'abc'"),
-        ("filter=none", "filter=learnable keeps it"),
+        ("filter=none", "filter=identity has no predictor"),
         ("method=simclr filter=target_pow", "no place for a filter, since its two branches"),
         ("backbone.name=resnet81", "did you mean 'resnet18'"),
         ("method.kwargs.proj_hidden_dim=-1", "method.kwargs.proj_hidden_dim must be a number"),
