@@ -4,7 +4,6 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo.data.images import SIDES
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.messages import UserError, check_choice, check_number, check_switch, check_whole
 from rdm_solo.methods.optimizers import OPTIMIZERS
@@ -64,12 +63,10 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "backbone.kwargs.zero_init_residual": (check_switch,),
     "method.centring": (check_switch,),
     "method.sharpening": (check_switch,),
-    "method.center_momentum": (check_number, 0, 1),
     "method.last_bn": (check_switch,),
     "method.momentum.base_tau": (check_number, 0, 1),
     "method.momentum.final_tau": (check_number, 0, 1),
     "method.momentum.classifier": (check_switch,),
-    "dataset.image_size": (check_whole, *SIDES),
     "trainer.precision": (check_choice, PRECISIONS),
     "trainer.accelerator": (check_choice, ACCELERATORS),
     "trainer.devices": (_check_devices,),
@@ -77,8 +74,6 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "trainer.num_nodes": (check_whole, 1),
     "trainer.sync_batchnorm": (check_switch,),
     "trainer.gradient_clip_val": (check_number, 0),
-    "trainer.check_val_every_n_epoch": (check_whole, 1),
-    "trainer.log_every_n_steps": (check_whole, 0),
     "trainer.enable_progress_bar": (check_switch,),
     "watch.variance": (check_number, 0, 1),
     "watch.accuracy": (check_number, 0, 1),

@@ -1,6 +1,6 @@
 """The data set, the views and the loaders of a run."""
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from rdm_solo.cli.answers import instantiate
 from rdm_solo.data import Dataset, Loader, Views, loader
@@ -10,17 +10,14 @@ from rdm_solo.messages import UserError
 
 def make_data(cfg: DictConfig) -> tuple[Dataset, Views]:
     """Build ``dataset.source`` and ``dataset.views``."""
-    parts = []
-    for name, kind in (("source", Dataset), ("views", Views)):
-        node = cfg.dataset[name]
-        part = instantiate(node) if OmegaConf.is_dict(node) else node
+    dataset, views = instantiate(cfg.dataset.source), instantiate(cfg.dataset.views)
+    for name, part, kind in (("source", dataset, Dataset), ("views", views, Views)):
         if not isinstance(part, kind):
             raise UserError(
                 f"dataset.{name} must name a function that returns a rdm_solo.data.{kind.__name__} "
                 f"(its _target_), got {part!r:.80}."
             )
-        parts.append(part)
-    return parts[0], parts[1]  # type: ignore[return-value]
+    return dataset, views
 
 
 class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]

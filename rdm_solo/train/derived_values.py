@@ -109,13 +109,6 @@ def _check_method(cfg: DictConfig, dataset: Dataset, batch: int) -> None:
             f"method.kwargs.queue_size={queue} must be {need} the {batch} rows of a batch that "
             "enter it."
         )
-    clusters = kwargs.get("num_prototypes")
-    images = len(dataset.train) // batch * cfg.batch_size
-    if OmegaConf.is_list(clusters) and max(clusters, default=1) > images:
-        raise UserError(
-            f"method.kwargs.num_prototypes={clusters}: k-means starts from images of one process, "
-            f"which are {images} here; lower it."
-        )
     if described.labels and not dataset.labelled:
         raise UserError(
             f"method={described.name} learns from labels, which dataset={dataset.name} does not "

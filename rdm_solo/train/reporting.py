@@ -26,7 +26,7 @@ from rdm_solo.methods import solo_learn
 from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.runs import checkpoints, saved_config
 from rdm_solo.runs.columns import COLUMNS
-from rdm_solo.runs.files import FIGURES, METRICS, SUMMARY, write_whole
+from rdm_solo.runs.files import METRICS, SUMMARY, write_whole
 from rdm_solo.runs.metrics_file import last_values
 from rdm_solo.train.derived_values import Derived
 from rdm_solo.train.folders import Start
@@ -152,8 +152,6 @@ def _print(summary: Mapping[str, Any], columns: Mapping[str, list[float]], folde
     for warning in summary["warnings"]:
         log.info(f"! {warning['kind']} in epoch {warning['epoch']}, see the warning above")
     log.info(f"{summary['seconds']:.0f} s; results are in {folder}")
-    if pictures := sorted(path.name for path in (folder / FIGURES).glob("*.png")):
-        log.info(f"pictures: {', '.join(pictures)} in {folder / FIGURES}")
     if columns:
         page = shlex.quote(str(folder))
         log.info(f"all pictures on one page: python -m rdm_solo.report {page}")

@@ -73,7 +73,6 @@ def start(hydra: Any, metric: str, variables: Mapping[str, str] | None = None) -
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        # submitit answers SLURM's warning of a time limit in this process.
         preexec_fn=_ignore_warnings if "SLURM_JOB_ID" in environment else None,
     )
     reason = ""
@@ -104,6 +103,7 @@ def _arguments(hydra: Any, folder: Path) -> list[str]:
 
 
 def _ignore_warnings() -> None:
+    """Ignore SLURM's warning of a time limit, which submitit answers in the parent."""
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
 

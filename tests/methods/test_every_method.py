@@ -204,7 +204,6 @@ def test_mocov3_has_its_filter_behind_the_momentum_projector(chosen):
     [
         (["method=nnsiam", "method.kwargs.queue_size=500"], "must be a multiple of the 64 rows"),
         (["method=mocov2plus", "method.kwargs.queue_size=32"], "must be a multiple of"),
-        (["method=deepclusterv2", "method.kwargs.num_prototypes=[2000,2000]"], "1408 here"),
     ],
 )
 def test_sizes_that_do_not_fit_the_batch_are_refused(options, message, tmp_path):

@@ -6,7 +6,6 @@ import re
 
 import pytest
 import torch
-from conftest import command
 from omegaconf import OmegaConf
 from support.small_runs import SMALL, run
 
@@ -93,13 +92,12 @@ def test_what_is_mistyped_is_answered_in_one_sentence(argument, says, tmp_path, 
     assert [path.name for path in tmp_path.iterdir()] == ["blocked"]
 
 
-@pytest.mark.process
-def test_help_and_config_are_printed_without_a_run(tmp_path):
-    out = command("rdm_solo.train", "--help", cwd=tmp_path)
+def test_help_and_config_are_printed_without_a_run(typed, tmp_path):
+    out = typed("rdm_solo.train", "--help", cwd=tmp_path)
     assert (out.returncode, out.stderr) == (0, "")
     for word in ("target_pow", "byol", "cifar100", "batch_size", "++trainer.NAME=VALUE"):
         assert word in out.stdout
-    out = command("rdm_solo.train", "--cfg", "job", "filter=online_pow", cwd=tmp_path)
+    out = typed("rdm_solo.train", "--cfg", "job", "filter=online_pow", cwd=tmp_path)
     cfg = OmegaConf.create(out.stdout)
     assert (cfg.p, cfg.filter.branch, cfg.max_epochs) == (1.0, "online", 30)
     assert not list(tmp_path.iterdir())
