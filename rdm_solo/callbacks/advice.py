@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.methods.descriptions import METHODS
-from rdm_solo.spectra.collapse import COMPLETE, DESTROYED, RULE, WRONG_WAY
+from rdm_solo.spectra.collapse import DESTROYED, RULE, WRONG_WAY
 
 LOG = (
     "log(sigma) is negative below sigma = 1: it flips these directions and strengthens the "
@@ -68,36 +68,21 @@ def _causes(kind: str, cfg: DictConfig, chosen: ChosenFilter, p: float | None) -
             "directions become the strongest, and either branch may have the higher rank. "
             "Exponents between -1 and 0 on the target keep the order; p=-0.5 is a good start."
         )
-    if direction == -1 and chosen.power:
-        effect, needs = (
-            ("on the target lowers its rank", "A target filter needs p < 0; p=-0.5")
-            if chosen.on_target
-            else ("raises the online rank", "An online filter needs p > 0; p=1")
-        )
-        yield f"The filter points the wrong way: sigma^{p:g} {effect}. {needs} is a good start."
-    if method.on_collapse:
-        yield method.on_collapse
-    if method.symmetric and kind == COMPLETE and cfg.method.get("last_bn") is False:
-        yield (
-            f"method={name} does this by design with method.last_bn=false: method.last_bn=true "
-            "keeps the variance, though not the rank; method=simsiam with a filter keeps both."
-        )
-    if method.symmetric or chosen.identity:
-        differ = ["the queue that the target is drawn from"] if method.neighbours else []
-        differ += ["the target network's lag"] if method.momentum else []
-        only = f" except for {' and '.join(differ)}" if differ else ""
-        yield (
-            f"{f'method={name}' if method.symmetric else 'filter=identity'} does this by design: "
-            f"both branches are alike{only}, and nothing raises the target's rank. method=simsiam "
-            "filter=target_pow p=-0.5 does."
-        )
     if kind == WRONG_WAY and chosen.function == "log" and not chosen.on_target:
         yield LOG
     if direction == -1 or (kind == WRONG_WAY and direction == 0):
-        what = "fall on the target" if chosen.on_target else "rise on the online side"
+        points = "points" if direction else "may point"
+        what = "fall on the target (p < 0)" if chosen.on_target else "rise online (p > 0)"
         yield (
-            f"The filter may point the wrong way: as sigma grows, it must {what}. `python -m "
+            f"The filter {points} the wrong way: as sigma grows, it must {what}. `python -m "
             "rdm_solo.preview` draws it; filter=target_pow p=-0.5 is a good start."
+        )
+    if method.on_collapse:
+        yield method.on_collapse
+    if method.symmetric or chosen.identity:
+        yield (
+            f"{f'method={name}' if method.symmetric else 'filter=identity'} does this by design: "
+            "nothing raises the target's rank. method=simsiam filter=target_pow p=-0.5 does."
         )
     if kind == WRONG_WAY and direction:
         reason = "a few very long rows can undo that when rows are scaled to unit length"

@@ -2,18 +2,17 @@
 
 import math
 import random
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from rdm_solo.callbacks.last_epoch import ends
+from rdm_solo.callbacks import is_last_epoch
 from rdm_solo.distributed import broadcast_object, gather_objects, rank
 from rdm_solo.lightning import pl
 from rdm_solo.runs import checkpoints
-from rdm_solo.runs.files import BEST, CHECKPOINT, PREVIOUS, write_whole, writing
+from rdm_solo.runs.files import BEST, CHECKPOINT, PREVIOUS, writing
 
 ACCURACY = "val/knn_acc1"
 ALL = "all"  # of `keep`
@@ -22,8 +21,8 @@ ALL = "all"  # of `keep`
 class Checkpoints(pl.callbacks.Checkpoint):
     """Write ``last.ckpt`` at the end of an epoch, after all other callbacks.
 
-    Lightning's ``ModelCheckpoint`` keeps no predecessor of the last checkpoint, and saves the
-    model again for each of its names.
+    Lightning's ``ModelCheckpoint`` skips a last epoch that is no multiple of n, raises in an epoch
+    without the accuracy that it monitors, and forgets the best one if the folder was moved.
 
     Args:
         folder: the run's folder.
@@ -54,35 +53,23 @@ class Checkpoints(pl.callbacks.Checkpoint):
         if rank() < len(self._random_states):
             set_random_state(self._random_states[rank()])
 
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        trainer.callback_metrics.pop(ACCURACY, None)  # Lightning keeps it until the next one
-
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if trainer.fast_dev_run:
             return
-        epoch = trainer.current_epoch + 1
-        due = epoch % self.every_n_epochs == 0 or ends(trainer)
-        better = self.watch_best and self._is_better(trainer)
-        if not (due or better):
-            return
-        last = self.folder / CHECKPOINT
-        trainer.save_checkpoint(last)
-        if not trainer.is_global_zero:
-            return
-        if better:
-            _copy(last, self.folder / BEST)
-        if due and self.keep:
-            _copy(last, checkpoints.of_epoch(self.folder, epoch))
-            kept = list(checkpoints.kept(self.folder).values())
-            for path in [] if self.keep == ALL else kept[: -int(self.keep)]:
-                path.unlink()
-
-    def _is_better(self, trainer: Any) -> bool:
+        epoch, paths = trainer.current_epoch + 1, []
         accuracy = float(trainer.callback_metrics.get(ACCURACY, math.nan))
-        if not accuracy > (self.best["accuracy"] if self.best else -math.inf):
-            return False
-        self.best = {"epoch": trainer.current_epoch + 1, "accuracy": accuracy}
-        return True
+        if self.watch_best and accuracy > (self.best["accuracy"] if self.best else -math.inf):
+            self.best = {"epoch": epoch, "accuracy": accuracy}
+            paths.append(self.folder / BEST)
+        if epoch % self.every_n_epochs == 0 or is_last_epoch(trainer):
+            paths.append(self.folder / CHECKPOINT)
+            if self.keep:
+                paths.append(checkpoints.of_epoch(self.folder, epoch))
+        for path in paths:
+            trainer.save_checkpoint(path)
+        if trainer.is_global_zero and self.keep and self.keep != ALL:
+            for path in list(checkpoints.kept(self.folder).values())[: -int(self.keep)]:
+                path.unlink()
 
 
 class CheckpointFiles(pl.plugins.CheckpointIO):
@@ -93,7 +80,6 @@ class CheckpointFiles(pl.plugins.CheckpointIO):
 
     def __init__(self, folder: Path) -> None:
         self.last, self.previous = folder / CHECKPOINT, folder / PREVIOUS
-        self._read: Path | None = None
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
@@ -101,43 +87,34 @@ class CheckpointFiles(pl.plugins.CheckpointIO):
         path = Path(path)
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        # A last checkpoint that could not be read does not replace its predecessor.
-        whole = path == self.last and self._read != self.previous
-        checkpoints.write(path, checkpoint, self.previous if whole else None)
-        self._read = path
+        checkpoints.write(path, checkpoint, self.previous if path == self.last else None)
 
     def load_checkpoint(self, path: Any, *_: Any, **__: Any) -> dict[str, Any]:
-        self._read = broadcast_object(Path(path))
-        return checkpoints.read(self._read)
+        path = broadcast_object(Path(path))
+        content = checkpoints.read(path)
+        if path == self.previous:  # a damaged last one must not replace it
+            self.last.unlink(missing_ok=True)
+        return content
 
     def remove_checkpoint(self, path: Any) -> None:
         Path(path).unlink(missing_ok=True)
 
 
-def _copy(path: Path, target: Path) -> None:
-    with open(path, "rb") as file:
-        write_whole(target, lambda copy: shutil.copyfileobj(file, copy))
-
-
 def random_state() -> dict[str, Any]:
     """Return the states of this process's generators as plain values and tensors."""
-    _, keys, *rest = np.random.get_state()
-    state = {
-        "torch": torch.get_rng_state(),
-        "numpy": [torch.from_numpy(keys.astype(np.int64)), *rest],
+    name, keys, *rest = np.random.get_state()
+    return {
         "python": random.getstate(),
+        "numpy": (name, keys.tolist(), *rest),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
     }
-    if torch.cuda.is_initialized():
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state
 
 
 def set_random_state(state: dict[str, Any]) -> None:
     """Set this process's generators to the states from :func:`random_state`."""
-    keys, *rest = state["numpy"]
-    np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), *rest))
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
-    version, internal, gauss = state["python"]
-    random.setstate((version, tuple(internal), gauss))
-    if "cuda" in state and torch.cuda.is_available():
+    if state["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])

@@ -1,18 +1,23 @@
-"""Spectra of both branches, measured while a run trains."""
+"""Measure both branches' spectra while a run trains, and warn of collapse."""
 
+import logging
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rdm_solo.callbacks import is_last_epoch
+from rdm_solo.callbacks.alarm import Alarm, just_measured
 from rdm_solo.callbacks.branches import Observer
 from rdm_solo.callbacks.epoch_spectra import EpochSpectra
-from rdm_solo.callbacks.last_epoch import ends
 from rdm_solo.callbacks.parts import observer
 from rdm_solo.lightning import pl
+from rdm_solo.spectra.collapse import Bounds, MeasuredEpoch
 
 if TYPE_CHECKING:
-    from rdm_solo.spectra import BranchSpectra, Spectra
+    from rdm_solo.spectra import Spectra
 
-BAR = ("erank/online", "erank/target")  # in a progress bar of Lightning's own
+log = logging.getLogger("rdm_solo")
 
 
 class Diagnostics(pl.Callback):
@@ -39,10 +44,6 @@ class Diagnostics(pl.Callback):
         self.spectra = EpochSpectra(max_rows, max_dim, sample)
         self.observer: Observer | None = None
         self.latest: Spectra | None = None
-
-    @property
-    def metric(self) -> "BranchSpectra | None":
-        return self.spectra.metric
 
     @staticmethod
     def of(trainer: Any) -> "Diagnostics | None":
@@ -78,7 +79,7 @@ class Diagnostics(pl.Callback):
         epoch = trainer.current_epoch
         if self.observer is None or epoch < self.observer.first_epoch:
             return
-        due = epoch % self.every_n_epochs == 0 or ends(trainer)
+        due = epoch % self.every_n_epochs == 0 or is_last_epoch(trainer)
         if due and self.spectra.wants(batch_idx, trainer.num_training_batches):
             self.observer.record_next_step()
 
@@ -96,10 +97,51 @@ class Diagnostics(pl.Callback):
         self.latest = latest = self.spectra.end_epoch(epoch, self.observer)
         if latest is None:
             return
-        bar = {name: latest.scalars[name] for name in BAR}
-        rest = {name: value for name, value in latest.scalars.items() if name not in bar}
-        pl_module.log_dict(bar, prog_bar=True, sync_dist=True)
-        pl_module.log_dict(rest, sync_dist=True)
+        pl_module.log_dict(latest.scalars, sync_dist=True)
         if trainer.is_global_zero:
             arrays = {name: array.numpy() for name, array in latest.arrays().items()}
             spectra_files.write(self.folder, epoch, arrays)
+
+
+class CollapseWatch(pl.Callback):
+    """Warn once of each kind of collapse; with ``stop`` the first warning ends the run.
+
+    It reads the spectra of :class:`Diagnostics` and the logged accuracies, so it comes after what
+    measures them. ``bounds`` are those of :class:`~rdm_solo.spectra.collapse.Bounds`.
+    ``advise(kind, epoch=...)`` returns the likeliest cause of a collapse and the remedy.
+    """
+
+    def __init__(
+        self, advise: Callable[..., str], warmup_epochs: float, stop: bool = False, **bounds: Any
+    ) -> None:
+        self.stop = stop
+        self.alarm = Alarm(Bounds(warmup=warmup_epochs, **bounds), advise, _option)
+        self.stopped: str | None = None
+
+    @property
+    def warnings(self) -> list[dict[str, Any]]:
+        return self.alarm.warnings
+
+    def state_dict(self) -> dict[str, Any]:
+        measured = [asdict(epoch) for epoch in self.alarm.measured]
+        return {"warnings": self.alarm.warnings, "measured": measured}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.alarm.warnings = state_dict["warnings"]
+        self.alarm.measured = [MeasuredEpoch(**epoch) for epoch in state_dict["measured"]]
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        diagnostics = Diagnostics.of(trainer)
+        spectra = None if diagnostics is None else diagnostics.latest
+        epoch, classes = trainer.current_epoch + 1, getattr(pl_module, "num_classes", None)
+        new = self.alarm.read(just_measured(trainer.callback_metrics, spectra, epoch, classes))
+        if new and self.stop and not is_last_epoch(trainer):
+            self.stopped = f"watch.stop: {new[0]} in epoch {epoch}"
+            trainer.should_stop = True
+            if trainer.is_global_zero:
+                log.warning(f"the run ends here, since watch.stop=true ({new[0]})")
+
+
+def _option(name: str, value: Any) -> str:
+    """Return an option as it is written on the command line."""
+    return f"watch.{name}=null" if value is None else f"watch.{name}={value:g}"

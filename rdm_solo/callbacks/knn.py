@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rdm_solo.callbacks.last_epoch import ends
+from rdm_solo.callbacks import is_last_epoch
 from rdm_solo.distributed import gather, rank
 from rdm_solo.lightning import pl
 
@@ -20,7 +20,7 @@ class WeightedKNN(pl.Callback):
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if trainer.sanity_checking or not self.every_n_epochs:
             return
-        if trainer.current_epoch % self.every_n_epochs and not ends(trainer):
+        if trainer.current_epoch % self.every_n_epochs and not is_last_epoch(trainer):
             return
         validation = [(unit(pl_module.backbone(x)), y) for x, y in trainer.val_dataloaders]
         queries = torch.cat(gather(torch.cat([features for features, _ in validation])))

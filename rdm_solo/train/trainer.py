@@ -10,7 +10,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.callbacks.advice import advice
 from rdm_solo.callbacks.checkpoints import CheckpointFiles, Checkpoints
-from rdm_solo.callbacks.order import in_order
 from rdm_solo.cli.answers import instantiate
 from rdm_solo.lightning import pl, slurm_environment
 from rdm_solo.messages import UserError, first_line
@@ -21,7 +20,7 @@ REFUSALS = (TypeError, ValueError, RuntimeError, pl.utilities.exceptions.Misconf
 
 
 def make_callbacks(cfg: DictConfig, folder: Path, derived: Derived) -> list[Any]:
-    """Build the callbacks of the config, in order.
+    """Build the callbacks of the config, in their order.
 
     A constructor also gets those values of the run that it has a parameter for.
     """
@@ -41,7 +40,7 @@ def make_callbacks(cfg: DictConfig, folder: Path, derived: Derived) -> list[Any]
             callbacks.append(factory(**{k: v for k, v in values.items() if k in parameters}))
         except TypeError as error:
             raise UserError(f"callbacks.{name} cannot be made: {error}") from error
-    return in_order(callbacks)
+    return callbacks
 
 
 def make_trainer(cfg: DictConfig, processes: int, folder: Path, callbacks: Sequence[Any]) -> Any:

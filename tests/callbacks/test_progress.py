@@ -14,7 +14,7 @@ import termios
 import pytest
 from support.small_runs import DRAWN, run
 
-from rdm_solo.callbacks.progress import epoch_line
+from rdm_solo.callbacks.epoch_reports import epoch_line
 
 VALUES = {"train/loss": -0.812, "erank/online": 1204.3, "erank/target": 1530.1}
 

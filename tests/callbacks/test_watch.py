@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -202,48 +203,49 @@ def test_the_documentation_lists_every_rule():
 
 class TestAdvice:
     @pytest.mark.parametrize(
-        ("kind", "overrides", "says"),
+        ("kind", "overrides", "cause"),
         [
-            (WRONG_WAY, ["filter=target_pow", "p=0.5"], "A target filter needs p < 0"),
-            (COMPLETE, ["filter=online_pow", "p=-0.5"], "An online filter needs p > 0"),
+            (WRONG_WAY, ["filter=target_pow", "p=0.5"], "points the wrong way.*p < 0"),
+            (COMPLETE, ["filter=online_pow", "p=-0.5"], "points the wrong way.*p > 0"),
             (WRONG_WAY, ["filter=online_log"], "filter=online_log1p"),
-            (WRONG_WAY, ["filter=learnable"], "predictor that raises the online rank"),
-            (WRONG_WAY, ["filter=online_log1p", "filter.function=torch.cos"], "must rise on"),
+            (WRONG_WAY, ["filter=learnable"], "The predictor raises the online rank"),
+            (WRONG_WAY, ["filter=online_log1p", "filter.function=torch.cos"], "may point the"),
             (COMPLETE, ["filter=online_pow", "p=-2"], "between -1 and 0 on the target"),
             (WRONG_WAY, ["method=byol", "filter=target_pow"], "Lower method.momentum.base_tau"),
             (WRONG_WAY, ["filter=target_pow"], "a few very long rows"),
-            (DIMENSIONAL, ["method=byol", "filter=identity"], "the target network's lag"),
-            (COMPLETE, ["method=nnsiam", "filter=identity"], "except for the queue"),
             (WRONG_WAY, ["method=nnsiam", "filter=target_pow"], "a smaller method.kwargs.queue_s"),
-            (DIMENSIONAL, ["method=symsimsiam"], "by design: both branches are alike"),
-            (COMPLETE, ["method=vanilla", "method.last_bn=false"], "method.last_bn=true"),
+            (DIMENSIONAL, ["method=symsimsiam"], "method=symsimsiam does this by design"),
             (DIMENSIONAL, ["filter=identity"], "filter=identity does this by design"),
             (COMPLETE, ["filter=linear"], "optimizer.lr=0.5 and scheduler.warmup_epochs=6 of 30"),
             (DIMENSIONAL, ["filter=online_log1p"], "weak under strong augmentation"),
             (DIMENSIONAL, ["filter=target_pow", "p=-0.3"], "p=-0.3 is a weak filter"),
             (DIMENSIONAL, ["filter=target_pow", "batch_size=32"], "less than twice the 32 output"),
-            (COMPLETE, ["method=byol"], "raise method.momentum.base_tau (now 0.99)"),
+            (COMPLETE, ["method=byol"], r"raise method.momentum.base_tau \(now 0.99\)"),
             (UNIFORM, ["method=swav"], "method.kwargs.sk_iters"),
-            (COMPLETE, ["method=dino"], "method.centring"),
             (DESTROYED, ["filter=identity", "optimizer.lr=100"], "Here optimizer.lr=100"),
         ],
     )
-    def test_the_cause_is_in_the_runs_own_setting(self, kind, overrides, says):
+    def test_the_cause_is_in_the_runs_own_setting(self, kind, overrides, cause):
         cfg = compose(overrides)
-        assert says in advice(kind, cfg, cfg.batch_size)
+        assert re.search(cause, advice(kind, cfg, cfg.batch_size))
 
-    @pytest.mark.parametrize("kind", [rule.kind for rule in RULES])
-    @pytest.mark.parametrize("method", ["simsiam", "byol", "nnsiam", "nnbyol"])
     @pytest.mark.parametrize(
-        "chosen",
-        ["learnable", "linear", "identity", "online_log", "online_pow p=1", "target_pow p=-0.5"],
+        ("method", "chosen"),
+        [
+            ("simsiam", "learnable"),
+            ("simsiam", "target_pow p=-0.5"),
+            ("byol", "online_pow p=1"),
+            ("nnbyol", "online_log"),
+            ("nnsiam", "linear"),
+        ],
     )
-    def test_no_advice_recommends_what_the_run_does(self, kind, method, chosen):
+    def test_no_advice_recommends_what_the_run_does(self, method, chosen):
         cfg = compose([f"method={method}", *f"filter={chosen}".split()])
-        text = advice(kind, cfg, cfg.batch_size)
-        assert "points the wrong way:" not in text
-        assert f"or method={method}" not in text
-        assert f"filter={cfg.filter.name} p={cfg.p} is a good start" not in text
+        for rule in RULES:
+            text = advice(rule.kind, cfg, cfg.batch_size)
+            assert "points the wrong way" not in text
+            assert f"or method={method}" not in text
+            assert f"filter={cfg.filter.name} p={cfg.p} is a good start" not in text
 
     def test_a_schedule_of_p_is_judged_where_it_is(self):
         cfg = configure("filter=target_pow", "p={schedule: linear, start: -1, end: 1}")

@@ -8,7 +8,7 @@ from support.image_files import SIZE, spoil, write_tree
 from support.small_runs import SMALL, rows, run
 
 from rdm_solo import cli
-from rdm_solo.callbacks import skipped_images
+from rdm_solo.callbacks import epoch_reports
 from rdm_solo.data import DataError
 from rdm_solo.evaluate import linear
 
@@ -74,7 +74,7 @@ def _skip_on_two(rank: int, world: int, folder: str) -> list[str]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in launched.items():
             patch.setenv(name, value)
-        patch.setattr(skipped_images.log, "warning", lines.append)
+        patch.setattr(epoch_reports.log, "warning", lines.append)
         run(out, *options)
     return lines
 

@@ -1,4 +1,4 @@
-"""Progress of a run: a bar in a terminal, or one line per epoch in a log."""
+"""Report each finished epoch: in ``metrics.csv``, on the screen, and which images were skipped."""
 
 import contextlib
 import logging
@@ -6,12 +6,18 @@ import math
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from rdm_solo.distributed import gather_objects
 from rdm_solo.lightning import pl
+from rdm_solo.messages import printable
+from rdm_solo.runs import metrics_file
+from rdm_solo.runs.columns import COLUMNS
+from rdm_solo.runs.files import SKIPPED, write_whole
 
 log = logging.getLogger("rdm_solo")
 
@@ -20,13 +26,34 @@ ACCURACIES = {"val/knn_acc1": "kNN", "val/acc1": "acc"}
 SHOWN = ("train/loss", "erank/online", "erank/target", *ACCURACIES)
 
 
+class EpochTable(pl.Callback):
+    """Write one row an epoch to ``metrics.csv``; what was not measured stays empty."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.rows: list[dict[str, Any]] = []
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.is_global_zero:
+            self.rows = metrics_file.begin(self.folder, trainer.current_epoch)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        for name in COLUMNS:  # Lightning keeps a value until it is logged again
+            trainer.callback_metrics.pop(name, None)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        metrics = trainer.callback_metrics  # reduces over processes, so all of them read it
+        if trainer.is_global_zero:
+            row = {name: float(metrics[name]) for name in COLUMNS if name in metrics}
+            self.rows.append({"epoch": trainer.current_epoch + 1, **row})
+            metrics_file.write(self.folder, self.rows)
+
+
 class Progress(pl.callbacks.ProgressBar):
     """A bar over the whole run with the last epoch's loss, effective ranks and accuracy.
 
     Without a terminal (a file, SLURM, CI) each finished epoch is one line of the log instead.
     """
-
-    after = ("Diagnostics", "WeightedKNN", "CollapseWatch")
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +109,7 @@ class Progress(pl.callbacks.ProgressBar):
 
 
 def epoch_line(epoch: int, epochs: int, values: Mapping[str, float], seconds: float) -> str:
-    """Return a finished epoch's line in a log.
+    """Return a finished epoch's line of the log.
 
     >>> values = {"train/loss": -0.8, "erank/online": 4.1, "erank/target": 6.2, "val/acc1": 91.0}
     >>> epoch_line(3, 30, values, 1.4)
@@ -102,3 +129,23 @@ def measured_words(values: Mapping[str, float], eranks: str) -> list[str]:
         sign = "<" if gap > 0 else ">" if gap < 0 else "="
         words.append(eranks.format(online=online, target=target, gap=target - online, sign=sign))
     return words + [f"{w} {finite[name]:.1f}" for name, w in ACCURACIES.items() if name in finite]
+
+
+class SkippedImages(pl.Callback):  # type: ignore[misc,name-defined]
+    """List in ``skipped.txt`` the images that any process has skipped, and log the first ones."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lines: dict[str, str] = {}  # by path
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        epoch, new = trainer.current_epoch + 1, {}
+        for reasons in gather_objects(trainer.datamodule.skipped()):
+            new |= {path: reason for path, reason in reasons.items() if path not in self.lines}
+        for path in sorted(new):
+            self.lines[path] = f"epoch {epoch}: {printable(path)} {new[path]}\n"
+        if new and trainer.is_global_zero:
+            from rdm_solo.data.file_loader import skipped_images  # loaded where images are files
+
+            log.warning(f"warning: epoch {epoch}: {skipped_images(new)}; {SKIPPED} lists them")
+            write_whole(self.folder / SKIPPED, "".join(self.lines.values()))
