@@ -8,16 +8,14 @@ import importlib.util
 import json
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rdm_solo.cli.answers import instantiate
-from rdm_solo.loggers.run_logger import RunInfo, RunLogger
 from rdm_solo.messages import UserError
 from rdm_solo.runs import files
 from rdm_solo.runs.files import LOGGERS, write_whole
-
-__all__ = ["KINDS", "RunInfo", "RunLogger", "append", "check_packages", "close_all", "open_all"]
 
 log = logging.getLogger("rdm_solo")
 
@@ -29,34 +27,38 @@ KINDS = {
 }
 
 
+@dataclass(frozen=True)
+class RunInfo:
+    """What a logger needs to know about the run that starts."""
+
+    folder: Path
+    name: str  # method, filter, exponent and seed
+    group: str  # data set, method, filter and exponent, which all seeds share
+    hyperparameters: Mapping[str, Any]  # by which runs are compared; None where a run has none
+    config: Mapping[str, Any]  # the whole config as plain values
+    sweep: str | None = None  # the name of the sweep's folder
+    step: int = 0  # optimiser steps before this start
+
+
 def check_packages(names: Iterable[str]) -> None:
     """Refuse a logger whose package is not installed."""
     for name in KINDS.keys() & names:
         if importlib.util.find_spec(name) is None:
-            raise UserError(
-                f"logger={name} needs the package {name}, which is not installed: "
-                f"pip install {name}, or leave logger={name} out"
-            )
+            raise UserError(f"logger={name} needs the package {name}: pip install {name}")
 
 
-def open_all(choices: Mapping[str, Any], run: RunInfo) -> list[RunLogger]:
+def open_all(choices: Mapping[str, Any], run: RunInfo) -> list[Any]:
     """Open the chosen loggers (``cfg.logger``), on the first process only."""
     records = _read_records(run.folder) if choices else {}
-    loggers: dict[str, RunLogger] = {}
+    loggers = []
     for name, node in choices.items():
         files.inside(run.folder, name)
         open_logger = instantiate(node, _partial_=True, _convert_="all")
-        loggers[name] = open_logger(run=run, earlier=records.get(name, {}))
+        loggers.append(open_logger(run=run, earlier=records.get(name, {})))
+        records[name] = loggers[-1].record
     if loggers:
-        _write_records(run.folder, {name: logger.record for name, logger in loggers.items()})
-    return list(loggers.values())
-
-
-def close_all(loggers: Iterable[Any], failed: bool = False) -> None:
-    """Close loggers that Lightning has not closed, as it does when ``fit`` returns or raises."""
-    for logger in loggers:
-        if isinstance(logger, RunLogger):
-            logger.finalize("failed" if failed else "success")
+        _write_records(run.folder, records)
+    return loggers
 
 
 def append(
@@ -78,20 +80,16 @@ def append(
             record["appended"] = {**record.get("appended", {}), **scalars}
             sent = record if online else {**record, "offline": True}
             hydra.utils.get_class(KINDS[name]).append(folder, sent, scalars, step)
+            written.append(name)
         except Exception as error:  # a service or its client can raise anything
             log.warning(f"warning: {', '.join(scalars)} did not reach {name}: {error}")
-        else:
-            written.append(name)
     if written:
         _write_records(folder, records)
     return written
 
 
 def _read_records(folder: Path) -> dict[str, Any]:
-    try:
-        return files.read_object(folder, LOGGERS)
-    except FileNotFoundError:
-        return {}
+    return files.read_object(folder, LOGGERS) if (folder / LOGGERS).is_file() else {}
 
 
 def _write_records(folder: Path, records: Mapping[str, Any]) -> None:

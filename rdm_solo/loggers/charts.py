@@ -48,12 +48,11 @@ def histograms(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     >>> histograms({"lam_online": np.array([100.0, 0.0]), "rows": np.array(64)})
     {'spectra/log10_online': array([2.])}
     """
-    positive = {
-        name.removeprefix("lam_"): values[values > 0]
+    return {
+        name.replace("lam_", "spectra/log10_"): np.log10(values[values > 0])
         for name, values in arrays.items()
-        if name.startswith("lam_")
+        if name.startswith("lam_") and (values > 0).any()
     }
-    return {f"spectra/log10_{name}": np.log10(v) for name, v in positive.items() if len(v)}
 
 
 def _line(values: np.ndarray, logarithmic: bool) -> tuple[list[int], list[float]]:

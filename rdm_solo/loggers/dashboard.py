@@ -5,7 +5,6 @@ import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
-from rdm_solo import cli
 from rdm_solo.loggers import charts
 from rdm_solo.messages import UserError
 from rdm_solo.runs import columns
@@ -60,22 +59,8 @@ def _chart(name: str, title: str) -> Any:
     return chart
 
 
-def create(project: str, entity: str | None, sweep: str | None) -> str:
-    """Save the dashboard at the server and return its address."""
-    import wandb
-
-    try:
-        entity = entity or wandb.Api(timeout=20).default_entity
-        return str(build(project, entity, sweep).save().url)
-    except Exception as error:  # a service or its client can raise anything
-        raise UserError(
-            f"Weights & Biases refuses the dashboard ({error}). It needs a login (wandb login) and "
-            f"the project {project!r}, which the first run with logger=wandb creates."
-        ) from error
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command."""
+    """Save the dashboard at the server and print its address."""
     parser = argparse.ArgumentParser(
         "python -m rdm_solo.dashboard",
         description="Create a page of panels at Weights & Biases, of all runs in a project.",
@@ -86,9 +71,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--entity", help="a user or team; your own by default")
     parser.add_argument("--sweep", metavar="NAME", help="only the runs of that sweep's folder")
     options = parser.parse_args(arguments)
-    with cli.errors_as_sentences():
-        if importlib.util.find_spec("wandb_workspaces") is None:
-            raise UserError(
-                "the dashboard needs the package wandb-workspaces: pip install wandb-workspaces"
-            )
-        print(create(options.project, options.entity, options.sweep))
+    if importlib.util.find_spec("wandb_workspaces") is None:
+        raise UserError("the dashboard needs wandb-workspaces: pip install wandb-workspaces")
+    import wandb
+
+    try:
+        entity = options.entity or wandb.Api(timeout=20).default_entity
+        print(build(options.project, entity, options.sweep).save().url)
+    except Exception as error:  # a service or its client can raise anything
+        raise UserError(
+            f"Weights & Biases refuses the dashboard ({error}). It needs a login (wandb login) and "
+            f"the project {options.project!r}, which the first run with logger=wandb creates."
+        ) from error

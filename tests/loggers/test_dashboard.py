@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rdm_solo.loggers import charts, dashboard
+from rdm_solo.messages import UserError
 from rdm_solo.runs.columns import COLUMNS
 
 workspaces = pytest.importorskip("wandb_workspaces.workspaces")
@@ -73,6 +74,5 @@ def test_the_command_saves_it_and_prints_its_address(monkeypatch, capsys):
     assert saved == [("us", "mine", f"{dashboard.NAME}, ps")]
     assert capsys.readouterr().out == "https://wandb.ai/us/mine?nw=1\n"
     monkeypatch.setattr(workspaces.Workspace, "save", lambda _: 1 / 0)
-    with pytest.raises(SystemExit):
+    with pytest.raises(UserError, match="needs a login"):
         dashboard.main(["--project", "mine", "--entity", "us"])
-    assert "needs a login (wandb login)" in capsys.readouterr().err
