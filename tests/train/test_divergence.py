@@ -174,7 +174,7 @@ def _poisoned(rank: int, world: int, folder: str) -> str:
     """A run of one step an epoch, in which the second process alone gets infinity."""
     launched = {"LOCAL_RANK": str(rank), "NODE_RANK": "0", "WORLD_SIZE": str(world)}
     ddp = ["trainer.strategy=ddp", f"trainer.devices={world}", "optimizer.lr=0.01"]
-    poison = Poison("backbone.stem.1.running_var", epoch=2 if rank else 9, number=torch.inf)
+    poison = Poison("backbone.stem.0.weight", epoch=2 if rank else 9, number=torch.inf)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in launched.items():
             patch.setenv(name, value)
@@ -188,7 +188,7 @@ def _poisoned(rank: int, world: int, folder: str) -> str:
 def test_all_processes_end_where_one_has_found_something(worlds, tmp_path):
     first, second = worlds(2).run(_poisoned, str(tmp_path))
     assert first == second == (tmp_path / "failed.txt").read_text().strip()
-    assert "epoch 2: the weight backbone.stem.1.running_var holds NaN or infinity" in first
+    assert "epoch 2: the weight backbone.stem.0.weight holds NaN or infinity" in first
     assert json.loads((tmp_path / "summary.json").read_text())["diverged"]["epoch"] == 2
     saved = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
     assert (saved["epoch"], [row["epoch"] for row in rows(tmp_path)]) == (0, [1])
