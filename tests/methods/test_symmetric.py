@@ -57,7 +57,7 @@ def test_the_centre_averages_over_steps(kind, kept):
     assert torch.equal(center.state_dict()["value"], center.value)
 
 
-@pytest.mark.parametrize("options", [{"kind": "mean"}, {"momentum": 1.0}])
+@pytest.mark.parametrize("options", [{"kind": "mean"}, {"momentum": 1.5}])
 def test_refusals(options):
     with pytest.raises(UserError, match=r"method\.center"):
         Center(4, **options)
