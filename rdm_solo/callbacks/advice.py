@@ -65,8 +65,8 @@ def _causes(kind: str, cfg: DictConfig, chosen: ChosenFilter, p: float | None) -
     if chosen.reverses(p):
         yield (
             f"With p={p:g}, below -1, sigma^{1 + (p or 0):g} falls as sigma grows: the weakest "
-            "directions become the strongest, and either branch may have the higher rank. "
-            "Exponents between -1 and 0 on the target keep the order; p=-0.5 is a good start."
+            "directions become the strongest. Exponents between -1 and 0 on the target keep the "
+            "order; p=-0.5 is a good start."
         )
     if kind == WRONG_WAY and chosen.function == "log" and not chosen.on_target:
         yield LOG
@@ -90,9 +90,6 @@ def _causes(kind: str, cfg: DictConfig, chosen: ChosenFilter, p: float | None) -
         if method.momentum:
             reason = "the target network lags behind"
             remedy = f"Lower {_tau(cfg)}, so that it follows faster."
-        elif method.neighbours:
-            reason = "the target is drawn from a queue of earlier outputs, whose rank can be lower"
-            remedy = "Try a lower optimizer.lr or a smaller method.kwargs.queue_size."
         yield f"The filter raises the target's rank in each batch, but {reason}. {remedy}"
     if kind != WRONG_WAY and chosen.linear:
         yield _linear(cfg)

@@ -77,9 +77,8 @@ class Observer:
         if "online" not in whole or "target" not in whole:
             raise RuntimeError(
                 f"no outputs of the branches of {type(self.module).__name__} were recorded: no "
-                "module that diagnostics know was called, and training_step returned no dict with "
-                "'online' and 'target'. Return them beside 'loss', or set "
-                "diagnostics.every_n_epochs=0."
+                "module that diagnostics know was called. Return 'online' and 'target' beside "
+                "'loss' in training_step, or set diagnostics.every_n_epochs=0."
             )
         # With one call for all views, positives cannot be identified.
         apart = recorded["target"]

@@ -15,7 +15,6 @@ from rdm_solo.runs import checkpoints
 from rdm_solo.runs.files import BEST, CHECKPOINT, PREVIOUS, writing
 
 ACCURACY = "val/knn_acc1"
-ALL = "all"  # of `keep`
 
 
 class Checkpoints(pl.callbacks.Checkpoint):
@@ -67,7 +66,7 @@ class Checkpoints(pl.callbacks.Checkpoint):
                 paths.append(checkpoints.of_epoch(self.folder, epoch))
         for path in paths:
             trainer.save_checkpoint(path)
-        if trainer.is_global_zero and self.keep and self.keep != ALL:
+        if trainer.is_global_zero and self.keep and self.keep != "all":
             for path in list(checkpoints.kept(self.folder).values())[: -int(self.keep)]:
                 path.unlink()
 
@@ -75,7 +74,7 @@ class Checkpoints(pl.callbacks.Checkpoint):
 class CheckpointFiles(pl.plugins.CheckpointIO):
     """Write checkpoints whole, keep the predecessor of the last one, and notice damage.
 
-    Lightning's own plugin compares no checksums and keeps no earlier file.
+    Lightning's own plugin does neither.
     """
 
     def __init__(self, folder: Path) -> None:

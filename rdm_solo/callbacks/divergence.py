@@ -40,12 +40,10 @@ class Diverged(UserError, FloatingPointError):
 class DivergenceGuard(pl.Callback):  # type: ignore[misc,name-defined]
     """Raise :class:`Diverged` if a loss, an output or a weight is not finite.
 
-    Losses stay on the device and are checked every ``EVERY`` steps and at the end of the epoch, so
-    no step waits for the device. Weights, buffers and recorded outputs are checked at the end of
-    the epoch, before other callbacks write its row, spectra or checkpoint. All processes raise
-    together. A step that float16's scaler skips is no divergence: its loss and weights are finite.
-
-    ``advise(epoch, step)`` returns the likeliest cause and what to try.
+    Losses are checked every ``EVERY`` steps, so that no step waits for the device; weights, buffers
+    and recorded outputs at the end of the epoch, before other callbacks write any of it. All
+    processes raise together. A step that float16's scaler skips is no divergence: its loss and
+    weights are finite. ``advise(epoch, step)`` returns the likeliest cause and what to try.
     """
 
     EVERY = 50

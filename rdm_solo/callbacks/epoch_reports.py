@@ -59,7 +59,6 @@ class Progress(pl.callbacks.ProgressBar):
         super().__init__()
         self.enabled = True
         self.values: dict[str, float] = {}
-        self.epoch_began = 0.0
         self._open = contextlib.ExitStack()
 
     def disable(self) -> None:
@@ -94,8 +93,7 @@ class Progress(pl.callbacks.ProgressBar):
         metrics = trainer.callback_metrics  # reduces over processes, so all of them read it
         values = {name: float(metrics[name]) for name in SHOWN if name in metrics}
         self.values |= values
-        words = measured_words(self.values, "erank {online:.1f} {sign} {target:.1f}")
-        self.bar.bar_format = BAR.format(words="  ".join(["", *words[:3]]))
+        self.bar.bar_format = BAR.format(words="  ".join(["", *measured_words(self.values)[:3]]))
         self.bar.refresh()
         if trainer.is_global_zero and self.enabled and not self.moves:
             seconds = time.monotonic() - self.epoch_began
@@ -113,21 +111,19 @@ def epoch_line(epoch: int, epochs: int, values: Mapping[str, float], seconds: fl
 
     >>> values = {"train/loss": -0.8, "erank/online": 4.1, "erank/target": 6.2, "val/acc1": 91.0}
     >>> epoch_line(3, 30, values, 1.4)
-    'epoch 3/30: loss -0.800, erank online 4.1 target 6.2 gap 2.1, acc 91.0, 1.4 s'
+    'epoch 3/30: loss -0.800, erank 4.1 < 6.2, acc 91.0, 1.4 s'
     """
-    words = measured_words(values, "erank online {online:.1f} target {target:.1f} gap {gap:.1f}")
-    return f"epoch {epoch}/{epochs}: {', '.join([*words, f'{seconds:.1f} s'])}"
+    return f"epoch {epoch}/{epochs}: {', '.join([*measured_words(values), f'{seconds:.1f} s'])}"
 
 
-def measured_words(values: Mapping[str, float], eranks: str) -> list[str]:
-    """Return loss, effective ranks and accuracies in words, those that are finite."""
+def measured_words(values: Mapping[str, float]) -> list[str]:
+    """Return loss, effective ranks (online, target) and accuracies in words, if finite."""
     finite = {name: value for name, value in values.items() if math.isfinite(value)}
     words = [f"loss {finite['train/loss']:.3f}"] if "train/loss" in finite else []
     if {"erank/online", "erank/target"} <= finite.keys():
-        online, target = finite["erank/online"], finite["erank/target"]
-        gap = round(target, 1) - round(online, 1)
-        sign = "<" if gap > 0 else ">" if gap < 0 else "="
-        words.append(eranks.format(online=online, target=target, gap=target - online, sign=sign))
+        online, target = round(finite["erank/online"], 1), round(finite["erank/target"], 1)
+        sign = "<" if online < target else ">" if online > target else "="
+        words.append(f"erank {online:.1f} {sign} {target:.1f}")
     return words + [f"{w} {finite[name]:.1f}" for name, w in ACCURACIES.items() if name in finite]
 
 

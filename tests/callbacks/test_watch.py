@@ -213,7 +213,6 @@ class TestAdvice:
             (COMPLETE, ["filter=online_pow", "p=-2"], "between -1 and 0 on the target"),
             (WRONG_WAY, ["method=byol", "filter=target_pow"], "Lower method.momentum.base_tau"),
             (WRONG_WAY, ["filter=target_pow"], "a few very long rows"),
-            (WRONG_WAY, ["method=nnsiam", "filter=target_pow"], "a smaller method.kwargs.queue_s"),
             (DIMENSIONAL, ["method=symsimsiam"], "method=symsimsiam does this by design"),
             (DIMENSIONAL, ["filter=identity"], "filter=identity does this by design"),
             (COMPLETE, ["filter=linear"], "optimizer.lr=0.5 and scheduler.warmup_epochs=6 of 30"),
