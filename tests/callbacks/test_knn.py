@@ -26,8 +26,7 @@ def check(neighbours: Neighbours, k: int) -> None:
     torch.testing.assert_close(scores, want, atol=2e-5, rtol=0)
 
 
-@pytest.mark.parametrize("piece", [1, 7, 240])
-@pytest.mark.parametrize("k", [1, 20, 500])
+@pytest.mark.parametrize(("piece", "k"), [(1, 20), (7, 1), (240, 500)])
 def test_scores_are_those_of_one_sort_however_the_memory_arrives(piece, k):
     memory, labels = bank()
     neighbours = Neighbours(bank(30, seed=1)[0], k)

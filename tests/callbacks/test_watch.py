@@ -307,12 +307,6 @@ class TestRun:
         assert [epoch.dimensions for epoch in read] == [16, 0, 16]
         assert all(epoch.online > 0 for epoch in read)
 
-    def test_switched_off_it_says_nothing(self, tmp_path):
-        off = ["gap_epochs=null", "variance=0", "erank=null", "accuracy=null", "stop=true"]
-        summary = run(tmp_path, *WRONG, *(f"watch.{option}" for option in off), "max_epochs=2")
-        assert (summary["warnings"], summary["stopped"]) == ([], None)
-        assert len(rows(tmp_path)) == 2
-
 
 @pytest.mark.parametrize(
     ("override", "says"),
