@@ -23,15 +23,13 @@ TINY += ["method.kwargs.proj_hidden_dim=16", "method.kwargs.proj_output_dim=8", 
 TINY += ["trainer.accelerator=cpu", "trainer.enable_progress_bar=false", "knn.every_n_epochs=1"]
 TINY += ["~callbacks.ranks"]
 WITHOUT_FILTER = ["swav", "dino", "symsimsiam", "vanilla"]
-CONTESTANTS = [
-    *(f"method={method} filter={name}" for method in ("simsiam", "byol") for name in FILTERS),
-    *(f"method={method}" for method in WITHOUT_FILTER),
-]
 # Every method and every filter, without every pair of them.
 SOME = [
     *(f"method={('simsiam', 'byol')[i % 2]} filter={name}" for i, name in enumerate(FILTERS)),
     *(f"method={method}" for method in WITHOUT_FILTER),
 ]
+# Each branch's filter, and the methods with a softmax or a centre of all rows.
+IN_TWO = [SOME[2], SOME[-5], *SOME[-4:-1]]
 PRECISIONS = ["32-true", "bf16-mixed"]
 
 
@@ -59,11 +57,11 @@ def check(row: dict[str, float], contestant: str) -> None:
         assert abs(row["erank/gap"]) < 1e-6
 
 
-@pytest.mark.parametrize("number", range(len(CONTESTANTS)))
+@pytest.mark.parametrize("number", range(len(SOME)))
 def test_one_process(number, tmp_path):
     """Every other one in half precision, which accumulates gradients as well; the global batch and
     the rate follow."""
-    contestant, precision = CONTESTANTS[number], PRECISIONS[(number + 1) % 2]
+    contestant, precision = SOME[number], PRECISIONS[(number + 1) % 2]
     times = 2 if precision == "bf16-mixed" else 1
     more = f"trainer.accumulate_grad_batches={times}"
     summary = train(tiny(contestant, precision, more), tmp_path)
@@ -88,8 +86,8 @@ def _two(rank: int, world: int, folder: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in launched.items():
             patch.setenv(name, value)
-        for number, contestant in enumerate(SOME):
-            precision = PRECISIONS[CONTESTANTS.index(contestant) % 2]
+        for number, contestant in enumerate(IN_TWO):
+            precision = PRECISIONS[SOME.index(contestant) % 2]
             out = Path(folder) / str(number)
             if rank == 0:
                 out.mkdir()
@@ -104,7 +102,7 @@ def _two(rank: int, world: int, folder: str) -> None:
 
 def test_two_processes(worlds, tmp_path):
     worlds(2).run(_two, str(tmp_path))
-    assert len(list(tmp_path.glob("*/metrics.csv"))) == len(SOME)
+    assert len(list(tmp_path.glob("*/metrics.csv"))) == len(IN_TWO)
 
 
 @pytest.mark.filterwarnings("ignore:You are trying to `self.log")
@@ -122,24 +120,14 @@ def test_half_precision_that_lightning_gives_to_gpus_alone(contestant):
     assert all(g is not None and g.isfinite().all() for g in gradients)
 
 
-def test_accumulated_halves_are_one_global_batch(tmp_path):
-    cfg = tiny("method=simsiam filter=target_pow", "32-true", "trainer.accumulate_grad_batches=2")
-    summary = train(cfg, tmp_path)
-    assert summary["derived"]["global_batch"] == 16
-    assert summary["derived"]["lr"] == summary["derived"]["base_lr"] * 16 / 256
-    saved = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
-    assert saved["global_step"] == 2
-
-
-@pytest.mark.parametrize("method", ["simsiam", "byol"])
-def test_a_compiled_backbone_gives_the_same_run_and_the_same_names(method, tmp_path):
+def test_a_compiled_backbone_gives_the_same_run_and_the_same_names(tmp_path):
     """By the eager backend, which needs no compiler: the graph is captured, the kernels are not."""
     found = {}
     for compiled in ("false", "eager"):
         folder = tmp_path / compiled
         folder.mkdir()
         summary = train(
-            tiny(f"method={method} filter=online_log1p", "32-true", f"backbone.compile={compiled}"),
+            tiny("method=byol filter=online_log1p", "32-true", f"backbone.compile={compiled}"),
             folder,
         )
         saved = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)

@@ -94,10 +94,9 @@ def test_the_same_seed_gives_the_same_metrics_and_another_does_not(finished, tmp
     assert rows(tmp_path / "other") != rows(folder)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "lars", "adam", "adamw"])
+@pytest.mark.parametrize("optimizer", ["lars", "adamw"])
 def test_every_optimiser_runs_with_warm_up_and_cosine(optimizer, tmp_path):
-    rate = "0.001" if optimizer.startswith("adam") else "0.5"
-    run(tmp_path, *SMALL, f"optimizer.name={optimizer}", f"optimizer.lr={rate}")
+    run(tmp_path, *SMALL, f"optimizer.name={optimizer}", "optimizer.lr=0.001")
     assert len(rows(tmp_path)) == 2
 
 
