@@ -2,7 +2,7 @@
 
 A filter maps a batch ``x = U diag(sigma) V^T`` to ``U diag(sigma * g(sigma)) V^T``. On the online
 branch that is ``x W`` with ``W = V g(Sigma) V^T`` held constant (Algorithm 2 of Zhuo et al.,
-ICLR 2023). On the target branch nothing carries a gradient.
+ICLR 2023). The target branch has no gradient.
 """
 
 from rdm_solo.filters.application import Operator, filter_gradient, filter_online, filter_target

@@ -1,4 +1,4 @@
-"""A function's gains on a spectrum, applied to the rows of a batch and to their gradient."""
+"""Compute a filter's gains and apply them to the rows of a batch and to their gradient."""
 
 import math
 from typing import NamedTuple
@@ -10,15 +10,15 @@ from rdm_solo.devices import number, product_dtype
 from rdm_solo.filters.batch import Batch, Spectrum
 from rdm_solo.filters.functions import BoundFunction
 
-# The largest gain, so that W and the gradients that it multiplies stay in range.
-STEEPEST = {torch.float64: 2.0**960, torch.float32: 1e32}
+# The largest gain with which W and the gradients times W stay in range.
+LARGEST_GAIN = {torch.float64: 2.0**960, torch.float32: 1e32}
 
 
 def gains(spectrum: Spectrum, g: BoundFunction) -> Tensor:
     r"""Return :math:`g(\sigma)`, detached, and zero for rounding noise.
 
-    On a device, an elementwise function gets all of sigma. Any other gets the values above noise,
-    as on a CPU, and the host waits until it knows how many they are. Shapes: ``-> (r,)``.
+    On an accelerator, an elementwise function gets all of sigma. Others get only the values above
+    noise, as on a CPU, and selecting these synchronises with the device. Shapes: ``-> (r,)``.
 
     >>> from rdm_solo.filters import decompose, get
     >>> gains(decompose(torch.diag(torch.tensor([4.0, 1.0]))), get(torch.sqrt))
@@ -49,18 +49,18 @@ def rescale(spectrum: Spectrum, gain: Tensor) -> Tensor:
     sigma = spectrum.sigma
     if not len(sigma):
         return gain
-    peak, steepest = number(_largest(sigma * gain)), number(_largest(gain))
-    most = STEEPEST.get(spectrum.dtype, STEEPEST[torch.float32])
+    peak, largest_gain = number(_largest(sigma * gain)), number(_largest(gain))
+    limit = LARGEST_GAIN.get(spectrum.dtype, LARGEST_GAIN[torch.float32])
     low, high = (1e-3, 1e3) if spectrum.dtype == torch.float16 else (1e-4, 1e15)
-    fits = (low <= peak) & (peak <= high) & (steepest <= most)
+    fits = (low <= peak) & (peak <= high) & (largest_gain <= limit)
     if fits is True:
         return gain
     fits = torch.as_tensor(fits, device=gain.device)
-    # sigma * gain may leave the range of float64, where sigma / largest * gain does not.
+    # sigma * gain may leave float64's range; sigma / largest * gain does not.
     size, largest = _largest(gain), sigma[-1]
     small = gain / torch.where(size == 0, 1.0, size)
     peak = _largest(sigma / largest * small)
-    return torch.where(fits, gain, small * (1 / peak / largest).clamp_max(most))
+    return torch.where(fits, gain, small * (1 / peak / largest).clamp_max(limit))
 
 
 class Operator(NamedTuple):
@@ -82,7 +82,7 @@ def filter_target(spectrum: Spectrum, gain: Tensor) -> Tensor:
     tensor([[2., 0.],
             [0., 1.]])
     """
-    rows = spectrum.own if spectrum.dual else slice(None)
+    rows = spectrum.local if spectrum.dual else slice(None)
     return filter_by(spectrum, _operator(spectrum, gain, rows))
 
 
@@ -99,8 +99,8 @@ def filter_by(batch: Batch, matrix: Tensor) -> Tensor:
 def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
     r"""Return :func:`filter_target`'s rows :math:`X W`, and W for :func:`filter_gradient`.
 
-    Values come from float64 products, or from unit vectors computed in float64. float32 is enough
-    for what multiplies the gradient. Shapes: ``(r,) -> (N, k)``.
+    Values come from float64 products, or from unit vectors computed in float64. The operator for
+    the gradient is stored in float32 unless the input is float64. Shapes: ``(r,) -> (N, k)``.
 
     >>> from rdm_solo.filters import decompose
     >>> spectrum = decompose(torch.diag(torch.tensor([4.0, 1.0])))
@@ -114,7 +114,7 @@ def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
         work = product_dtype(saved)
         gain = _nan_if_broken(spectrum, gain)
         right = ((spectrum.vectors / spectrum.sigma).mT @ spectrum.rows).to(work)
-        left = (spectrum.vectors * (spectrum.sigma * gain))[spectrum.own]
+        left = (spectrum.vectors * (spectrum.sigma * gain))[spectrum.local]
         left = _with_direction(left, spectrum)
         with torch.autocast(right.device.type, enabled=False):
             out = (left.to(work) @ right).to(spectrum.dtype)
@@ -150,7 +150,7 @@ def filter_gradient(grad: Tensor, operator: Operator) -> Tensor:
 
 
 def _with_direction(x: Tensor, batch: Batch) -> Tensor:
-    """Replace rows that have no direction by zeros, in place."""
+    """Set negligible rows to zero, in place."""
     return x if batch.negligible is None else x.mul_((~batch.negligible).to(x))
 
 

@@ -35,7 +35,7 @@ def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows ``(n, k)`` of all processes in float64, with zeros in place of broken rows.
+    """The rows ``(n, k)`` of all processes in float64, with broken rows set to zero.
 
     With more columns than rows (``dual``), ``rows`` holds the rows of all processes; otherwise it
     holds this process's own.
@@ -46,26 +46,26 @@ class Batch:
     dual: bool
     dtype: torch.dtype  # of the input, and of results
     rows: Tensor
-    own: slice  # this process's part of rows
+    local: slice  # this process's part of rows
     scale: Tensor | float  # the Gram matrix is that of rows / scale
-    negligible: Tensor | None  # (N, 1): which of this process's rows have no direction
-    negligible_rows: Tensor  # (): their number on all processes, with broken rows
-    broken_rows: Tensor  # (): number of rows with NaN or infinity, which count as zero
+    negligible: Tensor | None  # (N, 1): which of this process's rows are negligible
+    negligible_rows: Tensor  # (): number on all processes, with broken rows
+    broken_rows: Tensor  # (): number on all processes of rows with NaN or infinity
 
 
 def gather(x: Tensor) -> tuple[Batch, Tensor | None]:
-    """Return the batch of which ``x`` is this process's share, and its Gram matrix.
+    """Gather the batch from each process's rows ``x``; return it and its Gram matrix.
 
     Every process calls this with an equal number of rows. The Gram matrix is n x n if ``dual`` and
-    k x k otherwise. It squares the condition number, so it is computed in float64. float64 input
-    has none (None) unless several processes share its columns' products: it would lose digits.
+    k x k otherwise. It squares the condition number, so it is computed in float64. For
+    float64 input, where it would lose digits, it is None unless k x k sums over processes need it.
 
     A row shorter than ``relative_cut(float32, n, k)`` times the rows' root mean square (float64:
-    its own cut) has no direction, since normalising it would multiply a gradient by the inverse.
-    This bound does not depend on half precision: a row of any length is rounded to the same share
-    of itself (measured down to 1e-6 of the largest singular value). Nor does it grow with the
-    batch, as the largest singular value does. Rows are masked and counted without waiting for the
-    device.
+    ``relative_cut(float64, n, k)``) is negligible: normalising it would multiply its gradient by
+    the inverse of its length. Half precision needs no other bound, because it rounds rows of any
+    length by the same share (measured down to 1e-6 of the largest singular value). The root mean
+    square does not grow with the batch, as the largest singular value does. Masking and counting
+    do not synchronise with the device.
 
     Shapes: ``(N, k)`` of this process.
 
@@ -76,31 +76,31 @@ def gather(x: Tensor) -> tuple[Batch, Tensor | None]:
     """
     n, k = len(x) * world_size(), x.shape[1]
     dual = n < k
-    # 2-byte features are sent as they are and widened on arrival.
+    # Half precision is sent as it is and converted after the gather.
     rows = (gather_equal(x) if dual else x).detach().double()
     start = rank() * len(x) if dual else 0
-    own = slice(start, start + len(x))
-    exact = x.dtype == torch.float64
-    by_gram = not exact or not (dual or world_size() == 1)
+    local = slice(start, start + len(x))
+    is_float64 = x.dtype == torch.float64
+    by_gram = not is_float64 or not (dual or world_size() == 1)
 
     scale: Tensor | float = 1.0
     scaled = rows
     gram = None
-    if exact:
+    if is_float64:
         rows, scale = _in_range(rows)
         scaled = rows / scale
     if dual and by_gram:
-        gram = gather_equal(scaled[own] @ scaled.mT)
+        gram = gather_equal(scaled[local] @ scaled.mT)
         squares = gram.diagonal()
     else:
         squares = scaled.square().sum(dim=1)
     total = number(squares.sum())
     broken_rows = torch.zeros((), dtype=torch.long, device=x.device)
-    if (total < math.inf) is not True:  # a tensor of another device is never True
+    if (total < math.inf) is not True:  # on an accelerator this is a tensor, never True
         broken = ~squares.isfinite()
         broken_rows = broken.sum()
         rows = _without(rows, broken)
-        scaled = _without(scaled, broken) if exact else rows
+        scaled = _without(scaled, broken) if is_float64 else rows
         # Products of a broken row are NaN or infinite; all other products are finite.
         squares = _finite(squares) if gram is None else _finite(gram).diagonal()
         total = number(squares.sum())
@@ -108,10 +108,10 @@ def gather(x: Tensor) -> tuple[Batch, Tensor | None]:
         gram = sum_over_processes(scaled.mT @ scaled)
         total = number(gram.diagonal().sum())
 
-    wide = torch.float64 if exact and gram is None else torch.float32
-    short = squares <= total * (relative_cut(wide, n, k) ** 2 / n)
-    negligible_rows = short.sum()
-    none = (number(negligible_rows) == 0) is True
+    digits = torch.float64 if is_float64 and gram is None else torch.float32
+    is_negligible = squares <= total * (relative_cut(digits, n, k) ** 2 / n)
+    negligible_rows = is_negligible.sum()
+    has_none = (number(negligible_rows) == 0) is True
     if not dual and world_size() > 1:
         counts = sum_over_processes(torch.stack([broken_rows, negligible_rows]))
         broken_rows, negligible_rows = counts.unbind()
@@ -121,9 +121,9 @@ def gather(x: Tensor) -> tuple[Batch, Tensor | None]:
         dual=dual,
         dtype=x.dtype,
         rows=rows,
-        own=own,
+        local=local,
         scale=scale,
-        negligible=None if none else short[own, None],
+        negligible=None if has_none else is_negligible[local, None],
         negligible_rows=negligible_rows,
         broken_rows=broken_rows,
     )
@@ -135,22 +135,22 @@ class Spectrum(Batch):
     """A batch and the spectrum of all processes' rows, in float64.
 
     With more columns than rows (``dual``), ``vectors`` holds left singular vectors ``(n, r)``,
-    otherwise right ones ``(k, r)``. On a CPU, directions of rounding noise are left out. On another
-    device all ``r = min(n, k)`` directions are there, because the host does not know how many are
-    noise.
+    otherwise right ones ``(k, r)``. On a CPU, directions of rounding noise are left out. On an
+    accelerator all ``r = min(n, k)`` directions are kept, because counting the noise would
+    synchronise.
     """
 
-    sigma: Tensor  # (r,) singular values, ascending; noise is raised to the least one above it
+    sigma: Tensor  # (r,) singular values, ascending; noise is raised to the smallest other value
     kept: Tensor  # (r,) whether a direction is above rounding noise
-    directions: Tensor  # (): how many are
+    directions: Tensor  # (): number of directions above noise
     vectors: Tensor
 
 
 def decompose(x: Tensor) -> Spectrum:
     r"""Return singular values and vectors of all processes' rows, :math:`X = U \Sigma V^\top`.
 
-    Every process calls this with an equal number of rows. :func:`gather` explains what becomes of
-    broken and short rows. Directions with ``sigma <= relative_cut(...) * sigma_max`` are not kept.
+    Every process calls this with an equal number of rows. :func:`gather` handles broken
+    and negligible rows. Directions with ``sigma <= relative_cut(...) * sigma_max`` are not kept.
 
     Shapes: ``(N, k)`` of this process.
 
@@ -164,8 +164,8 @@ def decompose(x: Tensor) -> Spectrum:
 def spectrum_of(batch: Batch, gram: Tensor | None) -> Spectrum:
     """Decompose a Gram matrix, or the rows by an SVD if it is None.
 
-    Every process decomposes all of it. The host waits for a device only in ``eigh`` or ``svd``,
-    which check for errors.
+    Every process decomposes the whole matrix. Only ``eigh`` and ``svd``, which check for errors,
+    synchronise with the device.
     """
     if gram is not None:
         lam, vectors = torch.linalg.eigh(gram)
@@ -173,9 +173,9 @@ def spectrum_of(batch: Batch, gram: Tensor | None) -> Spectrum:
     else:
         u, sigma, vh = torch.linalg.svd(batch.rows / batch.scale, full_matrices=False)
         vectors, sigma = (u if batch.dual else vh.mT).flip(1), sigma.flip(0)
-    exact = batch.dtype == torch.float64
-    # A Gram matrix has lost the digits that float64's own cut would keep.
-    digits = torch.float32 if exact and gram is not None else batch.dtype
+    is_float64 = batch.dtype == torch.float64
+    # A Gram matrix lacks the digits that the cut of float64 assumes.
+    digits = torch.float32 if is_float64 and gram is not None else batch.dtype
     largest = sigma[-1]
     kept = sigma > number(largest) * relative_cut(digits, batch.n, batch.k)
     directions = kept.sum()
@@ -187,7 +187,7 @@ def spectrum_of(batch: Batch, gram: Tensor | None) -> Spectrum:
         sigma = sigma.clamp_min(torch.where(kept, sigma, largest).amin().clamp_min(SMALLEST))
     return Spectrum(
         **vars(batch),
-        sigma=sigma * batch.scale if exact else sigma,
+        sigma=sigma * batch.scale if is_float64 else sigma,
         kept=kept,
         directions=directions,
         vectors=vectors,
@@ -197,12 +197,12 @@ def spectrum_of(batch: Batch, gram: Tensor | None) -> Spectrum:
 def _in_range(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return float64 rows with NaN for numbers beyond ``LARGEST`` and 0 below its inverse.
 
-    Beside them comes the largest remaining number of all processes, as a power of two.
+    The second value is the largest remaining number of all processes, rounded to a power of two.
     """
     size = rows.abs()
     rows = torch.where(size < 1 / LARGEST, 0.0, torch.where(size <= LARGEST, rows, torch.nan))
     largest = gather_equal(rows.nan_to_num(nan=0.0).abs().max()[None]).max()
-    digits, _ = torch.frexp(largest)  # from 1/2 to 1; a power of two remains without them
+    digits, _ = torch.frexp(largest)  # from 1/2 to 1; dividing by them leaves a power of two
     return rows, torch.where(largest > 0, largest / (2 * digits), 1.0)
 
 
@@ -212,5 +212,5 @@ def _finite(values: Tensor) -> Tensor:
 
 
 def _without(rows: Tensor, broken: Tensor) -> Tensor:
-    """Replace broken rows by zeros, in place, in half of the time of ``masked_fill_`` on a CPU."""
+    """Set broken rows to zero, in place; on a CPU this takes half the time of ``masked_fill_``."""
     return _finite(rows).mul_((~broken[:, None]).to(rows))

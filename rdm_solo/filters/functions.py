@@ -19,11 +19,11 @@ Function = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered function, with the facts that pages and verdicts read.
+    """A registered function, with the facts that docs and verdicts use.
 
     Args:
         function: ``g(sigma)`` or ``g(sigma, p)``.
-        formula: the function for a reader, with ``{p}`` in place of the exponent.
+        formula: the function as shown to users, with ``{p}`` for the exponent.
         increasing: whether its absolute value rises with sigma, whatever the exponent.
         logarithmic: whether it is a logarithm; these are weak on the online branch with small
             crops.
@@ -57,8 +57,8 @@ def register(
 
     def add(function: Function) -> Function:
         # Running a notebook's cell again replaces its function.
-        present = _ENTRIES.get(name)
-        if present and present.function.__qualname__ != function.__qualname__:
+        existing = _ENTRIES.get(name)
+        if existing and existing.function.__qualname__ != function.__qualname__:
             raise UserError(
                 f"the filter function {name!r} is registered already; choose another name."
             )
@@ -85,7 +85,7 @@ def takes_p(function: str | Function) -> bool:
     """
     try:
         return "p" in inspect.signature(_lookup(function)).parameters
-    except ValueError:  # builtins such as torch.sqrt show no signature
+    except ValueError:  # builtins such as torch.sqrt have no signature
         return False
 
 
@@ -93,7 +93,7 @@ def takes_p(function: str | Function) -> bool:
 class BoundFunction:
     """A function ``sigma -> g(sigma)`` whose result is checked and cast to sigma's dtype.
 
-    ``elementwise`` says that each value depends on its own singular value alone.
+    It is ``elementwise`` if each value depends only on the singular value at its place.
 
     >>> BoundFunction(lambda sigma: sigma > 1, "step")(torch.tensor([2.0]))
     tensor([1.])
@@ -115,10 +115,10 @@ class BoundFunction:
 
 
 def get(name: str | Function, p: float | None = None) -> BoundFunction:
-    """Return the function ``sigma -> g(sigma)`` of that name, with its exponent bound.
+    """Return a function ``sigma -> g(sigma)`` by its name, with its exponent bound.
 
     ``name`` is a registered name, a function, or the full name of one that can be imported. The
-    function is tried on a few values, and refused unless it returns one number for each.
+    function is called with a few values and must return one number for each.
 
     >>> get("pow", p=-0.5)(torch.tensor([4.0]))
     tensor([0.5000])
@@ -143,9 +143,9 @@ singular value, got shape () for 8 of them.
 
 
 def _is_elementwise(gain: BoundFunction) -> bool:
-    """Return whether values stay the same when the least singular value is repeated.
+    """Return whether values stay the same when the smallest singular value is repeated.
 
-    A share of the sum, for example, changes.
+    Dividing by the sum, for example, changes them.
     """
     sigma = torch.logspace(-1, 1, 8, dtype=torch.float64, device="cpu")
     values = [gain(torch.cat([sigma[:1].expand(n), sigma]))[n:] for n in (0, 5, 100)]
@@ -194,8 +194,8 @@ def identity(sigma: Tensor) -> Tensor:
 def power(sigma: Tensor, p: float) -> Tensor:
     """g(sigma) = sigma^p: low-pass for p > 0 (DirectPred at p = 1), high-pass for p < 0.
 
-    Where a power would leave the range of float64, all are those of sigma / max(sigma); rows that
-    are normalised afterwards are the same.
+    If a power would leave float64's range, sigma / max(sigma) is used for all. Rows that are
+    normalised afterwards do not change.
     """
     powers = sigma.pow(p)
     if not len(sigma):
@@ -210,7 +210,7 @@ def power(sigma: Tensor, p: float) -> Tensor:
 
 @register("log", formula="log σ", logarithmic=True)
 def log_(sigma: Tensor) -> Tensor:
-    """g(sigma) = log(sigma), negative below sigma = 1; sigma grows with the batch's root."""
+    """g(sigma) = log(sigma), negative below sigma = 1; sigma grows as sqrt(batch size)."""
     return sigma.log()
 
 
@@ -223,7 +223,7 @@ def log1p(sigma: Tensor) -> Tensor:
 @register("log1p_sq", formula="log(1 + σ²)", increasing=True, logarithmic=True)
 def log1p_sq(sigma: Tensor) -> Tensor:
     """g(sigma) = log(1 + sigma^2)."""
-    # Beyond 1e9 the 1 is rounded away, and the square may leave the range.
+    # Beyond 1e9 the 1 is rounded away, and the square may overflow.
     return torch.where(sigma < 1e9, sigma.square().log1p(), 2 * sigma.log())
 
 

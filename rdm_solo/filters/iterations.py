@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rdm_solo.filters.batch import Batch, relative_cut
 
-# Exponents of singular values, and the root of the Gram matrix whose inverse they are.
+# Exponent p of the singular values -> r, where sigma^p is the inverse r-th root of G.
 ROOTS = {-1.0: 2, -0.5: 4}
 # The largest accepted error of the inverse in each direction, and of each filtered row.
 BOUND = 1e-5
@@ -26,11 +26,11 @@ FINISHING = 3  # steps by the polynomial that is best near 1
 
 
 class Power(NamedTuple):
-    """``G^(p/2)`` of a Gram matrix G (this process's rows of it if n x n), and two facts on it."""
+    """``G^(p/2)`` of a Gram matrix G (this process's rows if n x n), and whether it is accurate."""
 
     matrix: Tensor
     exact: Tensor  # (): whether eigenvectors would give the same
-    directions: Tensor  # (): how many are above rounding noise
+    directions: Tensor  # (): number above rounding noise
 
 
 def power(batch: Batch, gram: Tensor, p: float) -> Power:
@@ -38,10 +38,10 @@ def power(batch: Batch, gram: Tensor, p: float) -> Power:
 
     ``exact`` is True only where ``eigh`` would give the same rows to ``BOUND`` (in half precision:
     to a quarter of its rounding). For this the result must be an inverse to ``BOUND``, every
-    direction must be above :func:`relative_cut`, and the size must be in range. One direction is
-    known without a decomposition: the rows' sum, which a batch norm leaves at rounding noise.
-    Where it is below the cut it is removed; ``exact`` is then False if removing the nearest
-    eigenvector would change a row by more than the bound. The host does not wait for the device.
+    direction must be above :func:`relative_cut`, and the norm must be in range. A batch norm leaves
+    the direction of the rows' sum at rounding noise. If it is below the cut, it is removed without
+    a decomposition; ``exact`` is then False if removing the nearest eigenvector would change a row
+    by more than the bound. Nothing here synchronises with the device.
 
     Shapes: ``(n, n)`` or ``(k, k) -> (N, n)`` or ``(k, k)``, in float64.
 
@@ -53,15 +53,15 @@ def power(batch: Batch, gram: Tensor, p: float) -> Power:
             [0.0000, 1.0000]], dtype=torch.float64), True)
     """
     r, n = ROOTS[p], len(gram)
-    cut = relative_cut(batch.dtype, batch.n, batch.k) ** 2  # of eigenvalues
+    cut = relative_cut(batch.dtype, batch.n, batch.k) ** 2  # for eigenvalues
     size = torch.linalg.matrix_norm(gram)
     G = gram / size  # its largest eigenvalue is at most 1, and at least 1 / trace
     sums = G.sum(0)
     # 1/n where the rows' sum is noise, as in centred rows, and is removed; otherwise 0.
-    off = torch.zeros_like(size)
+    removed = torch.zeros_like(size)
     if batch.dual:
-        off = (sums.sum() / n <= cut / G.diagonal().sum()).to(G) / n
-    G = _without_sum(G, off)
+        removed = (sums.sum() / n <= cut / G.diagonal().sum()).to(G) / n
+    G = _without_sum(G, removed)
 
     X = T = M = G
     for step, (a, b, c) in enumerate(coefficients(r, cut)):
@@ -72,43 +72,43 @@ def power(batch: Batch, gram: Tensor, p: float) -> Power:
         T = c * (M @ M) + b * M
         T.diagonal().add_(a)
         X = X @ T if step else T
-    X = _without_sum((X + X.mT) / 2, off)
+    X = _without_sum((X + X.mT) / 2, removed)
 
     root = X if r == 2 else X @ X
     identity = root @ G @ root
     inverse = root.square().sum()  # the sum of the eigenvalues' inverses, at least the largest
     exact = (inverse * cut < 1) & (size > SMALLEST) & (size < LARGEST)
-    # How far each eigenvector leans towards the rows' sum, and how much that changes a row.
-    lean = root @ (root @ (sums - sums.mean())) * off * math.sqrt(n)
+    # Component of each eigenvector along the rows' sum, and how much that changes a row.
+    lean = root @ (root @ (sums - sums.mean())) * removed * math.sqrt(n)
     outputs = identity if r == 2 else X @ G @ X  # the Gram matrix of the filtered rows
     change = (lean * (outputs @ lean)).sum() / n
     bound = max(BOUND, torch.finfo(batch.dtype).eps / 4 if batch.dtype.itemsize == 2 else 0.0)
     exact &= change <= bound**2 * outputs.diagonal().amin()
-    identity += off
+    identity += removed
     identity.diagonal().sub_(1)
     exact &= torch.linalg.matrix_norm(identity) <= BOUND
-    own = X[batch.own] if batch.dual else X
-    return Power(own * size ** (p / 2), exact, n - n * off)
+    rows = X[batch.local] if batch.dual else X
+    return Power(rows * size ** (p / 2), exact, n - n * removed)
 
 
 @functools.lru_cache
 def coefficients(r: int, least: float) -> list[tuple[float, float, float]]:
     """Return the coefficients of T for each step, for eigenvalues from ``least`` to 1."""
     steps = []
-    low = least ** (1 / r)  # of x^(1/r), which the steps bring to 1
+    low = least ** (1 / r)  # range of x^(1/r), which the steps bring to 1
     while True:
-        a, b, c, error = best(low, r)
+        a, b, c, error = best_polynomial(low, r)
         if error < 1e-3:
             break
         # Scaled so that no value exceeds 1, where the next step would diverge.
         steps.append((a / (1 + error), b / (1 + error), c / (1 + error)))
         low = (1 - error) / (1 + error)
     q = 1 / r
-    near_1 = ((1 + q) * (2 + q) / 2, -q * (2 + q), q * (1 + q) / 2)  # of the Taylor series
+    near_1 = ((1 + q) * (2 + q) / 2, -q * (2 + q), q * (1 + q) / 2)  # Taylor series
     return steps + FINISHING * [near_1]
 
 
-def best(low: float, r: int) -> tuple[float, float, float, float]:
+def best_polynomial(low: float, r: int) -> tuple[float, float, float, float]:
     r"""Return a, b, c with :math:`s(a + b s^r + c s^{2r})` nearest to 1 on [low, 1], and the error.
 
     The method is Remez' exchange.
@@ -131,7 +131,7 @@ def best(low: float, r: int) -> tuple[float, float, float, float]:
         inner = sorted(max((-half + side) / (2 * last), 0.0) ** (1 / r) for side in (-width, width))
 
 
-def _without_sum(matrix: Tensor, off: Tensor) -> Tensor:
-    """Remove the direction of the rows' sum from a symmetric matrix, unless ``off`` is zero."""
-    sums = matrix.sum(0) * off
-    return matrix - sums - sums[:, None] + sums.sum() * off
+def _without_sum(matrix: Tensor, removed: Tensor) -> Tensor:
+    """Remove the direction of the rows' sum from a symmetric matrix, unless ``removed`` is zero."""
+    sums = matrix.sum(0) * removed
+    return matrix - sums - sums[:, None] + sums.sum() * removed

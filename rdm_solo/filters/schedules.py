@@ -6,8 +6,8 @@ from typing import Any
 
 from rdm_solo.messages import UserError, check_choice, check_number, check_whole, finite, shown
 
-# Singular values of float32 features span five decades: sigma^10 leaves one direction of them, and
-# much larger exponents leave the range of float64.
+# Singular values of float32 features span five decades: sigma^10 leaves a single direction, and
+# much larger exponents overflow float64.
 LARGEST_EXPONENT = 10
 
 
@@ -51,7 +51,7 @@ class Schedule:
 def as_schedule(value: object, *, epochs: int | None = None) -> Schedule:
     """Return a number, a mapping or a :class:`Schedule` as a schedule.
 
-    ``epochs`` is the length of a mapping that names none.
+    ``epochs`` is the default length for a mapping without one.
 
     >>> as_schedule(-0.5)(3)
     -0.5

@@ -37,19 +37,19 @@ class SpectralFilter(nn.Module):
     The batch is the *global* one: on several processes each holds an equal number of its rows, and
     outputs and gradients equal those of one process. Directions whose singular value is rounding
     noise, ``sigma <= relative_cut(...) * sigma_max``, are mapped to zero. So are rows that hold NaN
-    or infinity, or are zero to rounding. Each is logged once. The computation runs in float64
-    outside autocast, whatever ``torch.set_float32_matmul_precision`` is, and returns the input's
-    dtype. A result too large or small for losses to normalise its rows is multiplied by one
-    constant, which the losses divide out again. In ``eval()`` the input is returned unchanged.
+    or infinity, or are zero to rounding. Each kind is logged once. The computation runs in float64
+    outside autocast, regardless of ``torch.set_float32_matmul_precision``, and returns the input's
+    dtype. If the rows are too large or small for a loss to normalise them, all are multiplied by
+    one constant, which the normalisation removes. In ``eval()`` the input is returned unchanged.
 
-    A call waits for the device once, in the decomposition. Counts for warnings are read from a
-    device at every ``EVERY``-th call and in :meth:`report`, and on a CPU in every call.
+    A call synchronises with the device once, in the decomposition. Counts for warnings are read in
+    every call on a CPU, and otherwise in every ``EVERY``-th call and in :meth:`report`.
 
     Args:
         branch: ``"online"`` or ``"target"``.
         function: a registered name, ``"MODULE.FUNCTION"``, or any callable on the tensor of
             singular values; see :func:`rdm_solo.filters.get`.
-        p: the exponent where the function takes one; a number or a schedule over epochs.
+        p: the exponent if the function takes one: a number or a schedule over epochs.
         solver: ``"eigh"``, or ``"iterative"`` for sigma^-0.5 and sigma^-1 on the target branch,
             which replaces the decomposition by about 50 matrix products. The result is checked in
             each call, and a batch that fails is decomposed, as float64 batches are.
@@ -98,11 +98,11 @@ class SpectralFilter(nn.Module):
 
     @property
     def fell_back(self) -> bool:
-        """Whether ``solver="iterative"`` has left a batch to ``eigh``."""
+        """Whether ``solver="iterative"`` fell back to ``eigh`` for a batch."""
         return "fallback" in self._logged
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the exponent ``p`` to its value in that epoch, after a :meth:`report`."""
+        """Call :meth:`report` and set the exponent ``p`` to its value in that epoch."""
         self.report()
         self.p = None if self.schedule is None else self.schedule(epoch)
         self._gain = get(self.function, self.p)
@@ -162,7 +162,7 @@ class SpectralFilter(nn.Module):
         return result
 
     def _count(self, batch: Batch, directions: Tensor, gain: Tensor) -> None:
-        """Check a batch's counts at once on a CPU; on another device keep them for later."""
+        """Check a batch's counts at once on a CPU; otherwise store them for :meth:`report`."""
         largest = torch.linalg.vector_norm(gain, math.inf) if len(gain) else gain.sum()
         counts = (batch.broken_rows, batch.negligible_rows, directions, largest)
         if gain.device.type == "cpu":
@@ -175,7 +175,7 @@ class SpectralFilter(nn.Module):
             self.report()
 
     def report(self) -> None:
-        """Log warnings about the batches since the last report; waits for the device.
+        """Log warnings about the batches since the last report; synchronises with the device.
 
         Raises ``FloatingPointError`` for a batch without a finite row, and :class:`UserError` for
         a function that returned NaN or infinity.
@@ -189,12 +189,12 @@ class SpectralFilter(nn.Module):
     def _check(
         self, n: int, k: int, broken: float, negligible: float, kept: float, largest_gain: float
     ) -> None:
-        """Warn of rows and directions that were mapped to zero, and raise where nothing is left."""
+        """Warn about rows and directions that were mapped to zero, and raise if nothing is left."""
         broken, negligible, kept, most = int(broken), int(negligible), int(kept), min(n, k)
         if broken == n:
             raise FloatingPointError(
                 f"all {n} rows of the batch that reached the {self.branch} filter "
-                "hold NaN or infinity; lower the learning rate, or use bf16 in place of fp16."
+                "hold NaN or infinity; lower the learning rate, or use bf16 instead of fp16."
             )
         if not math.isfinite(largest_gain):
             raise UserError(
@@ -211,15 +211,15 @@ class SpectralFilter(nn.Module):
             self._warn_once(
                 "short",
                 f"{negligible - broken} of {n} rows that reached the {self.branch} filter are zero "
-                "to rounding beside the others; such rows are mapped to zero and get no gradient.",
+                "to rounding next to the others; such rows are mapped to zero and get no gradient.",
             )
         # Batch normalisation always leaves one empty direction.
         if kept < most - 1 or kept == 0:
             self._warn_once(
                 "collapsed",
-                f"the batch that reached the {self.branch} filter has {kept} of {most} directions "
-                "above rounding noise (collapsed or repeated features?); the others are mapped "
-                "to zero.",
+                f"the batch that reached the {self.branch} filter has {kept} of {most} "
+                "directions above rounding noise (collapsed or repeated features?); the others are "
+                "mapped to zero.",
             )
 
     def _warn_once(self, kind: str, message: str) -> None:
@@ -243,7 +243,7 @@ class _TimesConstant(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, value: list[Tensor], *operator: Tensor | None) -> Tensor:
-        return value[0]  # in a list: autograd takes an output that is an input for a view
+        return value[0]  # in a list: autograd would treat an output that is an input as a view
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
