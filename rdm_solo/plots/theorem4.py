@@ -11,7 +11,7 @@ from rdm_solo.plots import style
 from rdm_solo.plots.entry import Groups, Plot
 from rdm_solo.runs.groups import counted_runs, run_name
 from rdm_solo.runs.prediction import Prediction, predict
-from rdm_solo.theory.filter_effect import Preview, called
+from rdm_solo.theory.filter_effect import Preview, describe
 from rdm_solo.theory.rank_path import Path
 
 PREDICTED = 4  # settings at most: iterating the theorem takes seconds for each
@@ -32,11 +32,11 @@ def draw_filter(seen: Preview, path: Path, note: str = "") -> Figure:
     color = (style.ONLINE if online else style.TARGET)["color"]
     _line(function, seen.sigma, seen.gain(seen.sigma), color)
     function.set(xlabel=r"singular value $\sigma$", ylabel=rf"${'g' if online else 'h'}(\sigma)$")
-    style.panel_title(function, f"{seen.branch} filter: {called(seen.own)}")
+    style.panel_title(function, f"{seen.branch} filter: {describe(seen.own_kind)}")
     real = seen.curve.isfinite()
     _line(curve, seen.lam_z[real], seen.curve[real], style.BLACK)
     curve.set(xlabel=r"$\lambda^z_i$", ylabel=r"$g=\sqrt{\lambda^p_i/\lambda^z_i}$")
-    style.panel_title(curve, f"as an online filter: {called(seen.online)}")
+    style.panel_title(curve, f"as an online filter: {describe(seen.online_kind)}")
     steps = np.arange(len(path.online))
     style.draw_line(rank, steps, path.target, style.TARGET)
     style.draw_line(rank, steps, path.online, style.ONLINE)

@@ -23,7 +23,7 @@ from rdm_solo.runs import Run, files, trust
 from rdm_solo.runs.files import FIGURES
 from rdm_solo.spectra.comparison import ideal_filter
 from rdm_solo.theory import rank_path
-from rdm_solo.theory.filter_effect import Gain, Preview, look, relation
+from rdm_solo.theory.filter_effect import Gain, Preview, predict_effect, relation
 
 log = logging.getLogger("rdm_solo")
 
@@ -141,7 +141,7 @@ class Filter:
 
     def on(self, sigma: Tensor) -> Preview:
         """Return its effect on outputs with these singular values."""
-        return look(self.name, self.branch, self.gain, sigma)
+        return predict_effect(self.name, self.branch, self.gain, sigma)
 
 
 def choose(config: DictConfig, p: Any, epochs: int, epoch: int) -> Filter:

@@ -17,7 +17,7 @@ Gain = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Preview:
-    """A filter's effect on a spectrum of singular values, returned by :func:`look`."""
+    """A filter's effect on a spectrum of singular values, returned by :func:`predict_effect`."""
 
     name: str
     branch: str
@@ -26,28 +26,31 @@ class Preview:
     lam_p: Tensor  # spectra of both branches, each with the sum 1
     lam_z: Tensor
     curve: Tensor  # the equivalent online filter g(lam_z), by rank
-    own: str  # the kind of |g(sigma)|
-    online: str  # the kind of the equivalent online filter
+    own_kind: str  # the kind of |g(sigma)|
+    online_kind: str  # the kind of the equivalent online filter
     warnings: tuple[str, ...]
 
     @property
     def line(self) -> str:
         """The filter's kind and both effective ranks in one line."""
-        same = "" if self.branch == "online" else f", as an online filter {called(self.online)}"
+        same = ""
+        if self.branch != "online":
+            same = f", as an online filter {describe(self.online_kind)}"
         return (
-            f"{self.name}: {called(self.own)} on the {self.branch} branch{same}; "
+            f"{self.name}: {describe(self.own_kind)} on the {self.branch} branch{same}; "
             f"erank {rank_path.rank_of(self.lam_p):.3g} online, "
             f"{rank_path.rank_of(self.lam_z):.3g} target; looked at sigma from "
             f"{float(self.sigma.min()):.3g} to {float(self.sigma.max()):.3g}."
         )
 
 
-def look(name: str, branch: str, gain: Gain, sigma: Tensor) -> Preview:
+def predict_effect(name: str, branch: str, gain: Gain, sigma: Tensor) -> Preview:
     """Return the effect of a filter on outputs with these singular values. Shapes: ``(r,)``.
 
     >>> from rdm_solo import filters
-    >>> seen = look("power", "target", filters.get("pow", p=-0.5), torch.tensor([4.0, 1.0]))
-    >>> seen.own, seen.online, seen.warnings
+    >>> gain, sigma = filters.get("pow", p=-0.5), torch.tensor([4.0, 1.0])
+    >>> effect = predict_effect("power", "target", gain, sigma)
+    >>> effect.own_kind, effect.online_kind, effect.warnings
     ('high-pass', 'low-pass', ())
     """
     sigma = sigma.double().sort(descending=True).values
@@ -81,17 +84,17 @@ def look(name: str, branch: str, gain: Gain, sigma: Tensor) -> Preview:
     return Preview(name, branch, gain, sigma, lam_p, lam_z, curve, own, online, tuple(warnings))
 
 
-def _scale_warnings(gain: Gain, sigma: Tensor, values: Tensor, own: str) -> Iterator[str]:
-    """Try a quarter of the batch and four times the batch, since sigma grows with its root."""
-    text, moved, zero = "", False, values == 0
+def _scale_warnings(gain: Gain, sigma: Tensor, values: Tensor, own_kind: str) -> Iterator[str]:
+    """Compare with a quarter of the batch and four times the batch: sigma grows with its root."""
+    text, depends_on_batch, zero = "", False, values == 0
     for batch, factor in (("a quarter of", 0.5), ("four times", 2.0)):
         other = gain(sigma * factor)
         ratio = other[~zero] / values[~zero]
-        moved |= bool((ratio.max() - ratio.min()).abs() > 1e-6 * ratio.abs().max())
-        moved |= bool(other[zero].any())
+        depends_on_batch |= bool((ratio.max() - ratio.min()).abs() > 1e-6 * ratio.abs().max())
+        depends_on_batch |= bool(other[zero].any())
         changed = kind(other.abs())
-        text += f"; with {batch} the batch it is {called(changed)}" if changed != own else ""
-    if moved:
+        text += f"; with {batch} the batch it is {describe(changed)}" if changed != own_kind else ""
+    if depends_on_batch:
         yield (
             "the curve depends on the filter's batch size, because sigma grows with its root and "
             f"with the outputs' scale, taken here as a batch norm's{text}."
@@ -141,6 +144,6 @@ def relation(preview: Preview) -> rank_path.Relation:
     return rank_path.relation(filtered[start:] / total, sigma[start:].square() / energy)
 
 
-def called(kind: str) -> str:
-    """Return a result of :func:`rdm_solo.theory.kind` for a reader."""
+def describe(kind: str) -> str:
+    """Describe a result of :func:`rdm_solo.theory.kind` in words."""
     return "no filter (constant)" if kind == "none" else kind

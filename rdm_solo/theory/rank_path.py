@@ -1,4 +1,4 @@
-"""Effective ranks along Theorem 4, whose update of eigenvalues is applied step after step."""
+"""Effective ranks predicted by iterating Theorem 4's update of the eigenvalues."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from rdm_solo.spectra.ranks import effective_rank
 from rdm_solo.theory.theorems import updated_eigenvalues
 
 STEP = 0.1  # alpha of a single update
-APART = 1e-12  # between the logarithms of equal eigenvalues; rounding is a hundredth of it
+SEPARATION = 1e-12  # between the logarithms of equal eigenvalues; rounding is a hundredth of it
 
 # A function from the online spectrum to the target's.
 Relation = Callable[[Tensor], Tensor]
@@ -27,8 +27,8 @@ class Path(NamedTuple):
 def relation(lam_p: Tensor, lam_z: Tensor) -> Relation:
     """Return the function from online to target eigenvalues that interpolates two spectra.
 
-    It is log lam_z over log lam_p, both sorted, and continues with their mean slope. Eigenvalues
-    lam_p of zero, as behind a predictor with a bottleneck, are paired by rank.
+    It interpolates log lam_z over log lam_p, both sorted, and extrapolates with their mean slope.
+    Zeros in lam_p, as after a predictor with a bottleneck, are paired by rank.
 
     >>> lam = torch.tensor([8.0, 4.0, 2.0])
     >>> relation(lam, lam.sqrt())(torch.tensor([32.0, 3.0]))
@@ -49,9 +49,9 @@ def relation(lam_p: Tensor, lam_z: Tensor) -> Relation:
 
 def _ranked(values: np.ndarray) -> np.ndarray:
     """Return distinct values, in which the earlier of two equal ones is slightly larger."""
-    apart = np.empty_like(values)
-    apart[np.argsort(-values, kind="stable")] = APART * np.arange(len(values))[::-1]
-    return np.asarray(values + apart)
+    offsets = np.empty_like(values)
+    offsets[np.argsort(-values, kind="stable")] = SEPARATION * np.arange(len(values))[::-1]
+    return np.asarray(values + offsets)
 
 
 def follow(
@@ -74,15 +74,15 @@ def follow(
     """
     lam_p = unit_sum(lam_p)
     online, target = [rank_of(lam_p)], [rank_of(unit_sum(filters[0](lam_p)))]
-    coming = [*filters[1:], filters[-1]]
-    for to_target, following, omega, pull in zip(filters, coming, omegas, pulls):
+    next_filters = [*filters[1:], filters[-1]]
+    for to_target, next_filter, omega, pull in zip(filters, next_filters, omegas, pulls):
         steps = max(1, round(pull / step))
         for _ in range(steps):
-            lam_z = to_target(lam_p)  # by direction, whatever its order
+            lam_z = to_target(lam_p)  # in the order of lam_p's directions
             lam_z = lam_z / lam_z.sum()
             lam_p = unit_sum(updated_eigenvalues(lam_p, lam_z, omega * lam_z, pull / steps))
         online.append(rank_of(lam_p))
-        target.append(rank_of(unit_sum(following(lam_p))))
+        target.append(rank_of(unit_sum(next_filter(lam_p))))
     return Path(np.array(online), np.array(target))
 
 

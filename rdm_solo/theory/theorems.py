@@ -2,7 +2,7 @@ r"""The paper's lemmas and theorems as functions of correlation matrices and spe
 
 z are target outputs and p online ones; :math:`C_z, C_p` their uncentred correlation matrices, and
 :math:`C_+ = E[z_x z_{x^+}^\top]` that of positive pairs. g is an online filter, and h = 1/g the
-target filter that does the same. Eigenvalues descend, curves run along them, results are float64.
+equivalent target filter. Eigenvalues descend, curves run along them, results are float64.
 """
 
 import math
@@ -81,8 +81,8 @@ def equivalent_filter(C_p: Tensor, C_z: Tensor) -> Tensor:
     C_p, C_z = symmetric(C_p, "equivalent_filter"), symmetric(C_z, "equivalent_filter")
     root_p, root_z = _square_root(C_p), _square_root(C_z)
     W: Tensor = root_p @ torch.linalg.pinv(root_z, hermitian=True, rtol=1e-7)
-    missed = torch.linalg.matrix_norm(W @ C_z @ W.mT - C_p)
-    if missed > 1e-6 * torch.linalg.matrix_norm(C_p):
+    residual = torch.linalg.matrix_norm(W @ C_z @ W.mT - C_p)
+    if residual > 1e-6 * torch.linalg.matrix_norm(C_p):
         raise UserError(
             "no filter turns C_z into C_p: the online outputs span directions in which the "
             "target outputs are zero."
@@ -199,16 +199,16 @@ def updated_eigenvalues(lam_p: Tensor, lam_z: Tensor, lam_plus: Tensor, alpha: f
               + 2\alpha(1-\alpha) \sqrt{\lambda^p_i / \lambda^z_i}\,\lambda^+_i
 
     which is :math:`\lambda^p_i((1-\alpha)^2 + \alpha^2 h_i^2 + 2\alpha(1-\alpha) h_i \omega_i)`,
-    but also right where :math:`\lambda^p_i = 0`. Features are free ("unconstrained"), the loss is
+    but also correct for :math:`\lambda^p_i = 0`. Features are free ("unconstrained"), the loss is
     :math:`\frac12\|p - z\|^2` against *one* positive per view, the three matrices share
     eigenvectors, and W is their function with positive gains. If the factor of
     :math:`\lambda^p_i` is high-pass and the order of the eigenvalues stays, the online effective
     rank rises by Theorem 3. The theorem has :math:`0 < \alpha < 1`; larger steps can reverse the
     order.
 
-    Condition 1, :math:`g = \omega`, and condition 2, :math:`\omega = 1`, are cases of an
-    :math:`h\omega` that nowhere grows with :math:`\lambda`; any such makes the factor high-pass
-    where g is low-pass and not constant. Condition 1 is an edge: for :math:`g = \omega^s` the
+    Condition 1, :math:`g = \omega`, and condition 2, :math:`\omega = 1`, are cases in
+    which :math:`h\omega` does not grow with :math:`\lambda`. Then the factor is high-pass
+    whenever g is low-pass and not constant. Condition 1 is a limit: for :math:`g = \omega^s` the
     factor is high-pass on all of :math:`0 < \omega \le 1` exactly if :math:`s \ge 1 - \alpha`.
     Below it the rank can fall, early in training, when positives are far apart.
     Shapes: ``(k,)`` each ``-> (k,)``.

@@ -14,7 +14,7 @@ OMEGA = torch.linspace(0.98, 0.8, 16, dtype=torch.float64)
 
 
 def seen(branch: str, name, p=None, sigma=SIGMA) -> filter_effect.Preview:
-    return filter_effect.look("it", branch, filters.get(name, p), sigma)
+    return filter_effect.predict_effect("it", branch, filters.get(name, p), sigma)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def seen(branch: str, name, p=None, sigma=SIGMA) -> filter_effect.Preview:
 )
 def test_kinds_on_both_branches(branch, name, p, own, online):
     found = seen(branch, name, p, SIGMA / 10)
-    assert (found.own, found.online) == (own, online)
+    assert (found.own_kind, found.online_kind) == (own, online)
     wrong = any("points the wrong way" in text for text in found.warnings)
     assert wrong == (online == "high-pass")
     assert (theory.rank_difference(found.lam_p, found.lam_z) < -1e-3) == wrong
@@ -43,10 +43,10 @@ def test_kinds_on_both_branches(branch, name, p, own, online):
 
 def test_log_is_a_band_filter_across_one_and_says_what_it_depends_on():
     below = seen("online", "log", sigma=SIGMA / 10)  # from 2 to 0.5
-    assert below.own == "band-stop"
+    assert below.own_kind == "band-stop"
     assert "negative for 12 of 16 directions" in " ".join(below.warnings)
     above = seen("online", "log")
-    assert above.own == "low-pass"
+    assert above.own_kind == "low-pass"
     (text,) = above.warnings
     assert "depends on the filter's batch size" in text
     near = seen("online", "log", sigma=SIGMA / 4)  # 1.25 to 5: half of that crosses 1
@@ -67,7 +67,7 @@ def test_what_is_no_filter_is_refused():
         (lambda sigma: sigma[:, None], r"got shape \(16, 1\)"),
     ):
         with pytest.raises(ValueError, match=words):
-            filter_effect.look("it", "online", gain, SIGMA / 10)
+            filter_effect.predict_effect("it", "online", gain, SIGMA / 10)
 
 
 @pytest.mark.parametrize(
