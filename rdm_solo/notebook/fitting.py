@@ -16,7 +16,7 @@ from typing import Any
 from rdm_solo.messages import UserError, shown
 from rdm_solo.notebook.run import Run
 
-PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$)[A-Za-z_][\w./-]*", re.IGNORECASE)
+UNQUOTED = re.compile(r"(?!(null|true|false|nan|inf)$)[A-Za-z_][\w./-]*", re.IGNORECASE)
 
 
 def fit(
@@ -118,7 +118,7 @@ def _text(name: str, value: Any) -> str:
         text = os.fspath(value)
         # Backslashes count only in front of a quote.
         escaped = re.sub(r"(\\*)('|\Z)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), text)
-        return text if PLAIN.fullmatch(text) else f"'{escaped}'"
+        return text if UNQUOTED.fullmatch(text) else f"'{escaped}'"
     if isinstance(value, (list, tuple)):
         return f"[{','.join(_text(name, entry) for entry in value)}]"
     if isinstance(value, Mapping):

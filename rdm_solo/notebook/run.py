@@ -26,7 +26,7 @@ def table(rows: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> Any:
 
 
 class Run:
-    """The run in a folder, as far as it was when it was read; :meth:`reload` reads it again.
+    """A run's folder at the time it was read; :meth:`reload` reads it again.
 
     Reading executes nothing from the folder and writes nothing into it. Tables are pandas'.
 
@@ -35,7 +35,7 @@ class Run:
     >>> run.plot.effective_rank()  # doctest: +SKIP
 
     Attributes:
-        folder, seed: the run's.
+        folder, seed: the run's folder and seed.
         label: method and filter as in the paper.
         method, filter, dataset: their names in the config.
         p: the exponent; None if there is none or a schedule, which ``config`` has.
@@ -53,15 +53,15 @@ class Run:
         self.reload()
 
     @classmethod
-    def of(cls, run: runs.Run) -> "Run":
-        """Return a run that was read already."""
+    def from_read(cls, run: runs.Run) -> "Run":
+        """Create it from a run that has been read."""
         new = cls.__new__(cls)
         new.folder = run.folder
         new._set(run)
         return new
 
     def reload(self) -> "Run":
-        """Read the folder again, with the epochs that finished meanwhile; return the run itself."""
+        """Read the folder again to include epochs finished since, and return the run itself."""
         members = runs.find([self.folder])
         if not is_run(self.folder):
             raise UserError(
@@ -72,7 +72,7 @@ class Run:
         return self
 
     def _set(self, run: runs.Run) -> None:
-        self._read = run
+        self._run = run
         self.label, self.method, self.filter, self.p = run.label, run.method, run.filter, run.p
         self.dataset, self.seed, self.epochs = run.dataset, run.seed, run.epochs
         self.diverged, self.missing = run.diverged, run.missing
@@ -82,12 +82,12 @@ class Run:
 
     def spectrum(self, epoch: int | None = None) -> dict[str, np.ndarray]:
         """Return the arrays of one measured epoch, by default the last."""
-        return self._read.spectrum(epoch)
+        return self._run.spectrum(epoch)
 
     @property
     def metrics(self) -> Any:
         """``metrics.csv`` as a table, a row per epoch; NaN is what an epoch did not measure."""
-        return table(self._read.metrics)
+        return table(self._run.metrics)
 
     @property
     def warnings(self) -> Any:
@@ -97,12 +97,12 @@ class Run:
     @property
     def verdicts(self) -> Any:
         """A table of the report's verdicts; ``good`` is None if an answer is not scored."""
-        return table(vars(verdict) for verdict in verdicts.verdicts([self._read]))
+        return table(vars(verdict) for verdict in verdicts.verdicts([self._run]))
 
     @property
     def linear(self) -> Any:
         """A table of the linear evaluations by ``python -m rdm_solo.linear``, a row each."""
-        evaluations = self._read.linear.items()
+        evaluations = self._run.linear.items()
         return table({"kind": kind, **entry} for kind, entries in evaluations for entry in entries)
 
     def last(self, column: str) -> float:
@@ -110,19 +110,19 @@ class Run:
 
         ``linear/top1`` is the mean over the seeds of the linear evaluation.
         """
-        check_column(column, [LINEAR.name, *self._read.metrics])
-        values = measured.last([self._read], column)
+        check_column(column, [LINEAR.name, *self._run.metrics])
+        values = measured.last([self._run], column)
         return values[0] if values else math.nan
 
     @property
     def plot(self) -> RunFigures:
         """The figures of this run: ``run.plot.effective_rank()``; ``dir(run.plot)`` lists them."""
-        return RunFigures(self._read)
+        return RunFigures(self._run)
 
     def __repr__(self) -> str:
-        parts = [f"{self.label}, {self.dataset}, seed {self.seed}: {so_far(self._read)}"]
+        parts = [f"{self.label}, {self.dataset}, seed {self.seed}: {so_far(self._run)}"]
         for column in charts()[ACCURACY]:
-            if math.isfinite(value := self._read.last(column.name)):
+            if math.isfinite(value := self._run.last(column.name)):
                 parts.append(f"{column.words} {value:.1f} %")
         if warnings := len(self.summary.get("warnings", [])):
             parts.append(f"{warnings} warning{'s' * (warnings > 1)}")

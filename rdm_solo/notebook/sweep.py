@@ -57,19 +57,19 @@ class Sweep:
         self.reload()
 
     def reload(self) -> "Sweep":
-        """Read the folders again, with the runs and epochs that finished meanwhile."""
-        self._read, self._broken = survey(self.folders)
+        """Read the folders again to include runs and epochs finished since."""
+        self._runs, self._unreadable = survey(self.folders)
         return self
 
     @property
     def runs(self) -> list[Run]:
-        """All runs, also those that have not finished an epoch."""
-        return [Run.of(run) for run in self._read]
+        """All runs, including those without a finished epoch."""
+        return [Run.from_read(run) for run in self._runs]
 
     @property
     def problems(self) -> list[str]:
         """A sentence for each run that cannot be read, is incomplete, or appears twice."""
-        return [*self._broken.values(), *incomplete(self._read)]
+        return [*self._unreadable.values(), *incomplete(self._runs)]
 
     @property
     def settings(self) -> Any:
@@ -106,7 +106,7 @@ class Sweep:
         """A table of the report's verdicts on each setting; they count diverged runs as well."""
         return table(
             {"setting": group.label, **vars(verdict)}
-            for group in begun_groups(self._read)
+            for group in begun_groups(self._runs)
             for verdict in verdicts(judged_runs(group))
         )
 
@@ -120,7 +120,7 @@ class Sweep:
         """
         self._check(column)
         if dataset is not None:
-            check_choice("dataset", dataset, sorted({run.dataset for run in self._read}))
+            check_choice("dataset", dataset, sorted({run.dataset for run in self._runs}))
         ranked: list[Best] = []
         runs = {run.folder: run for run in self.runs}  # with all their linear evaluations
         for group in self._comparable():
@@ -147,18 +147,18 @@ class Sweep:
     @property
     def plot(self) -> Figures:
         """The figures of these runs: ``sweep.plot.sweep()``; ``dir(sweep.plot)`` lists them."""
-        return Figures(self._read)
+        return Figures(self._runs)
 
     def _comparable(self) -> list[Group]:
         """Return the settings, with linear evaluations of one kind and protocol per data set."""
-        return comparable(begun_groups(self._read))
+        return comparable(begun_groups(self._runs))
 
     def _check(self, column: str) -> None:
-        check_column(column, [LINEAR.name, *(name for run in self._read for name in run.metrics)])
+        check_column(column, [LINEAR.name, *(name for run in self._runs for name in run.metrics)])
 
     def __repr__(self) -> str:
-        settings, folders = len(begun_groups(self._read)), ", ".join(map(str, self.folders))
-        return f"<Sweep: {len(self._read)} runs, {settings} settings; in {folders}>"
+        settings, folders = len(begun_groups(self._runs)), ", ".join(map(str, self.folders))
+        return f"<Sweep: {len(self._runs)} runs, {settings} settings; in {folders}>"
 
 
 def _setting(group: Group) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
 
 
 class _LightningWatch(Watch):
-    """Also takes what a training step returns, and knows the methods with a softmax."""
+    """Use outputs that a training step returns, and solo-learn's methods with a softmax."""
 
     returned: Any = None
 
@@ -107,7 +107,7 @@ class _LightningWatch(Watch):
             return super()._outputs()
         if type(self.observer) is Observer and not has_outputs:
             raise UserError(
-                f"{parts.not_found(self.module)} Or let training_step return both beside 'loss', "
+                f"{parts.not_found(self.module)} Or let training_step return both next to 'loss', "
                 "as 'online' and 'target'."
             )
         return self.observer.take(self.views, returned)

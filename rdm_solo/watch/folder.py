@@ -36,25 +36,25 @@ class WatchFolder:
         self.warnings: list[dict[str, Any]] = []
         self.stopped: str | None = None
         self.closed = False
-        self._owned = contextlib.ExitStack()
+        self._lock = contextlib.ExitStack()
         refusal = None
         if rank() == 0:
             try:
                 self._begin(config, resume)
             except (UserError, OSError) as error:
-                self._owned.close()
+                self._lock.close()
                 # ownership names the command line's option for a run's folder.
                 refusal = str(error).replace("hydra.run.dir", "folder")
         if refusal := broadcast_object(refusal):  # on every process, or the others would wait
             raise UserError(refusal)
         self.done = broadcast_object(self.rows[-1]["epoch"] if self.rows else 0)
-        self.warnings = broadcast_object(self.warnings)  # all processes may stop because of them
+        self.warnings = broadcast_object(self.warnings)  # a loop may stop on them, on every process
 
     def _begin(self, config: Mapping[str, Any], resume: bool | int) -> None:
         folder, path = self.folder, self.folder / CONFIG
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        self._owned.enter_context(ownership.owned(folder))
+        self._lock.enter_context(ownership.owned(folder))
         if path.exists() and "watched" not in files.read_yaml(folder, CONFIG):
             raise UserError(f"{folder} holds a run of the train command: pass another folder.")
         if not resume and (folder / METRICS).exists():
@@ -72,7 +72,7 @@ class WatchFolder:
         spectra_files.begin(folder, int(self.rows[-1]["epoch"]) if self.rows else 0)
 
     def measured(self) -> list[MeasuredEpoch]:
-        """Return what the rules of collapse read of a resumed run's epochs."""
+        """Return a resumed run's epochs as the collapse rules need them."""
         arrays = spectra_files.read_epochs(self.folder)[0] if self.rows else {}
         epochs = []
         for row in self.rows:
@@ -117,8 +117,8 @@ class WatchFolder:
         write_whole(self.folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
 
     def close(self, error: BaseException | None = None) -> None:
-        """Release the folder, and note there in a line which error ended the loop."""
+        """Release the folder, and record the error that ended the loop."""
         self.closed = True
         if rank() == 0 and isinstance(error, Exception):
             ownership.note_failure(self.folder, f"{type(error).__name__}: {first_line(error)}")
-        self._owned.close()
+        self._lock.close()

@@ -140,7 +140,7 @@ class Watch:
         self._loss: Any = 0.0  # the sum of this epoch's losses
         self.losses = self._steps = 0
         self._device = torch.device("cpu")
-        self._was_measured = False  # whether any step so far was
+        self._was_measured = False  # whether any step was measured so far
         self._steps_before = math.inf  # in the previous epoch
         self._begin_epoch()
 
@@ -242,9 +242,9 @@ class Watch:
         different tokens.
         """
         method = METHODS.get(parts.kind(self.module).lower())
-        returned_by_hand = type(self.observer) is Observer
-        has_design = self._branches.predictor if self._branches else not returned_by_hand
-        return has_design and method is not None and method.leads
+        returns_outputs = type(self.observer) is Observer
+        is_asymmetric = self._branches.predictor if self._branches else not returns_outputs
+        return is_asymmetric and method is not None and method.leads
 
     def _begin_epoch(self) -> None:
         self._loss = 0.0
@@ -257,14 +257,14 @@ class Watch:
             self.observer.record_next_step()
 
     def _outputs(self) -> Outputs | None:
-        """Return what was recorded of the step; None if it cannot be used."""
+        """Return the outputs recorded in the step, or None if they cannot be used."""
         assert isinstance(self.observer, ByParts)
         calls = self.observer.take_calls()
         outputs = outputs_of(calls, self.observer, self.views)
         if outputs is None and not self._was_measured:
-            names, silent = self.observer.branches, {"online", "target"} - calls.keys()
+            names, uncalled = self.observer.branches, {"online", "target"} - calls.keys()
             raise UserError(
-                f"nothing was recorded in this step of the {' and the '.join(sorted(silent))} "
+                f"nothing was recorded in this step of the {' and the '.join(sorted(uncalled))} "
                 f"branch of {parts.kind(self.module)}. Hooks are on online={names.online!r} and "
                 f"target={names.target!r}; calls count in training mode and outside backward. "
                 "Name parts that are called in each step: online='...', target='...'. A model that "

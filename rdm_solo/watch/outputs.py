@@ -16,17 +16,17 @@ def outputs_of(calls: Calls, observer: ByParts, views: int | None) -> Outputs | 
     """Return a step's outputs; None if a branch was not called.
 
     If one branch has more rows than the other, as with small crops that only the student sees, its
-    first rows count. Positives are known if the user passes how many ``views`` of the same images
+    first rows count. Positives need ``views``, the number of views of the same images that
     the target is called with.
     """
     ordered = by_view(calls, views) if views and "target" in calls else None
-    whole = {name: torch.cat(list(outputs)) for name, outputs in (ordered or calls).items()}
+    joined = {name: torch.cat(list(outputs)) for name, outputs in (ordered or calls).items()}
     for name, other in observer.same.items():
-        if name not in whole and other in whole:
-            whole[name] = whole[other]
-    if "online" not in whole or "target" not in whole:
+        if name not in joined and other in joined:
+            joined[name] = joined[other]
+    if "online" not in joined or "target" not in joined:
         return None
-    online, target, projection = (whole[name] for name in ("online", "target", "projection"))
+    online, target, projection = (joined[name] for name in ("online", "target", "projection"))
     if online.shape[1] != target.shape[1]:
         names = observer.branches
         raise UserError(
@@ -49,7 +49,7 @@ def outputs_of(calls: Calls, observer: ByParts, views: int | None) -> Outputs | 
 
 
 def by_view(calls: Calls, views: int) -> dict[str, list[Tensor]] | None:
-    """Return the calls in the order of their views, or None if they do not show it.
+    """Return the calls sorted by view, or None if the views cannot be told from them.
 
     A step of several batches, as with accumulated gradients, calls the parts batch by batch. The
     first ``views`` calls of each batch are its views.
