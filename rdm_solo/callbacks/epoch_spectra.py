@@ -134,7 +134,7 @@ class EpochSpectra:
         moment, off = ((weight @ x * weight).sum() for x in (C, C_means))
         spectra.scalars |= {
             "erank/logits": float(effective_rank(spectra.lam_logits)),
-            "erank/centred": float(effective_rank(moments.around_means(C, C_means))),
+            "erank/centred": float(effective_rank(moments.centred_eigenvalues(C, C_means))),
             "feature/spread": float(rows.spread(moment, off)),
         }
         spectra.dimensions = len(C)

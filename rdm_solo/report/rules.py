@@ -1,7 +1,7 @@
 """How the answers and verdicts are made, in words for the foot of the page."""
 
 from rdm_solo.report.verdicts import DIRECTIONAL, LAST, SORTED
-from rdm_solo.spectra.collapse import AHEAD, DESTROYED, IN_A_ROW, NO_GAP, WRONG_WAY
+from rdm_solo.spectra.collapse import DESTROYED, IN_A_ROW, MIN_GAP, RECOVERY_EPOCHS, WRONG_WAY
 from rdm_solo.spectra.collapse import RULES as COLLAPSE
 
 _KINDS = " ".join(
@@ -13,7 +13,7 @@ RULES = (
     "count the runs that diverged. Every other run is named, drawn as a thin line over its epochs, "
     "and judged alone in the table of every run.",
     "The target leads in an epoch where its effective rank is above the online branch's by more "
-    f"than {100 * NO_GAP:g} %. Yes means in at least 95 % of the measured epochs, and that the "
+    f"than {100 * MIN_GAP:g} %. Yes means in at least 95 % of the measured epochs, and that the "
     f"online branch did not lead in all of the last {LAST}. A lead is not scored without a filter, "
     "with one that may point either way, or after a collapse. For contrastive and "
     "redundancy-reduction methods and ReSSL, which avoid collapse in other ways, we report the gap "
@@ -25,9 +25,10 @@ RULES = (
     f"A run collapsed if one of these holds in the last {IN_A_ROW} measured epochs. {_KINDS} The "
     "outputs are the projections around their step's mean; for methods with a softmax the variance "
     "is that of the logits, the rank that of the last layer's input. We do not judge the warm-up, "
-    f"nor a value that is recovering (at its current growth it would pass the bound within {AHEAD} "
-    f"epochs), nor a run whose outputs are mostly their mean; a {DESTROYED} is judged in the "
-    "warm-up too. The warnings while training use the same rules with the run's own bounds.",
+    f"nor a value that is recovering (at its current growth it would pass the bound within "
+    f"{RECOVERY_EPOCHS} epochs), nor a run whose outputs are mostly their mean; a {DESTROYED} is "
+    "judged in the warm-up too. The warnings while training use the same rules with the run's own "
+    "bounds.",
     "The best setting has the highest mean over its seeds. Another is within one standard "
     "deviation of it where the two means differ by no more than the larger standard deviation of "
     "the two; the seeds then do not separate them. A setting all of whose runs collapsed or "

@@ -13,7 +13,7 @@ from rdm_solo.report.measured import last
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import curve_of, latest_in_words, spread
 from rdm_solo.spectra import collapse
-from rdm_solo.spectra.collapse import NO_GAP, Bounds, MeasuredEpoch
+from rdm_solo.spectra.collapse import MIN_GAP, Bounds, MeasuredEpoch
 
 SORTED, DIRECTIONAL = 0.9, 0.5
 # Below this share of variance most of the outputs is their mean.
@@ -158,7 +158,7 @@ def _gaps(run: Run) -> np.ndarray:
 
 
 def _share(gaps: np.ndarray) -> float:
-    return float((gaps > NO_GAP).mean())
+    return float((gaps > MIN_GAP).mean())
 
 
 def _scored(run: Run, answer: str, good: bool) -> Outcome:
@@ -171,11 +171,11 @@ def _leads(run: Run) -> Outcome:
     if not len(gaps):
         return Outcome(UNMEASURED, None)
     share = _share(gaps)
-    if share == 0 and (gaps < -NO_GAP).mean() < 0.5:
+    if share == 0 and (gaps < -MIN_GAP).mean() < 0.5:
         return Outcome("no, the ranks hardly differ", None)
     if share == 0:
         return _scored(run, "no, the online branch leads", False)
-    if len(gaps) >= LAST and (gaps[-LAST:] < -NO_GAP).all():
+    if len(gaps) >= LAST and (gaps[-LAST:] < -MIN_GAP).all():
         return _scored(run, "no longer: the online branch leads at the end", False)
     if share < 0.5:
         return _scored(run, "in few epochs", False)

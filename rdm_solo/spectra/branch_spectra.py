@@ -16,17 +16,17 @@ from rdm_solo.spectra.epoch_summary import Spectra, summarize
 from rdm_solo.spectra.moments import Moments, from_matrices
 from rdm_solo.spectra.sampling import (
     LAST,
-    few_rows,
     keep_smallest,
+    row_blocks,
     row_hashes,
-    without_ruled_out,
+    union_candidates,
 )
 
 # Uniformity compares all pairs of at most this many rows.
 PAIRED_ROWS = 4096
-# The square of a larger number has no room for a sum in float64.
+# Squares of larger numbers can overflow when they are summed in float64.
 LARGEST = 1e140
-# Columns of a Gram matrix that are multiplied at a time.
+# Number of columns of a Gram matrix that are computed at a time.
 BLOCK = 256
 
 
@@ -35,24 +35,24 @@ class BranchSpectra(Metric):
 
     ``update`` takes the online outputs p_x, the target outputs z_x of the same views, z_{x+} of
     their positives if there are any, and the unfiltered projections if a filter is used. Second
-    moments are summed in float64 and added over processes, so two processes equal one.
+    moments are summed in float64 over all processes, so the result equals that of one process.
 
     Beyond ``max_dim`` dimensions a k x k matrix is too large. Then ``sample`` rows are kept, chosen
     by a hash of their content, so the choice does not depend on order, batches or processes.
-    Eigenvalues, curves and alignments are computed from these rows' Gram matrices, exactly;
-    ``Spectra.warning`` says how far that is off. The rows take 4 N k numbers (k = 65536: 1 GiB).
+    Eigenvalues, curves and alignments are exact for these rows, and ``Spectra.warning`` states the
+    error of the sampling. The rows take 4 N k numbers (k = 65536: 1 GiB).
 
     Args:
         dim: k, the outputs' dimension.
         normalize: whether to scale rows to unit length (for SimSiam and BYOL; not after a softmax).
-        m: the number of eigenvectors in the alignments named ``_paper_m``, at most as many as there
-            are: 512, or 128 for BYOL (Appendix B.3).
+        m: the largest number of eigenvectors in the alignments named ``_paper_m``: 512, or 128 for
+            BYOL (Appendix B.3).
         max_dim: the largest k for k x k matrices.
         sample: N, the number of rows kept where k is larger.
-        steps: whether each update is a training step, which all processes make together. This adds
-            ``erank/centred`` and ``feature/spread`` around the mean of each step (``erank/centred``
-            of sampled rows: of the epoch), because outputs that move while the network trains
-            differ over an epoch even if each step has only one.
+        steps: whether each update is a training step that all processes make together. This adds
+            ``erank/centred`` and ``feature/spread`` around each step's mean, because outputs that
+            drift during an epoch look spread out even if each step has a single output. For
+            sampled rows, ``erank/centred`` uses the epoch's mean.
 
     >>> metric = BranchSpectra(dim=2)
     >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -94,9 +94,9 @@ class BranchSpectra(Metric):
             if steps:
                 shapes["sum_means"] = (dim, dim)
             shapes |= {"sum_target_mean": (dim,), "sum_distance": ()}
-            along = measures.directions(dim)
-            self.register_buffer("directions", along, persistent=False)
-            shapes["sum_waves"] = (2 * (measures.POINTS - 1), along.shape[1])
+            axes = measures.directions(dim)
+            self.register_buffer("directions", axes, persistent=False)
+            shapes["sum_waves"] = (2 * (measures.POINTS - 1), axes.shape[1])
         for name, shape in shapes.items():
             self.add_state(name, torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
         for name in ("count", "broken", "batches", "with_positives", "in_pairs"):
@@ -120,31 +120,31 @@ class BranchSpectra(Metric):
             if x.ndim != 2 or x.shape != (len(online), self.dim):
                 raise UserError(
                     f"all outputs must have shape (N, {self.dim}) with one N, "
-                    f"got {tuple(x.shape)} beside {tuple(online.shape)}."
+                    f"got {tuple(x.shape)} and {tuple(online.shape)}."
                 )
         # NaN anywhere makes amax and amin NaN.
         end = math.inf if self.normalize else LARGEST
-        whole = torch.stack([(x.amax(1) < end) & (x.amin(1) > -end) for x in outputs]).all(0)
-        self.count += whole.sum()
-        self.broken += (~whole).sum()
+        valid = torch.stack([(x.amax(1) < end) & (x.amin(1) > -end) for x in outputs]).all(0)
+        self.count += valid.sum()
+        self.broken += (~valid).sum()
         self.batches += 1
         self.with_positives += positive is not None
         if self.sampled:
-            blocks = (self._rows(y[rows], whole[rows]) for rows in few_rows(*y.shape))
-            self._add_moments(blocks, whole)
-            self._keep([online, target, target if positive is None else positive, y], whole)
+            blocks = (self._rows(y[rows], valid[rows]) for rows in row_blocks(*y.shape))
+            self._add_moments(blocks, valid)
+            self._keep([online, target, target if positive is None else positive, y], valid)
         else:
-            self._add_sums(online, target, positive, y, whole)
+            self._add_sums(online, target, positive, y, valid)
 
-    def _rows(self, x: Tensor, whole: Tensor) -> Tensor:
-        # Zero rows add nothing; dropping them would wait for the device to tell how many are left.
-        return self._scaled(x.where(whole[:, None], 0.0))
+    def _rows(self, x: Tensor, valid: Tensor) -> Tensor:
+        # Zero rows add nothing. Dropping them would synchronise with the device.
+        return self._scaled(x.where(valid[:, None], 0.0))
 
     def _scaled(self, x: Tensor) -> Tensor:
         return unit_rows(x) if self.normalize else x.double()
 
-    def _add_moments(self, blocks: Iterable[Tensor], whole: Tensor) -> None:
-        """Add a batch's projections, some rows at a time."""
+    def _add_moments(self, blocks: Iterable[Tensor], valid: Tensor) -> None:
+        """Add the first and second moments of a batch's projections, given in blocks of rows."""
         total = torch.zeros_like(self.sum_mean)
         for y in blocks:
             total += y.sum(0)
@@ -152,16 +152,16 @@ class BranchSpectra(Metric):
         self.sum_mean += total
         if not self.steps:
             return
-        mean = step_mean(total, whole)
+        mean = step_mean(total, valid)
         self.sum_means_squared += mean.square().sum()
         if not self.sampled:
             self.sum_means.addr_(mean, mean)
 
     def _add_sums(
-        self, online: Tensor, target: Tensor, positive: Tensor | None, y: Tensor, whole: Tensor
+        self, online: Tensor, target: Tensor, positive: Tensor | None, y: Tensor, valid: Tensor
     ) -> None:
-        """Add a batch's moments; ``y`` holds the projections, often one branch's outputs."""
-        p, z = self._rows(online, whole), self._rows(target, whole)
+        """Add a batch's moments; ``y`` holds the projections, often the same tensor as a branch."""
+        p, z = self._rows(online, valid), self._rows(target, valid)
         gram_p, gram_z = upper_gram(p), upper_gram(z)
         self.sum_online += gram_p
         self.sum_target += gram_z
@@ -170,68 +170,68 @@ class BranchSpectra(Metric):
         elif y is online:
             projections, gram_y = p, gram_p
         else:
-            projections = self._rows(y, whole)
+            projections = self._rows(y, valid)
             gram_y = upper_gram(projections)
         self.sum_projection += gram_y
-        self._add_moments([projections], whole)
+        self._add_moments([projections], valid)
         self.sum_target_mean += z.sum(0)
         if positive is not None:
-            z_plus = self._rows(positive, whole)
+            z_plus = self._rows(positive, valid)
             self.sum_positive += z.mT @ z_plus
             x, x_plus = (z, z_plus) if self.normalize else (unit_rows(z), unit_rows(z_plus))
             self.sum_distance += torch.dist(x, x_plus).square()
-            self.in_pairs += in_pairs(target, positive, whole)
-        self.sum_waves += measures.wave_sums(y, self.directions, whole)
-        self._keep([target], whole)
+            self.in_pairs += in_pairs(target, positive, valid)
+        self.sum_waves += measures.wave_sums(y, self.directions, valid)
+        self._keep([target], valid)
 
-    def _keep(self, outputs: list[Tensor], whole: Tensor) -> None:
-        """Keep the rows with the smallest hashes among those so far and these."""
-        kept, key = self._sample(any(x.dtype == torch.double for x in outputs))
-        keep_smallest(kept, key, outputs, row_hashes(outputs, whole))
+    def _keep(self, outputs: list[Tensor], valid: Tensor) -> None:
+        """Keep the rows with the smallest hashes among the kept rows and this batch."""
+        kept, key = self._kept_buffers(any(x.dtype == torch.double for x in outputs))
+        keep_smallest(kept, key, outputs, row_hashes(outputs, valid))
 
-    def _sample(self, double: bool) -> tuple[Tensor, Tensor]:
+    def _kept_buffers(self, double: bool) -> tuple[Tensor, Tensor]:
         """Return the kept rows and their hashes, with room for ``kept_size`` rows."""
         kept, keys = self.kept, self.kept_keys
-        if not kept or len(kept[0]) != self.kept_size:  # fewer remain after a sync
-            shape, home = (self.kept_size, self.kept_parts, self.dim), self.count.device
+        if not kept or len(kept[0]) != self.kept_size:  # a sync keeps fewer
+            shape, device = (self.kept_size, self.kept_parts, self.dim), self.count.device
             dtype = kept[0].dtype if kept else torch.double if double else torch.float
-            self.kept = [torch.empty(shape, dtype=dtype, device=home)]
-            self.kept_keys = [torch.full((self.kept_size, 1, 1), LAST, device=home)]
+            self.kept = [torch.empty(shape, dtype=dtype, device=device)]
+            self.kept_keys = [torch.full((self.kept_size, 1, 1), LAST, device=device)]
             hashes = self.kept_keys[0].flatten()
             for rows, key in zip(kept, keys):
                 keep_smallest(self.kept[0], hashes, rows.unbind(1), key.flatten())
         return self.kept[0], self.kept_keys[0].flatten()
 
     def sync(self, *args: Any, **options: Any) -> None:
-        """Sync as torchmetrics does, sending N rows in all and not N from each process."""
+        """Sync as torchmetrics does, but send N rows in total instead of N per process."""
         if world_size() > 1 and not self._is_synced and options.get("should_sync", True):
-            kept, key = without_ruled_out(*self._sample(False))
+            kept, key = union_candidates(*self._kept_buffers(False))
             self.kept, self.kept_keys = [kept], [key[:, None, None]]
         super().sync(*args, **options)
 
     @torch.no_grad()
     def compute(self) -> Spectra:
         """Return eigenvalues, curves and scalars of all rows since the last reset."""
-        seen, batches, with_positives = map(int, (self.count, self.batches, self.with_positives))
-        if seen == 0:
+        count, batches, with_positives = map(int, (self.count, self.batches, self.with_positives))
+        if count == 0:
             what = "no batch yet; call update() first" if not self.broken else "no finite row"
             raise UserError(f"BranchSpectra has seen {what}.")
         if 0 < with_positives < batches:
             raise UserError(
-                "positive was given with some batches and left out with others; give it always, "
-                "or never, between two resets."
+                "some batches since the last reset had positives and others had none; pass "
+                "positive always or never."
             )
-        moment, off = self.sum_squared / seen, self.sum_means_squared / seen
-        scalars = {"feature/variance": moment - (self.sum_mean / seen).square().sum()}
+        moment, means_moment = self.sum_squared / count, self.sum_means_squared / count
+        scalars = {"feature/variance": moment - (self.sum_mean / count).square().sum()}
         if self.steps:
-            scalars["feature/spread"] = measures.spread(moment, off)
+            scalars["feature/spread"] = measures.spread(moment, means_moment)
         kept = self._kept_rows()
         if self.sampled:
-            moments, more = self._from_sample(kept, with_positives > 0)
+            moments, measured = self._from_sample(kept, with_positives > 0)
         else:
-            moments, more = self._from_sums(seen, with_positives > 0, kept)
-        rows = len(kept) if self.sampled else seen
-        return summarize(moments, scalars | more, self.m, rows, self.dim, self.sampled)
+            moments, measured = self._from_sums(count, with_positives > 0, kept)
+        rows = len(kept) if self.sampled else count
+        return summarize(moments, scalars | measured, self.m, rows, self.dim, self.sampled)
 
     def _kept_rows(self) -> Tensor:
         """Return the kept rows, ``(n, 4 or 1, k)``, in the order of their hashes."""
@@ -243,7 +243,7 @@ class BranchSpectra(Metric):
         self, rows: int, positives: bool, kept: Tensor
     ) -> tuple[Moments, dict[str, Tensor]]:
         sums = (self.sum_online, self.sum_target, self.sum_projection)
-        C_p, C_z, C_y = (whole_gram(s) / rows for s in sums)
+        C_p, C_z, C_y = (full_gram(s) / rows for s in sums)
         C_plus = (self.sum_positive + self.sum_positive.mT) / (2 * rows) if positives else None
         C_means = self.sum_means / rows if self.steps else None
         mean = self.sum_target_mean / rows
@@ -258,7 +258,7 @@ class BranchSpectra(Metric):
         return from_matrices(C_p, C_z, C_plus, C_y, C_means, mean, pairs), scalars
 
     def _from_sample(self, kept: Tensor, positives: bool) -> tuple[Moments, dict[str, Tensor]]:
-        from rdm_solo.spectra.dual_moments import from_rows  # few runs sample
+        from rdm_solo.spectra.dual_moments import from_rows  # rarely needed
 
         p, z, plus, y = (self._scaled(x) for x in kept.unbind(1))
         scalars = {
@@ -270,7 +270,7 @@ class BranchSpectra(Metric):
             scalars["positive_distance/target"] = distances.mean()
         scalars |= _uniformity(kept[:, 1])
         length = min(self.sample, self.dim)
-        moments = from_rows(p, z, plus if positives else None, y, length, around_mean=self.steps)
+        moments = from_rows(p, z, plus if positives else None, y, length, centred=self.steps)
         return moments, scalars
 
 
@@ -283,7 +283,7 @@ def _uniformity(rows: Tensor) -> dict[str, Tensor]:
 def unit_rows(rows: Tensor) -> Tensor:
     """Return rows in float64, scaled to length 1; rows of zeros stay zero."""
     y = rows.double()
-    if rows.dtype == torch.double:  # whose squares may leave the range
+    if rows.dtype == torch.double:  # squares may overflow
         largest = torch.linalg.vector_norm(y, math.inf, dim=1, keepdim=True)
         y = y / torch.where(largest > 0, largest, 1.0)
     return torch.nn.functional.normalize(y, dim=1, eps=1e-150)
@@ -298,37 +298,37 @@ def upper_gram(x: Tensor) -> Tensor:
     return gram
 
 
-def whole_gram(upper: Tensor) -> Tensor:
-    """Return the symmetric matrix with this upper triangle."""
+def full_gram(upper: Tensor) -> Tensor:
+    """Return the symmetric matrix whose upper triangle is given."""
     return upper.triu() + upper.triu(1).mT
 
 
-def in_pairs(target: Tensor, positive: Tensor, whole: Tensor) -> Tensor:
+def in_pairs(target: Tensor, positive: Tensor, valid: Tensor) -> Tensor:
     """Return whether a batch is two views of each sample: its halves are each other's positives.
 
-    A pair of which neither row is whole does not count.
+    Pairs without a valid row are ignored.
     """
     half = len(target) // 2
     if len(target) % 2:
-        return whole.new_zeros(())
+        return valid.new_zeros(())
     alike = (positive.roll(half, 0) == target).all(1)
-    return (alike | ~(whole | whole.roll(half))).all()
+    return (alike | ~(valid | valid.roll(half))).all()
 
 
 def add_or_gather(x: Tensor, group: Any = None) -> list[Tensor]:
-    """Reduce a state for torchmetrics, which would gather each process's matrices to add them.
+    """Reduce a state for torchmetrics, which would gather all matrices before summing them.
 
     Sampled rows and their hashes have three axes and are gathered; sums have fewer.
     """
     return gather(x) if x.ndim == 3 else [sum_over_processes(x.clone())]
 
 
-def step_mean(total: Tensor, whole: Tensor) -> Tensor:
+def step_mean(total: Tensor, valid: Tensor) -> Tensor:
     """Return the step's mean over all processes, from the sum of this process's rows.
 
-    It is multiplied by the root of this process's number of rows, so that its outer product is the
-    mean's part of this process's sum of products.
+    The mean is scaled by the square root of this process's number of rows. The outer products of
+    the scaled means then sum over processes to the mean's part of the summed second moment.
     """
-    count = whole.sum().to(total)
+    count = valid.sum().to(total)
     counted = sum_over_processes(torch.cat([total, count[None]]))
     return counted[:-1] / counted[-1].clamp_min(1) * count.sqrt()

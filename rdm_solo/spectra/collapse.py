@@ -1,4 +1,4 @@
-"""The rules of collapse: one entry each, which warnings, report, documentation and study read."""
+"""The collapse rules, one entry each, used by the warnings, the report, docs and studies."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -9,30 +9,30 @@ COMPLETE, DIMENSIONAL, UNIFORM = "complete collapse", "dimensional collapse", "e
 DESTROYED, WRONG_WAY = "destroyed encoder", "negative gap"
 FOUND, RECOVERING = "found", "recovering"
 
-# Ranks and accuracies crash in the first epochs and most recover, so one epoch decides nothing.
+# Ranks and accuracies often drop and recover in the first epochs, so one low value is no evidence.
 IN_A_ROW = 2
 # A value is recovering if it would pass its bound within this many epochs at its current growth.
-AHEAD = 10
-# Equal branches differ by rounding; real gaps were at least 1e-3 in the logarithm.
-NO_GAP = 1e-3
-# Batch norm alone keeps two directions apart, so fewer than these are too few in any space.
-FEWEST = 2.2
-# A softmax that gives all images one assignment has an effective rank of 1 (uncentred).
-ONE_ASSIGNMENT = 1.2
+RECOVERY_EPOCHS = 10
+# Equal branches differ by rounding; true gaps were at least 1e-3 in log rank.
+MIN_GAP = 1e-3
+# Batch norm alone keeps two directions apart, so an effective rank below this is a collapse.
+MIN_DIRECTIONS = 2.2
+# If a softmax assigns all images alike, the uncentred effective rank of its outputs is 1.
+MIN_ASSIGNED = 1.2
 # An accuracy of at most this many times the chance level is at chance.
 AT_CHANCE = 1.1
-# A best accuracy can be lost once it was this far on the way from the chance level to 100 %.
-LEARNED = 0.1
+# A loss of accuracy is judged once the best was this share of the way from chance to 100 %.
+MIN_GAIN = 0.1
 
 
 @dataclass(frozen=True)
 class MeasuredEpoch:
     """The values of one epoch that the rules read; NaN where a value was not measured.
 
-    ``variance`` and ``erank`` describe the projections before any filter, around the mean of their
-    step: their variance over their second moment (0: all images get one output), and their
-    effective rank, because a large mean hides the directions of an uncentred spectrum. For methods
-    with a softmax the variance is that of the logits and the rank that of the last layer's input.
+    ``variance`` and ``erank`` describe the projections before any filter, centred at their step's
+    mean, because a large mean hides the other directions of a spectrum. ``variance`` is divided by
+    the second moment (0: all images get one output), ``erank`` is the effective rank. For methods
+    with a softmax they are computed from the logits and from the last layer's input.
     """
 
     epoch: int  # counted from 1
@@ -41,9 +41,9 @@ class MeasuredEpoch:
     dimensions: int
     gap: float  # log of the target's effective rank over the online branch's
     assigned: float = math.nan  # the softmax's uncentred effective rank
-    knn: float = math.nan  # per cent, as is the online classifier's accuracy:
-    online: float = math.nan
-    chance: float = 0.0  # 100 / number of classes; 0 where the number is not known
+    knn: float = math.nan  # kNN accuracy in per cent
+    online: float = math.nan  # accuracy of the online classifier in per cent
+    chance: float = 0.0  # 100 / number of classes; 0 if unknown
 
     @classmethod
     def read(
@@ -80,7 +80,7 @@ class MeasuredEpoch:
 
     @property
     def behind(self) -> float:
-        """Return by which share the target's effective rank is below the online branch's."""
+        """Return the share by which the target's effective rank is below the online branch's."""
         return -math.expm1(self.gap)
 
 
@@ -88,21 +88,21 @@ class MeasuredEpoch:
 class Bounds:
     """When to warn; ``None`` or 0 switches a rule off.
 
-    Variance and ranks are not judged in the first ``warmup`` epochs, where both crash and most
-    recover. The study of the warnings had 3.
+    Variance and ranks are not judged in the first ``warmup`` epochs, where both often drop and
+    recover. The study of the warnings used 3.
     """
 
     variance: float | None = 0.1
     erank: float | None = 0.21
     gap_epochs: int | None = 3
     warmup: float = 3
-    fewest: float = FEWEST
-    assignment: float = ONE_ASSIGNMENT
+    fewest: float = MIN_DIRECTIONS
+    assignment: float = MIN_ASSIGNED
     accuracy: float | None = 0.5
 
     def directions(self, dimensions: int) -> float:
-        """Return the bound on the effective rank: ``dimensions ** erank``, at least ``fewest``, at
-        most half of the dimensions.
+        """Return the bound on the effective rank: ``dimensions ** erank``, but at least ``fewest``
+        and at most half of the dimensions.
 
         >>> [round(Bounds().directions(k), 1) for k in (4, 32, 256, 2048)]
         [2.0, 2.2, 3.2, 5.0]
@@ -111,29 +111,29 @@ class Bounds:
         return min(bound, dimensions / 2)
 
 
-Epochs = Sequence[MeasuredEpoch]  # all of a run so far
+Epochs = Sequence[MeasuredEpoch]  # all epochs of a run so far
 
 
 @dataclass(frozen=True)
 class Rule:
     """A kind of collapse: a value is below its bound in the last measured epochs.
 
-    A rule that ``waits`` judges neither the warm-up nor a value that is recovering.
+    Rules with ``lenient`` ignore the warm-up and values that are recovering.
     """
 
     kind: str
-    option: str  # its bound, in :class:`Bounds` and in the config's ``watch``
-    answer: str  # to "Is it alive?", after "collapsed: "
-    definition: str  # by the default bounds
+    option: str  # the bound's name in :class:`Bounds` and in the config's ``watch``
+    answer: str  # the report's answer to "Is it alive?", after "collapsed: "
+    definition: str  # with the default bounds
     warning: str  # filled in by `sentence`
-    value: Callable[[Epochs, Bounds], float]  # of the last of these epochs
-    bound: Callable[[MeasuredEpoch, Bounds], float | None]  # None where the rule is off
+    value: Callable[[Epochs, Bounds], float]  # in the last epoch
+    bound: Callable[[MeasuredEpoch, Bounds], float | None]  # None if the rule is off
     remedy: str = "Try a lower learning rate and a longer warm-up first."
     in_a_row: Callable[[MeasuredEpoch, Bounds], int] = lambda epoch, bounds: IN_A_ROW
-    waits: bool = True
+    lenient: bool = True
 
     def sentence(self, epochs: Epochs, bounds: Bounds, option: Callable[[str, Any], str]) -> str:
-        """Return the warning; ``option(name, value)`` is how the user writes an option."""
+        """Return the warning; ``option(name, value)`` formats an option as the user sets it."""
         text = self.warning.format(
             now=epochs[-1],
             bounds=bounds,
@@ -145,9 +145,9 @@ class Rule:
         return f"{self.kind} in epoch {epochs[-1].epoch}: {text}"
 
     def state(self, epochs: Epochs, bounds: Bounds) -> str | None:
-        """Return ``FOUND`` or ``RECOVERING`` where the last measured values are below the bound."""
+        """Return ``FOUND`` or ``RECOVERING`` if the last values are below the bound."""
         needed = self.in_a_row(epochs[-1], bounds) if epochs else 0
-        first = bounds.warmup + 1 if self.waits else 1
+        first = bounds.warmup + 1 if self.lenient else 1
         below: list[tuple[float, float]] = []  # values and their bounds, newest first
         for end in range(len(epochs), 0, -1):
             if len(below) == needed or epochs[end - 1].epoch < first:
@@ -159,15 +159,15 @@ class Rule:
                 below.append((value, bound))
         if not needed or len(below) < needed:
             return None
-        return RECOVERING if self.waits and _recovers(below[1][0], *below[0]) else FOUND
+        return RECOVERING if self.lenient and _recovers(below[1][0], *below[0]) else FOUND
 
 
 def _recovers(before: float, now: float, bound: float) -> bool:
-    return now > before > 0 and now * (now / before) ** AHEAD >= bound
+    return now > before > 0 and now * (now / before) ** RECOVERY_EPOCHS >= bound
 
 
 def _latest_accuracy(epochs: Epochs) -> tuple[str, float, float]:
-    """Return which accuracy the last epoch has, its value, and the best of its kind so far."""
+    """Return the name of the last epoch's accuracy, its value and its best value so far."""
     name = "online" if math.isnan(epochs[-1].knn) else "knn"
     values = [getattr(epoch, name) for epoch in epochs]
     return name, values[-1], max(filter(math.isfinite, values), default=math.nan)
@@ -188,18 +188,18 @@ def accuracy_kept(epochs: Epochs, bounds: Bounds) -> float:
         return 0.0
     if math.isnan(accuracy):
         return math.nan
-    learned = best - now.chance
-    if learned <= LEARNED * (100 - now.chance):
-        return 1.0  # nothing to lose yet
-    return (accuracy - now.chance) / learned
+    gain = best - now.chance
+    if gain <= MIN_GAIN * (100 - now.chance):
+        return 1.0  # too little to lose yet
+    return (accuracy - now.chance) / gain
 
 
 def accuracy_in_words(epochs: Epochs) -> str:
-    """Return the last epoch's accuracy beside the best and the chance level, in words."""
+    """Describe the last epoch's accuracy, the best one and the chance level in words."""
     name, accuracy, best = _latest_accuracy(epochs)
-    of = "kNN" if name == "knn" else "the online classifier"
+    classifier = "kNN" if name == "knn" else "the online classifier"
     chance = f", chance is {epochs[-1].chance:.3g} %" if epochs[-1].chance else ""
-    return f"the accuracy of {of} is {accuracy:.1f} % (its best was {best:.1f} %{chance})"
+    return f"the accuracy of {classifier} is {accuracy:.1f} % (its best was {best:.1f} %{chance})"
 
 
 RULES = (
@@ -219,7 +219,7 @@ RULES = (
         option="erank",
         answer="into few directions",
         definition="the outputs' effective rank around their mean (erank/centred) is below "
-        f"k^{Bounds.erank:g} or {FEWEST:g}, whichever is larger, but at most k/2",
+        f"k^{Bounds.erank:g} or {MIN_DIRECTIONS:g}, whichever is larger, but at most k/2",
         warning="around their mean, the outputs span {now.erank:.1f} of {now.dimensions} "
         "directions, which is below {bound:.1f} ({off}).",
         value=lambda epochs, bounds: epochs[-1].erank,
@@ -229,7 +229,7 @@ RULES = (
         UNIFORM,
         option="variance",
         answer="all images get nearly the same assignment",
-        definition=f"the softmax's effective rank (erank/projection) is below {ONE_ASSIGNMENT:g}",
+        definition=f"the softmax's effective rank (erank/projection) is below {MIN_ASSIGNED:g}",
         warning="the softmax gives all images nearly the same assignment (their effective rank is "
         "{now.assigned:.2f}; 1 if all are equal; {off}).",
         value=lambda epochs, bounds: epochs[-1].assigned,
@@ -247,22 +247,22 @@ RULES = (
         bound=lambda epoch, bounds: bounds.accuracy or None,
         remedy="The learning rate is the likeliest cause: try a tenth of it.",
         in_a_row=lambda epoch, bounds: IN_A_ROW if math.isnan(epoch.knn) else 1,
-        waits=False,
+        lenient=False,
     ),
     Rule(
         WRONG_WAY,
         option="gap_epochs",
         answer="the online branch leads",
-        definition=f"the target's effective rank is more than {100 * NO_GAP:g} % below the online "
+        definition=f"the target's effective rank is more than {100 * MIN_GAP:g} % below the online "
         "branch's",
         warning="for {bounds.gap_epochs} measured epochs in a row the target's effective rank has "
         "been below the online one's, by {now.behind:.1%} now; it should be above.",
         value=lambda epochs, bounds: epochs[-1].gap,
-        bound=lambda epoch, bounds: -NO_GAP,
+        bound=lambda epoch, bounds: -MIN_GAP,
         remedy="A predictor that raises the online rank, or a target network that lags too far "
         "behind, is the likeliest cause. Try a lower learning rate and a longer warm-up first.",
         in_a_row=lambda epoch, bounds: bounds.gap_epochs or 0,
-        waits=False,
+        lenient=False,
     ),
 )
 RULE = {rule.kind: rule for rule in RULES}
@@ -275,11 +275,11 @@ def states(epochs: Epochs, bounds: Bounds) -> dict[str, str]:
     >>> states(flat, Bounds())
     {'complete collapse': 'found'}
     """
-    found = {rule.kind: state for rule in RULES if (state := rule.state(epochs, bounds))}
-    if found.get(COMPLETE) == FOUND:
-        for kind in (DIMENSIONAL, UNIFORM):  # of what is hardly there
-            found.pop(kind, None)
-    return found
+    kinds = {rule.kind: state for rule in RULES if (state := rule.state(epochs, bounds))}
+    if kinds.get(COMPLETE) == FOUND:
+        for kind in (DIMENSIONAL, UNIFORM):  # they follow from a complete collapse
+            kinds.pop(kind, None)
+    return kinds
 
 
 def kinds_of_collapse(epochs: Epochs, bounds: Bounds) -> list[str]:

@@ -24,17 +24,17 @@ def filter_curve(lam_p: Tensor, lam_z: Tensor) -> Tensor:
     check_shapes(1, lam_p=lam_p, lam_z=lam_z)
     lam_p, lam_z = lam_p.double().clamp_min(0), lam_z.double().clamp_min(0)
     real = lam_z > noise_floor(lam_z)
-    # Roots first: the ratio of two spectra may leave the range of float64.
+    # Roots first: the ratio of two eigenvalues may leave float64's range.
     return torch.where(real, lam_p.sqrt() / torch.where(real, lam_z, 1.0).sqrt(), torch.nan)
 
 
 def ideal_filter(lam_plus: Tensor, lam_z: Tensor, weight_decay: float = 0.0) -> Tensor:
     r"""Return the gain :math:`\omega_i = \lambda^+_i / (\lambda^z_i + \eta)` of the best predictor.
 
-    Theorem 2 has :math:`\eta = 0` and :math:`\omega \in [0, 1]`, by Lemma 3 also for sorted
-    eigenvalues whose eigenvectors are not shared. :math:`C_+` of finitely many pairs can have
-    negative eigenvalues, which count as 0. Where the target's eigenvalue is rounding noise, it is
-    NaN. It is low-pass only if augmentations disturb weak directions more than strong ones.
+    In Theorem 2, :math:`\eta = 0` and :math:`\omega \in [0, 1]`. By Lemma 3 this also holds for
+    sorted eigenvalues if eigenvectors are not shared. Negative eigenvalues of :math:`C_+`, which
+    finite samples can have, count as 0. The gain is NaN where the target's eigenvalue is rounding
+    noise. It is low-pass only if augmentations disturb weak directions more than strong ones.
 
     Shapes: ``(k,), (k,) -> (k,)``.
 
@@ -54,7 +54,7 @@ def leading(lam: Tensor) -> int:
     2
     """
     lam = lam.double().clamp_min(0)
-    # Rounding of the sum must not move the limit by one.
+    # The tolerance keeps rounding of the sum from changing the count.
     missing = lam.cumsum(0) < (0.9999 - 1e-9) * lam.sum()
     return min(int(missing.sum()) + 1, len(lam))
 
@@ -64,7 +64,7 @@ def alignment(C_p: Tensor, C_z: Tensor, m: int | None = None, weighted: bool = F
 
     The first ``m`` eigenvectors count, by default those that hold 99.99 % of the eigenvalues' sum;
     the paper sets 512, and 128 for BYOL (Appendix B.3). ``weighted`` weights each by its
-    eigenvalue, so that a tail of tiny directions does not decide. NaN in a matrix gives NaN.
+    eigenvalue, so that many tiny directions do not dominate. NaN in a matrix gives NaN.
 
     Shapes: ``(k, k), (k, k) -> ()``.
 

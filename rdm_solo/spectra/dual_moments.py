@@ -1,4 +1,4 @@
-"""Both branches' eigenvalues and eigenspaces from few rows of many dimensions, by N x N Grams."""
+"""Both branches' eigenvalues and eigenspaces from N x N Gram matrices, for fewer rows than k."""
 
 import torch
 from torch import Tensor
@@ -9,9 +9,9 @@ from rdm_solo.spectra.ranks import descending, noise_floor
 
 
 def from_rows(
-    p: Tensor, z: Tensor, z_plus: Tensor | None, y: Tensor, length: int, around_mean: bool
+    p: Tensor, z: Tensor, z_plus: Tensor | None, y: Tensor, length: int, centred: bool
 ) -> Moments:
-    r"""Return the moments of float64 rows ``(N, k)`` by N x N matrices, with ``length`` entries.
+    r"""Return the moments of float64 rows ``(N, k)``, each with ``length`` entries.
 
     With :math:`ZZ^T/N = W \Lambda W^T`, the eigenvectors :math:`u_i = Z^T w_i / \sqrt{N\lambda_i}`
     enter through cross Grams alone: :math:`P u_i` is :math:`PZ^T w_i / \sqrt{N\lambda_i}`.
@@ -27,37 +27,37 @@ def from_rows(
     p_u = (p @ z.mT) @ w
     lam_y = lam_z if torch.equal(y, z) else lam_p if torch.equal(y, p) else descending(y @ y.mT / n)
     means = gram_z.mean(0)
-    around_z = (gram_z - means - means[:, None] + means.mean()) / n
-    lam_covariance = above_noise(descending(around_z), lam_z.sum())
-    along = (p_u.square().sum(0) / n, _norm(p_u, gram_p) / n)
-    moments = Moments(lam_p, lam_z, lam_y, *along, lam_covariance)
-    if around_mean:
-        around = y - y.mean(0)
-        lam_centred = above_noise(descending(around @ around.mT / n), lam_y.max())
+    centred_gram = (gram_z - means - means[:, None] + means.mean()) / n
+    lam_covariance = above_noise(descending(centred_gram), lam_z.sum())
+    energy_and_norm = (p_u.square().sum(0) / n, _norm(p_u, gram_p) / n)
+    moments = Moments(lam_p, lam_z, lam_y, *energy_and_norm, lam_covariance)
+    if centred:
+        y_centred = y - y.mean(0)
+        lam_centred = above_noise(descending(y_centred @ y_centred.mT / n), lam_y.max())
         moments = moments._replace(lam_centred=lam_centred)
     if z_plus is not None:
         moments = moments._replace(**_positives(gram_z, z @ z_plus.mT, z_plus @ z_plus.mT, w))
     # With few rows, more eigenvalues are zero than were computed.
     pad = torch.nn.functional.pad
-    sizes = {
+    padded = {
         name: pad(x[:length], (0, max(0, length - len(x))))
         for name, x in moments._asdict().items()
         if x is not None
     }
-    return Moments(**sizes)
+    return Moments(**padded)
 
 
 def _positives(gram: Tensor, cross: Tensor, gram_plus: Tensor, w: Tensor) -> dict[str, Tensor]:
     r"""Return the moments of :math:`C_+ = B^T J B / 2N` for rows :math:`B = [Z; Z_+]`.
 
-    J exchanges the halves. The eigenvalues are those of :math:`R J R^T / 2N` with
-    :math:`BB^T = R^T R`. R's columns are the rows in coordinates of the space that they span, so
-    their LiDAR is the rows' LiDAR.
+    J exchanges the halves. With :math:`BB^T = R^T R` the eigenvalues equal those of
+    :math:`R J R^T / 2N`. R's columns are the rows in coordinates of the space that they span, so
+    LiDAR can be computed from them.
     """
     n = len(gram)
     both = torch.cat([torch.cat([gram, cross], 1), torch.cat([cross.mT, gram_plus], 1)])
     s, q = torch.linalg.eigh(both)
-    s = torch.where(s > noise_floor(s), s, 0.0)  # the roots of rounding would not be small
+    s = torch.where(s > noise_floor(s), s, 0.0)  # roots of rounding errors would not be small
     root = s.sqrt()[:, None] * q.mT
     z_u, plus_u = gram @ w, cross.mT @ w
     moments = {
@@ -66,11 +66,11 @@ def _positives(gram: Tensor, cross: Tensor, gram_plus: Tensor, w: Tensor) -> dic
         "norm_plus": _norm(torch.cat([plus_u, z_u]), both) / (2 * n),
     }
     if n > 1:
-        scatter = rows.of_views(torch.stack(root.mT.split(n), 1))
+        scatter = rows.view_scatter(torch.stack(root.mT.split(n), 1))
         moments["lam_lidar"] = rows.discriminant_eigenvalues(*scatter, rows.DELTA)
     return moments
 
 
 def _norm(coefficients: Tensor, gram: Tensor) -> Tensor:
-    """Return the norms of combinations of rows, one a column, from the rows' Gram matrix."""
+    """Return the norm of each column's linear combination of rows, from the rows' Gram matrix."""
     return (coefficients * (gram @ coefficients)).sum(0).clamp_min(0).sqrt()

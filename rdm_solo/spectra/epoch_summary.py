@@ -15,10 +15,10 @@ class Spectra:
     """Eigenvalues, filter curves and scalars of an epoch, from :meth:`BranchSpectra.compute`.
 
     Arrays have k entries, or ``min(N, k)`` if rows were sampled; without positives, theirs are NaN.
-    ``lam_covariance`` belongs to the centred targets, ``lam_logits`` to the outputs before a
-    softmax. The first ``leading`` eigenvalues hold 99.99 % of the target's sum. ``dimensions`` is
-    that of the outputs by which collapse is judged. Eigenvalues were computed from ``rows`` rows,
-    which were ``sampled`` from more or are all.
+    ``lam_covariance`` is the spectrum of the centred targets, ``lam_logits`` that before a softmax.
+    The first ``leading`` eigenvalues hold 99.99 % of the target's sum. Collapse is judged on
+    outputs with ``dimensions`` dimensions. Eigenvalues were computed from ``rows`` rows: a sample
+    if ``sampled``, otherwise all.
     """
 
     lam_online: Tensor
@@ -56,10 +56,10 @@ def summarize(
     lam_z = moments.lam_z
     leading = comparison.leading(lam_z)
     curve = comparison.filter_curve(moments.lam_p, lam_z)
-    # The stricter curve: the online branch's second moment along the target's eigenvectors.
+    # Stricter: the online branch's second moment along the target's eigenvectors.
     directional = comparison.filter_curve(moments.energy_p, lam_z)
     lam_plus = torch.full_like(lam_z, torch.nan) if moments.lam_plus is None else moments.lam_plus
-    # Eigenvectors of rounding noise mean nothing.
+    # Eigenvectors of rounding noise are arbitrary.
     m = max(1, min(m, int((lam_z > ranks.noise_floor(lam_z)).sum())))
     scalars = scalars | {
         **_ranks(moments, dim),
@@ -112,7 +112,7 @@ def _warning(rows: int, dim: int, sampled: bool) -> str | None:
 
 
 def _ranks(moments: Moments, dim: int) -> dict[str, Tensor]:
-    """Return every measure of a single spectrum; those without a value are left out."""
+    """Return every measure of a single spectrum, without those that cannot be computed."""
     lam_p, lam_z, lam_cov = moments.lam_p, moments.lam_z, moments.lam_covariance
     online, target = ranks.effective_rank(lam_p), ranks.effective_rank(lam_z)
     values = {

@@ -9,7 +9,7 @@ from rdm_solo.spectra.ranks import descending, symmetric
 
 
 class StepCorrelation(Metric):
-    """Correlation matrix of rows ``(N, b)`` in float64, and the part that the steps' means make.
+    """Correlation matrix of rows ``(N, b)`` in float64, and the steps' means' share of it.
 
     Each update is a training step, which all processes make together.
 
@@ -33,12 +33,12 @@ class StepCorrelation(Metric):
 
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
-        whole = (x.abs() < LARGEST).all(1)
-        x = x.double().where(whole[:, None], 0.0)
-        mean = step_mean(x.sum(0), whole)
+        valid = (x.abs() < LARGEST).all(1)
+        x = x.double().where(valid[:, None], 0.0)
+        mean = step_mean(x.sum(0), valid)
         self.total += x.mT @ x
         self.means.addr_(mean, mean)
-        self.count += whole.sum()
+        self.count += valid.sum()
 
     @torch.no_grad()
     def compute(self) -> tuple[Tensor, Tensor]:
@@ -49,8 +49,8 @@ class StepCorrelation(Metric):
 def low_rank_spectrum(C_h: Tensor, W: Tensor) -> Tensor:
     r"""Return the eigenvalues of logits' correlation :math:`W C_h W^T` without the k x k matrix.
 
-    Logits :math:`W h` before a softmax have a rank of at most b, the width of h. Their eigenvalues
-    are those of the b x b matrix :math:`R W^T W R^T` with :math:`C_h = R^T R`.
+    Logits :math:`W h` before a softmax have rank b at most, the width of h. Their eigenvalues
+    equal those of the b x b matrix :math:`R W^T W R^T` with :math:`C_h = R^T R`.
 
     Shapes: ``(b, b), (k, b) -> (min(k, b),)``.
 

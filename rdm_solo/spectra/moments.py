@@ -8,14 +8,14 @@ from torch import Tensor
 from rdm_solo.spectra import rows
 from rdm_solo.spectra.ranks import descending
 
-# A float64 sum over N rows is off by N eps at most, over the rows of an epoch by about this share.
+# Relative rounding error of a float64 sum over the rows of an epoch (at most N eps).
 ROUNDING = 1e-12
 
 
 class Moments(NamedTuple):
     """Descending eigenvalues of C_p, C_z, C_y and C_+, and what alignments and LiDAR need.
 
-    ``energy`` is u^T C u and ``norm`` the norm of C u along C_z's eigenvectors u, for C_p and C_+.
+    ``energy`` is u^T C u and ``norm`` is |C u| for each eigenvector u of C_z, for C_p and C_+.
     ``lam_covariance`` belongs to the centred targets, ``lam_centred`` to the centred projections.
     """
 
@@ -43,37 +43,37 @@ def from_matrices(
 ) -> Moments:
     """Return the moments of correlation matrices ``(k, k)``.
 
-    ``C_means`` is the part of C_y that the steps' means make. There is LiDAR if the targets are two
-    views of ``pairs`` samples.
+    ``C_means`` is the correlation matrix of the steps' means. LiDAR is computed if the targets are
+    two views of ``pairs`` samples.
     """
     lam_z, u = torch.linalg.eigh(C_z)
     lam_z, u = lam_z.flip(0).clamp_min(0), u.flip(1)
 
-    def along(C: Tensor) -> tuple[Tensor, Tensor]:
+    def energy_and_norm(C: Tensor) -> tuple[Tensor, Tensor]:
         image = C @ u
         return (u * image).sum(0), torch.linalg.vector_norm(image, dim=0)
 
     lam_p = descending(C_p)
     # A run filters at most one branch: the projections are the other one's outputs.
     lam_y = lam_z if torch.equal(C_y, C_z) else lam_p if torch.equal(C_y, C_p) else descending(C_y)
-    lam_centred = None if C_means is None else around_means(C_y, C_means)
-    lam_covariance = around_means(C_z, mean_z.outer(mean_z))
-    moments = Moments(lam_p, lam_z, lam_y, *along(C_p), lam_covariance, lam_centred)
+    lam_centred = None if C_means is None else centred_eigenvalues(C_y, C_means)
+    lam_covariance = centred_eigenvalues(C_z, mean_z.outer(mean_z))
+    moments = Moments(lam_p, lam_z, lam_y, *energy_and_norm(C_p), lam_covariance, lam_centred)
     if C_plus is None:
         return moments
-    energy, norm = along(C_plus)
+    energy, norm = energy_and_norm(C_plus)
     moments = moments._replace(lam_plus=descending(C_plus), energy_plus=energy, norm_plus=norm)
     if pairs < 2:
         return moments
-    scatter = rows.of_pairs(C_z, C_plus, mean_z, pairs)
+    scatter = rows.pair_scatter(C_z, C_plus, mean_z, pairs)
     return moments._replace(lam_lidar=rows.discriminant_eigenvalues(*scatter, rows.DELTA))
 
 
-def around_means(C: Tensor, C_means: Tensor) -> Tensor:
-    """Return the eigenvalues, descending, of a correlation matrix without the means' part."""
+def centred_eigenvalues(C: Tensor, C_means: Tensor) -> Tensor:
+    """Return the descending eigenvalues of ``C - C_means``, with rounding noise set to zero."""
     return above_noise(descending(C - C_means), C.diagonal().sum())
 
 
 def above_noise(lam: Tensor, scale: Tensor) -> Tensor:
-    """Replace eigenvalues by zero that are rounding of a difference of matrices of that scale."""
+    """Set eigenvalues to zero that are rounding errors of matrices of the given scale."""
     return lam.where(lam > ROUNDING * scale, 0.0)

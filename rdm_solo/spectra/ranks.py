@@ -1,4 +1,4 @@
-r"""Second moments of rows, their eigenvalues, and how many directions the rows fill.
+r"""Second moments of rows, their eigenvalues, and measures of rank.
 
 Rows are expected as the method compares them: l2-normalised (SimSiam, BYOL) or after a softmax
 (SwAV, DINO). Eigenvalues descend. Two spectra must not be confused: ``effective_rank``, ``rankme``,
@@ -42,7 +42,7 @@ def eigenvalues(lam_or_C: Tensor, name: str) -> Tensor:
 
 
 def check_shapes(dimensions: int, **tensors: Tensor) -> None:
-    """Refuse all but spectra (one dimension) or square matrices (two) of one shape."""
+    """Check that all are spectra (one dimension) or square matrices (two) of the same shape."""
     shapes = {tuple(x.shape) for x in tensors.values()}
     (shape, *others) = shapes
     if others or len(shape) != dimensions or len(set(shape)) > 1 or 0 in shape:
@@ -62,25 +62,25 @@ def symmetric(C: Tensor, name: str) -> Tensor:
 
     They may differ by 1e-5 of the largest entry (half precision: four roundings).
     """
-    wide = C.detach().double()
-    largest = wide.abs().max()
-    share = float((wide / largest - wide.mT / largest).abs().max()) if largest > 0 else 0.0
+    C64 = C.detach().double()
+    largest = C64.abs().max()
+    share = float((C64 / largest - C64.mT / largest).abs().max()) if largest > 0 else 0.0
     if share > max(1e-5, 4 * torch.finfo(C.dtype).eps if C.is_floating_point() else 0.0):
         raise UserError(
             f"{name} takes a symmetric matrix, got one that differs from its transpose by "
             f"{share:.1e} of its largest entry."
         )
-    return wide / 2 + wide.mT / 2
+    return C64 / 2 + C64.mT / 2
 
 
 def noise_floor(lam: Tensor) -> Tensor:
-    """Return the bound of rounding of a float64 matrix's eigenvalues, ``k eps`` of the largest."""
+    """Return the rounding error of a float64 matrix's eigenvalues, ``k eps`` times the largest."""
     floor: Tensor = lam.max() * len(lam) * torch.finfo(torch.float64).eps
     return floor
 
 
 def over_largest(weights: Tensor) -> Tensor:
-    """Divide by the largest weight, so that no sum and no square leaves float64's range."""
+    """Divide by the largest weight, so that sums and squares do not overflow."""
     largest = weights.max()
     return weights / torch.where(largest > 0, largest, 1.0)
 
@@ -112,7 +112,7 @@ def effective_rank(lam_or_C: Tensor) -> Tensor:
 def rankme(lam_or_C: Tensor, eps: float = 1e-7) -> Tensor:
     r"""Return RankMe :math:`\exp(-\sum_i p_i \log p_i)`, :math:`p = \sigma/\sum\sigma + \epsilon`.
 
-    The entropy is that of the features' *singular* values :math:`\sigma = \sqrt{N\lambda}` (Garrido
+    It is the entropy of the features' *singular* values :math:`\sigma = \sqrt{N\lambda}` (Garrido
     et al., ICML 2023, equation 1), so it is never below :func:`effective_rank`. Eigenvalues of
     rounding noise count as zero, because their square roots would not be negligible. The zero
     matrix gives 0, and a flat spectrum slightly more than k.
@@ -144,8 +144,8 @@ def stable_rank(lam_or_C: Tensor) -> Tensor:
 def participation_ratio(lam_or_C: Tensor) -> Tensor:
     r"""Return the participation ratio :math:`(\sum_i \lambda_i)^2 / \sum_i \lambda_i^2`.
 
-    That is the number of equal eigenvalues with the same ratio (Gao et al., bioRxiv 214262, 2017;
-    there of the covariance). The zero matrix gives 0.
+    For n equal eigenvalues it is n (Gao et al., bioRxiv 214262, 2017, who define it for the
+    covariance). The zero matrix gives 0.
 
     Shapes: ``(k,)`` or ``(k, k) -> ()``.
 
@@ -177,8 +177,8 @@ def alpha_req(lam: Tensor, first: int = 11, last: int = 100) -> tuple[Tensor, Te
     ``alpha`` comes from the least squares of :math:`\log\lambda_i` on :math:`\log i` with weights
     1/i, over the eigenvalues number ``first`` to ``last`` (counted from 1) of the *covariance*,
     descending (Agrawal et al., NeurIPS 2022; the fit is that of Stringer et al., Nature 2019).
-    ``r2`` is :math:`1 - \sum(y-\hat y)^2/\sum(y-\bar y)^2` of the logarithms. Where it is far below
-    1, ``alpha`` means nothing. Rounding noise ends the range; fewer than three points give NaN.
+    ``r2`` is :math:`1 - \sum(y-\hat y)^2/\sum(y-\bar y)^2` of the logarithms. If it is far below
+    1, ``alpha`` is meaningless. Rounding noise is left out; fewer than three points give NaN.
 
     Shapes: ``(k,) -> (), ()``.
 
@@ -195,12 +195,12 @@ def alpha_req(lam: Tensor, first: int = 11, last: int = 100) -> tuple[Tensor, Te
     i = torch.arange(first, end + 1, dtype=torch.float64, device=lam.device)
     x, y, weights = i.log(), lam[first - 1 : end].log(), 1 / i
     weights = weights / weights.sum()
-    around_x, around_y = x - (weights * x).sum(), y - (weights * y).sum()
-    slope = (weights * around_x * around_y).sum() / (weights * around_x.square()).sum()
-    missed = (around_y - slope * around_x).square().sum()
+    centred_x, centred_y = x - (weights * x).sum(), y - (weights * y).sum()
+    slope = (weights * centred_x * centred_y).sum() / (weights * centred_x.square()).sum()
+    residual = (centred_y - slope * centred_x).square().sum()
     total = (y - y.mean()).square().sum()
-    flat = total <= 1e-24 * y.square().sum().clamp_min(1.0)  # rounding alone: alpha = 0 is the fit
-    return -slope, torch.where(flat, 1.0, 1 - missed / torch.where(flat, 1.0, total))
+    flat = total <= 1e-24 * y.square().sum().clamp_min(1.0)  # constant to rounding: alpha = 0
+    return -slope, torch.where(flat, 1.0, 1 - residual / torch.where(flat, 1.0, total))
 
 
 def _of_covariance(lam: Tensor, name: str) -> Tensor:

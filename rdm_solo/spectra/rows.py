@@ -1,4 +1,4 @@
-r"""Measures of rows: their mean, the sphere they fill, how normal they are, and views of samples.
+r"""Measures of rows: their mean, uniformity on the sphere, normality, and LiDAR of views.
 
 **Epps-Pulley.** Along one direction the test compares the empirical characteristic function
 :math:`\hat\varphi(t) = \frac1N\sum_j e^{it u_j}` with that of N(0, 1):
@@ -45,9 +45,9 @@ def mean_share(x: Tensor) -> Tensor:
     return torch.where(moment.isfinite(), share, math.nan)
 
 
-def spread(moment: Tensor, of_means: Tensor) -> Tensor:
-    """Return rows' variance over their second moment, of which ``of_means`` is the means' part."""
-    share = 1 - of_means / torch.where(moment > 0, moment, 1.0)
+def spread(moment: Tensor, means_moment: Tensor) -> Tensor:
+    """Return the variance as a share of the second moment, of which the means have a part."""
+    share = 1 - means_moment / torch.where(moment > 0, moment, 1.0)
     return torch.where(moment > 0, share.clamp_min(0), 0.0)
 
 
@@ -75,8 +75,7 @@ def uniformity(x: Tensor, t: float = 2) -> Tensor:
 
     It is 0 where all unit rows are equal, and lower the more evenly they fill the sphere;
     :math:`-2t` is the limit for many dimensions. Time grows with N², memory does not. Squared
-    distances are computed in float64, or in float32 (to about 1e-6) where the rows are float32 and
-    torch multiplies them with all digits.
+    distances are computed in float64, or in float32 (to about 1e-6) for float32 rows without TF32.
 
     Shapes: ``(N, k) -> ()``.
 
@@ -84,13 +83,13 @@ def uniformity(x: Tensor, t: float = 2) -> Tensor:
     -8.0
     """
     _check_unit(x)
-    wide = product_dtype(x.dtype) if x.dtype == torch.float32 else torch.float64
-    x = x.detach().to(wide)
+    dtype = product_dtype(x.dtype) if x.dtype == torch.float32 else torch.float64
+    x = x.detach().to(dtype)
     n = len(x)
     sums = []
     for start in range(0, n, BLOCK):
         rows = x[start : start + BLOCK]
-        # Each pair once: within the block, and with the rows behind it.
+        # Count each pair once: within the block and with the rows after it.
         within = torch.ones(len(rows), len(rows), dtype=torch.bool, device=x.device).triu(1)
         lengths = rows.square().sum(1)[:, None] + x[start:].square().sum(1)
         with torch.autocast(x.device.type, enabled=False):
@@ -102,10 +101,10 @@ def uniformity(x: Tensor, t: float = 2) -> Tensor:
 
 
 def _check_unit(x: Tensor) -> None:
-    off = float((torch.linalg.vector_norm(x.detach().double(), dim=1) - 1).abs().max())
-    if off > 1e-2:  # half precision is off by a thousandth
+    error = float((torch.linalg.vector_norm(x.detach().double(), dim=1) - 1).abs().max())
+    if error > 1e-2:  # half precision is off by a thousandth
         raise UserError(
-            f"rows (N, k) must have length 1, got one whose length is off by {off:.2g}. "
+            f"rows (N, k) must have length 1, got one whose length is off by {error:.2g}. "
             "Normalise them first: torch.nn.functional.normalize(x, dim=1)."
         )
 
@@ -113,8 +112,8 @@ def _check_unit(x: Tensor) -> None:
 def epps_pulley(x: Tensor, slices: int = SLICES, seed: int = 0) -> Tensor:
     r"""Return the mean over random directions of the Epps-Pulley statistic T (LeJEPA, Section 4).
 
-    It is about 1 for standard normal rows, whatever N is. For others it grows with N, so compare
-    values at one N only. Rows are neither centred nor scaled.
+    It is about 1 for standard normal rows of any number. For other rows it grows with N, so compare
+    values only at the same N. Rows are neither centred nor scaled.
 
     Shapes: ``(N, k) -> ()``.
 
@@ -127,9 +126,9 @@ def epps_pulley(x: Tensor, slices: int = SLICES, seed: int = 0) -> Tensor:
     if x.ndim != 2 or 0 in x.shape:
         raise UserError(f"epps_pulley takes rows (N, k), got {tuple(x.shape)}.")
     x = x.detach()
-    whole = torch.ones(len(x), dtype=torch.bool, device=x.device)
-    waves = wave_sums(x, directions(x.shape[1], slices, seed).to(x.device), whole)
-    return epps_pulley_statistic(waves, whole.sum())
+    valid = torch.ones(len(x), dtype=torch.bool, device=x.device)
+    waves = wave_sums(x, directions(x.shape[1], slices, seed).to(x.device), valid)
+    return epps_pulley_statistic(waves, valid.sum())
 
 
 def directions(k: int, slices: int = SLICES, seed: int = 0) -> Tensor:
@@ -140,14 +139,14 @@ def directions(k: int, slices: int = SLICES, seed: int = 0) -> Tensor:
     return drawn / lengths
 
 
-def wave_sums(x: Tensor, along: Tensor, whole: Tensor) -> Tensor:
-    r"""Return :math:`\sum_j e^{it u_j}` over whole rows, for each direction and each t above 0.
+def wave_sums(x: Tensor, axes: Tensor, valid: Tensor) -> Tensor:
+    r"""Return :math:`\sum_j e^{it u_j}` over valid rows, for each direction and each t above 0.
 
     Shapes: ``(N, k), (k, slices), (N,) -> (2 (points - 1), slices)``, real parts above imaginary.
     """
-    angle = (x.where(whole[:, None], 0.0).double() @ along) * (END / (POINTS - 1))
-    first = torch.polar(whole[:, None].to(angle).expand_as(angle).contiguous(), angle)
-    wave, sums = first, []  # the points lie evenly, so each wave is a power of the first
+    angle = (x.where(valid[:, None], 0.0).double() @ axes) * (END / (POINTS - 1))
+    first = torch.polar(valid[:, None].to(angle).expand_as(angle).contiguous(), angle)
+    wave, sums = first, []  # the points are equally spaced: each wave is a power of the first
     for _ in range(POINTS - 1):
         sums.append(wave.sum(0))
         wave = wave * first
@@ -163,8 +162,8 @@ def epps_pulley_statistic(waves: Tensor, count: Tensor) -> Tensor:
     weights = 2 * step * normal
     weights[-1] /= 2
     real, imaginary = (waves / count.clamp_min(1)).chunk(2)
-    off = (real - normal[:, None]).square() + imaginary.square()
-    return count * (weights[:, None] * off).sum(0).mean()
+    error = (real - normal[:, None]).square() + imaginary.square()
+    return count * (weights[:, None] * error).sum(0).mean()
 
 
 def lidar(views: Tensor, delta: float = DELTA, eps: float = EPSILON) -> Tensor:
@@ -179,8 +178,8 @@ def lidar(views: Tensor, delta: float = DELTA, eps: float = EPSILON) -> Tensor:
         \Sigma_w = \frac{\sum_{ij} (x_{ij}-\mu_i)(x_{ij}-\mu_i)^T}{n(q-1)} + \delta I
 
     :math:`\delta` has the scale of the features: on rows of length 1 it is not small for k above a
-    thousand. Where :math:`\epsilon` outweighs all eigenvalues, the definition would give k; this
-    gives 0.
+    thousand. Where :math:`\epsilon` outweighs all eigenvalues, the result is 0 instead of
+    the definition's k.
 
     Shapes: ``(n, q, k) -> ()``, q views of each of n samples.
 
@@ -197,12 +196,12 @@ def lidar(views: Tensor, delta: float = DELTA, eps: float = EPSILON) -> Tensor:
     if not bool(views.isfinite().all()):
         return views.new_tensor(torch.nan)
     n, q, k = views.shape
-    if n * q < k:  # the rows' own space holds all differences
+    if n * q < k:  # rotate into the space that the rows span
         views = torch.linalg.qr(views.reshape(n * q, k).mT).R.mT.reshape(n, q, -1)
-    return smoothed_rank(discriminant_eigenvalues(*of_views(views), delta), k, eps)
+    return smoothed_rank(discriminant_eigenvalues(*view_scatter(views), delta), k, eps)
 
 
-def of_views(views: Tensor) -> tuple[Tensor, Tensor]:
+def view_scatter(views: Tensor) -> tuple[Tensor, Tensor]:
     r"""Return :math:`\Sigma_w` and :math:`\Sigma_b` of q views of each of n samples.
 
     Shapes: ``(n, q, k) -> (k, k), (k, k)``.
@@ -214,8 +213,8 @@ def of_views(views: Tensor) -> tuple[Tensor, Tensor]:
     return within.mT @ within / (n * (q - 1)), around.mT @ around / (n - 1)
 
 
-def of_pairs(C_z: Tensor, C_plus: Tensor, mean: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
-    r"""Return :math:`\Sigma_w` and :math:`\Sigma_b` of views a and b from kept sums.
+def pair_scatter(C_z: Tensor, C_plus: Tensor, mean: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
+    r"""Return :math:`\Sigma_w` and :math:`\Sigma_b` of views a and b from their sums.
 
     With :math:`C_z = \sum(aa^T + bb^T)/2n`, :math:`C_+ = \sum(ab^T + ba^T)/2n` and the mean
     :math:`\mu`, they are :math:`\Sigma_w = C_z - C_+` and
@@ -241,7 +240,7 @@ def discriminant_eigenvalues(S_w: Tensor, S_b: Tensor, delta: float) -> Tensor:
 
 
 def smoothed_rank(lam: Tensor, k: int, eps: float) -> Tensor:
-    """Return LiDAR's entropy over k eigenvalues, of which the missing ones are zero."""
+    """Return LiDAR of k eigenvalues; those that are not passed are zero."""
     lam = torch.cat([lam, lam.new_zeros(k - len(lam))])
     rank = exponential_entropy(lam + eps)
     return torch.where(lam.sum() < k * eps, 0.0, rank)

@@ -1,8 +1,8 @@
 """A sample of rows that does not depend on their order, batches or processes.
 
-Each row gets a hash of its bits, and the rows with the smallest hashes are kept. The smallest of a
-union are among the smallest of its parts, so several processes together keep what one would. A row
-of a DINO head is 256 KiB long, so nothing here copies more than a few rows at a time.
+Each row gets a hash of its bits, and the rows with the smallest hashes are kept. The smallest
+hashes of a union are among the smallest of its parts, so several processes keep the same rows as
+one. A row of a DINO head takes 256 KiB, so only a few rows are copied at a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,18 +14,18 @@ from rdm_solo.distributed import gather
 
 # The hash of rows that are never kept; all others are smaller.
 LAST = 2**63 - 1
-# Numbers copied or widened at a time: as int64 or float64 they stay in a CPU's cache.
+# Number of elements converted at a time: as int64 or float64 they fit in a CPU's cache.
 BLOCK = 2**18
 
 
-def few_rows(rows: int, width: int) -> Iterator[slice]:
-    """Yield slices of so many rows, each of about ``BLOCK`` numbers."""
+def row_blocks(rows: int, width: int) -> Iterator[slice]:
+    """Return slices that split the rows into blocks of about ``BLOCK`` elements."""
     step = max(1, BLOCK // width)
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
 
-def row_hashes(parts: Sequence[Tensor], whole: Tensor) -> Tensor:
-    """Return a hash of each row of all parts together; rows that are not whole get ``LAST``.
+def row_hashes(parts: Sequence[Tensor], valid: Tensor) -> Tensor:
+    """Return a hash of each row of all parts together; rows that are not valid get ``LAST``.
 
     The hash is a random number plus the row's 32-bit words, each times a random odd factor, modulo
     2^64. Its highest 32 bits are uniform and pairwise independent (Lemire and Kaser, 2014).
@@ -41,22 +41,22 @@ def row_hashes(parts: Sequence[Tensor], whole: Tensor) -> Tensor:
 
     def random(count: int) -> Tensor:
         numbers = torch.randint(-(2**63), LAST, (count,), generator=draw)
-        return numbers.to(whole.device, non_blocking=True)  # a blocking copy waits for the device
+        return numbers.to(valid.device, non_blocking=True)  # a blocking copy waits for the device
 
-    total = random(1).repeat(len(whole))
+    total = random(1).repeat(len(valid))
     for part in parts:
         factors = random(part.shape[1] * (2 if part.dtype == torch.double else 1)) | 1
-        for rows in few_rows(*part.shape):
+        for rows in row_blocks(*part.shape):
             block = part[rows] if part.dtype == torch.double else part[rows].float()
             total[rows] += (block.contiguous().view(torch.int) * factors).sum(1)
-    return torch.where(whole, total.clamp_max(LAST - 1), LAST)
+    return torch.where(valid, total.clamp_max(LAST - 1), LAST)
 
 
 def keep_smallest(kept: Tensor, key: Tensor, parts: Sequence[Tensor], new: Tensor) -> None:
     """Update the kept rows and their hashes, in place, with new rows of smaller hashes.
 
-    The i-th smallest new hash enters if it is below the i-th largest one kept. Unchanged places are
-    written as well, so the host does not wait to know how many enter.
+    The i-th smallest new hash enters if it is below the i-th largest one kept. Unchanged slots are
+    rewritten as well, so that the host need not wait for the number of new rows.
 
     Shapes: ``(N, P, k), (N,), P times (B, k), (B,)``.
 
@@ -66,22 +66,22 @@ def keep_smallest(kept: Tensor, key: Tensor, parts: Sequence[Tensor], new: Tenso
     (tensor([1., 4.]), tensor([7, 5]))
     """
     size = min(len(key), len(new))
-    largest, places = key.topk(size)
-    least, chosen = new.topk(size, largest=False)
-    enters = (least < largest)[:, None]
-    key[places] = least.minimum(largest)
+    largest, slots = key.topk(size)
+    smallest, chosen = new.topk(size, largest=False)
+    enters = (smallest < largest)[:, None]
+    key[slots] = smallest.minimum(largest)
     for output, part in zip(kept.unbind(1), parts):
-        for rows in few_rows(size, output.shape[1]):
+        for rows in row_blocks(size, output.shape[1]):
             entering = part[chosen[rows]].to(output.dtype)
-            output[places[rows]] = entering.where(enters[rows], output[places[rows]])
+            output[slots[rows]] = entering.where(enters[rows], output[slots[rows]])
 
 
-def without_ruled_out(kept: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-    """Return this process's rows that other processes' smaller hashes do not rule out.
+def union_candidates(kept: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    """Return this process's kept rows that can be among the N smallest of all processes.
 
-    Rows are float64 if those of any process are.
+    They are float64 if any process has float64 rows.
     """
     double = torch.cat(gather(key.new_tensor([kept.dtype == torch.double]))).any()
     limit = torch.cat(gather(key)).sort().values[len(key) - 1]
-    stays = (key <= limit) & (key < LAST)
-    return kept[stays].double() if double else kept[stays], key[stays]
+    is_candidate = (key <= limit) & (key < LAST)
+    return kept[is_candidate].double() if double else kept[is_candidate], key[is_candidate]

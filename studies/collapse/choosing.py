@@ -10,7 +10,7 @@ from studies.table import Row
 
 VARIANCES = (0.03, 0.05, 0.07, 0.1, 0.15, 0.2)
 ERANKS = (0.18, 0.21, 0.24, 0.27)
-FEWEST = (2, 2.1, 2.2, 2.3, 2.4, 2.5, 2.6)
+MIN_DIRECTIONS = (2, 2.1, 2.2, 2.3, 2.4, 2.5, 2.6)
 MOST_ALARMS = 0.05
 
 Count = tuple[int, int]  # of how many
@@ -38,9 +38,9 @@ def bounds_in_order(rows: Sequence[Row]) -> list[tuple[Bounds, Count, Count]]:
         return alarms > MOST_ALARMS * healthy, -in_time, alarms
 
     entries = []
-    for place in product(*(range(len(values)) for values in (VARIANCES, ERANKS, FEWEST))):
+    for place in product(*(range(len(values)) for values in (VARIANCES, ERANKS, MIN_DIRECTIONS))):
         i, j, k = place
-        bounds = Bounds(VARIANCES[i], ERANKS[j], warmup=WARMUP, fewest=FEWEST[k])
+        bounds = Bounds(VARIANCES[i], ERANKS[j], warmup=WARMUP, fewest=MIN_DIRECTIONS[k])
         outcome = [judge(number, bounds) for number in range(len(runs))]
         entries.append((place, bounds, judging.in_time(outcome), judging.alarms(outcome)))
     entries.sort(key=order)

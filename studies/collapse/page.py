@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from rdm_solo.runs.files import write_whole
-from rdm_solo.spectra.collapse import ONE_ASSIGNMENT, Bounds
+from rdm_solo.spectra.collapse import MIN_ASSIGNED, Bounds
 from studies import markdown
 from studies.collapse import definitions, judging, sets
 from studies.collapse.choosing import MOST_ALARMS, bounds_in_order
@@ -197,7 +197,7 @@ def _bounds(rows: Sequence[Row]) -> str:
         variance=package.variance,
         exponent=package.erank,
         fewest=package.fewest,
-        assignment=ONE_ASSIGNMENT,
+        assignment=MIN_ASSIGNED,
         table=markdown.table(["variance", "exponent", "fewest", *HEAD[:2]], best),
     )
 

@@ -19,7 +19,7 @@ from rdm_solo.spectra import (
     rankme,
     stable_rank,
 )
-from rdm_solo.spectra.rows import discriminant_eigenvalues, of_pairs, of_views
+from rdm_solo.spectra.rows import discriminant_eigenvalues, pair_scatter, view_scatter
 
 SPECTRA = 200
 CLOSE = 1e-6
@@ -151,7 +151,7 @@ def test_lidar_of_two_views_follows_from_the_sums_that_are_kept():
     a, b = views.unbind(1)
     C_z = (a.mT @ a + b.mT @ b) / 600
     C_plus = (a.mT @ b + b.mT @ a) / 600
-    for got, want in zip(of_pairs(C_z, C_plus, views.mean((0, 1)), 300), of_views(views)):
+    for got, want in zip(pair_scatter(C_z, C_plus, views.mean((0, 1)), 300), view_scatter(views)):
         torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-15)
 
 

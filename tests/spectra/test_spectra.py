@@ -204,7 +204,7 @@ def test_without_positives_what_needs_them_is_absent():
         assert bare.lam_positive.shape == whole.lam_positive.shape
         assert bare.scalars["erank/gap"] == pytest.approx(whole.scalars["erank/gap"], rel=1e-9)
         metric.update(p, z, z_plus)
-        with pytest.raises(ValueError, match="give it always, or never"):
+        with pytest.raises(ValueError, match="positive always or never"):
             metric.compute()
         metric.reset()
         metric.update(p, z, z_plus)  # another epoch may have them
