@@ -7,7 +7,6 @@ be watched.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 __all__ = ["CURRENT", "callback_classes", "pl", "slurm_environment"]
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
-ABSENT = "Lightning is not installed, which training needs: pip install 'rdm-solo[train]'"
 
 
 def _is_current() -> bool:
@@ -31,17 +29,9 @@ CURRENT = _is_current()
 pl: Any
 
 
-@functools.cache
-def _pl() -> Any:
-    name = PACKAGES[0 if CURRENT else 1]
-    if importlib.util.find_spec(name.split(".")[0]) is None:
-        raise ModuleNotFoundError(ABSENT, name=name)
-    return importlib.import_module(name)
-
-
 def __getattr__(name: str) -> Any:
     if name == "pl":
-        return _pl()
+        return importlib.import_module(PACKAGES[0 if CURRENT else 1])
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

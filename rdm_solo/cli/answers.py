@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import io
 import logging
 import sys
 import tempfile
@@ -11,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rdm_solo.messages import UserError, first_line
+from rdm_solo.messages import UserError
 
 # Third-party warnings that say nothing about the user's run.
 NOTICES = (
@@ -40,10 +39,7 @@ def start(module: str) -> None:
 
 
 def log_to_terminal() -> None:
-    """Print what is logged; characters that the terminal cannot show become ``?``."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    """Print what is logged."""
     logging.getLogger().setLevel(logging.INFO)
     logging.getLogger().addHandler(logging.StreamHandler(sys.stdout))
 
@@ -73,8 +69,7 @@ def errors_as_sentences() -> Iterator[None]:
         if str(error.name).startswith("rdm_solo"):
             raise
         fail(
-            f"{error.name} is not installed: pip install 'rdm-solo[train]' brings what training "
-            "needs; then solo-learn, without its dependencies: "
+            f"{error.name} is not installed; training needs: pip install 'rdm-solo[train]'; "
             "pip install --no-deps solo-learn==1.0.2"
         )
 
@@ -89,8 +84,7 @@ def instantiate(node: Any, **options: Any) -> Any:
     except InstantiationException as error:
         if isinstance(error.__cause__, UserError):
             raise error.__cause__ from None
-        reason = first_line(error.__cause__ or error)
-        raise UserError(f"{getattr(node, '_target_', node)} cannot be called: {reason}") from error
+        raise UserError(" ".join(str(error).split())) from error
 
 
 def make_folder(folder: Path, option: str = "out=FOLDER") -> None:
@@ -99,6 +93,4 @@ def make_folder(folder: Path, option: str = "out=FOLDER") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise UserError(
-            f"{folder} cannot be written ({first_line(error)}): give {option}"
-        ) from error
+        raise UserError(f"{folder} cannot be written ({error}): give {option}") from error

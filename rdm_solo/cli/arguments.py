@@ -1,26 +1,20 @@
 """Compose a command's config from its arguments with Hydra."""
 
-import contextlib
 import hashlib
 import os
 import sys
-from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rdm_solo.cli.answers import errors_as_sentences, log_to_terminal
-from rdm_solo.cli.config_files import config_folder
-from rdm_solo.messages import UserError
+from rdm_solo.cli.config_files import config_folder, explained
 
 # Flags that Hydra answers, or by which it starts several runs.
 HYDRA_FLAGS = ("help", "hydra_help", "version", "cfg", "info", "multirun", "shell_completion")
 
 
 def command(
-    job: Callable[[Any], Any],
-    config: str,
-    open_groups: Sequence[str] = (),
-    hydra_too: bool = False,
+    job: Callable[[Any], Any], config: str, open_groups: Sequence[str] = (), hydra_too: bool = False
 ) -> None:
     """Run the job with the config of that name and the command line's options.
 
@@ -37,13 +31,14 @@ def command(
         if not any(getattr(arguments, flag, None) for flag in HYDRA_FLAGS):
             job(compose(config, sys.argv[1:], hydra_too=hydra_too))
             return
-        register_resolvers()
+        resolvers: list[Callable[..., str]] = []
         if arguments.help:
             from rdm_solo.cli import option_help
 
-            option_help.register_resolvers()
+            resolvers = [option_help.groups, option_help.options]
+        register_resolvers(*resolvers)
         os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints several lines and exits
-        with _explained(config, arguments):
+        with explained(config, arguments.overrides):
             hydra.main(str(config_folder()), config, version_base="1.3")(job)()
 
 
@@ -62,32 +57,16 @@ def compose(
         overrides.append(f"hydra.searchpath=[file://{os.path.abspath(arguments.config_dir)}]")
     register_resolvers()
     with (
-        _explained(config, arguments),
+        explained(config, overrides),
         hydra.initialize_config_dir(str(config_folder()), version_base="1.3"),
     ):
         return hydra.compose(arguments.config_name or config, overrides, hydra_too)
 
 
-def _parse(argv: Sequence[str]) -> Namespace:
+def _parse(argv: Sequence[str]) -> Any:
     from hydra._internal.utils import get_args_parser
 
-    arguments: Namespace = get_args_parser().parse_args(list(argv))
-    return arguments
-
-
-@contextlib.contextmanager
-def _explained(config: str, arguments: Namespace) -> Iterator[None]:
-    """Turn errors of Hydra and OmegaConf into a :class:`UserError` with one sentence."""
-    import yaml  # type: ignore[import-untyped, unused-ignore]
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
-        yield
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
-        from rdm_solo.cli import unknown_names
-
-        raise UserError(unknown_names.sentence(error, config, arguments.overrides)) from error
+    return get_args_parser().parse_args(list(argv))
 
 
 def readable(argv: Sequence[str], open_groups: Sequence[str] = ()) -> list[str]:
@@ -117,11 +96,11 @@ def readable(argv: Sequence[str], open_groups: Sequence[str] = ()) -> list[str]:
     return arguments
 
 
-def register_resolvers() -> None:
-    """Register the functions that our config files call."""
+def register_resolvers(*more: Callable[..., str]) -> None:
+    """Register the functions that our config files call, by their names."""
     from omegaconf import OmegaConf
 
-    for resolver in (word, warm_up, time_or_job):
+    for resolver in (word, warm_up, time_or_job, *more):
         OmegaConf.register_new_resolver(f"rdm_solo.{resolver.__name__}", resolver, replace=True)
 
 
@@ -138,11 +117,10 @@ def warm_up(epochs: float, max_epochs: int) -> float:
 def time_or_job(now: str, overrides: Sequence[str]) -> str:
     """Return how a run's default folder begins: the time, or the SLURM job.
 
-    A requeued job, and each process of one, then gets the same name. A task of an array is a job.
-    A job may start several runs, which their options tell apart.
+    A requeued job, and each process of one, then gets the same name; a task of an array is a job
+    of its own. A job may start several runs, which their options tell apart.
     """
-    array, task = (os.environ.get(f"SLURM_ARRAY_{name}_ID") for name in ("JOB", "TASK"))
-    job = f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
+    job = os.environ.get("SLURM_JOB_ID")
     if job is None:
         return now
     return f"job_{job}_{hashlib.sha256(' '.join(overrides).encode()).hexdigest()[:6]}"

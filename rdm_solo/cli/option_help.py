@@ -11,19 +11,12 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 from omegaconf import OmegaConf
 
-from rdm_solo.cli.config_files import config_folder
-from rdm_solo.cli.unknown_names import dotted, is_section
+from rdm_solo.cli.config_files import config_folder, dotted, is_section
 
-WIDTH, COLUMN, GROUP_COLUMN = 98, 38, 26
+WIDTH, COLUMN = 98, 38
 # Keys that say how a choice is built; a user changes the options that they refer to.
 BUILT = re.compile(r"(^|\.)_|^hydra(\.|$)|^(method|filter|dataset)\.name$|^dataset\.source(\.|$)")
 REFERENCE = re.compile(r"\$\{(?!oc\.|rdm_solo\.)")
-
-
-def register_resolvers() -> None:
-    """Register the functions that the texts of --help call."""
-    OmegaConf.register_new_resolver("rdm_solo.groups", describe_groups, replace=True)
-    OmegaConf.register_new_resolver("rdm_solo.options", describe_options, replace=True)
 
 
 def comments(path: Path, prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -51,7 +44,7 @@ def comments(path: Path, prefix: str = "") -> Iterator[tuple[str, str]]:
     yield from visit(yaml.compose(text), "" if "@package _global_" in text else prefix)
 
 
-def describe_options(config: str, *, _root_: Any) -> str:
+def options(config: str, *, _root_: Any) -> str:
     """Return every option of the composed config with its value and comment."""
     plain: Any = OmegaConf.to_container(_root_, resolve=False)
     choices = plain["hydra"]["runtime"]["choices"]
@@ -67,7 +60,7 @@ def describe_options(config: str, *, _root_: Any) -> str:
         if str(value).startswith("${rdm_solo."):
             value = OmegaConf.select(_root_, key)
         printed = value if isinstance(value, str) else json.dumps(value)
-        lines += _entry(f"{key}={printed}", texts.get(key, ""), COLUMN)
+        lines += _entry(f"{key}={printed}", texts.get(key, ""))
     return _page(lines)
 
 
@@ -84,34 +77,32 @@ def _texts(config: str, choices: dict[str, str]) -> dict[str, str]:
     return texts | {key: text for key, text in comments(folder / f"{config}.yaml") if text}
 
 
-def describe_groups(config: str) -> str:
+def groups(*, _root_: Any) -> str:
     """Return the groups of a command, each option with the first sentence of its file."""
-    defaults: Any = OmegaConf.load(config_folder() / f"{config}.yaml").defaults
-    named = {str(key).split()[-1] for entry in defaults if entry != "_self_" for key in entry}
     lines: list[str] = []
-    for folder in sorted(config_folder().iterdir()):
-        if folder.name not in named - {"recipe"}:  # Hydra chooses recipes itself
+    for group in sorted(_root_.hydra.runtime.choices):
+        folder = config_folder() / group
+        if group == "recipe" or not folder.is_dir():  # Hydra chooses recipes itself
             continue
         for path in sorted(folder.glob("*.yaml")):
             header = " ".join(line.strip("# ") for line in _header(path) if "@" not in line)
-            sentence = re.split(r"(?<=\.)\s", header)[0]
-            lines += _entry(f"{folder.name}={path.stem}", sentence, GROUP_COLUMN)
-        for inner in sorted(path for path in folder.iterdir() if path.is_dir()):
+            lines += _entry(f"{group}={path.stem}", re.split(r"(?<=\.)\s", header)[0])
+        for inner in sorted(folder.glob("*/")):
             names = ", ".join(sorted(path.stem for path in inner.glob("*.yaml")))
-            lines += _entry(f"{folder.name}={inner.name}/", names, GROUP_COLUMN)
+            lines += _entry(f"{group}={inner.name}/", names)
         lines.append("")
     return _page(lines)
 
 
-def _entry(head: str, text: str, column: int) -> list[str]:
+def _entry(head: str, text: str) -> list[str]:
     """Return lines with the head in one column and the text in another."""
-    line = f"{head:<{column - 2}}  {text}".rstrip()
-    return textwrap.wrap(line, WIDTH, subsequent_indent=" " * column, break_long_words=False)
+    line = f"{head:<{COLUMN - 2}}  {text}".rstrip()
+    return textwrap.wrap(line, WIDTH, subsequent_indent=" " * COLUMN, break_long_words=False)
 
 
 def _page(lines: list[str]) -> str:
-    text = "\n".join(lines).rstrip()
-    return textwrap.indent(text, "  ").replace("$", "$$")  # Hydra fills in $NAME
+    # Hydra fills in $NAME.
+    return textwrap.indent("\n".join(lines).rstrip(), "  ").replace("$", "$$")
 
 
 def _header(path: Path) -> list[str]:

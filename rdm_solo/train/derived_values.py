@@ -62,7 +62,7 @@ def derive(
         raise UserError(
             f"method={cfg.method.name} takes two large crops and no small ones, got "
             f"{num_large_crops} and {num_small_crops} from dataset.views; multi-crop goes with "
-            f"method={' or method='.join(MULTI_CROP)}, two large crops beside the small ones."
+            f"method={' or method='.join(MULTI_CROP)}."
         )
     processes, images = world_size(cfg.trainer), len(dataset.train)
     filter_batch = cfg.batch_size * processes
@@ -75,7 +75,7 @@ def derive(
     if cfg.knn.every_n_epochs and cfg.knn.k > images:
         raise UserError(
             f"knn.k={cfg.knn.k} neighbours are more than the {images} training images of "
-            f"dataset={dataset.name}; lower it, or switch kNN off with knn.every_n_epochs=0."
+            f"dataset={dataset.name}; lower it, or set knn.every_n_epochs=0."
         )
     global_batch = filter_batch * cfg.trainer.accumulate_grad_batches
     derived = Derived(
@@ -109,8 +109,11 @@ def _check_method(cfg: DictConfig, dataset: Dataset, batch: int) -> None:
             f"method.kwargs.queue_size={queue} must be {need} the {batch} rows of a batch that "
             "enter it."
         )
-    if described.labels and not dataset.labelled:
+    rows = kwargs.get("whitening_size")
+    if rows is not None and rows < 2 * kwargs.proj_output_dim:
         raise UserError(
-            f"method={described.name} learns from labels, which dataset={dataset.name} does not "
-            "have; method=simclr does without."
+            f"method.kwargs.whitening_size={rows} must be at least twice the "
+            f"{kwargs.proj_output_dim} dimensions of method.kwargs.proj_output_dim."
         )
+    if described.labels and not dataset.labelled:
+        raise UserError(f"method={described.name} needs the labels that {dataset.name} lacks.")

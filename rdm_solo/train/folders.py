@@ -61,9 +61,8 @@ def _owned(
 ) -> Iterator[Start]:
     if cfg.overwrite and (folder / CONFIG).is_file() and not _is_unfinished(cfg, folder):
         with ownership.owned(folder), writing(folder):
-            time = f"{datetime.datetime.now():%Y-%m-%d_%H-%M-%S}"
-            log.info(f"the earlier run is kept in {folder}.old-{time}")
-            folder.rename(f"{folder}.old-{time}")
+            old = folder.rename(f"{folder}.old-{datetime.datetime.now():%Y-%m-%d_%H-%M-%S}")
+            log.info(f"the earlier run is kept in {old}")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with ownership.owned(folder):

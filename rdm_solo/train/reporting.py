@@ -37,8 +37,7 @@ log = logging.getLogger("rdm_solo")
 
 def announce(cfg: DictConfig, derived: Derived, views: Views, start: Start) -> None:
     """Log versions, batch and learning rate, where the run resumes, and what is likely to fail."""
-    threads = "" if cfg.threads is None else f", {cfg.threads} CPU thread{'s' * (cfg.threads > 1)}"
-    log.info(f"solo-learn {solo_learn.version()}{threads}")
+    log.info(f"solo-learn {solo_learn.version()}")
     log.info(
         f"global batch {derived.global_batch} = {cfg.batch_size} x {derived.processes} "
         f"process(es) x {cfg.trainer.accumulate_grad_batches} accumulated; learning rate "
@@ -55,8 +54,7 @@ def run_info(cfg: DictConfig, folder: Path, derived: Derived, start: Start) -> l
     """Describe the run that starts in ``folder`` for its loggers."""
     chosen, scheduled = ChosenFilter.of(cfg), OmegaConf.is_config(cfg.p)
     words = cfg.method.name if chosen.absent else f"{cfg.method.name}-{chosen.label}"
-    if cfg.p is not None:
-        words += f"-p={saved_config.exponent(cfg.p)}"
+    words += "" if cfg.p is None else f"-p={saved_config.exponent(cfg.p)}"
     config: Any = OmegaConf.to_container(cfg, resolve=True)
     if sweep := os.environ.get(SWEEP_FOLDER):
         config["sweep_folder"] = sweep  # "sweep" means something else to W&B

@@ -19,7 +19,7 @@ CONFIGS = ("config", "linear", "export", "preview")
 def options_of(config: str, *choices: str) -> str:
     """Return what the help of a command says about its options, with these choices."""
     cfg = cli.compose(config, choices, hydra_too=True)
-    return option_help.describe_options(config, _root_=cfg).replace("$$", "$")
+    return option_help.options(config, _root_=cfg).replace("$$", "$")
 
 
 def explained(text: str) -> dict[str, str]:
@@ -63,7 +63,7 @@ def test_values_are_those_of_the_run_that_would_start():
 
 
 def test_groups_of_the_command_are_listed_with_a_line_for_each_option():
-    text = option_help.describe_groups("config")
+    text = option_help.groups(_root_=cli.compose("config", [], hydra_too=True))
     listed = dict(re.findall(r"^  (\w+=[\w/]+) +(\S.*)$", text, flags=re.M))
     for group, names in GROUPS.items():
         assert all(len(listed[f"{group}={name}"]) > 5 for name in names)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +9,10 @@ import pytest
 import torch
 from support.device_runs import run_there
 from support.same_values import same
-from support.second_device import DEVICE
-from support.small_methods import FILTERS, batch, loss_of, make
-from support.small_runs import SMALL, CutInEpoch, rows, run
+from support.small_runs import SMALL, rows, run
 
 OPTIONS = [option for option in SMALL if "pred_hidden" not in option]
 OPTIONS += ["+backbone.kwargs.width=8", "knn.k=3"]
-SIZES = {"proj_hidden": 16, "proj_output": 8, "pred_hidden": 8}
 FEW = {name: ["method.kwargs.num_prototypes=8"] for name in ("swav", "dino")}
 
 # What waits in a step of each run. An eigh for each view is a filter's own.
@@ -75,38 +71,3 @@ def test_a_run_is_that_on_the_cpu_and_its_steps_wait_for_what_is_listed(
         for name, values in np.load(path).items():
             if name.startswith("lam_"):  # the Gram matrices are other BLAS calls: 1e-16
                 np.testing.assert_allclose(mine[name], values, rtol=0, atol=1e-12, err_msg=name)
-
-
-def cut_and_resumed(folder: Path, words: str) -> None:
-    """Two epochs there, the second of them by a run that goes on."""
-    with pytest.raises(RuntimeError, match="killed"):
-        run_there(folder, *options(words), callbacks=[CutInEpoch(2)])
-    on_device(folder, words, f"resume={folder}")
-
-
-def test_a_run_goes_on_there_from_its_checkpoint(on_second_device, tmp_path):
-    words = "byol filter=target_pow"
-    on_second_device(cut_and_resumed, tmp_path / "cut", words)
-    run(tmp_path / "whole", *options(words))
-    assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
-
-
-def one_step(device: str) -> dict[str, list[torch.Tensor]]:
-    """The loss and the gradients of a method with each filter."""
-    found = {}
-    for method, name in zip(itertools.cycle(("simsiam", "byol")), FILTERS):
-        sizes = [f"method.kwargs.{part}_dim={n}" for part, n in SIZES.items()]
-        model = make(f"method={method}", f"filter={name}", "++backbone.kwargs.width=8", *sizes)
-        model.to(device).log = model.log_dict = lambda *_, **__: None  # there is no trainer
-        index, crops, labels = batch()
-        data = index.to(device), [x.to(device) for x in crops], labels.to(device)
-        loss = loss_of(model, data)
-        loss.backward()
-        grads = [p.grad for p in model.parameters() if p.grad is not None]
-        found[f"{method} {name}"] = [loss.detach(), *grads]
-    return found
-
-
-def test_every_filter_takes_the_same_step(on_second_device):
-    found, want = on_second_device(one_step, DEVICE), one_step("cpu")
-    assert same(found, want)

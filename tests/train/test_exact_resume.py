@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 from support.same_values import same
-from support.small_runs import rows, run
+from support.small_runs import CutInEpoch, rows, run
 
-from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.descriptions import METHODS as DESCRIBED
 from rdm_solo.runs import spectra_files
@@ -42,14 +41,6 @@ OTHERS = [
 ]
 
 
-class PowerCut(pl.Callback):
-    """Breaks a run off after its first epoch."""
-
-    def on_train_epoch_start(self, trainer, pl_module):
-        if trainer.current_epoch == 1:
-            raise RuntimeError("power cut")
-
-
 @pytest.mark.parametrize(
     "method",
     [
@@ -65,8 +56,8 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(method, tmp_path):
     if method == "wmse":
         options.append("method.kwargs.whitening_size=32")
     run(whole, *options)
-    with pytest.raises(RuntimeError, match="power cut"):
-        run(resumed, *options, callbacks=[PowerCut()])
+    with pytest.raises(RuntimeError, match="killed"):
+        run(resumed, *options, callbacks=[CutInEpoch(2)])
     assert len(rows(resumed)) == 1
     run(resumed, *options)
     assert len(rows(whole)) == 3

@@ -3,13 +3,13 @@ in bf16, in one process and in two."""
 
 from __future__ import annotations
 
-import csv
 import math
 from pathlib import Path
 
 import pytest
 import torch
 from support.small_methods import FILTERS, batch, loss_of, make
+from support.small_runs import rows
 
 from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn
@@ -42,11 +42,6 @@ def tiny(contestant: str, precision: str, *more: str):
     return compose([*TINY, *overrides])
 
 
-def last_row(folder: Path) -> dict[str, float]:
-    with open(folder / "metrics.csv", newline="") as file:
-        return {k: float(v) for k, v in list(csv.DictReader(file))[-1].items() if v}
-
-
 def check(row: dict[str, float], contestant: str) -> None:
     assert math.isfinite(row["train/loss"])
     assert 1 - 1e-6 <= row["erank/online"] <= 8 + 1e-6
@@ -65,8 +60,8 @@ def test_one_process(number, tmp_path):
     times = 2 if precision == "bf16-mixed" else 1
     more = f"trainer.accumulate_grad_batches={times}"
     summary = train(tiny(contestant, precision, more), tmp_path)
-    check(last_row(tmp_path), contestant)
-    assert all(map(math.isfinite, last_row(tmp_path).values()))
+    check(rows(tmp_path)[-1], contestant)
+    assert all(map(math.isfinite, rows(tmp_path)[-1].values()))
     derived = summary["derived"]
     assert derived["global_batch"] == 8 * times
     assert derived["lr"] == pytest.approx(derived["base_lr"] * 8 * times / 256)
@@ -97,7 +92,7 @@ def _two(rank: int, world: int, folder: str) -> None:
             torch.distributed.all_gather(totals, weights.total.detach())
             assert totals[0] == totals[1], contestant
             if rank == 0:
-                check(last_row(out), contestant)
+                check(rows(out)[-1], contestant)
 
 
 def test_two_processes(worlds, tmp_path):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
-import torch
 from omegaconf import OmegaConf
 from support.small_runs import SMALL, run
 
 from rdm_solo.data.images import DataError
 from rdm_solo.messages import UserError
 
+OPTIONS = [option for option in SMALL if "pred_hidden" not in option]
 ACCUMULATE = "trainer.accumulate_grad_batches=2"
 
 
@@ -35,19 +35,7 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
         (["++trainer.benchmark=x"], "Trainer refuses trainer=...: set_benchmark_cudnn expects"),
         (["trainer.gradient_clip_val=-1"], "at least 0, or null, got -1"),
         (["trainer.devices=[0,a]"], "Trainer refuses trainer=..."),
-        (["+callbacks.mine=3"], "cannot be called"),
-    ],
-)
-def test_what_no_run_could_use(overrides, says, tmp_path):
-    with pytest.raises(UserError, match=re.escape(says)) as refused:
-        run(tmp_path / "run", *SMALL, *overrides)
-    assert len(str(refused.value).splitlines()) == 1
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("overrides", "says"),
-    [
+        (["+callbacks.mine=3"], "Cannot instantiate"),
         (["method=swav", "filter=online_log"], "method=swav has no place for a filter, since its"),
         (["method=simsiam", "filter=none"], "filter=none is not for method=simsiam"),
         (["method=vanilla", "p=-1"], "p=-1 would be ignored"),
@@ -55,18 +43,14 @@ def test_what_no_run_could_use(overrides, says, tmp_path):
         (["method=dino", "method.kwargs.clip_grad=1", ACCUMULATE], "clip_grad=1 does not go with"),
         (["method=swav", "method.kwargs.queue_size=7"], "queue_size=7 must be at least the 16"),
         (["method=symsimsiam", "method.center=mean"], "method.center must be one of ema"),
+        (["method=wmse", "method.kwargs.whitening_size=31"], "=31 must be at least twice"),
     ],
 )
-def test_what_a_method_cannot_take(overrides, says, tmp_path):
-    options = [option for option in SMALL if "pred_hidden" not in option]
-    with pytest.raises(UserError, match=re.escape(says)):
-        run(tmp_path, *options, *overrides)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to use")
-def test_a_gpu_that_is_absent(tmp_path):
-    with pytest.raises(UserError, match="Trainer refuses"):
-        run(tmp_path, *SMALL, "trainer.accelerator=gpu")
+def test_what_no_run_could_use(overrides, says, tmp_path):
+    with pytest.raises(UserError, match=re.escape(says)) as refused:
+        run(tmp_path / "run", *OPTIONS, *overrides)
+    assert len(str(refused.value).splitlines()) == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_missing_cifar_before_a_model_is_built(tmp_path):
@@ -77,10 +61,8 @@ def test_missing_cifar_before_a_model_is_built(tmp_path):
 @pytest.mark.parametrize(
     ("argument", "says"),
     [
-        ("method=simsam", "did you mean 'simsiam'"),
         ("hydra.run.dir=blocked/run", "cannot be written"),
         ("resume=nowhere", "resume=nowhere holds no .hydra/overrides.yaml"),
-        ("callbacks=defualt", "did you mean 'default'"),
     ],
 )
 def test_what_is_mistyped_is_answered_in_one_sentence(argument, says, tmp_path, typed):

@@ -94,21 +94,13 @@ def test_a_stranger_s_sweep_runs_nothing_of_its_own(basic, tmp_path, typed):
     assert not list((tmp_path / "outside").iterdir())
 
 
-class Answers:
-    """What a run gets of Hydra's config of its job."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        self.overrides = OmegaConf.create({"task": [*RUN, *options]})
-        self.runtime = OmegaConf.create(
-            {"output_dir": str(folder / "sweep" / "0"), "cwd": str(folder), "config_sources": []}
-        )
-        self.sweep = OmegaConf.create({"dir": str(folder / "sweep")})
-
-
 def test_a_run_returns_its_metric_to_hydra_s_sweepers(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    value = sweep.start(Answers(tmp_path, "p=-1"), "val/knn_acc1")
-    assert value == rows(tmp_path / "sweep" / "0")[-1]["val/knn_acc1"]
+    output = tmp_path / "sweep" / "0"
+    runtime = {"output_dir": str(output), "cwd": str(tmp_path), "config_sources": []}
+    overrides, folder = {"task": [*RUN, "p=-1"]}, {"dir": str(output.parent)}
+    job = OmegaConf.create({"overrides": overrides, "runtime": runtime, "sweep": folder})
+    assert sweep.start(job, "val/knn_acc1") == rows(output)[-1]["val/knn_acc1"]
 
 
 @pytest.mark.parametrize(
