@@ -100,7 +100,8 @@ def register_resolvers(*more: Callable[..., str]) -> None:
     """Register the functions that our config files call, by their names."""
     from omegaconf import OmegaConf
 
-    for resolver in (word, warm_up, time_or_job, *more):
+    resolvers: list[Any] = [word, warm_up, time_or_job, *more]
+    for resolver in resolvers:
         OmegaConf.register_new_resolver(f"rdm_solo.{resolver.__name__}", resolver, replace=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import importlib.util
 import pkgutil
 import re
@@ -12,7 +11,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-import torch
 import yaml
 from conftest import ROOT
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -76,11 +74,6 @@ def test_links_lead_somewhere(page):
         assert target.is_relative_to(ROOT), link
         if parts.fragment:
             assert parts.fragment in anchors(target.read_text()), link
-
-
-def test_headings_are_named_as_on_github():
-    text = "# The *paper's* tables, σ^-1\n```\n# no heading\n```\n## A/B `x_y` c"
-    assert anchors(text) == {"the-papers-tables-σ-1", "ab-x_y-c"}
 
 
 def blocks(page: Path) -> list[str]:
@@ -148,36 +141,15 @@ def written(page: Path) -> str:
 
 
 @pages
-def test_files_that_it_names_exist(page):
+def test_files_and_modules_that_it_names_exist(page):
     for name in re.findall(
         r"(?<![/\w])(?:rdm_solo|conf|docs|tests|studies|benchmarks)/[\w./-]*\w", written(page)
     ):
         if not re.search(r"[A-Z]{4}|barlow_twins", name):  # a reader's, and an example's
             assert (ROOT / name).exists(), name
-
-
-@pages
-def test_names_of_the_package_that_it_uses_exist(page):
     for name in re.findall(r"\brdm_solo(?:\.\w+)+", written(page)):
         if not (ROOT / name).exists():  # rdm_solo.train is a command and a module
             pkgutil.resolve_name(name)
-
-
-DEFINED = {
-    name
-    for source in (ROOT / "rdm_solo").rglob("*.py")
-    for name in re.findall(r"^ *(?:class|def) (\w+)|^([A-Z]\w+)\b.* = ", source.read_text(), re.M)
-    for name in name
-}
-
-
-@pages
-def test_classes_and_functions_that_it_names_exist(page):
-    text = written(page)
-    known = DEFINED | set(dir(torch.nn.Module)) | set(dir(builtins))
-    known |= set(re.findall(r"\bclass (\w+)", text))  # the page's own examples
-    for name in re.findall(r"`([A-Z]\w*[a-z]\w*|[a-z]\w+(?=\(\)))(?:\(\))?`", text):
-        assert name in known, name
 
 
 @pages
@@ -225,6 +197,3 @@ def test_the_site_builds_without_a_warning(tmp_path):
     rooms = {path.parent.name for path in (ROOT / "rdm_solo").glob("*/__init__.py")}
     pages = {path.stem for path in (tmp_path / "site" / "api").glob("*.html")}
     assert {f"rdm_solo.{room}" for room in rooms} <= pages
-    page = (tmp_path / "site" / "read-the-figures.html").read_text()
-    assert page.count("<math") > 10
-    assert not re.findall(r"<(?:script|link)[^>]*(?:src|href)=\"https?:", page)  # offline, too
