@@ -31,23 +31,10 @@ def evaluation_views(views: Views, augmentation: DictConfig) -> Views:
 
 
 def extract(backbone: nn.Module, loader: Loader) -> tuple[Tensor, Tensor]:
-    """Return features ``(N, d)`` and labels of the clean images that can be read, in order.
-
-    They stay on the device if they fit into half of its free memory.
-    """
-    row = 0
-    for x, y in loader:
-        out = represent(backbone, x)
-        if row == 0:
-            n, home = len(loader.images), out.device
-            if home.type == "cuda" and n * out.shape[1] * 4 > torch.cuda.mem_get_info(home)[0] / 2:
-                home = torch.device("cpu")
-            features = torch.empty(n, out.shape[1], device=home)
-            labels = torch.empty(n, dtype=torch.int64, device=home)
-        features[row : row + len(out)], labels[row : row + len(out)] = out, y
-        row += len(out)
+    """Return features ``(N, d)`` and labels of the clean images that can be read, on the CPU."""
+    features, labels = zip(*((represent(backbone, x).cpu(), y.cpu()) for x, y in loader))
     loader.report_skipped()
-    return features[:row], labels[:row]
+    return torch.cat(features), torch.cat(labels)
 
 
 def augmented(backbone: nn.Module, loader: Loader, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -10,7 +10,7 @@ A run's last model gets its training views again. Which filters are compared dep
   eigenvalues for 0 to 3 iterations; 0 is the softmax of logits/ε. An ε below the online temperature
   sharpens by itself, so a second group has ε at the online temperature.
 * **Centring** (DINO): h with and without centring at several temperatures. At the online one
-  nothing is sharpened. The centre is the checkpoint's, or the rows' mean if the run has none.
+  nothing is sharpened. The centre is the checkpoint's.
 
 A high-pass target filter falls with λ: its slope is negative.
 """
@@ -159,15 +159,13 @@ def _temperatures(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]
             teacher.append(model.momentum_head(model.momentum_backbone(x)).float())
     online = round(float(loss.student_temp), 6)
     target = round(float(loss.teacher_temp_schedule[finished.epoch]), 6)
-    z, centred = _join(teacher), bool(loss.center.any())
-    centre = loss.center.double() if centred else z.mean(0, keepdim=True)
-
+    z = _join(teacher)
     lam_p = eigenvalues((_join(student) / float(loss.student_temp)).softmax(1))
     curves = []
-    for shift, group in ((0.0, "not centred"), (centre, "centred")):
+    for shift, group in ((0.0, "not centred"), (loss.center.double(), "centred")):
         for t in sorted({*TEMPERATURES, online, target}):
             h = filter_curve(eigenvalues(((z - shift) / t).softmax(1)), lam_p)
-            trained = t == target and centred == (group == "centred")
+            trained = t == target and group == "centred"
             curves.append(curve(f"t = {t:.4g}", group, lam_p, h, trained))
     return curves, f"online temperature {online:g}"
 

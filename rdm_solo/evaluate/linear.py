@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import statistics
 import time
 from dataclasses import asdict
 from functools import partial
@@ -27,21 +28,19 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     from rdm_solo.train import datamodule, reporting
 
     linear_config.check(cfg)
-    naming_run = partial(files.named, Path(cfg.run)) if cfg.run else contextlib.nullcontext
-    with naming_run():
-        cfg = linear_config.with_dataset(cfg)
-    protocol = linear_config.choose_protocol(cfg)
     device = features.choose_device(cfg.device)
-    weights, spec = linear_config.find_weights(cfg)
+    with files.named(Path(cfg.run)) if cfg.run else contextlib.nullcontext():
+        cfg = linear_config.with_dataset(cfg)
+        protocol = linear_config.choose_protocol(cfg)
+        weights, spec = linear_config.find_weights(cfg)
+        backbone = weight_files.load(weights, spec, cfg.dataset.image_size).to(device)
+        dataset, views = datamodule.make_data(cfg)
+    linear_config.check_labels(dataset)
     stem_is_known = cfg.run is not None or cfg.backbone.stem is not None
     assumed = None if stem_is_known else weight_files.assumed_stem(weights, spec)
     # A long evaluation must not end with a file or a folder that cannot be used.
     out = Path(cfg.out or cfg.run or f"{cfg.checkpoint}_linear")
     linear_file.read(out)
-    with naming_run():
-        backbone = weight_files.load(weights, spec, cfg.dataset.image_size).to(device)
-        dataset, views = datamodule.make_data(cfg)
-    linear_config.check_labels(dataset)
     views = features.evaluation_views(views, cfg.augmentation)
     channels = features.channels(backbone)
     load = partial(loader, dataset, seed=cfg.seed, device=device, expand_channels=channels)
@@ -50,7 +49,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
 
     started = time.perf_counter()
     # A frozen backbone gives a clean image the same features every time.
-    val = features.extract(backbone, clean)
+    val = [part.to(device) for part in features.extract(backbone, clean)]
     read = {"train": len(dataset.train), "val": len(val[1])}
     augmentation = None
     if cfg.features == "cached":
@@ -63,13 +62,10 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         augmented = load("train", protocol.batch_size, views=views, drop_last=False)
         batches = partial(features.augmented, backbone, augmented)
         _, curve = fit(batches, *val, dataset.num_classes, protocol, cfg.seed)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
     path, home = weights.path.resolve(), out.resolve()
     record = {
         "top1": curve[-1].top1,
         "top5": curve[-1].top5,
-        "top5_counts": min(5, dataset.num_classes),
         "features": cfg.features,
         "protocol": {**asdict(protocol), "milestones": list(protocol.milestones)},
         "lr": protocol.effective_lr,
@@ -88,16 +84,17 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         "versions": reporting.versions(),
     }
     log.info(
-        f"top-1 {record['top1']:.2f} %, top-{record['top5_counts']} {record['top5']:.2f} % on "
+        f"top-1 {record['top1']:.2f} %, top-5 {record['top5']:.2f} % on "
         f"{dataset.name} ({cfg.features} features, {protocol.epochs} epochs, learning rate "
         f"{protocol.effective_lr:g}, seed {cfg.seed})"
     )
     alike = linear_results.write(out, record)
     if cfg.run is not None:
-        linear_results.record_in_run(Path(cfg.run), alike, record, weights.step or 0, cfg.online)
+        linear_results.log_in_run(Path(cfg.run), record, weights.step or 0, cfg.online)
     if len(alike) > 1:
-        top1 = linear_results.over_seeds(alike)["top1"]
-        log.info(f"top-1 {top1['mean']:.2f} ± {top1['sd']:.2f} % over {len(alike)} seeds")
+        top1 = [entry["top1"] for entry in alike]
+        mean, sd = statistics.mean(top1), statistics.stdev(top1)
+        log.info(f"top-1 {mean:.2f} ± {sd:.2f} % over {len(alike)} seeds")
     log.info(f"{record['seconds']:.0f} s; the results are in {out / files.LINEAR}")
     return record
 

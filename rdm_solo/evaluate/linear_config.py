@@ -1,6 +1,5 @@
 """The data set, the protocol and the weights of a linear evaluation, from its config."""
 
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,14 @@ def with_dataset(cfg: DictConfig) -> DictConfig:
             "record its data set; --help says more."
         )
     folder, changes = Path(cfg.run), passed(cfg, "dataset")
-    config = changed(folder, changes)
+    config = saved_config.with_references(folder)
+    plain: Any = OmegaConf.to_container(config)
+    names = dict(options(plain))
+    for key, value in changes.items():
+        if key not in names:
+            hint = suggest(key, names) or "."
+            raise UserError(f"there is no option {key!r} of this run{hint}")
+        OmegaConf.update(config, key, value, force_add=True)
     with open_dict(cfg):
         cfg.dataset = saved_config.to_build(config, folder, ["dataset"], changes).dataset
     return cfg
@@ -75,11 +81,10 @@ def find_weights(cfg: DictConfig) -> tuple[Weights, Spec]:
 
 def check_labels(dataset: Dataset) -> None:
     """Refuse a data set without labels or without validation images."""
-    missing = "labels" if not dataset.labelled else "validation images (dataset.val)"
     if not dataset.labelled or dataset.val is None:
         raise UserError(
-            f"dataset={dataset.name} has no {missing}, which a linear evaluation needs; give "
-            "another dataset=..."
+            f"dataset={dataset.name} has no labels or no validation images, and a linear "
+            "evaluation needs both; give another dataset=..."
         )
 
 
@@ -91,16 +96,3 @@ def passed(cfg: DictConfig, part: str) -> dict[str, Any]:
     """
     plain: Any = OmegaConf.to_container(OmegaConf.create(cfg.get(part) or {}))
     return {name: value for name, value in options(plain, f"{part}.") if value not in (None, {})}
-
-
-def changed(folder: Path, overrides: Mapping[str, Any]) -> DictConfig:
-    """Return the run's config, its references in place, with these values."""
-    config = saved_config.with_references(folder)
-    plain: Any = OmegaConf.to_container(config)
-    names = dict(options(plain))
-    for key, value in overrides.items():
-        if key not in names:
-            hint = suggest(key, names) or "."
-            raise UserError(f"there is no option {key!r} of this run{hint}")
-        OmegaConf.update(config, key, value, force_add=True)
-    return config

@@ -1,14 +1,12 @@
-"""What linear evaluations write: ``linear.json``, the run's summary and loggers."""
+"""What linear evaluations write: ``linear.json``, and scalars to the run's loggers."""
 
-import contextlib
 import json
 import logging
-import statistics
 from pathlib import Path
 
 from rdm_solo import loggers
-from rdm_solo.runs import files, linear_file
-from rdm_solo.runs.files import LINEAR, SUMMARY, write_whole
+from rdm_solo.runs import linear_file
+from rdm_solo.runs.files import LINEAR, write_whole
 from rdm_solo.runs.linear_file import Record
 
 log = logging.getLogger("rdm_solo")
@@ -35,28 +33,9 @@ def write(folder: Path, record: Record) -> list[Record]:
     return [entries[i] for i in sorted({*alike, at})]
 
 
-def over_seeds(alike: list[Record]) -> Record:
-    """Return n, and the accuracies' means and standard deviations."""
-    moments: Record = {"n": len(alike)}
-    for name in ("top1", "top5"):
-        values = [record[name] for record in alike]
-        moments[name] = {"mean": statistics.mean(values), "sd": statistics.stdev(values)}
-    return moments
-
-
-def record_in_run(
-    folder: Path, alike: list[Record], record: Record, step: int, online: bool
-) -> None:
-    """Put the accuracies into the run's ``summary.json`` and its loggers."""
-    variant, prefix = VARIANTS[record["features"]]
-    accuracies = {name: record[name] for name in ("top1", "top5")}
-    with contextlib.suppress(FileNotFoundError):
-        summary = files.read_object(folder, SUMMARY)
-        entry: Record = {**accuracies, "seed": record["seed"]}
-        if len(alike) > 1:
-            entry["seeds"] = over_seeds(alike)
-        summary["linear"] = {**(summary.get("linear") or {}), variant: entry}
-        write_whole(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
-    scalars = {f"{prefix}{name}": value for name, value in accuracies.items()}
+def log_in_run(folder: Path, record: Record, step: int, online: bool) -> None:
+    """Add the accuracies to the run's loggers."""
+    _, prefix = VARIANTS[record["features"]]
+    scalars = {f"{prefix}{name}": record[name] for name in ("top1", "top5")}
     if reached := loggers.append(folder, scalars, step, online):
         log.info(f"{', '.join(scalars)} logged to {' and '.join(reached)}")

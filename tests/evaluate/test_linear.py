@@ -35,8 +35,8 @@ def evaluate(*argv: str) -> dict:
     return linear.evaluate(configure(*argv, "device=cpu"))
 
 
-def read_json(folder: Path, name: str = "linear.json") -> dict:
-    return json.loads((folder / name).read_text())
+def read_json(folder: Path) -> dict:
+    return json.loads((folder / "linear.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,6 @@ class TestResults:
         cached = evaluate(f"run={finished}", "features=cached", "epochs=3")
         drawn = evaluate(f"run={finished}", "epochs=2", "seed=5")
         assert read_json(finished) == {"cached": [cached], "protocol": [drawn]}
-        assert (drawn["seed"], cached["seed"]) == (5, 0)
         assert drawn["augmentation"] == {"crop_scale": [0.08, 1.0], "flip": 0.5}
         assert cached["augmentation"] is None
         for record in (drawn, cached):
@@ -72,31 +71,22 @@ class TestResults:
             assert record["protocol"]["batch_size"] == 256
             assert record["images"] == {"train": 64, "val": 32}
             assert 0 <= record["top1"] <= record["top5"] <= 100
-            assert {"torch", "rdm_solo", "solo-learn"} <= set(record["versions"])
-        summary = read_json(finished, "summary.json")
-        assert summary["linear"] == {
-            name: {key: r[key] for key in ("top1", "top5", "seed")}
-            for name, r in (("cached", cached), ("protocol", drawn))
-        }
-
         again = evaluate(f"run={finished}", "features=cached", "epochs=3")
         assert read_json(finished) == {"cached": [again], "protocol": [drawn]}
         assert [row["epoch"] for row in again["curve"]] == [1, 2, 3]
         assert again["curve"][-1]["top1"] == again["top1"]
 
-    def test_every_seed_is_kept_and_those_of_the_same_settings_are_averaged(self, finished):
+    def test_every_seed_is_kept_and_those_of_the_same_settings_are_averaged(self, finished, caplog):
+        caplog.set_level("INFO", logger="rdm_solo")
         # A rate so low that the accuracies are those of the first weights.
         cached = [f"run={finished}", "features=cached", "lr=0.001"]
         other = evaluate(*cached, "epochs=1", "seed=1")
         records = [other, *(evaluate(*cached, "epochs=2", f"seed={s}") for s in (0, 1, 2))]
         assert read_json(finished) == {"cached": records}
-        entry = read_json(finished, "summary.json")["linear"]["cached"]
-        assert (entry["top1"], entry["seed"], entry["seeds"]["n"]) == (records[3]["top1"], 2, 3)
-        for name in ("top1", "top5"):
-            values = [record[name] for record in records[1:]]
-            moments = {"mean": np.mean(values), "sd": np.std(values, ddof=1)}
-            assert entry["seeds"][name] == pytest.approx(moments, rel=1e-12)
-        assert np.std([record["top1"] for record in records[1:]]) > 0
+        top1 = [record["top1"] for record in records[1:]]
+        sd = np.std(top1, ddof=1)
+        assert sd > 0
+        assert f"top-1 {np.mean(top1):.2f} ± {sd:.2f} % over 3 seeds" in caplog.text
 
     def test_cached_features_are_those_of_clean_images(self, finished):
         record = evaluate(f"run={finished}", "features=cached", "epochs=5", "lr=3", "seed=2")
@@ -156,19 +146,13 @@ class TestBackbone:
         ("options", "flip", "crop_scale"),
         [
             (["dataset=digits"], 0.0, (0.7, 1.0)),  # neither mirrored nor cut apart
-            (["dataset=synthetic"], 0.5, (0.08, 1.0)),
-            (
-                ["dataset=synthetic", "augmentation={crop_scale: [0.5, 1], flip: 0.25}"],
-                0.25,
-                (0.5, 1),
-            ),
+            ([*DATA, "augmentation={crop_scale: [0.5, 1], flip: 0.25}"], 0.25, (0.5, 1)),
         ],
     )
     def test_augmentation(self, options, flip, crop_scale):
         cfg = configure("checkpoint=x", *options)
-        (view,) = features.evaluation_views(
-            datamodule.make_data(cfg)[1], cfg.augmentation
-        ).pipelines
+        views = datamodule.make_data(cfg)[1]
+        (view,) = features.evaluation_views(views, cfg.augmentation).pipelines
         assert (view.flip, view.crop_scale, view.num_crops) == (flip, crop_scale, 1)
         assert not any((view.jitter, view.grey, view.blur, view.solarize, view.rotate))
 
@@ -180,17 +164,14 @@ class TestBackbone:
         assert of_file["top1"] == of_run["top1"]
         assert read_json(Path(f"{path}_linear"))["cached"] == [of_file]
 
-    @pytest.mark.parametrize("stem", [[], ["backbone.stem=small"]])
-    def test_an_assumed_stem_is_recorded_and_grey_images_are_repeated(self, stem, tmp_path, caplog):
+    def test_an_assumed_stem_is_recorded_and_grey_images_are_repeated(self, tmp_path, caplog):
         path = tmp_path / "a.pt"
         torch.save(weight_files.build(weight_files.Spec("resnet18", "small")).state_dict(), path)
         data = [*DATA, "dataset.channels=1", "features=cached", "epochs=1"]
-        record = evaluate(f"checkpoint={path}", *data, *stem)
+        record = evaluate(f"checkpoint={path}", *data)
         assert record["backbone"]["stem"] == "small"
-        warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-        is_known = stem == ["backbone.stem=small"]
-        assert (record["assumed"] is None) == is_known
-        assert [record["assumed"] in warning for warning in warnings] == [True] * (not is_known)
+        (warning,) = (r.getMessage() for r in caplog.records if r.levelname == "WARNING")
+        assert record["assumed"] in warning
 
 
 class TestConfig:
@@ -209,13 +190,6 @@ class TestConfig:
         with pytest.raises(UserError, match=r"num_trian.*did you mean 'dataset.num_train'"):
             dataset("dataset.num_trian=3")
 
-    def test_an_option_that_a_folder_may_not_set_counts_when_it_is_passed_again(self, finished):
-        save_config(finished, "+backbone.kwargs.pretrained=true")
-        with pytest.raises(UserError, match=r"backbone\.kwargs\.pretrained=True"):
-            linear_config.find_weights(configure(f"run={finished}"))
-        again = configure(f"run={finished}", "++backbone.kwargs.pretrained=true")
-        assert linear_config.find_weights(again)[1].kwargs["pretrained"] is True
-
     def test_imagenet_takes_lars_unless_another_protocol_is_chosen(self):
         def protocol(*argv):
             return linear_config.choose_protocol(configure("checkpoint=x", *argv))
@@ -233,7 +207,6 @@ class TestConfig:
     [
         ([], "run=RUN_FOLDER, or checkpoint=FILE"),
         (["run={run}", "protocol=adam"], "sgd, lars"),
-        (["run={run}", "features=cached", "weight_decay=1", "lr=100000"], "lower lr=100000"),
         (["run={run}", "backbone.name=resnet50"], "backbone.name=resnet50 would be ignored"),
         (["run={run}", "dataset.source.channels=2"], "3 channels"),
         (["run={run}", "features=cached", "augmentation.flip=0.5"], "augmentation.flip=0.5"),
@@ -259,5 +232,4 @@ def test_each_run_of_a_multirun_is_evaluated_on_its_own_data_set(finished, monke
         records = read_json(folder)["cached"]
         assert [record["images"]["train"] for record in records] == [size, size]
         assert [record["seed"] for record in records] == [0, 1]
-        assert read_json(folder, "summary.json")["linear"]["cached"]["seeds"]["n"] == 2
     assert "% over 2 seeds" in capsys.readouterr().out

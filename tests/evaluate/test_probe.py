@@ -19,7 +19,7 @@ def blobs(n: int, classes: int, seed: int, width: int = 12) -> tuple[torch.Tenso
     return centres[labels] + 1.5 * torch.randn(n, width, generator=rng), labels
 
 
-def numpy_probe(x, y, classes: int, protocol: Protocol, seed: int, lars: bool = False):
+def numpy_probe(x, y, classes: int, protocol: Protocol, seed: int):
     """Softmax regression written out: momentum SGD, or LARS around it, in float64."""
     weight = torch.empty(classes, x.shape[1])
     weight.normal_(std=0.01, generator=generator(seed, "probe", 0))
@@ -40,7 +40,7 @@ def numpy_probe(x, y, classes: int, protocol: Protocol, seed: int, lars: bool = 
             for i, gradient in enumerate(gradients):
                 gradient = gradient + protocol.weight_decay * parts[i]
                 norms = np.linalg.norm(parts[i]), np.linalg.norm(gradients[i])
-                if lars and all(norms):
+                if protocol.optimizer == "lars" and all(norms):
                     gradient = gradient * 0.001 * norms[0] / norms[1]
                 momenta[i] = protocol.momentum * momenta[i] + gradient
                 parts[i] = parts[i] - protocol.rate(epoch) * momenta[i]
@@ -54,37 +54,23 @@ def numpy_probe(x, y, classes: int, protocol: Protocol, seed: int, lars: bool = 
         Protocol(epochs=10, batch_size=64, lr=4.0),
         Protocol(epochs=10, batch_size=64, lr=4.0, weight_decay=0.01, milestones=(0.3,), gamma=0.5),
         Protocol(epochs=6, batch_size=200, lr=1.0, schedule="cosine"),
+        Protocol("lars", epochs=10, batch_size=64, lr=4.0, schedule="cosine"),
     ],
 )
-def test_sgd_equals_softmax_regression_written_out_in_float64(protocol):
+def test_it_is_softmax_regression_written_out_in_float64(protocol):
     x, y = blobs(150, 7, seed=0)
     result = fit_linear(x, y, x, y, 7, protocol, seed=3)
     (weight, bias), losses = numpy_probe(x, y, 7, protocol, seed=3)
-    # Measured: at most 5.5e-7; a factor of ten to spare.
-    limit = 6e-6 * np.abs(weight).max()
     for got, expected in zip(result.classifier.parameters(), (weight, bias)):
+        # Measured: at most 5.5e-7; a factor of ten to spare.
+        limit = 6e-6 * max(np.abs(expected).max(), np.abs(weight).max())
         np.testing.assert_allclose(got.detach().numpy(), expected, rtol=0, atol=limit)
     np.testing.assert_allclose([row.loss for row in result.curve], losses, rtol=6e-6)
     predicted = (x.double().numpy() @ weight.T + bias).argmax(1)
     assert result.curve[-1].top1 == pytest.approx(100 * (predicted == y.numpy()).mean())
 
 
-def test_lars_rescales_every_step_even_without_weight_decay():
-    x, y = blobs(150, 7, seed=0)
-    protocol = Protocol("lars", epochs=10, batch_size=64, lr=4.0, schedule="cosine")
-    result = fit_linear(x, y, x, y, 7, protocol, seed=3)
-    (weight, bias), losses = numpy_probe(x, y, 7, protocol, seed=3, lars=True)
-    for got, expected in zip(result.classifier.parameters(), (weight, bias)):
-        limit = 6e-6 * np.abs(expected).max()
-        np.testing.assert_allclose(got.detach().numpy(), expected, rtol=0, atol=limit)
-    np.testing.assert_allclose([row.loss for row in result.curve], losses, rtol=6e-6)
-    (other, _), _ = numpy_probe(x, y, 7, protocol, seed=3)
-    assert np.abs(other - weight).max() > 0.1 * np.abs(weight).max()
-
-
-def test_rates_of_the_paper_of_a_shorter_run_and_of_imagenet():
-    rates = [Protocol(epochs=10, batch_size=512).rate(epoch) for epoch in range(10)]
-    assert rates == pytest.approx([60.0] * 6 + [6.0] * 2 + [0.6] * 2)
+def test_rates_of_imagenet():
     lars = Protocol("lars", 90, 4096, 0.1, schedule="cosine")
     expected = [1.6 * (1 + np.cos(np.pi * epoch / 90)) / 2 for epoch in range(90)]
     assert [lars.rate(epoch) for epoch in range(90)] == pytest.approx(expected)
@@ -92,13 +78,10 @@ def test_rates_of_the_paper_of_a_shorter_run_and_of_imagenet():
 
 def test_a_seed_repeats_to_the_bit_and_another_differs():
     x, y = blobs(100, 4, seed=0)
-    runs = [fit_linear(x, y, x, y, 4, Protocol(epochs=3), seed=s) for s in (5, 5, 6)]
-    torch.manual_seed(1)  # the global generator has no say
-    runs.append(fit_linear(x, y, x, y, 4, Protocol(epochs=3), seed=5))
-    assert torch.equal(runs[0].classifier.weight, runs[1].classifier.weight)
-    assert torch.equal(runs[0].classifier.weight, runs[3].classifier.weight)
-    assert runs[0].curve == runs[1].curve
-    assert not torch.equal(runs[0].classifier.weight, runs[2].classifier.weight)
+    one, again, other = (fit_linear(x, y, x, y, 4, Protocol(epochs=3), seed=s) for s in (5, 5, 6))
+    assert torch.equal(one.classifier.weight, again.classifier.weight)
+    assert one.curve == again.curve
+    assert not torch.equal(one.classifier.weight, other.classifier.weight)
 
 
 def test_accuracies_by_sorting():
