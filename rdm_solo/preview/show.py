@@ -3,13 +3,13 @@
 ``run=FOLDER`` uses that run's spectrum, and compares the prediction with what the run measured.
 """
 
-import contextlib
 import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
@@ -38,30 +38,27 @@ def preview(cfg: DictConfig) -> None:
     check_choice("spectrum", cfg.spectrum, SPECTRA)
     run = None if cfg.run is None else runs.load(Path(cfg.run))
     config, p = _filter(cfg, run)
-    passed = "function" in (cfg.get("filter") or {})
-    trusted = passed or trust.is_filter(config.get("function"))
-    drawable = trusted and (config.get("function") is not None or config.name == "identity")
-    if drawable and (run is None or passed):
-        choose(config, p, cfg.steps, 0)  # the user's mistakes, before a folder is made
+    passed = cfg.get("filter") or {}
+    trusted = "function" in passed or trust.is_filter(config.get("function"))
+    figures: dict[str, Figure] = {}
+    if not trusted:
+        log.info(
+            f"The filter is left out: {cfg.run} names filter.function={config.function}, "
+            "which is not part of this package. If you trust it, pass the option again."
+        )
+    elif config.get("function") is not None or config.name == "identity":
+        figures |= _draw_filter(cfg, run, config, p)
+    elif run is not None:
+        log.info(without_filter(run))
+    if run is not None and "name" not in passed:
+        figures["prediction"] = plots.prediction([run])
+        log.info(figures["prediction"].get_label())
     inner = files.inside(run.folder, FIGURES) if run and not cfg.out else Path("preview")
     folder = Path(cfg.out or inner)
     cli.make_folder(folder)
-    pictures = []
-    with files.named(run.folder) if run is not None else contextlib.nullcontext():
-        if drawable:
-            pictures += _show_filter(cfg, run, config, p, folder)
-        elif not trusted:
-            log.info(
-                f"The filter is left out: {cfg.run} names filter.function={config.function}, "
-                "which is not part of this package. If you trust it, pass the option again."
-            )
-        elif run is not None:
-            log.info(without_filter(run))
-        if run is not None and "name" not in (cfg.get("filter") or {}):
-            figure = plots.prediction([run])
-            log.info(figure.get_label())
-            pictures += style.save(figure, folder, "prediction")
-    log.info(f"{', '.join(path.name for path in pictures)} in {folder}")
+    for name, figure in figures.items():
+        paths = style.save(figure, folder, name)
+        log.info(f"{' and '.join(path.name for path in paths)} in {folder}")
 
 
 def _filter(cfg: DictConfig, run: Run | None) -> tuple[DictConfig, Any]:
@@ -89,10 +86,8 @@ def _filter(cfg: DictConfig, run: Run | None) -> tuple[DictConfig, Any]:
     return config, p
 
 
-def _show_filter(
-    cfg: DictConfig, run: Run | None, config: DictConfig, p: Any, folder: Path
-) -> list[Path]:
-    """Describe and draw a filter that is a function."""
+def _draw_filter(cfg: DictConfig, run: Run | None, config: DictConfig, p: Any) -> dict[str, Figure]:
+    """Describe a filter that is a function; return its figure by its name."""
     start, end = (choose(config, p, cfg.steps, epoch) for epoch in (0, cfg.steps - 1))
     sigma = singular_values(cfg, run)
     effect = start.on(sigma)
@@ -110,8 +105,7 @@ def _show_filter(
         f"{path.online[0]:.3g} -> {path.online[-1]:.3g}, "
         f"erank/target {path.target[0]:.3g} -> {path.target[-1]:.3g}"
     )
-    figure = draw_filter(effect, path, assumptions(cfg, run))
-    return style.save(figure, folder, name)
+    return {name: draw_filter(effect, path, assumptions(cfg, run))}
 
 
 def without_filter(run: Run) -> str:
@@ -156,8 +150,6 @@ def choose(config: DictConfig, p: Any, epochs: int, epoch: int) -> Filter:
     function = str(config.function)
     branch = check_choice("filter.branch", config.get("branch"), ["online", "target"])
     p = OmegaConf.to_container(p) if OmegaConf.is_config(p) else p
-    if p is not None and not filters.takes_p(function):
-        raise UserError(f"p={p} would be ignored: filter.function={function} has no exponent.")
     value = None if p is None else as_schedule(p, epochs=epochs)(epoch)
     name = function if "." in function else f"{branch}_{function}"
     return Filter(name, branch, filters.get(function, value), value)
@@ -191,10 +183,8 @@ def follow(
     if run is not None:
         lam_plus, lam_z = _first(run, "lam_positive"), _first(run, "lam_target")
         omega = ideal_filter(lam_plus, lam_z).nan_to_num(0.0).clamp(0, 1)[: len(omega)]
-    relations = [relation(effect)] * steps
-    if OmegaConf.is_config(p):
-        each = (choose(config, p, steps, step).on(effect.sigma) for step in range(steps))
-        relations = [relation(effect_now) for effect_now in each]
+    each = (choose(config, p, steps, step).on(effect.sigma) for step in range(steps))
+    relations = [relation(effect_now) for effect_now in each]
     return rank_path.follow(effect.lam_p, relations, [omega] * steps, [ALPHA] * steps, step=ALPHA)
 
 

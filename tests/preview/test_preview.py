@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from conftest import command
 from support.written_runs import by_the_theorem, write, write_run
 
 from rdm_solo import cli
+from rdm_solo.plots import style
 from rdm_solo.preview import show
 
 
@@ -21,7 +24,8 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def logged(caplog):
+def logged(caplog, monkeypatch):
+    monkeypatch.setattr(style, "save", partial(style.save, formats=("png",)))
     caplog.set_level("INFO", logger="rdm_solo")
     return caplog
 
@@ -34,11 +38,6 @@ def names(folder) -> set[str]:
     ("argv", "words", "stem"),
     [
         (["filter=target_pow", "p=-1"], "target_pow, p=-1: high-pass", "target_pow_p=-1"),
-        (
-            ["filter=online_log1p", "filter.function=torch.asinh"],
-            "torch.asinh: low-pass on the online branch",
-            "online_torch.asinh",
-        ),
         (
             ["filter=online_log1p", "filter.branch=target"],
             "target_log1p: low-pass on the target branch, as an online filter high-pass",
@@ -55,7 +54,7 @@ def names(folder) -> set[str]:
 def test_a_figure_is_named_by_the_filter_that_it_shows(argv, words, stem, tmp_path, logged):
     preview(*argv, f"out={tmp_path}", "k=8", "steps=3")
     assert words in logged.text
-    assert names(tmp_path) == {f"filter_{stem}.png", f"filter_{stem}.pdf"}
+    assert names(tmp_path) == {f"filter_{stem}.png"}
 
 
 def test_singular_values_are_those_after_a_batch_norm():
@@ -68,8 +67,7 @@ def test_singular_values_are_those_after_a_batch_norm():
 
 def test_a_run_shows_its_filter_and_its_prediction(run, tmp_path, logged):
     preview(f"run={run}", f"out={tmp_path}")
-    stems = ("filter_target_pow_p=-0.5", "prediction")
-    assert names(tmp_path) == {f"{stem}.{kind}" for stem in stems for kind in ("png", "pdf")}
+    assert names(tmp_path) == {"filter_target_pow_p=-0.5.png", "prediction.png"}
     assert "high-pass on the target branch, as an online filter low-pass" in logged.text
     assert "correct in 2 of 2 intervals" in logged.text
 
@@ -87,7 +85,7 @@ def test_a_run_without_a_function_is_judged_as_in_the_report(method, words, tmp_
     folder = write(tmp_path / "run", by_the_theorem(0.4, 3), method, chosen)
     preview(f"run={folder}", f"out={tmp_path / 'out'}")
     assert words in logged.text
-    assert names(tmp_path / "out") == {"prediction.png", "prediction.pdf"}
+    assert names(tmp_path / "out") == {"prediction.png"}
 
 
 def test_a_function_in_a_folder_is_not_run(tmp_path, logged):
@@ -95,7 +93,7 @@ def test_a_function_in_a_folder_is_not_run(tmp_path, logged):
     folder = write(tmp_path / "run", by_the_theorem(0.4, 3), chosen=chosen)
     preview(f"run={folder}", f"out={tmp_path / 'out'}")
     assert "function=os.getcwd, which is not part of this package" in logged.text
-    assert names(tmp_path / "out") == {"prediction.png", "prediction.pdf"}
+    assert names(tmp_path / "out") == {"prediction.png"}
 
 
 def test_a_function_that_is_passed_replaces_the_runs(run, tmp_path, logged, monkeypatch):
@@ -112,12 +110,8 @@ def test_refusals_are_sentences_and_leave_no_folder(run, tmp_path, capsys):
         ([], "give filter=..., run=RUN_FOLDER, or both"),
         (["p=-1", f"run={run}"], "belongs to a filter"),
         (["filter=learnable"], "has no function to draw: give run=FOLDER"),
-        (["filter=online_log", "p=2"], "has no exponent"),
-        (["filter=online_pow", "p=null"], "needs an exponent"),
-        (["filter=online_log", "filter.function=torch.tahn"], "cannot be imported"),
-        (["filter=online_log", "filter.branch=both"], "one of online, target, got 'both'"),
+        (["filter=online_log", "p=2"], "has none"),
         ([f"run={learned}", "filter.function=torch.asinh"], "filter.branch"),
-        (["filter=online_log", "spectrum=1/j"], "spectrum must be one of 1/i, 1/i^2, flat"),
         ([f"run={tmp_path}"], "is not a run folder"),
     ):
         with pytest.raises(SystemExit), cli.errors_as_sentences():
