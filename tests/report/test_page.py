@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import shutil
+from functools import partial
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -107,11 +108,6 @@ def test_the_page_is_whole_and_needs_nothing_else(sweep):
     assert "url(" not in html[html.index("<style>") : html.index("</style>")]
 
 
-def test_the_first_screen_has_the_first_figure_that_the_runs_have(sweep):
-    html = sweep.read_text()
-    assert html.index('id="sweep"') < html.index('id="alive"') < html.index('id="effective_rank"')
-
-
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory) -> Path:
     """The page of hostile names, of runs that broke off or lack something, and of no runs."""
@@ -127,27 +123,25 @@ def broken(tmp_path_factory) -> Path:
     ownership.note_failure(root / "none", "all rows hold NaN: <b>diverged</b>.")
     (root / "other" / ".hydra").mkdir(parents=True)
     (root / "other" / ".hydra" / "config.yaml").write_text("a: [")
-    entry.main([str(root), "--out", str(root / "out"), "--no-checkpoints"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "save", partial(plots.save, formats=("png",)))
+        entry.main([str(root), "--out", str(root / "out"), "--no-checkpoints"])
     return root / "out" / entry.NAME
 
 
-def test_names_of_folders_and_options_are_text(broken):
+def test_names_are_text_and_what_is_missing_is_said(broken):
     html = broken.read_text(encoding="utf-8")
     parsed = Page(html)
     assert HOSTILE not in html
     assert HOSTILE in parsed.text
     assert not parsed.all("script")
     assert "<i>&_p=x^2" in parsed.text, "a path is letter for letter"
-
-
-def test_what_is_missing_is_said_and_the_rest_is_there(broken):
-    text = Page(broken.read_text()).text
     for words in (
         *("1 of 3 epochs", "epoch_0001.npz cannot be read", "no spectra", "config.yaml"),
         *("erank/gap was never measured", "no accuracy", "all rows hold NaN: <b>diverged</b>"),
         *("of_tomorrow", "python -m rdm_solo.train -m method=simsiam p=-0.5 'dataset.root=a b'"),
     ):
-        assert words in text, words
+        assert words in parsed.text, words
 
 
 def test_what_is_no_run_is_refused_in_a_sentence(tmp_path, capsys):
@@ -210,7 +204,6 @@ def test_figure_5_draws_a_run_of_each_design(tmp_path, monkeypatch):
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["SimSiam", "BYOL", "SwAV"], "of a method's runs that of its own design"
     assert "BYOL: log axes leave out g at 2 of 4 eigenvalues, ω at 2 of 4" in figure.get_label()
-    assert "slope 0.30" in figure.axes[0].lines[0].get_label()
 
 
 def test_a_seed_that_is_there_twice_is_named():

@@ -58,12 +58,6 @@ def test_what_collapsed_or_diverged_is_not_ranked():
     assert ranked(*seeds(-1.0, [99], **FALLEN), *gone) == {}
 
 
-def test_what_was_not_measured_is_not_ranked():
-    without = [run(p, val__acc1=[np.nan] * 3) for p in (-0.5, -1)]
-    assert ACCURATE not in ranked(*without)
-    assert "Which has the highest rank?" in ranked(*without)
-
-
 def test_data_sets_are_ranked_apart():
     other = seeds(-0.5, [70], options={"dataset.name": "cifar10"})
     result = ranked(*seeds(-0.5, [90]), *other)
@@ -141,7 +135,6 @@ def test_evaluations_that_cannot_be_read_are_named(torn, tmp_path):
     [
         ([], "nothing known"),
         (["batch_size=128"], "batch_size=128 (preset: 256)"),
-        (["max_epochs=50"], None),
         (["p=-0.9"], None),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +14,8 @@ from rdm_solo.report.rules import RULES
 from rdm_solo.runs.groups import groups
 from rdm_solo.spectra import collapse
 
+LAGGING = {"p": None, "method": "byol", "filter": "identity"}
+
 
 @pytest.mark.parametrize(
     ("gaps", "changed", "answer", "good"),
@@ -22,13 +23,7 @@ from rdm_solo.spectra import collapse
         ([1, 1, 1], {"p": None}, "yes, in every epoch", True),
         ([1, 1, 1], {}, "yes, in every epoch (this filter makes it)", True),
         ([1, 1, 1], {"p": -1.5}, "yes, in every epoch", None),
-        ([1, 1, 1], {"method": "byol"}, "yes, in every epoch", True),
-        (
-            [1, 1, 1],
-            {"p": None, "method": "byol", "filter": "identity"},
-            "yes, in every epoch",
-            None,
-        ),
+        ([1, 1, 1], LAGGING, "yes, in every epoch", None),
         ([1, 1, 1], {"p": None, "feature__spread": [0.9, 0, 0]}, "yes, in every epoch", None),
         ([1, 1, 1], {"p": None, "val__knn_acc1": [90, 90, 9]}, "yes, in every epoch", None),
         ([1, 1, -1], {"p": None}, "in most epochs", None),
@@ -53,10 +48,9 @@ def test_whether_the_target_leads(gaps, changed, answer, good):
         ({}, "keeps the target's rank above the online one's in each batch"),
         ({"p": 0.5}, "wrong way"),
         ({"p": None}, "Nothing in the setting forces a gap: it was learned."),
-        ({"p": None, "method": "byol"}, "lag"),
         ({"p": None, "method": "dino"}, "Fixed temperatures"),
         ({"p": None, "method": "vanilla"}, "so both ranks are equal"),
-        ({"p": None, "method": "byol", "filter": "identity"}, "only from the target network's lag"),
+        (LAGGING, "only from the target network's lag"),
         ({"p": 0.0}, "so both ranks are equal"),
         ({"p": -1.5}, "causes whatever gap there is"),
         ({"p": -1.0, "filter": "online_pow"}, "wrong way"),
@@ -89,7 +83,7 @@ def test_whether_the_filter_is_low_pass(by_rank, by_direction, answer, good):
     verdict = verdicts.low_pass([run(**columns)])
     assert (verdict.answer, verdict.good) == (answer, good)
     assert verdicts.low_pass([run(p=None, method="nnclr", **columns)]).good is None
-    lagging = verdicts.low_pass([run(p=None, method="byol", filter="identity", **columns)])
+    lagging = verdicts.low_pass([run(**LAGGING, **columns)])
     assert (lagging.answer, lagging.good) == ("there is no filter", None)
 
 
@@ -100,15 +94,14 @@ def test_whitening_makes_the_directional_test_say_nothing():
 FEW, COMPLETELY = "into few directions", "completely"
 DESTROYED = "the encoder is destroyed"
 ONE = "all images get nearly the same assignment"
+MOSTLY_MEAN = "not decided: 85 % of the outputs' second moment is their mean"
 
 
 @pytest.mark.parametrize(
     ("changed", "how"),
     [
         ({"feature__spread": [0.9, 0.01, 0.01]}, COMPLETELY),
-        ({"feature__spread": [0.9, 1.2e-5, 1.4e-5]}, COMPLETELY),
         ({"feature__spread": [0.9, 0.01, 0.02], "erank__centred": [5, 1.02, 1.02]}, FEW),
-        ({"feature__spread": [0.9, 0.19, 0.19], "erank__centred": [5, 1.02, 1.02]}, FEW),
         ({"erank__centred": [5, 1.1, 1.1]}, FEW),
         ({"erank__centred": [5, 1.1, 1.1], "method": "dino", "p": None}, FEW),
         ({"method": "swav", "p": None, "erank__projection": [3, 1.1, 1.1]}, ONE),
@@ -129,14 +122,8 @@ def test_a_collapsed_run_is_not_alive(changed, how):
         ({"feature__spread": [0.01, 0.9, 0.9]}, "alive"),
         ({"val__knn_acc1": [80, 30, 90]}, "alive"),
         ({"feature__spread": [0.9, 0.01, 0.02]}, "complete collapse, but recovering"),
-        (
-            {"feature__spread": [0.9, 0.15, 0.15]},
-            "not decided: 85 % of the outputs' second moment is their mean",
-        ),
-        (
-            {"erank__centred": [np.nan] * 3},
-            "no complete collapse; directions were not measured",
-        ),
+        ({"feature__spread": [0.9, 0.15, 0.15]}, MOSTLY_MEAN),
+        ({"erank__centred": [np.nan] * 3}, "no complete collapse; directions were not measured"),
         ({"epochs": 1}, "too early to say"),
         ({"feature__spread": [np.nan] * 3}, "not measured"),
     ],
@@ -165,13 +152,6 @@ def test_the_warm_up_is_the_runs_own():
     assert verdicts.outcome(replace(low, config=longer)).answer == "too early to say"
 
 
-@pytest.mark.parametrize("dimensions", [[], [np.nan] * 3, [[8, 8]] * 3, [-5] * 3])
-def test_odd_dimensions_in_a_folder_do_not_cost_the_page(dimensions):
-    odd = run()
-    odd.spectra["dimensions"] = np.array(dimensions)
-    assert verdicts.outcome(odd).good is not False
-
-
 def test_the_spectra_of_a_watched_run_show_that_it_has_a_softmax():
     one = run(method="swav", p=None, erank__projection=[3, 1.1, 1.1])
     config = OmegaConf.merge(one.config, {"watched": {"tokens": "mean"}})
@@ -184,8 +164,7 @@ def test_seeds_that_disagree_are_counted():
     three = [run(p=None, seed=s, erank__gap=[sign] * 3) for s, sign in enumerate((1, 1, -1))]
     verdict = verdicts.leads(three)
     assert verdict.good is None
-    counted = "yes, in every epoch (2 of 3); no, the online branch leads (1 of 3)"
-    assert verdict.answer == counted
+    assert verdict.answer == "yes, in every epoch (2 of 3); no, the online branch leads (1 of 3)"
 
 
 def test_every_verdict_on_a_diverged_run_is_that_it_diverged():
@@ -202,14 +181,6 @@ def test_the_page_defines_every_kind_of_collapse():
     text = " ".join(RULES)
     for rule in collapse.RULES:
         assert (rule.definition in text) == (rule.kind != collapse.WRONG_WAY)
-
-
-def test_the_numbers_stand_beside_their_bounds():
-    numbers = "\n".join(answers.alive(groups([run()])[0]).numbers)
-    assert "3 of 3 epochs" in numbers
-    assert "variance 90.0 % of the second moment (collapse: below 10 %)" in numbers
-    assert re.search(r"effective rank around the mean [\d.]+ of 8 \(collapse: below 2.2\)", numbers)
-    assert re.search(r"gap [\d.]+: target [\d.]+, online [\d.]+", numbers)
 
 
 def test_an_unfinished_run_says_how_far_it_came():

@@ -6,8 +6,9 @@ import random
 import pytest
 from conftest import ROOT
 from scipy import stats
+from support import study_runs
 
-from studies import table
+from studies import table, training
 from studies.evidence import page, runs
 from studies.evidence.claims import (
     BUILT,
@@ -132,8 +133,8 @@ def test_no_verdict_before_all_runs_and_none_without_the_failed():
     assert result[:2] == (OPEN, "SimSiam: linear: a run failed")
 
 
-@pytest.mark.process
 def test_a_run_becomes_a_row(monkeypatch):
+    monkeypatch.setattr(training, "train", study_runs.train)
     short = [s for s in STUDY["shared"] if "epochs" not in s]
     short += ["max_epochs=2", "scheduler.warmup_epochs=0", "backbone.kwargs.width=8"]
     monkeypatch.setitem(STUDY, "shared", [*short, "knn.every_n_epochs=0"])

@@ -9,9 +9,10 @@ import statistics
 import pytest
 from conftest import ROOT
 from scipy import stats
+from support import study_runs
 
 from rdm_solo.methods.descriptions import METHODS
-from studies import table
+from studies import table, training
 from studies.methods import runs
 from studies.methods.figure import PANELS, figure
 from studies.methods.page import RANKS, page
@@ -87,16 +88,17 @@ def test_a_diverged_run_counts_in_no_mean_and_is_named():
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("method", "rate", "epochs"),
-    [pytest.param("simclr", 0.1, 2, marks=pytest.mark.long), ("vanilla", 1e30, 0)],
-)
-def test_a_run_becomes_a_row(method, rate, epochs, monkeypatch):
-    """The second one diverges in its first epoch."""
-    short = ("max_epochs=2", "scheduler.warmup_epochs=0", f"optimizer.lr={rate}")
-    monkeypatch.setattr(runs, "SHARED", (*runs.SHARED, *short, "batch_size=256"))
-    run = runs.measure(method, 7)
-    assert (run["method"], run["seed"]) == (method, "7")
-    assert bool(run["diverged"]) == (epochs == 0)
-    assert len(run.get("erank/target", "").split()) == epochs
+def test_a_run_that_diverges_in_its_first_epoch_becomes_a_row(monkeypatch):
+    short = ("max_epochs=2", "scheduler.warmup_epochs=0", "optimizer.lr=1e30", "batch_size=256")
+    monkeypatch.setattr(runs, "SHARED", (*runs.SHARED, *short))
+    run = runs.measure("vanilla", 7)
+    assert (run["method"], run["seed"]) == ("vanilla", "7")
+    assert run["diverged"] == "training diverged in epoch 1"
+    assert "erank/target" not in run
     assert "torch=" in run["versions"]
+
+
+def test_a_run_becomes_a_row(monkeypatch):
+    monkeypatch.setattr(training, "train", study_runs.train)
+    run = runs.measure("simclr", 7)
+    assert (run["diverged"], len(run["erank/target"].split())) == ("", 2)
