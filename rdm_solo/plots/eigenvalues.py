@@ -8,10 +8,8 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rdm_solo.plots import style
-from rdm_solo.plots.curves import blocks, draw_curve, outputs_of, over_epochs, share_limits
+from rdm_solo.plots import epochs, style
 from rdm_solo.plots.entry import Groups, Plot, has_spectra
-from rdm_solo.plots.epochs import DIAGNOSTICS
 from rdm_solo.plots.settings import accuracy, row_of
 from rdm_solo.runs.groups import Group, over_seeds
 from rdm_solo.spectra.comparison import leading
@@ -35,12 +33,8 @@ def epoch_picture(arrays: Mapping[str, np.ndarray], title: str = "") -> Figure:
     ``arrays`` has ``lam_online``, ``lam_target`` and, if measured, ``filter_curve`` and
     ``filter_curve_directional``, each of shape ``(k,)``.
     """
-    figure, (left, right) = style.figure(2, panel=(3.5, 2.7))
-    stacks = {
-        name: np.asarray(array, dtype=float)[None]
-        for name, array in arrays.items()
-        if name.startswith(("lam_", "filter_"))
-    }
+    figure, (left, right) = style.figure(2)
+    stacks = {name: np.asarray(array, dtype=float)[None] for name, array in arrays.items()}
     _draw_branches(left, stacks)
     _draw_filter(right, stacks)
     return style.finish(figure, title)
@@ -56,35 +50,26 @@ def epoch_picture(arrays: Mapping[str, np.ndarray], title: str = "") -> Figure:
     "eigenvalues pass, small ones are damped. The line pairs sorted eigenvalues and rises wherever "
     "the target's spectrum is flatter, whatever its directions. The crosses follow the target's "
     "own eigenvectors and are the stricter test.",
-    needs=DIAGNOSTICS,
+    needs=epochs.DIAGNOSTICS,
     paper="Figures 4 and 8",
     measured=has_spectra,
 )
 def spectra(drawn: Groups, looks: style.Looks) -> Figure:
-    if len(drawn) == 1:
-        figure, panels = style.figure(2, panel=(3.5, 2.7))
-    else:
-        figure, panels = style.figure(len(drawn), stacked=2)
-    for group, upper, lower in zip(drawn, panels[::2], panels[1::2]):
+    figure, panels = style.figure(2 * len(drawn), columns=4)
+    for group, left, right in zip(drawn, panels[::2], panels[1::2]):
         epoch, arrays = group.spectrum()
-        _draw_branches(upper, arrays)
-        _draw_filter(lower, arrays)
-        style.panel_title(upper, f"{group.label}, epoch {epoch}")
-    share_limits(panels[::2], [outputs_of(group) for group in drawn])
+        _draw_branches(left, arrays)
+        _draw_filter(right, arrays)
+        style.panel_title(left, f"{group.label}, epoch {epoch}")
+    epochs.share_limits(panels[::2], [epochs.outputs_of(group) for group in drawn])
     return figure
-
-
-def _branch(group: Group) -> str:
-    """Return the branch that a setting filters, or an empty string."""
-    branch = group.first.filter.partition("_")[0]
-    return branch if branch in ("online", "target") else ""
 
 
 def _filters(everything: Groups) -> list[Group]:
     """Return the settings with a filter, and those of the same methods without one."""
-    rows = {row_of(group) for group in everything if _branch(group) and has_spectra(group.first)}
-    several = len(everything) > 1
-    return [group for group in everything if row_of(group) in rows and several]
+    filtered = [g for g in everything if g.first.filter.startswith(("online_", "target_"))]
+    rows = {row_of(group) for group in filtered if has_spectra(group.first)}
+    return [g for g in everything if row_of(g) in rows] if len(everything) > 1 else []
 
 
 @partial(
@@ -99,38 +84,22 @@ def _filters(everything: Groups) -> list[Group]:
     measured=lambda run: has_spectra(run) and "lam_projection" in run.spectra,
 )
 def variants(drawn: Groups, looks: style.Looks) -> Figure:
-    rows = {row_of(group) for group in drawn}
-    parts = []
-    for branch in ("online", "target"):
-        filtered = {row_of(group) for group in drawn if _branch(group) == branch}
-        beside = [g for g in drawn if _branch(g) in (branch, "") and row_of(g) in filtered]
-        parts += [(branch, *part) for part in blocks(beside, row_of)]
-    figure, panels = style.figure(len(parts), columns=2, panel=(4.0, 2.9))
-    for (branch, (method, dataset), members), axes in zip(parts, panels):
+    parts = list(epochs.blocks(drawn, row_of))
+    figure, panels = style.figure(len(parts), columns=2)
+    for (row, members), axes in zip(parts, panels):
         for group in members:
-            label = group.variant if len(rows) == 1 else group.label
-            lam = group.spectrum()[1]["lam_projection"]
-            _draw_eigenvalues(axes, lam, {**looks[group.label], "label": label})
-        where = f", {dataset}" if len({name for _, name in rows}) > 1 else ""
-        style.panel_title(axes, f"{method}, {branch} filters{where}")
+            _draw_eigenvalues(axes, group.spectrum()[1]["lam_projection"], looks[group.label])
+        style.panel_title(axes, ", ".join(row))
         _index_axes(axes)
-    share_limits(panels, [0] * len(panels))
+    epochs.share_limits(panels, [0] * len(panels))
     return figure
 
 
 def _symmetric(everything: Groups) -> list[Group]:
     """Return the settings of symmetric methods, and of SimSiam with its own predictor."""
-    chosen = [group for group in everything if group.first.described.symmetric]
-    if not chosen:
-        return []
-    simsiam = [
-        group
-        for group in everything
-        if group.first.chosen_filter.own
-        and group.first.described.asymmetry == "predictor"
-        and not group.first.described.momentum
-    ]
-    return (simsiam[: style.SERIES // 2] + chosen)[: style.SERIES]
+    symmetric = [group for group in everything if group.first.described.symmetric]
+    simsiam = [g for g in everything if g.first.method == "simsiam" and g.first.chosen_filter.own]
+    return (symmetric + simsiam)[: style.SERIES] if symmetric else []
 
 
 @partial(
@@ -146,23 +115,24 @@ def _symmetric(everything: Groups) -> list[Group]:
     choose=_symmetric,
 )
 def symmetric(drawn: Groups, looks: style.Looks) -> Figure:
-    figure, panels = style.figure(4, panel=(2.8, 2.6))
+    figure, panels = style.figure(4, columns=2)
     for axes, column in zip(panels, (accuracy(drawn), "feature/variance")):
-        over_epochs(axes, [(group, column, looks[group.label]) for group in drawn])
+        epochs.over_epochs(axes, [(group, column, looks[group.label]) for group in drawn])
     measured = [group for group in drawn if group.spectrum()[0]]
     for group in measured:
         _draw_eigenvalues(panels[2], group.spectrum()[1]["lam_target"], looks[group.label])
-    for group in [group for group in measured if group.first.described.symmetric][:1]:
-        _draw_branches(panels[3], group.spectrum()[1])
-        style.panel_title(panels[3], f"two branches: {group.label}")
-    for axes in panels[2:]:
-        _index_axes(axes, "no spectrum of a symmetric run")
+    _index_axes(panels[2])
+    if measured and measured[0].first.described.symmetric:
+        _draw_branches(panels[3], measured[0].spectrum()[1])
+        style.panel_title(panels[3], f"two branches: {measured[0].label}")
+    _index_axes(panels[3])
     return figure
 
 
 def _draw_eigenvalues(axes: Axes, stack: np.ndarray, look: style.Look) -> None:
     """Draw one setting's eigenvalues ``(seeds, k)`` by their index."""
-    draw_curve(axes, over_seeds(np.arange(1, stack.shape[1] + 1), above_rounding(stack)), look)
+    index = np.arange(1, stack.shape[1] + 1)
+    epochs.draw_curve(axes, over_seeds(index, above_rounding(stack)), look)
 
 
 def _draw_branches(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
@@ -174,14 +144,12 @@ def _draw_branches(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
     _index_axes(axes)
 
 
-def _index_axes(axes: Axes, empty: str = "all eigenvalues are\nrounding noise") -> None:
-    """Label eigenvalues over their index, on a log axis; say so where none is left."""
-    axes.set(xlabel="index $i$", ylabel=r"eigenvalue $\lambda_i$")
-    if axes.lines:
-        axes.set_xticks(np.unique(np.linspace(1, axes.dataLim.x1, 5).astype(int)))
-        style.log_axis(axes.yaxis)
-    else:
-        style.empty_panel(axes, empty)
+def _index_axes(axes: Axes) -> None:
+    """Label eigenvalues over their index, on a log axis."""
+    style.whole_axis(axes, "index $i$")
+    axes.set_ylabel(r"eigenvalue $\lambda_i$")
+    style.log_axis(axes.yaxis)
+    style.mark_empty(axes, "all eigenvalues are\nrounding noise, or not measured")
 
 
 def _draw_filter(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
@@ -191,13 +159,11 @@ def _draw_filter(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
     lam = over_seeds(np.arange(m), above_rounding(target)[:, :m]).mean
     for name, look in CURVES.items():
         if name in arrays:
-            draw_curve(axes, over_seeds(lam, arrays[name][:, :m]), look)
+            epochs.draw_curve(axes, over_seeds(lam, arrays[name][:, :m]), look)
     axes.set(xlabel=r"target's eigenvalue $\lambda^z_i$", ylabel=G)
-    if not axes.lines:
-        style.empty_panel(axes, "no filter curve")
-        return
+    axes.set_ylim(bottom=0)
     style.log_axis(axes.xaxis)
-    axes.set_ylim(0, 1.06 * axes.get_ylim()[1])
+    style.mark_empty(axes, "no filter curve")
 
 
 def _leading(lam: np.ndarray) -> int:

@@ -10,18 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
-from rdm_solo.messages import UserError
+from rdm_solo.messages import UserError, listed
 from rdm_solo.plots import style
-from rdm_solo.plots.curves import note
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import Group, counted_runs, groups
+from rdm_solo.runs.groups import Group, counted_runs, groups, run_name, runs_behind, so_far
 
 Groups = Sequence[Group]
-
-
-def has_epochs(run: Run) -> bool:
-    """Return whether a run finished an epoch."""
-    return run.epochs > 0
 
 
 def has_spectra(run: Run) -> bool:
@@ -36,27 +30,16 @@ def has_any(*columns: str) -> Callable[[Run], bool]:
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure of runs; call it with runs to draw it.
+    """A figure of runs; call it with runs to draw it."""
 
-    Args:
-        draw: from the settings to draw and each setting's look, by its label, to a figure.
-        section: the report's section with this figure.
-        title: what it shows.
-        caption: how to read it.
-        needs: the runs that it needs, in words.
-        paper: the paper's figures of this kind.
-        choose: the settings to draw; none: the figure does not apply.
-        measured: whether a run has what the figure draws.
-    """
-
-    draw: Callable[[Groups, style.Looks], Figure]
-    section: str
-    title: str
-    caption: str
-    needs: str
-    paper: str = ""
-    choose: Callable[[Groups], Groups] = list
-    measured: Callable[[Run], bool] = has_epochs
+    draw: Callable[[Groups, style.Looks], Figure]  # from settings, and looks by their labels
+    section: str  # the report's section with this figure
+    title: str  # what it shows
+    caption: str  # how to read it
+    needs: str  # the runs that it needs, in words
+    paper: str = ""  # the paper's figures of this kind
+    choose: Callable[[Groups], Groups] = list  # settings to draw; none: it does not apply
+    measured: Callable[[Run], bool] = lambda run: run.epochs > 0  # whether a run has what it draws
 
     @property
     def name(self) -> str:
@@ -75,6 +58,17 @@ class Plot:
             raise UserError(f"{self.name} needs {self.needs}.")
         # A setting looks the same in all figures of the same runs.
         looks = style.looks(group.label for group in everything)
-        chosen = [run for group in self.choose(everything) for run in group.runs]
-        lacking = [run for run in chosen if not self.measured(run)]
-        return style.finish(self.draw(drawn, looks), note=note(drawn, lacking))
+        return style.finish(self.draw(drawn, looks), note=_note(drawn))
+
+
+def _note(drawn: Groups) -> str:
+    """Say what lines and bands are, and which runs are not in the mean."""
+    seeds = sorted({len(counted_runs(group)) for group in drawn})
+    behind = [f"{run_name(run)} ({so_far(run)})" for group in drawn for run in runs_behind(group)]
+    sentences = []
+    if seeds[-1] > 1:
+        number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+        sentences.append(f"Line: mean of {number} seeds. Band: minimum to maximum.")
+    if behind:
+        sentences.append(f"Not in the mean: {listed(behind)}.")
+    return " ".join(sentences)

@@ -1,18 +1,19 @@
 """Figures over training: effective ranks, alignment, losses, accuracies, other measures."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rdm_solo.plots import style
-from rdm_solo.plots.curves import Panel, blocks, draw_panels, outputs_of
 from rdm_solo.plots.entry import Groups, Plot, has_any
 from rdm_solo.plots.ranks import BRANCHES
 from rdm_solo.runs import columns
-from rdm_solo.runs.columns import ACCURACY, charts
-from rdm_solo.runs.groups import Group
+from rdm_solo.runs.columns import ACCURACY, COLUMNS, charts
+from rdm_solo.runs.groups import Curve, Group, curve_of, runs_behind
 
 ALIGNMENT = {
     "alignment/online_target": style.look(
@@ -25,6 +26,8 @@ ALIGNMENT = {
         "weighted by eigenvalues", style.GREEN, style.DASHES, "^"
     ),
 }
+# A title, the setting, column and look of each curve, and what panels of equal limits share.
+Panel = tuple[str, Sequence[tuple[Group, str, style.Look]], Hashable]
 DIAGNOSTICS = "runs with diagnostics (diagnostics.every_n_epochs above 0)"
 
 
@@ -61,20 +64,18 @@ def effective_rank(drawn: Groups, looks: style.Looks) -> Figure:
     measured=has_any(*ALIGNMENT),
 )
 def alignment(drawn: Groups, looks: style.Looks) -> Figure:
-    return _of_both_branches(drawn, ALIGNMENT, top=1.03)
+    return _of_both_branches(drawn, ALIGNMENT)
 
 
-def _of_both_branches(
-    drawn: Groups, lines: Mapping[str, style.Look], top: float | None = None
-) -> Figure:
+def _of_both_branches(drawn: Groups, lines: Mapping[str, style.Look]) -> Figure:
     """Draw a panel with these columns for each setting."""
     panels = [
-        Panel(group.label, [(group, *line) for line in lines.items()], outputs_of(group))
+        (group.label, [(group, *line) for line in lines.items()], outputs_of(group))
         for group in drawn
     ]
     figure = draw_panels(panels)
     for axes in figure.axes:
-        axes.set_ylim(0, top)
+        axes.set_ylim(bottom=0)
     return figure
 
 
@@ -90,18 +91,17 @@ def _of_both_branches(
     measured=has_any("train/loss"),
 )
 def losses(drawn: Groups, looks: style.Looks) -> Figure:
-    def scale(group: Group) -> tuple[str, Any]:
+    def scale(group: Group) -> str | float:
         least = group.first.described.loss_minimum
-        return group.first.dataset, group.first.method if least is None else least
+        return group.first.method if least is None else least
 
-    several = len({group.first.dataset for group in drawn}) > 1
-    panels = []
-    for (dataset, least), members in blocks(drawn, scale):
+    panels: list[Panel] = []
+    for least, members in blocks(drawn, scale):
         words = list(dict.fromkeys(group.method for group in members))
-        words += [f"minimum {least:g}"] if isinstance(least, (int, float)) else []
-        title = ", ".join(words + [dataset] * several)
-        panels.append(_of_settings(title, members, looks, "train/loss", (dataset, least)))
-    return draw_panels(panels, 3, (3.2, 2.6))
+        words += [] if isinstance(least, str) else [f"minimum {least:g}"]
+        curves = [(group, "train/loss", looks[group.label]) for group in members]
+        panels.append((", ".join(words), curves, least))
+    return draw_panels(panels)
 
 
 @partial(
@@ -114,14 +114,7 @@ def losses(drawn: Groups, looks: style.Looks) -> Figure:
     measured=has_any(*(column.name for column in charts()[ACCURACY])),
 )
 def accuracies(drawn: Groups, looks: style.Looks) -> Figure:
-    several = len({group.first.dataset for group in drawn}) > 1
-    panels = []
-    for column in reversed(charts()[ACCURACY]):
-        having = [group for group in drawn if len(group.over_epochs(column.name).x)]
-        for dataset, members in blocks(having, lambda group: group.first.dataset):
-            title, kind = dataset if several else "", (dataset, column)
-            panels.append(_of_settings(title, members, looks, column.name, kind))
-    return draw_panels(panels, 3, (3.2, 2.6))
+    return _of_columns(drawn, looks, charts()[ACCURACY][::-1])
 
 
 @partial(
@@ -134,17 +127,80 @@ def accuracies(drawn: Groups, looks: style.Looks) -> Figure:
     measured=has_any(*(column.name for column in columns.measures())),
 )
 def measures(drawn: Groups, looks: style.Looks) -> Figure:
-    panels = [
-        _of_settings(column.words, members, looks, column.name, column)
-        for column in columns.measures()
-        if any(group.last(column.name) for group in drawn)
-        for _, members in blocks(drawn, lambda group: None)
-    ]
-    figure = draw_panels(panels, 4, (2.7, 2.5))
-    for axes in figure.axes:
-        axes.set_ylabel("")  # the title says it
+    return _of_columns(drawn, looks, columns.measures())
+
+
+def _of_columns(drawn: Groups, looks: style.Looks, names: Sequence[columns.Column]) -> Figure:
+    """Draw panels with all settings for each column."""
+    panels: list[Panel] = []
+    for column in names:
+        measured = [group for group in drawn if group.last(column.name)]
+        for _, members in blocks(measured, lambda group: None):
+            curves = [(group, column.name, looks[group.label]) for group in members]
+            panels.append(("", curves, column))
+    return draw_panels(panels)
+
+
+def draw_panels(panels: Sequence[Panel]) -> Figure:
+    """Draw panels over epochs."""
+    figure, grid = style.figure(len(panels))
+    for (title, curves, _), axes in zip(panels, grid):
+        over_epochs(axes, curves)
+        style.panel_title(axes, title)
+    share_limits(grid, [kind for _, _, kind in panels])
     return figure
 
 
-def _of_settings(title: str, members: Groups, looks: style.Looks, column: str, kind: Any) -> Panel:
-    return Panel(title, [(group, column, looks[group.label]) for group in members], kind)
+def over_epochs(axes: Axes, curves: Sequence[tuple[Group, str, style.Look]]) -> None:
+    """Draw columns over the epochs; runs behind the others of their setting are thin lines."""
+    for group, column, look in curves:
+        draw_curve(axes, group.over_epochs(column), look)
+        for run in runs_behind(group):  # no key, as their label begins with "_"
+            thin = style.look("_behind", look["color"], marker=".", linewidth=0.8, markersize=3)
+            draw_curve(axes, curve_of([run], column), thin)
+    axes.set_ylabel(axis_label(curves[0][1]))
+    style.whole_axis(axes, "epoch")
+    style.mark_empty(axes, f"{curves[0][1]}\nwas not measured")
+
+
+def draw_curve(axes: Axes, curve: Curve, look: style.Look) -> None:
+    """Draw the mean with a band from the smallest to the largest seed."""
+    measured = np.isfinite(curve.x) & np.isfinite(curve.mean)
+    x, mean, low, high = (v[measured] for v in (curve.x, curve.mean, curve.low, curve.high))
+    style.draw_line(axes, x, mean, look)
+    axes.fill_between(x, low, high, color=look["color"], alpha=0.16, linewidth=0)
+
+
+def share_limits(panels: Sequence[Axes], kinds: Sequence[Hashable]) -> None:
+    """Give panels of one kind the same vertical limits; empty panels are left as they are."""
+    for kind in set(kinds):
+        same = [axes for axes, other in zip(panels, kinds) if other == kind and axes.lines]
+        limits = [end for axes in same for end in axes.get_ylim()]
+        for axes in same:
+            axes.set_ylim(min(limits), max(limits))
+
+
+def blocks(
+    drawn: Sequence[Group], kind: Callable[[Group], Hashable]
+) -> Iterator[tuple[Any, list[Group]]]:
+    """Yield the settings of each panel and their kind; more than fit have several panels."""
+    kinds: dict[Hashable, list[Group]] = {}
+    for group in drawn:
+        kinds.setdefault(kind(group), []).append(group)
+    for name, members in kinds.items():
+        for start in range(0, len(members), style.SERIES):
+            yield name, members[start : start + style.SERIES]
+
+
+def outputs_of(group: Group) -> tuple[bool, int]:
+    """Return what ranks are comparable by: whether outputs are softmaxes, and their dimensions."""
+    lam = group.spectrum()[1].get("lam_target")
+    return group.first.described.softmax, 0 if lam is None else lam.shape[1]
+
+
+def axis_label(name: str) -> str:
+    """Return a column's label on a vertical axis."""
+    column = COLUMNS[name]
+    if column.chart == ACCURACY:
+        return f"{column.words} (%)"
+    return column.words if column.meaning else column.chart

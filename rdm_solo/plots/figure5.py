@@ -21,22 +21,12 @@ NAMES = {
 
 
 def draw(runs: Sequence["Figure5"]) -> Figure:
-    """Draw filters over eigenvalues, both on log axes."""
+    """Draw filters over eigenvalues, both on log axes, which leave out ω ≤ 0."""
     figure, panels = style.figure(len(runs), columns=1, panel=(4.2, 2.8))
     for axes, run in zip(panels, runs):
         _panel(axes, run)
-    figure.supxlabel(" ".join(["Recomputed from checkpoints.", *map(_left_out, runs)]).strip())
+    figure.supxlabel("Recomputed from checkpoints.")
     return figure
-
-
-def _left_out(run: "Figure5") -> str:
-    """Return what the log axes leave out."""
-    left_out = []
-    for curve in run.curves:
-        if count := int((~(curve.value > 0)).sum()):
-            name = curve.name.replace("omega", "ω")
-            left_out.append(f"{name} at {count} of {len(curve.lam)} eigenvalues")
-    return f"{run.label}: log axes leave out {', '.join(left_out)}." if left_out else ""
 
 
 def _panel(axes: Axes, run: "Figure5") -> None:
@@ -55,8 +45,8 @@ def _panel(axes: Axes, run: "Figure5") -> None:
     if online:
         axes.set(xlabel=r"target eigenvalue $\lambda^z$", ylabel="online filter")
     else:
-        axes.set_xlabel(r"online eigenvalue $\lambda^p$")
-        axes.set_ylabel(r"target filter $\sqrt{\lambda^z/\lambda^p}$")
+        ratio = r"$\sqrt{\lambda^z/\lambda^p}$"
+        axes.set(xlabel=r"online eigenvalue $\lambda^p$", ylabel=f"target filter {ratio}")
         axes.axhline(1, color="0.5", linewidth=0.8, zorder=0)
     style.panel_title(axes, f"{run.label} ({run.note})" if run.note else run.label)
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1))

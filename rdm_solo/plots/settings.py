@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rdm_solo.plots import style
-from rdm_solo.plots.curves import axis_label
 from rdm_solo.plots.entry import Groups, Plot
+from rdm_solo.plots.epochs import axis_label
 from rdm_solo.runs.columns import ACCURACY, charts
 from rdm_solo.runs.groups import Group, diverged
 
@@ -41,10 +41,9 @@ def row_of(group: Group) -> tuple[str, str]:
 
 def _with_exponents(everything: Groups) -> list[Group]:
     """Return all settings of the methods that were run with several exponents."""
-    rows = dict.fromkeys(row_of(group) for group in everything if group.first.p is not None)
-    if len({run.p for group in everything for run in group.runs} - {None}) < 2:
-        return []
-    return [group for row in rows for group in everything if row_of(group) == row]
+    rows = {row_of(group) for group in everything if group.first.p is not None}
+    exponents = {group.first.p for group in everything} - {None}
+    return [g for g in everything if row_of(g) in rows] if len(exponents) > 1 else []
 
 
 @partial(
@@ -58,22 +57,15 @@ def _with_exponents(everything: Groups) -> list[Group]:
     choose=_with_exponents,
 )
 def sweep(drawn: Groups, looks: style.Looks) -> Figure:
-    first = sorted(drawn, key=lambda group: group.first.p is None)
-    series = style.looks(_series(group) for group in first)
-    rows = [
-        (row, names[i : i + style.SERIES])
-        for row in dict.fromkeys(map(row_of, drawn))
-        for names in [list(dict.fromkeys(_series(g) for g in first if row_of(g) == row))]
-        for i in range(0, len(names), style.SERIES)
-    ]
-    several = len({dataset for (_, dataset), _ in rows}) > 1
-    figure, panels = style.figure(3 * len(rows), columns=3, panel=(3.3, 2.6))
+    rows = list(dict.fromkeys(map(row_of, drawn)))
+    series = style.looks(map(_series, drawn))
+    figure, panels = style.figure(3 * len(rows))
     columns = [[accuracy(drawn)], [*BRANCHES], ["erank/gap"]]
-    for i, (row, names) in enumerate(rows):
+    for i, row in enumerate(rows):
         members = [group for group in drawn if row_of(group) == row]
         for axes, of_panel in zip(panels[3 * i :], columns):
-            _last_values(axes, members, of_panel, {name: series[name] for name in names})
-        style.panel_title(panels[3 * i], ", ".join(row) if several else row[0])
+            _last_values(axes, members, of_panel, series)
+        style.panel_title(panels[3 * i], ", ".join(row))
     for name, of_branch in BRANCHES.items():
         label = f"branch: {name.partition('/')[2]}"
         panels[-1].plot([], [], color="0.4", marker="o", label=label, **of_branch)
@@ -94,30 +86,25 @@ def _last_values(axes: Axes, members: Groups, columns: Sequence[str], series: st
     """Draw last values against p, and across the panel where there is no p."""
     for column in columns:
         points: dict[str, list[tuple[float, list[float]]]] = defaultdict(list)
-        looks = {
-            name: {**look, "linestyle": "-", **BRANCHES.get(column, {})}
-            for name, look in series.items()
-        }
         for group in members:
             name, values, p = _series(group), group.last(column), group.first.p
-            if name not in looks or not values:
+            look = {**series[name], "linestyle": "-", **BRANCHES.get(column, {})}
+            if not values:
                 continue
             if p is None:
-                axes.axhline(float(np.mean(values)), **{**looks[name], **ACROSS})
+                axes.axhline(float(np.mean(values)), **{**look, **ACROSS})
             elif diverged(group):
-                axes.plot([p], [np.mean(values)], **{**looks[name], **DIVERGED})
+                axes.plot([p], [np.mean(values)], **{**look, **DIVERGED})
             else:
                 points[name].append((p, values))
         for name, pairs in points.items():
+            look = {**series[name], "linestyle": "-", **BRANCHES.get(column, {})}
             x, seeds = zip(*sorted(pairs))
-            axes.plot(x, [np.mean(values) for values in seeds], **looks[name])
-            axes.vlines(
-                x, list(map(min, seeds)), list(map(max, seeds)), looks[name]["color"], linewidth=1
-            )
+            axes.plot(x, [np.mean(values) for values in seeds], **look)
+            axes.vlines(x, [min(v) for v in seeds], [max(v) for v in seeds], look["color"], lw=1)
     axes.set(xlabel="exponent $p$", ylabel=axis_label(columns[0]))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
-    if not axes.lines:
-        style.empty_panel(axes, f"{columns[0]}\nwas not measured")
+    style.mark_empty(axes, f"{columns[0]}\nwas not measured")
 
 
 @partial(
@@ -134,26 +121,17 @@ def comparison(drawn: Groups, looks: style.Looks) -> Figure:
     measured = accuracy(drawn)
     upwards = sorted(drawn, key=lambda group: np.mean(group.last(measured) or [-np.inf]))
     names = [style.wrap(g.label, LETTERS * style.letter(8), 8) for g in upwards]
-    heights = [LINE * (0.8 + name.count("\n") + 1) for name in names]
-    middles = np.cumsum(heights) - np.array(heights) / 2
-    figure, panels = style.figure(3, columns=3, panel=(3.5, 0.5 + sum(heights)))
+    height = LINE * (2 + max(name.count("\n") for name in names))
+    figure, panels = style.figure(3, panel=(3.5, 0.5 + height * len(names)))
     for axes, column in zip(panels, (measured, "erank/centred", "erank/gap")):
-        for group, y in zip(upwards, middles):
-            _points(axes, group, column, float(y), looks[group.label]["color"])
-        if not axes.lines:
-            style.empty_panel(axes, f"{column}\nwas not measured")
-            continue
-        axes.set_yticks(middles, names)
-        axes.set_ylim(0, sum(heights))
+        for y, group in enumerate(upwards):
+            points: Any = {"linestyle": "none", "color": looks[group.label]["color"]}
+            points["marker"] = "X" if diverged(group) else "o"
+            if values := group.last(column):
+                axes.plot(values, [y] * len(values), markersize=2.6, alpha=0.55, **points)
+                axes.plot([np.mean(values)], [y], markersize=6, **points)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(-0.5, len(names) - 0.5)
         axes.set_xlabel(axis_label(column))
-        if column == "erank/gap":
-            axes.axvline(0, color="0.5", linewidth=0.8, zorder=0)
+        style.mark_empty(axes, f"{column}\nwas not measured")
     return figure
-
-
-def _points(axes: Axes, group: Group, column: str, y: float, color: str) -> None:
-    if values := group.last(column):
-        marker = "X" if diverged(group) else "o"
-        seeds: dict[str, Any] = {"linestyle": "none", "marker": marker, "color": color}
-        axes.plot(values, [y] * len(values), markersize=2.6, alpha=0.55, **seeds)
-        axes.plot([np.mean(values)], [y], markersize=6, **seeds)

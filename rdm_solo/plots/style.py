@@ -8,6 +8,7 @@ import functools
 import io
 import itertools
 import logging
+import math
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,9 +19,9 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.image import imread
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from rdm_solo.runs.files import write_whole
 
@@ -42,22 +43,13 @@ def look(label: str, color: str, linestyle: Any = "-", marker: str = "", **more:
 # The target has the wider line and the hollow marker: an equal online curve drawn over it leaves
 # both visible.
 TARGET = look(
-    "target",
-    VERMILION,
-    marker="o",
-    linewidth=2.2,
-    markersize=5.5,
-    markerfacecolor="white",
-    markeredgewidth=1.2,
+    "target", VERMILION, marker="o", linewidth=2.2, markersize=5.5, markerfacecolor="white"
 )
 ONLINE = look("online", BLUE, (0, (4, 2)), "s", linewidth=1.4, markersize=2.8)
 
 STYLE: Any = {  # matplotlib 3.11 types every key; 3.9 none
     "font.family": "DejaVu Sans",  # ships with matplotlib and has Greek letters
     "mathtext.fontset": "dejavusans",
-    # The width of hinted letters depends on the resolution by up to a tenth, so lines measured at
-    # one resolution would not fit at another.
-    "text.hinting": "no_hinting",
     "font.size": 9,
     "axes.titlesize": 9.5,
     "axes.labelsize": 9,
@@ -70,7 +62,6 @@ STYLE: Any = {  # matplotlib 3.11 types every key; 3.9 none
     "lines.linewidth": 1.6,
     "lines.markersize": 3.6,
     "axes.grid": True,
-    "axes.axisbelow": True,
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -94,46 +85,33 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     return {name: look(name, *parts) for name, *parts in cycle}
 
 
-class _NotebookFigure(Figure):
-    """A figure that notebooks show without ``pyplot``."""
+class _Figure(Figure):
+    """A figure whose files have room for its title, key and note outside of the panels."""
 
     @styled
-    def _repr_png_(self) -> bytes:
-        file = io.BytesIO()
-        self.savefig(file, format="png", dpi=100)
+    def savefig(self, *args: Any, **kwargs: Any) -> None:
+        super().savefig(*args, **{"bbox_inches": "tight", **kwargs})
+
+    def _repr_png_(self) -> bytes:  # what notebooks show without pyplot
+        self.savefig(file := io.BytesIO(), format="png")
         return file.getvalue()
 
 
 def figure(
-    panels: int,
-    columns: int = 4,
-    panel: tuple[float, float] = (2.7, 2.35),
-    stacked: int = 1,
+    panels: int, columns: int = 3, panel: tuple[float, float] = (3.3, 2.6)
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure and its axes, at most ``columns`` panels of ``panel`` inches in a row.
 
-    With ``stacked``, each panel consists of that many axes, one below another and consecutive in
-    the list. A single panel is drawn larger. Call :func:`finish` after drawing.
+    Call :func:`finish` after drawing.
     """
-    lines = -(-panels // columns)
-    across = -(-panels // lines)  # 4 panels with 3 columns become 2 rows of 2
-    down = lines * stacked
-    width = panel[0] * (1.5 if across == 1 else across)
-    height = panel[1] * down * (1.3 if panels * stacked == 1 else 1)
-    outer = _NotebookFigure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(outer)  # measures text
-    # The key belongs to a subfigure: constrained layout gives a key and a note of one figure the
-    # same place (matplotlib 3.11).
-    inner = outer.add_subfigure(outer.add_gridspec(1, 1)[0])
-    grid = [
-        inner.add_subplot(down, across, (i // across * stacked + s) * across + i % across + 1)
-        for i in range(panels)
-        for s in range(stacked)
-    ]
+    columns = min(panels, columns)
+    rows = math.ceil(panels / columns)
+    figure = _Figure(figsize=(panel[0] * columns, panel[1] * rows), layout="constrained")
+    grid = [figure.add_subplot(rows, columns, i + 1) for i in range(panels)]
     for axes in grid:
         # Ticks are created on drawing, outside of `styled`, so the axes carry their style.
         axes.tick_params(labelsize=8, grid_alpha=0.25, grid_linewidth=0.6)
-    return outer, grid
+    return figure, grid
 
 
 def panel_title(axes: Axes, text: str) -> None:
@@ -142,32 +120,30 @@ def panel_title(axes: Axes, text: str) -> None:
 
 
 def finish(figure: Figure, title: str = "", note: str = "") -> Figure:
-    """Add a title above, and below a note and the key of panels without their own.
+    """Add a title above, and below the key of panels without their own, headed by a note.
 
-    The figure's own ``supxlabel`` replaces the note. The figure grows by what they take.
+    The figure's own ``supxlabel`` replaces the note.
     """
-    width, height = figure.get_size_inches()
+    width = figure.get_figwidth()
     note = figure.get_supxlabel() or note
-    if title:
-        figure.suptitle(wrap(title, width, 11), x=0.08 / width, ha="left", fontsize=11)
-    if note:
-        figure.set_label(note)  # unwrapped, for a page that shows it as text
-        lines = wrap(note, width, 7.5)
-        figure.supxlabel(lines, x=0.08 / width, ha="left", fontsize=7.5, color="0.3")
+    figure.supxlabel("")
+    figure.set_label(note)  # unwrapped, for a page that shows it as text
+    figure.suptitle(wrap(title, width, 11), x=0, y=1, ha="left", va="bottom", fontsize=11)
     labelled = (a.get_legend_handles_labels() for a in figure.axes if a.get_legend() is None)
     key = {label: line for handles, labels in labelled for line, label in zip(handles, labels)}
-    if key:
+    if key or note:
         names = [wrap(label, width - 0.6, 8.5) for label in key]
-        longest = max(len(line) for name in names for line in name.split("\n"))
-        columns = max(1, int(width / (longest * letter(8.5) + 0.6)))
-        figure.subfigs[0].legend(key.values(), names, loc="outside lower center", ncols=columns)
-    # Lay out with room to spare, then cut until the panels are as high as without any words.
-    panel = figure.axes[0]
-    before = panel.bbox.height
-    figure.set_size_inches(width, height + 20)
-    figure.draw_without_rendering()
-    rows = panel.get_gridspec().nrows  # type: ignore[union-attr]
-    figure.set_size_inches(width, height + 20 - rows * (panel.bbox.height - before) / figure.dpi)
+        longest = max((len(line) for name in names for line in name.split("\n")), default=1)
+        figure.legend(
+            list(key.values()),
+            names,
+            ncols=max(1, int(width / (longest * letter(8.5) + 0.6))),
+            loc="upper left",
+            bbox_to_anchor=(0, 0),
+            title=wrap(note, width, 7.5),
+            title_fontsize=7.5,
+            alignment="left",
+        )
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # nothing moves any more, and saving takes half as long
     return figure
@@ -180,9 +156,8 @@ def letter(size: float) -> float:
 
 def wrap(text: str, room: float, size: float) -> str:
     """Wrap text to ``room`` inches and raise its exponents."""
-    kept = re.sub(r"\^\([^)]*\)", lambda match: match[0].replace(" ", "\u00a0"), text)
     letters = int(room / letter(size))
-    lines = [textwrap.fill(line, letters, break_on_hyphens=False) for line in kept.split("\n")]
+    lines = [textwrap.fill(line, letters, break_on_hyphens=False) for line in text.split("\n")]
     return typeset("\n".join(lines))
 
 
@@ -192,12 +167,8 @@ def typeset(text: str) -> str:
     >>> typeset("SimSiam, h(σ) = σ^-0.5")
     'SimSiam, h(σ) = σ$^{\\\\mathrm{-0.5}}$'
     """
-
-    def raised(match: re.Match[str]) -> str:
-        exponent = match[1] if len(match[1]) == 1 else rf"\mathrm{{{match[1]}}}"
-        return f"$^{{{exponent}}}$"
-
-    return re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]+)", raised, text.replace("$", r"\$"))
+    escaped = text.replace("$", r"\$")
+    return re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]+)", r"$^{\\mathrm{\1}}$", escaped)
 
 
 def draw_line(axes: Axes, x: np.ndarray, y: np.ndarray, look: Look) -> None:
@@ -207,45 +178,32 @@ def draw_line(axes: Axes, x: np.ndarray, y: np.ndarray, look: Look) -> None:
         axes.plot(x[real], y[real], **{"markevery": 1 + int(real.sum()) // 20, **look})
 
 
-def epoch_axis(axes: Axes) -> None:
-    """Label the x axis with epochs: whole numbers from 1."""
-    axes.set_xlabel("epoch")
-    axes.xaxis.set_major_locator(_FromOne(nbins=5, integer=True, min_n_ticks=1))
-
-
-class _FromOne(MaxNLocator):
-    def tick_values(self, vmin: float, vmax: float) -> Any:
-        return np.unique(np.maximum(super().tick_values(vmin, vmax), 1))
+def whole_axis(axes: Axes, label: str) -> None:
+    """Label the x axis, with ticks at whole numbers."""
+    axes.set_xlabel(label)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
 
 
 def log_axis(axis: Axis) -> None:
-    """Make an axis logarithmic, with few tick labels so that none overlap; call it last."""
+    """Make an axis logarithmic, with few tick labels so that none overlap, after drawing."""
     axes = axis.axes
     (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log")
-    low, high = sorted(axis.get_view_interval())
-    decades = np.floor(np.log10(high)) - np.ceil(np.log10(low)) + 1
+    axis.set_major_locator(LogLocator(numticks=5))
     axis.set_minor_formatter(NullFormatter())
-    if decades >= 2:
-        axis.set_major_locator(LogLocator(numticks=5))
-        return
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
-    axis.set_minor_locator(NullLocator())
-    ticks = [s * 10.0**d for d in range(-20, 21) for s in (1, 3) if low <= s * 10.0**d <= high]
-    if len(ticks) > 1:
-        axis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=5))
-    else:
-        axis.set_major_locator(MaxNLocator(nbins=3))
+    low, high = sorted(axis.get_view_interval())
+    if high < 100 * low:  # labels at decades alone would be one or none
+        few = MaxNLocator(nbins=3) if high < 5 * low else LogLocator(subs=(1, 3))
+        axis.set_major_locator(few)
+        axis.set_major_formatter("{x:.3g}")
 
 
-def empty_panel(axes: Axes, text: str) -> None:
-    """Say in the middle of a panel why nothing is drawn."""
-    middle: Any = {"transform": axes.transAxes, "ha": "center", "va": "center"}
-    axes.text(0.5, 0.5, text, color="0.35", size=8, **middle)
-    axes.grid(False)
-    axes.set(xticks=[], yticks=[])
+def mark_empty(axes: Axes, text: str) -> None:
+    """Say in the middle of a panel without lines why nothing is drawn; call it last."""
+    if not axes.lines:
+        axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", size=8)
+        axes.set(xscale="linear", yscale="linear", xticks=[], yticks=[])
 
 
-@styled
 def save(
     figure: Figure, folder: Path, name: str, formats: Sequence[str] = ("png", "pdf")
 ) -> list[Path]:
@@ -261,10 +219,9 @@ def save(
     return paths
 
 
-@styled
 def pixels(figure: Figure) -> np.ndarray:
     """Return the figure as bytes of shape ``(height, width, 3)``."""
-    canvas: Any = FigureCanvasAgg(figure)
-    canvas.draw()
-    image: np.ndarray = np.asarray(canvas.buffer_rgba())[..., :3].copy()
+    figure.savefig(file := io.BytesIO(), format="png")
+    file.seek(0)
+    image: np.ndarray = (imread(file)[..., :3] * 255).round().astype(np.uint8)
     return image

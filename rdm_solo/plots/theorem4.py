@@ -27,14 +27,13 @@ PATHS = {
 @style.styled
 def draw_filter(seen: Preview, path: Path, note: str = "") -> Figure:
     """Draw a filter's function, the equivalent online filter, and the ranks it leads to."""
-    figure, (function, curve, rank) = style.figure(3, panel=(2.9, 2.5))
+    figure, (function, curve, rank) = style.figure(3)
     online = seen.branch == "online"
     color = (style.ONLINE if online else style.TARGET)["color"]
     _line(function, seen.sigma, seen.gain(seen.sigma), color)
     function.set(xlabel=r"singular value $\sigma$", ylabel=rf"${'g' if online else 'h'}(\sigma)$")
     style.panel_title(function, f"{seen.branch} filter: {describe(seen.own_kind)}")
-    real = seen.curve.isfinite()
-    _line(curve, seen.lam_z[real], seen.curve[real], style.BLACK)
+    _line(curve, seen.lam_z, seen.curve, style.BLACK)
     curve.set(xlabel=r"$\lambda^z_i$", ylabel=r"$g=\sqrt{\lambda^p_i/\lambda^z_i}$")
     style.panel_title(curve, f"as an online filter: {describe(seen.online_kind)}")
     steps = np.arange(len(path.online))
@@ -47,15 +46,9 @@ def draw_filter(seen: Preview, path: Path, note: str = "") -> Figure:
 
 
 def _line(axes: Axes, x: Tensor, y: Tensor, color: str) -> None:
-    """Use log axes where values are positive and spread; draw zero where signs change."""
     style.draw_line(axes, x.numpy(), y.numpy(), style.look("", color, marker="o", markersize=3))
-    for axis, values in ((axes.xaxis, x), (axes.yaxis, y)):
-        if float(values.min()) > 0 and float(values.max()) > 3 * float(values.min()):
-            style.log_axis(axis)
-    if float(y.min()) < 0:
-        axes.axhline(0, color="0.5", linewidth=0.8)
-    elif float(y.max()) <= 3 * float(y.min()):
-        axes.set_ylim(0, 1.15 * float(y.max()))
+    axes.set_ylim(bottom=min(0, float(y.min())))
+    style.log_axis(axes.xaxis)
 
 
 @partial(
@@ -74,7 +67,7 @@ def _line(axes: Axes, x: Tensor, y: Tensor, color: str) -> None:
     measured=lambda run: len(run.spectra.get("epoch", ())) > 2,
 )
 def prediction(drawn: Groups, looks: style.Looks) -> Figure:
-    figure, panels = style.figure(2 * len(drawn), columns=2, panel=(3.6, 2.4))
+    figure, panels = style.figure(2 * len(drawn), columns=2)
     notes = []
     for i, group in enumerate(drawn):
         run = next(run for run in counted_runs(group) if prediction.measured(run))
@@ -85,7 +78,7 @@ def prediction(drawn: Groups, looks: style.Looks) -> Figure:
                 style.draw_line(axes, predicted.epochs, ranks, look)
             axes.set_ylabel(f"effective rank, {branch}")
             axes.set_ylim(bottom=0)
-            style.epoch_axis(axes)
+            style.whole_axis(axes, "epoch")
         style.panel_title(panels[2 * i], run_name(run))
         notes.append(f"{run_name(run)}: {_quality(predicted)}")
     figure.supxlabel(" ".join(notes))
@@ -94,17 +87,11 @@ def prediction(drawn: Groups, looks: style.Looks) -> Figure:
 
 def _quality(predicted: Prediction) -> str:
     """Return in words how well the theorem predicts a run."""
-    fit, forecast, constant = (
-        f"{predicted.error(online):.2f}"
-        for online in (
-            predicted.every_epoch.online,
-            predicted.first_epoch.online,
-            predicted.measured.online[:1],
-        )
-    )
     return (
-        f"step size per epoch {predicted.alpha:.2g}; error of log erank {fit} (first epoch's "
-        f"{forecast}, no change {constant}); direction correct in {predicted.right} of "
-        f"{predicted.intervals} intervals (always guessing the more common one: "
-        f"{predicted.right_by_guess})."
+        f"step size per epoch {predicted.alpha:.2g}; error of log erank "
+        f"{predicted.error(predicted.every_epoch.online):.2f} (first epoch's "
+        f"{predicted.error(predicted.first_epoch.online):.2f}, no change "
+        f"{predicted.error(predicted.measured.online[:1]):.2f}); direction correct in "
+        f"{predicted.right} of {predicted.intervals} intervals (always guessing the more common "
+        f"one: {predicted.right_by_guess})."
     )

@@ -52,8 +52,8 @@ def _asymmetric(everything: Groups) -> list[Group]:
     caption="Filters on one branch, and their slope on log-log axes. With a predictor: the optimal "
     "linear predictor's filter ω = λ₊/λ_z (Theorem 2), between 0 and 1, and the filter g of the "
     "run's predictor or filter; a good predictor is close to the optimal one. A curve that rises "
-    "with λ is low-pass. ω ≤ 0 occurs with finitely many pairs. With Sinkhorn iterations: the "
-    "target's filter for 0 to 3 of them, with the run's ε, and with ε at the online temperature, "
+    "with λ is low-pass. ω ≤ 0 occurs with finitely many pairs and is not drawn. With Sinkhorn "
+    "iterations: the target's filter for 0 to 3, the run's ε, and ε at the online temperature, "
     "which shows the effect of the iterations alone (slope near 0: they hardly change the "
     "spectrum). With centring: the target's filter with and without it, by temperature. A target "
     "filter that falls with λ is high-pass, the same asymmetry as a low-pass online filter.",

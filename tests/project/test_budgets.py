@@ -15,7 +15,7 @@ BUDGETS = {
     "rdm_solo/data": 1554,
     "rdm_solo/methods": 1800,
     "rdm_solo/runs": 1670,
-    "rdm_solo/plots": 1240,
+    "rdm_solo/plots": 1054,
     "rdm_solo/loggers": 459,
     "rdm_solo/callbacks": 1589,
     "rdm_solo/train": 1250,

@@ -203,7 +203,7 @@ def test_figure_5_draws_a_run_of_each_design(tmp_path, monkeypatch):
     figure = figures.figure5(runs)
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["SimSiam", "BYOL", "SwAV"], "of a method's runs that of its own design"
-    assert "BYOL: log axes leave out g at 2 of 4 eigenvalues, ω at 2 of 4" in figure.get_label()
+    assert {len(line.get_xdata()) for line in figure.axes[1].lines} == {2}, "values above 0"
 
 
 def test_a_seed_that_is_there_twice_is_named():
