@@ -29,7 +29,6 @@ def of_run(
     ``typed`` are options of the backbone that the user passed; they must equal the run's.
     """
     from rdm_solo.methods import weight_files  # reads files alone, so no run starts with it
-    from rdm_solo.runs.folder import diverged_in
 
     folder, typed = Path(run), typed or {}
     config = saved_config.with_references(folder)
@@ -43,13 +42,7 @@ def of_run(
     kwargs = {key: value for key, value in backbone["kwargs"].items() if value is not None}
     spec = weight_files.Spec(backbone["name"], backbone["stem"], kwargs)
     path, content = (Path(checkpoint), None) if checkpoint else latest(folder)
-    weights = weight_files.read(path, content)
-    if diverged := diverged_in(folder):
-        log.warning(
-            f"warning: run={run} diverged in epoch {diverged}; {path.name} is from epoch "
-            f"{weights.epoch}."
-        )
-    return weights, spec
+    return weight_files.read(path, content), spec
 
 
 def present(folder: Path) -> list[Path]:

@@ -119,23 +119,10 @@ def inside(folder: Path, name: str | Path) -> Path:
     return path
 
 
-def regular(folder: Path, name: str | Path) -> Path:
-    """Return the path of a regular file inside the folder.
-
-    Raises FileNotFoundError if it is not there, and :class:`Unreadable` for a link that leads out
-    of the folder, and for a pipe or a device, which would block.
-    """
-    path = inside(folder, name)
-    path.stat()
-    if not path.is_file():
-        raise Unreadable(path, "it is not a regular file")
-    return path
-
-
 def read_text(folder: Path, name: str | Path) -> str:
-    """Return the UTF-8 text of a :func:`regular` file."""
+    """Return the UTF-8 text of a file inside the folder."""
     try:
-        return regular(folder, name).read_text(encoding="utf-8")
+        return inside(folder, name).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise Unreadable(folder / name, f"it is not UTF-8 text ({error})") from error
 

@@ -158,8 +158,6 @@ def load(folder: Path) -> Run:
     spectra, broken = read(SPECTRA, spectra_files.read, ({}, []))
     spectra = _before(diverged, spectra, spectra)
     done = len(metrics.get("epoch", ()))
-    if table.cut:
-        missing.append(f"the last row of {METRICS} is cut off and left out")
     missing += _state(folder, config, summary, done, diverged)
     missing += [f"{name} cannot be read and is left out" for name in broken]
     if done and not spectra:
@@ -191,20 +189,8 @@ def _state(
 
 
 def was_closed(summary: Mapping[str, Any]) -> bool:
-    """Return whether a summary is the last of its run.
-
-    A watch writes one after each epoch and says when it is closed; other runs write theirs at the
-    end.
-    """
+    """Return whether a summary is the last of its run: a watch writes one after each epoch."""
     return summary.get("ended") is not False
-
-
-def diverged_in(folder: Path) -> int | None:
-    """Return the epoch in which the run in that folder diverged; None if it did not."""
-    try:
-        return load(folder).diverged
-    except ValueError:  # a folder that cannot be read
-        return None
 
 
 def _diverged(summary: dict[str, Any], metrics: dict[str, np.ndarray]) -> int | None:
@@ -240,9 +226,7 @@ def checked_config(folder: Path) -> DictConfig:
             name = OmegaConf.select(config, f"{part}.name")
             if not isinstance(name, str) or not name.isprintable():
                 raise UserError(f"it is not the config of a run of this package: no {part}.name.")
-        for name in ("seed", "max_epochs", "batch_size"):
-            if name in config or name == "seed":
-                check_whole(name, config.get(name), most=2**53)
+        check_whole("seed", config.get("seed"), most=2**53)
     return config
 
 

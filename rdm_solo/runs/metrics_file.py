@@ -16,25 +16,17 @@ from rdm_solo.runs.files import METRICS, SUMMARY, write_table
 
 
 class Table(NamedTuple):
-    """A run's table, without a last row that was cut off."""
+    """The table of a run."""
 
     columns: dict[str, np.ndarray]  # NaN: not measured, or not finite
     measured: dict[str, np.ndarray]  # whether a row has a value, NaN included
-    cut: bool = False
     diverged: int | None = None  # the first epoch with a loss that is not finite
 
 
 def read(folder: Path) -> Table:
-    """Read the table of the run in that folder.
-
-    A truncated number still parses, so a last row without a line end is left out.
-    """
-    text = files.read_text(folder, METRICS)
-    reader = csv.DictReader(io.StringIO(text))
+    """Read the table of the run in that folder."""
+    reader = csv.DictReader(io.StringIO(files.read_text(folder, METRICS)))
     rows = list(reader)
-    cut = bool(rows) and (not text.endswith("\n") or None in rows[-1].values())
-    if cut:
-        rows.pop()
     names = [name for name in reader.fieldnames or () if name]
     columns = {name: np.array([float(row[name] or "nan") for row in rows]) for name in names}
     measured = {name: np.array([bool(row[name]) for row in rows], dtype=bool) for name in names}
@@ -44,7 +36,7 @@ def read(folder: Path) -> Table:
     losses = columns.get("train/loss", np.empty(0))
     broken = np.flatnonzero(measured.get("train/loss", losses != losses) & ~np.isfinite(losses))
     diverged = int(epochs[broken[0]]) if len(broken) and len(epochs) else None
-    return Table(columns, measured, cut, diverged)
+    return Table(columns, measured, diverged)
 
 
 def read_metrics(folder: Path) -> dict[str, np.ndarray]:

@@ -87,13 +87,6 @@ def plain_overrides(options: Any, path: Path) -> list[str]:
     return options
 
 
-def changes(config: DictConfig, other: DictConfig) -> list[str]:
-    """Return the options of a setting, and the seed, in which two configs differ."""
-    from rdm_solo.runs.settings import SETTING, differences  # a new run has nothing to compare
-
-    return differences(config, other, (*SETTING, "seed"))
-
-
 def to_build(
     config: DictConfig,
     folder: Path,
@@ -138,7 +131,7 @@ def exponent(p: Any) -> str:
     if isinstance(p, (int, float)):
         return f"{p:g}"
     if not isinstance(p, Mapping) or finite(p.get("start")) is None:
-        return str(p)[:40]  # of a run that was refused
+        return str(p)  # an exponent that was refused
     return f"({p['start']:g}…{p['end']:g}, {p['schedule']})" if "end" in p else f"{p['start']:g}"
 
 

@@ -53,10 +53,10 @@ def options(node: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{key}", value
 
 
-def differences(one: Any, other: Any, parts: Sequence[str] = SETTING) -> list[str]:
+def differences(one: Any, other: Any, parts: Sequence[str] = (*SETTING, "seed")) -> list[str]:
     """Return the dotted names of the options in which two configs differ.
 
-    >>> differences({"p": -0.5, "seed": 1}, {"p": -1, "seed": 2})
+    >>> differences({"p": -0.5, "threads": 1}, {"p": -1, "threads": 2})
     ['p']
     """
     a, b = settings(one, parts), settings(other, parts)

@@ -57,7 +57,7 @@ def read_epochs(folder: Path) -> tuple[dict[int, Arrays], list[str]]:
     for path in sorted((folder / SPECTRA).glob("*.npz")):
         name = path.relative_to(folder)
         try:
-            with np.load(files.regular(folder, name), allow_pickle=False) as file:
+            with np.load(files.inside(folder, name), allow_pickle=False) as file:
                 arrays = dict(file)
             if any(array.dtype.kind not in "iufb" for array in arrays.values()):
                 raise UserError("an array holds no numbers")

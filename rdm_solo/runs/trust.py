@@ -34,11 +34,6 @@ def check(config: DictConfig, parts: Sequence[str], typed: Collection[str] = ())
             )
 
 
-def is_filter(function: Any) -> bool:
-    """Return whether a folder may name that filter function."""
-    return function is None or function in filters.names()
-
-
 def _refusal(key: str, value: Any) -> str | None:
     """Return why a value may not come from a folder; None if it may."""
     *_, leaf = key.split(".")
@@ -46,7 +41,7 @@ def _refusal(key: str, value: Any) -> str | None:
         return None if str(value) in _shipped_targets() else "is not part of this package"
     if leaf.startswith("_") and leaf != "_convert_":
         return "is an instruction for Hydra"
-    if key == "filter.function" and not is_filter(value):
+    if key == "filter.function" and value not in (None, *filters.names()):
         return "is not part of this package"
     if key.startswith("backbone.kwargs.") and leaf.startswith(FETCHING) and value:
         return "may fetch or read files"

@@ -14,7 +14,7 @@ BUDGETS = {
     "rdm_solo/theory": 520,
     "rdm_solo/data": 1554,
     "rdm_solo/methods": 1800,
-    "rdm_solo/runs": 1670,
+    "rdm_solo/runs": 1600,
     "rdm_solo/plots": 1054,
     "rdm_solo/loggers": 459,
     "rdm_solo/callbacks": 1589,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from support.written_runs import write_run
 
@@ -17,8 +15,6 @@ from rdm_solo.runs.files import write_whole
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda path: os.mkfifo(path), "it is not a regular file"),
-        (lambda path: path.mkdir(), "it is not a regular file"),
         (lambda path: path.symlink_to("/dev/zero"), "it is a link that leads out of the folder"),
         (lambda path: path.write_bytes(b"\xff"), "it is not UTF-8 text"),
         (lambda path: path.write_text("!!python/object/apply:os.getcwd []"), "could not determine"),

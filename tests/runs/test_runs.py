@@ -173,18 +173,6 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_there(tmp_path):
     )
 
 
-@pytest.mark.parametrize("half", ["4,4.5,7.", "4,4", "4,", "4,4.5,70.25", "4,4\n"])
-def test_a_row_that_was_cut_off_is_left_out(half, tmp_path):
-    write(tmp_path / "run", max_epochs=4)
-    with open(tmp_path / "run" / "metrics.csv", "a") as file:
-        file.write(half)
-    found = runs.load(tmp_path / "run")
-    assert found.metrics["epoch"].tolist() == [1, 2, 3]
-    assert found.last("erank/online") == 4.5
-    assert "the last row of metrics.csv is cut off and left out" in found.missing
-    assert "3 of 4 epochs" in found.missing
-
-
 @pytest.mark.parametrize(
     "config", ["a: [", "db: {name: mysql}", "- 1", "", "method: {name: byol}", "method: [1]"]
 )

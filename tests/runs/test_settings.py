@@ -7,7 +7,7 @@ import json
 import pytest
 from omegaconf import OmegaConf
 
-from rdm_solo.runs.settings import LOCAL, MODEL, differences, settings
+from rdm_solo.runs.settings import LOCAL, MODEL, SETTING, differences, settings
 from rdm_solo.train import compose
 
 
@@ -41,7 +41,7 @@ def test_an_option_of_the_setting_is_named(override, name):
     ],
 )
 def test_seed_machine_and_measurement_are_none_of_the_setting(override):
-    assert differences(configure(), configure(override)) == []
+    assert differences(configure(), configure(override), SETTING) == []
 
 
 def test_data_may_have_moved():
