@@ -15,6 +15,10 @@ Record = dict[str, Any]
 def read(folder: Path) -> dict[str, list[Record]]:
     """Return the evaluations of each kind; empty without the file."""
     try:
-        return files.read_object(folder, LINEAR)
+        records = files.read_object(folder, LINEAR)
     except FileNotFoundError:
         return {}
+    for kind in records.keys() & {*KINDS}:
+        if not isinstance(records[kind], list):
+            raise files.Unreadable(folder / LINEAR, f"its {kind} are no linear evaluations")
+    return records

@@ -88,10 +88,7 @@ def plain_overrides(options: Any, path: Path) -> list[str]:
 
 
 def to_build(
-    config: DictConfig,
-    folder: Path,
-    parts: Sequence[str],
-    typed: Collection[str] = (),
+    config: DictConfig, folder: Path, parts: Sequence[str], typed: Collection[str] = ()
 ) -> DictConfig:
     """Return a folder's config for a command that builds these parts of it.
 

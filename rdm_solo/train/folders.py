@@ -12,9 +12,8 @@ from omegaconf import DictConfig
 
 from rdm_solo.distributed import broadcast_object, world_size
 from rdm_solo.messages import UserError
-from rdm_solo.runs import checkpoints, files, ownership, saved_config
+from rdm_solo.runs import checkpoints, files, ownership, saved_config, settings
 from rdm_solo.runs.files import CONFIG, LOG, SUMMARY, writing
-from rdm_solo.runs.settings import differences
 from rdm_solo.train import processes
 
 log = logging.getLogger("rdm_solo")
@@ -80,7 +79,7 @@ def _owned(
 def _is_unfinished(cfg: DictConfig, folder: Path) -> bool:
     """Return whether the folder holds an unfinished run that this very command started."""
     earlier = saved_config.run_config(folder)
-    same = earlier.get("overwrite") and not differences(earlier, cfg)
+    same = earlier.get("overwrite") and not settings.differences(earlier, cfg)
     return bool(same) and not _summary(folder).get("finished")
 
 
@@ -99,7 +98,7 @@ def _start(cfg: DictConfig, folder: Path, filter_batch: int) -> Start:
         return Start()
     earlier = saved_config.run_config(folder)
     may_differ = {*PROCESSES, "max_epochs"} if cfg.resume else {*PROCESSES}
-    names = [name for name in differences(earlier, cfg) if name not in may_differ]
+    names = [name for name in settings.differences(earlier, cfg) if name not in may_differ]
     if names:
         raise ownership.FolderTaken(
             f"{folder} holds a run with another {', '.join(names[:3])}: give another "
