@@ -51,6 +51,7 @@ class Diagnostics(pl.Callback):
         return next((c for c in trainer.callbacks if isinstance(c, Diagnostics)), None)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        self.spectra.forget()
         self.latest = None
         if self.every_n_epochs:
             self.observer = observer(pl_module)

@@ -21,8 +21,7 @@ log = logging.getLogger("rdm_solo")
 class EpochSpectra:
     """Accumulates the spectra of what an observer records.
 
-    In a long epoch, evenly spaced steps are taken until about ``max_rows`` rows are in. ``options``
-    stands before the options' names in warnings.
+    A long epoch is sampled in evenly spaced steps. ``options`` prefixes option names in warnings.
     """
 
     def __init__(
@@ -30,15 +29,20 @@ class EpochSpectra:
     ) -> None:
         self.max_rows, self.max_dim, self.sample = max_rows, max_dim, sample
         self.options = options
-        self._warned: set[str] = set()
-        self.begin_epoch()
-
-    def begin_epoch(self) -> None:
-        self.metric: BranchSpectra | None = None  # None: no step was recorded yet
+        self.metric: BranchSpectra | None = None
         self.hidden: StepCorrelation | None = None
         self._rows = 0  # of a recorded step, over all processes; 0: none recorded yet
         self._steps = 0  # recorded in this epoch
         self._positives: bool | None = None  # whether this epoch's steps have any
+        self._warned: set[str] = set()
+
+    def forget(self) -> None:
+        """Start over: an earlier run may have been cut short."""
+        self.metric = self.hidden = None
+
+    def begin_epoch(self) -> None:
+        self._rows = self._steps = 0
+        self._positives = None
 
     def wants(self, step: int, steps: float) -> bool:
         """Return whether to record a step, counted from 0, of an epoch of about ``steps``."""
@@ -97,7 +101,8 @@ class EpochSpectra:
 
     def end_epoch(self, epoch: int, observer: Observer) -> "Spectra | None":
         """Return the epoch's spectra on every process; None where nothing finite was recorded."""
-        if self.metric is None:  # on all processes, which add together or not at all
+        # The same on all processes, which add together or not at all.
+        if self.metric is None or not self.metric.update_called:
             return None
         counts = torch.stack([self.metric.count, self.metric.broken])
         seen, broken = sum_over_processes(counts).tolist()
@@ -108,6 +113,8 @@ class EpochSpectra:
                 "broken",
             )
         spectra = self._spectra(self.metric, observer) if seen else None
+        for metric in filter(None, (self.metric, self.hidden)):
+            metric.reset()
         if spectra is not None and spectra.warning:
             advice = f"A larger {self.options}max_rows takes more of an epoch that has more."
             if spectra.sampled:

@@ -96,10 +96,11 @@ def variants(drawn: Groups, looks: style.Looks) -> Figure:
 
 
 def _symmetric(everything: Groups) -> list[Group]:
-    """Return the settings of symmetric methods, and of SimSiam with its own predictor."""
+    """Return the settings of symmetric methods, and of their kind with a learned predictor."""
     symmetric = [group for group in everything if group.first.described.symmetric]
-    simsiam = [g for g in everything if g.first.method == "simsiam" and g.first.chosen_filter.own]
-    return (symmetric + simsiam)[: style.SERIES] if symmetric else []
+    predicted = [g for g in everything if g.first.described.asymmetry == "predictor"]
+    learned = [g for g in predicted if g.first.chosen_filter.own and not g.first.described.momentum]
+    return (symmetric + learned)[: style.SERIES] if symmetric else []
 
 
 @partial(

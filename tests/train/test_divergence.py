@@ -106,11 +106,10 @@ def test_a_later_epoch_leaves_the_earlier_ones_as_they_were(later):
     assert (found.diverged, found.epochs) == (3, 2)
 
 
-def test_commands_use_the_last_finite_checkpoint_and_say_so(later, tmp_path, typed):
+def test_export_uses_the_last_finite_checkpoint(later, tmp_path, typed):
     folder = Path(shutil.copytree(later[0], tmp_path / "run"))
     out = typed("rdm_solo.export", f"run={folder}", cwd=tmp_path)
-    warning = f"run={folder} diverged in epoch 3; last.ckpt is from epoch 2."
-    assert (out.returncode, warning in out.stdout) == (0, True), out
+    assert out.returncode == 0, out
     (reason,) = (what for what in runs.load(folder).missing if what.startswith("it failed"))
     assert "training diverged in epoch 3, step 2" in reason
     with pytest.raises(UserError, match="diverged in epoch 3"):
