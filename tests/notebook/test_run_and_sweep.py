@@ -237,7 +237,7 @@ def test_a_figure_is_returned_and_nothing_else_changes(folder, sweep):
 
 
 @pytest.mark.process
-def test_reading_and_drawing_need_nothing_that_training_needs(folder):
+def test_reading_drawing_and_watching_need_nothing_that_training_needs(folder):
     code = """
 import sys
 for name in ("hydra", "lightning", "pytorch_lightning", "solo", "timm"):
@@ -248,6 +248,8 @@ assert {"Run", "Sweep", "fit"} <= set(dir(rdm_solo))
 run = rdm_solo.Run(sys.argv[1])
 print(run.metrics, run.verdicts, run.plot.prediction()._repr_png_()[:4])
 assert "matplotlib.pyplot" not in sys.modules
+import rdm_solo.report, rdm_solo.theory, torch
+rdm_solo.Watch(sys.argv[1] + "/watched", {"projector": torch.nn.Linear(2, 2)}).close()
 """
     arguments = [sys.executable, "-c", code, str(folder)]
     done = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT)

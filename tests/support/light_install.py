@@ -1,8 +1,6 @@
-"""A plain loop watched for three epochs, and its report, with the base dependencies alone.
+"""Watch a plain loop for three epochs and write its report, with the base dependencies alone.
 
-    python light_install.py FOLDER [--blocked]
-
-``--blocked`` makes packages that are installed look absent, which the extra `train` brings.
+    python light_install.py FOLDER
 """
 
 from __future__ import annotations
@@ -11,30 +9,15 @@ import sys
 from pathlib import Path
 
 import torch
-import torchmetrics  # noqa: F401 - which takes what it finds of them
+
+import rdm_solo.filters
+import rdm_solo.spectra
+import rdm_solo.theory
+from rdm_solo.report import write
+from rdm_solo.watch import Watch
 
 if __name__ == "__main__":
-    folder, *blocked = sys.argv[1:]
-    if blocked:
-        absent = [
-            "hydra",
-            "lightning",
-            "pytorch_lightning",
-            "lightning_fabric",
-            "torchvision",
-            "timm",
-        ]
-        absent += ["einops", "scipy", "sklearn", "tqdm", "safetensors", "solo"]
-        for name in [name for name in sys.modules if name.partition(".")[0] in absent]:
-            del sys.modules[name]
-        sys.modules.update(dict.fromkeys(absent))  # None: importing it fails
-
-    import rdm_solo.filters
-    import rdm_solo.spectra
-    import rdm_solo.theory
-    from rdm_solo.report import write
-    from rdm_solo.watch import Watch
-
+    (folder,) = sys.argv[1:]
     torch.manual_seed(0)
     model = torch.nn.ModuleDict(
         {"projection_head": torch.nn.Linear(12, 8), "prediction_head": torch.nn.Linear(8, 8)}
