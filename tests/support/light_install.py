@@ -1,6 +1,6 @@
 """Watch a plain loop for three epochs and write its report, with the base dependencies alone.
 
-    python light_install.py FOLDER
+python light_install.py FOLDER
 """
 
 from __future__ import annotations
