@@ -21,20 +21,19 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 import torch  # noqa: E402
-from support import cluster, second_device  # noqa: E402
-from support.world import World, Worlds  # noqa: E402
+from support import cluster, second_device, world  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest tests first: at the end, one would run alone while the other cores wait."""
+    """Put the longest tests first: at the end, one would run while the other cores wait."""
     items.sort(key=lambda item: item.get_closest_marker("process") is None)
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _objects_of_all_tests_set_aside() -> Iterator[None]:
-    """Each run looks for garbage, which takes long among the objects of thousands of tests."""
+def _frozen_objects() -> Iterator[None]:
+    """Keep the objects of thousands of tests out of the search for garbage of each run."""
     gc.collect()
     gc.freeze()
     yield
@@ -42,31 +41,22 @@ def _objects_of_all_tests_set_aside() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _without_wandb_variables():
-    """Tests say themselves whether W&B is online, offline or disabled."""
+def _surroundings() -> Iterator[None]:
+    """Give every test one thread, Ctrl-C (which a shell's background job ignores) and no W&B."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("WANDB_")]:
             patch.delenv(name)
         yield
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _interruptible() -> None:
-    """A shell's background job ignores Ctrl-C, and so would every process that tests start."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 LEVELS = {name: logging.getLogger(name).level for name in (None, "rdm_solo")}
 
 
 @pytest.fixture(autouse=True)
-def _logging_as_it_was() -> Iterator[None]:
-    """Commands run in this process leave handlers, whose captured stream is closed, and levels."""
+def _unchanged_logging() -> Iterator[None]:
+    """Remove the handlers and levels that commands run in this process leave."""
     _reset_logging()  # a fixture of a wider scope may have run one
     yield
     _reset_logging()
@@ -82,42 +72,39 @@ def _reset_logging() -> None:
 
 
 @pytest.fixture(scope="session")
-def worlds(tmp_path_factory) -> Iterator[Worlds]:
-    """``worlds(2).run(function)``: two processes of one group, shared by all tests."""
-    made = Worlds(tmp_path_factory.mktemp)
-    yield made
-    made.close()
+def worlds(tmp_path_factory) -> Iterator[Callable[[int], world.World]]:
+    """Return ``worlds(2)``, two processes of one group, which all tests share."""
+    started: dict[int, world.World] = {}
+
+    def get(size: int) -> world.World:
+        return started.setdefault(size, world.group(size, tmp_path_factory.mktemp))
+
+    yield get
+    for group in started.values():
+        group.close()
 
 
 @pytest.fixture(scope="session")
 def slurm(tmp_path_factory) -> Iterator[cluster.Cluster]:
-    """A real SLURM of two nodes, shared by all tests."""
+    """Start a real SLURM of two nodes, shared by all tests."""
     if reason := cluster.reason_to_skip():
         pytest.skip(reason)
-    with cluster.cluster(tmp_path_factory.mktemp("slurm")) as started:
-        yield started
+    with cluster.cluster(tmp_path_factory.mktemp("slurm")) as slurm:
+        yield slurm
 
 
 @pytest.fixture(scope="session")
 def on_second_device() -> Iterator[Callable[..., Any]]:
-    """``on_second_device(function, *arguments)``: what the function returns in a process that has
-    the device of :mod:`support.second_device`; called again after a failure, in a new one."""
+    """Call ``on_second_device(function, *arguments)`` in a process with that device."""
     if not second_device.can_install():
         pytest.skip("this torch takes no device that is written in Python")
-    started: list[World] = []
-
-    def run(function: Callable[..., Any], *arguments: Any) -> Any:
-        if not (started and started[-1].alive):
-            started.append(World(1, second_device.install))
-        return started[-1].run(second_device.call, function, *arguments)[0]
-
-    yield run
-    for world in started:
-        world.close()
+    one = world.World(1, lambda: second_device.install)
+    yield lambda function, *arguments: one.run(second_device.call, function, *arguments)[0]
+    one.close()
 
 
 def features(kind: str, n: int, k: int, seed: int = 0) -> torch.Tensor:
-    """float32 features: gaussian, 1/i or 1/i^2 spectrum, or a 1/i spectrum after batch norm."""
+    """Return float32 features: gaussian, 1/i or 1/i^2 spectrum, or 1/i after batch norm."""
     rng = torch.Generator().manual_seed(seed)
     x = torch.randn(n, k, generator=rng, dtype=torch.float64)
     if kind == "gaussian":
@@ -132,44 +119,42 @@ def features(kind: str, n: int, k: int, seed: int = 0) -> torch.Tensor:
 
 
 def oracle(x: torch.Tensor, gain, cut: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """float64 SVD: the filtered batch and W = V g V^T, directions below the cut at zero."""
+    """Return the filtered batch and W = V g V^T by a float64 SVD, zero below the cut."""
     u, sigma, vh = torch.linalg.svd(x.double(), full_matrices=False)
     kept = sigma > cut * sigma[0]
     g = torch.where(kept, gain(torch.where(kept, sigma, 1.0)), 0.0)
     return (u * (sigma * g)) @ vh, (vh.mT * g) @ vh
 
 
-def command(
-    *arguments: str, cwd: Path, timeout: float = 600, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """``python -m rdm_solo.<arguments>`` as a user types it, in that folder."""
-    path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
-    return subprocess.run(
-        [sys.executable, "-m", *arguments],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
-
-
-def started(*arguments: str, cwd: Path, **environment: str) -> subprocess.Popen[str]:
-    """The same while it runs; what it prints, errors too, is read line by line."""
+def started(
+    *arguments: str, cwd: Path, stderr: int = subprocess.STDOUT, **environment: str
+) -> subprocess.Popen[str]:
+    """Start ``python -m <arguments>`` as a user does, in that folder; its output is piped."""
     path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
     return subprocess.Popen(
         [sys.executable, "-m", *arguments],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=stderr,
         text=True,
     )
 
 
+def command(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Return what ``python -m <arguments>`` printed, errors apart, and its exit status."""
+    with started(*arguments, cwd=cwd, stderr=subprocess.PIPE, **environment) as process:
+        try:
+            output, errors = process.communicate(timeout=600)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
 @pytest.fixture
 def typed(monkeypatch, capsys) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """:func:`command` without the seconds that a process takes to start: in this one."""
+    """Do what :func:`command` does in this process, without the seconds of a start."""
 
     def run(module: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         monkeypatch.chdir(cwd)
@@ -178,18 +163,8 @@ def typed(monkeypatch, capsys) -> Callable[..., subprocess.CompletedProcess[str]
         status: object = 0
         try:
             runpy.run_module(module, run_name="__main__", alter_sys=True)
-        except SystemExit as left:
-            status = left.code or 0
+        except SystemExit as stop:
+            status = stop.code or 0
         return subprocess.CompletedProcess(sys.argv, status, *capsys.readouterr())
 
     return run
-
-
-@pytest.fixture
-def disabled(monkeypatch):
-    """WANDB_MODE=disabled."""
-    wandb = pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_MODE", "disabled")
-    wandb.teardown()
-    yield
-    wandb.teardown()

@@ -1,5 +1,4 @@
-"""Processes that stay for the whole session, since starting one costs seconds: those of one gloo
-group, or one that is prepared in another way."""
+"""Processes that stay for the whole session, since starting one costs seconds."""
 
 from __future__ import annotations
 
@@ -16,74 +15,66 @@ import torch
 
 # A collective that one process never reaches fails on the others after this time.
 PATIENCE = datetime.timedelta(seconds=120)
-# What a process would take seconds to import. A server imports it once, and all are forked from it.
+# Importing takes each process seconds. A server imports once, and processes are forked from it.
 processes = torch.multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["rdm_solo.train.run", "rdm_solo.methods.building"])
 
 
 class World:
-    """``size`` processes; each runs the functions that it is given, one after another.
+    """``size`` processes that run functions; they start when needed, and again after a failure.
 
-    Each begins with ``prepare(rank, size)``.
+    Each process begins with the function that ``prepare`` returns, called with rank and size.
     """
 
-    def __init__(self, size: int, prepare: Callable[[int, int], None]) -> None:
-        pairs = [processes.Pipe() for _ in range(size)]
-        self.connections = [ours for ours, _ in pairs]
-        self.processes = [
-            processes.Process(target=_serve, args=(rank, size, prepare, theirs), daemon=True)
-            for rank, (_, theirs) in enumerate(pairs)
-        ]
-        for process, (_, theirs) in zip(self.processes, pairs):
-            process.start()
-            theirs.close()
+    def __init__(self, size: int, prepare: Callable[[], Callable[[int, int], None]]) -> None:
+        self.size, self.prepare = size, prepare
+        self.connections: list[Connection] = []
+        self.processes: list[Any] = []
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """``function(rank, size, *arguments)`` of each process; the first failure is an error."""
+        """Return ``function(rank, size, *arguments)`` of each process; raise the first failure."""
+        if not self.processes:
+            self._start()
         for connection in self.connections:
             connection.send((function, arguments))
         results: dict[Connection, Any] = {}
-        while len(results) < len(self.connections):
+        while len(results) < self.size:
             for connection in wait(set(self.connections) - set(results)):
                 try:
                     failure, data = connection.recv()
                 except EOFError:
                     failure = "the process ended"
                 if failure:
+                    rank = self.connections.index(connection)
                     self.close()
-                    raise AssertionError(f"process {self.connections.index(connection)}: {failure}")
+                    raise AssertionError(f"process {rank}: {failure}")
                 results[connection] = torch.load(io.BytesIO(data), weights_only=False)
         return [results[connection] for connection in self.connections]
 
-    @property
-    def alive(self) -> bool:
-        return all(process.is_alive() for process in self.processes)
+    def _start(self) -> None:
+        prepare = self.prepare()
+        for rank in range(self.size):
+            ours, theirs = processes.Pipe()
+            arguments = (rank, self.size, prepare, theirs)
+            process = processes.Process(target=_serve, args=arguments, daemon=True)
+            process.start()
+            theirs.close()
+            self.connections.append(ours)
+            self.processes.append(process)
 
     def close(self) -> None:
         for process in self.processes:
             process.kill()
             process.join()
+        self.connections, self.processes = [], []
 
 
-class Worlds:
-    """A world of each size, started when it is first asked for, and again after a failure."""
-
-    def __init__(self, make_folder: Callable[[str], Path]) -> None:
-        self.make_folder = make_folder
-        self.started: dict[int, World] = {}
-
-    def __call__(self, size: int) -> World:
-        if size not in self.started or not self.started[size].alive:
-            meeting = self.make_folder("world") / "meet"
-            self.started[size] = World(size, functools.partial(join_group, meeting=str(meeting)))
-        return self.started[size]
-
-    def close(self) -> None:
-        for world in self.started.values():
-            world.close()
+def group(size: int, make_folder: Callable[[str], Path]) -> World:
+    """Return a world of one gloo group, whose processes meet in a new folder at each start."""
+    return World(size, lambda: functools.partial(_join, meeting=f"{make_folder('world')}/meet"))
 
 
-def join_group(rank: int, size: int, meeting: str) -> None:
+def _join(rank: int, size: int, meeting: str) -> None:
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{meeting}", rank=rank, world_size=size, timeout=PATIENCE
     )
