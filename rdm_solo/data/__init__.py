@@ -33,13 +33,13 @@ def loader(
     """
     if not isinstance(getattr(dataset, part), Files):
         return MemoryLoader(dataset, part, batch_size, **options)
-    from rdm_solo.data.file_loader import FileLoader  # runs on images in memory do without it
+    from rdm_solo.data.file_loader import FileLoader  # not needed for images in memory
 
     return FileLoader(dataset, part, batch_size, **options)
 
 
 def __getattr__(name: str) -> Any:
-    """Return the data set that `sources` or `folders` define by that name, or `Reading`."""
+    """Import a name of `sources`, `decoding` or `folders` when it is first used."""
     for module in ("rdm_solo.data.sources", "rdm_solo.data.decoding", "rdm_solo.data.folders"):
         value = getattr(import_module(module), name, None)
         if getattr(value, "__module__", None) == module:

@@ -1,7 +1,7 @@
-"""Pixels of image files, and crops of them.
+"""Decode, crop and resize image files.
 
 Files are read as torchvision's default loader reads them: alpha is dropped, and the orientation
-in EXIF is ignored. 16-bit images are the exception: they are scaled down instead of clipped.
+in EXIF is ignored. The only difference: 16-bit images are scaled to 8 bits instead of clipped.
 """
 
 import io
@@ -21,8 +21,8 @@ from torchvision.io import ImageReadMode, decode_jpeg  # type: ignore[import-unt
 from rdm_solo.data.images import SIDES
 from rdm_solo.messages import UserError, check_choice, check_switch, check_whole, printable
 
-# The content decides which format a file has, not its name. Pillow reads 40 more formats, one of
-# which (EPS) starts Ghostscript.
+# The format is detected from the content, not the name. Pillow supports 40 more formats, but EPS
+# runs Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "PPM", "GIF")
 
 # A large JPEG is decoded at half, a quarter or an eighth of its size if the sides of every crop
@@ -31,11 +31,11 @@ OVERSAMPLING = 2.0
 
 
 @dataclass(frozen=True)
-class Reading:
-    """Options for turning files into pixels."""
+class DecodeOptions:
+    """Options for decoding image files."""
 
     image_size: int = 224  #: side of a clean image (validation, kNN) in pixels
-    resize: int | None = None  #: its shorter side before the central crop; None: 8/7 of image_size
+    resize: int | None = None  #: shorter side before the centre crop; None: 8/7 of image_size
     channels: int = 3  #: 3 reads everything as RGB, 1 as grey
     interpolation: str = "bilinear"  #: or ``bicubic``, both antialiased
     workers: int | None = None  #: decoding processes; 0: none; None: one per core, at most 16
@@ -55,29 +55,29 @@ class Reading:
 
 
 def open_image(path: str | os.PathLike[str]) -> Image.Image:
-    """Return the image in a file, with its header read and its pixels not yet decoded.
+    """Open an image file: read its header, but do not decode its pixels.
 
     Pillow refuses images of more than 179 million pixels.
     """
     with open(path, "rb") as file:
         content = file.read()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about metadata, and about fewer pixels
+        warnings.simplefilter("ignore")  # metadata; large images below the limit
         return Image.open(io.BytesIO(content), formats=FORMATS)
 
 
 def decode(image: Image.Image, channels: int = 3, reduce: int = 1) -> Tensor:
     """Return the pixels of an opened image, uint8 of shape ``(channels, H, W)``.
 
-    ``reduce`` (2, 4 or 8) lets a JPEG be decoded at a fraction of its size, in its own DCT.
+    A JPEG can be decoded at 1/``reduce`` of its size (2, 4 or 8), which is faster.
 
     >>> decode(Image.new("RGBA", (5, 4), (255, 0, 0, 0)))[:, 0, 0]
     tensor([255,   0,   0], dtype=torch.uint8)
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about metadata
+        warnings.simplefilter("ignore")  # metadata
         if channels == 3 and reduce == 1 and image.format == "JPEG" and image.mode == "RGB":
-            x = _plain_jpeg(image)
+            x = _decode_rgb_jpeg(image)
             if x is not None:
                 return x
         pixels = _pixels(image, "RGB" if channels == 3 else "L", reduce)
@@ -85,10 +85,10 @@ def decode(image: Image.Image, channels: int = 3, reduce: int = 1) -> Tensor:
     return torch.from_numpy(pixels.reshape(*pixels.shape[:2], -1)).permute(2, 0, 1)
 
 
-def _plain_jpeg(image: Image.Image) -> Tensor | None:
-    """Return the pixels by torchvision's decoder, which is faster; None leaves them to Pillow.
+def _decode_rgb_jpeg(image: Image.Image) -> Tensor | None:
+    """Decode with torchvision, which is faster; return None if Pillow has to decode the file.
 
-    Both call libjpeg. Pillow explains what is wrong with a file, and is there when torchvision was
+    Both call libjpeg. Pillow says what is wrong with a file, and is available where torchvision was
     built without decoders.
     """
     content = getattr(getattr(image, "fp", None), "getbuffer", bytes)()
@@ -106,7 +106,7 @@ def _pixels(image: Image.Image, mode: str, reduce: int) -> np.ndarray[Any, np.dt
         image.draft(image.mode, (image.width // reduce, image.height // reduce))
     if image.mode == "F":
         raise UserError("has floating-point pixels, which are not supported")
-    if image.mode.startswith("I"):  # 16 bits; Pillow would clip what is above 255
+    if image.mode.startswith("I"):  # 16 bits; Pillow would clip values above 255
         image = Image.fromarray(np.clip(np.asarray(image) // 257, 0, 255).astype(np.uint8))
     elif image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
@@ -114,7 +114,7 @@ def _pixels(image: Image.Image, mode: str, reduce: int) -> np.ndarray[Any, np.dt
 
 
 def resize_box(x: Tensor, box: Sequence[int], size: tuple[int, int], mode: str) -> Tensor:
-    """Cut ``box`` (top, left, height, width) out of bytes ``(C, H, W)`` and resize, antialiased."""
+    """Crop ``box`` (top, left, height, width) from bytes ``(C, H, W)``; resize it, antialiased."""
     top, left, height, width = box
     cut = x[None, :, top : top + height, left : left + width]
     if (height, width) == size:
@@ -122,45 +122,45 @@ def resize_box(x: Tensor, box: Sequence[int], size: tuple[int, int], mode: str) 
     return F.interpolate(cut, size, mode=mode, antialias=True, align_corners=False)[0]
 
 
-def clean(image: Image.Image, reading: Reading) -> Tensor:
-    """Return the image for evaluation: shorter side resized, central square cut out."""
-    x = decode(image, reading.channels)
+def evaluation_image(image: Image.Image, options: DecodeOptions) -> Tensor:
+    """Return the image for evaluation: resize the shorter side, then crop the central square."""
+    x = decode(image, options.channels)
     height, width = x.shape[1:]
-    short, side = min(height, width), reading.resize or round(reading.image_size * 8 / 7)
+    short, side = min(height, width), options.resize or round(options.image_size * 8 / 7)
     size = (int(side * height / short), int(side * width / short))
-    x = resize_box(x, (0, 0, height, width), size, reading.interpolation)
-    top, left = (round((s - reading.image_size) / 2) for s in size)
-    return x[:, top : top + reading.image_size, left : left + reading.image_size]
+    x = resize_box(x, (0, 0, height, width), size, options.interpolation)
+    top, left = (round((s - options.image_size) / 2) for s in size)
+    return x[:, top : top + options.image_size, left : left + options.image_size]
 
 
 def cut_views(
-    image: Image.Image, boxes: Tensor, sizes: Sequence[int], reading: Reading
+    image: Image.Image, boxes: Tensor, sizes: Sequence[int], options: DecodeOptions
 ) -> list[Tensor]:
     """Return a crop for each view; ``boxes`` (``(V, 4)``) are in the image's own pixels."""
     height, width = image.height, image.width
-    finest = min(min(box[2:]) / size for box, size in zip(boxes.tolist(), sizes))
-    fraction = next((r for r in (8, 4, 2) if finest >= r * OVERSAMPLING), 1)
-    x = decode(image, reading.channels, fraction if image.format == "JPEG" else 1)
+    scale = min(min(box[2:]) / size for box, size in zip(boxes.tolist(), sizes))
+    fraction = next((r for r in (8, 4, 2) if scale >= r * OVERSAMPLING), 1)
+    x = decode(image, options.channels, fraction if image.format == "JPEG" else 1)
     if x.shape[1:] != (height, width):
         shrink = torch.tensor([x.shape[1] / height, x.shape[2] / width], dtype=torch.float64)
         start = (boxes[:, :2] * shrink).round().long()
         end = ((boxes[:, :2] + boxes[:, 2:]) * shrink).round().long()
         boxes = torch.cat((start, end - start), 1)
     return [
-        resize_box(x, box, (size, size), reading.interpolation)
+        resize_box(x, box, (size, size), options.interpolation)
         for box, size in zip(boxes.tolist(), sizes)
     ]
 
 
 def explain(error: Exception) -> str:
-    """Return the clause that says why an image cannot be read; its name comes before it.
+    """Return why an image cannot be read, as the end of a sentence that starts with its name.
 
     >>> explain(FileNotFoundError(2, "No such file or directory", "x.jpg"))
     'cannot be read (FileNotFoundError: No such file or directory)'
     """
     if isinstance(error, UserError):
         return str(error)
-    if isinstance(error, UnidentifiedImageError):  # whose text has an address in memory
+    if isinstance(error, UnidentifiedImageError):  # its text contains a memory address
         return "is not an image"
     reason = getattr(error, "strerror", None) or error
     return f"cannot be read ({type(error).__name__}: {printable(reason)})"

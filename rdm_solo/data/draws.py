@@ -1,4 +1,4 @@
-"""Uniform random numbers that depend on seed, epoch, view and sample alone."""
+"""Uniform random numbers that depend only on seed, epoch, view and sample."""
 
 import hashlib
 from collections.abc import Sequence
@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Columns of a row. The first TRIES are areas of a crop, the next TRIES aspect ratios, and FACTORS
-# and the three after it the strengths of the jitter. Every pipeline reads the same columns, so
-# switching one operation on leaves the others' draws.
+# Columns of a row. The first TRIES are areas of a crop, the next TRIES its aspect ratios. FACTORS
+# and the next three are strengths of the jitter. Every pipeline reads the same columns, so enabling
+# one operation does not change the draws of the others.
 TRIES = 10
 TOP, LEFT, FLIP, ROTATE, JITTER, FACTORS = range(20, 26)
 ORDER, GREY, BLUR, SIGMA, SOLARIZE = range(29, 34)

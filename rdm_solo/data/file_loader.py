@@ -1,7 +1,7 @@
-"""Batches of image files, which worker processes decode and crop.
+"""Load batches of image files, which worker processes decode and crop.
 
-A worker reads an image once and cuts all its views out, antialiased and as bytes. Flip, jitter,
-grey, blur and solarisation follow on the device that trains.
+A worker decodes an image once and crops all its views from it, antialiased and as bytes. Flip,
+jitter, grey, blur and solarisation run on the training device.
 """
 
 import logging
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as MapDataset
 
 from rdm_solo import distributed
-from rdm_solo.data.decoding import clean, cut_views, explain
+from rdm_solo.data.decoding import cut_views, evaluation_image, explain
 from rdm_solo.data.images import DataError, Files
 from rdm_solo.data.loaders import Loader
 from rdm_solo.data.views import Views
@@ -25,28 +25,28 @@ from rdm_solo.messages import listed, printable
 
 log = logging.getLogger("rdm_solo")
 
-# How many images in a row are tried until one is readable.
+# Maximum number of consecutive images to try until one is readable.
 TRIES = 100
 
 # A worker passes its tensors through a socket of this name below the folder for temporary files.
-# If the whole name has more than 107 bytes, the training process waits for ever (Linux).
-LONGEST_TMPDIR = 107 - len("/pymp-12345678/listener-12345678")
+# If the whole name has more than 107 bytes, the training process hangs (Linux).
+MAX_TMPDIR_BYTES = 107 - len("/pymp-12345678/listener-12345678")
 
-# An epoch, and the numbers of the images of one batch.
+# An epoch and the image indices of one batch.
 Task = tuple[int, list[int]]
 
 
-class Decoded(NamedTuple):
+class DecodedBatch(NamedTuple):
     """A decoded batch."""
 
-    samples: Tensor  #: numbers of the images
-    crops: list[Tensor]  #: for each view; without views, the clean images alone
+    samples: Tensor  #: indices of the images
+    crops: list[Tensor]  #: one tensor per view; without views, the clean images
     uniforms: list[Tensor]  #: the draws of each view
-    broken: dict[str, str]  #: unreadable images by name, and why
+    broken: dict[str, str]  #: why each unreadable image cannot be read, by name
 
 
-class Decoder(MapDataset[Decoded]):
-    """The map-style data set of the workers: turns a task into a decoded batch.
+class Decoder(MapDataset[DecodedBatch]):
+    """The map-style data set of the workers: decodes the batch of a task.
 
     Unreadable images are returned and not raised, since a DataLoader would add a worker's traceback
     to the message.
@@ -55,9 +55,9 @@ class Decoder(MapDataset[Decoded]):
     def __init__(self, files: Files, views: Views | None, seed: int) -> None:
         self.files, self.views, self.seed = files, views, seed
 
-    def __getitem__(self, task: Task) -> Decoded:
+    def __getitem__(self, task: Task) -> DecodedBatch:
         epoch, samples = task
-        skip = self.files.reading.skip_broken
+        skip = self.files.decoding.skip_broken
         tries = min(TRIES, len(self.files)) if skip and self.views else 1
         tables = self.views.uniforms(samples, self.seed, epoch) if self.views else []
         broken: dict[str, str] = {}
@@ -72,23 +72,23 @@ class Decoder(MapDataset[Decoded]):
             if broken and not skip:
                 break
         if not rows:
-            return Decoded(torch.tensor([], dtype=torch.int64), [], [], broken)
+            return DecodedBatch(torch.tensor([], dtype=torch.int64), [], [], broken)
         slots, numbers, images = zip(*rows)
         crops = [torch.stack(view) for view in zip(*images)]
-        return Decoded(torch.tensor(numbers), crops, [u[list(slots)] for u in tables], broken)
+        return DecodedBatch(torch.tensor(numbers), crops, [u[list(slots)] for u in tables], broken)
 
     def _cut(self, number: int, draws: list[Tensor], broken: dict[str, str]) -> list[Tensor]:
-        """Return the crops of an image; of an unreadable one none, and note it in ``broken``."""
+        """Return an image's crops. If it is unreadable, add it to ``broken`` and return none."""
         name = self.files.name(number)
         if name in broken:
             return []
         try:
             image = self.files.open(number)
             if self.views is None:
-                return [clean(image, self.files.reading)]
+                return [evaluation_image(image, self.files.decoding)]
             boxes = self.views.boxes(draws, image.height, image.width)
-            sizes = [view.size for view in self.views.each]
-            return cut_views(image, boxes, sizes, self.files.reading)
+            sizes = [view.size for view in self.views.per_view]
+            return cut_views(image, boxes, sizes, self.files.decoding)
         except Exception as error:  # decoders raise OSError, SyntaxError, struct.error and others
             broken[name] = explain(error)
             return []
@@ -97,12 +97,12 @@ class Decoder(MapDataset[Decoded]):
 class FileLoader(Loader):
     """A `Loader` of image files.
 
-    Validation images are resized and cut out of the middle, see `Reading`.
+    Validation images are resized and centre-cropped, see `DecodeOptions`.
 
     An unreadable image raises a DataError that names it. With ``skip_broken`` the next readable
-    image takes its place in training. It keeps its own index and label and takes the draws of the
-    image that it replaces, so batches keep their size, and a repeated run its views. Clean images
-    that are unreadable are left out. Either way they are in `skipped`.
+    image replaces it in training. The replacement has its own index and label, but the draws of
+    the image that it replaces, so the batch size and the other views do not change. In evaluation,
+    unreadable images are left out. `skipped` has all of them.
     """
 
     images: Files
@@ -110,7 +110,7 @@ class FileLoader(Loader):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._reported = 0
-        self._tasks: list[Task] = []  # the sampler of the DataLoader, which outlives an epoch
+        self._tasks: list[Task] = []  # the DataLoader's sampler, refilled in each epoch
 
     def report_skipped(self) -> None:
         new = dict(list(self.skipped.items())[self._reported :])
@@ -118,43 +118,43 @@ class FileLoader(Loader):
         if new:
             log.warning(f"warning: {skipped_images(new)}")
 
-    def _batches(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    def _load_batches(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
         self._tasks[:] = [(self.epoch or 0, samples.tolist()) for samples in batches]
-        any_image = False
-        for decoded, samples in zip(self._decoded, batches):
+        loaded_any = False
+        for decoded, samples in zip(self._data_loader, batches):
             self.skipped |= decoded.broken
-            lacking = len(decoded.samples) < len(samples)
-            if lacking and (self.views or not self.images.reading.skip_broken):
-                raise self._refusal(decoded.broken)
+            incomplete = len(decoded.samples) < len(samples)
+            if incomplete and (self.views or not self.images.decoding.skip_broken):
+                raise self._error(decoded.broken)
             if not decoded.crops:
                 continue
-            any_image = True
+            loaded_any = True
             crops = [crop.to(self.device, non_blocking=True) for crop in decoded.crops]
             if self.views is None:
                 views = [crops[0].float().div_(255)]
             else:
-                each = zip(self.views.each, crops, decoded.uniforms)
-                views = [view.finish(crop, u) for view, crop, u in each]
+                items = zip(self.views.per_view, crops, decoded.uniforms)
+                views = [view.finish(crop, u) for view, crop, u in items]
             yield decoded.samples, views
-        if not any_image:
-            raise self._refusal(self.skipped)
+        if not loaded_any:
+            raise self._error(self.skipped)
 
-    def _refusal(self, broken: dict[str, str]) -> DataError:
+    def _error(self, broken: dict[str, str]) -> DataError:
         """Return the error that names the first unreadable image."""
         name, why = next(iter(broken.items()))
         epoch = "" if self.epoch is None else f" in epoch {self.epoch + 1}"
-        remedy = "repair or remove it, or set dataset.skip_broken=true to skip such images"
-        if self.images.reading.skip_broken:
-            remedy = f"{len(broken)} images in a row are too many for dataset.skip_broken=true"
-        return DataError(f"{printable(name)} {why}{epoch}: {remedy}")
+        hint = "repair or remove it, or set dataset.skip_broken=true to skip such images"
+        if self.images.decoding.skip_broken:
+            hint = f"{len(broken)} images in a row are too many for dataset.skip_broken=true"
+        return DataError(f"{printable(name)} {why}{epoch}: {hint}")
 
     @cached_property
-    def _decoded(self) -> DataLoader[Decoded]:
-        """The decoded tasks; in training, every epoch uses the same worker processes."""
+    def _data_loader(self) -> DataLoader[DecodedBatch]:
+        """The DataLoader of the tasks; in training, its workers persist across epochs."""
         workers = self._number_of_workers()
-        if workers and len(os.fsencode(tempfile.gettempdir())) > LONGEST_TMPDIR:
+        if workers and len(os.fsencode(tempfile.gettempdir())) > MAX_TMPDIR_BYTES:
             raise DataError(
-                f"worker processes need a TMPDIR of at most {LONGEST_TMPDIR} bytes, got "
+                f"worker processes need a TMPDIR of at most {MAX_TMPDIR_BYTES} bytes, got "
                 f"{tempfile.gettempdir()}: set TMPDIR to a shorter path, or set dataset.workers=0"
             )
         return DataLoader(
@@ -164,16 +164,16 @@ class FileLoader(Loader):
             num_workers=workers,
             pin_memory=self.device.type == "cuda",
             persistent_workers=workers > 0 and self.views is not None,
-            # Its own: otherwise the run's random numbers would depend on how data are loaded.
+            # DataLoader would draw from the global generator and change the run's random numbers.
             generator=torch.Generator(),
         )
 
     def _number_of_workers(self) -> int:
-        if self.images.reading.workers is not None:
-            return self.images.reading.workers
+        if self.images.decoding.workers is not None:
+            return self.images.decoding.workers
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         processes = distributed.world_size()
-        if torch.cuda.is_available():  # some of them may be on other machines
+        if torch.cuda.is_available():  # some processes may be on other machines
             processes = min(processes, torch.cuda.device_count())
         return max(1, min(16, (cores or 1) // processes))
 

@@ -1,6 +1,6 @@
-"""Data sets that are folders of images.
+"""Data sets in folders of images.
 
-Only names are read at the start. Broken files are noticed when they are decoded.
+Only file names are read at the start. Unreadable files are found when they are decoded.
 """
 
 import logging
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from rdm_solo.data.decoding import Reading, open_image
+from rdm_solo.data.decoding import DecodeOptions, open_image
 from rdm_solo.data.images import DataError, Dataset, Files
 from rdm_solo.messages import check_switch, listed, printable
 
@@ -28,8 +28,8 @@ IMAGENET_CLASSES = 1000
 class Paths:
     """Image files below a folder, as a map-style data set.
 
-    Names are one array of bytes, which worker processes share. A list of a million strings would
-    be copied into each of them page by page.
+    Names are stored in one array of bytes, which worker processes share. They would copy a list of
+    strings, since counting references writes to its memory.
     """
 
     def __init__(self, root: Path, names: Sequence[bytes]) -> None:
@@ -50,24 +50,24 @@ def folder(
     labels: bool | None = None,
     mean: Sequence[float] = IMAGENET[0],
     std: Sequence[float] = IMAGENET[1],
-    **reading: Any,
+    **options: Any,
 ) -> Dataset:
     """Read images below ``root/train`` and ``root/val``, or below ``root`` itself.
 
     With labels each folder in the training folder is a class, as for torchvision's ``ImageFolder``,
     and the classes of both parts must be the same. Without labels every image below the training
-    folder is read, and nothing is validated.
+    folder is read, and there is no validation.
 
     Args:
         root: the folder of the data set.
         train: the training folder in it; if ``root`` has no ``train``, ``root`` itself.
         val: the validation folder in it; by default ``val``, if it exists.
         labels: ``None`` means True, unless images lie in the training folder itself.
-        mean: of each channel, in [0, 1] units.
-        std: likewise.
-        **reading: the options of `Reading`.
+        mean: mean of each channel, for values in [0, 1].
+        std: standard deviation of each channel.
+        **options: the options of `DecodeOptions`.
     """
-    how = Reading(**reading)
+    decoding = DecodeOptions(**options)
     if labels is not None:
         check_switch("dataset.labels", labels, alternative="null")
     top = _existing("root", root)
@@ -78,24 +78,24 @@ def folder(
     if val is not None:
         _existing("val", val_root)
     if labels is None:
-        classes, loose = _entries(train_root)
-        labels = bool(classes) and not loose
+        classes, images = _entries(train_root)
+        labels = bool(classes) and not images
     if labels:
-        validation = val_root if val_root.is_dir() else None
-        return _labelled("folder", train_root, validation, None, (mean, std), how)
-    files = _files(train_root, ["."], how)
+        val_folder = val_root if val_root.is_dir() else None
+        return _labelled("folder", train_root, val_folder, None, (mean, std), decoding)
+    files = _files(train_root, ["."], decoding)
     log.info(f"{len(files)} images below {train_root} without labels: no validation, no accuracies")
     return Dataset("folder", files, None, 1, mean, std, labelled=False)
 
 
-def imagenet(root: str | Path, **reading: Any) -> Dataset:
+def imagenet(root: str | Path, **options: Any) -> Dataset:
     """Read ImageNet's 1000 classes below ``root/train`` and ``root/val``."""
-    return _imagenet("imagenet", root, None, reading)
+    return _imagenet("imagenet", root, None, options)
 
 
-def imagenet100(root: str | Path, **reading: Any) -> Dataset:
-    """Read the classes of `imagenet100_classes` from ImageNet, or from a copy of just those."""
-    return _imagenet("imagenet100", root, imagenet100_classes(), reading)
+def imagenet100(root: str | Path, **options: Any) -> Dataset:
+    """Read the classes of `imagenet100_classes` from ImageNet or a copy with these alone."""
+    return _imagenet("imagenet100", root, imagenet100_classes(), options)
 
 
 def imagenet100_classes() -> list[str]:
@@ -109,7 +109,7 @@ def imagenet100_classes() -> list[str]:
 
 
 def _imagenet(
-    name: str, root: str | Path, classes: list[str] | None, reading: dict[str, Any]
+    name: str, root: str | Path, classes: list[str] | None, options: dict[str, Any]
 ) -> Dataset:
     top = _existing("root", root)
     train, val = (_existing("root", top / part) for part in ("train", "val"))
@@ -120,7 +120,7 @@ def _imagenet(
                 f"{train} holds {len(classes)} class folders nXXXXXXXX, ImageNet has 1000: unpack "
                 "all of it, or use dataset=folder for other sets of classes"
             )
-    return _labelled(name, train, val, classes, IMAGENET, Reading(**reading))
+    return _labelled(name, train, val, classes, IMAGENET, DecodeOptions(**options))
 
 
 def _existing(option: str, path: str | Path) -> Path:
@@ -138,26 +138,26 @@ def _labelled(
     val: Path | None,
     classes: list[str] | None,
     moments: tuple[Sequence[float], Sequence[float]],
-    reading: Reading,
+    decoding: DecodeOptions,
 ) -> Dataset:
-    """Return a data set of these classes, or of all that either part has; both must have each."""
+    """Return a labelled data set; training and validation folders must have the same classes."""
     folders = {part: _entries(part)[0] for part in (train, val) if part}
     classes = classes or sorted(set().union(*folders.values()))
     parts = []
     for part, names in folders.items():
-        absent = sorted(set(classes) - set(names))
-        if absent or not classes:
+        missing = sorted(set(classes) - set(names))
+        if missing or not classes:
             raise DataError(
-                f"{part} lacks {len(absent)} of {len(classes)} class folders ({listed(absent)}): "
+                f"{part} lacks {len(missing)} of {len(classes)} class folders ({listed(missing)}): "
                 "training and validation need a folder of images for each class"
             )
-        parts.append(_files(part, classes, reading))
-    seen = f"{len(parts[1])} to validate below {val}" if val else "no validation, no accuracies"
-    log.info(f"{len(parts[0])} training images of {len(classes)} classes below {train}; {seen}")
+        parts.append(_files(part, classes, decoding))
+    rest = f"{len(parts[1])} to validate below {val}" if val else "no validation, no accuracies"
+    log.info(f"{len(parts[0])} training images of {len(classes)} classes below {train}; {rest}")
     return Dataset(name, parts[0], parts[1] if val else None, len(classes), *moments)
 
 
-def _files(root: Path, classes: Sequence[str], reading: Reading) -> Files:
+def _files(root: Path, classes: Sequence[str], decoding: DecodeOptions) -> Files:
     names: list[bytes] = []
     counts = []
     for name in classes:
@@ -170,7 +170,7 @@ def _files(root: Path, classes: Sequence[str], reading: Reading) -> Files:
         names += images
         counts.append(len(images))
     labels = torch.arange(len(classes)).repeat_interleave(torch.tensor(counts))
-    return Files(Paths(root, names), labels, reading)
+    return Files(Paths(root, names), labels, decoding)
 
 
 def _images(top: Path, root: Path) -> list[bytes]:
@@ -182,22 +182,22 @@ def _images(top: Path, root: Path) -> list[bytes]:
     visited = {str(parent) for parent in top.resolve().parents}
     pending = [str(top)]
     while pending:
-        here = pending.pop()
-        real = os.path.realpath(here)
-        if real in visited:
+        current = pending.pop()
+        resolved = os.path.realpath(current)
+        if resolved in visited:
             continue
-        visited.add(real)
-        folders, images = _entries(here, hidden=True)
-        within = os.path.relpath(here, root)
-        names += [os.fsencode(os.path.join(within, name)) for name in images]
-        pending += [os.path.join(here, name) for name in reversed(folders)]
+        visited.add(resolved)
+        folders, images = _entries(current, hidden=True)
+        relative = os.path.relpath(current, root)
+        names += [os.fsencode(os.path.join(relative, name)) for name in images]
+        pending += [os.path.join(current, name) for name in reversed(folders)]
     return names
 
 
 def _entries(folder: str | Path, hidden: bool = False) -> tuple[list[str], list[str]]:
     """Return the sorted names of the folders and of the images in a folder.
 
-    A link that leads nowhere raises a DataError, since a disk may not be mounted.
+    A broken link raises a DataError, since its disk may not be mounted.
     """
     folders, images = [], []
     try:

@@ -10,10 +10,10 @@ from torch import Tensor
 from rdm_solo.messages import UserError, check_number
 
 if TYPE_CHECKING:
-    from rdm_solo.data.decoding import Reading
+    from rdm_solo.data.decoding import DecodeOptions
 
-# Smallest and largest side of an image in pixels. Crops of fewer show nothing, and a batch of more
-# fits into no memory.
+# Smallest and largest side of an image in pixels. Smaller crops show nothing, and a batch of
+# larger images does not fit into memory.
 SIDES = 4, 4096
 
 
@@ -34,8 +34,8 @@ class Images:
 
     def __post_init__(self) -> None:
         x, y = self.images, self.labels
-        bytes_of_images = x.ndim == 4 and x.dtype == torch.uint8 and x.numel() > 0
-        if not bytes_of_images or y.dtype != torch.int64 or y.shape != x.shape[:1]:
+        valid_images = x.ndim == 4 and x.dtype == torch.uint8 and x.numel() > 0
+        if not valid_images or y.dtype != torch.int64 or y.shape != x.shape[:1]:
             raise UserError(
                 "images must be uint8 of shape (N, C, H, W), at least one, and labels int64 of "
                 f"shape (N,), got {x.dtype} of shape {tuple(x.shape)} and {y.dtype} of shape "
@@ -52,31 +52,31 @@ class Images:
 
 @dataclass(frozen=True, eq=False)
 class Files:
-    """Images that are decoded when a batch needs them, and their labels.
+    """Images that are decoded only when a batch needs them, and their labels.
 
     ``source`` is any map-style data set of torch. Its sample ``i`` is a PIL image, or a tuple that
     starts with one.
 
     >>> from PIL import Image
-    >>> from rdm_solo.data import Reading
+    >>> from rdm_solo.data import DecodeOptions
     >>> photos = [(Image.new("RGB", (60, 40)), "anything") for _ in range(5)]
-    >>> Files(photos, torch.zeros(5, dtype=torch.int64), Reading()).open(3).size
+    >>> Files(photos, torch.zeros(5, dtype=torch.int64), DecodeOptions()).open(3).size
     (60, 40)
     """
 
-    source: Any  #: a sequence of images
+    source: Any  #: a map-style data set
     labels: Tensor  #: ``int64`` class numbers, ``(N,)``
-    reading: "Reading"  #: how images become pixels
+    decoding: "DecodeOptions"  #: how images become pixels
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def channels(self) -> int:
-        return self.reading.channels
+        return self.decoding.channels
 
     def name(self, index: int) -> str:
-        """Return the name of image number ``index`` for messages; of a file, its path."""
+        """Return an image's name for messages: its path, or its index if it has no path."""
         path = getattr(self.source, "path", None)
         return str(path(index)) if path else f"image {index}"
 
@@ -90,13 +90,13 @@ class Files:
 class Dataset:
     """A training and a validation set, in memory or on disk."""
 
-    name: str  #: the name in results
+    name: str  #: name used in results
     train: Images | Files  #: images to pretrain on
-    val: Images | Files | None  #: images to evaluate on, if there are any
+    val: Images | Files | None  #: images to evaluate on, or None
     num_classes: int  #: labels run from 0 to ``num_classes - 1``
-    mean: Sequence[float]  #: of each channel, with values between 0 and 1
-    std: Sequence[float]  #: likewise
-    labelled: bool = True  #: False: labels are all 0 and accuracies are left out
+    mean: Sequence[float]  #: mean of each channel, for values in [0, 1]
+    std: Sequence[float]  #: standard deviation of each channel
+    labelled: bool = True  #: False: labels are all 0 and no accuracy is computed
 
     def __post_init__(self) -> None:
         for name, values in (("mean", self.mean), ("std", self.std)):

@@ -1,4 +1,4 @@
-"""Batches of a data set: their order, and those of images in memory."""
+"""The order of batches, and batches of images in memory."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -19,22 +19,22 @@ class Loader(ABC):
     """Batches of one process, epoch after epoch.
 
     With ``views`` a batch is ``(indices, [view_1, ..., view_V], labels)``, shuffled. Without views
-    it is ``(x, labels)``, and every image comes once and in order. Images are normalised float32.
+    it is ``(x, labels)``, with each image once and in order. Images are normalised float32.
 
-    An epoch's order is drawn from ``(seed, epoch)`` and cut into *global* batches of
+    An epoch's order depends on ``(seed, epoch)`` and is split into *global* batches of
     ``batch_size * world_size``. Each process takes its slice, so step ``t`` of ``w`` processes sees
-    the images that one process with the ``w``-fold batch sees. A sample's views depend only on
-    ``(seed, epoch, view)`` and the sample's index. A last, short batch (``drop_last=False``, or
-    without views) is split evenly, or joins the batch before it if it cannot feed every process.
+    the images that one process with a ``w`` times larger batch sees. A sample's views depend only
+    on ``(seed, epoch, view)`` and its index. A short last batch (``drop_last=False``, or without
+    views) is split evenly, or merged into the previous one if it has too few images.
 
     Args:
         dataset: the data set.
         part: ``train`` or ``val``.
         batch_size: images per process and step.
-        views: makes a sample's views; ``None`` loads clean images, without augmentation.
-        seed: of the order and of the augmentation.
+        views: the augmentation; ``None`` loads clean images.
+        seed: seed of the order and of the augmentation.
         drop_last: leave out a short last batch of views.
-        device: makes the views.
+        device: device that computes the views.
         expand_channels: repeat grey images to this many channels.
     """
 
@@ -53,8 +53,8 @@ class Loader(ABC):
         device: str | torch.device = "cpu",
         expand_channels: int | None = None,
     ) -> None:
-        self._least = 1 if views is None else 2  # batch norm needs two
-        check_whole("batch_size", batch_size, self._least)
+        self._min_images = 1 if views is None else 2  # batch norm needs two
+        check_whole("batch_size", batch_size, self._min_images)
         self.images: Images | Files = getattr(dataset, part)
         self.channels = expand_channels or self.images.channels
         if self.images.channels not in (1, self.channels):
@@ -68,7 +68,7 @@ class Loader(ABC):
         self.drop_last = drop_last and views is not None
         self.device = torch.device(device)
         self.epoch: int | None = None
-        self.skipped: dict[str, str] = {}  #: images that were left out, by name, and why
+        self.skipped: dict[str, str] = {}  #: why each skipped image was left out, by name
         moments = torch.tensor([dataset.mean, dataset.std], dtype=torch.float32)
         self._mean, self._std = moments.view(2, -1, 1, 1).to(self.device)
 
@@ -83,7 +83,7 @@ class Loader(ABC):
         return self.images
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order and augmentation the next iteration uses."""
+        """Set the epoch, which determines the order and the augmentation."""
         self.epoch = epoch
 
     def report_skipped(self) -> None:  # noqa: B027 (images in memory are always readable)
@@ -95,9 +95,9 @@ class Loader(ABC):
     def __iter__(self) -> Iterator[Any]:
         order = torch.arange(len(self.images))
         if self.views:
-            drawn = generator(self.seed, self.epoch or 0, "order")
-            order = torch.randperm(len(self.images), generator=drawn)
-        for samples, views in self._batches([order[piece] for piece in self._slices()]):
+            random = generator(self.seed, self.epoch or 0, "order")
+            order = torch.randperm(len(self.images), generator=random)
+        for samples, views in self._load_batches([order[piece] for piece in self._slices()]):
             views = [x.sub_(self._mean).div_(self._std) for x in views]
             if self.channels != self.images.channels:
                 views = [x.repeat(1, self.channels, 1, 1) for x in views]
@@ -108,8 +108,8 @@ class Loader(ABC):
                 yield samples.to(self.device, non_blocking=True), views, labels
 
     @abstractmethod
-    def _batches(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        """Yield for each batch the samples that were read, and their views in [0, 1]."""
+    def _load_batches(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
+        """Yield the indices and the views, in [0, 1], of each batch's readable images."""
 
     def _slices(self) -> list[slice]:
         """Return this process's part of the epoch's order, step by step."""
@@ -117,7 +117,7 @@ class Loader(ABC):
         n, step = len(self.images), self.batch_size * world
         ends = list(range(step, n + 1, step))
         rest = n % step
-        if not self.drop_last and rest >= world * self._least:
+        if not self.drop_last and rest >= world * self._min_images:
             ends.append(n)
         if not ends:
             raise UserError(
@@ -141,13 +141,13 @@ class MemoryLoader(Loader):
     def _pixels(self) -> Tensor:
         return self.images.images.to(self.device)
 
-    def _batches(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    def _load_batches(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, list[Tensor]]]:
         for samples in batches:
-            place = samples.to(self.device, non_blocking=True)
-            x = self._pixels.index_select(0, place).float().div_(255)
+            indices = samples.to(self.device, non_blocking=True)
+            x = self._pixels.index_select(0, indices).float().div_(255)
             if self.views is None:
                 yield samples, [x]
             else:
                 uniforms = self.views.uniforms(samples, self.seed, self.epoch or 0)
-                each = zip(self.views.each, uniforms)
-                yield samples, [view(x, u) for view, u in each]
+                pairs = zip(self.views.per_view, uniforms)
+                yield samples, [view(x, u) for view, u in pairs]

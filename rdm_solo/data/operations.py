@@ -18,10 +18,9 @@ def crop_boxes(
 ) -> Tensor:
     """Return the boxes of torchvision's ``RandomResizedCrop``, ``(n, 22)`` uniforms to ``(n, 4)``.
 
-    Columns of the result are the integers top, left, height and width. Ten tries of an area (a
-    share of the image between ``scale``) and of an aspect ratio (log-uniform between ``ratio``);
-    the first box that fits is placed uniformly, and where none fits the largest central one is
-    taken.
+    Columns of the result are the integers top, left, height and width. Ten areas (shares of the
+    image, uniform in ``scale``) and aspect ratios (log-uniform in ``ratio``) are tried. The first
+    box that fits is placed uniformly. If none fits, the largest central box is used.
 
     >>> crop_boxes(torch.full((1, 22), 0.5), 32, 32, scale=(0.25, 0.25), ratio=(1.0, 1.0))
     tensor([[ 8,  8, 16, 16]])
@@ -40,22 +39,21 @@ def crop_boxes(
     if bool(fits.any(1).all()):
         return box.long()
 
-    high, wide = min(height, round(width / ratio[0])), min(width, round(height * ratio[1]))
-    central = [(height - high) // 2, (width - wide) // 2, high, wide]
-    centre = torch.tensor(central, dtype=torch.float64)
-    return torch.where(fits.any(1, keepdim=True), box, centre).long()
+    h_max, w_max = min(height, round(width / ratio[0])), min(width, round(height * ratio[1]))
+    centred = [(height - h_max) // 2, (width - w_max) // 2, h_max, w_max]
+    fallback = torch.tensor(centred, dtype=torch.float64)
+    return torch.where(fits.any(1, keepdim=True), box, fallback).long()
 
 
 def crop_resize(
     x: Tensor, boxes: Tensor, size: int, flip: Tensor | None = None, angle: Tensor | None = None
 ) -> Tensor:
-    """Cut ``boxes`` (``(n, 4)``: top, left, height, width) out of ``x`` and resize them.
+    """Crop ``boxes`` (``(n, 4)``: top, left, height, width) from ``x`` and resize them.
 
-    Bilinear, and equal to cropping first and resizing afterwards: no pixel outside the box
-    contributes. ``flip`` (``(n,)``, bool) mirrors left and right; ``angle`` (``(n,)``, radians)
-    then turns counter-clockwise about the centre, in the same resampling; corners that a rotation
-    uncovers repeat the crop's edge. Images with a side above ``size`` are resized with
-    antialiasing, as torchvision does, before they are turned.
+    The resampling is bilinear, and no pixel outside the box contributes. ``flip`` (``(n,)``, bool)
+    mirrors left and right. ``angle`` (``(n,)``, radians) then rotates counter-clockwise about the
+    centre, in the same resampling, and corners that it uncovers repeat the crop's edge. Images
+    with a side above ``size`` are first resized with antialiasing, as in torchvision.
 
     >>> x = torch.arange(16.0).view(1, 1, 4, 4)
     >>> crop_resize(x, torch.tensor([[1, 1, 2, 2]]), 2)
@@ -83,7 +81,7 @@ def crop_resize(
 
 
 def _grid_coordinate(offset: Tensor, start: Tensor, length: Tensor, size: int, full: int) -> Tensor:
-    """Return ``grid_sample``'s coordinate of a pixel at this ``offset`` from a box's centre."""
+    """Return the ``grid_sample`` coordinate of pixels at an ``offset`` from the box's centre."""
     at = (offset + size / 2) * (length / size) + start
     return at.maximum(start + 0.5).minimum(start + length - 0.5) * (2 / full) - 1
 
@@ -116,7 +114,7 @@ def _taps(
     support = stride.clamp_min(1)
     centre = (pos + 0.5) * stride
     first = (centre - support + 0.5).floor()
-    # As many taps as the largest possible box needs, so that the batch changes nothing.
+    # As many taps as the largest possible box needs, so a sample does not depend on its batch.
     indices = [first + k for k in range(math.ceil(2 * max(1.0, full / size)))]
     weights = [
         (1 - (j + 0.5 - centre).abs() / support).clamp_min(0) * ((j >= 0) & (j < length))
@@ -166,7 +164,7 @@ def blend(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
     grey = luma(x) if x.shape[1] == 3 else x
     reference = x.new_zeros(())
     if _CONTRAST in operations:
-        # In float64, so that the mean has the same bits whatever the batch around the sample.
+        # In float64, so that the bits of a sample's mean do not depend on its batch.
         mean = grey.sum((1, 2, 3), keepdim=True, dtype=torch.float64) / grey[0].numel()
         reference = mean.to(x.dtype) * (rest * contrast)
     if _SATURATION in operations:
@@ -177,7 +175,7 @@ def blend(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
 def shift_hue(x: Tensor, shift: Tensor) -> Tensor:
     """Turn the hue of RGB images by ``shift`` (``(n,)``, in turns), per sample and **in place**.
 
-    Largest and smallest channel keep their values, as in HSV; only the hue moves.
+    The largest and the smallest channel value stay the same, as in HSV.
 
     >>> shift_hue(torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1), torch.tensor([1 / 3])).flatten()
     tensor([0., 1., 0.])
@@ -187,11 +185,11 @@ def shift_hue(x: Tensor, shift: Tensor) -> Tensor:
     top, bottom = torch.maximum(r, high), torch.minimum(r, low)
     delta = top - bottom
     # Sixths of a turn away from red, 0 to 3: (high - low)/delta in red's sector, and beyond it
-    # 2 + (low - r)/delta. One expression for both costs a third of a comparison and a choice.
+    # 2 + (low - r)/delta. One expression for both takes a third of the time of torch.where.
     hue = (low - r).relu_().add_(high).sub_(r).div_(delta.clamp_min(1e-30)).add_(1)
     hue = hue.copysign_(g - b).add_(6 * match(x, shift).view(-1, 1, 1))
     hue.sub_((hue / 6).floor_().mul_(6))
-    # Red falls from the top as the hue leaves 0 (and 6), the others as it leaves 2 and 4.
+    # Red is largest at hues 0 and 6, green at 2 and blue at 4.
     centre = torch.tensor([3.0, 2.0, 4.0]).view(3, 1, 1)
     part = (hue[:, None] - match(x, centre)).abs_().sub_(1).clamp_(0, 1).mul_(delta[:, None])
     torch.add(bottom, part[:, 0], out=r)
@@ -202,9 +200,9 @@ def shift_hue(x: Tensor, shift: Tensor) -> Tensor:
 def color_jitter(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     """Change brightness, contrast, saturation and hue, each sample in its own order.
 
-    ``factors`` is ``(n, 4)`` in that order of operations; ``order`` is ``(n, 4)``, and
-    ``order[i, k]`` the operation (0 to 3) that sample ``i`` undergoes as its ``k``-th. Both live on
-    the CPU. Saturation and hue apply to RGB images only.
+    ``factors`` (``(n, 4)``) has a column for each operation in that order. ``order[i, k]``
+    (``(n, 4)``) is the ``k``-th operation (0 to 3) of sample ``i``. Both are on the CPU. Saturation
+    and hue apply to RGB images only.
 
     >>> factors = torch.tensor([[0.5, 2.0, 1.0, 0.0]]).expand(2, 4)
     >>> order = torch.tensor([[0, 1, 2, 3], [1, 0, 2, 3]])
@@ -215,22 +213,22 @@ def color_jitter(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     """
     operations = [_BRIGHTNESS, _CONTRAST] + [_SATURATION] * (x.shape[1] == 3)
     blends = torch.isin(order, torch.tensor(operations))
-    # How many of the blends precede a sample's hue. Sorted by it, the samples whose hue comes at
-    # a stage are a slice.
-    slot = (blends.long().cumsum(1) * (order == _HUE)).sum(1)
-    by_slot = slot.argsort(stable=True)
-    place = by_slot.to(x.device, non_blocking=True)
-    x, factors = x.index_select(0, place), factors[by_slot]
-    stages = order[blends].view(-1, len(operations))[by_slot]
-    ends = torch.bincount(slot, minlength=len(operations) + 1).cumsum(0).tolist()
-    hue_moves = x.shape[1] == 3 and bool((factors[:, _HUE] != 0).any())
+    # The number of blends before a sample's hue shift. Samples are sorted by it, so those whose
+    # hue shifts at the same stage form a slice.
+    hue_stage = (blends.long().cumsum(1) * (order == _HUE)).sum(1)
+    by_stage = hue_stage.argsort(stable=True)
+    indices = by_stage.to(x.device, non_blocking=True)
+    x, factors = x.index_select(0, indices), factors[by_stage]
+    stages = order[blends].view(-1, len(operations))[by_stage]
+    ends = torch.bincount(hue_stage, minlength=len(operations) + 1).cumsum(0).tolist()
+    shifts_hue = x.shape[1] == 3 and bool((factors[:, _HUE] != 0).any())
     for stage, (low, high) in enumerate(itertools.pairwise([0, *ends])):
-        if hue_moves and high > low:
+        if shifts_hue and high > low:
             shift_hue(x[low:high], factors[low:high, _HUE])
         if stage < len(operations):
             operation = stages[:, stage]
             blend(x, operation, factors.gather(1, operation[:, None])[:, 0])
-    return torch.empty_like(x).index_copy_(0, place, x)
+    return torch.empty_like(x).index_copy_(0, indices, x)
 
 
 def blur(x: Tensor, sigma: Tensor, radius: int) -> Tensor:
@@ -247,11 +245,11 @@ def blur(x: Tensor, sigma: Tensor, radius: int) -> Tensor:
     sigma = sigma.double().cpu()
     order = sigma.argsort(descending=True, stable=True)
     kernel = (-0.5 * (k / sigma[order, None]) ** 2).exp()
-    # Taps that float32 would not see are left out; the widest kernels come first.
+    # Taps below float32's resolution are left out. The widest kernels come first.
     reached = [n for n in (kernel > 1e-8).sum(0).tolist() if n]
     kernel = match(x, kernel / (2 * kernel.sum(1, keepdim=True) - 1)).view(-1, radius + 1, 1, 1, 1)
-    place = order.to(x.device, non_blocking=True)
-    x = x.index_select(0, place)
+    indices = order.to(x.device, non_blocking=True)
+    x = x.index_select(0, indices)
     margin = len(reached) - 1
     for axis, margins in ((3, (margin, margin, 0, 0)), (2, (0, 0, margin, margin))):
         wide = F.pad(x, margins, mode="reflect") if margin else x
@@ -259,7 +257,7 @@ def blur(x: Tensor, sigma: Tensor, radius: int) -> Tensor:
         for j, n in enumerate(reached[1:], 1):
             ends = (wide[:n].narrow(axis, margin + at, side) for at in (-j, j))
             x[:n] += torch.add(*ends, out=pair[:n]).mul_(kernel[:n, j])
-    return torch.empty_like(x).index_copy_(0, place, x)
+    return torch.empty_like(x).index_copy_(0, indices, x)
 
 
 def solarize(x: Tensor, threshold: float) -> Tensor:

@@ -37,7 +37,7 @@ def digits() -> Dataset:
 def cifar10(root: str | Path, download: bool = False) -> Dataset:
     """Load CIFAR-10 from the folder ``root`` that holds ``cifar-10-batches-py``.
 
-    With ``download`` it is fetched into ``root`` first, unless it is there already.
+    ``download`` fetches it into ``root`` if it is missing.
     """
     from torchvision.datasets import CIFAR10  # type: ignore[import-untyped, unused-ignore]
 
@@ -46,7 +46,7 @@ def cifar10(root: str | Path, download: bool = False) -> Dataset:
 
 
 def cifar100(root: str | Path, download: bool = False) -> Dataset:
-    """Load CIFAR-100 from the folder ``root`` that holds ``cifar-100-python``, as `cifar10`."""
+    """Load CIFAR-100 from the folder ``root`` that holds ``cifar-100-python``, like `cifar10`."""
     from torchvision.datasets import CIFAR100
 
     moments = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
@@ -82,26 +82,26 @@ def synthetic(
 ) -> Dataset:
     """Generate images: a smooth pattern for each class, and a variation and noise for each image.
 
-    They rehearse a run of any shape without a download. Accuracies on them mean nothing.
+    They test a run of any size without a download. Accuracies on them mean nothing.
 
     >>> synthetic(num_train=8, num_val=4, size=16).train.images.shape
     torch.Size([8, 3, 16, 16])
     """
 
-    def smooth(n: int, draw: torch.Generator) -> Tensor:
-        coarse = torch.randn(n, channels, 4, 4, generator=draw)
+    def smooth(n: int, random: torch.Generator) -> Tensor:
+        coarse = torch.randn(n, channels, 4, 4, generator=random)
         return F.interpolate(coarse, size=(size, size), mode="bilinear", align_corners=False)
 
     templates = smooth(num_classes, generator(seed, "templates"))
     parts = []
     for part, n in (("train", num_train), ("val", num_val)):
-        draw = generator(seed, part)
-        labels = (torch.arange(n) % num_classes)[torch.randperm(n, generator=draw)]
+        random = generator(seed, part)
+        labels = (torch.arange(n) % num_classes)[torch.randperm(n, generator=random)]
         images = torch.empty(n, channels, size, size, dtype=torch.uint8)
-        for low in range(0, n, 512):  # in pieces: only the bytes have to fit into memory
-            chosen = labels[low : low + 512]
-            x = 0.5 + 0.18 * templates[chosen] + 0.09 * smooth(len(chosen), draw)
-            x += 0.05 * torch.randn(x.shape, generator=draw)
+        for low in range(0, n, 512):  # in chunks: only the bytes have to fit into memory
+            chunk = labels[low : low + 512]
+            x = 0.5 + 0.18 * templates[chunk] + 0.09 * smooth(len(chunk), random)
+            x += 0.05 * torch.randn(x.shape, generator=random)
             images[low : low + 512] = x.clamp_(0, 1).mul_(255).round_().to(torch.uint8)
         parts.append(Images(images, labels))
     train, val = parts

@@ -1,7 +1,7 @@
-"""Batched augmentation in which every sample has its own draw.
+"""Augment batches, with independent random parameters for each sample.
 
 A `Pipeline` turns ``n`` images and an ``(n, DRAWS)`` table of uniform numbers into ``n`` views, a
-deterministic function of both, row by row: what a sample becomes depends neither on its neighbours
+deterministic function of both, row by row: a sample's view depends neither on the rest of its batch
 nor on the batch size or the number of processes. Operations and distributions are those of
 torchvision's ``RandomResizedCrop``, ``RandomHorizontalFlip``, ``ColorJitter``, ``RandomGrayscale``,
 ``GaussianBlur`` and ``RandomSolarize``, in this order.
@@ -27,14 +27,14 @@ from rdm_solo.messages import UserError, check_number, check_whole
 
 ORDERS = torch.tensor(list(itertools.permutations(range(4))))  # of the jitter's operations
 
-# A CPU augments this many values at a time, which stay near its cache: at 224 pixels, 6 images at a
-# time take two thirds of the time of 64 at once.
-PIECE_VALUES = 2**20
+# A CPU augments this many values at a time, so that they fit its cache: at 224 pixels, chunks of 6
+# images take two thirds of the time of 64 images at once.
+CHUNK_VALUES = 2**20
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """One distribution of views, and the number of views that a sample gets from it.
+    """A distribution of views, and the number of views that each sample gets from it.
 
     Calling it maps ``x`` (``(n, C, H, W)``, floats in [0, 1], any device) and ``u`` (``(n, DRAWS)``
     uniforms on the CPU) to ``(n, C, size, size)``. Row ``i`` of the result depends only on row
@@ -59,8 +59,8 @@ class Pipeline:
     blur: float = 0.0  #: probability of a Gaussian blur
     blur_sigma: Sequence[float] = (0.1, 2.0)  #: smallest and largest standard deviation, in pixels
     solarize: float = 0.0  #: probability of solarisation
-    solarize_threshold: float = 0.5  #: values from here on are inverted
-    rotate: float = 0.0  #: largest rotation either way, in radians; uniform
+    solarize_threshold: float = 0.5  #: values at or above it are inverted
+    rotate: float = 0.0  #: angles are uniform in [-rotate, rotate], in radians
 
     def __post_init__(self) -> None:
         check_whole("size (dataset.image_size)", self.size, *SIDES)
@@ -74,14 +74,14 @@ class Pipeline:
             object.__setattr__(self, name, _two_numbers(name, getattr(self, name), largest))
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
-        return self._in_pieces(self._whole_view, x, self.parameters(u, *x.shape[2:]))
+        return self._in_chunks(self._full_view, x, self.parameters(u, *x.shape[2:]))
 
     def finish(self, crops: Tensor, u: Tensor) -> Tensor:
-        """Return views from their crops: bytes ``(n, C, size, size)`` to floats in [0, 1].
+        """Finish views from crops: bytes ``(n, C, size, size)`` to floats in [0, 1].
 
-        Files are cropped where they are decoded, by `boxes` and the same ``u``.
+        Files are cropped by the worker that decodes them, with `boxes` and the same ``u``.
         """
-        return self._in_pieces(self._after_the_crop, crops, self._colours(u))
+        return self._in_chunks(self._after_the_crop, crops, self._colours(u))
 
     def boxes(self, u: Tensor, height: int, width: int) -> Tensor:
         """Return the crop of each row of ``u``; see `crop_boxes`."""
@@ -96,7 +96,7 @@ class Pipeline:
         u = u.double()
         blends = (self.brightness, self.contrast, self.saturation)
         limits = [(max(0.0, 1 - strength), 1 + strength) for strength in blends]
-        least, most = self.blur_sigma
+        sigma_min, sigma_max = self.blur_sigma
         low, high = torch.tensor([*limits, (-self.hue, self.hue)], dtype=torch.float64).T
         return SimpleNamespace(
             flip=u[:, draws.FLIP] < self.flip,
@@ -106,64 +106,64 @@ class Pipeline:
             order=ORDERS[(u[:, draws.ORDER] * len(ORDERS)).long()],
             grey=u[:, draws.GREY] < self.grey,
             blur=u[:, draws.BLUR] < self.blur,
-            sigma=least + (most - least) * u[:, draws.SIGMA],
+            sigma=sigma_min + (sigma_max - sigma_min) * u[:, draws.SIGMA],
             solarize=u[:, draws.SOLARIZE] < self.solarize,
         )
 
     @torch.no_grad()
-    def _in_pieces(
-        self, make: Callable[[Tensor, SimpleNamespace], Tensor], x: Tensor, drawn: SimpleNamespace
+    def _in_chunks(
+        self, apply: Callable[[Tensor, SimpleNamespace], Tensor], x: Tensor, params: SimpleNamespace
     ) -> Tensor:
-        """Apply ``make`` to all samples; on a CPU, to a few at a time."""
-        piece = PIECE_VALUES // (x.shape[1] * self.size**2)
-        if x.device.type != "cpu" or piece >= len(x):
-            return make(x, drawn)
+        """Apply a function to all samples; on a CPU, in chunks."""
+        chunk = CHUNK_VALUES // (x.shape[1] * self.size**2)
+        if x.device.type != "cpu" or chunk >= len(x):
+            return apply(x, params)
         dtype = x.dtype if x.is_floating_point() else torch.float32
         views = torch.empty(len(x), x.shape[1], self.size, self.size, dtype=dtype)
-        for low in range(0, len(x), max(1, piece)):
-            rows = slice(low, low + max(1, piece))
-            some = {name: column[rows] for name, column in vars(drawn).items()}
-            views[rows] = make(x[rows], SimpleNamespace(**some))
+        for low in range(0, len(x), max(1, chunk)):
+            rows = slice(low, low + max(1, chunk))
+            columns = {name: column[rows] for name, column in vars(params).items()}
+            views[rows] = apply(x[rows], SimpleNamespace(**columns))
         return views
 
-    def _whole_view(self, x: Tensor, drawn: SimpleNamespace) -> Tensor:
-        angle = drawn.angle if self.rotate else None
-        return self._recolour(crop_resize(x, drawn.boxes, self.size, drawn.flip, angle), drawn)
+    def _full_view(self, x: Tensor, params: SimpleNamespace) -> Tensor:
+        angle = params.angle if self.rotate else None
+        return self._recolour(crop_resize(x, params.boxes, self.size, params.flip, angle), params)
 
-    def _after_the_crop(self, crops: Tensor, drawn: SimpleNamespace) -> Tensor:
+    def _after_the_crop(self, crops: Tensor, params: SimpleNamespace) -> Tensor:
         x = crops.float().div_(255)
         if self.rotate:
-            whole = torch.tensor([[0, 0, self.size, self.size]]).expand(len(x), 4)
-            x = crop_resize(x, whole, self.size, drawn.flip, drawn.angle)
+            box = torch.tensor([[0, 0, self.size, self.size]]).expand(len(x), 4)
+            x = crop_resize(x, box, self.size, params.flip, params.angle)
         else:
-            x = _where(drawn.flip, lambda rows: rows.flip(-1), x)
-        return self._recolour(x, drawn)
+            x = _where(params.flip, lambda rows: rows.flip(-1), x)
+        return self._recolour(x, params)
 
-    def _recolour(self, x: Tensor, drawn: SimpleNamespace) -> Tensor:
-        x = _where(drawn.jitter, color_jitter, x, drawn.factors, drawn.order)
-        grey = x.shape[1] == 3 and all(drawn.grey.tolist())
+    def _recolour(self, x: Tensor, params: SimpleNamespace) -> Tensor:
+        x = _where(params.jitter, color_jitter, x, params.factors, params.order)
+        grey = x.shape[1] == 3 and all(params.grey.tolist())
         if grey:
             x = luma(x)  # one channel to blur instead of three equal ones
         elif x.shape[1] == 3:
-            x = _where(drawn.grey, lambda rows: luma(rows).repeat(1, 3, 1, 1), x)
+            x = _where(params.grey, lambda rows: luma(rows).repeat(1, 3, 1, 1), x)
         radius = min(max(1, int(4 * self.blur_sigma[1] + 0.5)), self.size - 1)
-        x = _where(drawn.blur, lambda rows, sigma: blur(rows, sigma, radius), x, drawn.sigma)
-        x = _where(drawn.solarize, lambda rows: solarize(rows, self.solarize_threshold), x)
+        x = _where(params.blur, lambda rows, sigma: blur(rows, sigma, radius), x, params.sigma)
+        x = _where(params.solarize, lambda rows: solarize(rows, self.solarize_threshold), x)
         return x.repeat(1, 3, 1, 1) if grey else x
 
 
 class Views:
-    """The views of a sample, pipeline by pipeline.
+    """The pipelines that make a sample's views.
 
     One pipeline with ``num_crops=2`` is a symmetric pair, two with ``num_crops=1`` an asymmetric
-    one, and further pipelines of a smaller ``size`` make multi-crop. ``each`` holds the pipeline of
-    each view.
+    one, and further pipelines of a smaller ``size`` make multi-crop. ``per_view`` holds the
+    pipeline of each view.
 
     >>> views = Views([Pipeline(size=32), Pipeline(size=16, num_crops=6)])
-    >>> len(views.each), views.num_large_crops, views.num_small_crops
+    >>> len(views.per_view), views.num_large_crops, views.num_small_crops
     (8, 2, 6)
     >>> u = views.uniforms(range(5), seed=0, epoch=3)
-    >>> views.each[7](torch.rand(5, 3, 32, 32), u[7]).shape
+    >>> views.per_view[7](torch.rand(5, 3, 32, 32), u[7]).shape
     torch.Size([5, 3, 16, 16])
     """
 
@@ -172,7 +172,7 @@ class Views:
         if not self.pipelines or not all(isinstance(p, Pipeline) for p in self.pipelines):
             raise UserError(
                 f"dataset.views.pipelines must be a list of Pipelines, got {pipelines!r:.80} (in "
-                "YAML, put `_convert_: all` beside the _target_ of the views)"
+                "YAML, put `_convert_: all` next to the _target_ of the views)"
             )
         sizes = [pipeline.size for pipeline in self.pipelines]
         if sizes != sorted(sizes, reverse=True):
@@ -180,36 +180,36 @@ class Views:
                 f"dataset.views.pipelines has sizes {sizes}: list the largest first, since methods "
                 "take the first views for the large ones"
             )
-        self.each = [pipeline for pipeline in self.pipelines for _ in range(pipeline.num_crops)]
-        self.num_large_crops = sum(pipeline.size == sizes[0] for pipeline in self.each)
-        self.num_small_crops = len(self.each) - self.num_large_crops
+        self.per_view = [pipeline for pipeline in self.pipelines for _ in range(pipeline.num_crops)]
+        self.num_large_crops = sum(pipeline.size == sizes[0] for pipeline in self.per_view)
+        self.num_small_crops = len(self.per_view) - self.num_large_crops
 
     def uniforms(self, samples: Sequence[int] | Tensor, seed: int, epoch: int) -> list[Tensor]:
         """Return an ``(n, DRAWS)`` table of uniform numbers for each view, a row for each sample.
 
         A row depends only on the seed, the epoch, the view and the sample's number.
         """
-        views = range(len(self.each))
+        views = range(len(self.per_view))
         return [draws.random_rows(samples, seed, epoch, view, "rows") for view in views]
 
     def boxes(self, uniforms: Sequence[Tensor], height: int, width: int) -> Tensor:
         """Return the crops of one image's views, ``(V, 4)``, from a row of uniforms for each."""
         rows = iter(uniforms)
-        each = ((p, torch.cat(list(itertools.islice(rows, p.num_crops)))) for p in self.pipelines)
-        return torch.cat([pipeline.boxes(u, height, width) for pipeline, u in each])
+        parts = ((p, torch.cat(list(itertools.islice(rows, p.num_crops)))) for p in self.pipelines)
+        return torch.cat([pipeline.boxes(u, height, width) for pipeline, u in parts])
 
 
-def _where(chosen: Tensor, transform: Callable[..., Tensor], x: Tensor, *columns: Tensor) -> Tensor:
-    """Apply ``transform`` to the ``chosen`` rows (a mask on the CPU); may overwrite ``x``."""
-    number = sum(chosen.tolist())
-    if number == 0:
+def _where(mask: Tensor, transform: Callable[..., Tensor], x: Tensor, *columns: Tensor) -> Tensor:
+    """Apply ``transform`` to the rows in ``mask`` (on the CPU); may overwrite ``x``."""
+    count = sum(mask.tolist())
+    if count == 0:
         return x
-    if number == len(x):
+    if count == len(x):
         return transform(x, *columns)
-    rows = chosen.nonzero()[:, 0]
-    place = rows.to(x.device, non_blocking=True)
-    picked = x.index_select(0, place)
-    return x.index_copy_(0, place, transform(picked, *(column[rows] for column in columns)))
+    rows = mask.nonzero()[:, 0]
+    indices = rows.to(x.device, non_blocking=True)
+    part = x.index_select(0, indices)
+    return x.index_copy_(0, indices, transform(part, *(column[rows] for column in columns)))
 
 
 def _two_numbers(name: str, value: Sequence[float], largest: float | None) -> tuple[float, float]:

@@ -232,7 +232,7 @@ EVERYTHING = {"blur": 0.5, "solarize": 0.3}
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("options", [EVERYTHING, EVERYTHING | {"rotate": 0.2}, {"size": 12}])
 def test_a_view_has_the_same_bits_in_any_batch(channels, options, monkeypatch):
-    monkeypatch.setattr(views, "PIECE_VALUES", 128 * 3 * 32 * 32)
+    monkeypatch.setattr(views, "CHUNK_VALUES", 128 * 3 * 32 * 32)
     pipeline = Pipeline(**{"size": 32} | options)
     n = 300  # more than a piece
     x, u = images(n, channels), uniforms(n)

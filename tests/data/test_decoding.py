@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as tv
 
 from rdm_solo import data
-from rdm_solo.data import Pipeline, Reading, Views, decoding, folders
+from rdm_solo.data import DecodeOptions, Pipeline, Views, decoding, folders
 from rdm_solo.data.decoding import open_image
 from rdm_solo.data.draws import random_rows
 
@@ -76,7 +76,7 @@ def test_grey_is_one_channel(tmp_path):
 @pytest.mark.parametrize("shape", [(50, 80), (80, 50), (9, 41), (1, 1)])
 def test_clean_images_are_resized_and_cut_out_of_the_middle(shape):
     image = picture(6, *shape)
-    got = decoding.clean(image, Reading(image_size=28, resize=32))
+    got = decoding.evaluation_image(image, DecodeOptions(image_size=28, resize=32))
     want = v2.Compose([v2.Resize(32), v2.CenterCrop(28)])(image)
     difference = got.permute(1, 2, 0).int() - torch.from_numpy(np.array(want)).int()
     assert difference.abs().max() <= 1
@@ -88,7 +88,7 @@ def test_large_jpegs_are_decoded_at_a_fraction_and_look_the_same(tmp_path):
     boxes = torch.tensor([[0, 0, 1200, 1600], [100, 200, 900, 800], [301, 401, 500, 500]])
     for fraction, sizes in ((8, [32] * 2), (4, [56] * 2), (2, [112] * 3), (1, [224] * 3)):
         image = open_image(path)
-        got = decoding.cut_views(image, boxes[: len(sizes)], sizes, Reading())
+        got = decoding.cut_views(image, boxes[: len(sizes)], sizes, DecodeOptions())
         assert image.width == 1600 // fraction
         whole = decoding.decode(open_image(path))
         for crop, box, size in zip(got, boxes, sizes):

@@ -25,7 +25,7 @@ from torchvision.transforms.v2 import functional as tv
 
 from rdm_solo import data
 from rdm_solo.data import DataError, decoding, folders
-from rdm_solo.data.file_loader import LONGEST_TMPDIR
+from rdm_solo.data.file_loader import MAX_TMPDIR_BYTES
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_workers_change_nothing(tree):
 
 def test_a_tmpdir_that_no_worker_can_use_is_refused(tree, monkeypatch):
     """A worker's socket could not have its name, and the batches would never come."""
-    monkeypatch.setattr(tempfile, "tempdir", "/tmp/".ljust(LONGEST_TMPDIR + 1, "t"))
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp/".ljust(MAX_TMPDIR_BYTES + 1, "t"))
     with pytest.raises(DataError, match="TMPDIR of at most 75 bytes"):
         epoch_of(loader(tree, source={"workers": 1}))
 
@@ -102,12 +102,12 @@ def test_any_torch_data_set_is_loaded(tmp_path):
     for i in range(10):
         picture(i, 20, 20).save(tmp_path / f"{i}.png")
     want = loader(tmp_path, batch_size=5)
-    reading = data.Reading(image_size=SIZE, workers=0)
-    files = data.Files(Numbers(), torch.zeros(10, dtype=torch.int64), reading)
+    options = data.DecodeOptions(image_size=SIZE, workers=0)
+    files = data.Files(Numbers(), torch.zeros(10, dtype=torch.int64), options)
     dataset = data.Dataset("numbers", files, files, 1, *folders.IMAGENET)
     same(epoch_of(data.loader(dataset, "train", 5, views=a_pair()), 2), epoch_of(want, 2))
     assert [len(x) for x, _ in data.loader(dataset, "val", 4)] == [4, 4, 2]
-    broken = data.Files(Numbers([3]), files.labels, reading)
+    broken = data.Files(Numbers([3]), files.labels, options)
     dataset = data.Dataset("numbers", broken, None, 1, *folders.IMAGENET)
     with pytest.raises(DataError, match=r"^image 3 cannot be read .*no such sample"):
         epoch_of(data.loader(dataset, "train", 5, views=a_pair()))
@@ -170,9 +170,9 @@ def test_skipped_images_are_replaced_counted_and_named(tmp_path, caplog):
     for sample, index in ((7, 8), (22, 0)):  # the neighbour's picture, the missing one's draws
         image = batches.images.open(index)
         rows = batches.views.uniforms([sample], 0, 0)
-        pipeline = batches.views.each[0]
+        pipeline = batches.views.per_view[0]
         boxes = torch.cat([pipeline.boxes(u, image.height, image.width) for u in rows])
-        cut = decoding.cut_views(image, boxes, [SIZE] * 2, batches.images.reading)
+        cut = decoding.cut_views(image, boxes, [SIZE] * 2, batches.images.decoding)
         for v, u in enumerate(rows):
             want = tv.normalize(pipeline.finish(cut[v][None], u), *folders.IMAGENET)
             got_view = crops[order.index(sample), v]

@@ -39,7 +39,7 @@ def test_a_batch_is_solo_learns_with_views_normalised_after_augmentation():
         assert torch.equal(indices, labels)
         x = batches.images.images[indices].float() / 255
         uniforms = batches.views.uniforms(indices, seed=3, epoch=4)
-        for view, u, crop in zip(batches.views.each, uniforms, crops, strict=True):
+        for view, u, crop in zip(batches.views.per_view, uniforms, crops, strict=True):
             assert crop.dtype == torch.float32
             torch.testing.assert_close(crop, normalised(view(x, u)), atol=2e-6, rtol=0)
     seen = torch.cat([indices for indices, _, _ in epoch])

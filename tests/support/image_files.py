@@ -47,9 +47,11 @@ def a_pair(**options):
 
 def loader(root, part="train", batch_size=8, source=None, **options):
     """A loader of one part of a folder, without workers unless asked for."""
-    reading = {"image_size": SIZE, "workers": 0} | (source or {})
+    decoding = {"image_size": SIZE, "workers": 0} | (source or {})
     views = None if part == "val" else a_pair()
-    return data.loader(data.folder(root, **reading), part, batch_size, **{"views": views} | options)
+    return data.loader(
+        data.folder(root, **decoding), part, batch_size, **{"views": views} | options
+    )
 
 
 def spoil(path, how):
