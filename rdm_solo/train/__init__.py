@@ -1,6 +1,6 @@
 """Pretrain: ``python -m rdm_solo.train method=simsiam filter=target_pow p=-0.5``.
 
-In Python, ``rdm_solo.train.run.run(compose([...]), folder)`` trains a run in this process.
+In Python, ``rdm_solo.train.run.run(compose([...]), folder)`` trains in this process.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The command python -m rdm_solo.train: a run, or the runs of a sweep."""
+"""Run ``python -m rdm_solo.train``: train one model, or every run of a sweep."""
 
 import logging
 import sys
@@ -14,9 +14,9 @@ log = logging.getLogger("rdm_solo")
 
 def main() -> None:
     """Run the command."""
-    processes.end_with_parent()
+    processes.exit_with_parent()
     with cli.errors_as_sentences():
-        job = _start
+        job = _train
         if any(option.startswith("resume=") for option in sys.argv):
             from rdm_solo.train import resume
 
@@ -29,23 +29,23 @@ def main() -> None:
         cli.command(job, "config", hydra_too=True)
 
 
-def _start(cfg: Any) -> None:
-    """Train one run in the folder that Hydra's config names."""
+def _train(cfg: Any) -> None:
+    """Train one run in the folder ``hydra.run.dir``."""
     from omegaconf import open_dict
 
     overrides, folder = list(cfg.hydra.overrides.task), Path(cfg.hydra.run.dir)
-    is_given = any(option.startswith("hydra.run.dir=") for option in cfg.hydra.overrides.hydra)
-    if processes.started_by_torchrun() and not is_given:
+    has_folder = any(option.startswith("hydra.run.dir=") for option in cfg.hydra.overrides.hydra)
+    if processes.started_by_torchrun() and not has_folder:
         raise UserError(
-            "give hydra.run.dir=FOLDER under torchrun: its processes would each choose a name."
+            "pass hydra.run.dir=FOLDER under torchrun; else each process chooses another folder."
         )
     with open_dict(cfg):
         del cfg.hydra
-    if processes.is_first():
+    if processes.is_rank_zero():
         p = "" if cfg.p is None else f", p={cfg.p}"
         setting = f"{cfg.method.name}, {cfg.filter.name}{p}, {cfg.dataset.name}"
         log.info(f"{setting}: {cfg.max_epochs} epochs, seed {cfg.seed}, in {folder}")
-    # Lightning starts the other processes of a run by this process's arguments.
+    # Lightning starts the run's other processes with this process's arguments.
     sys.argv[1:] = [*sys.argv[1:], f"hydra.run.dir='{folder.absolute()}'"]
     from rdm_solo.train.run import run
     from rdm_solo.train.stopping import Stopped

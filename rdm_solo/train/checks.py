@@ -1,4 +1,4 @@
-"""Refuse values that no run could use, in one sentence each."""
+"""Check a config's values; an invalid one raises an error of one sentence."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.messages import UserError, check_choice, check_number, check_switch, check_whole
 from rdm_solo.methods.optimizers import OPTIMIZERS
 
-# Half- and double-precision weights are refused: batch norms and spectra want float32 ones.
+# Half- and double-precision weights are refused: batch norms and spectra need float32.
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
 
 # Views and spectra are computed in float64, which Apple's GPUs (mps) do not have.
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda")
 ABSENT = object()
 
-# Epochs at a run's start that have to fit into max_epochs.
+# Warm-ups, in epochs; none may be longer than max_epochs.
 WARM_UPS = ("scheduler.warmup_epochs", "method.kwargs.warmup_teacher_temperature_epochs")
 
 
@@ -29,7 +29,7 @@ def _check_devices(name: str, value: object) -> None:
         check_whole(name, value, 1, alternative="a list of GPUs, or auto")
 
 
-# The schema: what checks each option, with its limits.
+# The schema: each option's check and its limits.
 CHECKS: dict[str, tuple[Any, ...]] = {
     "batch_size": (check_whole, 2),
     "max_epochs": (check_whole, 1),
@@ -82,7 +82,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "watch.stop": (check_switch,),
 }
 # Options that may be null.
-OR_NULL = {
+NULLABLE = {
     "threads",
     "trainer.sync_batchnorm",
     "trainer.gradient_clip_val",
@@ -92,8 +92,8 @@ OR_NULL = {
     "watch.gap_epochs",
     "watch.accuracy",
 }
-# Switches that act on what another option measures.
-MEASURED_BY = {
+# Switches that use a measurement, and the option that schedules it.
+REQUIRED_MEASUREMENT = {
     "watch.stop": "diagnostics.every_n_epochs",
     "checkpoint.best": "knn.every_n_epochs",
 }
@@ -103,9 +103,9 @@ def check(cfg: DictConfig) -> None:
     """Refuse a config that no run could use."""
     for name, (check_value, *limits) in CHECKS.items():
         value = OmegaConf.select(cfg, name, default=ABSENT)
-        if name in OR_NULL and value is not None and value is not ABSENT:
+        if name in NULLABLE and value is not None and value is not ABSENT:
             check_value(name, value, *limits, alternative="null")
-        elif name not in OR_NULL and value is not ABSENT:
+        elif name not in NULLABLE and value is not ABSENT:
             check_value(name, value, *limits)
     for name in WARM_UPS:
         epochs = check_number(name, OmegaConf.select(cfg, name) or 0, 0)
@@ -113,18 +113,18 @@ def check(cfg: DictConfig) -> None:
             raise UserError(
                 f"{name}={epochs:g} is longer than max_epochs={cfg.max_epochs}; shorten it."
             )
-    for switch, source in MEASURED_BY.items():
+    for switch, source in REQUIRED_MEASUREMENT.items():
         if OmegaConf.select(cfg, switch) and not OmegaConf.select(cfg, source):
             raise UserError(
-                f"{switch}=true would be ignored, since {source}=0 measures nothing; leave one of "
-                "them out."
+                f"{switch}=true would be ignored, because {source}=0 switches its measurement off; "
+                "leave one of them out."
             )
-    # solo-learn would clip gradients that are still scaled, or not yet summed up.
-    partial = cfg.trainer.precision == "16-mixed" or cfg.trainer.accumulate_grad_batches > 1
-    if partial and cfg.method.kwargs.get("clip_grad"):
+    # solo-learn would clip gradients before they are unscaled or fully accumulated.
+    unfinished = cfg.trainer.precision == "16-mixed" or cfg.trainer.accumulate_grad_batches > 1
+    if unfinished and cfg.method.kwargs.get("clip_grad"):
         raise UserError(
-            f"method.kwargs.clip_grad={cfg.method.kwargs.clip_grad} does not go with 16-mixed or "
-            "accumulated gradients; use trainer.gradient_clip_val."
+            f"method.kwargs.clip_grad={cfg.method.kwargs.clip_grad} cannot be combined with "
+            "16-mixed or accumulated gradients; use trainer.gradient_clip_val."
         )
     if cfg.p is not None:
         p = OmegaConf.to_container(cfg.p) if OmegaConf.is_config(cfg.p) else cfg.p

@@ -11,11 +11,11 @@ from rdm_solo.messages import UserError
 def make_data(cfg: DictConfig) -> tuple[Dataset, Views]:
     """Build ``dataset.source`` and ``dataset.views``."""
     dataset, views = instantiate(cfg.dataset.source), instantiate(cfg.dataset.views)
-    for name, part, kind in (("source", dataset, Dataset), ("views", views, Views)):
-        if not isinstance(part, kind):
+    for name, value, expected in (("source", dataset, Dataset), ("views", views, Views)):
+        if not isinstance(value, expected):
             raise UserError(
-                f"dataset.{name} must name a function that returns a rdm_solo.data.{kind.__name__} "
-                f"(its _target_), got {part!r:.80}."
+                f"dataset.{name} must name a function that returns a rdm_solo.data."
+                f"{expected.__name__} (its _target_), got {value!r:.80}."
             )
     return dataset, views
 
@@ -36,18 +36,18 @@ class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]
         self.options = {"seed": seed, "expand_channels": expand_channels}
         self._memory: Loader | None = None
         self._loaders: list[Loader] = []
-        # Refuses now what could not be loaded when training starts.
+        # Raises errors of the loader now rather than when training starts.
         loader(dataset, "train", batch_size, views=views, **self.options)
 
     def _loader(self, part: str, batch_size: int, views: Views | None = None) -> Loader:
         device = self.trainer.strategy.root_device
-        images = loader(self.dataset, part, batch_size, views=views, device=device, **self.options)
-        self._loaders.append(images)
-        return images
+        batches = loader(self.dataset, part, batch_size, views=views, device=device, **self.options)
+        self._loaders.append(batches)
+        return batches
 
     def skipped(self) -> dict[str, str]:
-        """Return the images that this process's loaders have left out so far, and why."""
-        return {path: why for images in self._loaders for path, why in images.skipped.items()}
+        """Return the images that this process's loaders skipped so far, and the reasons."""
+        return {path: why for batches in self._loaders for path, why in batches.skipped.items()}
 
     def train_dataloader(self) -> Loader:
         return self._loader("train", self.batch_size, self.views)
@@ -58,6 +58,6 @@ class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]
         return self._loader("val", 512)
 
     def memory_dataloader(self) -> Loader:
-        """Return clean training images in order; always the same loader, so they load once."""
+        """Return a loader of clean training images in order; it is created once and reused."""
         self._memory = self._memory or self._loader("train", 512)
         return self._memory

@@ -1,4 +1,4 @@
-"""Compute what follows from the config and the data set: class counts, scaled learning rates."""
+"""Compute class counts and scaled learning rates from the config and the data set."""
 
 import os
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from rdm_solo.methods.descriptions import method
 
 @dataclass(frozen=True)
 class Derived:
-    """Values that follow from the config and the data set."""
+    """Values that are computed from the config and the data set."""
 
     processes: int
-    filter_batch: int  # rows that a filter sees: those of all processes together
-    global_batch: int  # rows of an optimiser step, accumulated ones included
+    filter_batch: int  # rows that a filter sees, over all processes
+    global_batch: int  # rows per optimiser step, including accumulated batches
     base_lr: float
     lr: float  # scaled by the global batch
     classifier_lr: float
@@ -42,7 +42,7 @@ def world_size(trainer: DictConfig) -> int:
 
 
 def limit_threads(threads: int | None) -> None:
-    """Use that many CPU threads, also in the processes that Lightning starts; None: no limit."""
+    """Limit the CPU threads of this process and of those that Lightning starts, unless None."""
     if threads is not None:
         torch.set_num_threads(threads)
         os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -61,7 +61,7 @@ def derive(
     if num_large_crops != 2 or (num_small_crops and cfg.method.name not in MULTI_CROP):
         raise UserError(
             f"method={cfg.method.name} takes two large crops and no small ones, got "
-            f"{num_large_crops} and {num_small_crops} from dataset.views; multi-crop goes with "
+            f"{num_large_crops} and {num_small_crops} from dataset.views; multi-crop needs "
             f"method={' or method='.join(MULTI_CROP)}."
         )
     processes, images = world_size(cfg.trainer), len(dataset.train)
@@ -97,17 +97,17 @@ def derive(
 
 
 def _check_method(cfg: DictConfig, dataset: Dataset, batch: int) -> None:
-    """Refuse what solo-learn's class would fail at in a later epoch, or learn nonsense from."""
-    from rdm_solo.methods.building import check_kwargs  # with solo-learn, in seconds
+    """Refuse options with which solo-learn's class would fail later or train wrongly."""
+    from rdm_solo.methods.building import check_kwargs  # loads solo-learn
 
-    described, kwargs = method(cfg.method.name), cfg.method.kwargs
+    description, kwargs = method(cfg.method.name), cfg.method.kwargs
     check_kwargs(kwargs)
     queue = kwargs.get("queue_size")
-    if (described.queue or queue) and (queue < batch or (described.queue and queue % batch)):
-        need = "a multiple of" if described.queue else "at least"
+    if (description.queue or queue) and (queue < batch or (description.queue and queue % batch)):
+        requirement = "a multiple of" if description.queue else "at least"
         raise UserError(
-            f"method.kwargs.queue_size={queue} must be {need} the {batch} rows of a batch that "
-            "enter it."
+            f"method.kwargs.queue_size={queue} must be {requirement} the {batch} rows that "
+            "each batch adds to it."
         )
     rows = kwargs.get("whitening_size")
     if rows is not None and rows < 2 * kwargs.proj_output_dim:
@@ -115,5 +115,5 @@ def _check_method(cfg: DictConfig, dataset: Dataset, batch: int) -> None:
             f"method.kwargs.whitening_size={rows} must be at least twice the "
             f"{kwargs.proj_output_dim} dimensions of method.kwargs.proj_output_dim."
         )
-    if described.labels and not dataset.labelled:
-        raise UserError(f"method={described.name} needs the labels that {dataset.name} lacks.")
+    if description.labels and not dataset.labelled:
+        raise UserError(f"method={description.name} needs labels; {dataset.name} has none.")

@@ -1,4 +1,4 @@
-"""A run's folder: a new one, or one in which the same command resumes."""
+"""Lock a run's folder and decide whether the run starts, resumes, or has finished."""
 
 import contextlib
 import datetime
@@ -18,9 +18,9 @@ from rdm_solo.train import processes
 
 log = logging.getLogger("rdm_solo")
 
-# Options of a setting that may change when a run resumes. The batch that filters see may not.
-PROCESSES = ("batch_size", "trainer.devices", "trainer.num_nodes")
-MAX_STALLED = 2  # starts in a row that add no epoch
+# Options that may change when a run resumes, if the batch that filters see stays the same.
+MAY_CHANGE = ("batch_size", "trainer.devices", "trainer.num_nodes")
+MAX_STALLED = 2  # consecutive starts without a finished epoch
 
 
 @dataclass(frozen=True)
@@ -28,20 +28,20 @@ class Start:
     """Where a run starts: at the beginning, at a checkpoint, or not at all."""
 
     checkpoint: Path | None = None
-    epochs: int = 0  # that are done
+    epochs: int = 0  # finished ones
     step: int = 0
-    finished: dict[str, Any] | None = None  # the summary of a run with nothing left to do
+    finished: dict[str, Any] | None = None  # the summary of a finished run
 
 
 @contextlib.contextmanager
-def claimed(
+def claim(
     cfg: DictConfig, folder: Path, filter_batch: int, overrides: Sequence[str]
 ) -> Iterator[Start]:
-    """Own the run's folder while the body trains; its first process decides where to start."""
-    if processes.is_first():
+    """Lock the run's folder for the body, and yield where rank 0 decided to start."""
+    if processes.is_rank_zero():
         with contextlib.ExitStack() as stack:
             try:
-                start = stack.enter_context(_owned(cfg, folder, filter_batch, overrides))
+                start = stack.enter_context(_lock(cfg, folder, filter_batch, overrides))
             except UserError as error:
                 broadcast_object(error)
                 raise
@@ -51,18 +51,18 @@ def claimed(
         if isinstance(decision, UserError):
             raise SystemExit(2)
         yield decision
-    else:  # Lightning has started this process, after the first one decided
+    else:  # Lightning starts this process after rank 0 has decided
         yield Start(checkpoint=next(iter(checkpoints.present(folder)), None))
 
 
 @contextlib.contextmanager
-def _owned(
+def _lock(
     cfg: DictConfig, folder: Path, filter_batch: int, overrides: Sequence[str]
 ) -> Iterator[Start]:
     if cfg.overwrite and (folder / CONFIG).is_file() and not _is_unfinished(cfg, folder):
         with ownership.owned(folder), writing(folder):
             old = folder.rename(f"{folder}.old-{datetime.datetime.now():%Y-%m-%d_%H-%M-%S}")
-            log.info(f"the earlier run is kept in {old}")
+            log.info(f"the earlier run was moved to {old}")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with ownership.owned(folder):
@@ -70,14 +70,14 @@ def _owned(
         if start.finished is not None:
             yield start
             return
-        _sign(folder, start.epochs, filter_batch)
+        _record_start(folder, start.epochs, filter_batch)
         saved_config.write(folder, cfg, overrides)
-        with _logged_to(folder / LOG):
+        with _log_file(folder / LOG):
             yield start
 
 
 def _is_unfinished(cfg: DictConfig, folder: Path) -> bool:
-    """Return whether the folder holds an unfinished run that this very command started."""
+    """Return whether the folder holds an unfinished run of this config with overwrite=true."""
     earlier = saved_config.run_config(folder)
     same = earlier.get("overwrite") and not settings.differences(earlier, cfg)
     return bool(same) and not _summary(folder).get("finished")
@@ -91,24 +91,24 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 
 def _start(cfg: DictConfig, folder: Path, filter_batch: int) -> Start:
-    """Return where a run in that folder starts; UserError if it holds a run of another config."""
+    """Return where a run in the folder starts; raise UserError if its run has another config."""
     if cfg.resume and Path(cfg.resume).resolve() != folder.resolve():
         raise UserError(f"resume={cfg.resume} resumes in that folder: leave hydra.run.dir out.")
     if not (folder / CONFIG).is_file():
         return Start()
     earlier = saved_config.run_config(folder)
-    may_differ = {*PROCESSES, "max_epochs"} if cfg.resume else {*PROCESSES}
+    may_differ = {*MAY_CHANGE, "max_epochs"} if cfg.resume else {*MAY_CHANGE}
     names = [name for name in settings.differences(earlier, cfg) if name not in may_differ]
     if names:
         raise ownership.FolderTaken(
-            f"{folder} holds a run with another {', '.join(names[:3])}: give another "
+            f"{folder} holds a run with another {', '.join(names[:3])}: pass another "
             "hydra.run.dir, or overwrite=true to rename that folder and start over."
         )
-    rows = ownership.last_owner(folder).get("filter_batch")
-    if rows not in (None, filter_batch):
+    earlier_batch = ownership.last_owner(folder).get("filter_batch")
+    if earlier_batch not in (None, filter_batch):
         raise UserError(
-            f"the run in {folder} filters {rows} rows at once, and this command {filter_batch}: "
-            "change batch_size or the number of processes."
+            f"the run in {folder} filters batches of {earlier_batch} rows, and this command "
+            f"{filter_batch}: change batch_size or the number of processes."
         )
     summary = _summary(folder)
     if summary.get("diverged"):
@@ -125,25 +125,25 @@ def _start(cfg: DictConfig, folder: Path, filter_batch: int) -> Start:
     return Start(path, done, int(content.get("global_step", 0)))
 
 
-def _sign(folder: Path, epochs: int, filter_batch: int) -> None:
-    """Sign the folder; UserError if too many starts in a row have added no epoch.
+def _record_start(folder: Path, epochs: int, filter_batch: int) -> None:
+    """Record this start; raise UserError if too many starts in a row finished no epoch.
 
     Without this rule a job that fails in its first epoch could be requeued forever.
     """
     owner = ownership.last_owner(folder)
     stalled = int(owner.get("stalled", -1)) + 1 if owner.get("epochs") == epochs else 0
-    facts = {"epochs": epochs, "filter_batch": filter_batch}
+    record = {"epochs": epochs, "filter_batch": filter_batch}
     if stalled >= MAX_STALLED:
-        ownership.sign(folder, **facts)  # another try is allowed
+        ownership.sign(folder, **record)  # resets the count, so that the next start is allowed
         raise UserError(
-            f"the last {stalled} starts of the run in {folder} have finished no epoch: see what "
-            f"stops it ({LOG} there), then start it again."
+            f"the last {stalled} starts of the run in {folder} finished no epoch: find the "
+            f"cause in its {LOG}, then start it again."
         )
-    ownership.sign(folder, **facts, stalled=stalled)
+    ownership.sign(folder, **record, stalled=stalled)
 
 
 @contextlib.contextmanager
-def _logged_to(path: Path) -> Iterator[None]:
+def _log_file(path: Path) -> Iterator[None]:
     with writing(path):
         handler = logging.FileHandler(path, encoding="utf-8")
     logging.getLogger().addHandler(handler)

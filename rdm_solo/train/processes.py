@@ -1,4 +1,4 @@
-"""The processes of a run, and who has started this one."""
+"""Ranks of a run's processes, how they were started, and how they connect."""
 
 import os
 import signal
@@ -8,42 +8,42 @@ from typing import Any
 
 from rdm_solo.lightning import slurm_environment
 
-# Set for a run of a sweep, which ends with the process that started it.
-END_WITH_PARENT = "RDM_SOLO_END_WITH_PARENT"
+# Set for the runs of a sweep, which exit when the sweep does.
+EXIT_WITH_PARENT = "RDM_SOLO_EXIT_WITH_PARENT"
 SWEEP_FOLDER = "RDM_SOLO_SWEEP"  # the name of the sweep's folder, for a run's loggers
-# The rank as torchrun, Lightning and srun give it, in the order in which Lightning asks.
+# The rank as torchrun, Lightning and srun set it, in Lightning's order of precedence.
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
 
 
-def is_first() -> bool:
-    """Return whether this is the first process of its run."""
+def is_rank_zero() -> bool:
+    """Return whether this process has rank 0 in its run."""
     ranks = (os.environ[name] for name in RANK_VARIABLES if name in os.environ)
     return next(ranks, "0") == "0"
 
 
 def started_by_torchrun() -> bool:
-    """Return whether torchrun has started this process."""
+    """Return whether torchrun started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def end_with_parent() -> None:
-    """End this process when its parent is gone, if it is one of several of a run or a sweep."""
-    if "LOCAL_RANK" not in os.environ and not os.environ.pop(END_WITH_PARENT, ""):
+def exit_with_parent() -> None:
+    """Kill this process when its parent exits, if Lightning or a sweep started it."""
+    if "LOCAL_RANK" not in os.environ and not os.environ.pop(EXIT_WITH_PARENT, ""):
         return
     parent = os.getppid()
 
-    def watch() -> None:
+    def wait() -> None:
         while os.getppid() == parent:
             time.sleep(0.5)
         os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
 
-    threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def connect(trainer: Any) -> None:
-    """Connect the processes of a run that torchrun or srun has started.
+    """Initialise the process group of a run that torchrun or srun started.
 
-    Lightning connects those that it starts itself.
+    Lightning does so for processes that it starts itself.
     """
     if trainer.world_size > 1:
         by_srun = isinstance(trainer.strategy.cluster_environment, slurm_environment())
@@ -54,10 +54,10 @@ def connect(trainer: Any) -> None:
 
 
 def _join_restarted(device: Any) -> None:
-    """Join the processes of torchrun under names that belong to this start of the run.
+    """Join torchrun's process group with keys of the store that are unique to this restart.
 
-    With torch 2.15, a restarted process finds addresses of processes that are gone in torchrun's
-    store: "Gloo connectFullMesh failed ... Connection refused".
+    With torch 2.15, torchrun's store keeps the addresses of dead processes, so a restarted one
+    fails: "Gloo connectFullMesh failed ... Connection refused".
     """
     import torch
     import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""What a run reports: before its first step, to its loggers, and when it ends."""
+"""Announce a run, describe it to its loggers, and write its summary."""
 
 import contextlib
 import json
@@ -36,7 +36,7 @@ log = logging.getLogger("rdm_solo")
 
 
 def announce(cfg: DictConfig, derived: Derived, views: Views, start: Start) -> None:
-    """Log versions, batch and learning rate, where the run resumes, and what is likely to fail."""
+    """Log versions, batch size, learning rate and warnings, and the epoch of a resumed run."""
     log.info(f"solo-learn {solo_learn.version()}")
     log.info(
         f"global batch {derived.global_batch} = {cfg.batch_size} x {derived.processes} "
@@ -53,15 +53,15 @@ def announce(cfg: DictConfig, derived: Derived, views: Views, start: Start) -> N
 def run_info(cfg: DictConfig, folder: Path, derived: Derived, start: Start) -> loggers.RunInfo:
     """Describe the run that starts in ``folder`` for its loggers."""
     chosen, scheduled = ChosenFilter.of(cfg), OmegaConf.is_config(cfg.p)
-    words = cfg.method.name if chosen.absent else f"{cfg.method.name}-{chosen.label}"
-    words += "" if cfg.p is None else f"-p={saved_config.exponent(cfg.p)}"
+    setting = cfg.method.name if chosen.absent else f"{cfg.method.name}-{chosen.label}"
+    setting += "" if cfg.p is None else f"-p={saved_config.exponent(cfg.p)}"
     config: Any = OmegaConf.to_container(cfg, resolve=True)
     if sweep := os.environ.get(SWEEP_FOLDER):
-        config["sweep_folder"] = sweep  # "sweep" means something else to W&B
+        config["sweep_folder"] = sweep  # W&B reserves "sweep" for its own sweeps
     return loggers.RunInfo(
         folder=folder,
-        name=f"{words}-seed={cfg.seed}",
-        group=f"{cfg.dataset.name}-{words}",
+        name=f"{setting}-seed={cfg.seed}",
+        group=f"{cfg.dataset.name}-{setting}",
         hyperparameters={
             "method": cfg.method.name,
             "filter": chosen.label,
@@ -82,8 +82,8 @@ def run_info(cfg: DictConfig, folder: Path, derived: Derived, start: Start) -> l
 
 
 @contextlib.contextmanager
-def summarised(trainer: Any, folder: Path, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Write the summary of a run that the body trains, however it ends; yield it to be filled."""
+def summarise(trainer: Any, folder: Path, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the run's summary and write it if the body finishes, is stopped, or diverges."""
     summary = dict(settings)
     started = time.perf_counter()
     error: BaseException | None = None
@@ -91,7 +91,7 @@ def summarised(trainer: Any, folder: Path, settings: Mapping[str, Any]) -> Itera
         yield summary
     except BaseException as raised:
         error = raised
-        # Lightning 2.6 kills this process soon after another one of the run has failed.
+        # Otherwise Lightning 2.6 kills this process when another one of the run fails.
         getattr(trainer.strategy.launcher, "procs", []).clear()
         raise
     finally:
@@ -103,7 +103,7 @@ def summarised(trainer: Any, folder: Path, settings: Mapping[str, Any]) -> Itera
                 summary |= _outcome(trainer, columns, error)
                 summary["seconds"] = round(time.perf_counter() - started, 2)
                 write_whole(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
-                _print(summary, columns, folder)
+                _report(summary, columns, folder)
             if isinstance(error, KeyboardInterrupt) and checkpoints.present(folder):
                 resume = shlex.quote(f"resume={folder}")
                 log.info(f"to resume: python -m rdm_solo.train {resume}")
@@ -112,7 +112,7 @@ def summarised(trainer: Any, folder: Path, settings: Mapping[str, Any]) -> Itera
 def _outcome(
     trainer: Any, columns: Mapping[str, list[float]], error: BaseException | None
 ) -> dict[str, Any]:
-    """Return a run's last values, warnings and versions, and how it ended."""
+    """Return a run's last values, warnings and versions, and why it stopped."""
     watch = next((c for c in trainer.callbacks if isinstance(c, CollapseWatch)), None)
     writer = next((c for c in trainer.callbacks if isinstance(c, Checkpoints)), None)
     device = trainer.strategy.root_device
@@ -142,32 +142,32 @@ def versions() -> dict[str, str]:
     }
 
 
-def _print(summary: Mapping[str, Any], columns: Mapping[str, list[float]], folder: Path) -> None:
-    """Print the closing table, the warnings and where the results are."""
+def _report(summary: Mapping[str, Any], columns: Mapping[str, list[float]], folder: Path) -> None:
+    """Log the final table, the warnings and the folder."""
     if columns:
-        log.info(closing_table(columns))
+        log.info(final_table(columns))
     for warning in summary["warnings"]:
         log.info(f"! {warning['kind']} in epoch {warning['epoch']}, see the warning above")
     log.info(f"{summary['seconds']:.0f} s; results are in {folder}")
     if columns:
         page = shlex.quote(str(folder))
-        log.info(f"all pictures on one page: python -m rdm_solo.report {page}")
+        log.info(f"figures and tables on one page: python -m rdm_solo.report {page}")
 
 
-def closing_table(columns: Mapping[str, list[float]]) -> str:
-    """Return the main columns at five epochs from the first to the last, as text.
+def final_table(columns: Mapping[str, list[float]]) -> str:
+    """Format the main columns at up to five evenly spaced epochs as text.
 
-    >>> print(closing_table({"epoch": [1.0, 2.0], "train/loss": [-0.5, math.nan]}))
+    >>> print(final_table({"epoch": [1.0, 2.0], "train/loss": [-0.5, math.nan]}))
     epoch              1        2
     train/loss    -0.500        -
     """
     total = len(columns.get("epoch", []))
-    picked = sorted({0, total // 4, total // 2, 3 * total // 4, total - 1} - {total, -1})
+    rows = sorted({0, total // 4, total // 2, 3 * total // 4, total - 1} - {total, -1})
     names = [name for name, column in COLUMNS.items() if column.chart and name in columns]
     width = max(map(len, ["epoch", *names])) + 1
-    lines = ["epoch".ljust(width) + "".join(f"{columns['epoch'][row]:>9.0f}" for row in picked)]
+    lines = ["epoch".ljust(width) + "".join(f"{columns['epoch'][row]:>9.0f}" for row in rows)]
     for name in names:
-        values = [columns[name][row] for row in picked]
+        values = [columns[name][row] for row in rows]
         cells = [f"{v:>9.3f}" if math.isfinite(v) else f"{'-':>9}" for v in values]
         if any(map(math.isfinite, columns[name])):
             lines.append(name.ljust(width) + "".join(cells))

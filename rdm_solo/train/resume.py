@@ -1,4 +1,4 @@
-"""``resume=FOLDER``: the options that a run or a sweep was started with, passed again."""
+"""Expand ``resume=FOLDER`` into the recorded options of its run or sweep."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,22 +17,22 @@ WARM_UP = "scheduler.warmup_epochs"
 def expand(argv: Sequence[str]) -> list[str]:
     """Replace ``resume=FOLDER`` by the options that the folder records and the folder itself.
 
-    Options beside it replace the recorded ones. The options of a sweep's folder submit the sweep
-    again: finished runs are left alone and unfinished ones resume.
+    Other options that were passed override the recorded ones. For a sweep's folder, the whole sweep
+    is submitted again: finished runs are left alone and unfinished ones resume.
     """
     options = dict.fromkeys(argv)
-    chosen = [option for option in options if option.startswith("resume=")]
-    if not chosen or any(option.startswith("hydra.run.dir=") for option in options):
+    resumes = [option for option in options if option.startswith("resume=")]
+    if not resumes or any(option.startswith("hydra.run.dir=") for option in options):
         return list(argv)
-    folder = Path(chosen[-1].partition("=")[2].strip("'\""))
-    passed = [option for option in options if option not in chosen]
+    folder = Path(resumes[-1].partition("=")[2].strip("'\""))
+    passed = [option for option in options if option not in resumes]
     if (folder / SWEEP).is_file():
         return ["-m", *_sweep(folder, passed), f"hydra.sweep.dir='{folder.absolute()}'"]
     if not (folder / OVERRIDES).is_file():
-        raise UserError(f"resume={folder} holds no {OVERRIDES}; give the folder of a run.")
+        raise UserError(f"resume={folder} has no {OVERRIDES}; pass the folder of a run.")
     arguments = _merged(saved_config.overrides(folder), passed)
     keys = list(map(_key, arguments))
-    if "max_epochs" in keys and WARM_UP not in keys:  # which would follow max_epochs
+    if "max_epochs" in keys and WARM_UP not in keys:  # its default depends on max_epochs
         warm_up = OmegaConf.select(saved_config.run_config(folder), WARM_UP)
         arguments.append(f"{WARM_UP}={warm_up}")
     _check(arguments, passed)
@@ -40,7 +40,7 @@ def expand(argv: Sequence[str]) -> list[str]:
 
 
 def _sweep(folder: Path, passed: Sequence[str]) -> list[str]:
-    """Return the options of a sweep, after checking each of its runs."""
+    """Return a sweep's options after checking the config of each run."""
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -55,11 +55,11 @@ def _sweep(folder: Path, passed: Sequence[str]) -> list[str]:
 
 
 def _merged(recorded: Sequence[str], passed: Sequence[str]) -> list[str]:
-    """Return all options; one that was passed replaces the recorded one of the same key."""
+    """Merge recorded and passed options; a passed one replaces the recorded one of its key."""
     options = {_key(option): option for option in recorded}
     options.update({_key(option): option for option in passed})
     if "wandb" in options.get("logger", "") and "logger" not in map(_key, passed):
-        # A folder's word is not enough to send anything.
+        # A folder is not trusted to upload anything.
         options.setdefault("logger.wandb.offline", "logger.wandb.offline=true")
     return list(options.values())
 
@@ -69,7 +69,7 @@ def _key(option: str) -> str:
 
 
 def _check(arguments: Sequence[str], passed: Sequence[str]) -> None:
-    """Refuse a config that asks for more than this package's own parts."""
+    """Refuse code that is not part of this package, unless the user passed its option."""
     from rdm_solo.runs import trust
 
     cfg: Any = cli.compose("config", arguments)

@@ -1,4 +1,4 @@
-"""One training run: a config in, a trained encoder and its folder out."""
+"""Train one run from its config."""
 
 import logging
 from collections.abc import Sequence
@@ -29,35 +29,35 @@ def run(
 ) -> dict[str, Any]:
     """Train one run in its folder and return its summary.
 
-    An unfinished run of the same config that the folder holds is resumed, and a finished one is
-    left alone. ``callbacks`` come after those of the config. ``overrides`` are the options that
-    the config was composed from, by which ``resume=FOLDER`` composes it again. Raises UserError
-    with one sentence for whatever the user can mend.
+    If the folder holds an unfinished run of the same config, that run resumes. A finished run is
+    left alone. ``callbacks`` come after those of the config. ``overrides`` are the config's
+    command-line options, recorded for ``resume=FOLDER``. Raises UserError for errors that the
+    user can fix.
     """
     checks.check(cfg)
     dataset, views = make_data(cfg)
-    built, derived = derive(cfg, dataset, views.num_large_crops, views.num_small_crops)
+    model_cfg, derived = derive(cfg, dataset, views.num_large_crops, views.num_small_crops)
 
     answers.silence_notices()
     limit_threads(cfg.threads)
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
-    model = methods.prepare(methods.build(built), cfg)
+    model = methods.prepare(methods.build(model_cfg), cfg)
     model.labelled = dataset.labelled
-    channels = backbones.input_channels(built)
-    expanded = None if channels == dataset.train.channels else channels
-    data = DataModule(dataset, views, cfg.batch_size, cfg.seed, expanded)
+    channels = backbones.input_channels(model_cfg)
+    expand_channels = None if channels == dataset.train.channels else channels
+    data = DataModule(dataset, views, cfg.batch_size, cfg.seed, expand_channels)
 
     loggers.check_packages(cfg.get("logger") or {})
     configured = make_callbacks(cfg, folder, derived)
     guard = DivergenceGuard(partial(divergence_advice, cfg=cfg, lr=derived.lr))
     trainer = make_trainer(cfg, derived.processes, folder, [guard, *configured, *callbacks])
-    foreign = [c for c in [*configured, *callbacks] if "rdm_solo." not in type(c).__module__]
-    model.charted = bool(cfg.get("logger") or foreign)
+    user_callbacks = [c for c in [*configured, *callbacks] if "rdm_solo." not in type(c).__module__]
+    model.charted = bool(cfg.get("logger") or user_callbacks)
 
     processes.connect(trainer)
-    with folders.claimed(cfg, folder, derived.filter_batch, overrides) as start:
+    with folders.claim(cfg, folder, derived.filter_batch, overrides) as start:
         if start.finished:
-            log.info(f"the run in {folder} has finished; there is nothing left to do")
+            log.info(f"the run in {folder} has already finished")
             return start.finished
         if trainer.is_global_zero:
             reporting.announce(cfg, derived, views, start)
@@ -67,7 +67,7 @@ def run(
         settings = {"derived": asdict(derived), "seed": cfg.seed, "config": config}
         with (
             ownership.noting_failure(folder),
-            reporting.summarised(trainer, folder, settings) as summary,
+            reporting.summarise(trainer, folder, settings) as summary,
             stopping.stoppable(trainer),
             guard.explained(trainer),
         ):

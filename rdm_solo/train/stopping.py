@@ -11,26 +11,26 @@ from rdm_solo.lightning import pl
 
 log = logging.getLogger("rdm_solo")
 
-NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
 class Stopped(KeyboardInterrupt):
     """A signal stopped the run; ``status`` is the exit status that shells report for it."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(NAMES[signal.Signals(number)])
+        super().__init__(SIGNALS[signal.Signals(number)])
         self.status = 128 + number
 
 
 class StopBetweenSteps(pl.Callback):  # type: ignore[misc,name-defined]
-    """Raise KeyboardInterrupt before the next step after a signal; a second signal acts at once."""
+    """Raise KeyboardInterrupt before the next step after a signal; a second one stops at once."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        for number in NAMES:  # in place of Lightning's handlers
-            signal.signal(number, self._receive)
+        for number in SIGNALS:  # replaces Lightning's handlers
+            signal.signal(number, self._handle_signal)
 
     def on_train_batch_start(self, *args: Any) -> None:
         if self.signal is not None:
@@ -38,12 +38,12 @@ class StopBetweenSteps(pl.Callback):  # type: ignore[misc,name-defined]
 
     on_validation_batch_start = on_train_batch_start
 
-    def _receive(self, number: int, frame: FrameType | None) -> None:
+    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:
             signal.signal(number, signal.SIG_DFL)
             raise KeyboardInterrupt
         self.signal = number
-        log.info(f"{NAMES[signal.Signals(number)]}: the run stops after this step")
+        log.info(f"{SIGNALS[signal.Signals(number)]}: the run stops after this step")
 
 
 @contextlib.contextmanager
@@ -51,12 +51,12 @@ def stoppable(trainer: Any) -> Iterator[None]:
     """Raise :class:`Stopped` if a signal stops training in the body."""
     callback = StopBetweenSteps()
     trainer.callbacks.insert(0, callback)
-    handlers = {number: signal.getsignal(number) for number in NAMES}
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         yield
     except BaseException as error:
-        # Lightning exits after a KeyboardInterrupt. Another process that stopped first closes its
-        # connection, which is an error in this one.
+        # Lightning turns a KeyboardInterrupt into SystemExit. If another process stops first, this
+        # one fails on the closed connection.
         if callback.signal or isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise Stopped(callback.signal or signal.SIGINT) from None
         raise

@@ -1,4 +1,4 @@
-"""The runs of a sweep: each is the command that a person would type, under any launcher."""
+"""Start each run of a sweep as a command of its own, under any launcher, and print a table."""
 
 import datetime
 import logging
@@ -16,14 +16,14 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.cli.arguments import register_resolvers, time_or_job
-from rdm_solo.train.processes import END_WITH_PARENT, SWEEP_FOLDER
+from rdm_solo.train.processes import EXIT_WITH_PARENT, SWEEP_FOLDER
 
-if TYPE_CHECKING:  # Hydra imports this module before it answers --help
+if TYPE_CHECKING:  # Hydra imports this module even for --help
     from rdm_solo.runs.folder import Run
 
 log = logging.getLogger("rdm_solo")
 
-COLUMNS = {
+HEADINGS = {
     "val/knn_acc1": "kNN",
     "val/acc1": "acc1",
     "erank/online": "online",
@@ -33,14 +33,14 @@ COLUMNS = {
 }
 
 
-# Workers of a launcher import this module by run_command, and compose its config.
+# A launcher's workers import this module with run_command and compose the config.
 register_resolvers()
 
 
 def with_folder(argv: Sequence[str]) -> list[str]:
-    """Return the arguments of a sweep, with a folder if they name none.
+    """Add ``hydra.sweep.dir`` to a sweep's arguments if they lack it.
 
-    Workers compose the config again, at another time and perhaps inside a job of SLURM.
+    Workers compose the config later, perhaps in a SLURM job, and would get another folder.
     """
     if any(option.startswith("hydra.sweep.dir=") for option in argv):
         return list(argv)
@@ -49,9 +49,9 @@ def with_folder(argv: Sequence[str]) -> list[str]:
 
 
 def run_command(cfg: DictConfig) -> float:
-    """Train one run of a sweep in a process of its own and return its ``optimized_metric``.
+    """Train one run of a sweep in a new process and return its ``optimized_metric``.
 
-    NaN if the run failed, so that the rest of the sweep runs. Hydra's launchers call this.
+    Hydra's launchers call this. A failed run returns NaN, so that the sweep continues.
     """
     from hydra.core.hydra_config import HydraConfig
 
@@ -59,12 +59,12 @@ def run_command(cfg: DictConfig) -> float:
 
 
 def start(hydra: Any, metric: str, variables: Mapping[str, str] | None = None) -> float:
-    """Start the run that Hydra's config of a job describes and wait for it."""
+    """Start a sweep's job in a new process, wait for it and return its metric."""
     from rdm_solo.runs import files, ownership
     from rdm_solo.runs.files import CONFIG, SUMMARY
 
     folder = Path(hydra.runtime.output_dir)
-    environment = {**os.environ, **(variables or {}), END_WITH_PARENT: "1"}
+    environment = {**os.environ, **(variables or {}), EXIT_WITH_PARENT: "1"}
     environment[SWEEP_FOLDER] = Path(hydra.sweep.dir).name
     process = subprocess.Popen(
         [sys.executable, "-m", "rdm_solo.train", *_arguments(hydra, folder)],
@@ -73,7 +73,7 @@ def start(hydra: Any, metric: str, variables: Mapping[str, str] | None = None) -
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        preexec_fn=_ignore_warnings if "SLURM_JOB_ID" in environment else None,
+        preexec_fn=_ignore_slurm_signals if "SLURM_JOB_ID" in environment else None,
     )
     reason = ""
     try:
@@ -83,7 +83,7 @@ def start(hydra: Any, metric: str, variables: Mapping[str, str] | None = None) -
     finally:
         status = process.wait()
     if status:
-        if not (folder / CONFIG).is_file():  # it was refused before it could say so there
+        if not (folder / CONFIG).is_file():  # refused before it wrote to its folder
             folder.mkdir(parents=True, exist_ok=True)
             ownership.note_failure(folder, reason.strip() or f"exit status {status}")
         return math.nan
@@ -94,16 +94,16 @@ def start(hydra: Any, metric: str, variables: Mapping[str, str] | None = None) -
 
 
 def _arguments(hydra: Any, folder: Path) -> list[str]:
-    """Return the options of a sweep's run as a person would type them."""
+    """Return the command-line options of one run of a sweep."""
     options: Any = OmegaConf.to_object(hydra.overrides.task)
     sources = hydra.runtime.config_sources
     flags = [f"--config-dir={s.path}" for s in sources if s.provider == "command-line"]
-    kept = [option for option in options if not option.startswith("launcher=")]
-    return [*flags, *kept, f"hydra.run.dir='{folder}'"]
+    overrides = [option for option in options if not option.startswith("launcher=")]
+    return [*flags, *overrides, f"hydra.run.dir='{folder}'"]
 
 
-def _ignore_warnings() -> None:
-    """Ignore SLURM's warning of a time limit, which submitit answers in the parent."""
+def _ignore_slurm_signals() -> None:
+    """Ignore SLURM's signals before a time limit, which submitit handles in the parent."""
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
 
@@ -112,38 +112,38 @@ class SweepTable(Callback):
     """Print a table of a sweep's runs when it ends; exit with status 1 if a run failed."""
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        if tell(Path(config.hydra.sweep.dir)):
+        if print_table(Path(config.hydra.sweep.dir)):
             raise SystemExit(1)
 
 
-def tell(folder: Path) -> bool:
+def print_table(folder: Path) -> bool:
     """Print the table of the runs in a sweep's folder; return whether one has failed."""
     from rdm_solo import runs
     from rdm_solo.messages import UserError
     from rdm_solo.runs import ownership
 
     try:
-        done, broken = runs.survey([folder])
-    except UserError:  # no run has begun
-        done, broken = [], {}
-    done = [run for run in done if run.epochs or run.diverged]
+        members, errors = runs.survey([folder])
+    except UserError:  # no run has started
+        members, errors = [], {}
+    begun = [run for run in members if run.epochs or run.diverged]
     reasons: dict[str, list[str]] = {}
     for path in sorted(folder.iterdir()):
-        if reason := ownership.failure(path) or broken.get(path):
+        if reason := ownership.failure(path) or errors.get(path):
             reasons.setdefault(reason, []).append(path.name)
-    print(f"\n{table(done)}" if done else "no run has finished an epoch")
+    print(f"\n{table(begun)}" if begun else "no run has finished an epoch")
     for reason, names in reasons.items():
         print(f"failed: {', '.join(names)}: {reason}")
-    print(f"the runs are in {folder}; a page with their pictures and tables:")
+    print(f"the runs are in {folder}; for a page with figures and tables:")
     print(f"    python -m rdm_solo.report {shlex.quote(str(folder))}")
     return bool(reasons)
 
 
 def table(runs: Sequence["Run"]) -> str:
-    """Return a row per setting: mean and standard deviation of the last values over its seeds."""
+    """Format one row per setting: mean and standard deviation of last values over seeds."""
     from rdm_solo.runs import groups
 
-    columns = [name for name in COLUMNS if any(math.isfinite(run.last(name)) for run in runs)]
+    columns = [name for name in HEADINGS if any(math.isfinite(run.last(name)) for run in runs)]
     if "val/knn_acc1" in columns and "val/acc1" in columns:  # one accuracy is enough
         columns.remove("val/acc1")
 
@@ -151,14 +151,14 @@ def table(runs: Sequence["Run"]) -> str:
         counted = groups.counted_runs(group)
         seconds = [run.summary["seconds"] for run in counted if "seconds" in run.summary]
         values = [groups.latest_in_words(counted, name, 2) for name in columns]
-        return [*values, groups.spread(seconds, 0), _warned(group.runs)]
+        return [*values, groups.spread(seconds, 0), _warning_counts(group.runs)]
 
-    headings = [*(COLUMNS[name] for name in columns), "seconds", ""]
+    headings = [*(HEADINGS[name] for name in columns), "seconds", ""]
     return groups.text_table(groups.groups(runs), headings, cells)
 
 
-def _warned(runs: Sequence["Run"]) -> str:
-    """Return which warnings these runs of one setting have raised, and in how many."""
+def _warning_counts(runs: Sequence["Run"]) -> str:
+    """Return the kinds of warning that one setting's runs raised, with counts."""
     kinds = [f"diverged in epoch {run.diverged}" for run in runs if run.diverged]
     kinds += [warning["kind"] for run in runs for warning in run.summary.get("warnings", [])]
     counts = [

@@ -1,4 +1,4 @@
-"""Lightning's Trainer and the callbacks of a run, from its config."""
+"""Build Lightning's Trainer and a run's callbacks from the config."""
 
 import inspect
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ from rdm_solo.messages import UserError, first_line
 from rdm_solo.runs import saved_config
 from rdm_solo.train.derived_values import Derived, on_cpu
 
-REFUSALS = (TypeError, ValueError, RuntimeError, pl.utilities.exceptions.MisconfigurationException)
+ERRORS = (TypeError, ValueError, RuntimeError, pl.utilities.exceptions.MisconfigurationException)
 
 
 def make_callbacks(cfg: DictConfig, folder: Path, derived: Derived) -> list[Any]:
-    """Build the callbacks of the config, in their order.
+    """Build the config's callbacks in order.
 
-    A constructor also gets those values of the run that it has a parameter for.
+    A constructor also receives the values of the run that it has a parameter for.
     """
     values = {
         "folder": folder,
@@ -39,14 +39,14 @@ def make_callbacks(cfg: DictConfig, folder: Path, derived: Derived) -> list[Any]
         try:
             callbacks.append(factory(**{k: v for k, v in values.items() if k in parameters}))
         except TypeError as error:
-            raise UserError(f"callbacks.{name} cannot be made: {error}") from error
+            raise UserError(f"callbacks.{name} cannot be built: {error}") from error
     return callbacks
 
 
 def make_trainer(cfg: DictConfig, processes: int, folder: Path, callbacks: Sequence[Any]) -> Any:
     """Build Lightning's Trainer with these callbacks and the run's checkpoints."""
     options: dict[str, Any] = OmegaConf.to_container(cfg.trainer, resolve=True)
-    if options["accelerator"] == "auto":  # Lightning would take Apple's, which has no float64
+    if options["accelerator"] == "auto":  # Lightning would choose Apple's, which lacks float64
         options["accelerator"] = "cpu" if on_cpu(cfg.trainer) else "gpu"
     if options["sync_batchnorm"] is None:
         options["sync_batchnorm"] = processes > 1 and options["accelerator"] != "cpu"
@@ -54,9 +54,9 @@ def make_trainer(cfg: DictConfig, processes: int, folder: Path, callbacks: Seque
     if not options["enable_progress_bar"]:
         callbacks = [c for c in callbacks if c not in bars]
     options["enable_progress_bar"] &= bool(bars)  # without one, Lightning would add its own
-    on_slurm = slurm_environment()
-    # Lightning's own requeueing saves in the middle of an epoch, which no run can repeat.
-    cluster = [on_slurm(auto_requeue=False)] if on_slurm.detect() else []
+    slurm = slurm_environment()
+    # Lightning's requeueing saves within an epoch, where no run can resume exactly.
+    cluster = [slurm(auto_requeue=False)] if slurm.detect() else []
     defaults = {
         "plugins": [CheckpointFiles(folder), *cluster],
         "default_root_dir": folder,
@@ -72,5 +72,5 @@ def make_trainer(cfg: DictConfig, processes: int, folder: Path, callbacks: Seque
             callbacks=[*callbacks, Checkpoints(folder, **cfg.checkpoint)],
             **(defaults | options),
         )
-    except REFUSALS as error:
+    except ERRORS as error:
         raise UserError(f"Lightning's Trainer refuses trainer=...: {first_line(error)}") from error

@@ -27,5 +27,5 @@ def test_readers_come_after_what_they_read_and_any_can_be_left_out(tmp_path):
 
 @pytest.mark.parametrize("override", ["callbacks.knn=5", "+callbacks.knn.every=3"])
 def test_an_entry_that_makes_no_callback_is_refused(override, tmp_path):
-    with pytest.raises(ValueError, match=r"Cannot instantiate|knn cannot be made: .* 'every'"):
+    with pytest.raises(ValueError, match=r"Cannot instantiate|knn cannot be built: .* 'every'"):
         configured(tmp_path, override)

@@ -40,7 +40,10 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
         (["method=simsiam", "filter=none"], "filter=none is not for method=simsiam"),
         (["method=vanilla", "p=-1"], "p=-1 would be ignored"),
         (["method=byol", "method.momentum.base_tau=1.5"], "base_tau must be a number from 0 to 1"),
-        (["method=dino", "method.kwargs.clip_grad=1", ACCUMULATE], "clip_grad=1 does not go with"),
+        (
+            ["method=dino", "method.kwargs.clip_grad=1", ACCUMULATE],
+            "clip_grad=1 cannot be combined",
+        ),
         (["method=swav", "method.kwargs.queue_size=7"], "queue_size=7 must be at least the 16"),
         (["method=symsimsiam", "method.center=mean"], "method.center must be one of ema"),
         (["method=wmse", "method.kwargs.whitening_size=31"], "=31 must be at least twice"),
@@ -62,7 +65,7 @@ def test_missing_cifar_before_a_model_is_built(tmp_path):
     ("argument", "says"),
     [
         ("hydra.run.dir=blocked/run", "cannot be written"),
-        ("resume=nowhere", "resume=nowhere holds no .hydra/overrides.yaml"),
+        ("resume=nowhere", "resume=nowhere has no .hydra/overrides.yaml"),
     ],
 )
 def test_what_is_mistyped_is_answered_in_one_sentence(argument, says, tmp_path, typed):
