@@ -1,6 +1,6 @@
-"""Run in a process of its own: Python that watches a model of another library.
+"""Run Python that watches a model of another library.
 
-    python other_libraries.py PACKAGES CODE.py
+    python -m support.other_libraries PACKAGES CODE.py
 
 PACKAGES holds the libraries as `uv pip install --no-deps --target` leaves them. What
 stable-pretraining imports for messages, tables and its data is replaced.

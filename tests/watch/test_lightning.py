@@ -11,7 +11,7 @@ import torch
 from support.own_models import DIM, SimSiam, batches, siamese_step, watched_epoch
 from support.small_methods import batch as solo_batch
 from support.small_methods import make
-from support.small_runs import rows
+from support.small_runs import CutInEpoch, rows
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -30,7 +30,7 @@ pytestmark = [
 
 
 def module(package=pl, dead: bool = False):
-    """A user's module of that package, with validation and accuracies."""
+    """Return a user's module of that package, which logs a validation accuracy."""
 
     class Mine(package.LightningModule):
         def __init__(self) -> None:
@@ -74,7 +74,7 @@ def fit(model, *callbacks, epochs: int = 2, data=None, size=None, package=pl, **
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_one_callback_measures_writes_and_logs(name, tmp_path):
-    """As the plain watch does; scalars reach the Trainer's loggers through the module."""
+    """Compare with a plain watch; scalars reach the Trainer's loggers through the module."""
     folder, package = tmp_path / "run", importlib.import_module(name)
     logger = importlib.import_module(f"{name}.loggers").CSVLogger(tmp_path)
     fit(module(package), WatchCallback(folder, views=2), package=package, logger=logger)
@@ -108,7 +108,7 @@ def test_stop_ends_the_run_at_the_first_collapse(tmp_path, stop, epochs):
 
 
 def test_a_run_that_resumes_keeps_the_trainers_epochs(tmp_path):
-    """In the same folder, in a shorter one, and in another."""
+    """Resume in the same folder, in one with fewer epochs, and in an empty one."""
     checkpoint = tmp_path / "three.ckpt"
     fit(module(), WatchCallback(tmp_path / "short"), epochs=1)
     trainer = fit(module(), WatchCallback(tmp_path / "run"), epochs=3)
@@ -142,16 +142,11 @@ def test_a_run_that_resumes_within_an_epoch_measures_its_rest(tmp_path, saved_in
 
 
 def test_an_error_releases_the_folder(tmp_path):
-    class Cut(pl.Callback):
-        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-            if trainer.current_epoch == 1:
-                raise RuntimeError("power cut")
-
-    with pytest.raises(RuntimeError, match="power cut"):
-        fit(module(), WatchCallback(tmp_path / "run"), Cut())
+    with pytest.raises(RuntimeError, match="killed"):
+        fit(module(), WatchCallback(tmp_path / "run"), CutInEpoch(2))
     run = runs.load(tmp_path / "run")
     assert run.epochs == 1
-    assert any("power cut" in reason for reason in run.missing)
+    assert any("killed" in reason for reason in run.missing)
     Watch(tmp_path / "run", SimSiam(), resume=True).close()
 
 
@@ -178,15 +173,15 @@ class Stream(IterableDataset):
         return iter(batches(8))
 
 
-def test_data_without_a_length_are_spaced_by_the_epoch_before(tmp_path):
+def test_steps_of_data_without_a_length_are_spaced_by_the_epoch_before(tmp_path):
     fit(module(), WatchCallback(tmp_path / "run", max_rows=60), data=Stream())
     first, second = rows(tmp_path / "run")
-    # With lr=0 they differ by their steps: 0, 1, 2 of the first epoch, 0, 3, 6 of the second.
+    # lr=0, so the epochs differ in their steps alone: 0, 1, 2 of the first, 0, 3, 6 of the second.
     assert first["erank/online"] != second["erank/online"]
 
 
 class Bare(pl.LightningModule):
-    """Without a part of a known name; ``returns`` its outputs from a step."""
+    """Has no part of a known name; ``returns``: whether training_step returns its outputs."""
 
     returns = False
 
@@ -203,25 +198,23 @@ class Bare(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.0)
 
 
-@pytest.mark.parametrize("options", [{"normalize": False}, {"tokens": "mean"}, {"tokens": "rows"}])
+@pytest.mark.parametrize("options", [{"normalize": False}, {"tokens": "rows"}])
 def test_outputs_may_be_returned_from_a_step(tmp_path, monkeypatch, options):
     with pytest.raises(UserError, match=r"no branches were found in Bare.*training_step return"):
         fit(Bare(), WatchCallback(tmp_path / "run"))
-    watch = WatchCallback(tmp_path / "named", online="net", **options)
-    fit(Bare(), watch, epochs=1)
+    fit(Bare(), WatchCallback(tmp_path / "named", online="net", **options), epochs=1)
     monkeypatch.setattr(Bare, "returns", True)
     fit(Bare(), WatchCallback(tmp_path / "returned", **options), epochs=1)
     assert rows(tmp_path / "returned") == rows(tmp_path / "named")
     fit(Bare(), WatchCallback(tmp_path / "default"), epochs=1)
-    is_default = options == {"tokens": "mean"}
-    assert (rows(tmp_path / "returned") == rows(tmp_path / "default")) is is_default
+    assert rows(tmp_path / "returned") != rows(tmp_path / "default")
 
 
-@pytest.mark.parametrize("method", ["byol", "swav", "dino", "deepclusterv2"])
+@pytest.mark.parametrize("method", ["byol", "dino", "deepclusterv2"])
 def test_solo_learns_methods_give_the_scalars_of_diagnostics(method, tmp_path):
-    """Exactly, in the third epoch of two equal runs; two of four steps are recorded.
+    """Compare the third epochs of two equal runs, in which two of four steps are recorded.
 
-    In its first epoch DeepCluster v2 has no target, and nothing is measured.
+    DeepCluster v2 has no target in its first epoch, of which nothing is measured.
     """
     _, crops, labels = solo_batch()
     n = len(labels)

@@ -21,7 +21,7 @@ from rdm_solo.watch import Watch
 
 
 def measured(folder, model: nn.Module, step=siamese_step, **options) -> dict[str, float]:
-    """The scalars of the second epoch, without the loss."""
+    """Return the scalars of the second epoch, without the loss."""
     with Watch(folder, model, views=2, **options) as watch:
         for _ in range(2):
             row = watched_epoch(watch, model, step)
@@ -125,7 +125,7 @@ def test_the_branch_with_more_rows_counts_with_its_first_ones(tmp_path):
 
 
 def test_accumulated_batches_are_not_taken_for_views(tmp_path):
-    """Two batches of two views before one step: positives stay inside their batch."""
+    """Call two batches of two views before one step: positives stay inside their batch."""
     model, results = SimSiam(), []
     for every in (1, 2):
         with Watch(tmp_path / f"{every}", model, views=2) as watch:
@@ -153,16 +153,16 @@ def test_views_that_cannot_be_told_apart_give_no_positives(tmp_path):
     assert runs.load(tmp_path / "last").spectra["rows"].tolist() == [60]
 
 
-class Returning(nn.Module):
+class Returning(nn.Linear):
     """Returns its outputs in a form."""
 
     def __init__(self, form) -> None:
-        super().__init__()
         torch.manual_seed(0)
-        self.net, self.form = nn.Linear(DIM, 8), form
+        super().__init__(DIM, 8)
+        self.form = form
 
     def forward(self, x):
-        return self.form(self.net(x))
+        return self.form(super().forward(x))
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, command
 
 from rdm_solo import runs
 
@@ -25,14 +23,8 @@ def test_the_pages_code_runs(tmp_path, library, name):
     page = (ROOT / "docs" / "your-own-method.md").read_text()
     (code,) = re.findall(rf"^```python {library}\n(.*?)^```", page, re.M | re.S)
     (tmp_path / "code.py").write_text(code)
-    script = ROOT / "tests" / "support" / "other_libraries.py"
-    done = subprocess.run(
-        [sys.executable, str(script), str(PACKAGES), "code.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
+    path = f"{ROOT}{os.pathsep}{ROOT / 'tests'}"
+    done = command("support.other_libraries", PACKAGES, "code.py", cwd=tmp_path, PYTHONPATH=path)
     assert done.returncode == 0, done.stderr[-3000:]
     run = runs.load(tmp_path / "runs" / name)
     assert (run.method, run.epochs, run.missing) == ("BYOL", 2, ())

@@ -14,7 +14,7 @@ from rdm_solo.watch import Bounds, Watch
 
 
 def module(*names: str) -> nn.Module:
-    """A module with these parts; ``()`` stands for stable-pretraining's wrapper."""
+    """Return a module with these parts; ``()`` stands for stable-pretraining's wrapper."""
     model = nn.Module()
     for name in names:
         pair = nn.ModuleDict({"student": nn.Identity(), "teacher": nn.Identity()})

@@ -54,7 +54,7 @@ def test_the_first_process_writes_warns_and_logs_and_all_know(worlds, tmp_path):
 
 
 def unequal(rank: int, size: int, folder: str, odd: str):
-    """An epoch in which the second process has 3 rows of 12, and an odd step."""
+    """Watch an epoch in which the second process has 3 of 12 rows, and an odd step."""
     model, recorded = SimSiam(), []
     watch = Watch(folder, model, views=2, max_rows=100, steps_per_epoch=8)
     for step, batch in enumerate(batches(steps=8, n=12)):
