@@ -1,4 +1,4 @@
-"""A run's backbone for other programs: ``python -m rdm_solo.export run=RUN_FOLDER``."""
+"""Export a run's backbone: ``python -m rdm_solo.export run=RUN_FOLDER``."""
 
 import json
 import logging
@@ -26,19 +26,19 @@ def export(cfg: DictConfig) -> Path:
     import torch
     from safetensors.torch import save
 
-    from rdm_solo.evaluate.linear_config import passed
+    from rdm_solo.evaluate.linear_config import nonempty_options
     from rdm_solo.methods import weight_files
     from rdm_solo.runs import checkpoints, files
     from rdm_solo.runs.folder import checked_config
 
     if cfg.run is None:
-        raise UserError("give run=RUN_FOLDER; --help says more.")
+        raise UserError("pass run=RUN_FOLDER; see --help.")
     run = Path(cfg.run)
-    weights, spec = checkpoints.of_run(run, cfg.checkpoint, passed(cfg, "backbone"))
+    weights, spec = checkpoints.of_run(run, cfg.checkpoint, nonempty_options(cfg, "backbone"))
     config = checked_config(run)
     with files.named(run):
         backbone = weight_files.load(weights, spec, config.dataset.image_size)
-    about = {
+    metadata = {
         "backbone": asdict(spec),
         "epoch": weights.epoch,
         "global_step": weights.step,
@@ -51,13 +51,13 @@ def export(cfg: DictConfig) -> Path:
     state = {name: value.contiguous() for name, value in backbone.state_dict().items()}
     folder = Path(cfg.out) if cfg.out else files.inside(run, EXPORT)
     cli.make_folder(folder)
-    # safetensors' metadata are strings.
-    header = {"format": "pt", "rdm_solo": json.dumps(about)}
+    # safetensors stores only strings as metadata.
+    header = {"format": "pt", "rdm_solo": json.dumps(metadata)}
     write_whole(folder / "backbone.safetensors", save(state, metadata=header))
     write_whole(folder / "backbone.pth", lambda file: torch.save(state, file))
-    write_whole(folder / "backbone.json", json.dumps(about, indent=2) + "\n")
+    write_whole(folder / "backbone.json", json.dumps(metadata, indent=2) + "\n")
     log.info(f"{spec}, epoch {weights.epoch}: backbone.safetensors, .pth and .json in {folder}")
-    for line in about["torchvision"] or []:
+    for line in metadata["torchvision"] or []:
         log.info(f"  {line}")
     return folder
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from rdm_solo.data import Loader, Pipeline, Views
 from rdm_solo.messages import UserError, check_choice
 
-PIECE = 512  # images in one pass through the backbone
+CHUNK = 512  # images per forward pass
 
 
 def choose_device(name: str) -> torch.device:
@@ -22,16 +22,16 @@ def choose_device(name: str) -> torch.device:
 
 
 def evaluation_views(views: Views, augmentation: DictConfig) -> Views:
-    """Return one view of the run's own size that is cropped, resized and flipped, nothing else."""
-    trained = views.pipelines[0]
-    own = trained.crop_scale if trained.crop_scale[0] > 0.5 else (0.08, 1.0)
-    crop_scale = own if augmentation.crop_scale is None else augmentation.crop_scale
-    flip = trained.flip if augmentation.flip is None else augmentation.flip
-    return Views([Pipeline(trained.size, 1, crop_scale, flip=flip, jitter=0.0, grey=0.0)])
+    """Return one view of the training size with only cropping, resizing and flipping."""
+    pipeline = views.pipelines[0]
+    default_scale = pipeline.crop_scale if pipeline.crop_scale[0] > 0.5 else (0.08, 1.0)
+    crop_scale = default_scale if augmentation.crop_scale is None else augmentation.crop_scale
+    flip = pipeline.flip if augmentation.flip is None else augmentation.flip
+    return Views([Pipeline(pipeline.size, 1, crop_scale, flip=flip, jitter=0.0, grey=0.0)])
 
 
 def extract(backbone: nn.Module, loader: Loader) -> tuple[Tensor, Tensor]:
-    """Return features ``(N, d)`` and labels of the clean images that can be read, on the CPU."""
+    """Return features ``(N, d)`` and labels of all readable clean images, on the CPU."""
     features, labels = zip(*((represent(backbone, x).cpu(), y.cpu()) for x, y in loader))
     loader.report_skipped()
     return torch.cat(features), torch.cat(labels)
@@ -47,10 +47,10 @@ def augmented(backbone: nn.Module, loader: Loader, epoch: int) -> Iterator[tuple
 
 @torch.no_grad()
 def represent(backbone: nn.Module, x: Tensor) -> Tensor:
-    """Return the features ``(n, d)`` of images, computed in pieces that fit into memory."""
-    return torch.cat([backbone(piece).float() for piece in x.split(PIECE)])
+    """Return the features ``(n, d)`` of images, computed in chunks that fit into memory."""
+    return torch.cat([backbone(chunk).float() for chunk in x.split(CHUNK)])
 
 
 def channels(backbone: nn.Module) -> int:
-    """Return the number of image channels that a backbone takes."""
+    """Return the number of image channels that a backbone expects."""
     return next(m.in_channels for m in backbone.modules() if isinstance(m, nn.Conv2d))

@@ -1,16 +1,16 @@
-r"""What an asymmetric design does to a spectrum (the paper's Figure 5), measured without training.
+r"""Measure how asymmetric designs filter a spectrum (the paper's Figure 5), without training.
 
-A run's last model gets its training views again. Which filters are compared depends on the method:
+A run's last checkpoint is applied to its training views. The filters compared depend on the method:
 
-* **Predictor** (BYOL, SimSiam): that of the optimal linear one, :math:`\omega=\lambda^+/\lambda^z`
+* **Predictor** (BYOL, SimSiam): the optimal linear predictor's :math:`\omega=\lambda^+/\lambda^z`
   (Theorem 2), by sorted eigenvalues as in the paper and along the target's eigenvectors; and
-  :math:`g = \sqrt{\lambda^p/\lambda^z}`, which the run really has. The paper's caption calls ω
-  monotonically decreasing and its text low-pass: over λ, as drawn here, low-pass rises.
+  :math:`g = \sqrt{\lambda^p/\lambda^z}` of the run's own predictor. The paper's caption calls ω
+  monotonically decreasing and its text low-pass. Drawn over λ, as here, a low-pass filter rises.
 * **Sinkhorn** (SwAV): the target filter :math:`h = \sqrt{\lambda^z/\lambda^p}` over the online
-  eigenvalues for 0 to 3 iterations; 0 is the softmax of logits/ε. An ε below the online temperature
-  sharpens by itself, so a second group has ε at the online temperature.
-* **Centring** (DINO): h with and without centring at several temperatures. At the online one
-  nothing is sharpened. The centre is the checkpoint's.
+  eigenvalues for 0 to 3 iterations; 0 is the softmax of logits/ε. A second group sets
+  ε to the online temperature, because a smaller ε sharpens even without iterations.
+* **Centring** (DINO): h with and without centring at several temperatures. At the online
+  temperature there is no sharpening. The centre comes from the checkpoint.
 
 A high-pass target filter falls with λ: its slope is negative.
 """
@@ -35,32 +35,32 @@ if TYPE_CHECKING:
 
 ITERATIONS = (0, 1, 2, 3)
 TEMPERATURES = (0.04, 0.07, 0.1, 0.2)
-# At most this many logits are kept (256 MiB); fewer rows enter where k is large.
-MOST_LOGITS = 2**26
-# Float32 rounding leaves eigenvalues below this share of the largest, with a margin of a thousand.
+# At most this many logits are kept (256 MiB), so fewer rows are used if k is large.
+MAX_LOGITS = 2**26
+# Eigenvalues below this share of the largest are float32 rounding errors (a thousandfold margin).
 # A predictor with a bottleneck has a rank below k, and its filter is zero beyond that rank.
 ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """One filter over descending eigenvalues, of those that hold 99.99 % of their sum."""
+    """One filter over the leading eigenvalues (99.99 % of their sum), in descending order."""
 
-    varied: str  # such as "1 iteration"; with a predictor "g", "omega" or "omega, directional"
-    group: str  # what curves have in common, such as "ε = 0.05"; may be empty
+    variant: str  # such as "1 iteration"; with a predictor "g", "omega" or "omega, directional"
+    group: str  # shared by several curves, such as "ε = 0.05"; may be empty
     lam: np.ndarray  # eigenvalues, the horizontal axis, (m,)
-    value: np.ndarray  # ω, g or h there, (m,)
+    value: np.ndarray  # values of ω, g or h, (m,)
     slope: float  # of log value over log lam, least squares; p/2 for target_pow on equal branches
     trained: bool = False  # whether the run trained with this filter
 
     @property
     def name(self) -> str:
-        return f"{self.varied}, {self.group}" if self.group else self.varied
+        return f"{self.variant}, {self.group}" if self.group else self.variant
 
 
 @dataclass(frozen=True, eq=False)
 class Figure5:
-    """A run's panel in Figure 5."""
+    """The curves of a run's panel in Figure 5."""
 
     label: str  # method and filter in the paper's words
     branch: str  # the filtered one: "online" (ω, g) or "target" (h)
@@ -73,12 +73,12 @@ def measure(run: "Run", rows: int = 4096, device: str = "cpu") -> Figure5:
 
     Pass several times k rows: fewer underestimate the smallest eigenvalues.
     """
-    from rdm_solo.evaluate import finished_run  # needs what training needs
+    from rdm_solo.evaluate import finished_run  # loads solo-learn
 
     design = run.described.asymmetry
     if design not in DESIGNS:
         labels = ", ".join(m.label for m in METHODS.values() if m.asymmetry in DESIGNS)
-        raise UserError(f"{run.folder} has no Figure 5: {run.label} is none of {labels}.")
+        raise UserError(f"Figure 5 is defined for {labels}, not for {run.label} ({run.folder}).")
     with torch.no_grad():
         curves, note = DESIGNS[design](finished_run.load(run, device), rows)
     branch = "online" if design == "predictor" else "target"
@@ -112,11 +112,11 @@ def _predictors(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]:
     lam_z, u = lam_z.flip(0).clamp_min(0), u.flip(1)
     C_plus = (z.mT @ z_plus + z_plus.mT @ z) / (2 * len(z))
     lam_plus = torch.linalg.eigvalsh(C_plus).flip(0)
-    along = (u * (C_plus @ u)).sum(0)
+    directional = (u * (C_plus @ u)).sum(0)
     curves = [
         curve("g", "", lam_z, filter_curve(lam_p, lam_z), trained=True),
         curve("omega", "", lam_z, ideal_filter(lam_plus, lam_z)),
-        curve("omega, directional", "", lam_z, ideal_filter(along, lam_z)),
+        curve("omega, directional", "", lam_z, ideal_filter(directional, lam_z)),
     ]
     return curves, ""
 
@@ -125,7 +125,7 @@ def _sinkhorn_iterations(finished: "FinishedRun", rows: int) -> tuple[list[Curve
     """Compare numbers of Sinkhorn iterations on the same logits."""
     model = finished.model
     epsilon, temperature = float(model.sk_epsilon), float(model.temperature)
-    rows = min(rows, MOST_LOGITS // model.prototypes.out_features)
+    rows = min(rows, MAX_LOGITS // model.prototypes.out_features)
     logits = [
         model.prototypes(normalize(model.projector(model.backbone(x)))).float()
         for crops in finished.batches(rows)
@@ -135,16 +135,16 @@ def _sinkhorn_iterations(finished: "FinishedRun", rows: int) -> tuple[list[Curve
     lam_p = eigenvalues((_join(logits) / temperature).softmax(1))
     curves = []
     counts = sorted({*ITERATIONS, model.sk_iters})
-    for sharpness in dict.fromkeys((epsilon, temperature)):
-        for n in counts if sharpness == epsilon else counts[1:]:
+    for eps in dict.fromkeys((epsilon, temperature)):
+        for n in counts if eps == epsilon else counts[1:]:
             parts = []
-            for i, x in enumerate(logits):  # Sinkhorn's batch is one view's, with its own queue
+            for i, x in enumerate(logits):  # each view has its own Sinkhorn batch and queue
                 queued = queues[i % finished.views : i % finished.views + 1]
-                parts.append(sinkhorn(torch.cat([x, *queued]), sharpness, n)[: len(x)])
+                parts.append(sinkhorn(torch.cat([x, *queued]), eps, n)[: len(x)])
             h = filter_curve(eigenvalues(torch.cat(parts)), lam_p)
-            varied, group = f"{n} iteration{'s' * (n != 1)}", f"ε = {sharpness:g}"
-            trained = sharpness == epsilon and n == model.sk_iters
-            curves.append(curve(varied, group, lam_p, h, trained))
+            variant, group = f"{n} iteration{'s' * (n != 1)}", f"ε = {eps:g}"
+            trained = eps == epsilon and n == model.sk_iters
+            curves.append(curve(variant, group, lam_p, h, trained))
     return curves, f"online temperature {temperature:g}"
 
 
@@ -153,7 +153,7 @@ def _temperatures(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]
     model = finished.model
     loss = model.dino_loss_func
     student, teacher = [], []
-    for crops in finished.batches(min(rows, MOST_LOGITS // (2 * loss.center.shape[1]))):
+    for crops in finished.batches(min(rows, MAX_LOGITS // (2 * loss.center.shape[1]))):
         for x in crops:
             student.append(model.head(model.backbone(x)).float())
             teacher.append(model.momentum_head(model.momentum_backbone(x)).float())
@@ -170,7 +170,7 @@ def _temperatures(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]
     return curves, f"online temperature {online:g}"
 
 
-# By `Method.asymmetry`, what makes a method's branches differ.
+# The measurement for each value of ``Method.asymmetry``.
 DESIGNS: dict[str, Callable[["FinishedRun", int], tuple[list[Curve], str]]] = {
     "predictor": _predictors,
     "sinkhorn": _sinkhorn_iterations,
@@ -179,10 +179,10 @@ DESIGNS: dict[str, Callable[["FinishedRun", int], tuple[list[Curve], str]]] = {
 
 
 def sinkhorn(logits: Tensor, epsilon: float, iterations: int) -> Tensor:
-    r"""Return Sinkhorn's assignment of samples to prototypes, in float64 and in logarithms.
+    r"""Return Sinkhorn's assignment of samples to prototypes, computed in log space in float64.
 
-    From :math:`Q = \exp(\text{logits}/\varepsilon)`, each iteration first makes the prototypes'
-    shares equal (columns), then each sample's (rows). Without an iteration it is a softmax.
+    From :math:`Q = \exp(\text{logits}/\varepsilon)`, each iteration normalises the columns
+    (prototypes), then the rows (samples). With 0 iterations the result is a softmax.
 
     Shapes: ``(N, k) -> (N, k)``, rows sum to 1.
 
@@ -197,7 +197,7 @@ def sinkhorn(logits: Tensor, epsilon: float, iterations: int) -> Tensor:
     return log_q.softmax(1)
 
 
-def curve(varied: str, group: str, lam: Tensor, value: Tensor, trained: bool = False) -> Curve:
+def curve(variant: str, group: str, lam: Tensor, value: Tensor, trained: bool = False) -> Curve:
     """Return a filter over the leading eigenvalues, with its slope.
 
     >>> lam = torch.tensor([1.0, 0.5, 0.25])
@@ -206,11 +206,11 @@ def curve(varied: str, group: str, lam: Tensor, value: Tensor, trained: bool = F
     """
     m = leading(lam)
     lam, value = lam[:m], value[:m]
-    positive = value > 0  # excludes NaN as well; neither has a logarithm
+    positive = value > 0  # zeros have no logarithm; also excludes NaN
     x, y = lam[positive].log(), value[positive].log()
     x = x - x.mean()
     slope = float((x * y).sum() / x.square().sum()) if len(x) > 1 else float("nan")
-    return Curve(varied, group, lam.cpu().numpy(), value.cpu().numpy(), slope, trained)
+    return Curve(variant, group, lam.cpu().numpy(), value.cpu().numpy(), slope, trained)
 
 
 def eigenvalues(x: Tensor) -> Tensor:

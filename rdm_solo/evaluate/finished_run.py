@@ -1,9 +1,9 @@
-"""A finished run's model as its last checkpoint has it, and its training views.
+"""Load the model of a run's last checkpoint and its training views.
 
 Nothing is trained and nothing is written. Batch norm uses the batch's own statistics (``train()``
 mode) as it did in both branches during training: solo-learn never puts the momentum encoder into
-``eval()``, a spectral filter works on the batch alone, and running averages lag behind a model that
-moved. Batches are the global ones, of all the run's processes together.
+``eval()``, a spectral filter works on the batch alone, and running averages lag behind the
+weights. Batches are global: they hold the rows of all the run's processes.
 """
 
 from collections.abc import Iterator
@@ -29,8 +29,8 @@ from rdm_solo.train import datamodule, derived_values
 class FinishedRun:
     """A run's model in training mode, and the loader of its training views.
 
-    ``views`` are the large crops of an image; ``epoch`` is the checkpoint's, from 0; ``queue`` is
-    SwAV's, ``(2, Q, d)``, if it was in use.
+    ``views`` are the large crops of an image; ``epoch`` is the checkpoint's, counted from 0;
+    ``queue`` is SwAV's, ``(2, Q, d)``, if it was in use.
     """
 
     model: Any
@@ -42,23 +42,23 @@ class FinishedRun:
     def batches(self, rows: int) -> Iterator[list[Tensor]]:
         """Yield the large crops of each batch until there are at least ``rows`` of them.
 
-        The first batches are those of the checkpoint's own epoch; later epochs follow.
+        Batches start with the checkpoint's epoch and continue with later ones.
         """
-        seen = 0
+        total = 0
         for epoch in count(self.epoch):
             self.loader.set_epoch(epoch)
             for batch in self.loader:
                 crops = list(batch[1][: self.views])
                 yield crops
-                seen += self.views * len(crops[0])
-                if seen >= rows:
+                total += self.views * len(crops[0])
+                if total >= rows:
                     self.loader.report_skipped()
                     return
 
 
 def load(run: Run, device: str = "cpu") -> FinishedRun:
     """Return the run's model and views on that device."""
-    home = choose_device(device)
+    torch_device = choose_device(device)
     _, saved = checkpoints.latest(run.folder)
     with files.named(run.folder):
         config = saved_config.with_references(run.folder)
@@ -66,27 +66,28 @@ def load(run: Run, device: str = "cpu") -> FinishedRun:
         dataset, views = datamodule.make_data(cfg)
         cfg.trainer.devices = cfg.trainer.num_nodes = 1
         cfg.batch_size = min(cfg.batch_size, len(dataset.train))
-        full, _ = derived_values.derive(cfg, dataset, views.num_large_crops, views.num_small_crops)
+        crops = views.num_large_crops, views.num_small_crops
+        model_cfg, _ = derived_values.derive(cfg, dataset, *crops)
         silence_notices()
         with torch.random.fork_rng():
-            model = methods.build(full)
+            model = methods.build(model_cfg)
         state, epoch = saved["state_dict"], int(saved["epoch"])
-        started = {name: state.pop(name, None) for name in getattr(model, "made_at_start", ())}
-        queue = started.get("queue")
+        buffers = {name: state.pop(name, None) for name in getattr(model, "made_at_start", ())}
+        queue = buffers.get("queue")
         model.load_state_dict(state)
-        if queue is not None and epoch < full.method.kwargs.epoch_queue_starts:
-            queue = None  # filled, but not in use yet
+        if queue is not None and epoch < model_cfg.method.kwargs.epoch_queue_starts:
+            queue = None  # filled, but not used yet
         for spectral in getattr(model, "filters", ()):
             spectral.set_epoch(epoch)
-    model.to(home).train().requires_grad_(False)
-    queue = None if queue is None else queue.to(home)
+    model.to(torch_device).train().requires_grad_(False)
+    queue = None if queue is None else queue.to(torch_device)
     batches = loader(
         dataset,
         "train",
-        min(run.filter_batch or full.batch_size, len(dataset.train)),
+        min(run.filter_batch or model_cfg.batch_size, len(dataset.train)),
         views=views,
-        seed=full.seed,
-        device=home,
-        expand_channels=backbones.input_channels(full),
+        seed=model_cfg.seed,
+        device=torch_device,
+        expand_channels=backbones.input_channels(model_cfg),
     )
     return FinishedRun(model, batches, views.num_large_crops, epoch, queue)

@@ -36,25 +36,25 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         backbone = weight_files.load(weights, spec, cfg.dataset.image_size).to(device)
         dataset, views = datamodule.make_data(cfg)
     linear_config.check_labels(dataset)
-    stem_is_known = cfg.run is not None or cfg.backbone.stem is not None
-    assumed = None if stem_is_known else weight_files.assumed_stem(weights, spec)
-    # A long evaluation must not end with a file or a folder that cannot be used.
+    has_stem = cfg.run is not None or cfg.backbone.stem is not None
+    assumed_stem = None if has_stem else weight_files.assumed_stem(weights, spec)
+    # Raises an error now if the results could not be written after the evaluation.
     out = Path(cfg.out or cfg.run or f"{cfg.checkpoint}_linear")
     linear_file.read(out)
     views = features.evaluation_views(views, cfg.augmentation)
     channels = features.channels(backbone)
     load = partial(loader, dataset, seed=cfg.seed, device=device, expand_channels=channels)
-    clean = load("val", features.PIECE)
+    clean = load("val", features.CHUNK)
     cli.make_folder(out)
 
     started = time.perf_counter()
-    # A frozen backbone gives a clean image the same features every time.
+    # The features of clean images never change, so they are extracted once.
     val = [part.to(device) for part in features.extract(backbone, clean)]
-    read = {"train": len(dataset.train), "val": len(val[1])}
+    image_counts = {"train": len(dataset.train), "val": len(val[1])}
     augmentation = None
     if cfg.features == "cached":
-        train = features.extract(backbone, load("train", features.PIECE))
-        read["train"] = len(train[1])
+        train = features.extract(backbone, load("train", features.CHUNK))
+        image_counts["train"] = len(train[1])
         _, curve = fit_linear(*train, *val, dataset.num_classes, protocol, cfg.seed)
     else:
         pipeline = views.pipelines[0]
@@ -62,7 +62,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         augmented = load("train", protocol.batch_size, views=views, drop_last=False)
         batches = partial(features.augmented, backbone, augmented)
         _, curve = fit(batches, *val, dataset.num_classes, protocol, cfg.seed)
-    path, home = weights.path.resolve(), out.resolve()
+    path, folder = weights.path.resolve(), out.resolve()
     record = {
         "top1": curve[-1].top1,
         "top5": curve[-1].top5,
@@ -75,11 +75,11 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         "seconds": round(time.perf_counter() - started, 2),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "dataset": dataset.name,
-        "images": read,
+        "images": image_counts,
         "backbone": asdict(spec),
-        "assumed": assumed,
-        # Relative if it lies in the folder of results, which may move.
-        "checkpoint": str(path.relative_to(home) if path.is_relative_to(home) else path),
+        "assumed": assumed_stem,
+        # Relative if it is in the results folder, so that the folder can be moved.
+        "checkpoint": str(path.relative_to(folder) if path.is_relative_to(folder) else path),
         "checkpoint_epoch": weights.epoch,
         "versions": reporting.versions(),
     }
@@ -88,13 +88,13 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         f"{dataset.name} ({cfg.features} features, {protocol.epochs} epochs, learning rate "
         f"{protocol.effective_lr:g}, seed {cfg.seed})"
     )
-    alike = linear_results.write(out, record)
+    same_settings = linear_results.write(out, record)
     if cfg.run is not None:
-        linear_results.log_in_run(Path(cfg.run), record, weights.step or 0, cfg.online)
-    if len(alike) > 1:
-        top1 = [entry["top1"] for entry in alike]
+        linear_results.log_to_run(Path(cfg.run), record, weights.step or 0, cfg.online)
+    if len(same_settings) > 1:
+        top1 = [entry["top1"] for entry in same_settings]
         mean, sd = statistics.mean(top1), statistics.stdev(top1)
-        log.info(f"top-1 {mean:.2f} ± {sd:.2f} % over {len(alike)} seeds")
+        log.info(f"top-1 {mean:.2f} ± {sd:.2f} % over {len(same_settings)} seeds")
     log.info(f"{record['seconds']:.0f} s; the results are in {out / files.LINEAR}")
     return record
 

@@ -23,7 +23,7 @@ def check(cfg: DictConfig) -> None:
     for name, value in cfg.augmentation.items():
         if cfg.features == "cached" and value is not None:
             raise UserError(
-                f"augmentation.{name}={value} would be ignored: features=cached takes clean "
+                f"augmentation.{name}={value} would be ignored: features=cached uses clean "
                 "images; leave one of them out."
             )
 
@@ -31,23 +31,23 @@ def check(cfg: DictConfig) -> None:
 def with_dataset(cfg: DictConfig) -> DictConfig:
     """Return the config with the run's own data set if none was chosen.
 
-    ``dataset.KEY=VALUE`` changes it; then ``cfg.dataset`` holds those keys alone.
+    ``dataset.KEY=VALUE`` overrides its options; ``cfg.dataset`` then has only these keys.
     """
-    if {"name", "source"} <= (cfg.get("dataset") or {}).keys():  # chosen
+    if {"name", "source"} <= (cfg.get("dataset") or {}).keys():  # a data set was chosen
         return cfg
     if cfg.run is None:
         raise UserError(
-            "give run=RUN_FOLDER, or checkpoint=FILE with dataset=NAME: a checkpoint does not "
-            "record its data set; --help says more."
+            "pass run=RUN_FOLDER, or checkpoint=FILE with dataset=NAME: a checkpoint does not "
+            "record its data set; see --help."
         )
-    folder, changes = Path(cfg.run), passed(cfg, "dataset")
+    folder, changes = Path(cfg.run), nonempty_options(cfg, "dataset")
     config = saved_config.with_references(folder)
     plain: Any = OmegaConf.to_container(config)
     names = dict(options(plain))
     for key, value in changes.items():
         if key not in names:
             hint = suggest(key, names) or "."
-            raise UserError(f"there is no option {key!r} of this run{hint}")
+            raise UserError(f"this run has no option {key!r}{hint}")
         OmegaConf.update(config, key, value, force_add=True)
     with open_dict(cfg):
         cfg.dataset = saved_config.to_build(config, folder, ["dataset"], changes).dataset
@@ -55,7 +55,7 @@ def with_dataset(cfg: DictConfig) -> DictConfig:
 
 
 def choose_protocol(cfg: DictConfig) -> Protocol:
-    """Return the protocol of that name, or the data set's, with the values that were passed."""
+    """Return the named protocol, or the data set's, with the options that were passed."""
     name = cfg.protocol or ("lars" if cfg.dataset.name == "imagenet" else "sgd")
     check_choice("protocol", name, PROTOCOLS)
     plain: Any = OmegaConf.to_container(cfg, resolve=False)
@@ -66,7 +66,7 @@ def choose_protocol(cfg: DictConfig) -> Protocol:
 def find_weights(cfg: DictConfig) -> tuple[Weights, Spec]:
     """Return the weights to evaluate and the backbone that they belong to."""
     if cfg.run is not None:
-        return checkpoints.of_run(cfg.run, cfg.checkpoint, passed(cfg, "backbone"))
+        return checkpoints.of_run(cfg.run, cfg.checkpoint, nonempty_options(cfg, "backbone"))
     backbone: Any = OmegaConf.to_container(cfg.backbone)
     backbone = {name: value for name, value in backbone.items() if value}
     weights = weight_files.read(cfg.checkpoint)
@@ -88,11 +88,11 @@ def check_labels(dataset: Dataset) -> None:
         )
 
 
-def passed(cfg: DictConfig, part: str) -> dict[str, Any]:
-    """Return the options of one part of a command's config that have a value, by dotted names.
+def nonempty_options(cfg: DictConfig, part: str) -> dict[str, Any]:
+    """Return the options of one part of a config that have a value, by dotted names.
 
-    >>> passed(OmegaConf.create({"backbone": {"name": None, "kwargs": {"width": 8}}}), "backbone")
-    {'backbone.kwargs.width': 8}
+    >>> nonempty_options(OmegaConf.create({"backbone": {"name": None, "width": 8}}), "backbone")
+    {'backbone.width': 8}
     """
     plain: Any = OmegaConf.to_container(OmegaConf.create(cfg.get(part) or {}))
     return {name: value for name, value in options(plain, f"{part}.") if value not in (None, {})}

@@ -1,4 +1,4 @@
-"""What linear evaluations write: ``linear.json``, and scalars to the run's loggers."""
+"""Write linear evaluations to ``linear.json`` and to the run's loggers."""
 
 import json
 import logging
@@ -11,31 +11,31 @@ from rdm_solo.runs.linear_file import Record
 
 log = logging.getLogger("rdm_solo")
 
-# The names of the features= options in results, and the prefixes of their scalars.
+# For each value of features=: its key in linear.json and the prefix of its scalars.
 VARIANTS = {"augmented": ("protocol", "linear/"), "cached": ("cached", "linear/cached_")}
-# All else in a record is a setting; accuracies are averaged over seeds of the same settings.
+# All other keys of a record are settings. Accuracies are averaged over seeds of equal settings.
 OUTCOMES = ("top1", "top5", "seed", "curve", "seconds", "device", "versions")
 
 
 def write(folder: Path, record: Record) -> list[Record]:
-    """Add an evaluation to ``linear.json``; return the entries of the same settings.
+    """Add a record to ``linear.json``; return all records with its settings.
 
-    One of the same settings and seed is replaced.
+    A record with the same settings and seed is replaced.
     """
     variant, _ = VARIANTS[record["features"]]
     variants = linear_file.read(folder)
     entries = variants.get(variant, [])
     settings = record.keys() - {*OUTCOMES}
-    alike = [i for i, e in enumerate(entries) if all(e.get(n) == record[n] for n in settings)]
-    at = next((i for i in alike if entries[i]["seed"] == record["seed"]), len(entries))
-    entries[at : at + 1] = [record]
+    same = [i for i, e in enumerate(entries) if all(e.get(n) == record[n] for n in settings)]
+    position = next((i for i in same if entries[i]["seed"] == record["seed"]), len(entries))
+    entries[position : position + 1] = [record]
     write_whole(folder / LINEAR, json.dumps({**variants, variant: entries}, indent=2) + "\n")
-    return [entries[i] for i in sorted({*alike, at})]
+    return [entries[i] for i in sorted({*same, position})]
 
 
-def log_in_run(folder: Path, record: Record, step: int, online: bool) -> None:
+def log_to_run(folder: Path, record: Record, step: int, online: bool) -> None:
     """Add the accuracies to the run's loggers."""
     _, prefix = VARIANTS[record["features"]]
     scalars = {f"{prefix}{name}": record[name] for name in ("top1", "top5")}
-    if reached := loggers.append(folder, scalars, step, online):
-        log.info(f"{', '.join(scalars)} logged to {' and '.join(reached)}")
+    if logger_names := loggers.append(folder, scalars, step, online):
+        log.info(f"{', '.join(scalars)} logged to {' and '.join(logger_names)}")

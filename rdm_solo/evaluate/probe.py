@@ -1,4 +1,4 @@
-"""A linear classifier on frozen features: its schedule, its training, its accuracies.
+"""Train and evaluate a linear classifier on frozen features.
 
 :func:`fit_linear` takes features in memory; :func:`fit` takes a function that yields an epoch's
 batches, such as features of augmented images.
@@ -50,7 +50,7 @@ class Protocol:
         for name in ("momentum", "weight_decay", "gamma"):
             check_number(name, getattr(self, name), 0, 1)
         for share in self.milestones:
-            check_number("each of milestones, a share of the epochs,", share, above=0, most=1)
+            check_number("each of milestones (shares of the epochs)", share, above=0, most=1)
 
     @property
     def effective_lr(self) -> float:
@@ -58,15 +58,15 @@ class Protocol:
         return self.lr * self.batch_size / 256
 
     def rate(self, epoch: int) -> float:
-        """Return the learning rate of an epoch, which counts from 0."""
+        """Return the learning rate of an epoch, counted from 0."""
         if self.schedule == "cosine":
             return self.effective_lr * (1 + math.cos(math.pi * epoch / self.epochs)) / 2
-        passed = sum(epoch >= round(share * self.epochs) for share in self.milestones)
-        return self.effective_lr * self.gamma**passed
+        decays = sum(epoch >= round(share * self.epochs) for share in self.milestones)
+        return self.effective_lr * self.gamma**decays
 
 
-# The paper's for CIFAR and ImageNet-100; and for ImageNet-1k, after SimSiam's official evaluation.
-# solo-learn's files say lr 0.3 for BYOL and DINO, and 0.15 for SwAV on ImageNet-100.
+# sgd: the paper's for CIFAR and ImageNet-100. lars: ImageNet-1k, as in SimSiam's official code.
+# solo-learn's configs use lr 0.3 for BYOL and DINO, and 0.15 for SwAV on ImageNet-100.
 PROTOCOLS = {
     "sgd": Protocol(),
     "lars": Protocol("lars", 90, 4096, 0.1, schedule="cosine", milestones=()),
@@ -74,7 +74,7 @@ PROTOCOLS = {
 
 
 class EpochRow(NamedTuple):
-    """One epoch of a probe (from 1): training loss, accuracies on validation in per cent."""
+    """One epoch of a probe (from 1): training loss, and validation accuracies in per cent."""
 
     epoch: int
     lr: float
@@ -99,9 +99,9 @@ def fit_linear(
     protocol: Protocol = PROTOCOLS["sgd"],
     seed: int = 0,
 ) -> ProbeResult:
-    """Train on float32 features ``(N, d)`` with labels ``(N,)``, in an order drawn for each epoch.
+    """Train on float32 features ``(N, d)`` with labels ``(N,)``, shuffled in each epoch.
 
-    ``seed`` determines the classifier's first weights and every order.
+    ``seed`` determines the classifier's initial weights and the shuffling.
 
     >>> x = torch.eye(3).repeat(20, 1)
     >>> y = torch.arange(3).repeat(20)
@@ -127,7 +127,7 @@ def fit(
 ) -> ProbeResult:
     """Train on the ``(features, labels)`` pairs that ``batches(epoch)`` yields.
 
-    The classifier starts as SimSiam's does: weights of standard deviation 0.01, biases of 0.
+    As in SimSiam, weights start with standard deviation 0.01 and biases at 0.
     """
     device = val_features.device
     classifier = nn.Linear(val_features.shape[1], num_classes)
@@ -163,7 +163,7 @@ def fit(
 
 
 def accuracies(logits: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Return top-1 and top-5 accuracy in per cent; with fewer than five classes, all of them count.
+    """Return top-1 and top-5 accuracy in per cent; with fewer than five classes, top-5 is 100.
 
     >>> accuracies(torch.tensor([[3.0, 2.0, 1.0], [3.0, 2.0, 1.0]]), torch.tensor([0, 1]))
     (50.0, 100.0)

@@ -32,10 +32,10 @@ def draw(runs: Sequence["Figure5"]) -> Figure:
 def _panel(axes: Axes, run: "Figure5") -> None:
     online = run.branch == "online"
     # The colour says what varies within a group, the dashes which group it is.
-    colours = style.looks(curve.varied for curve in run.curves)
+    colours = style.looks(curve.variant for curve in run.curves)
     dashes = style.looks(curve.group for curve in run.curves)
     for curve in run.curves:
-        look = {**colours[curve.varied], "linestyle": dashes[curve.group]["linestyle"]}
+        look = {**colours[curve.variant], "linestyle": dashes[curve.group]["linestyle"]}
         look["label"] = f"{NAMES.get(curve.name, curve.name)}, slope {curve.slope:.2f}"
         if curve.trained and not online:
             look |= {"linewidth": 2.4, "label": f"{look['label']} (this run)"}

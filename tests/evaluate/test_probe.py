@@ -99,7 +99,7 @@ def test_accuracies_by_sorting():
         ({"epochs": 0}, "epochs"),
         ({"lr": float("nan")}, "lr"),
         ({"gamma": 2}, "gamma"),
-        ({"milestones": (60, 80)}, "milestones, a share of the epochs"),
+        ({"milestones": (60, 80)}, "milestones .shares of the epochs"),
     ],
 )
 def test_options_out_of_range(options, names):
