@@ -1,4 +1,4 @@
-"""Every backbone of the installed solo-learn, ours, and timm's."""
+"""The smallest backbone of each family of the installed solo-learn, ours, and timm's."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from rdm_solo.methods import solo_learn
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-SMALL = ("small_resnet", "resnet18", "vit_tiny", "swin_tiny", "wide_resnet28w2", "timm/resnet26")
-INSTALLED = [n for n in SMALL if n in solo_learn.BACKBONES or n.startswith(solo_learn.TIMM)]
+SMALLEST = [
+    "small_resnet",
+    "resnet18",
+    "vit_tiny",
+    "swin_tiny",
+    "poolformer_s12",
+    "convnext_tiny",
+    "wide_resnet28w2",
+    "timm/resnet26",
+]
+INSTALLED = [n for n in SMALLEST if n in solo_learn.BACKBONES or n.startswith(solo_learn.TIMM)]
 SIZES = ["method.kwargs.proj_hidden_dim=16", "method.kwargs.proj_output_dim=8"]
 
 
 def config(name: str):
     data = ["dataset=synthetic", "dataset.image_size=32"]
     return configure("method=simsiam", *data, *SIZES, f"backbone.name={name}")
-
-
-@pytest.mark.parametrize("name", solo_learn.BACKBONES)
-def test_every_name_builds(name):
-    try:
-        with torch.device("meta"):
-            model = methods.build(config(name))
-    except RuntimeError:  # earlier versions of timm ask tensors for their values
-        model = methods.build(config(name))
-    assert sum(p.numel() for p in model.backbone.parameters()) > 1e5 or name == "small_resnet"
 
 
 @pytest.mark.parametrize(

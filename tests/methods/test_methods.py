@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
-import subprocess
-import sys
+import runpy
 
 import pytest
 import torch
@@ -62,10 +62,9 @@ def test_byols_loss_is_the_formula_with_multi_crop(name):
     torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", ["simsiam", "byol"])
 @pytest.mark.parametrize("name", FILTERS)
-def test_the_filter_is_in_its_place_and_the_encoder_learns(method, name):
-    model, seen = make(f"method={method}", f"filter={name}"), {}
+def test_the_filter_is_in_its_place_and_the_encoder_learns(name):
+    model, seen = make("method=simsiam", f"filter={name}"), {}
     model.predictor.register_forward_hook(lambda m, a, out: seen.update(z=a[0], p=out))
     model.target_head.register_forward_hook(lambda m, a, out: seen.update(into=a[0], t=out))
     loss_of(model, batch()).backward()
@@ -79,9 +78,8 @@ def test_the_filter_is_in_its_place_and_the_encoder_learns(method, name):
     assert [f.branch for f in model.filters] == ([name.split("_")[0]] if spectral else [])
 
 
-@pytest.mark.parametrize("method", ["simsiam", "byol"])
-def test_bf16_features_reach_the_filter_in_float32(method):
-    model, dtypes = make(f"method={method}", "filter=target_pow"), set()
+def test_bf16_features_reach_the_filter_in_float32():
+    model, dtypes = make("method=byol", "filter=target_pow"), set()
     model.filters[0].register_forward_hook(lambda m, a, out: dtypes.add(a[0].dtype))
     with torch.autocast("cpu", torch.bfloat16):
         loss = loss_of(model, batch(64))
@@ -126,9 +124,7 @@ def test_a_schedule_of_p():
     ("overrides", "message"),
     [
         ("filter=learnable p=-0.5", "p=-0.5 would be ignored"),
-        ("filter=online_log p=2", "p=2 would be ignored"),
         ("filter=target_pow p=null", "needs an exponent"),
-        ("filter=target_pow p=abc", "number from -10 to 10 or a schedule, got 'abc'"),
         ("filter=none", "filter=identity has no predictor"),
         ("method=simclr filter=target_pow", "no place for a filter, since its two branches"),
         ("backbone.name=resnet81", "did you mean 'resnet18'"),
@@ -150,20 +146,10 @@ def test_one_module_imports_solo_learn():
     assert issubclass(solo_learn.TABLE["base"], pl.LightningModule)
 
 
-def test_without_solo_learn_callbacks_and_report_work_and_methods_say_how_to_install_it():
-    script = (
-        "import importlib.util as u; find = u.find_spec; "
-        "u.find_spec = lambda name, *a: None if name == 'solo' else find(name, *a)\n"
-        "import sys, rdm_solo.callbacks, rdm_solo.loggers, rdm_solo.report\n"
-        "import rdm_solo.evaluate.figure5\n"
-        "print({'solo', 'timm'} & set(sys.modules))\n"
-        "try:\n    import rdm_solo.methods.solo_learn\nexcept ValueError as e:\n    print(e)"
-    )
-    out = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert out.stdout.startswith("set()")
-    assert "pip install --no-deps solo-learn==1.0.2" in out.stdout
+def test_without_solo_learn_methods_say_how_to_install_it(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install --no-deps solo-learn==1\.0\.2"):
+        runpy.run_path(solo_learn.__file__)
 
 
 @pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD"])
@@ -188,10 +174,10 @@ def test_lars_is_the_formula_and_leaves_biases_and_norms_alone():
     groups = [{"params": layer.parameters()}]
     optimizer = optimizers.configure(groups, cfg, steps=1000)["optimizer"]
     lr, decay, eta, momentum = 1.0, cfg.optimizer.weight_decay, 0.02, 0.9
+    for group in optimizer.param_groups:
+        group["lr"] = lr
     v_w, v_b = torch.zeros_like(w), torch.zeros_like(b)
     for step in range(3):
-        for group in optimizer.param_groups:
-            group["lr"] = lr
         x = torch.randn(4, 5, generator=torch.Generator().manual_seed(step))
         optimizer.zero_grad()
         layer(x).square().sum().backward()

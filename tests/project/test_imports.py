@@ -7,12 +7,26 @@ import os
 import subprocess
 import sys
 
-import pytest
 from conftest import ROOT
 
+# Our modules, the libraries that they do not load, and most modules of ours that they may.
+STEPS = [
+    ("rdm_solo", ["torch", "omegaconf"], 5),
+    ("rdm_solo.methods.descriptions", ["torch", "omegaconf"], 5),
+    ("rdm_solo.filters", ["torchmetrics", "pytorch_lightning"], 12),
+    ("rdm_solo.spectra.ranks", ["torchmetrics", "pytorch_lightning"], 12),
+    ("rdm_solo.theory", ["torchmetrics", "pytorch_lightning"], 16),
+    ("rdm_solo.callbacks.diagnostics", ["solo", "timm"], 24),
+    ("rdm_solo.callbacks", ["solo", "timm"], 100),
+    ("rdm_solo.report", ["solo", "timm"], 100),
+    ("rdm_solo.evaluate.figure5", ["solo", "timm"], 100),
+]
+LIBRARIES = {"rdm_solo.filters": ["torch"]}
+LIBRARIES["rdm_solo.callbacks.diagnostics"] = ["torchmetrics", "pytorch_lightning"]
 CODE = """
-import atexit, json, os, signal, sys
+import atexit, importlib, json, os, signal, sys
 
+steps, libraries = json.loads(sys.argv[1])
 registered = []
 register = atexit.register
 atexit.register = lambda function, *rest, **named: (
@@ -25,27 +39,25 @@ def state():
     return [str(signal.getsignal(n)) for n in numbers], str(sys.excepthook), dict(os.environ), ours
 
 
-for library in LIBRARIES:
-    __import__(library)
-before = state()
-__import__(MODULE)
-assert state() == before
-print(json.dumps([name for name in sys.modules if name.split(".")[0] == "rdm_solo"]))
+for module, absent, most in steps:
+    for library in libraries.get(module, []):
+        importlib.import_module(library)
+    before = state()
+    importlib.import_module(module)
+    assert state() == before, module
+    assert not {*absent} & {*sys.modules}, module
+    loaded = [name for name in sys.modules if name.split(".")[0] == "rdm_solo"]
+    assert len(loaded) <= most, (module, loaded)
+    for name in loaded:
+        del sys.modules[name]
 """
 
 
-@pytest.mark.parametrize(
-    ("module", "most"),
-    [("rdm_solo", 5), ("rdm_solo.filters", 12), ("rdm_solo.callbacks.diagnostics", 24)],
-)
-def test_an_import_loads_few_modules_and_has_no_side_effects(module, most):
-    libraries = ["torch", "torchmetrics", "pytorch_lightning"] if "." in module else []
-    code = CODE.replace("LIBRARIES", repr(libraries)).replace("MODULE", repr(module))
+def test_an_import_loads_few_modules_and_has_no_side_effects():
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", CODE, json.dumps([STEPS, LIBRARIES])],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert len(json.loads(done.stdout)) <= most

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ from conftest import features
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import rdm_solo.spectra
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.spectra import (
     BranchSpectra,
@@ -251,20 +248,6 @@ def test_low_rank_spectrum_equals_that_of_the_logits(n, k, b):
     size = min(n, k, b)
     torch.testing.assert_close(found[:size], want[:size], rtol=1e-9, atol=1e-14)
     assert float(found[size:].sum()) < 1e-14
-
-
-def test_filters_and_the_functions_of_spectra_import_torch_alone():
-    """torchmetrics takes seconds to load and brings torchvision; only the metric needs it."""
-    code = (
-        "import sys, torch; before = set(sys.modules); "
-        "from rdm_solo import filters, spectra, theory; spectra.correlation; "
-        "new = {m.split('.')[0] for m in set(sys.modules) - before}; "
-        "print(*new - set(sys.stdlib_module_names))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["rdm_solo"]
-    with pytest.raises(AttributeError, match="has no attribute 'Branches'"):
-        rdm_solo.spectra.Branches  # noqa: B018
 
 
 ROUTES = {"matrices": {}, "rows": {"max_dim": 4, "sample": 200}}

@@ -1,9 +1,8 @@
-"""solo-learn's own methods, trained by its own code for some steps.
+"""Train solo-learn's own methods by its own code: ``python solo_learn_alone.py SETTINGS RESULTS``.
 
-Started as ``python solo_learn_alone.py SETTINGS RESULTS``. Nothing of this package is imported. The
-release 1.0.2 was written for torch 1.9 and Lightning 1.4: the hooks that Lightning 2 calls in
-another way are handed on here, and a function that torch has renamed gets its old name. None of its
-computations is replaced.
+Nothing of this package is imported. The release 1.0.2 was written for torch 1.9 and Lightning 1.4:
+hooks that Lightning 2 calls in another way are adapted here, and a function that torch has renamed
+gets its old name. None of its computations is replaced.
 """
 
 from __future__ import annotations
@@ -14,35 +13,27 @@ import warnings
 
 import torch
 
-
-class Views(torch.utils.data.Dataset):
-    """Random views of some images, with the images' indices and labels."""
-
-    def __init__(self, images: int, side: int = 8) -> None:
-        drawn = torch.Generator().manual_seed(3)
-        self.views = torch.randn(2, images, 3, side, side, generator=drawn)
-        self.labels = torch.randint(10, (images,), generator=drawn)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, i: int):
-        return i, [view[i] for view in self.views], self.labels[i]
+BATCH = 16
 
 
-def loader(batch: int, steps: int) -> torch.utils.data.DataLoader:
-    return torch.utils.data.DataLoader(Views(batch * steps), batch_size=batch, drop_last=True)
+def batches(steps: int, side: int = 4) -> torch.utils.data.DataLoader:
+    """Return batches of indices, two random views and labels."""
+    rng = torch.Generator().manual_seed(3)
+    views = torch.randn(2, BATCH * steps, 3, side, side, generator=rng)
+    labels = torch.randint(10, (BATCH * steps,), generator=rng)
+    images = [(i, [view[i] for view in views], label) for i, label in enumerate(labels)]
+    return torch.utils.data.DataLoader(images, batch_size=BATCH)
 
 
-def trained(model, pl, epochs: int, steps: int, batch: int = 16, precision: str = "32") -> dict:
-    """Each step's loss, and the weights and buffers after the last one."""
+def trained(model, pl, epochs: int, steps: int, precision: str = "32") -> tuple[list, dict]:
+    """Return each step's loss, and the weights and buffers after the last one."""
     losses = []
 
     class Losses(pl.Callback):
         def on_train_batch_end(self, trainer, pl_module, outputs, *args) -> None:
             losses.append(float(outputs["loss"]))
 
-    torch.manual_seed(1)  # of queues, k-means, dropout and whitening
+    torch.manual_seed(1)  # for queues, k-means, dropout and whitening
     trainer = pl.Trainer(
         max_epochs=epochs,
         accelerator="cpu",
@@ -53,29 +44,26 @@ def trained(model, pl, epochs: int, steps: int, batch: int = 16, precision: str 
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(model, loader(batch, steps))
-    return {"losses": losses, "state": model.state_dict()}
+    trainer.fit(model, batches(steps))
+    return losses, model.state_dict()
 
 
-def _for_lightning_2(kind: type) -> type:
-    """A class of 1.0.2 whose hooks Lightning 2 can call."""
-    import pytorch_lightning as pl
+def _for_lightning_2(kind: type, pl) -> type:
+    """Return a class of 1.0.2 whose hooks Lightning 2 can call."""
 
-    own = {"validation_epoch_end": None}
-    if any(base.__name__ == "BaseMomentumMethod" for base in kind.__mro__):
+    class Adapted(kind):
+        validation_epoch_end = None
 
         def on_train_batch_end(self, outputs, batch, batch_idx):
-            kind.on_train_batch_end(self, outputs, batch, batch_idx, 0)
-
-        own["on_train_batch_end"] = on_train_batch_end
-    if "clip_gradients" in vars(kind):  # DINO's own, by the name of Lightning's hook
+            if hasattr(kind, "momentum_pairs"):
+                super().on_train_batch_end(outputs, batch, batch_idx, 0)
 
         def clip_gradients(self, clip, *args, **kwargs):
+            # DINO has a method of its own by the name of Lightning's hook.
             hook = isinstance(clip, torch.optim.Optimizer)
             (pl.LightningModule if hook else kind).clip_gradients(self, clip, *args, **kwargs)
 
-        own["clip_gradients"] = clip_gradients
-    return type(kind.__name__, (kind,), own)
+    return Adapted
 
 
 def main() -> None:
@@ -83,7 +71,7 @@ def main() -> None:
     settings = torch.load(sys.argv[1], weights_only=False)
     for name in ("pl_bolts", "pl_bolts.optimizers", "pl_bolts.optimizers.lr_scheduler"):
         sys.modules[name] = types.ModuleType(name)
-    sys.modules[name].LinearWarmupCosineAnnealingLR = None  # of a schedule that is not used
+    sys.modules[name].LinearWarmupCosineAnnealingLR = None  # a schedule that is not used
     warnings.simplefilter("ignore")
     if settings["current"]:
         import lightning.pytorch as pl
@@ -95,13 +83,13 @@ def main() -> None:
     from solo.methods import METHODS
 
     results = {}
-    for name, given in settings["methods"].items():
+    for name, options in settings["methods"].items():
         torch.manual_seed(0)
         if settings["current"]:
-            cfg = METHODS[name].add_and_assert_specific_cfg(OmegaConf.create(given))
+            cfg = METHODS[name].add_and_assert_specific_cfg(OmegaConf.create(options))
             model = METHODS[name](cfg)
         else:
-            model = _for_lightning_2(METHODS[name])(**given)
+            model = _for_lightning_2(METHODS[name], pl)(**options)
         if name == "swav" and not settings["current"]:  # as the current version has them
             model.prototypes.weight_g.data.fill_(1)
             model.prototypes.weight_g.requires_grad = False
