@@ -1,4 +1,4 @@
-"""A watch over a Lightning module, for the Trainer of ``lightning`` or ``pytorch_lightning``."""
+"""Watch a Lightning module in the Trainer of ``lightning`` or ``pytorch_lightning``."""
 
 import math
 from collections.abc import Mapping
@@ -36,14 +36,14 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
         if trainer.fast_dev_run:
             return
         if self.watch is None:
-            # Not earlier: a module's on_train_start may add parts, as solo-learn's SwAV does, and
+            # Not before: a module's on_train_start may add parts, as solo-learn's SwAV does, and
             # on_train_epoch_start is skipped after a checkpoint within an epoch.
-            self.watch = self._begin(trainer, pl_module)
+            self.watch = self._make_watch(trainer, pl_module)
         steps = trainer.num_training_batches  # inf for data without a length
-        is_known = math.isfinite(steps)
-        self.watch.steps_per_epoch = int(steps) if is_known else self.options.get("steps_per_epoch")
+        sized = math.isfinite(steps)
+        self.watch.steps_per_epoch = int(steps) if sized else self.options.get("steps_per_epoch")
 
-    def _begin(self, trainer: Any, pl_module: Any) -> "_LightningWatch":
+    def _make_watch(self, trainer: Any, pl_module: Any) -> "_LightningWatch":
         options = {"views": getattr(pl_module, "num_large_crops", None), **self.options}
         if trainer.max_epochs and trainer.max_epochs > 0:
             options.setdefault("epochs", trainer.max_epochs)
@@ -57,7 +57,7 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self.watch is not None:
-            self.watch.returned = outputs
+            self.watch.step_outputs = outputs
             loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
             if loss is not None and pl_module.automatic_optimization:
                 loss = loss * trainer.accumulate_grad_batches  # Lightning has divided it
@@ -69,19 +69,19 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if self.watch is None:
             return
-        logged, warned = trainer.callback_metrics, len(self.watch.collapsed)
-        # Lightning keeps what an earlier epoch's validation logged.
+        metrics, earlier = trainer.callback_metrics, len(self.watch.collapsed)
+        # callback_metrics also holds values of earlier epochs' validation.
         fresh = [name for name in USER_SCALARS if self._validated or not name.startswith("val/")]
         self._validated = False
-        if self.watch.losses:  # the mean over the epoch; the logged one may be the last step's
+        if self.watch.loss_count:  # the mean over the epoch; the logged one may be the last step's
             fresh.remove("train/loss")
-        row = self.watch.end_epoch({name: float(logged[name]) for name in fresh if name in logged})
+        row = self.watch.end_epoch({key: float(metrics[key]) for key in fresh if key in metrics})
         measured = {name: value for name, value in row.items() if name not in USER_SCALARS}
         if measured:
             pl_module.log_dict(measured, sync_dist=True)
-        if self.stop and len(self.watch.collapsed) > warned and not trainer.should_stop:
+        if self.stop and len(self.watch.collapsed) > earlier and not trainer.should_stop:
             trainer.should_stop = True
-            self.watch.folder.stopped = f"stop=True: {self.watch.collapsed[warned]}"
+            self.watch.folder.stopped = f"stop=True: {self.watch.collapsed[earlier]}"
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         if self.watch is not None:
@@ -93,21 +93,21 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
 
 
 class _LightningWatch(Watch):
-    """Use outputs that a training step returns, and solo-learn's methods with a softmax."""
+    """A watch that also reads outputs of training_step and solo-learn's softmax methods."""
 
-    returned: Any = None
+    step_outputs: Any = None
 
     def _observer(self, online: str | None, target: str | None) -> Observer:
         return super()._observer(online, target) if online or target else observer(self.module)
 
     def _outputs(self) -> Outputs | None:
-        returned, self.returned = self.returned, None
-        has_outputs = isinstance(returned, Mapping) and {"online", "target"} <= returned.keys()
+        outputs, self.step_outputs = self.step_outputs, None
+        has_outputs = isinstance(outputs, Mapping) and {"online", "target"} <= outputs.keys()
         if isinstance(self.observer, ByParts) and not has_outputs:
             return super()._outputs()
         if type(self.observer) is Observer and not has_outputs:
             raise UserError(
-                f"{parts.not_found(self.module)} Or let training_step return both next to 'loss', "
-                "as 'online' and 'target'."
+                f"{parts.not_found(self.module)} Or return both from training_step, as 'online' "
+                "and 'target' next to 'loss'."
             )
-        return self.observer.take(self.views, returned)
+        return self.observer.take(self.views, outputs)

@@ -1,4 +1,4 @@
-"""The folder that a watch writes, which every command that reads a run's folder can read."""
+"""Write the results of a watch as a run folder, which all commands can read."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ PACKAGES = ("torch", "torchmetrics", "numpy")
 
 
 class WatchFolder:
-    """Own a run's folder until it is closed. Only the first process writes.
+    """Lock a run's folder until it is closed. Only rank 0 writes.
 
     ``resume`` is True to resume after the folder's last epoch, or the epoch to resume after.
     """
@@ -37,20 +37,20 @@ class WatchFolder:
         self.stopped: str | None = None
         self.closed = False
         self._lock = contextlib.ExitStack()
-        refusal = None
+        message = None
         if rank() == 0:
             try:
-                self._begin(config, resume)
+                self._open(config, resume)
             except (UserError, OSError) as error:
                 self._lock.close()
-                # ownership names the command line's option for a run's folder.
-                refusal = str(error).replace("hydra.run.dir", "folder")
-        if refusal := broadcast_object(refusal):  # on every process, or the others would wait
-            raise UserError(refusal)
-        self.done = broadcast_object(self.rows[-1]["epoch"] if self.rows else 0)
-        self.warnings = broadcast_object(self.warnings)  # a loop may stop on them, on every process
+                # The message names train's option; here the argument is ``folder``.
+                message = str(error).replace("hydra.run.dir", "folder")
+        if message := broadcast_object(message):  # on every process, or the others would hang
+            raise UserError(message)
+        self.last_epoch = broadcast_object(self.rows[-1]["epoch"] if self.rows else 0)
+        self.warnings = broadcast_object(self.warnings)  # on every process: a loop may stop on them
 
-    def _begin(self, config: Mapping[str, Any], resume: bool | int) -> None:
+    def _open(self, config: Mapping[str, Any], resume: bool | int) -> None:
         folder, path = self.folder, self.folder / CONFIG
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,18 +61,18 @@ class WatchFolder:
             raise UserError(
                 f"{folder} holds a run: pass another folder, or resume=True to resume it."
             )
-        done = sys.maxsize if resume is True else int(resume)
+        last = sys.maxsize if resume is True else int(resume)
         with contextlib.suppress(FileNotFoundError):
             warnings = files.read_object(folder, SUMMARY)["warnings"]
-            self.warnings = [entry for entry in warnings if entry["epoch"] <= done]
+            self.warnings = [entry for entry in warnings if entry["epoch"] <= last]
         ownership.sign(folder)
         (folder / FAILED).unlink(missing_ok=True)
         write_whole(path, OmegaConf.to_yaml(OmegaConf.create(dict(config))))
-        self.rows = metrics_file.begin(folder, done)
+        self.rows = metrics_file.begin(folder, last)
         spectra_files.begin(folder, int(self.rows[-1]["epoch"]) if self.rows else 0)
 
-    def measured(self) -> list[MeasuredEpoch]:
-        """Return a resumed run's epochs as the collapse rules need them."""
+    def measured_epochs(self) -> list[MeasuredEpoch]:
+        """Return a resumed run's epochs in the form of the collapse rules."""
         arrays = spectra_files.read_epochs(self.folder)[0] if self.rows else {}
         epochs = []
         for row in self.rows:
@@ -82,7 +82,7 @@ class WatchFolder:
         return broadcast_object(epochs)
 
     def write(self, row: dict[str, Any], spectra: Spectra | None) -> None:
-        """Add an epoch."""
+        """Write an epoch's row and spectra."""
         if rank():
             return
         self.rows.append(row)
@@ -92,9 +92,9 @@ class WatchFolder:
         metrics_file.write(self.folder, self.rows)
 
     def summarize(self, device: torch.device, ended: bool = False) -> None:
-        """Write ``summary.json`` of the epochs so far.
+        """Write ``summary.json`` for the epochs so far.
 
-        ``ended`` tells a loop that closed its watch from one that is still training or was killed.
+        ``ended`` is true once the loop has closed its watch, so a killed loop leaves it false.
         """
         if rank() or self.closed or not self.rows:
             return

@@ -37,8 +37,8 @@ class Watch:
     ``python -m rdm_solo.report`` reads.
 
     Forward hooks record the branches' outputs in training. There is no additional forward pass and
-    no random number is drawn. Under ``torch.distributed``, sums are over all processes, which must
-    make the same steps; the first one writes.
+    no random number is drawn. Under ``torch.distributed``, all processes must make the same steps.
+    Their sums are added, and rank 0 writes.
 
     Args:
         folder: the run's folder; no other run may use it.
@@ -48,11 +48,11 @@ class Watch:
             branches; if it is a predictor, its input is the target.
         views: how many consecutive calls of the target are views of the same images. Measures of
             positives need it.
-        tokens: how outputs ``(N, T, k)`` become rows: their ``"mean"``, or all of them as
-            ``"rows"``.
+        tokens: ``"mean"`` averages outputs ``(N, T, k)`` over tokens; ``"rows"`` makes each token
+            a row.
         normalize: whether to scale rows to unit length; False for outputs of a softmax.
         name: the method's name in the report; by default the model's class.
-        log: called with each epoch's scalars and its number, on the first process.
+        log: called with each epoch's scalars and its number, on rank 0.
         resume: True to resume after the folder's last epoch, a number to resume after that epoch.
             In an empty folder both start with epoch 1.
         leads: whether the target should have the higher effective rank; only then does a negative
@@ -61,8 +61,8 @@ class Watch:
             and in solo-learn's SwAV, DINO and DeepCluster v2.
         bounds: when to warn. Rank and variance are not judged in the first 3 epochs unless
             ``Bounds(warmup=0)`` is passed.
-        steps_per_epoch: spaces the recorded steps of a long first epoch evenly; later epochs are
-            assumed to be as long as the one before.
+        steps_per_epoch: spreads the measured steps evenly over the first epoch; later epochs use
+            the length of the previous one.
         epochs, seed, data: shown in the report.
         max_rows, max_dim, sample: how much of an epoch is measured; see
             :class:`~rdm_solo.callbacks.Diagnostics`.
@@ -128,17 +128,17 @@ class Watch:
             **({} if epochs is None else {"max_epochs": epochs}),
         }
         self.folder = WatchFolder(Path(folder), config, resume)
-        self.epoch = self.folder.done + 1
+        self.epoch = self.folder.last_epoch + 1
         self.alarm = Alarm(
             bounds,
-            lambda kind, epoch: RULE[kind].remedy,  # our own methods have callbacks.advice
+            lambda kind, epoch: RULE[kind].remedy,  # callbacks.advice serves only our own methods
             lambda name, value: f"bounds=Bounds({name}={value})",
-            self.folder.measured(),
+            self.folder.measured_epochs(),
             self.folder.warnings,
         )
         self.spectra = EpochSpectra(max_rows, max_dim, sample, options="")
         self._loss: Any = 0.0  # the sum of this epoch's losses
-        self.losses = self._steps = 0
+        self.loss_count = self._steps = 0
         self._device = torch.device("cpu")
         self._was_measured = False  # whether any step was measured so far
         self._steps_before = math.inf  # in the previous epoch
@@ -146,9 +146,9 @@ class Watch:
 
     @property
     def collapsed(self) -> list[str]:
-        """The kinds of collapse so far, by which a loop may stop itself.
+        """Return the kinds of collapse so far, so that a loop can stop.
 
-        A negative gap raises a warning but is no collapse.
+        A negative gap raises a warning but is not a collapse.
         """
         kinds = [warning["kind"] for warning in self.alarm.warnings]
         return [kind for kind in kinds if kind != WRONG_WAY]
@@ -157,9 +157,9 @@ class Watch:
         """Record a training step; call it after forward and backward, with the loss."""
         if loss is not None:
             loss = torch.as_tensor(loss).detach()
-            wide = torch.double if has_float64(loss.device) else torch.float
-            self._loss = self._loss + loss.to(wide).mean()  # stays on the device
-            self.losses += 1
+            dtype = torch.double if has_float64(loss.device) else torch.float
+            self._loss = self._loss + loss.to(dtype).mean()  # stays on the device
+            self.loss_count += 1
         if self.observer.recording:
             outputs = self._outputs()
             if outputs is not None:
@@ -170,29 +170,29 @@ class Watch:
             self._record_next_step()
 
     def end_epoch(
-        self, scalars: Mapping[str, float] | None = None, /, **more: float
+        self, scalars: Mapping[str, float] | None = None, /, **keywords: float
     ) -> dict[str, float]:
         """Measure, write, warn and log at the end of an epoch, and return the epoch's scalars.
 
         Pass your own scalars as a mapping with the columns' names (``{"val/acc1": 91.0}``), or as
         keywords with ``_`` for the ``/`` (``val_acc1=91.0``). Accuracies are per cent. With several
-        processes, the first process's scalars are used.
+        processes, those of rank 0 are used.
         """
         if self.folder.closed:
             raise UserError(
-                f"the watch on {self.folder.folder} is closed: make another one with resume=True."
+                f"the watch on {self.folder.folder} is closed: create a new one with resume=True."
             )
-        passed = broadcast_object(_user_scalars({**(scalars or {}), **more}))
+        passed = broadcast_object(_user_scalars({**(scalars or {}), **keywords}))
         spectra = self.spectra.end_epoch(self.epoch, self.observer)
         row = dict(spectra.scalars) if spectra is not None else {}
-        losses = gather_objects((float(self._loss), self.losses))
+        losses = gather_objects((float(self._loss), self.loss_count))
         if count := sum(n for _, n in losses):
             row["train/loss"] = sum(loss for loss, _ in losses) / count
         row |= passed
         if rank() == 0 and spectra is None and (self._was_measured or not self._steps):
             log.warning(
                 f"warning: no step of epoch {self.epoch} was measured. Call step() after each "
-                "training step. After replacing a part, make another watch with resume=True."
+                "training step. After replacing a part, create a new watch with resume=True."
             )
         self.alarm.read(just_measured(row, spectra, self.epoch))
         self.folder.warnings = self.alarm.warnings
@@ -206,10 +206,10 @@ class Watch:
         return row
 
     def close(self, error: BaseException | None = None) -> None:
-        """Remove the hooks and release the folder; the end of the program does both as well.
+        """Remove the hooks and release the folder, as the end of the program does.
 
-        The report says that a run is still training or was cut short unless it was closed without
-        an error or has all its epochs.
+        A run that was not closed, or closed with an error, counts as unfinished in the report until
+        it has all its epochs.
         """
         self.observer.detach()
         if error is None:
@@ -224,7 +224,7 @@ class Watch:
 
     @property
     def _branches(self) -> Branches | None:
-        """The parts that are watched; None if another observer records the outputs."""
+        """Return the watched parts; None if another observer records the outputs."""
         return self.observer.branches if isinstance(self.observer, ByParts) else None
 
     def _observer(self, online: str | None, target: str | None) -> Observer:
@@ -236,10 +236,9 @@ class Watch:
         return ByParts(self.module, branches)
 
     def _leads(self) -> bool:
-        """Return whether the module's class is one whose target should lead.
+        """Return whether the target of the module's class should have the higher rank.
 
-        Negatives and queues of neighbours keep outputs apart without it, and a JEPA's branches see
-        different tokens.
+        Methods with negatives need no such lead, and a JEPA's branches see different tokens.
         """
         method = METHODS.get(parts.kind(self.module).lower())
         returns_outputs = type(self.observer) is Observer
@@ -248,7 +247,7 @@ class Watch:
 
     def _begin_epoch(self) -> None:
         self._loss = 0.0
-        self.losses = self._steps = 0
+        self.loss_count = self._steps = 0
         self.spectra.begin_epoch()
         self._record_next_step()
 
@@ -264,11 +263,11 @@ class Watch:
         if outputs is None and not self._was_measured:
             names, uncalled = self.observer.branches, {"online", "target"} - calls.keys()
             raise UserError(
-                f"nothing was recorded in this step of the {' and the '.join(sorted(uncalled))} "
-                f"branch of {parts.kind(self.module)}. Hooks are on online={names.online!r} and "
-                f"target={names.target!r}; calls count in training mode and outside backward. "
-                "Name parts that are called in each step: online='...', target='...'. A model that "
-                "torch.compile compiled must be watched before its first call."
+                f"this step recorded no call of the {' and the '.join(sorted(uncalled))} branch "
+                f"of {parts.kind(self.module)}. Hooks are on online={names.online!r} and "
+                f"target={names.target!r}; only calls in training mode and outside backward count. "
+                "Pass parts that are called in each step: online='...', target='...'. Create the "
+                "watch before the first call of a model that torch.compile compiles."
             )
         return outputs
 
@@ -283,5 +282,5 @@ def _user_scalars(scalars: Mapping[str, Any]) -> dict[str, float]:
     columns = {name.replace("/", "_", 1): name for name in USER_SCALARS}
     for name in scalars:
         if name not in columns and name not in USER_SCALARS:
-            raise UserError(f"end_epoch() takes {allowed}, not {name!r}{suggest(name, columns)}")
+            raise UserError(f"end_epoch() accepts {allowed}, not {name!r}{suggest(name, columns)}")
     return {columns.get(name, name): float(value) for name, value in scalars.items()}

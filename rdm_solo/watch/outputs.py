@@ -1,4 +1,4 @@
-"""Both branches' outputs of a step, from the calls of their parts."""
+"""Combine the recorded calls of a step into both branches' outputs."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,8 +15,8 @@ Calls = Mapping[str, Sequence[Tensor]]
 def outputs_of(calls: Calls, observer: ByParts, views: int | None) -> Outputs | None:
     """Return a step's outputs; None if a branch was not called.
 
-    If one branch has more rows than the other, as with small crops that only the student sees, its
-    first rows count. Positives need ``views``, the number of views of the same images that
+    If one branch has more rows than the other, as with small crops that only the student sees, only
+    its first rows are used. Positives need ``views``, the number of views of the same images that
     the target is called with.
     """
     ordered = by_view(calls, views) if views and "target" in calls else None
@@ -36,11 +36,11 @@ def outputs_of(calls: Calls, observer: ByParts, views: int | None) -> Outputs | 
         )
     n = min(len(online), len(target))
     if projection.shape[1] != target.shape[1] or len(projection) < n:
-        projection = target  # a predictor of tokens may have other inputs than outputs
+        projection = target  # a token predictor may have inputs of another shape
     positive = None
-    if ordered and views and views > 1:  # the next view of the same image; the first of the last
+    if ordered and views and views > 1:  # the next view of the image; the last wraps around
         positive = target.roll(-(len(target) // views), 0)[:n]
-    # Outputs that are one tensor stay one tensor: it is summed once.
+    # A tensor that several outputs share stays shared, so it is summed once.
     first_rows = target if len(target) == n else target[:n]
     online = first_rows if online is target else online[:n]
     return Outputs(
@@ -49,7 +49,7 @@ def outputs_of(calls: Calls, observer: ByParts, views: int | None) -> Outputs | 
 
 
 def by_view(calls: Calls, views: int) -> dict[str, list[Tensor]] | None:
-    """Return the calls sorted by view, or None if the views cannot be told from them.
+    """Sort the calls by view; return None if they do not divide into views.
 
     A step of several batches, as with accumulated gradients, calls the parts batch by batch. The
     first ``views`` calls of each batch are its views.
