@@ -200,7 +200,7 @@ class Bare(pl.LightningModule):
 
 @pytest.mark.parametrize("options", [{"normalize": False}, {"tokens": "rows"}])
 def test_outputs_may_be_returned_from_a_step(tmp_path, monkeypatch, options):
-    with pytest.raises(UserError, match=r"no branches were found in Bare.*training_step return"):
+    with pytest.raises(UserError, match=r"no branches were found in Bare.*from training_step"):
         fit(Bare(), WatchCallback(tmp_path / "run"))
     fit(Bare(), WatchCallback(tmp_path / "named", online="net", **options), epochs=1)
     monkeypatch.setattr(Bare, "returns", True)
