@@ -64,7 +64,9 @@ def processes_in(folder: Path) -> list[int]:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_the_processes_of_a_run_end_with_the_first_one(number, tmp_path):
     process = started("rdm_solo.train", *RUN, *TWO, "hydra.run.dir=run", cwd=tmp_path)
     for line in process.stdout:
