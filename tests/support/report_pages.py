@@ -6,73 +6,93 @@ import json
 from pathlib import Path
 
 import numpy as np
+import torch
 from omegaconf import OmegaConf
 
 from rdm_solo import runs
-from support.written_runs import write_spectra
-
-
-def erank(lam: np.ndarray) -> float:
-    q = lam / lam.sum()
-    return float(np.exp(-(q * np.log(q)).sum()))
+from support.written_runs import erank, write_folder
 
 
 def spectra(p: float, epochs: int, k: int = 8) -> dict[str, np.ndarray]:
-    """Spectra of a target filter: lam_z = lam_p^(1+p), whose online curve is lam_z^(-p/2(1+p))."""
-    index = np.arange(1, k + 1, dtype=float)
-    online = np.stack([index ** -(2.0 - 0.2 * epoch) for epoch in range(epochs)])
+    """Return spectra of a target filter: lam_z = lam_p^(1+p), so g = lam_z^(-p/2(1+p))."""
+    slope = 2.0 - 0.2 * np.arange(epochs)[:, None]
+    online = np.arange(1, k + 1, dtype=float) ** -slope
     online /= online.sum(1, keepdims=True)
     target = online ** (1 + p)
     target /= target.sum(1, keepdims=True)
     curve = np.sqrt(online / target)
     return {
-        **{"lam_online": online, "lam_target": target, "lam_projection": online},
-        **{"lam_positive": 0.9 * target, "filter_curve": curve, "filter_curve_directional": curve},
-        **{"epoch": np.arange(1, epochs + 1), "rows": np.full(epochs, 512)},
+        "lam_online": online,
+        "lam_target": target,
+        "lam_projection": online,
+        "lam_positive": 0.9 * target,
+        "filter_curve": curve,
+        "filter_curve_directional": curve,
+        "epoch": np.arange(1, epochs + 1),
+        "rows": np.full(epochs, 512),
         "dimensions": np.full(epochs, k),
     }
 
 
 def config(p: float | None, seed: int, dataset: str = "digits", **changed):
-    name = "learnable" if p is None else "target_pow"
     return {
-        **{"method": {"name": "simsiam"}, "filter": {"name": name}, "dataset": {"name": dataset}},
-        **{"p": p, "seed": seed, "max_epochs": 3, "batch_size": 64},
-        **{"scheduler": {"warmup_epochs": 0}, "backbone": {"name": "small_resnet"}, **changed},
+        "method": {"name": "simsiam"},
+        "filter": {"name": "learnable" if p is None else "target_pow"},
+        "dataset": {"name": dataset},
+        "p": p,
+        "seed": seed,
+        "max_epochs": 3,
+        "batch_size": 64,
+        "scheduler": {"warmup_epochs": 0},
+        "backbone": {"name": "small_resnet"},
+        **changed,
     }
 
 
 def columns(p: float | None, epochs: int) -> dict[str, list[float]]:
     arrays = spectra(p or -0.1, epochs)
-    online, target = ([erank(lam) for lam in arrays[f"lam_{b}"]] for b in ("online", "target"))
-    flat = {
-        **{"alignment/online_target": 0.9, "alignment/online_target_weighted": 0.95},
-        **{"alignment/target_positive": 0.9, "feature/variance": 0.9, "val/acc1": 80.0},
-        **{"filter/monotonicity": 1.0, "filter/monotonicity_directional": 1.0, "train/loss": -0.5},
+    online = [erank(torch.from_numpy(lam)) for lam in arrays["lam_online"]]
+    target = [erank(torch.from_numpy(lam)) for lam in arrays["lam_target"]]
+    constant = {
+        "alignment/online_target": 0.9,
+        "alignment/online_target_weighted": 0.95,
+        "alignment/target_positive": 0.9,
+        "feature/variance": 0.9,
+        "val/acc1": 80.0,
+        "filter/monotonicity": 1.0,
+        "filter/monotonicity_directional": 1.0,
+        "train/loss": -0.5,
+        "feature/spread": 0.9,
     }
     return {
         "epoch": list(range(1, epochs + 1)),
-        **{"erank/online": online, "erank/target": target, "erank/projection": online},
-        **{"erank/centred": online, "feature/spread": [0.9] * epochs},
+        "erank/online": online,
+        "erank/target": target,
+        "erank/projection": online,
+        "erank/centred": online,
         "erank/gap": [z - p for z, p in zip(target, online)],
-        **{name: [value] * epochs for name, value in flat.items()},
+        **{name: [value] * epochs for name, value in constant.items()},
     }
 
 
-def write(folder: Path, p: float | None, seed: int, epochs: int = 3, **changed) -> None:
-    (folder / ".hydra").mkdir(parents=True)
-    OmegaConf.save(OmegaConf.create(config(p, seed, **changed)), folder / ".hydra" / "config.yaml")
+def write(
+    folder: Path,
+    p: float | None,
+    seed: int,
+    epochs: int = 3,
+    more_columns: dict[str, list] | None = None,
+    **changed,
+) -> Path:
+    """Write the folder of a run with entries of its config changed."""
+    table = columns(p, epochs) | (more_columns or {})
+    write_folder(folder, config(p, seed, **changed), table, spectra(p or -0.1, epochs))
     overrides = ["launcher=local", "+launcher.jobs=2"]  # of a sweep, which a single run refuses
     overrides += ["method=simsiam", f"p={p}", f"seed={seed}", "dataset.root=a b"]
     OmegaConf.save(OmegaConf.create(overrides), folder / ".hydra" / "overrides.yaml")
-    if not epochs:
-        return
-    table = columns(p, epochs)
-    rows = [",".join(str(values[i]) for values in table.values()) for i in range(epochs)]
-    (folder / "metrics.csv").write_text("\n".join([",".join(table), *rows]) + "\n")
-    write_spectra(folder, spectra(p or -0.1, epochs))
-    summary = {"seconds": 12.0, "device": "cpu", "versions": {"torch": "2.8"}}
-    (folder / "summary.json").write_text(json.dumps(summary))
+    if epochs:
+        summary = {"seconds": 12.0, "device": "cpu", "versions": {"torch": "2.8"}}
+        (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
 
 
 def run(
@@ -84,7 +104,7 @@ def run(
     options: dict | None = None,
     **changed,
 ):
-    """A run that was measured, with columns changed; without ``p``, of the method's own design."""
+    """Return a run with columns changed; without ``p``, with the method's own predictor."""
     names = {name: changed.pop(name) for name in ("method", "filter") if name in changed}
     cfg = OmegaConf.create(config(p, seed))
     for name, value in names.items():
@@ -98,5 +118,5 @@ def run(
 
 
 def seeds(p: float | None, knn: list[float], **changed):
-    """Runs of one setting, a seed for each last kNN accuracy."""
+    """Return runs of one setting, a seed for each last kNN accuracy."""
     return [run(p, seed=s, val__knn_acc1=[50, 60, x], **changed) for s, x in enumerate(knn)]

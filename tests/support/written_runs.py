@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +17,7 @@ from rdm_solo.spectra import spearman
 from rdm_solo.theory import rank_path
 
 SIGMA = torch.arange(1, 17, dtype=torch.float64) ** -0.5 * 20
-
-
 OMEGA = torch.linspace(0.98, 0.8, 16, dtype=torch.float64)
-
 
 # The online, the target's and the positives' eigenvalues of an epoch.
 Epoch = tuple[Tensor, Tensor, Tensor]
@@ -34,49 +31,51 @@ def write(
     p: float | None = None,
     directional: float = 1.0,
 ) -> Path:
-    """A run with these spectra, and what the diagnostics' columns would have of them."""
+    """Write a run with these spectra and the columns that diagnostics would have for them."""
     online, target, positive = (torch.stack(lams) for lams in zip(*epochs))
     curve = torch.sqrt(online / target.clamp_min(1e-300))
-    (folder / ".hydra").mkdir(parents=True)
-    write_spectra(
-        folder,
-        {
-            "epoch": np.arange(1, len(epochs) + 1),
-            "lam_online": online.numpy(),
-            "lam_projection": online.numpy(),
-            "lam_target": target.numpy(),
-            "lam_positive": positive.numpy(),
-            "filter_curve": curve.numpy(),
-        },
-    )
+    ranks = list(map(erank, online))
+    columns = {
+        "epoch": list(range(1, len(epochs) + 1)),
+        "erank/online": ranks,
+        "erank/gap": [erank(lam) - rank for lam, rank in zip(target, ranks)],
+        "filter/monotonicity": [float(spearman(g, lam)) for g, lam in zip(curve, target)],
+        "filter/monotonicity_directional": [directional] * len(epochs),
+    }
+    spectra = {
+        "lam_online": online.numpy(),
+        "lam_projection": online.numpy(),
+        "lam_target": target.numpy(),
+        "lam_positive": positive.numpy(),
+        "filter_curve": curve.numpy(),
+    }
     config = {
         "method": {"name": method, "kwargs": {}},
         "filter": chosen or {"name": "none"},
         "p": p,
         "dataset": {"name": "digits"},
-        **{"seed": 0, "max_epochs": len(epochs), "batch_size": 64},
+        "seed": 0,
+        "max_epochs": len(epochs),
+        "batch_size": 64,
     }
-    OmegaConf.save(OmegaConf.create(config), folder / ".hydra" / "config.yaml")
-    rows = [
-        {
-            "epoch": i + 1,
-            **{"erank/online": erank(lam_p), "erank/gap": erank(lam_z) - erank(lam_p)},
-            "filter/monotonicity": float(spearman(curve[i], lam_z)),
-            "filter/monotonicity_directional": directional,
-        }
-        for i, (lam_p, lam_z, _) in enumerate(epochs)
-    ]
-    with open(folder / "metrics.csv", "w", newline="") as file:
-        table = csv.DictWriter(file, rows[0])
-        table.writeheader()
-        table.writerows(rows)
+    return write_folder(folder, config, columns, spectra)
+
+
+def write_folder(
+    folder: Path,
+    config: Mapping[str, Any],
+    columns: Mapping[str, Sequence[Any]],
+    spectra: Mapping[str, np.ndarray],
+) -> Path:
+    """Write a run's config, and an epoch for each row of its columns and arrays."""
+    (folder / ".hydra").mkdir(parents=True)
+    OmegaConf.save(OmegaConf.create(dict(config)), folder / ".hydra" / "config.yaml")
+    lines = [",".join(map(str, row)) for row in zip(*columns.values())]
+    if lines:
+        (folder / "metrics.csv").write_text("\n".join([",".join(columns), *lines]) + "\n")
+    for row, epoch in enumerate(columns["epoch"]):
+        spectra_files.write(folder, epoch, {name: array[row] for name, array in spectra.items()})
     return folder
-
-
-def write_spectra(folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """A file for each epoch of arrays whose first axis are epochs."""
-    for row, epoch in enumerate(arrays["epoch"]):
-        spectra_files.write(folder, int(epoch), {name: a[row] for name, a in arrays.items()})
 
 
 def erank(lam: Tensor) -> float:
@@ -90,17 +89,17 @@ def by_the_theorem(
     filters: Callable[[int], float] = lambda epoch: 0.5,
     omega: Tensor = OMEGA,
 ) -> list[Epoch]:
-    """Spectra of a run that goes exactly its way, with the target lam^power(epoch)."""
+    """Return spectra that follow Theorem 4 exactly, with the target lam^power(epoch)."""
     steps = max(1, round(pull / rank_path.STEP))
-    lam, found = SIGMA.square() / SIGMA.square().sum(), []
+    lam, spectra = SIGMA.square() / SIGMA.square().sum(), []
     for power in map(filters, range(epochs)):
         lam_z = raised(lam, power)
-        found.append((lam, lam_z, omega * lam_z))
+        spectra.append((lam, lam_z, omega * lam_z))
         for _ in range(steps):
             lam_z = raised(lam, power)
             lam = theory.updated_eigenvalues(lam, lam_z, omega * lam_z, pull / steps)
             lam = raised(lam.sort(descending=True).values, 1.0)
-    return found
+    return spectra
 
 
 def raised(lam: Tensor, power: float) -> Tensor:
@@ -108,7 +107,7 @@ def raised(lam: Tensor, power: float) -> Tensor:
 
 
 def write_run(folder: Path, pull: float, epochs: int = 8, name: str = "target_pow") -> Path:
-    """A run by the theorem, with sigma^-0.5 on the target or a filter of that name."""
+    """Write a run by the theorem, with sigma^-0.5 on the target or a filter of that name."""
     if name != "target_pow":
         return write(folder, by_the_theorem(pull, epochs), chosen={"name": name})
     chosen = {"name": name, "branch": "target", "function": "pow"}
