@@ -18,9 +18,9 @@ from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.methods.solo_learn import complete
 
 CONTESTANTS = [
-    (described.name, name)
-    for described in METHODS.values()
-    for name in ([""] if described.no_filter else shipped_filters())
+    (description.name, name)
+    for description in METHODS.values()
+    for name in ([""] if description.no_filter else shipped_filters())
 ]
 REFERENCE = CONTESTANTS[0]  # SimSiam with its own predictor
 

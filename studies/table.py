@@ -5,7 +5,7 @@ import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rdm_solo.runs.files import write_whole
+from rdm_solo.runs.files import write_atomically
 
 Row = Mapping[str, str]
 
@@ -26,7 +26,7 @@ def add(path: Path, head: Sequence[str], row: Row) -> None:
     writer.writeheader()
     writer.writerows([*rows, row])
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, text.getvalue())
+    write_atomically(path, text.getvalue())
 
 
 def joined(values: Sequence[float]) -> str:

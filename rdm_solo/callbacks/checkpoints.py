@@ -46,7 +46,7 @@ class Checkpoints(pl.callbacks.Checkpoint):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if trainer.is_global_zero:
-            for epoch, path in checkpoints.kept(self.folder).items():
+            for epoch, path in checkpoints.by_epoch(self.folder).items():
                 if epoch > trainer.current_epoch:
                     path.unlink()
         if rank() < len(self._random_states):
@@ -63,11 +63,11 @@ class Checkpoints(pl.callbacks.Checkpoint):
         if epoch % self.every_n_epochs == 0 or is_last_epoch(trainer):
             paths.append(self.folder / CHECKPOINT)
             if self.keep:
-                paths.append(checkpoints.of_epoch(self.folder, epoch))
+                paths.append(checkpoints.epoch_path(self.folder, epoch))
         for path in paths:
             trainer.save_checkpoint(path)
         if trainer.is_global_zero and self.keep and self.keep != "all":
-            for path in list(checkpoints.kept(self.folder).values())[: -int(self.keep)]:
+            for path in list(checkpoints.by_epoch(self.folder).values())[: -int(self.keep)]:
                 path.unlink()
 
 

@@ -67,7 +67,7 @@ class Diagnostics(pl.Callback):
         from rdm_solo.runs import spectra_files  # with all that reads a run's folder
 
         if trainer.is_global_zero:
-            spectra_files.begin(self.folder, trainer.current_epoch)
+            spectra_files.truncate(self.folder, trainer.current_epoch)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         self.spectra.begin_epoch()

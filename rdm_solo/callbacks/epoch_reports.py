@@ -17,7 +17,7 @@ from rdm_solo.lightning import pl
 from rdm_solo.messages import printable
 from rdm_solo.runs import metrics_file
 from rdm_solo.runs.columns import COLUMNS
-from rdm_solo.runs.files import SKIPPED, write_whole
+from rdm_solo.runs.files import SKIPPED, write_atomically
 
 log = logging.getLogger("rdm_solo")
 
@@ -35,7 +35,7 @@ class EpochTable(pl.Callback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if trainer.is_global_zero:
-            self.rows = metrics_file.begin(self.folder, trainer.current_epoch)
+            self.rows = metrics_file.truncate(self.folder, trainer.current_epoch)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         for name in COLUMNS:  # Lightning keeps a value until it is logged again
@@ -144,4 +144,4 @@ class SkippedImages(pl.Callback):  # type: ignore[misc,name-defined]
             from rdm_solo.data.file_loader import skipped_images  # loaded where images are files
 
             log.warning(f"warning: epoch {epoch}: {skipped_images(new)}; {SKIPPED} lists them")
-            write_whole(self.folder / SKIPPED, "".join(self.lines.values()))
+            write_atomically(self.folder / SKIPPED, "".join(self.lines.values()))

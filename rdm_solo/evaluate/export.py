@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from rdm_solo import __version__, cli
 from rdm_solo.messages import UserError
 from rdm_solo.methods.chosen_filter import ChosenFilter
-from rdm_solo.runs.files import EXPORT, write_whole
+from rdm_solo.runs.files import EXPORT, write_atomically
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,9 +34,11 @@ def export(cfg: DictConfig) -> Path:
     if cfg.run is None:
         raise UserError("pass run=RUN_FOLDER; see --help.")
     run = Path(cfg.run)
-    weights, spec = checkpoints.of_run(run, cfg.checkpoint, nonempty_options(cfg, "backbone"))
+    weights, spec = checkpoints.read_backbone(
+        run, cfg.checkpoint, nonempty_options(cfg, "backbone")
+    )
     config = checked_config(run)
-    with files.named(run):
+    with files.prefix_errors(run):
         backbone = weight_files.load(weights, spec, config.dataset.image_size)
     metadata = {
         "backbone": asdict(spec),
@@ -53,9 +55,9 @@ def export(cfg: DictConfig) -> Path:
     cli.make_folder(folder)
     # safetensors stores only strings as metadata.
     header = {"format": "pt", "rdm_solo": json.dumps(metadata)}
-    write_whole(folder / "backbone.safetensors", save(state, metadata=header))
-    write_whole(folder / "backbone.pth", lambda file: torch.save(state, file))
-    write_whole(folder / "backbone.json", json.dumps(metadata, indent=2) + "\n")
+    write_atomically(folder / "backbone.safetensors", save(state, metadata=header))
+    write_atomically(folder / "backbone.pth", lambda file: torch.save(state, file))
+    write_atomically(folder / "backbone.json", json.dumps(metadata, indent=2) + "\n")
     log.info(f"{spec}, epoch {weights.epoch}: backbone.safetensors, .pth and .json in {folder}")
     for line in metadata["torchvision"] or []:
         log.info(f"  {line}")

@@ -75,7 +75,7 @@ def measure(run: "Run", rows: int = 4096, device: str = "cpu") -> Figure5:
     """
     from rdm_solo.evaluate import finished_run  # loads solo-learn
 
-    design = run.described.asymmetry
+    design = run.description.asymmetry
     if design not in DESIGNS:
         labels = ", ".join(m.label for m in METHODS.values() if m.asymmetry in DESIGNS)
         raise UserError(f"Figure 5 is defined for {labels}, not for {run.label} ({run.folder}).")

@@ -60,9 +60,9 @@ def load(run: Run, device: str = "cpu") -> FinishedRun:
     """Return the run's model and views on that device."""
     torch_device = choose_device(device)
     _, saved = checkpoints.latest(run.folder)
-    with files.named(run.folder):
-        config = saved_config.with_references(run.folder)
-        cfg = saved_config.to_build(config, run.folder, [*SETTING, "seed", "knn"])
+    with files.prefix_errors(run.folder):
+        config = saved_config.unresolved_config(run.folder)
+        cfg = saved_config.trusted_config(config, run.folder, [*SETTING, "seed", "knn"])
         dataset, views = datamodule.make_data(cfg)
         cfg.trainer.devices = cfg.trainer.num_nodes = 1
         cfg.batch_size = min(cfg.batch_size, len(dataset.train))

@@ -29,7 +29,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
 
     linear_config.check(cfg)
     device = features.choose_device(cfg.device)
-    with files.named(Path(cfg.run)) if cfg.run else contextlib.nullcontext():
+    with files.prefix_errors(Path(cfg.run)) if cfg.run else contextlib.nullcontext():
         cfg = linear_config.with_dataset(cfg)
         protocol = linear_config.choose_protocol(cfg)
         weights, spec = linear_config.find_weights(cfg)

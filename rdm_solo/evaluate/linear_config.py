@@ -41,7 +41,7 @@ def with_dataset(cfg: DictConfig) -> DictConfig:
             "record its data set; see --help."
         )
     folder, changes = Path(cfg.run), nonempty_options(cfg, "dataset")
-    config = saved_config.with_references(folder)
+    config = saved_config.unresolved_config(folder)
     plain: Any = OmegaConf.to_container(config)
     names = dict(options(plain))
     for key, value in changes.items():
@@ -50,7 +50,7 @@ def with_dataset(cfg: DictConfig) -> DictConfig:
             raise UserError(f"this run has no option {key!r}{hint}")
         OmegaConf.update(config, key, value, force_add=True)
     with open_dict(cfg):
-        cfg.dataset = saved_config.to_build(config, folder, ["dataset"], changes).dataset
+        cfg.dataset = saved_config.trusted_config(config, folder, ["dataset"], changes).dataset
     return cfg
 
 
@@ -66,7 +66,7 @@ def choose_protocol(cfg: DictConfig) -> Protocol:
 def find_weights(cfg: DictConfig) -> tuple[Weights, Spec]:
     """Return the weights to evaluate and the backbone that they belong to."""
     if cfg.run is not None:
-        return checkpoints.of_run(cfg.run, cfg.checkpoint, nonempty_options(cfg, "backbone"))
+        return checkpoints.read_backbone(cfg.run, cfg.checkpoint, nonempty_options(cfg, "backbone"))
     backbone: Any = OmegaConf.to_container(cfg.backbone)
     backbone = {name: value for name, value in backbone.items() if value}
     weights = weight_files.read(cfg.checkpoint)

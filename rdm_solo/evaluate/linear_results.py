@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rdm_solo import loggers
 from rdm_solo.runs import linear_file
-from rdm_solo.runs.files import LINEAR, write_whole
+from rdm_solo.runs.files import LINEAR, write_atomically
 from rdm_solo.runs.linear_file import Record
 
 log = logging.getLogger("rdm_solo")
@@ -29,7 +29,7 @@ def write(folder: Path, record: Record) -> list[Record]:
     same = [i for i, e in enumerate(entries) if all(e.get(n) == record[n] for n in settings)]
     position = next((i for i in same if entries[i]["seed"] == record["seed"]), len(entries))
     entries[position : position + 1] = [record]
-    write_whole(folder / LINEAR, json.dumps({**variants, variant: entries}, indent=2) + "\n")
+    write_atomically(folder / LINEAR, json.dumps({**variants, variant: entries}, indent=2) + "\n")
     return [entries[i] for i in sorted({*same, position})]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from rdm_solo.cli.answers import instantiate
 from rdm_solo.messages import UserError
 from rdm_solo.runs import files
-from rdm_solo.runs.files import LOGGERS, write_whole
+from rdm_solo.runs.files import LOGGERS, write_atomically
 
 log = logging.getLogger("rdm_solo")
 
@@ -93,4 +93,4 @@ def _read_records(folder: Path) -> dict[str, Any]:
 
 
 def _write_records(folder: Path, records: Mapping[str, Any]) -> None:
-    write_whole(folder / LOGGERS, json.dumps(records, indent=2) + "\n")
+    write_atomically(folder / LOGGERS, json.dumps(records, indent=2) + "\n")

@@ -26,7 +26,7 @@ def build(project: str, entity: str, sweep: str | None = None) -> Any:
     ]
     against_p = [  # one point per run
         wr.ScatterPlot(
-            title=f"{column.words} against p", x=wr.Config("p"), y=wr.SummaryMetric(column.name)
+            title=f"{column.label} against p", x=wr.Config("p"), y=wr.SummaryMetric(column.name)
         )
         for column in columns.compared()
     ]

@@ -12,5 +12,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from rdm_solo.methods import building
 
-    described = METHODS.get(name.lower())
-    return building.class_of(described) if described else getattr(building, name)
+    description = METHODS.get(name.lower())
+    return building.class_of(description) if description else getattr(building, name)

@@ -16,29 +16,29 @@ from rdm_solo.methods.models import make_filter
 
 def build(cfg: DictConfig) -> Any:
     """Return the model that a config names."""
-    described, chosen = method(cfg.method.name), ChosenFilter.of(cfg)
-    check_installed(described)
+    description, chosen = method(cfg.method.name), ChosenFilter.of(cfg)
+    check_installed(description)
     solo_learn.check_backbone(cfg.backbone.name)
     check_kwargs(cfg.method.kwargs)
-    if chosen.absent and not described.no_filter:
+    if chosen.absent and not description.no_filter:
         raise UserError(
-            f"filter=none is not for method={described.name}; filter=identity has no predictor."
+            f"filter=none is not for method={description.name}; filter=identity has no predictor."
         )
-    if not chosen.absent and described.no_filter:
+    if not chosen.absent and description.no_filter:
         raise UserError(
-            f"filter={chosen.name}: method={described.name} has no place for a filter, since "
-            f"{described.no_filter}; leave filter out."
+            f"filter={chosen.name}: method={description.name} has no place for a filter, since "
+            f"{description.no_filter}; leave filter out."
         )
     if chosen.absent:
         make_filter(chosen, cfg.max_epochs)  # refuses a p that would be ignored
-    return class_of(described)(cfg)
+    return class_of(description)(cfg)
 
 
-def check_installed(described: Method) -> None:
+def check_installed(description: Method) -> None:
     """Refuse a method that the installed solo-learn does not have."""
-    if solo_learn.GENERATION not in described.versions:
+    if solo_learn.GENERATION not in description.versions:
         raise UserError(
-            f"method={described.name} is not in solo-learn {solo_learn.version()}, but in its "
+            f"method={description.name} is not in solo-learn {solo_learn.version()}, but in its "
             "current main; put a checkout on PYTHONPATH (https://github.com/vturrisi/solo-learn)."
         )
 
@@ -56,18 +56,18 @@ def check_kwargs(kwargs: DictConfig) -> None:
 
 
 @functools.cache
-def class_of(described: Method) -> Any:
+def class_of(description: Method) -> Any:
     """Return a method's own class, or solo-learn's with what the description asks for."""
-    if described.own_class:
-        return pkgutil.resolve_name(f"rdm_solo.methods.{described.own_class}")
+    if description.own_class:
+        return pkgutil.resolve_name(f"rdm_solo.methods.{description.own_class}")
     parts: list[type] = [models.Configured]
-    if not described.no_filter:
-        heads = models.FilteredBYOL if described.momentum else models.FilteredSimSiam
-        parts.insert(0, models.FilteredNeighbours if described.neighbours else heads)
-    if described.momentum:
+    if not description.no_filter:
+        heads = models.FilteredBYOL if description.momentum else models.FilteredSimSiam
+        parts.insert(0, models.FilteredNeighbours if description.neighbours else heads)
+    if description.momentum:
         parts.append(models.Momentum)
-    base = solo_learn.adapted(described.name)
-    attributes = {"__doc__": f"{described.label}, as in solo-learn.", "__module__": __name__}
+    base = solo_learn.adapted(description.name)
+    attributes = {"__doc__": f"{description.label}, as in solo-learn.", "__module__": __name__}
     return type(base.__name__, (*parts, base), attributes)
 
 

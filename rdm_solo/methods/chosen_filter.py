@@ -44,7 +44,7 @@ class ChosenFilter:
         return self.name == "none"
 
     @property
-    def own(self) -> bool:
+    def unchanged(self) -> bool:
         """Whether the method is unchanged: it has its own predictor, or needs none."""
         return self.name in ("none", "learnable")
 
@@ -120,7 +120,8 @@ def shipped_filters() -> dict[str, ChosenFilter]:
 
     configs = map(OmegaConf.load, sorted((config_folder() / "filter").glob("*.yaml")))
     filters = [chosen for chosen in map(ChosenFilter.of, configs) if not chosen.absent]
-    return {chosen.name: chosen for chosen in sorted(filters, key=lambda chosen: not chosen.own)}
+    filters.sort(key=lambda chosen: not chosen.unchanged)
+    return {chosen.name: chosen for chosen in filters}
 
 
 def _shipped(name: str) -> tuple[str | None, str | None]:

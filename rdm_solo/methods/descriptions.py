@@ -116,8 +116,8 @@ _symmetric = partial(
 )
 
 METHODS = {
-    described.name: described
-    for described in (
+    description.name: description
+    for description in (
         Method(
             name="simsiam",
             label="SimSiam",

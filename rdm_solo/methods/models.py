@@ -119,7 +119,7 @@ class _Filtered:
         if chosen.linear:
             width = self.projector[_last_linear(self.projector)].out_features
             self.predictor = nn.Linear(width, width, bias=False)
-        elif not chosen.own:
+        elif not chosen.unchanged:
             self.predictor = nn.Identity()
         if spectral is not None:
             if spectral.branch == "online":

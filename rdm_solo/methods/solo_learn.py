@@ -76,7 +76,7 @@ timm = sys.modules["timm"]
 GENERATION = "current" if CURRENT else "legacy"
 
 # Methods that accept small crops.
-MULTI_CROP = [name for name, described in METHODS.items() if GENERATION in described.multi_crop]
+MULTI_CROP = [name for name, description in METHODS.items() if GENERATION in description.multi_crop]
 
 _KNOWN = "_BACKBONES" if CURRENT else "_SUPPORTED_ENCODERS"
 SOLO_BACKBONES = tuple(getattr(_base.BaseMethod, _KNOWN))

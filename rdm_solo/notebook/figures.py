@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from rdm_solo import plots
 from rdm_solo.report.figures import PLOTS
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import begun_groups
+from rdm_solo.runs.groups import started_groups
 
 
 class Figures:
@@ -20,7 +20,7 @@ class Figures:
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
-        self._runs = [run for group in begun_groups(runs) for run in group.runs]
+        self._runs = [run for group in started_groups(runs) for run in group.runs]
         self._plots = {plot.name: plot for plot in PLOTS}
 
     def __getattr__(self, name: str) -> Callable[[], Figure]:

@@ -15,7 +15,6 @@ from rdm_solo.notebook.figures import RunFigures
 from rdm_solo.report import measured, verdicts
 from rdm_solo.runs.columns import ACCURACY, LINEAR, charts, check_column
 from rdm_solo.runs.folder import is_run
-from rdm_solo.runs.groups import so_far
 
 
 def table(rows: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> Any:
@@ -120,10 +119,10 @@ class Run:
         return RunFigures(self._run)
 
     def __repr__(self) -> str:
-        parts = [f"{self.label}, {self.dataset}, seed {self.seed}: {so_far(self._run)}"]
+        parts = [f"{self.label}, {self.dataset}, seed {self.seed}: {self._run.progress}"]
         for column in charts()[ACCURACY]:
             if math.isfinite(value := self._run.last(column.name)):
-                parts.append(f"{column.words} {value:.1f} %")
+                parts.append(f"{column.label} {value:.1f} %")
         if warnings := len(self.summary.get("warnings", [])):
             parts.append(f"{warnings} warning{'s' * (warnings > 1)}")
         return f"<Run {'; '.join(parts)}; in {self.folder}>"

@@ -15,9 +15,9 @@ from rdm_solo.report.entry import incomplete
 from rdm_solo.report.measured import comparable, last
 from rdm_solo.report.ranking import excluded_reason
 from rdm_solo.report.verdicts import verdicts
-from rdm_solo.runs import survey
+from rdm_solo.runs import scan
 from rdm_solo.runs.columns import ACCURACY, LINEAR, charts, check_column, compared
-from rdm_solo.runs.groups import Group, begun_groups, counted_runs, judged_runs
+from rdm_solo.runs.groups import Group, counted_runs, judged_runs, started_groups
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Sweep:
 
     def reload(self) -> "Sweep":
         """Read the folders again to include runs and epochs finished since."""
-        self._runs, self._unreadable = survey(self.folders)
+        self._runs, self._unreadable = scan(self.folders)
         return self
 
     @property
@@ -106,7 +106,7 @@ class Sweep:
         """A table of the report's verdicts on each setting; they count diverged runs as well."""
         return table(
             {"setting": group.label, **vars(verdict)}
-            for group in begun_groups(self._runs)
+            for group in started_groups(self._runs)
             for verdict in verdicts(judged_runs(group))
         )
 
@@ -151,13 +151,13 @@ class Sweep:
 
     def _comparable(self) -> list[Group]:
         """Return the settings, with linear evaluations of one kind and protocol per data set."""
-        return comparable(begun_groups(self._runs))
+        return comparable(started_groups(self._runs))
 
     def _check(self, column: str) -> None:
         check_column(column, [LINEAR.name, *(name for run in self._runs for name in run.metrics)])
 
     def __repr__(self) -> str:
-        settings, folders = len(begun_groups(self._runs)), ", ".join(map(str, self.folders))
+        settings, folders = len(started_groups(self._runs)), ", ".join(map(str, self.folders))
         return f"<Sweep: {len(self._runs)} runs, {settings} settings; in {folders}>"
 
 

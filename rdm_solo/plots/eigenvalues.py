@@ -97,9 +97,10 @@ def variants(drawn: Groups, looks: style.Looks) -> Figure:
 
 def _symmetric(everything: Groups) -> list[Group]:
     """Return the settings of symmetric methods, and of their kind with a learned predictor."""
-    symmetric = [group for group in everything if group.first.described.symmetric]
-    predicted = [g for g in everything if g.first.described.asymmetry == "predictor"]
-    learned = [g for g in predicted if g.first.chosen_filter.own and not g.first.described.momentum]
+    symmetric = [group for group in everything if group.first.description.symmetric]
+    learned = [g for g in everything if g.first.description.asymmetry == "predictor"]
+    learned = [g for g in learned if g.first.chosen_filter.unchanged]
+    learned = [g for g in learned if not g.first.description.momentum]
     return (symmetric + learned)[: style.SERIES] if symmetric else []
 
 
@@ -123,7 +124,7 @@ def symmetric(drawn: Groups, looks: style.Looks) -> Figure:
     for group in measured:
         _draw_eigenvalues(panels[2], group.spectrum()[1]["lam_target"], looks[group.label])
     _index_axes(panels[2])
-    if measured and measured[0].first.described.symmetric:
+    if measured and measured[0].first.description.symmetric:
         _draw_branches(panels[3], measured[0].spectrum()[1])
         style.panel_title(panels[3], f"two branches: {measured[0].label}")
     _index_axes(panels[3])

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from rdm_solo.messages import UserError, listed
 from rdm_solo.plots import style
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import Group, counted_runs, groups, run_name, runs_behind, so_far
+from rdm_solo.runs.groups import Group, by_setting, counted_runs, run_name, uncounted_runs
 
 Groups = Sequence[Group]
 
@@ -52,7 +52,7 @@ class Plot:
 
     @style.styled
     def __call__(self, runs: Sequence[Run]) -> Figure:
-        everything = groups(runs)
+        everything = by_setting(runs)
         drawn = self.drawn(everything)
         if not drawn:
             raise UserError(f"{self.name} needs {self.needs}.")
@@ -64,7 +64,7 @@ class Plot:
 def _note(drawn: Groups) -> str:
     """Say what lines and bands are, and which runs are not in the mean."""
     seeds = sorted({len(counted_runs(group)) for group in drawn})
-    behind = [f"{run_name(run)} ({so_far(run)})" for group in drawn for run in runs_behind(group)]
+    behind = [f"{run_name(r)} ({r.progress})" for g in drawn for r in uncounted_runs(g)]
     sentences = []
     if seeds[-1] > 1:
         number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"

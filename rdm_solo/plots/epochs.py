@@ -13,7 +13,7 @@ from rdm_solo.plots.entry import Groups, Plot, has_any
 from rdm_solo.plots.ranks import BRANCHES
 from rdm_solo.runs import columns
 from rdm_solo.runs.columns import ACCURACY, COLUMNS, charts
-from rdm_solo.runs.groups import Curve, Group, curve_of, runs_behind
+from rdm_solo.runs.groups import Curve, Group, curve_of, uncounted_runs
 
 ALIGNMENT = {
     "alignment/online_target": style.look(
@@ -92,7 +92,7 @@ def _of_both_branches(drawn: Groups, lines: Mapping[str, style.Look]) -> Figure:
 )
 def losses(drawn: Groups, looks: style.Looks) -> Figure:
     def scale(group: Group) -> str | float:
-        least = group.first.described.loss_minimum
+        least = group.first.description.loss_minimum
         return group.first.method if least is None else least
 
     panels: list[Panel] = []
@@ -155,7 +155,7 @@ def over_epochs(axes: Axes, curves: Sequence[tuple[Group, str, style.Look]]) -> 
     """Draw columns over the epochs; runs behind the others of their setting are thin lines."""
     for group, column, look in curves:
         draw_curve(axes, group.over_epochs(column), look)
-        for run in runs_behind(group):  # no key, as their label begins with "_"
+        for run in uncounted_runs(group):  # no key, as their label begins with "_"
             thin = style.look("_behind", look["color"], marker=".", linewidth=0.8, markersize=3)
             draw_curve(axes, curve_of([run], column), thin)
     axes.set_ylabel(axis_label(curves[0][1]))
@@ -195,12 +195,12 @@ def blocks(
 def outputs_of(group: Group) -> tuple[bool, int]:
     """Return what ranks are comparable by: whether outputs are softmaxes, and their dimensions."""
     lam = group.spectrum()[1].get("lam_target")
-    return group.first.described.softmax, 0 if lam is None else lam.shape[1]
+    return group.first.description.softmax, 0 if lam is None else lam.shape[1]
 
 
 def axis_label(name: str) -> str:
     """Return a column's label on a vertical axis."""
     column = COLUMNS[name]
     if column.chart == ACCURACY:
-        return f"{column.words} (%)"
-    return column.words if column.meaning else column.chart
+        return f"{column.label} (%)"
+    return column.label if column.meaning else column.chart

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from rdm_solo.runs.files import write_whole
+from rdm_solo.runs.files import write_atomically
 
 # Okabe and Ito's colours for the colour-blind; dashes and markers tell curves apart in grey.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
@@ -215,7 +215,7 @@ def save(
         # Without a date, the same run gives the same bytes.
         dateless = {"CreationDate": None} if path.suffix == ".pdf" else None
         options: Any = {"dpi": 150, "metadata": dateless, "format": path.suffix[1:]}
-        write_whole(path, functools.partial(figure.savefig, **options))
+        write_atomically(path, functools.partial(figure.savefig, **options))
     return paths
 
 

@@ -92,6 +92,6 @@ def _quality(predicted: Prediction) -> str:
         f"{predicted.error(predicted.every_epoch.online):.2f} (first epoch's "
         f"{predicted.error(predicted.first_epoch.online):.2f}, no change "
         f"{predicted.error(predicted.measured.online[:1]):.2f}); direction correct in "
-        f"{predicted.right} of {predicted.intervals} intervals (always guessing the more common "
-        f"one: {predicted.right_by_guess})."
+        f"{predicted.correct} of {predicted.intervals} intervals (always guessing the more common "
+        f"one: {predicted.correct_by_guess})."
     )

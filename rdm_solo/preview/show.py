@@ -110,8 +110,8 @@ def _draw_filter(cfg: DictConfig, run: Run | None, config: DictConfig, p: Any) -
 
 def without_filter(run: Run) -> str:
     """Say why a run has no filter to draw, and whether it is low-pass by the report's rule."""
-    reason = run.described.no_filter or "its filter is what the predictor learned"
-    if run.described.symmetric:
+    reason = run.description.no_filter or "its filter is what the predictor learned"
+    if run.description.symmetric:
         return f"{run.label}: {reason}."
     verdict = verdicts.low_pass([run])
     return (

@@ -12,8 +12,8 @@ from rdm_solo.report.ranking import excluded_reason, rankings
 from rdm_solo.report.verdicts import Verdict, outcome
 from rdm_solo.runs import ownership
 from rdm_solo.runs.columns import ACCURACY, LINEAR, charts
-from rdm_solo.runs.folder import Run, was_closed
-from rdm_solo.runs.groups import Group, counted_runs, judged_runs, runs_behind, so_far, spread
+from rdm_solo.runs.folder import Run, is_final
+from rdm_solo.runs.groups import Group, counted_runs, judged_runs, mean_std, uncounted_runs
 
 MOST = 6  # lines of the overview
 
@@ -35,15 +35,15 @@ def alive(group: Group) -> Verdict:
 def progress(group: Group) -> str:
     """Return how far the runs came, and which still train or broke off."""
     run = counted_runs(group)[0]
-    text = so_far(run)
+    text = run.progress
     if run.diverged is None and not _finished(group):
         if run.summary.get("stopped"):
             text += ", stopped"
         elif ownership.failure(run.folder):
             text += ", failed"
-        elif not run.summary or not was_closed(run.summary):
+        elif not run.summary or not is_final(run.summary):
             text += ", still training or broken off"
-    behind = ", ".join(f"seed {run.seed} ({so_far(run)})" for run in runs_behind(group))
+    behind = ", ".join(f"seed {run.seed} ({run.progress})" for run in uncounted_runs(group))
     return f"{text}; not counted: {behind}" if behind else text
 
 
@@ -53,11 +53,11 @@ def good(group: Group) -> Verdict:
     linear = linear_accuracies(runs)
     lines = []
     if linear:
-        lines.append([f"{LINEAR.words} {spread(linear, LINEAR.digits)} %", *_range(linear)])
+        lines.append([f"{LINEAR.label} {mean_std(linear, LINEAR.digits)} %", *_range(linear)])
     for column in reversed(charts()[ACCURACY]):
         if values := last(runs, column.name):
             epoch = max(run.last_measured(column.name) for run in runs)
-            text = f"{column.words} {spread(values, column.digits)} % in epoch {epoch}"
+            text = f"{column.label} {mean_std(values, column.digits)} % in epoch {epoch}"
             lines.append([text, *_range(values), *_peak(runs, column.name)])
     if not lines:
         lines.append(["not measured", "no labels, or switched off"])

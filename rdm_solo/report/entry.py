@@ -15,15 +15,15 @@ from rdm_solo.report.tables import relative
 from rdm_solo.report.verdicts import verdicts
 from rdm_solo.runs import files
 from rdm_solo.runs.columns import ACCURACY, charts
-from rdm_solo.runs.files import write_whole
+from rdm_solo.runs.files import write_atomically
 from rdm_solo.runs.groups import (
     Group,
-    begun_groups,
+    by_setting,
     counted_runs,
-    groups,
+    format_latest,
     judged_runs,
-    latest_in_words,
     run_name,
+    started_groups,
     text_table,
 )
 
@@ -36,17 +36,17 @@ def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = Tr
 
     ``checkpoints=False`` leaves out what is recomputed from them (the paper's Figure 5).
     """
-    members, broken = runs.survey(paths)
+    members, broken = runs.scan(paths)
     if not members:
         raise UserError(next(iter(broken.values())))
     folder = out or (files.inside(paths[0], "report") if len(paths) == 1 else Path("report"))
     cli.make_folder(folder, "--out FOLDER")
-    grouped = begun_groups(members)
+    grouped = started_groups(members)
     pictures, absent = figures.draw(grouped, folder, checkpoints) if grouped else ([], [])
     names = [] if len(members) == 1 else list(dict.fromkeys(relative(paths)))
     title = ", ".join(names) or run_name(members[0])
     problems = [*broken.values(), *incomplete(members)]
-    write_whole(folder / NAME, page(title, grouped, names, pictures, problems, absent))
+    write_atomically(folder / NAME, page(title, grouped, names, pictures, problems, absent))
     if grouped:
         print(verdict_table(grouped))
     for sentence in [*broken.values(), *incomplete([run for run in members if not run.epochs])]:
@@ -58,7 +58,7 @@ def incomplete(members: Sequence[runs.Run]) -> list[str]:
     """Return a sentence for each run that is incomplete, lacks a column, or is there twice."""
     lines = []
     begun = [run for run in members if run.epochs]
-    grouped = groups(begun) if begun else []
+    grouped = by_setting(begun) if begun else []
     apart = {
         run
         for group, kept in zip(grouped, comparable(grouped))
@@ -102,7 +102,7 @@ def verdict_table(grouped: Sequence[Group]) -> str:
 
     def cells(group: Group) -> list[str]:
         counted = counted_runs(group)
-        ranks = [latest_in_words(counted, f"erank/{branch}", 1) for branch in ("online", "target")]
+        ranks = [format_latest(counted, f"erank/{branch}", 1) for branch in ("online", "target")]
         return [*ranks, *(verdict.answer for verdict in verdicts(judged_runs(group)))]
 
     return text_table(grouped, ["online", "target", "leads?", "low-pass?", "alive?"], cells)

@@ -39,8 +39,8 @@ def _asymmetric(everything: Groups) -> list[Group]:
     except ImportError:
         return []
     chosen: dict[str, Group] = {}
-    for group in sorted(candidates, key=lambda group: not group.first.chosen_filter.own):
-        if group.first.described.asymmetry in DESIGNS:
+    for group in sorted(candidates, key=lambda group: not group.first.chosen_filter.unchanged):
+        if group.first.description.asymmetry in DESIGNS:
             chosen.setdefault(group.first.method, group)
     return [group for group in everything if group in chosen.values()]
 

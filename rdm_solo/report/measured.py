@@ -10,7 +10,7 @@ import numpy as np
 
 from rdm_solo.runs.columns import LINEAR, Column
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import Group, counted_runs, latest, latest_in_words, spread
+from rdm_solo.runs.groups import Group, counted_runs, format_latest, latest, mean_std
 from rdm_solo.runs.linear_file import KINDS, Record
 
 
@@ -22,9 +22,9 @@ def last(runs: Sequence[Run], column: str) -> list[float]:
 def cells(runs: Sequence[Run], columns: Sequence[Column]) -> list[str]:
     """Return the last values of these columns as text."""
     return [
-        spread(linear_accuracies(runs), column.digits)
+        mean_std(linear_accuracies(runs), column.digits)
         if column == LINEAR
-        else latest_in_words(runs, column.name, column.digits)
+        else format_latest(runs, column.name, column.digits)
         for column in columns
     ]
 

@@ -7,7 +7,7 @@ from rdm_solo.messages import listed
 from rdm_solo.report.measured import commonest, last, linear_accuracies
 from rdm_solo.report.tables import Table, global_batch
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import Group, counted_runs, spread
+from rdm_solo.runs.groups import Group, counted_runs, mean_std
 from rdm_solo.runs.settings import settings
 
 PRINTED = ("online_predictors", "target_predictors", "imagenet", "byol", "alignment_cz_cplus")
@@ -54,7 +54,7 @@ def _beside(group: Group, row: paper.Row) -> list[str]:
     missing = "not measured" if row.metric == "alignment" else "run python -m rdm_solo.linear on it"
     epochs = row.epochs or group.first.config.get("max_epochs")
     setting = [group.label, group.first.dataset, str(epochs), what, f"{row.value:.{digits}f}"]
-    number = spread(here, digits) if here else missing
+    number = mean_std(here, digits) if here else missing
     return [*setting, number, str(len(here)), "; ".join(differs) or "nothing known"]
 
 

@@ -9,7 +9,7 @@ from rdm_solo.messages import listed
 from rdm_solo.report.measured import last
 from rdm_solo.report.verdicts import Verdict, made_by_filter, outcome
 from rdm_solo.runs.columns import ACCURACY, COLUMNS, LINEAR, Column, charts
-from rdm_solo.runs.groups import Group, counted_runs, judged_runs, latest, spread
+from rdm_solo.runs.groups import Group, counted_runs, judged_runs, latest, mean_std
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ def rankings(groups: Sequence[Group]) -> list[Ranking]:
             ("Which has the widest gap", COLUMNS["erank/gap"]),
         ):
             ranked = [
-                Ranked(group, values, spread(values, column.digits))
+                Ranked(group, values, mean_std(values, column.digits))
                 for group in healthy
                 if (values := _values(group, column))
             ]
@@ -97,7 +97,7 @@ def _ranking(
     unit = " %" if column.chart == ACCURACY else ""
     epoch = latest(counted_runs(first.group), column.name)[0]
     when = f", epoch {epoch}" if epoch else ""
-    value = f"{column.words} {first.text}{unit} (n = {len(first.values)}{when})"
+    value = f"{column.label} {first.text}{unit} (n = {len(first.values)}{when})"
     sentences = [_others(order)]
     if missing:
         sentences.append(f"Not measured: {listed(missing)}.")

@@ -24,12 +24,11 @@ from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import (
     Group,
     counted_runs,
+    format_latest,
     judged_runs,
-    latest_in_words,
+    mean_std,
     run_name,
-    runs_behind,
-    so_far,
-    spread,
+    uncounted_runs,
 )
 from rdm_solo.runs.saved_config import exponent
 
@@ -54,9 +53,9 @@ def health(groups: Sequence[Group]) -> Table:
         runs = counted_runs(group)
         k = max(map(dimensions, runs))
         row = [group.label, alive(group).answer, progress(group), str(len(runs))]
-        row += [spread(shares(runs), 1), spread(last(runs, "erank/centred"), 1)]
+        row += [mean_std(shares(runs), 1), mean_std(last(runs, "erank/centred"), 1)]
         row += [f"{BOUNDS.directions(k):.1f} of {k}" if k else "–"]
-        rows.append([*row, latest_in_words(runs, "erank/gap", 2)])
+        rows.append([*row, format_latest(runs, "erank/gap", 2)])
     return Table("Health of each setting: last values.", head, rows)
 
 
@@ -64,7 +63,7 @@ def ranking(ranked: Ranking) -> Table:
     """Return the settings from the best down, and how far each is behind."""
     first, digits = ranked.order[0], ranked.column.digits
     words = {True: "yes", False: "no", None: "unknown"}
-    head = ["setting", ranked.column.words, "n", "range", "behind"]
+    head = ["setting", ranked.column.label, "n", "range", "behind"]
     head += ["within one standard deviation?"]
     rows = []
     for setting in ranked.order:
@@ -82,7 +81,7 @@ def last_values(groups: Sequence[Group]) -> list[Table]:
         "last epoch unless another is named. Linear accuracies come from "
         "python -m rdm_solo.linear run=FOLDER."
     ]
-    if left_out := [f"{run_name(r)} ({so_far(r)})" for g in groups for r in runs_behind(g)]:
+    if left_out := [f"{run_name(r)} ({r.progress})" for g in groups for r in uncounted_runs(g)]:
         notes.append(f"Not in the means: {listed(left_out)}.")
     shown = [*compared(), *columns.measures()]
     others = [c for c in COLUMNS.values() if c.chart and c not in shown]
@@ -99,7 +98,7 @@ def _values(
     for group in groups:
         runs = counted_runs(group)
         rows.append([group.label, str(len(runs)), *cells(runs, columns)])
-    return Table(caption, ["setting", "n", *(column.words for column in columns)], rows, notes)
+    return Table(caption, ["setting", "n", *(column.label for column in columns)], rows, notes)
 
 
 def measures(groups: Sequence[Group]) -> list[Table]:
@@ -112,7 +111,7 @@ def measures(groups: Sequence[Group]) -> list[Table]:
         "numbers differ. They compare checkpoints and settings of one method. Numbers of different "
         "methods also depend on their projectors, dimensions and batches."
     )
-    rows = [[column.words, column.meaning] for column in measured]
+    rows = [[column.label, column.meaning] for column in measured]
     explained = Table("How to read each measure.", ["measure", "what it says"], rows, [note])
     return [explained, _values("Last values.", groups, measured)]
 
@@ -144,7 +143,7 @@ def each(groups: Sequence[Group]) -> Table:
     """Return every run with its own verdicts."""
     runs = [(group.label, run) for group in groups for run in group.runs]
     columns = [COLUMNS[name] for name in OF_ONE_RUN]
-    head = ["run", "folder", "epochs", *(column.words for column in columns)]
+    head = ["run", "folder", "epochs", *(column.label for column in columns)]
     head += ["target leads?", "low-pass?", "alive?"]
     rows = []
     for (label, run), folder in zip(runs, relative([run.folder for _, run in runs])):

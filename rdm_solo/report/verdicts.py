@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from rdm_solo.report.measured import last
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.groups import curve_of, latest_in_words, spread
+from rdm_solo.runs.groups import curve_of, format_latest, mean_std
 from rdm_solo.spectra import collapse
 from rdm_solo.spectra.collapse import MIN_GAP, Bounds, MeasuredEpoch
 
@@ -73,14 +73,14 @@ def alive(runs: Sequence[Run]) -> Verdict:
     numbers = []
     if variances := shares(runs):
         bound = f" (collapse: below {100 * (BOUNDS.variance or 0):g} %)"
-        numbers.append(f"variance {spread(variances, 1)} % of the second moment{bound}")
+        numbers.append(f"variance {mean_std(variances, 1)} % of the second moment{bound}")
     if ranks := last(runs, "erank/centred"):
         k = max(map(dimensions, runs))
         of = f" of {k} (collapse: below {BOUNDS.directions(k):.1f})" if k else ""
-        numbers.append(f"effective rank around the mean {spread(ranks, 1)}{of}")
+        numbers.append(f"effective rank around the mean {mean_std(ranks, 1)}{of}")
     if last(runs, "erank/gap"):
         gap, online, target = (
-            latest_in_words(runs, f"erank/{name}", 1) for name in ("gap", "online", "target")
+            format_latest(runs, f"erank/{name}", 1) for name in ("gap", "online", "target")
         )
         numbers.append(f"gap {gap}: target {target}, online {online}")
     return _verdict("Is it alive?", runs, outcome, numbers)
@@ -114,7 +114,7 @@ def outcome(run: Run) -> Outcome:
 def _history(run: Run) -> list[MeasuredEpoch]:
     """Return what the rules read of a run's table."""
     # The spectra of a watched run show whether its outputs went through a softmax.
-    softmax = run.described.softmax or "lam_logits" in run.spectra
+    softmax = run.description.softmax or "lam_logits" in run.spectra
     derived = run.summary.get("derived") or {}
     classes = derived.get("num_classes") or OmegaConf.select(run.config, "dataset.num_classes")
     classes = classes if isinstance(classes, int) else None
@@ -138,7 +138,7 @@ def dimensions(run: Run) -> int:
 def leads(runs: Sequence[Run]) -> Verdict:
     """Judge whether the target's effective rank is above the online branch's."""
     gaps = [gap for gap in map(_gaps, runs) if len(gap)]
-    above = spread([100 * _share(gap) for gap in gaps], 0)
+    above = mean_std([100 * _share(gap) for gap in gaps], 0)
     numbers = [f"gap above zero in {above} % of the measured epochs"]
     for branch in ("online", "target"):
         if len(ranks := curve_of(runs, f"erank/{branch}").mean):
@@ -146,7 +146,7 @@ def leads(runs: Sequence[Run]) -> Verdict:
     caveat = _gap_from_setting(runs[0])
     if any(map(_share, gaps)) and any(outcome(run).good is False for run in runs):
         caveat += " A run is not alive, so a gap does not mean that it is healthy."
-    if not runs[0].described.leads and not runs[0].described.symmetric:
+    if not runs[0].description.leads and not runs[0].description.symmetric:
         caveat += " The target need not lead here, so neither answer is good or bad."
     return _verdict("Does the target lead?", runs, _leads, numbers, caveat)
 
@@ -163,7 +163,7 @@ def _share(gaps: np.ndarray) -> float:
 
 def _scored(run: Run, answer: str, good: bool) -> Outcome:
     """Return an answer, which is scored if the mechanism says what the method's branches do."""
-    return Outcome(answer, good if run.described.leads else None)
+    return Outcome(answer, good if run.description.leads else None)
 
 
 def _leads(run: Run) -> Outcome:
@@ -192,13 +192,13 @@ def _leads(run: Run) -> Outcome:
 
 def made_by_filter(run: Run) -> bool:
     """Return whether a fixed filter between outputs of one batch and network makes a gap in it."""
-    one_output = not (run.described.momentum or run.described.neighbours)
+    one_output = not (run.description.momentum or run.description.neighbours)
     return one_output and (_direction(run) or 0) > 0
 
 
 def low_pass(runs: Sequence[Run]) -> Verdict:
     """Judge whether the filter between the branches damps small eigenvalues."""
-    by_rank, by_direction = (spread(last(runs, name), 2) for name in CURVES)
+    by_rank, by_direction = (mean_std(last(runs, name), 2) for name in CURVES)
     caveat = ""
     if runs[0].chosen_filter.power and runs[0].p == -1:
         caveat = (
@@ -233,15 +233,15 @@ def _low_pass(run: Run) -> Outcome:
 def _gap_from_setting(run: Run) -> str:
     """Return which part of a gap follows from the setting itself."""
     direction = _direction(run)
-    others = ["the target network's lag"] if run.described.momentum else []
-    others += ["the queue that the target is drawn from"] if run.described.neighbours else []
+    others = ["the target network's lag"] if run.description.momentum else []
+    others += ["the queue that the target is drawn from"] if run.description.neighbours else []
     causes = " and ".join(others)
     if _unfiltered(run):
         gap = f": the gap comes only from {causes}." if others else ", so both ranks are equal."
         return f"There is no filter{gap}"
     if direction is None:
         learned = "Nothing in the setting forces a gap: it was learned."
-        return run.described.gap_comes_from or learned
+        return run.description.gap_comes_from or learned
     if direction == 0:
         return "The filter is fixed and causes whatever gap there is, so this is not evidence."
     also = f" The gap also depends on {causes}." if others else ""
@@ -261,9 +261,9 @@ def _gap_from_setting(run: Run) -> str:
 def _unfiltered(run: Run) -> bool:
     """Return whether both branches have one output, but for a target network's lag."""
     chosen = run.chosen_filter
-    return run.described.symmetric or chosen.identity or (chosen.power and run.p == 0)
+    return run.description.symmetric or chosen.identity or (chosen.power and run.p == 0)
 
 
 def _direction(run: Run) -> int | None:
     """Return which branch a fixed filter raises; None where nothing is fixed."""
-    return None if run.described.softmax else run.chosen_filter.direction(run.p)
+    return None if run.description.softmax else run.chosen_filter.direction(run.p)

@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rdm_solo.runs.folder import Run, find, load, survey
+    from rdm_solo.runs.folder import Run, find, load, scan
     from rdm_solo.runs.metrics_file import read_metrics
 
 _MODULES = {
@@ -15,9 +15,9 @@ _MODULES = {
     "find": "folder",
     "load": "folder",
     "read_metrics": "metrics_file",
-    "survey": "folder",
+    "scan": "folder",
 }
-__all__ = ["Run", "find", "load", "read_metrics", "survey"]
+__all__ = ["Run", "find", "load", "read_metrics", "scan"]
 
 
 def __getattr__(name: str) -> Any:

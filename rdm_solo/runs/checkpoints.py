@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from rdm_solo.messages import UserError
 from rdm_solo.runs import files, saved_config
-from rdm_solo.runs.files import CHECKPOINT, PREVIOUS, write_whole
+from rdm_solo.runs.files import CHECKPOINT, PREVIOUS, write_atomically
 
 if TYPE_CHECKING:
     from rdm_solo.methods.weight_files import Spec, Weights
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 log = logging.getLogger("rdm_solo")
 
 
-def of_run(
+def read_backbone(
     run: str | Path,
     checkpoint: str | Path | None = None,
-    typed: Mapping[str, Any] | None = None,
+    passed: Mapping[str, Any] | None = None,
 ) -> "tuple[Weights, Spec]":
     """Return a run's last weights, or those of another of its checkpoints, and its backbone.
 
-    ``typed`` are options of the backbone that the user passed; they must equal the run's.
+    ``passed`` are options of the backbone that the user passed; they must equal the run's.
     """
     from rdm_solo.methods import weight_files  # reads files alone, so no run starts with it
 
-    folder, typed = Path(run), typed or {}
-    config = saved_config.with_references(folder)
-    config = saved_config.to_build(config, folder, ["backbone"], typed)
-    for key, value in typed.items():
+    folder, passed = Path(run), passed or {}
+    config = saved_config.unresolved_config(folder)
+    config = saved_config.trusted_config(config, folder, ["backbone"], passed)
+    for key, value in passed.items():
         if OmegaConf.select(config, key) != value:
             raise UserError(
                 f"{key}={value} would be ignored: run={run} has another backbone; leave it out."
@@ -87,15 +87,15 @@ def read(path: Path) -> dict[str, Any]:
 
 def write(path: Path, content: Mapping[str, Any], previous: Path | None = None) -> None:
     """Write a checkpoint in one step; the file of that name is renamed to ``previous``."""
-    write_whole(path, partial(torch.save, content), previous)
+    write_atomically(path, partial(torch.save, content), previous)
 
 
-def of_epoch(folder: Path, epoch: int) -> Path:
+def epoch_path(folder: Path, epoch: int) -> Path:
     """Return the path of the checkpoint that is kept of an epoch, counted from 1."""
     return folder / "checkpoints" / f"epoch_{epoch:04d}.ckpt"
 
 
-def kept(folder: Path) -> dict[int, Path]:
+def by_epoch(folder: Path) -> dict[int, Path]:
     """Return the checkpoints that are kept, by epoch in ascending order."""
     paths = (folder / "checkpoints").glob("epoch_*.ckpt")
     numbers = [(path.stem.removeprefix("epoch_"), path) for path in paths]

@@ -18,7 +18,7 @@ class Column:
     """A scalar, what people read in place of its name, and which pages show it."""
 
     name: str  # in metrics.csv and in every logger
-    words: str  # head in a table, key of a line, and subject of a sentence
+    label: str  # head in a table, key of a line, and subject of a sentence
     # Title and vertical axis of the chart over epochs that has it with others of its kind; without
     # one it is in the file alone.
     chart: str = ""

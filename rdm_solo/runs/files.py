@@ -51,7 +51,7 @@ def writing(path: Path) -> Iterator[None]:
         raise
 
 
-def write_whole(
+def write_atomically(
     path: Path,
     content: str | bytes | Callable[[IO[bytes]], object],
     previous: Path | None = None,
@@ -86,7 +86,7 @@ def write_table(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, 
     writer = csv.DictWriter(text, list(columns), extrasaction="ignore")
     writer.writeheader()
     writer.writerows(rows)
-    write_whole(path, text.getvalue())
+    write_atomically(path, text.getvalue())
 
 
 class Unreadable(UserError):
@@ -98,7 +98,7 @@ class Unreadable(UserError):
 
 
 @contextlib.contextmanager
-def named(path: Path) -> Iterator[None]:
+def prefix_errors(path: Path) -> Iterator[None]:
     """Name the path in errors about what is built from it, whatever their kind."""
     try:
         yield

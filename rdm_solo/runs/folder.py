@@ -16,7 +16,7 @@ from rdm_solo.methods import descriptions
 from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.runs import files, linear_file, metrics_file, ownership, spectra_files
 from rdm_solo.runs.files import CONFIG, LINEAR, METRICS, SPECTRA, SUMMARY
-from rdm_solo.runs.saved_config import exponent, run_config, source
+from rdm_solo.runs.saved_config import config_path, exponent, run_config
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Run:
         return ChosenFilter.of(self.config)
 
     @property
-    def described(self) -> descriptions.Method:
+    def description(self) -> descriptions.Method:
         """The description of its method; a bare one for a watched loop or an unknown method."""
         unknown = descriptions.Method(self.method, self.method, "", asymmetry="unknown")
         watched = self.config.get("watched")
@@ -94,10 +94,18 @@ class Run:
         return len(self.metrics.get("epoch", ()))
 
     @property
+    def progress(self) -> str:
+        """How far the run came, such as ``3 of 30 epochs``, or where it diverged."""
+        if self.diverged is not None:
+            return f"diverged in epoch {self.diverged}"
+        planned = self.config.get("max_epochs")  # optional for a watched loop
+        return f"{self.epochs} epochs" if planned is None else f"{self.epochs} of {planned} epochs"
+
+    @property
     def label(self) -> str:
         """Method and filter in the paper's words, the same for all seeds."""
-        name, chosen = self.described.label, self.chosen_filter
-        if chosen.own:
+        name, chosen = self.description.label, self.chosen_filter
+        if chosen.unchanged:
             return name
         p = exponent(chosen.p)
         shown = chosen.formula or (f"{chosen.label}, p = {{p}}" if p else chosen.label)
@@ -183,12 +191,12 @@ def _state(
         reasons.append(f"{done} of {asked} epochs")
     if done and not failure and not (folder / SUMMARY).exists():
         reasons.append(f"no {SUMMARY} (the run is still going, or was killed)")
-    elif not was_closed(summary) and not 0 < asked <= done:
+    elif not is_final(summary) and not 0 < asked <= done:
         reasons.append("the watch was not closed (its loop is still going, or was killed)")
     return reasons
 
 
-def was_closed(summary: Mapping[str, Any]) -> bool:
+def is_final(summary: Mapping[str, Any]) -> bool:
     """Return whether a summary is the last of its run: a watch writes one after each epoch."""
     return summary.get("ended") is not False
 
@@ -221,7 +229,7 @@ def _summary(folder: Path) -> dict[str, Any]:
 def checked_config(folder: Path) -> DictConfig:
     """Return a run's config; UserError with the file's name if it is not a run's."""
     config = run_config(folder)
-    with files.named(source(folder)):
+    with files.prefix_errors(config_path(folder)):
         for part in ("method", "filter", "dataset"):
             name = OmegaConf.select(config, f"{part}.name")
             if not isinstance(name, str) or not name.isprintable():
@@ -232,13 +240,13 @@ def checked_config(folder: Path) -> DictConfig:
 
 def find(paths: Sequence[Path]) -> list[Run]:
     """Return the runs in these folders; a folder may be a run's or hold runs at any depth."""
-    runs, broken = survey(paths)
+    runs, broken = scan(paths)
     for sentence in broken.values():
         raise UserError(sentence)
     return runs
 
 
-def survey(paths: Sequence[Path]) -> tuple[list[Run], dict[Path, str]]:
+def scan(paths: Sequence[Path]) -> tuple[list[Run], dict[Path, str]]:
     """Return the runs in these folders, and a sentence on each folder that cannot be read."""
     folders: dict[Path, Path] = {}
     for path in paths:

@@ -36,13 +36,13 @@ class Group:
 
     @property
     def method(self) -> str:
-        return self.first.described.label
+        return self.first.description.label
 
     @property
     def variant(self) -> str:
         """The label without the method: the filter and whatever sets the group apart."""
         rest = self.label.removeprefix(self.method).removeprefix(",").strip()
-        own = self.first.chosen_filter.own
+        own = self.first.chosen_filter.unchanged
         return f"learnable predictor {rest}".strip() if own else rest
 
     def over_epochs(self, column: str) -> Curve:
@@ -68,14 +68,14 @@ class Group:
 def counted_runs(group: Group) -> list[Run]:
     """Return the runs that means, bands and n count: those with the most epochs of the group.
 
-    Diverged runs count only if all runs diverged. :func:`runs_behind` returns the others.
+    Diverged runs count only if all runs diverged. :func:`uncounted_runs` returns the others.
     """
     whole = [run for run in group.runs if run.diverged is None] or group.runs
     most = max(run.epochs for run in whole)
     return [run for run in whole if run.epochs == most]
 
 
-def runs_behind(group: Group) -> list[Run]:
+def uncounted_runs(group: Group) -> list[Run]:
     """Return the runs that diverged or have fewer epochs than others of the group."""
     counted = counted_runs(group)
     return [run for run in group.runs if not any(run is other for other in counted)]
@@ -88,15 +88,7 @@ def diverged(group: Group) -> bool:
 
 def judged_runs(group: Group) -> list[Run]:
     """Return the runs that verdicts judge: the counted and the diverged ones."""
-    return [*counted_runs(group), *(r for r in runs_behind(group) if r.diverged is not None)]
-
-
-def so_far(run: Run) -> str:
-    """Return how far a run came, such as ``3 of 30 epochs``, or where it diverged."""
-    if run.diverged is not None:
-        return f"diverged in epoch {run.diverged}"
-    asked = run.config.get("max_epochs")  # a watched loop need not say
-    return f"{run.epochs} epochs" if asked is None else f"{run.epochs} of {asked} epochs"
+    return [*counted_runs(group), *(r for r in uncounted_runs(group) if r.diverged is not None)]
 
 
 def latest(runs: Sequence[Run], column: str) -> tuple[int, list[float]]:
@@ -106,21 +98,21 @@ def latest(runs: Sequence[Run], column: str) -> tuple[int, list[float]]:
     return epoch, [value for value in values if math.isfinite(value)]
 
 
-def latest_in_words(runs: Sequence[Run], column: str, digits: int) -> str:
-    """Return :func:`spread` of the last values over seeds.
+def format_latest(runs: Sequence[Run], column: str, digits: int) -> str:
+    """Return :func:`mean_std` of the last values over seeds.
 
     The epoch is named if it is not the last one, and n if some runs lack a finite value.
     """
     epoch, values = latest(runs, column)
     notes = [f"epoch {epoch}"] if epoch < max(run.last_epoch for run in runs) else []
     notes += [f"n = {len(values)}"] if len(values) < len(runs) else []
-    return spread(values, digits) + (f" ({', '.join(notes)})" if values and notes else "")
+    return mean_std(values, digits) + (f" ({', '.join(notes)})" if values and notes else "")
 
 
-def spread(values: Sequence[float], digits: int) -> str:
+def mean_std(values: Sequence[float], digits: int) -> str:
     """Return mean ± standard deviation; the value itself if there is one, a dash if none.
 
-    >>> spread([1.0, 2.0, 3.0], 1), spread([2.0], 2), spread([], 1)
+    >>> mean_std([1.0, 2.0, 3.0], 1), mean_std([2.0], 2), mean_std([], 1)
     ('2.0 ± 1.0', '2.00', '–')
     """
     if not values:
@@ -139,9 +131,9 @@ def text_table(
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     lines += [
         f"not counted: {group.label}, seed {run.seed}, which {'' if run.diverged else 'has '}"
-        f"{so_far(run)}"
+        f"{run.progress}"
         for group in groups
-        for run in runs_behind(group)
+        for run in uncounted_runs(group)
     ]
     return "\n".join(lines)
 
@@ -166,7 +158,7 @@ def over_seeds(x: np.ndarray, stack: np.ndarray) -> Curve:
     return Curve(x, mean, low, high)
 
 
-def groups(runs: Sequence[Run]) -> list[Group]:
+def by_setting(runs: Sequence[Run]) -> list[Group]:
     """Group runs by setting, in order; equal labels get what differs, or else a number."""
     if not runs:
         raise UserError("There is no run to draw; give the folders of some that have begun.")
@@ -189,10 +181,10 @@ def groups(runs: Sequence[Run]) -> list[Group]:
     return groups
 
 
-def begun_groups(runs: Sequence[Run]) -> list[Group]:
+def started_groups(runs: Sequence[Run]) -> list[Group]:
     """Return the groups with a finished epoch, without runs in their first epoch."""
     begun = [run for run in runs if run.epochs or run.diverged]
-    return [g for g in groups(begun) if counted_runs(g)[0].epochs] if begun else []
+    return [g for g in by_setting(begun) if counted_runs(g)[0].epochs] if begun else []
 
 
 def _setting(run: Run) -> dict[str, str]:

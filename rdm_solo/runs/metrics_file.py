@@ -44,7 +44,7 @@ def read_metrics(folder: Path) -> dict[str, np.ndarray]:
     return read(folder).columns
 
 
-def begin(folder: Path, done: int) -> list[dict[str, float]]:
+def truncate(folder: Path, done: int) -> list[dict[str, float]]:
     """Keep the rows of the first ``done`` epochs, with which a run resumes, and return them."""
     rows: list[dict[str, float]] = []
     if done and (folder / METRICS).is_file():

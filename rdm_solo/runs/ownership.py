@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from rdm_solo.messages import UserError, first_line
 from rdm_solo.runs import files
-from rdm_solo.runs.files import FAILED, LOCK, OWNER, write_whole, writing
+from rdm_solo.runs.files import FAILED, LOCK, OWNER, write_atomically, writing
 
 
 class FolderTaken(UserError):
@@ -55,7 +55,7 @@ def refuse_links(folder: Path) -> None:
             files.inside(folder, path.relative_to(folder))
 
 
-def sign(folder: Path, **facts: Any) -> None:
+def write_owner(folder: Path, **facts: Any) -> None:
     """Write to ``owner.json`` who owns the folder, with more facts about this start."""
     owner = {
         "host": socket.gethostname(),
@@ -64,7 +64,7 @@ def sign(folder: Path, **facts: Any) -> None:
         "since": datetime.datetime.now().isoformat(" ", "seconds"),
         **facts,
     }
-    write_whole(folder / OWNER, json.dumps(owner) + "\n")
+    write_atomically(folder / OWNER, json.dumps(owner) + "\n")
 
 
 def last_owner(folder: Path) -> dict[str, Any]:
@@ -76,18 +76,18 @@ def last_owner(folder: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def noting_failure(folder: Path) -> Iterator[None]:
+def recording_failure(folder: Path) -> Iterator[None]:
     """Write the first line of an error in the body to the folder; the error is raised again."""
     (folder / FAILED).unlink(missing_ok=True)
     try:
         yield
     except Exception as error:
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-        note_failure(folder, f"{kind}{first_line(error)}")
+        record_failure(folder, f"{kind}{first_line(error)}")
         raise
 
 
-def note_failure(folder: Path, reason: str) -> None:
+def record_failure(folder: Path, reason: str) -> None:
     """Write the reason of a failure to the folder unless another process has."""
     with contextlib.suppress(OSError), open(folder / FAILED, "x", encoding="utf-8") as file:
         file.write(f"{reason}\n")

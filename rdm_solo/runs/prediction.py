@@ -22,7 +22,7 @@ class Prediction:
     omega, ``first_epoch`` only the first epoch's. ``alpha``, summed over an epoch, is the only
     number that is fitted, for ``every_epoch`` over the whole run; the other path uses it as well.
 
-    ``right`` counts the intervals between measured epochs in which the online rank goes in the
+    ``correct`` counts the intervals between measured epochs in which the online rank goes in the
     direction that the theorem predicts, without any fit.
     """
 
@@ -31,14 +31,14 @@ class Prediction:
     every_epoch: Path
     first_epoch: Path
     alpha: float
-    right: int
+    correct: int
 
     @property
     def intervals(self) -> int:
         return len(self.epochs) - 1
 
     @property
-    def right_by_guess(self) -> int:
+    def correct_by_guess(self) -> int:
         """The intervals that a guess of always the more common direction gets right."""
         rose = int((np.diff(self.measured.online) > 0).sum())
         return max(rose, self.intervals - rose)
@@ -85,5 +85,5 @@ def predict(run: Run) -> Prediction:
         every_epoch=paths[best],
         first_epoch=follow(lam_p[0], filters[:1] * n, omegas[:1] * n, list(alphas[best] * gaps)),
         alpha=float(alphas[best]),
-        right=int((np.array(rises) == (np.diff(measured.online) > 0)).sum()),
+        correct=int((np.array(rises) == (np.diff(measured.online) > 0)).sum()),
     )

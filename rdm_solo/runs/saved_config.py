@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rdm_solo.messages import UserError, finite, first_line
 from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.runs import files
-from rdm_solo.runs.files import CONFIG, OVERRIDES, write_whole, writing
+from rdm_solo.runs.files import CONFIG, OVERRIDES, write_atomically, writing
 
 REFERENCE = re.compile(r"\$\{[A-Za-z_]\w*(\.\w+)*\}")
 
@@ -28,9 +28,9 @@ def write(folder: Path, config: DictConfig, overrides: Sequence[str]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     resolved = OmegaConf.to_container(config, resolve=True)
     plain = _without_resolvers(OmegaConf.to_container(config), resolved) | {"resume": None}
-    write_whole(path, OmegaConf.to_yaml(OmegaConf.create(plain)))
+    write_atomically(path, OmegaConf.to_yaml(OmegaConf.create(plain)))
     kept = [option for option in overrides if not option.startswith(("resume=", "overwrite="))]
-    write_whole(folder / OVERRIDES, OmegaConf.to_yaml(kept))
+    write_atomically(folder / OVERRIDES, OmegaConf.to_yaml(kept))
 
 
 def _without_resolvers(raw: Any, resolved: Any) -> Any:
@@ -43,7 +43,7 @@ def _without_resolvers(raw: Any, resolved: Any) -> Any:
     return resolved if calls else raw
 
 
-def source(folder: Path) -> Path:
+def config_path(folder: Path) -> Path:
     """Return the file that a run's config is read from."""
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} is not a run folder: it holds no {CONFIG}")
@@ -53,12 +53,12 @@ def source(folder: Path) -> Path:
 def run_config(folder: Path) -> DictConfig:
     """Return the config that a run was started with, references resolved."""
     config = _read(folder)
-    with files.named(folder / CONFIG):
+    with files.prefix_errors(folder / CONFIG):
         OmegaConf.resolve(config)
     return config
 
 
-def with_references(folder: Path) -> DictConfig:
+def unresolved_config(folder: Path) -> DictConfig:
     """Return the config that a run was started with, references between options left in place."""
     config = _read(folder)
     if "watched" in config:
@@ -87,26 +87,26 @@ def plain_overrides(options: Any, path: Path) -> list[str]:
     return options
 
 
-def to_build(
-    config: DictConfig, folder: Path, parts: Sequence[str], typed: Collection[str] = ()
+def trusted_config(
+    config: DictConfig, folder: Path, parts: Sequence[str], passed: Collection[str] = ()
 ) -> DictConfig:
     """Return a folder's config for a command that builds these parts of it.
 
-    ``typed`` are the dotted names of options that the user passed, which are in the config
+    ``passed`` are the dotted names of options that the user passed, which are in the config
     already. Raises UserError, with the file and the value, if another option asks for something
     that :mod:`rdm_solo.runs.trust` refuses.
     """
     from rdm_solo.runs import trust  # a run that trains trusts its own command
 
     config = config.copy()
-    with files.named(source(folder)):
+    with files.prefix_errors(config_path(folder)):
         OmegaConf.resolve(config)
-        trust.check(config, parts, typed)
+        trust.check(config, parts, passed)
     return config
 
 
 def _read(folder: Path) -> DictConfig:
-    values = files.read_yaml(folder, source(folder).relative_to(folder))
+    values = files.read_yaml(folder, config_path(folder).relative_to(folder))
     if not isinstance(values, Mapping):
         raise files.Unreadable(folder / CONFIG, "it holds no options with names")
     if "${" in REFERENCE.sub("", repr(values)):

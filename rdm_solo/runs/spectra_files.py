@@ -8,7 +8,7 @@ import numpy as np
 
 from rdm_solo.messages import UserError
 from rdm_solo.runs import files
-from rdm_solo.runs.files import SPECTRA, write_whole, writing
+from rdm_solo.runs.files import SPECTRA, write_atomically, writing
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -18,10 +18,10 @@ def write(folder: Path, epoch: int, arrays: Arrays) -> None:
     with writing(folder / SPECTRA):
         (folder / SPECTRA).mkdir(exist_ok=True)
     content: dict[str, Any] = {"epoch": np.array(epoch), **arrays}
-    write_whole(_path(folder, epoch), lambda file: np.savez(file, **content))
+    write_atomically(_path(folder, epoch), lambda file: np.savez(file, **content))
 
 
-def begin(folder: Path, done: int) -> None:
+def truncate(folder: Path, done: int) -> None:
     """Remove spectra of epochs after the first ``done``, with which a run resumes."""
     keep = {_path(folder, epoch) for epoch in range(1, done + 1)}
     for path in set((folder / SPECTRA).glob("*.npz")) - keep:

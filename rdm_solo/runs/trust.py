@@ -18,15 +18,15 @@ from rdm_solo.methods.backbones import FETCHING
 from rdm_solo.runs.settings import options
 
 
-def check(config: DictConfig, parts: Sequence[str], typed: Collection[str] = ()) -> None:
+def check(config: DictConfig, parts: Sequence[str], passed: Collection[str] = ()) -> None:
     """Refuse what these parts of a resolved config may not ask for.
 
-    ``typed`` are the dotted names of options that the user passed.
+    ``passed`` are the dotted names of options that the user is_passed.
     """
     plain: Any = OmegaConf.to_container(config)
     for key, value in options({part: plain[part] for part in parts if part in plain}):
-        passed = any(key == name or key.startswith(f"{name}.") for name in typed)
-        reason = None if passed else _refusal(key, value)
+        is_passed = any(key == name or key.startswith(f"{name}.") for name in passed)
+        reason = None if is_passed else _refusal(key, value)
         if reason:
             raise UserError(
                 f"{key}={value} {reason}, so it is not taken from a folder. If you trust it, pass "

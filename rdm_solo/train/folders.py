@@ -134,12 +134,12 @@ def _record_start(folder: Path, epochs: int, filter_batch: int) -> None:
     stalled = int(owner.get("stalled", -1)) + 1 if owner.get("epochs") == epochs else 0
     record = {"epochs": epochs, "filter_batch": filter_batch}
     if stalled >= MAX_STALLED:
-        ownership.sign(folder, **record)  # resets the count, so that the next start is allowed
+        ownership.write_owner(folder, **record)  # resets the count, so the next start is allowed
         raise UserError(
             f"the last {stalled} starts of the run in {folder} finished no epoch: find the "
             f"cause in its {LOG}, then start it again."
         )
-    ownership.sign(folder, **record, stalled=stalled)
+    ownership.write_owner(folder, **record, stalled=stalled)
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from rdm_solo.methods import solo_learn
 from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.runs import checkpoints, saved_config
 from rdm_solo.runs.columns import COLUMNS
-from rdm_solo.runs.files import METRICS, SUMMARY, write_whole
+from rdm_solo.runs.files import METRICS, SUMMARY, write_atomically
 from rdm_solo.runs.metrics_file import last_values
 from rdm_solo.train.derived_values import Derived
 from rdm_solo.train.folders import Start
@@ -102,7 +102,7 @@ def summarise(trainer: Any, folder: Path, settings: Mapping[str, Any]) -> Iterat
                 columns = {name: values.tolist() for name, values in table.items()}
                 summary |= _outcome(trainer, columns, error)
                 summary["seconds"] = round(time.perf_counter() - started, 2)
-                write_whole(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
+                write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
                 _report(summary, columns, folder)
             if isinstance(error, KeyboardInterrupt) and checkpoints.present(folder):
                 resume = shlex.quote(f"resume={folder}")

@@ -45,7 +45,7 @@ def _sweep(folder: Path, passed: Sequence[str]) -> list[str]:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     ownership.refuse_links(folder)
-    with files.named(folder / SWEEP):
+    with files.prefix_errors(folder / SWEEP):
         recorded = files.read_yaml(folder, SWEEP)["hydra"]["overrides"]["task"]
     arguments = _merged(saved_config.plain_overrides(recorded, folder / SWEEP), passed)
     parsed = OverridesParser.create().parse_overrides(arguments)

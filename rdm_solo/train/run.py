@@ -66,7 +66,7 @@ def run(
         config = OmegaConf.to_container(cfg, resolve=True)
         settings = {"derived": asdict(derived), "seed": cfg.seed, "config": config}
         with (
-            ownership.noting_failure(folder),
+            ownership.recording_failure(folder),
             reporting.summarise(trainer, folder, settings) as summary,
             stopping.stoppable(trainer),
             guard.explained(trainer),

@@ -85,7 +85,7 @@ def start(hydra: Any, metric: str, variables: Mapping[str, str] | None = None) -
     if status:
         if not (folder / CONFIG).is_file():  # refused before it wrote to its folder
             folder.mkdir(parents=True, exist_ok=True)
-            ownership.note_failure(folder, reason.strip() or f"exit status {status}")
+            ownership.record_failure(folder, reason.strip() or f"exit status {status}")
         return math.nan
     summary = files.read_object(folder, SUMMARY)
     last = summary.get("last", {}).get(metric)
@@ -123,7 +123,7 @@ def print_table(folder: Path) -> bool:
     from rdm_solo.runs import ownership
 
     try:
-        members, errors = runs.survey([folder])
+        members, errors = runs.scan([folder])
     except UserError:  # no run has started
         members, errors = [], {}
     begun = [run for run in members if run.epochs or run.diverged]
@@ -150,11 +150,11 @@ def table(runs: Sequence["Run"]) -> str:
     def cells(group: Any) -> list[str]:
         counted = groups.counted_runs(group)
         seconds = [run.summary["seconds"] for run in counted if "seconds" in run.summary]
-        values = [groups.latest_in_words(counted, name, 2) for name in columns]
-        return [*values, groups.spread(seconds, 0), _warning_counts(group.runs)]
+        values = [groups.format_latest(counted, name, 2) for name in columns]
+        return [*values, groups.mean_std(seconds, 0), _warning_counts(group.runs)]
 
     headings = [*(HEADINGS[name] for name in columns), "seconds", ""]
-    return groups.text_table(groups.groups(runs), headings, cells)
+    return groups.text_table(groups.by_setting(runs), headings, cells)
 
 
 def _warning_counts(runs: Sequence["Run"]) -> str:

@@ -17,7 +17,7 @@ from rdm_solo import __version__
 from rdm_solo.distributed import broadcast_object, rank, world_size
 from rdm_solo.messages import UserError, first_line
 from rdm_solo.runs import files, metrics_file, ownership, spectra_files
-from rdm_solo.runs.files import CONFIG, FAILED, METRICS, SUMMARY, write_whole, writing
+from rdm_solo.runs.files import CONFIG, FAILED, METRICS, SUMMARY, write_atomically, writing
 from rdm_solo.spectra.collapse import MeasuredEpoch
 from rdm_solo.spectra.epoch_summary import Spectra
 
@@ -65,11 +65,11 @@ class WatchFolder:
         with contextlib.suppress(FileNotFoundError):
             warnings = files.read_object(folder, SUMMARY)["warnings"]
             self.warnings = [entry for entry in warnings if entry["epoch"] <= last]
-        ownership.sign(folder)
+        ownership.write_owner(folder)
         (folder / FAILED).unlink(missing_ok=True)
-        write_whole(path, OmegaConf.to_yaml(OmegaConf.create(dict(config))))
-        self.rows = metrics_file.begin(folder, last)
-        spectra_files.begin(folder, int(self.rows[-1]["epoch"]) if self.rows else 0)
+        write_atomically(path, OmegaConf.to_yaml(OmegaConf.create(dict(config))))
+        self.rows = metrics_file.truncate(folder, last)
+        spectra_files.truncate(folder, int(self.rows[-1]["epoch"]) if self.rows else 0)
 
     def measured_epochs(self) -> list[MeasuredEpoch]:
         """Return a resumed run's epochs in the form of the collapse rules."""
@@ -114,11 +114,11 @@ class WatchFolder:
                 **{name: metadata.version(name) for name in PACKAGES},
             },
         }
-        write_whole(self.folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
+        write_atomically(self.folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
 
     def close(self, error: BaseException | None = None) -> None:
         """Release the folder, and record the error that ended the loop."""
         self.closed = True
         if rank() == 0 and isinstance(error, Exception):
-            ownership.note_failure(self.folder, f"{type(error).__name__}: {first_line(error)}")
+            ownership.record_failure(self.folder, f"{type(error).__name__}: {first_line(error)}")
         self._lock.close()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rdm_solo.callbacks.knn import unit
 from rdm_solo.data import Images, loader
 from rdm_solo.lightning import pl
-from rdm_solo.runs.files import write_whole
+from rdm_solo.runs.files import write_atomically
 from rdm_solo.spectra.ranks import effective_rank
 from studies.collapse import sets
 from studies.collapse.plan import LABELS
@@ -77,7 +77,7 @@ class Changes(pl.Callback):  # type: ignore[misc]
         self.labels["knn"].append(knn_accuracy(memory, labels, queries, expected))
         self.labels["held_out_rank"].append(rank)
         self.labels["held_out_variance"].append(float(around.square().sum(1).mean()))
-        write_whole(self.path, json.dumps(self.labels) + "\n")
+        write_atomically(self.path, json.dumps(self.labels) + "\n")
 
 
 def _features(model: Any, batches: Any) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from rdm_solo.runs.files import write_whole
+from rdm_solo.runs.files import write_atomically
 from rdm_solo.spectra.collapse import MIN_ASSIGNED, Bounds
 from studies import markdown
 from studies.collapse import definitions, judging, sets
@@ -83,7 +83,7 @@ the bounds were fixed.
 
 def write(rows: Sequence[Row], out: Path) -> None:
     """Write the page of a table."""
-    write_whole(out, page(rows))
+    write_atomically(out, page(rows))
 
 
 def page(rows: Sequence[Row]) -> str:

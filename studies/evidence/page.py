@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from rdm_solo.runs.files import write_whole
-from rdm_solo.runs.groups import spread
+from rdm_solo.runs.files import write_atomically
+from rdm_solo.runs.groups import mean_std
 from studies import markdown
 from studies.evidence.claims import Judge, runs_of
 from studies.evidence.plan import OK, PIXELS, ROWS, SEEDS, STUDY, UNTRAINED
@@ -70,7 +70,7 @@ softmaxes are on another scale and are not judged."""
 
 def write(rows: Sequence[Row], out: Path) -> None:
     """Write the page of a table."""
-    write_whole(out, page(rows))
+    write_atomically(out, page(rows))
 
 
 def page(table: Sequence[Row]) -> str:
@@ -153,7 +153,7 @@ def _table(judge: Judge, rows: Sequence[str]) -> str:
         cells = [name, str(len(seeds))]
         for _, columns, digits, separator in HEADS:
             measured = [c for c in columns if all(c in values for values in seeds)]
-            values = (spread([values[c] for values in seeds], digits) for c in measured)
+            values = (mean_std([values[c] for values in seeds], digits) for c in measured)
             cells.append(separator.join(values) or "–")
         collapsed = judge.collapsed(name)
         cells.append("{} of {}".format(*collapsed) if collapsed else "–")

@@ -10,7 +10,7 @@ from torch import Tensor
 from rdm_solo.evaluate.features import extract
 from rdm_solo.evaluate.probe import fit_linear
 from rdm_solo.lightning import pl
-from rdm_solo.runs.files import write_whole
+from rdm_solo.runs.files import write_atomically
 from studies.neighbours import knn_accuracy
 
 FILE = "probe.json"
@@ -38,7 +38,7 @@ class Probe(pl.Callback):  # type: ignore[misc]
             pl_module.backbone, data.memory_dataloader(), data.val_dataloader()
         )
         pl_module.train()
-        write_whole(self.path, json.dumps(self.probes, indent=2) + "\n")
+        write_atomically(self.path, json.dumps(self.probes, indent=2) + "\n")
 
 
 def accuracies(backbone: Callable[[Tensor], Tensor], train: Any, val: Any) -> dict[str, float]:

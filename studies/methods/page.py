@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from rdm_solo.methods.descriptions import FAMILIES, METHODS
-from rdm_solo.runs.files import write_whole
-from rdm_solo.runs.groups import spread
+from rdm_solo.runs.files import write_atomically
+from rdm_solo.runs.groups import mean_std
 from rdm_solo.spectra import spearman
 from studies import markdown
 from studies.methods.figure import draw
@@ -102,7 +102,7 @@ these numbers describe these runs only.
 def write(rows: Sequence[Row], out: Path) -> None:
     """Write the page and, beside it, its figure."""
     draw(rows, out.with_suffix(".png"))
-    write_whole(out, page(rows))
+    write_atomically(out, page(rows))
 
 
 def page(rows: Sequence[Row]) -> str:
@@ -169,7 +169,7 @@ def _cell(rows: Sequence[Row], column: str, digits: int) -> str:
     """Return mean ± standard deviation, and n if fewer runs than all have the value."""
     values = _last(rows, column)
     fewer = 0 < len(values) < len(rows)
-    return spread(values, digits) + (f" (n = {len(values)})" if fewer else "")
+    return mean_std(values, digits) + (f" (n = {len(values)})" if fewer else "")
 
 
 def _last(rows: Sequence[Row], column: str) -> list[float]:

@@ -26,19 +26,19 @@ def test_every_method_has_a_config():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_config_and_the_readme_agree_with_the_description(name):
-    described, cfg = METHODS[name], OmegaConf.load(ROOT / "conf" / "method" / f"{name}.yaml")
-    assert cfg.method.name == described.name == name
-    assert ("momentum" in cfg.method) is described.momentum
-    no_filter = [{"override /filter": "none"}] if described.no_filter else None
+    description, cfg = METHODS[name], OmegaConf.load(ROOT / "conf" / "method" / f"{name}.yaml")
+    assert cfg.method.name == description.name == name
+    assert ("momentum" in cfg.method) is description.momentum
+    no_filter = [{"override /filter": "none"}] if description.no_filter else None
     assert cfg.get("defaults") == no_filter
-    assert described.family in FAMILIES
-    assert described.target
-    assert described.loss_minimum in {None, *LOSSES}
+    assert description.family in FAMILIES
+    assert description.target
+    assert description.loss_minimum in {None, *LOSSES}
     assert f"`{name}`" in (ROOT / "README.md").read_text(encoding="utf-8")
     # A negative gap is watched where the mechanism predicts that the target leads.
-    if described.family != "symmetric":
+    if description.family != "symmetric":
         watched = "watch" not in cfg or cfg.watch.gap_epochs is not None
-        assert watched is described.leads
+        assert watched is description.leads
 
 
 def test_described_functions_are_the_registered_ones():

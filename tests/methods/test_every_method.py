@@ -25,7 +25,7 @@ from rdm_solo.messages import UserError
 from rdm_solo.methods import optimizers, solo_learn
 from rdm_solo.methods.descriptions import METHODS
 
-HERE = [n for n, described in METHODS.items() if solo_learn.GENERATION in described.versions]
+HERE = [n for n, description in METHODS.items() if solo_learn.GENERATION in description.versions]
 THEIRS = [name for name in HERE if name in solo_learn.TABLE]
 LENGTH = {name: {"epochs": 2, "steps": 2} for name in METHODS}
 # Whitening lets rounding grow: 1e-7 of its input is 2e-5 of the loss in the fourth step, measured.

@@ -17,7 +17,7 @@ from support.report_pages import run
 from rdm_solo import plots
 from rdm_solo.plots import style
 from rdm_solo.runs import Run, columns
-from rdm_solo.runs.groups import groups
+from rdm_solo.runs.groups import by_setting
 
 LONG = "a_filter_whose_name_somebody_chose_to_be_longer_than_any_panel_is_wide"
 KNN = {"val__knn_acc1": [60, 70, 80]}
@@ -118,7 +118,7 @@ def test_nothing_covers_anything(plot):
     drawn = 0
     for runs in ([run(**measured)], several, settings(9, 2)):
         # A figure with a panel for each setting has the same panels again.
-        if plot.drawn(groups(runs)) and (len(runs) < 9 or plot.section == "best"):
+        if plot.drawn(by_setting(runs)) and (len(runs) < 9 or plot.section == "best"):
             assert covered(plot(runs)) == []
             drawn += 1
     assert drawn
@@ -185,7 +185,7 @@ def test_each_figure_says_what_it_needs(name, members):
     plot = getattr(plots, name)
     with pytest.raises(ValueError, match=f"{name} needs"):
         plot(members)
-    assert plot.drawn(groups(members)) == []
+    assert plot.drawn(by_setting(members)) == []
 
 
 def test_spectra_are_those_of_the_last_epoch_up_to_rounding():
@@ -223,7 +223,7 @@ def test_variants_stand_beside_the_predictor():
     assert [line.get_label() for line in axes.lines] == [f"SimSiam{name}" for name in names]
     before = members[2].spectra["lam_projection"][-1]
     assert lines(axes, "SimSiam, h(σ) = σ^-0.3").get_ydata() == pytest.approx(before)
-    drawn = plots.variants.drawn(groups(members))
+    drawn = plots.variants.drawn(by_setting(members))
     assert {group.label for group in drawn} == {f"SimSiam{name}" for name in names}
 
 

@@ -19,7 +19,7 @@ from rdm_solo import plots, report
 from rdm_solo.report import entry, figures, tables
 from rdm_solo.report.page import page, typeset
 from rdm_solo.runs import columns, ownership
-from rdm_solo.runs.groups import groups
+from rdm_solo.runs.groups import by_setting
 
 HOSTILE = "<script>alert(1)</script> & \"'"
 GOLDEN = Path(__file__).with_name("page.txt")
@@ -120,7 +120,7 @@ def broken(tmp_path_factory) -> Path:
     shutil.rmtree(root / "off" / "spectra")
     (root / "off" / "metrics.csv").write_text("epoch,train/loss,val/acc1\n1,-1,\n2,-2,\n3,-3,\n")
     write(root / "none", -0.5, 9, epochs=0)
-    ownership.note_failure(root / "none", "all rows hold NaN: <b>diverged</b>.")
+    ownership.record_failure(root / "none", "all rows hold NaN: <b>diverged</b>.")
     (root / "other" / ".hydra").mkdir(parents=True)
     (root / "other" / ".hydra" / "config.yaml").write_text("a: [")
     with pytest.MonkeyPatch.context() as patch:
@@ -175,13 +175,13 @@ def test_a_figure_that_fails_does_not_cost_the_page(tmp_path, monkeypatch):
 
     failing = plots.Plot(fail, "alive", "A title", "", "nothing")
     monkeypatch.setattr(figures, "PLOTS", (failing, plots.losses))
-    pictures, failed = figures.draw(groups([run()]), tmp_path)
+    pictures, failed = figures.draw(by_setting([run()]), tmp_path)
     assert [picture.plot.name for picture in pictures] == ["losses"]
     assert failed == ["A title: RuntimeError: of a library"]
 
 
 def test_figure_5_is_left_out_without_a_checkpoint(tmp_path):
-    assert figures.figure5.choose(groups([run(None, folder=tmp_path)])) == []
+    assert figures.figure5.choose(by_setting([run(None, folder=tmp_path)])) == []
 
 
 def test_figure_5_draws_a_run_of_each_design(tmp_path, monkeypatch):
@@ -213,18 +213,18 @@ def test_a_seed_that_is_there_twice_is_named():
 
 def test_means_leave_out_what_broke_off():
     behind = run(seed=2, epochs=1, erank__target=[99.0])
-    whole, both = (tables.last_values(groups([run(), *more]))[0] for more in ([], [behind]))
+    whole, both = (tables.last_values(by_setting([run(), *more]))[0] for more in ([], [behind]))
     assert whole.rows == both.rows
     assert "seed 2 (1 of 3 epochs)" in " ".join(both.notes)
-    assert len(tables.each(groups([run(), behind])).rows) == 2
-    alone, printed = (entry.verdict_table(groups([run(), *more])) for more in ([], [behind]))
+    assert len(tables.each(by_setting([run(), behind])).rows) == 2
+    alone, printed = (entry.verdict_table(by_setting([run(), *more])) for more in ([], [behind]))
     assert printed.startswith(alone)
     assert "seed 2, which has 1 of 3 epochs" in printed
 
 
 def test_a_value_that_the_last_epoch_lacks_says_of_which_it_is():
     seeds = [run(seed=s, val__knn_acc1=[90.0, 91.0, np.nan]) for s in (0, 1)]
-    assert tables.last_values(groups(seeds))[0].rows[0][-2] == "91.0 ± 0.0 (epoch 2)"
+    assert tables.last_values(by_setting(seeds))[0].rows[0][-2] == "91.0 ± 0.0 (epoch 2)"
     lacks = run(erank__gap=[1, 1, np.nan])
     assert "erank/gap was last measured in epoch 2" in entry.incomplete([lacks])[0]
 
@@ -232,14 +232,14 @@ def test_a_value_that_the_last_epoch_lacks_says_of_which_it_is():
 def test_warnings_during_training_are_listed():
     warned = run(seed=3)
     warned.summary["warnings"] = [{"kind": "negative gap", "epoch": 3, "text": "gap in σ^0.5"}]
-    text = Page(page("a title", groups([run(), warned]))).text
+    text = Page(page("a title", by_setting([run(), warned]))).text
     assert "seed 3, epoch 3: gap in σ0.5" in text
 
 
 def test_every_measure_is_explained():
     meanings = {column.name: column.meaning for column in columns.measures()}
     values = {name.replace("/", "__"): [1.0, 2.0, 3.0] for name in meanings}
-    explained, last = tables.measures(groups([run(p, **values) for p in (-0.5, -0.3)]))
+    explained, last = tables.measures(by_setting([run(p, **values) for p in (-0.5, -0.3)]))
     assert [row[1] for row in explained.rows] == list(meanings.values())
     assert [row[2:5] for row in last.rows] == [["3.00", "3.00", "3.00"]] * 2
 

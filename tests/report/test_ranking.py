@@ -13,7 +13,7 @@ from rdm_solo.report import entry, measured, ranking
 from rdm_solo.report.measured import comparable
 from rdm_solo.report.paper_comparison import against_paper
 from rdm_solo.runs.columns import LINEAR
-from rdm_solo.runs.groups import groups
+from rdm_solo.runs.groups import by_setting
 
 LONG, SHORT = {"epochs": 100, "lr": 30.0}, {"epochs": 10, "lr": 30}
 FALLEN = {"feature__spread": [0.9, 1e-3, 1e-3]}
@@ -21,7 +21,7 @@ ACCURATE = "Which is the most accurate?"
 
 
 def ranked(*members) -> dict[str, ranking.Ranking]:
-    return {r.verdict.question: r for r in ranking.rankings(comparable(groups(list(members))))}
+    return {r.verdict.question: r for r in ranking.rankings(comparable(by_setting(list(members))))}
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def evaluated(p: float, seed: int = 0, dataset: str = "digits", **linear):
 
 def test_linear_accuracy_comes_before_knn_where_as_many_have_it():
     members = [replace(seeds(-0.5, [90])[0], linear={"protocol": [record(70)]})]
-    assert ranking.accuracy(groups(members)) == LINEAR
-    assert ranking.accuracy(groups([*members, *seeds(-1.0, [80])])).name == "val/knn_acc1"
+    assert ranking.accuracy(by_setting(members)) == LINEAR
+    assert ranking.accuracy(by_setting([*members, *seeds(-1.0, [80])])).name == "val/knn_acc1"
 
 
 TWO_SEEDS = [record(80), record(90, {"lr": 30, "epochs": 100.0}, 1)]
@@ -143,7 +143,7 @@ def test_the_papers_number_stands_beside_a_run_of_its_setting(overrides, differs
     cfg = cli.compose("config", [*preset, *overrides])
     epochs = {"epoch": np.arange(1, cfg.max_epochs + 1)}
     linear = {"protocol": [record(78.0)]}
-    rows = against_paper(groups([runs.Run(tmp_path, cfg, epochs, linear=linear)])).rows
+    rows = against_paper(by_setting([runs.Run(tmp_path, cfg, epochs, linear=linear)])).rows
     if differs is None:
         assert rows == []
     else:

@@ -11,7 +11,7 @@ from support.report_pages import run, seeds
 
 from rdm_solo.report import answers, verdicts
 from rdm_solo.report.rules import RULES
-from rdm_solo.runs.groups import groups
+from rdm_solo.runs.groups import by_setting
 from rdm_solo.spectra import collapse
 
 LAGGING = {"p": None, "method": "byol", "filter": "identity"}
@@ -184,27 +184,27 @@ def test_the_page_defines_every_kind_of_collapse():
 
 
 def test_an_unfinished_run_says_how_far_it_came():
-    (group,) = groups([run(epochs=2)])
+    (group,) = by_setting([run(epochs=2)])
     assert answers.progress(group) == "2 of 3 epochs, still training or broken off"
     stopped = replace(run(epochs=2), summary={"stopped": "SIGTERM"})
-    assert answers.progress(groups([stopped])[0]) == "2 of 3 epochs, stopped"
+    assert answers.progress(by_setting([stopped])[0]) == "2 of 3 epochs, stopped"
 
 
 def test_an_accuracy_has_its_epoch_its_best_one_and_the_seeds():
-    answer = answers.good(groups([run(val__knn_acc1=[50, 95, 90])])[0])
+    answer = answers.good(by_setting([run(val__knn_acc1=[50, 95, 90])])[0])
     assert answer.answer == "kNN 90.0 % in epoch 3"
     assert answer.numbers[0] == "best 95.0 % in epoch 2"
-    several = answers.good(groups(seeds(-0.5, [90, 92, 94]))[0])
+    several = answers.good(by_setting(seeds(-0.5, [90, 92, 94]))[0])
     assert several.answer == "kNN 92.0 ± 2.0 % in epoch 3"
     assert several.numbers[0] == "n = 3 seeds, 90.0 to 94.0"
-    assert answers.good(groups([run(val__acc1=[np.nan] * 3)])[0]).answer == "not measured"
+    assert answers.good(by_setting([run(val__acc1=[np.nan] * 3)])[0]).answer == "not measured"
 
 
 def test_of_several_settings_those_that_collapsed_or_diverged_are_named():
     fallen = seeds(-1.0, [99, 99], feature__spread=[0.9, 1e-3, 1e-3])
     gone = [replace(one, diverged=4) for one in seeds(-0.7, [98, 98])]
     partly = [*seeds(-0.3, [99]), *seeds(-0.3, [0, 99], feature__spread=[0.9, 1e-3, 1e-3])[1:]]
-    answer = answers.overview(groups([*seeds(-0.5, [90, 91]), *fallen, *gone, *partly]))
+    answer = answers.overview(by_setting([*seeds(-0.5, [90, 91]), *fallen, *gone, *partly]))
     assert answer.answer == "1 of 4 settings healthy"
     assert answer.good is None
     assert answer.numbers == [
@@ -212,5 +212,5 @@ def test_of_several_settings_those_that_collapsed_or_diverged_are_named():
         "not ranked: SimSiam, h(σ) = σ^-0.7, diverged in epoch 4",
         "some runs failed: SimSiam, h(σ) = σ^-0.3, alive (1 of 2); collapsed: completely (1 of 2)",
     ]
-    assert answers.overview(groups(fallen)).good is False
-    assert answers.overview(groups(seeds(-0.5, [90]))).good is True
+    assert answers.overview(by_setting(fallen)).good is False
+    assert answers.overview(by_setting(seeds(-0.5, [90]))).good is True

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from rdm_solo.messages import CannotWrite
-from rdm_solo.runs.files import write_whole
+from rdm_solo.runs.files import write_atomically
 
 
 def test_a_file_is_replaced_by_text_bytes_or_what_a_function_writes(tmp_path):
     path = tmp_path / "a.txt"
     for content in ("σ\n", "σ\n".encode(), lambda file: file.write("σ\n".encode())):
-        write_whole(path, content)
+        write_atomically(path, content)
         assert path.read_bytes() == b"\xcf\x83\n"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -27,7 +27,7 @@ def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
         raise OSError("disk full")
 
     with pytest.raises(CannotWrite, match="disk full"):
-        write_whole(path, half)
+        write_atomically(path, half)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -39,5 +39,5 @@ def test_what_was_written_is_on_the_disk_before_the_name_points_to_it(tmp_path, 
         monkeypatch.setattr(
             f"os.{name}", lambda *args, name=name, real=real: (calls.append(name), real(*args))
         )
-    write_whole(tmp_path / "a.txt", "new")
+    write_atomically(tmp_path / "a.txt", "new")
     assert calls == ["fsync", "replace"]

@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 from support.report_pages import run
 
-from rdm_solo.runs.groups import groups
+from rdm_solo.runs.groups import by_setting
 
 
 def with_options(seed: int = 0, **options):
@@ -31,7 +31,7 @@ def test_no_two_settings_share_a_label(values):
     """The fourth option that differs is not in the label."""
     several = itertools.product(values, range(3))
     runs = [with_options(one=v, two=v, three=v, four=four) for v, four in several]
-    found = groups(runs)
+    found = by_setting(runs)
     assert len({group.label for group in found}) == len(found) == 6
     plain = {f"SimSiam, h(σ) = σ^-0.5 (one={v}, two={v}, three={v})" for v in values}
     assert plain <= {group.label for group in found}
@@ -46,21 +46,21 @@ def test_a_filter_that_is_named_like_anothers_label_has_another():
         other = with_options(lr=lr)
         other.config.filter.name, other.config.p = name, None
         others.append(other)
-    found = groups([*runs, *others])
+    found = by_setting([*runs, *others])
     assert len({group.label for group in found}) == 5
 
 
 def test_exponents_that_rounding_tells_apart_are_one_setting():
     exponents = (-0.3, -0.1 - 0.2, -0.3 - 1e-14)
     assert len(set(exponents)) == 3
-    (one,) = groups([run(p, seed=seed) for seed, p in enumerate(exponents)])
+    (one,) = by_setting([run(p, seed=seed) for seed, p in enumerate(exponents)])
     assert (one.label, len(one.runs)) == ("SimSiam, h(σ) = σ^-0.3", 3)
     whole = [run(-1, seed=0), run(-1.0, seed=1)]
-    assert len(groups(whole)) == 1
+    assert len(by_setting(whole)) == 1
     dirty = [with_options(lr=lr) for lr in (0.1 + 0.2, 0.3, 0.4)]
-    assert [group.suffix for group in groups(dirty)] == [" (lr=0.3)", " (lr=0.4)"]
+    assert [group.suffix for group in by_setting(dirty)] == [" (lr=0.3)", " (lr=0.4)"]
 
 
 def test_exponents_that_differ_are_settings_of_their_own():
-    found = groups([run(p) for p in (-0.3, -0.3000001, -0.30000001192092896)])
+    found = by_setting([run(p) for p in (-0.3, -0.3000001, -0.30000001192092896)])
     assert len({group.label for group in found}) == 3

@@ -41,7 +41,7 @@ def test_a_run_that_follows_the_theorem_is_found_out(followed):
     assert found.error(found.every_epoch.online) < 1e-3  # interpolation of the filter
     assert found.error(found.first_epoch.online) < 1e-3  # its filter and omega stay
     assert found.error(found.measured.online[:1]) > 0.05
-    assert (found.right, found.intervals, found.right_by_guess) == (7, 7, 7)
+    assert (found.correct, found.intervals, found.correct_by_guess) == (7, 7, 7)
     np.testing.assert_allclose(found.every_epoch.target, found.measured.target, rtol=1e-2)
 
 
@@ -60,7 +60,7 @@ def test_where_the_filter_changes_the_targets_path_has_each_epochs_own(tmp_path)
 def test_the_wrong_way_is_never_right(tmp_path):
     backwards = by_the_theorem(0.3)[::-1]
     found = predicted(tmp_path / "run", backwards)
-    assert (found.right, found.right_by_guess) == (0, 7)
+    assert (found.correct, found.correct_by_guess) == (0, 7)
 
 
 def test_a_step_at_either_end_of_those_tried_is_chosen(tmp_path):

@@ -9,7 +9,7 @@ from rdm_solo import cli, runs
 from rdm_solo.preview.show import preview
 from rdm_solo.report import entry as report
 from rdm_solo.runs import files
-from rdm_solo.runs.files import write_whole
+from rdm_solo.runs.files import write_atomically
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_what_is_not_read_is_named(make, said, tmp_path):
 def test_a_file_is_written_beside_links_that_wait_for_it(tmp_path):
     (tmp_path / "elsewhere").write_text("kept")
     (tmp_path / "summary.json").symlink_to(tmp_path / "elsewhere")
-    write_whole(tmp_path / "summary.json", "new")
+    write_atomically(tmp_path / "summary.json", "new")
     assert (tmp_path / "summary.json").read_text() == "new"
     assert (tmp_path / "elsewhere").read_text() == "kept"
 

@@ -99,7 +99,7 @@ def test_a_run_that_broke_off_is_loaded_as_far_as_it_went(tmp_path):
 
 def test_a_run_that_failed_says_why(tmp_path):
     write(tmp_path / "run", epochs=2, summary=False)
-    ownership.note_failure(tmp_path / "run", "training has diverged.")
+    ownership.record_failure(tmp_path / "run", "training has diverged.")
     missing = runs.load(tmp_path / "run").missing
     assert {"2 of 3 epochs", "it failed: training has diverged"} == {*missing}
 
@@ -182,7 +182,7 @@ def test_a_config_of_something_else_is_no_run_and_the_others_are_read(config, tm
     (tmp_path / "other" / ".hydra" / "config.yaml").write_text(config)
     with pytest.raises(ValueError, match="other"):
         runs.find([tmp_path])
-    found, broken = runs.survey([tmp_path])
+    found, broken = runs.scan([tmp_path])
     assert [run.folder.name for run in found] == ["good"]
     assert list(broken) == [tmp_path / "other"]
     assert "other" in broken[tmp_path / "other"]
@@ -214,7 +214,7 @@ def test_a_saved_config_holds_values_where_resolvers_were(tmp_path, monkeypatch)
     monkeypatch.setenv("RDM_DATA", "here")
     cfg = compose(["dataset=cifar10", "max_epochs=20"])
     saved_config.write(tmp_path, cfg, ["dataset=cifar10", "max_epochs=20", "overwrite=true"])
-    saved = saved_config.with_references(tmp_path)
+    saved = saved_config.unresolved_config(tmp_path)
     assert (saved.dataset.root, saved.scheduler.warmup_epochs) == ("here", 4)
     saved.dataset.root = "there"
     assert saved.dataset.source.root == "there"  # a reference
@@ -227,7 +227,7 @@ def test_a_saved_config_holds_values_where_resolvers_were(tmp_path, monkeypatch)
     [
         ("dataset.source._target_", "os.system"),
         ("dataset.views.pipelines.0._partial_", True),
-        ("callbacks.knn._target_", "rdm_solo.runs.files.write_whole"),
+        ("callbacks.knn._target_", "rdm_solo.runs.files.write_atomically"),
         ("filter.function", "os.system"),
         ("backbone.kwargs.pretrained", True),
         ("backbone.name", "timm/hf-hub:somebody/model"),
@@ -237,11 +237,11 @@ def test_what_a_folder_cannot_ask_for_must_be_passed(key, value, tmp_path):
     cfg = compose(["filter=target_pow"])
     saved_config.write(tmp_path, cfg, [])
     parts = ["filter", "backbone", "dataset", "callbacks"]
-    saved_config.to_build(cfg, tmp_path, parts)
+    saved_config.trusted_config(cfg, tmp_path, parts)
     OmegaConf.update(cfg, key, value, force_add=True)
     with pytest.raises(UserError, match=rf"pass {key}=.* on the command line"):
-        saved_config.to_build(cfg, tmp_path, parts)
-    saved_config.to_build(cfg, tmp_path, parts, typed=[key])
+        saved_config.trusted_config(cfg, tmp_path, parts)
+    saved_config.trusted_config(cfg, tmp_path, parts, passed=[key])
 
 
 def test_nothing_is_refused_that_this_package_ships():

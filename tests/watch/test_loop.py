@@ -142,7 +142,7 @@ class TestWarnings:
         assert watch.collapsed == [], "a negative gap is no collapse"
         kinds = [warning["kind"] for warning in watch.alarm.warnings]
         assert kinds == ["negative gap"] * warns
-        assert runs.load(tmp_path / "run").described.leads is warns
+        assert runs.load(tmp_path / "run").description.leads is warns
 
     def test_a_bound_that_would_be_ignored_is_refused(self, tmp_path):
         with pytest.raises(UserError, match="gap_epochs=2 needs leads=True"):
@@ -172,9 +172,9 @@ class TestFolder:
     )
     def test_it_records_what_the_branches_are(self, tmp_path, model, momentum, symmetric):
         Watch(tmp_path / "run", model(), name="byol").close()
-        described = runs.load(tmp_path / "run").described
-        assert (described.momentum, described.symmetric) == (momentum, symmetric)
-        assert described.loss_minimum is None, "it is not the package's byol"
+        description = runs.load(tmp_path / "run").description
+        assert (description.momentum, description.symmetric) == (momentum, symmetric)
+        assert description.loss_minimum is None, "it is not the package's byol"
 
     def test_a_run_that_is_not_closed_is_still_training_until_all_epochs_are_there(self, tmp_path):
         folder, model = tmp_path / "run", SimSiam()

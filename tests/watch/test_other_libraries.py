@@ -28,7 +28,7 @@ def test_the_pages_code_runs(tmp_path, library, name):
     assert done.returncode == 0, done.stderr[-3000:]
     run = runs.load(tmp_path / "runs" / name)
     assert (run.method, run.epochs, run.missing) == ("BYOL", 2, ())
-    assert run.described.momentum
+    assert run.description.momentum
     assert run.last("erank/online") != run.last("erank/target")
     assert run.last("positive_distance/target") > 0
     assert run.spectra["rows"].tolist() == [8 * 2 * 32] * 2
