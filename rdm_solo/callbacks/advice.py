@@ -18,7 +18,7 @@ LOG = (
 
 def warnings_before(cfg: DictConfig, filter_batch: int, smallest_crop: float) -> list[str]:
     """Return a warning for each setting that is known to go wrong."""
-    chosen = ChosenFilter.of(cfg)
+    chosen = ChosenFilter.from_config(cfg)
     warnings = _small_batch(cfg, filter_batch) if chosen.spectral else []
     if chosen.logarithmic and not chosen.on_target and smallest_crop < 0.5:
         warnings.append(f"{_weak(chosen)} Crops are from {smallest_crop:g} of the area here.")
@@ -32,7 +32,7 @@ def warnings_before(cfg: DictConfig, filter_batch: int, smallest_crop: float) ->
 
 def advice(kind: str, cfg: DictConfig, filter_batch: int, epoch: int = 0) -> str:
     """Return the likeliest cause of a collapse in this run, and what to change."""
-    chosen = ChosenFilter.of(cfg)
+    chosen = ChosenFilter.from_config(cfg)
     p = None if chosen.p is None else as_schedule(chosen.p, epochs=cfg.max_epochs)(epoch)
     general = f"{RULE[kind].remedy} {_rate(cfg)}"
     if kind == DESTROYED:
@@ -54,7 +54,7 @@ def divergence_advice(epoch: int, step: int | None, cfg: DictConfig, lr: float) 
     )
     if cfg.trainer.precision == "16-mixed":
         text += " float16 also overflows above 65504: trainer.precision=bf16-mixed does not."
-    if ChosenFilter.of(cfg).spectral:
+    if ChosenFilter.from_config(cfg).spectral:
         text += " filter=learnable shows whether the filter is the cause."
     return text
 
@@ -77,8 +77,8 @@ def _causes(kind: str, cfg: DictConfig, chosen: ChosenFilter, p: float | None) -
             f"The filter {points} the wrong way: as sigma grows, it must {what}. `python -m "
             "rdm_solo.preview` draws it; filter=target_pow p=-0.5 is a good start."
         )
-    if method.on_collapse:
-        yield method.on_collapse
+    if method.collapse_advice:
+        yield method.collapse_advice
     if method.symmetric or chosen.identity:
         yield (
             f"{f'method={name}' if method.symmetric else 'filter=identity'} does this by design: "

@@ -34,9 +34,8 @@ def export(cfg: DictConfig) -> Path:
     if cfg.run is None:
         raise UserError("pass run=RUN_FOLDER; see --help.")
     run = Path(cfg.run)
-    weights, spec = checkpoints.read_backbone(
-        run, cfg.checkpoint, nonempty_options(cfg, "backbone")
-    )
+    passed = nonempty_options(cfg, "backbone")
+    weights, spec = checkpoints.read_backbone(run, cfg.checkpoint, passed)
     config = checked_config(run)
     with files.prefix_errors(run):
         backbone = weight_files.load(weights, spec, config.dataset.image_size)
@@ -46,7 +45,7 @@ def export(cfg: DictConfig) -> Path:
         "global_step": weights.step,
         "dataset": config.dataset.name,
         "method": config.method.name,
-        "filter": ChosenFilter.of(config).label,
+        "filter": ChosenFilter.from_config(config).label,
         "rdm_solo": __version__,
         "torchvision": torchvision_lines(backbone, spec),
     }

@@ -72,7 +72,7 @@ def load(run: Run, device: str = "cpu") -> FinishedRun:
         with torch.random.fork_rng():
             model = methods.build(model_cfg)
         state, epoch = saved["state_dict"], int(saved["epoch"])
-        buffers = {name: state.pop(name, None) for name in getattr(model, "made_at_start", ())}
+        buffers = {name: state.pop(name, None) for name in getattr(model, "late_buffers", ())}
         queue = buffers.get("queue")
         model.load_state_dict(state)
         if queue is not None and epoch < model_cfg.method.kwargs.epoch_queue_starts:

@@ -1,4 +1,4 @@
-"""The methods, on either version of solo-learn, which is imported when a name is first used."""
+"""The methods, for both versions of solo-learn, which is imported when a name is first used."""
 
 from typing import Any
 
@@ -13,4 +13,4 @@ def __getattr__(name: str) -> Any:
     from rdm_solo.methods import building
 
     description = METHODS.get(name.lower())
-    return building.class_of(description) if description else getattr(building, name)
+    return building.method_class(description) if description else getattr(building, name)

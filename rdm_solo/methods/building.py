@@ -16,30 +16,30 @@ from rdm_solo.methods.models import make_filter
 
 def build(cfg: DictConfig) -> Any:
     """Return the model that a config names."""
-    description, chosen = method(cfg.method.name), ChosenFilter.of(cfg)
+    description, chosen = method(cfg.method.name), ChosenFilter.from_config(cfg)
     check_installed(description)
     solo_learn.check_backbone(cfg.backbone.name)
     check_kwargs(cfg.method.kwargs)
     if chosen.absent and not description.no_filter:
         raise UserError(
-            f"filter=none is not for method={description.name}; filter=identity has no predictor."
+            f"method={description.name} needs a filter; filter=identity removes the predictor."
         )
     if not chosen.absent and description.no_filter:
         raise UserError(
-            f"filter={chosen.name}: method={description.name} has no place for a filter, since "
+            f"filter={chosen.name}: method={description.name} takes no filter, since "
             f"{description.no_filter}; leave filter out."
         )
     if chosen.absent:
         make_filter(chosen, cfg.max_epochs)  # refuses a p that would be ignored
-    return class_of(description)(cfg)
+    return method_class(description)(cfg)
 
 
 def check_installed(description: Method) -> None:
     """Refuse a method that the installed solo-learn does not have."""
     if solo_learn.GENERATION not in description.versions:
         raise UserError(
-            f"method={description.name} is not in solo-learn {solo_learn.version()}, but in its "
-            "current main; put a checkout on PYTHONPATH (https://github.com/vturrisi/solo-learn)."
+            f"method={description.name} is not in solo-learn {solo_learn.version()}. Its main "
+            "branch has it: put a checkout on PYTHONPATH (https://github.com/vturrisi/solo-learn)."
         )
 
 
@@ -56,27 +56,27 @@ def check_kwargs(kwargs: DictConfig) -> None:
 
 
 @functools.cache
-def class_of(description: Method) -> Any:
-    """Return a method's own class, or solo-learn's with what the description asks for."""
-    if description.own_class:
-        return pkgutil.resolve_name(f"rdm_solo.methods.{description.own_class}")
-    parts: list[type] = [models.Configured]
+def method_class(description: Method) -> Any:
+    """Return our class of a method, or solo-learn's with the mixins that its description needs."""
+    if description.class_path:
+        return pkgutil.resolve_name(f"rdm_solo.methods.{description.class_path}")
+    bases: list[type] = [models.Configured]
     if not description.no_filter:
         heads = models.FilteredBYOL if description.momentum else models.FilteredSimSiam
-        parts.insert(0, models.FilteredNeighbours if description.neighbours else heads)
+        bases.insert(0, models.FilteredNeighbours if description.neighbours else heads)
     if description.momentum:
-        parts.append(models.Momentum)
-    base = solo_learn.adapted(description.name)
+        bases.append(models.Momentum)
+    base = solo_learn.adapt(description.name)
     attributes = {"__doc__": f"{description.label}, as in solo-learn.", "__module__": __name__}
-    return type(base.__name__, (*parts, base), attributes)
+    return type(base.__name__, (*bases, base), attributes)
 
 
 def prepare(model: Any, cfg: DictConfig) -> Any:
-    """Set memory layout and compilation of the backbones; names in the state dict stay."""
+    """Set the backbones' memory format and compile them; state-dict names do not change."""
     for backbone in filter(None, (model.backbone, getattr(model, "momentum_backbone", None))):
         if cfg.backbone.channels_last:
             backbone.to(memory_format=torch.channels_last)
         if cfg.backbone.compile:
-            named = isinstance(cfg.backbone.compile, str)
-            backbone.compile(backend=cfg.backbone.compile if named else "inductor")
+            compiler = cfg.backbone.compile
+            backbone.compile(backend=compiler if isinstance(compiler, str) else "inductor")
     return model

@@ -1,4 +1,4 @@
-"""The filter that a config chooses, and what follows from it; needs no solo-learn."""
+"""The filter that a config chooses, and its properties; does not import solo-learn."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +12,8 @@ from rdm_solo.filters.functions import SHIPPED as FUNCTIONS
 class ChosenFilter:
     """The choice of the config group ``filter``, with its exponent.
 
-    ``function`` is a registered name or a full name such as ``torch.sqrt``. It is None for filters
-    that are no function of singular values: the method's own predictor, a linear one, or none.
+    ``function`` is a registered name or an import path such as ``torch.sqrt``. It is None if the
+    filter is not a function of singular values: a learned predictor, identity, or none.
 
     >>> ChosenFilter("online_log1p", "online", "torch.asinh").label
     'online_torch.asinh'
@@ -26,8 +26,8 @@ class ChosenFilter:
     solver: str = "eigh"
 
     @classmethod
-    def of(cls, cfg: Any) -> "ChosenFilter":
-        """Return the choice in a run's config."""
+    def from_config(cls, cfg: Any) -> "ChosenFilter":
+        """Return the filter of a run's config."""
         group, p, name = cfg.filter, cfg.get("p"), str(cfg.filter.name)
         branch, function = _shipped(name)
         return cls(
@@ -40,17 +40,17 @@ class ChosenFilter:
 
     @property
     def absent(self) -> bool:
-        """Whether the method has no place for a filter."""
+        """Whether the config sets no filter, since the method takes none."""
         return self.name == "none"
 
     @property
     def unchanged(self) -> bool:
-        """Whether the method is unchanged: it has its own predictor, or needs none."""
+        """Whether the method is unchanged: it keeps its predictor, or takes no filter."""
         return self.name in ("none", "learnable")
 
     @property
     def linear(self) -> bool:
-        """Whether it is a linear predictor that learns."""
+        """Whether it is a learnable linear predictor."""
         return self.name == "linear"
 
     @property
@@ -76,9 +76,9 @@ class ChosenFilter:
         return self.function in FUNCTIONS and FUNCTIONS[self.function].logarithmic
 
     def direction(self, p: float | None) -> int | None:
-        """Return how a fixed filter acts between the branches; None for any other filter.
+        """Return the kind of a fixed filter between the branches; None for other filters.
 
-        1 is low-pass (the target's rank is the higher one), -1 high-pass, 0 neither or unknown.
+        1: low-pass (the target has the higher rank); -1: high-pass; 0: neither or unknown.
 
         >>> ChosenFilter("target_pow", "target", "pow").direction(-0.5)
         1
@@ -98,13 +98,13 @@ class ChosenFilter:
 
     @property
     def label(self) -> str:
-        """The name; branch and function where a shipped filter got another function."""
+        """The name, or branch and function if the function of a shipped filter was replaced."""
         renamed = self.spectral and any(_shipped(self.name))
         return f"{self.branch}_{self.function}" if renamed else self.name
 
     @property
     def formula(self) -> str:
-        """The formula, with ``{p}`` in the exponent's place; empty if no shipped filter has it."""
+        """The formula with ``{p}`` as the exponent; empty for functions that are not shipped."""
         if self.function is None or not any(_shipped(self.label)):
             return ""
         return f"{'h' if self.on_target else 'g'}(σ) = {FUNCTIONS[self.function].formula}"
@@ -119,13 +119,13 @@ def shipped_filters() -> dict[str, ChosenFilter]:
     from rdm_solo.cli import config_folder  # imports Hydra
 
     configs = map(OmegaConf.load, sorted((config_folder() / "filter").glob("*.yaml")))
-    filters = [chosen for chosen in map(ChosenFilter.of, configs) if not chosen.absent]
+    filters = [chosen for chosen in map(ChosenFilter.from_config, configs) if not chosen.absent]
     filters.sort(key=lambda chosen: not chosen.unchanged)
     return {chosen.name: chosen for chosen in filters}
 
 
 def _shipped(name: str) -> tuple[str | None, str | None]:
-    """Return the branch and the function that the name of a shipped filter contains."""
+    """Split a shipped filter's name into branch and function; return None for other names."""
     branch, _, function = name.partition("_")
     shipped = branch in ("online", "target") and function in FUNCTIONS
     return (branch, function) if shipped else (None, None)

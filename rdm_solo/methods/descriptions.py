@@ -1,6 +1,6 @@
-"""What the package knows about each method; other modules ask here by property.
+"""A description of each method; other modules read its fields instead of the method's name.
 
-Importing this needs neither torch nor solo-learn. ``docs/add-a-method.md`` shows how to add one.
+This module imports neither torch nor solo-learn. ``docs/add-a-method.md`` shows how to add one.
 """
 
 from dataclasses import dataclass
@@ -10,40 +10,40 @@ from rdm_solo.messages import check_choice
 
 ASYMMETRIES = ("predictor", "sinkhorn", "centring")
 LEGACY, CURRENT = "legacy", "current"  # the two versions of solo-learn
-# Kinds of methods, in the order of pages.
+# Families of methods, in the order of our documentation.
 FAMILIES = ("distilling", "clustering", "contrastive", "redundancy-reducing", "symmetric")
-# Losses by their minimum. Methods with the same minimum share a panel.
+# Losses by their minimum. Methods with the same minimum share a panel of the loss figure.
 LOSSES = {-1: "minus the cosine", 0: "2 - 2 cos"}
 
 
 @dataclass(frozen=True)
 class Method:
-    """A method: what its two branches are, and what follows from that.
+    """A method: its two branches and their properties.
 
     Args:
-        name: in ``conf/method`` and on the command line.
-        label: in the paper's words, for people.
+        name: name in ``conf/method`` and on the command line.
+        label: name in figures and reports, as in the paper.
         family: one of :data:`FAMILIES`.
         target: what the loss compares the online output with.
-        versions: of solo-learn that have it.
+        versions: versions of solo-learn that have the method.
         asymmetry: what makes the branches differ: ``"predictor"`` (which a filter can replace),
             ``"sinkhorn"`` or ``"centring"`` of the target's softmax, ``"clusters"`` of k-means, or
-            ``""``. Those in :data:`ASYMMETRIES` have curves in the paper's Figure 5.
+            ``""``. The paper's Figure 5 has curves for those in :data:`ASYMMETRIES`.
         momentum: whether the target is a momentum encoder.
-        neighbours: whether the target is the nearest of earlier outputs, from solo-learn's queue.
-        queue: whether whole batches enter a queue, whose size must be a multiple of theirs.
+        neighbours: whether the target is the nearest earlier output in solo-learn's queue.
+        queue: whether batches enter a queue, whose size must be a multiple of the batch size.
         labels: whether the loss needs labels.
         softmax: whether outputs are compared after a softmax, not as unit vectors.
-        no_filter: why there is no place for a filter; empty if there is one.
-        own_class: its class in this package, if solo-learn's needs more than the fields above say.
+        no_filter: why the method takes no filter; empty if it takes one.
+        class_path: ``module:class`` in this package, if the method has a class here.
         loss_minimum: the smallest value of the loss, a key of :data:`LOSSES`; None if it depends
             on temperatures.
         loss_names: the names under which solo-learn's versions log the loss.
         multi_crop: the versions of solo-learn in which it accepts small crops.
-        paper_m: how many eigenvectors the paper's code compares in the alignment.
-        gap_comes_from: what beside learning makes a gap between the branches' ranks.
-        on_collapse: what to change first after a collapse; empty: what its filter suggests.
-        should_lead: whether the target's rank should be the higher one; None: by its kind.
+        paper_m: number of eigenvectors that the paper's code compares in the alignment.
+        gap_explanation: causes of a rank gap other than learning, as a sentence.
+        collapse_advice: what to change first after a collapse; empty: it depends on the filter.
+        should_lead: whether the target should have the higher rank; None: see :attr:`leads`.
     """
 
     name: str
@@ -58,25 +58,25 @@ class Method:
     labels: bool = False
     softmax: bool = False
     no_filter: str = ""
-    own_class: str = ""
+    class_path: str = ""
     loss_minimum: float | None = None
     loss_names: tuple[str, ...] = ()
     multi_crop: tuple[str, ...] = ()
     paper_m: int = 512
-    gap_comes_from: str = ""
-    on_collapse: str = ""
+    gap_explanation: str = ""
+    collapse_advice: str = ""
     should_lead: bool | None = None
 
     @property
     def symmetric(self) -> bool:
-        """Whether both branches are one output."""
+        """Whether both branches have the same output."""
         return not self.asymmetry and not self.momentum
 
     @property
     def leads(self) -> bool:
-        """Whether the mechanism predicts that the target's rank is the higher one.
+        """Whether the paper's mechanism predicts that the target has the higher rank.
 
-        It does for methods with an asymmetry that have no other known means against collapse.
+        It does for methods with an asymmetry, unless their loss itself prevents collapse.
         """
         if self.should_lead is not None:
             return self.should_lead
@@ -93,7 +93,7 @@ _NO_PREDICTOR = "it has no predictor"
 _contrastive = partial(
     Method,
     family="contrastive",
-    on_collapse="Lower optimizer.lr first. The negatives keep the outputs apart: a larger "
+    collapse_advice="Lower optimizer.lr first. The negatives keep the outputs apart: a larger "
     "batch_size or queue gives more of them, and method.kwargs.temperature decides how much the "
     "nearest weigh.",
 )
@@ -102,8 +102,8 @@ _redundancy_reducing = partial(
     family="redundancy-reducing",
     target=_OTHER_VIEW,
     no_filter=_ONE_NETWORK,
-    on_collapse="Lower optimizer.lr first. The loss's terms against redundancy keep the rank up: "
-    "raise method.kwargs.lamb (Barlow Twins), or method.kwargs.var_loss_weight and "
+    collapse_advice="Lower optimizer.lr first. The loss's terms against redundancy keep the rank "
+    "up: raise method.kwargs.lamb (Barlow Twins), or method.kwargs.var_loss_weight and "
     "method.kwargs.cov_loss_weight.",
 )
 _symmetric = partial(
@@ -111,7 +111,7 @@ _symmetric = partial(
     family="symmetric",
     target=_OTHER_VIEW,
     no_filter="its two branches are alike by design",
-    own_class="symmetric:SymSimSiam",
+    class_path="symmetric:SymSimSiam",
     loss_minimum=-1,
 )
 
@@ -138,7 +138,7 @@ METHODS = {
             loss_names=("train_neg_cos_sim",),
             multi_crop=(LEGACY, CURRENT),
             paper_m=128,
-            gap_comes_from=LAG,
+            gap_explanation=LAG,
         ),
         Method(
             name="swav",
@@ -148,12 +148,12 @@ METHODS = {
             asymmetry="sinkhorn",
             softmax=True,
             no_filter="its Sinkhorn assignment is the target's filter",
-            own_class="unfiltered:SwAV",
+            class_path="unfiltered:SwAV",
             loss_names=("train_swav_loss",),
             multi_crop=(CURRENT,),
-            gap_comes_from="The temperature and Sinkhorn's ε, both fixed, cause a part of the gap; "
-            "Figure 5 in the report shows how much.",
-            on_collapse="Lower optimizer.lr, or give the assignment more weight: more "
+            gap_explanation="The temperature and Sinkhorn's ε, both fixed, cause a part of the "
+            "gap; Figure 5 in the report shows how much.",
+            collapse_advice="Lower optimizer.lr, or give the assignment more weight: more "
             "method.kwargs.sk_iters, a smaller method.kwargs.sk_epsilon.",
         ),
         Method(
@@ -165,11 +165,11 @@ METHODS = {
             momentum=True,
             softmax=True,
             no_filter="centring and sharpening are the target's filter",
-            own_class="unfiltered:DINO",
+            class_path="unfiltered:DINO",
             loss_names=("dino_loss",),
-            gap_comes_from="Fixed temperatures cause a part of the gap; Figure 5 in the report "
+            gap_explanation="Fixed temperatures cause a part of the gap; Figure 5 in the report "
             "shows how much.",
-            on_collapse="Keep method.centring, method.sharpening and "
+            collapse_advice="Keep method.centring, method.sharpening and "
             "method.kwargs.norm_last_layer on, and try a lower optimizer.lr or a lower "
             "method.kwargs.teacher_temperature.",
         ),
@@ -183,7 +183,7 @@ METHODS = {
             queue=True,
             loss_minimum=-1,
             loss_names=("train_neg_cos_sim",),
-            gap_comes_from=_QUEUE,
+            gap_explanation=_QUEUE,
         ),
         Method(
             name="nnbyol",
@@ -198,7 +198,7 @@ METHODS = {
             loss_minimum=0,
             loss_names=("train_neg_cos_sim",),
             paper_m=128,
-            gap_comes_from=_QUEUE,
+            gap_explanation=_QUEUE,
         ),
         Method(
             name="ressl",
@@ -210,9 +210,9 @@ METHODS = {
             queue=True,
             no_filter=_NO_PREDICTOR,
             loss_names=("train_ressl_loss", "ressl_loss"),
-            gap_comes_from=_LAG_ALONE,
-            on_collapse="Lower optimizer.lr, or method.kwargs.temperature_k, which has to be below "
-            "method.kwargs.temperature_q.",
+            gap_explanation=_LAG_ALONE,
+            collapse_advice="Lower optimizer.lr, or method.kwargs.temperature_k, which has to be "
+            "below method.kwargs.temperature_q.",
         ),
         Method(
             name="deepclusterv2",
@@ -222,10 +222,11 @@ METHODS = {
             asymmetry="clusters",
             softmax=True,
             no_filter="the clusters of k-means are its target",
-            own_class="unfiltered:DeepClusterV2",
+            class_path="unfiltered:DeepClusterV2",
             loss_names=("train_deepcluster_loss",),
-            gap_comes_from="A one-hot target against a soft assignment makes a gap by itself.",
-            on_collapse="Lower optimizer.lr, or give method.kwargs.num_prototypes fewer clusters.",
+            gap_explanation="A one-hot target against a soft assignment makes a gap by itself.",
+            collapse_advice="Lower optimizer.lr, or give method.kwargs.num_prototypes fewer "
+            "clusters.",
         ),
         _contrastive(
             name="simclr",
@@ -251,7 +252,7 @@ METHODS = {
             queue=True,
             no_filter=_NO_PREDICTOR,
             loss_names=("train_nce_loss",),
-            gap_comes_from=_LAG_ALONE,
+            gap_explanation=_LAG_ALONE,
         ),
         _contrastive(
             name="mocov3",
@@ -262,7 +263,7 @@ METHODS = {
             momentum=True,
             loss_names=("train_contrastive_loss",),
             paper_m=128,
-            gap_comes_from=LAG,
+            gap_explanation=LAG,
         ),
         _contrastive(
             name="nnclr",
@@ -272,7 +273,7 @@ METHODS = {
             neighbours=True,
             queue=True,
             loss_names=("train_nnclr_loss",),
-            gap_comes_from=_QUEUE,
+            gap_explanation=_QUEUE,
         ),
         _contrastive(
             name="all4one",
@@ -285,7 +286,7 @@ METHODS = {
             queue=True,
             no_filter="its two predictors serve three losses, of which a filter would change one",
             loss_names=("train_comb_loss",),
-            gap_comes_from=_QUEUE,
+            gap_explanation=_QUEUE,
         ),
         _redundancy_reducing(
             name="barlow_twins",
@@ -306,11 +307,11 @@ METHODS = {
         _redundancy_reducing(
             name="wmse",
             label="W-MSE",
-            own_class="unfiltered:WMSE",
+            class_path="unfiltered:WMSE",
             target="the projection of the other view; the loss compares both after whitening",
             loss_minimum=0,
             loss_names=("train_wmse_loss", "train_neg_cos_sim"),
-            on_collapse="Lower optimizer.lr, or whiten larger parts of the batch: a larger "
+            collapse_advice="Lower optimizer.lr, or whiten larger parts of the batch: a larger "
             "method.kwargs.whitening_size, several times method.kwargs.proj_output_dim.",
         ),
         _symmetric(name="symsimsiam", label="SymSimSiam"),
@@ -320,7 +321,7 @@ METHODS = {
 
 
 def method(name: str) -> Method:
-    """Return the description of a method, or raise a :class:`UserError` with the nearest name.
+    """Return a method's description, or raise a :class:`UserError` that suggests the nearest name.
 
     >>> method("byol").momentum, method("vanilla").symmetric
     (True, True)

@@ -1,8 +1,8 @@
-"""What a method adds to solo-learn's class: our optimiser, exact resuming, a place for a filter.
+"""Mixins for solo-learn's classes: our optimiser, exact resuming, and filters.
 
-An online filter replaces the predictor. A target filter is ``target_head``, behind the target's
-projector or, where the target comes from a queue, behind the queue. Every variant of such a method
-has both modules, whose outputs the diagnostics record.
+An online filter replaces the predictor. A target filter is ``target_head``, after the target's
+projector, or after the queue if the target comes from one. A method that takes filters always has
+both modules, and the diagnostics record their outputs.
 """
 
 from typing import Any
@@ -20,14 +20,14 @@ from rdm_solo.methods.chosen_filter import ChosenFilter
 
 
 class Configured:
-    """Optimiser and schedule from our config, for any method of both versions."""
+    """Take optimiser and schedule from our config, for any method of both versions."""
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
         self.cfg_rdm = cfg
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Leave out buffers that a module creates in its first call; All4One has such."""
+        """Drop buffers that modules create in their first call, as in All4One."""
         names = self.state_dict().keys()
         for name in checkpoint["state_dict"].keys() - names:
             del checkpoint["state_dict"][name]
@@ -48,8 +48,8 @@ class Momentum:
     def _update_in_place(self, online: nn.Module, momentum: nn.Module) -> None:
         """Compute solo-learn's average in place.
 
-        solo-learn creates new tensors. Those of convolutions of one channel or 1x1 have other
-        strides than weights loaded from a checkpoint, and oneDNN then sums in another order.
+        solo-learn creates new tensors. For 1x1 or single-channel convolutions, their strides
+        differ from those of loaded weights, and oneDNN then sums in another order.
         """
         tau = self.momentum_updater.cur_tau
         for p, average in zip(online.parameters(), momentum.parameters()):
@@ -65,7 +65,7 @@ class Momentum:
 
 
 def make_filter(chosen: ChosenFilter, epochs: int) -> SpectralFilter | None:
-    """Return the chosen spectral filter, or None; refuse a p that would be ignored."""
+    """Return the chosen spectral filter, or None; raise UserError if p would be ignored."""
     p, function = chosen.p, chosen.function
     has_exponent = function is not None and takes_p(function)
     if p is not None and not has_exponent:
@@ -83,8 +83,8 @@ def make_filter(chosen: ChosenFilter, epochs: int) -> SpectralFilter | None:
 class Float32Linear(nn.Linear):
     """A linear layer outside autocast.
 
-    Half-precision outputs would lift the null direction that the following batch norm leaves to a
-    thousandth of the largest singular value.
+    The next batch norm leaves a direction without variance. Rounding to half precision would raise
+    its singular value to a thousandth of the largest one.
     """
 
     def __init__(self, layer: nn.Linear) -> None:
@@ -98,7 +98,7 @@ class Float32Linear(nn.Linear):
 
 
 class _Filtered:
-    """Both heads, and the schedule of p."""
+    """Add the online and the target head, and update the schedule of p."""
 
     predictor: nn.Module  # of the online branch: solo-learn's, a linear one, a filter, or identity
     target_head: nn.Module  # of the target branch: a filter or identity
@@ -110,10 +110,10 @@ class _Filtered:
         self.install(chosen, make_filter(chosen, cfg.max_epochs))
 
     def chosen_filter(self, cfg: DictConfig) -> ChosenFilter:
-        return ChosenFilter.of(cfg)
+        return ChosenFilter.from_config(cfg)
 
     def install(self, chosen: ChosenFilter, spectral: SpectralFilter | None) -> None:
-        """Put the chosen filter in its place; ``spectral`` is None if it is not spectral."""
+        """Install the chosen filter; ``spectral`` is None if it is not spectral."""
         projectors = {self.projector, getattr(self, "momentum_projector", self.projector)}
         self.target_head = nn.Identity()
         if chosen.linear:
@@ -148,12 +148,12 @@ def _last_linear(layers: nn.Sequential) -> int:
 
 
 class FilteredSimSiam(_Filtered):
-    """SimSiam's heads; ``linear`` drops the projector's last BN, as the paper does."""
+    """SimSiam with filters; ``linear`` drops the projector's last BN, as in the paper."""
 
     def install(self, chosen: ChosenFilter, spectral: SpectralFilter | None) -> None:
         if chosen.linear:
             self.projector = self.projector[:-1]
-            self.projector[-1].bias.requires_grad = True  # BN behind it had cancelled it
+            self.projector[-1].bias.requires_grad = True  # the removed BN had cancelled it
         super().install(chosen, spectral)
 
     def branches(self, feats: Tensor) -> tuple[Tensor, Tensor]:
@@ -185,10 +185,10 @@ def _minus_cosine(p: Tensor, target: Tensor) -> Tensor:
 
 
 class FilteredBYOL(_Filtered):
-    """BYOL's heads; its projector ends without BN, so ``linear`` drops none.
+    """BYOL with filters; its projector does not end with BN, so ``linear`` drops none.
 
-    solo-learn's own step takes the predictor's output for p and the momentum projector's for the
-    target, so ``target_head`` becomes the last layer of the momentum projector.
+    solo-learn's step uses the momentum projector's output as the target, so ``target_head`` becomes
+    the last layer of the momentum projector.
     """
 
     momentum_projector: nn.Sequential
@@ -199,10 +199,10 @@ class FilteredBYOL(_Filtered):
 
 
 class FilteredNeighbours(_Filtered):
-    """The heads of a method whose target is the nearest of earlier outputs.
+    """A method with filters whose target is the nearest earlier output in a queue.
 
-    The queue and the search in it are solo-learn's. A target filter transforms the outputs that
-    were found as one batch, since the loss compares p with these.
+    solo-learn provides the queue and the search. A target filter transforms the nearest neighbours
+    as one batch, since the loss compares p with them.
     """
 
     def find_nn(self, z: Tensor) -> Any:

@@ -36,13 +36,13 @@ class WarmupCosine(LRScheduler):
         super().__init__(optimizer)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the step only: rates follow from the config, so that a run can be prolonged."""
+        """Return only the step: rates come from the config, so that a run can be extended."""
         return {"last_epoch": self.last_epoch}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.last_epoch = state_dict["last_epoch"]
         self._last_lr = self.get_lr()
-        # The optimiser's state has restored the rates of the earlier schedule.
+        # The loaded optimiser state has the rates of the previous schedule.
         for group, base, rate in zip(self.optimizer.param_groups, self.base_lrs, self._last_lr):
             group["initial_lr"], group["lr"] = base, rate
 
@@ -96,14 +96,14 @@ def _optimizer(groups: list[dict[str, Any]], settings: DictConfig) -> Optimizer:
         return torch.optim.AdamW(groups, **options)
     if settings.name == "sgd":
         return torch.optim.SGD(groups, momentum=settings.momentum, **options)
-    from timm.optim.lars import Lars  # takes seconds; solo-learn 1.0.2's is no Optimizer
+    from timm.optim.lars import Lars  # takes seconds; solo-learn 1.0.2's LARS is not an Optimizer
 
     options |= {"trust_coeff": settings.trust_coeff, "trust_clip": settings.trust_clip}
     return Lars(groups, momentum=settings.momentum, **options)
 
 
 def _without_biases(group: dict[str, Any]) -> list[dict[str, Any]]:
-    """Split a group: its vectors (biases, norms) get neither weight decay nor rescaling."""
+    """Split a group: vectors (biases, norms) get neither weight decay nor LARS rescaling."""
     matrices = [parameter for parameter in group["params"] if parameter.ndim > 1]
     vectors = [parameter for parameter in group["params"] if parameter.ndim <= 1]
     plain = {"params": vectors, "weight_decay": 0.0, "always_adapt": False}

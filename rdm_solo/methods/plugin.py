@@ -1,4 +1,4 @@
-"""The methods for solo-learn's own table, which read ``method_kwargs`` of its own config.
+"""The methods for solo-learn's own scripts; they read ``method_kwargs`` of its config.
 
 ``python -m rdm_solo.plugin`` registers them and runs one of solo-learn's scripts.
 """

@@ -40,10 +40,10 @@ SCALARS = {
     "val_acc5": "val/acc5",
     "tau": "train/tau",
 }
-# The online classifier's, which mean nothing without labels.
-OF_LABELS = {name for name in SCALARS.values() if "acc" in name or "classifier" in name}
-# Nothing but charts uses the others.
-IN_THE_TABLE = {"train/loss", "val/acc1"}
+# Scalars of the online classifier, which mean nothing without labels.
+LABEL_SCALARS = {name for name in SCALARS.values() if "acc" in name or "classifier" in name}
+# All other scalars are only used by charts.
+TABLE_SCALARS = {"train/loss", "val/acc1"}
 
 
 def _import_solo() -> types.ModuleType:
@@ -69,7 +69,7 @@ def _import_solo() -> types.ModuleType:
                 del sys.modules["wandb"]
 
 
-TABLE = _import_solo().METHODS  # its classes by name, for its own entry points as well
+TABLE = _import_solo().METHODS  # its classes by name; its own entry points use the table as well
 _base = sys.modules["solo.methods.base"]
 timm = sys.modules["timm"]
 
@@ -78,19 +78,19 @@ GENERATION = "current" if CURRENT else "legacy"
 # Methods that accept small crops.
 MULTI_CROP = [name for name, description in METHODS.items() if GENERATION in description.multi_crop]
 
-_KNOWN = "_BACKBONES" if CURRENT else "_SUPPORTED_ENCODERS"
-SOLO_BACKBONES = tuple(getattr(_base.BaseMethod, _KNOWN))
-BACKBONES = (*backbones.OWN, *SOLO_BACKBONES)
+_BACKBONE_TABLE = "_BACKBONES" if CURRENT else "_SUPPORTED_ENCODERS"
+SOLO_BACKBONES = tuple(getattr(_base.BaseMethod, _BACKBONE_TABLE))
+BACKBONES = (*backbones.EXTRA, *SOLO_BACKBONES)
 TIMM = "timm/"  # followed by a name in timm
 
 
 def version() -> str:
-    """Return the version of the installed solo-learn, for people."""
+    """Return the version of the installed solo-learn, as text for messages."""
     return "1.0.6 or later (current)" if CURRENT else "1.0.2 (legacy)"
 
 
-class _OurScalars(pl.LightningModule):
-    """Logs solo-learn's scalars under our names, once an epoch."""
+class _RenamedScalars(pl.LightningModule):
+    """Logs solo-learn's scalars under our names, once per epoch."""
 
     loss_names: tuple[str, ...] = ()
     labelled = True
@@ -98,14 +98,14 @@ class _OurScalars(pl.LightningModule):
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         theirs, name = name, self._our_name(name)
-        unread = name not in (theirs, *IN_THE_TABLE) and not self.charted
-        if unread or (name in OF_LABELS and not self.labelled):
+        unused = name not in (theirs, *TABLE_SCALARS) and not self.charted
+        if unused or (name in LABEL_SCALARS and not self.labelled):
             return
-        if kwargs.get("on_epoch"):  # Lightning would log it twice, and wait for it every step
+        if kwargs.get("on_epoch"):  # Lightning would log it twice and synchronise in every step
             kwargs["on_step"] = False
         if name == "train/loss":
             kwargs["prog_bar"] = True
-        if isinstance(value, (int, float)):  # Lightning's copy would wait for the device
+        if isinstance(value, (int, float)):  # Lightning's copy would synchronise with the device
             value = torch.full((), float(value), device=self.device)
         super().log(name, value, *args, **kwargs)
 
@@ -115,8 +115,8 @@ class _OurScalars(pl.LightningModule):
         return SCALARS.get(name, name.replace("train_", "train/", 1))
 
 
-class _Current(_OurScalars):
-    """Builds a class of the current version from our config."""
+class _Current(_RenamedScalars):
+    """Builds a model of the current version from our config."""
 
     def __init__(self, cfg: DictConfig) -> None:
         constructor = _constructor(cfg.backbone.name)
@@ -126,12 +126,12 @@ class _Current(_OurScalars):
         super().__init__(current_config(cfg))
 
 
-class _Legacy(_OurScalars):
-    """Builds a class of 1.0.2 from our config, with the current version's names and hooks."""
+class _Legacy(_RenamedScalars):
+    """Builds a model of 1.0.2 from our config, with the current version's names and hooks."""
 
     NAMES = {"encoder": "backbone", "momentum_encoder": "momentum_backbone"}
 
-    # Lightning 2 refuses modules that define it; on_validation_epoch_end below calls the original.
+    # Lightning 2 refuses modules that define this; on_validation_epoch_end calls the original.
     validation_epoch_end = None
 
     def __init__(self, cfg: DictConfig) -> None:
@@ -159,22 +159,22 @@ class _LegacyMomentum(_Legacy):
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         stepped = self.trainer.global_step > self.last_step
         super().on_train_batch_end(outputs, batch, batch_idx, 0)
-        if stepped:  # 1.0.2 counts the loader's length; the current version counts steps
+        if stepped:  # 1.0.2 uses the loader's length, the current version the steps
             self.momentum_updater.update_tau(
                 cur_step=self.trainer.global_step,
                 max_steps=self.trainer.estimated_stepping_batches,
             )
 
     def clip_gradients(self, clip: Any, *args: Any, **kwargs: Any) -> None:
-        """Tell Lightning's hook from DINO's own clipping, which has the same name in 1.0.2."""
+        """Call Lightning's hook or DINO's clipping, which has the same name in 1.0.2."""
         if isinstance(clip, torch.optim.Optimizer):
             pl.LightningModule.clip_gradients(self, clip, *args, **kwargs)
         else:
             super().clip_gradients(clip)
 
 
-def adapted(name: str) -> Any:
-    """Return solo-learn's class of a method, built from our config on both versions."""
+def adapt(name: str) -> Any:
+    """Return solo-learn's class of a method, adapted to take our config."""
     base = TABLE[name]
     adapter: type = _Current
     if not CURRENT:
@@ -195,8 +195,8 @@ def register(methods: Mapping[str, Any]) -> None:
     TABLE.update(methods)
 
 
-def complete(model: Any) -> Any:
-    """Add what solo-learn adds when training starts: SwAV's Sinkhorn (``model.sk``)."""
+def add_sinkhorn(model: Any) -> Any:
+    """Add SwAV's Sinkhorn (``model.sk``), which solo-learn adds when training starts."""
     if hasattr(model, "sk_iters"):
         sinkhorn = sys.modules["solo.methods.swav"].SinkhornKnopp
         model.sk = sinkhorn(model.sk_iters, model.sk_epsilon, 1)
@@ -204,7 +204,7 @@ def complete(model: Any) -> Any:
 
 
 def check_backbone(name: str) -> None:
-    """Refuse an unknown backbone and suggest the nearest one."""
+    """Raise UserError for an unknown backbone, and suggest the nearest one."""
     if not name.startswith(TIMM):
         check_choice("backbone.name (or timm/NAME)", name, BACKBONES)
     elif not timm.is_model(name.removeprefix(TIMM)):
@@ -212,8 +212,8 @@ def check_backbone(name: str) -> None:
 
 
 def _constructor(name: str) -> Callable[..., Any]:
-    if name in backbones.OWN:
-        return backbones.OWN[name]
+    if name in backbones.EXTRA:
+        return backbones.EXTRA[name]
     if name.startswith(TIMM):
         return functools.partial(timm.create_model, name.removeprefix(TIMM), num_classes=0)
     if CURRENT:
@@ -238,7 +238,7 @@ def backbone(name: str, stem: str, kwargs: Mapping[str, Any], image_size: int) -
 def current_config(cfg: DictConfig) -> DictConfig:
     """Convert our config to the current version's.
 
-    Optimiser, schedule, kNN and the scaling of the learning rate are ours and switched off here.
+    Optimiser, schedule, kNN and learning-rate scaling are ours, so they are disabled here.
     """
     return OmegaConf.create(
         {
@@ -268,7 +268,7 @@ def current_config(cfg: DictConfig) -> DictConfig:
 
 
 def legacy_arguments(cfg: DictConfig) -> dict[str, Any]:
-    """Convert our config to 1.0.2's keyword arguments, with the same parts switched off."""
+    """Convert our config to 1.0.2's keyword arguments, with the same parts disabled."""
     current: Any = OmegaConf.to_container(current_config(cfg))
     encoder, encoder_kwargs = cfg.backbone.name, current["backbone"]["kwargs"]
     if encoder in SOLO_BACKBONES:

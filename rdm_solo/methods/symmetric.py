@@ -32,12 +32,12 @@ def symmetric_loss(z1: Tensor, z2: Tensor, center: Tensor | float = 0.0) -> Tens
 class Center(nn.Module):
     """The mean of the global batch's outputs, or an exponential moving average of it.
 
-    No gradient passes through it. For the batch's own mean this changes no gradient.
+    It is detached. For the batch's own mean, this does not change the loss's gradient.
 
     Args:
         dim: k, the outputs' dimension.
         kind: ``"ema"`` (Algorithm 1) or ``"batch"``.
-        momentum: share of the old average that an update keeps.
+        momentum: weight of the previous average in an update.
 
     >>> center = Center(2, "ema", momentum=0.9)
     >>> center(torch.tensor([[1.0, 0.0], [1.0, 2.0]]))
@@ -55,7 +55,7 @@ class Center(nn.Module):
 
     @torch.no_grad()
     def forward(self, z: Tensor) -> Tensor:
-        """Update the centre by outputs ``z`` of shape ``(N, k)`` and return it."""
+        """Update the centre with outputs ``z`` of shape ``(N, k)`` and return it."""
         mean = sum_over_processes(z.float().mean(0)) / world_size()
         self.value.lerp_(mean, 1 - self.momentum)
         return self.value.clone()
@@ -68,7 +68,7 @@ class Symmetric:
     """
 
     def install(self, settings: Mapping[str, Any]) -> None:
-        """Create SimSiam's projector: three layers with BN, which is optional on the last."""
+        """Create SimSiam's projector: three layers with BN, optional after the last."""
         inputs, last_bn = self.features_dim, settings["last_bn"]
         hidden, outputs = settings["proj_hidden_dim"], settings["proj_output_dim"]
         layers: list[nn.Module] = []
@@ -98,7 +98,7 @@ class Symmetric:
         return loss + out["loss"]
 
 
-class SymSimSiam(Symmetric, Configured, solo_learn.adapted("base")):
+class SymSimSiam(Symmetric, Configured, solo_learn.adapt("base")):
     """The paper's Algorithm 1 and, without a centre, the symmetric baseline."""
 
     def __init__(self, cfg: DictConfig) -> None:

@@ -1,4 +1,4 @@
-"""Methods whose target takes no filter and that need a class: SwAV, DINO, DeepCluster v2, W-MSE."""
+"""Classes of methods that take no filter: SwAV, DINO, DeepCluster v2, W-MSE."""
 
 from typing import Any
 
@@ -11,40 +11,40 @@ from rdm_solo.methods import solo_learn
 from rdm_solo.methods.models import Configured, Momentum
 
 
-class MadeAtStart:
-    """State that solo-learn creates when training starts, which is after a checkpoint is loaded.
+class LateBuffers:
+    """Save and restore buffers that solo-learn creates only when training starts.
 
-    ``made_at_start`` maps the names of these buffers to the dimension along which each process has
-    a part of its own.
+    Checkpoints are loaded earlier. ``late_buffers`` maps the buffers' names to the dimension along
+    which they are split over processes.
     """
 
-    made_at_start: dict[str, int]
+    late_buffers: dict[str, int]
 
     @property
     def _ddp_params_and_buffers_to_ignore(self) -> list[str]:
-        """The buffers that DDP must not overwrite with the first process's before each step."""
-        return list(self.made_at_start)
+        """Names of buffers that DDP must not broadcast from the first process."""
+        return list(self.late_buffers)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save the parts of all processes, concatenated."""
         super().on_save_checkpoint(checkpoint)
         state = checkpoint["state_dict"]
-        for name, dim in self.made_at_start.items():
+        for name, dim in self.late_buffers.items():
             if name in state:
-                whole = gather_equal(getattr(self, name).transpose(0, dim)).transpose(0, dim)
-                state[name] = whole.contiguous()
+                gathered = gather_equal(getattr(self, name).transpose(0, dim)).transpose(0, dim)
+                state[name] = gathered.contiguous()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["state_dict"]
-        self._saved = {name: state.pop(name) for name in self.made_at_start if name in state}
+        self._saved = {name: state.pop(name) for name in self.late_buffers if name in state}
 
     def on_train_start(self) -> None:
         loaded = getattr(self, "_saved", {})
-        # What is drawn here is replaced, so a resumed run must not consume random numbers for it.
+        # The initial values are replaced below, so a resumed run must not use random numbers here.
         with torch.random.fork_rng(devices=[], enabled=bool(loaded)):
             super().on_train_start()
         for name, saved in loaded.items():
-            buffer, dim = getattr(self, name, None), self.made_at_start[name]
+            buffer, dim = getattr(self, name, None), self.late_buffers[name]
             if buffer is None:
                 continue
             rows = buffer.shape[dim]  # of this process
@@ -53,10 +53,10 @@ class MadeAtStart:
             buffer.narrow(dim, 0, part.shape[dim]).copy_(part)
 
 
-class SwAV(MadeAtStart, Configured, solo_learn.adapted("swav")):
-    """SwAV (Caron et al., 2020): the target is the logits' Sinkhorn assignment."""
+class SwAV(LateBuffers, Configured, solo_learn.adapt("swav")):
+    """SwAV (Caron et al., 2020): the target is the Sinkhorn assignment of the logits."""
 
-    made_at_start = {"queue": 1}
+    late_buffers = {"queue": 1}
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
@@ -65,7 +65,7 @@ class SwAV(MadeAtStart, Configured, solo_learn.adapted("swav")):
         self.prototypes.weight_g.requires_grad = False
 
     def get_assignments(self, preds: list[Tensor]) -> list[Tensor]:
-        """Compute in float32: Sinkhorn's exponential overflows float16 and bf16 blurs its sums."""
+        """Compute in float32: Sinkhorn's exponential overflows in float16; bf16 is too coarse."""
         return super().get_assignments([logits.float() for logits in preds])
 
 
@@ -78,15 +78,15 @@ class _ClassifierLoss(solo_learn.TABLE["base"]):
         return out
 
 
-class DeepClusterV2(MadeAtStart, Configured, solo_learn.adapted("deepclusterv2"), _ClassifierLoss):
+class DeepClusterV2(LateBuffers, Configured, solo_learn.adapt("deepclusterv2"), _ClassifierLoss):
     """DeepCluster v2 (Caron et al., 2020): the target is the image's cluster.
 
-    The first epoch collects the outputs that k-means clusters, and has no target yet. solo-learn's
-    loss is then a mean over no image: NaN, with gradients of zero. Here that epoch has the same
-    gradients and no loss.
+    The first epoch only collects outputs for k-means, and has no target yet. solo-learn's loss is
+    then a mean over zero images: NaN, with zero gradients. We keep the gradients, replace the NaN
+    by 0 and do not log it.
     """
 
-    made_at_start = {"local_memory_index": 0, "local_memory_embeddings": 1}
+    late_buffers = {"local_memory_index": 0, "local_memory_embeddings": 1}
 
     def on_train_epoch_start(self) -> None:
         super().on_train_epoch_start()
@@ -96,8 +96,8 @@ class DeepClusterV2(MadeAtStart, Configured, solo_learn.adapted("deepclusterv2")
         loss = super().training_step(batch, batch_idx)
         if self.current_epoch:
             return loss
-        of_no_image = loss - self.classifier_loss
-        return self.classifier_loss + of_no_image.nan_to_num()
+        empty_loss = loss - self.classifier_loss
+        return self.classifier_loss + empty_loss.nan_to_num()
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         if self.current_epoch or name not in self.loss_names:
@@ -107,8 +107,8 @@ class DeepClusterV2(MadeAtStart, Configured, solo_learn.adapted("deepclusterv2")
 class Whitening(nn.Module):
     """Centre rows ``(N, k)`` and whiten them by Cholesky, so that their covariance is the identity.
 
-    solo-learn's W-MSE calls functions that torch removes. Rows whose covariance has no Cholesky
-    factor, such as those of a collapsed batch, become NaN, which ends the run.
+    solo-learn's W-MSE calls functions that torch removes. If the covariance has no Cholesky factor,
+    as in a collapsed batch, all rows become NaN, which stops the run.
 
     >>> z = Whitening()(torch.tensor([[1.0, 0.0], [3.0, 1.0], [2.0, 5.0]]))
     >>> torch.cov(z.mT).round(decimals=5).abs()
@@ -132,7 +132,7 @@ class Whitening(nn.Module):
             return torch.linalg.solve_triangular(factor, centred.mT, upper=False).mT
 
 
-class WMSE(Configured, solo_learn.adapted("wmse")):
+class WMSE(Configured, solo_learn.adapt("wmse")):
     """W-MSE (Ermolov et al., 2021)."""
 
     def __init__(self, cfg: DictConfig) -> None:
@@ -140,7 +140,7 @@ class WMSE(Configured, solo_learn.adapted("wmse")):
         self.whitening = Whitening(cfg.method.kwargs.whitening_eps)
 
 
-class DINO(Configured, Momentum, solo_learn.adapted("dino")):
+class DINO(Configured, Momentum, solo_learn.adapt("dino")):
     """DINO (Caron et al., 2021); centring and sharpening can be switched off."""
 
     def __init__(self, cfg: DictConfig) -> None:

@@ -21,7 +21,7 @@ from rdm_solo.messages import UserError, first_line, listed
 log = logging.getLogger("rdm_solo")
 
 HEADS = ("fc.", "head.", "classifier.")  # of networks that classify
-# By the number of weights and buffers, without the classifier's.
+# By the number of entries in the state dict without the classifier.
 RESNETS = {120: "resnet18", 318: "resnet50"}
 # The functions by which a pickle creates a tensor; torch.load itself creates the storages.
 TENSOR_PARTS = (
@@ -45,47 +45,47 @@ class Spec:
 
 @dataclass(frozen=True)
 class Weights:
-    """The backbone in a file: its weights, and the epoch (from 1) and step that the file names.
+    """The backbone in a file: its weights, and the epoch (from 1) and step recorded there.
 
-    ``certain`` is true where solo-learn wrote the file, so that its stem need not be assumed.
+    ``from_solo_learn`` tells whether solo-learn wrote the file; its small stem is then known.
     """
 
     path: Path
     state: dict[str, Tensor]
     epoch: int | None
     step: int | None
-    certain: bool
+    from_solo_learn: bool
 
 
 def read(path: str | Path, content: Any = None) -> Weights:
-    """Return the backbone's weights in a file; ``content`` is what it holds, if it was read."""
+    """Return the backbone's weights in a file; pass ``content`` if it was already loaded."""
     path = Path(path)
     if content is None:
         content = read_file(path, other_objects=True)
-    whole: Any = content if isinstance(content, Mapping) else {}
-    entries = whole.get("state_dict", whole.get("model", whole))
-    state, certain = _backbone_state(entries if isinstance(entries, Mapping) else {})
+    mapping: Any = content if isinstance(content, Mapping) else {}
+    entries = mapping.get("state_dict", mapping.get("model", mapping))
+    state, from_solo_learn = _backbone_state(entries if isinstance(entries, Mapping) else {})
     if not state:
         raise UserError(
             f"{path} holds no state dict: save model.state_dict() or {{'state_dict': ...}}"
         )
     check_finite(state, path)
-    epoch, step = (whole.get(name) for name in ("epoch", "global_step"))
+    epoch, step = (mapping.get(name) for name in ("epoch", "global_step"))
     return Weights(
         path,
         state,
         epoch + 1 if isinstance(epoch, int) else None,  # Lightning counts from 0
         step if isinstance(step, int) else None,
-        certain,
+        from_solo_learn,
     )
 
 
 def read_file(path: Path, other_objects: bool = False) -> Any:
     """Return the content of a file of torch or safetensors, or raise a :class:`UserError`.
 
-    With ``other_objects``, the file may hold configs, schedulers or argparse results beside its
-    weights, as solo-learn's checkpoints do. They are replaced by placeholders. The checksums in the
-    zip, which torch does not compare, take 0.1 s for 100 MB.
+    With ``other_objects``, the file may hold configs, schedulers or argparse results besides
+    weights, as solo-learn's checkpoints do. They are replaced by placeholders. Checking the zip's
+    checksums, which torch does not do, takes 0.1 s for 100 MB.
     """
     try:
         if path.suffix == ".safetensors":
@@ -111,7 +111,7 @@ def read_file(path: Path, other_objects: bool = False) -> Any:
 
 
 class _TensorsOnly(pickle.Unpickler):
-    """Create no object except tensors. torch's ``safe_globals`` accepts no subclass of dict."""
+    """Create only tensors. torch's ``safe_globals`` does not accept subclasses of dict."""
 
     def find_class(self, module: str, name: str) -> Any:
         allowed = (module, name) in TENSOR_PARTS
@@ -124,12 +124,12 @@ class _Placeholder:
     def __init__(self, *args: object, **kwargs: object) -> None:
         pass
 
-    # What an unpickler calls on an object that it has created.
+    # Methods that an unpickler calls on the objects that it creates.
     __call__ = __setstate__ = __setitem__ = append = extend = add = __init__
 
 
 def _backbone_state(entries: Mapping[str, Any]) -> tuple[dict[str, Tensor], bool]:
-    """Return the backbone's tensors under its own names, and whether solo-learn wrote them."""
+    """Return the backbone's state dict, and whether solo-learn wrote it."""
     bare = {  # without the prefixes of DDP, torch.compile and a wrapper
         name.replace("_orig_mod.", "").removeprefix("module.").removeprefix("model."): value
         for name, value in entries.items()
@@ -143,7 +143,7 @@ def _backbone_state(entries: Mapping[str, Any]) -> tuple[dict[str, Tensor], bool
 
 
 def check_finite(state: Mapping[str, Any], path: Path) -> None:
-    """Refuse weights of a file that hold NaN or infinity."""
+    """Raise UserError if a file's weights contain NaN or infinity."""
     if broken := not_finite(state):
         raise UserError(
             f"{path} holds NaN or infinity ({listed(broken)}): training had diverged before."
@@ -173,7 +173,7 @@ def load(weights: Weights, spec: Spec, image_size: int = 224) -> nn.Module:
 
 
 def recognise(state: Mapping[str, Tensor]) -> Spec | None:
-    """Return the backbone that has weights of these names and shapes, if only one has."""
+    """Return the backbone with weights of these names and shapes; None if it is not unique."""
     if "stem.0.weight" in state and "stages.0.conv1.weight" in state:
         width, channels = state["stem.0.weight"].shape[:2]
         return Spec("small_resnet", "small", {"in_channels": int(channels), "width": int(width)})
@@ -184,7 +184,7 @@ def recognise(state: Mapping[str, Tensor]) -> Spec | None:
 
 
 def spec_of(weights: Weights) -> Spec:
-    """Return the backbone that a file holds; raise a :class:`UserError` if it does not show."""
+    """Return the backbone that a file holds; raise a :class:`UserError` if it is unknown."""
     spec = recognise(weights.state)
     if spec is None:
         raise UserError(
@@ -195,8 +195,8 @@ def spec_of(weights: Weights) -> Spec:
 
 
 def assumed_stem(weights: Weights, spec: Spec) -> str | None:
-    """Return what is assumed about a small stem, with a warning; None if nothing is."""
-    if weights.certain or spec.stem != "small" or "conv1.weight" not in weights.state:
+    """Return the assumption about a small stem and log a warning; None if there is none."""
+    if weights.from_solo_learn or spec.stem != "small" or "conv1.weight" not in weights.state:
         return None
     stem = "conv1 with padding 2, no max-pooling"
     log.warning(

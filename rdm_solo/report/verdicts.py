@@ -241,7 +241,7 @@ def _gap_from_setting(run: Run) -> str:
         return f"There is no filter{gap}"
     if direction is None:
         learned = "Nothing in the setting forces a gap: it was learned."
-        return run.description.gap_comes_from or learned
+        return run.description.gap_explanation or learned
     if direction == 0:
         return "The filter is fixed and causes whatever gap there is, so this is not evidence."
     also = f" The gap also depends on {causes}." if others else ""

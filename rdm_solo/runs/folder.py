@@ -50,7 +50,7 @@ class Run:
 
     @property
     def chosen_filter(self) -> ChosenFilter:
-        return ChosenFilter.of(self.config)
+        return ChosenFilter.from_config(self.config)
 
     @property
     def description(self) -> descriptions.Method:
@@ -64,7 +64,7 @@ class Run:
             unknown,
             asymmetry="unknown" if watched.get("predictor") is not False else "",
             momentum=lags,
-            gap_comes_from=descriptions.LAG if lags else "",
+            gap_explanation=descriptions.LAG if lags else "",
             should_lead=leads if isinstance(leads, bool) else None,
         )
 

@@ -134,7 +134,7 @@ def exponent(p: Any) -> str:
 
 def title(cfg: DictConfig) -> str:
     """Return a run in a few words: method, filter, exponent, data."""
-    words, chosen = [cfg.method.name], ChosenFilter.of(cfg)
+    words, chosen = [cfg.method.name], ChosenFilter.from_config(cfg)
     if not chosen.absent:
         words.append(chosen.label)
     if cfg.p is not None:

@@ -52,7 +52,7 @@ def announce(cfg: DictConfig, derived: Derived, views: Views, start: Start) -> N
 
 def run_info(cfg: DictConfig, folder: Path, derived: Derived, start: Start) -> loggers.RunInfo:
     """Describe the run that starts in ``folder`` for its loggers."""
-    chosen, scheduled = ChosenFilter.of(cfg), OmegaConf.is_config(cfg.p)
+    chosen, scheduled = ChosenFilter.from_config(cfg), OmegaConf.is_config(cfg.p)
     setting = cfg.method.name if chosen.absent else f"{cfg.method.name}-{chosen.label}"
     setting += "" if cfg.p is None else f"-p={saved_config.exponent(cfg.p)}"
     config: Any = OmegaConf.to_container(cfg, resolve=True)

@@ -46,7 +46,7 @@ def logits_of(recorder: Observer, recorded: Outputs) -> torch.Tensor:
 
 def test_swav_is_recorded_as_its_softmax_and_its_assignment():
     model = make("method=swav", "method.kwargs.num_prototypes=24")
-    solo_learn.complete(model)
+    solo_learn.add_sinkhorn(model)
     data = batch()
     recorder, recorded = step(model, data)
     online, target, positive, projection, _ = recorded
@@ -139,7 +139,7 @@ def test_solo_learns_own_methods_are_recorded(name):
     model = foreign(name)
     assert type(model).__module__.startswith("solo.")
     if name == "swav":
-        solo_learn.complete(model)
+        solo_learn.add_sinkhorn(model)
     if hasattr(model, "momentum_projector"):  # which starts as a copy of the other
         nn.init.normal_(model.momentum_projector[-1].weight)
     recorder, recorded = step(model, batch(8, channels=3, size=16))
@@ -257,7 +257,7 @@ def test_swavs_queue_is_no_view():
         "method.kwargs.queue_size=32",
         "method.kwargs.epoch_queue_starts=0",
     )
-    solo_learn.complete(model)
+    solo_learn.add_sinkhorn(model)
     width = model.proj_output_dim
     model.register_buffer("queue", normalize(torch.randn(2, 32, width), dim=2))
     data = batch()

@@ -96,7 +96,7 @@ def test_sinkhorn_is_the_plain_iteration_and_solo_learns(iterations):
     torch.testing.assert_close(q, plain_sinkhorn(logits, 0.05, iterations), rtol=0, atol=1e-13)
     if iterations:
         swav = type("Swav", (), {"sk_iters": iterations, "sk_epsilon": 0.05})
-        theirs = solo_learn.complete(swav).sk(logits).double()
+        theirs = solo_learn.add_sinkhorn(swav).sk(logits).double()
         torch.testing.assert_close(q, theirs, rtol=0, atol=5e-6)  # float32; 5e-7 measured
     assert figure5.sinkhorn(900 * torch.eye(2), 0.05, iterations).isfinite().all()
 

@@ -37,7 +37,7 @@ def test_a_backbone_alone_has_the_weights_of_solo_learns_own_class(name, stem):
     cfg = config(name)
     cfg.backbone.stem = stem
     torch.manual_seed(0)
-    expected = solo_learn.adapted("simsiam")(cfg).backbone.state_dict()
+    expected = solo_learn.adapt("simsiam")(cfg).backbone.state_dict()
     torch.manual_seed(0)
     state = solo_learn.backbone(name, stem, cfg.backbone.kwargs, 32).state_dict()
     assert list(state) == list(expected)

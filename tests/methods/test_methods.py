@@ -116,7 +116,7 @@ def test_a_function_by_its_full_name():
 
 def test_a_schedule_of_p():
     cfg = configure("filter=target_pow", "p={schedule: linear, start: 0, end: -1}")
-    spectral = methods.make_filter(ChosenFilter.of(cfg), cfg.max_epochs)
+    spectral = methods.make_filter(ChosenFilter.from_config(cfg), cfg.max_epochs)
     assert spectral.schedule(cfg.max_epochs) == -1
 
 

@@ -103,7 +103,7 @@ def test_a_script_that_is_absent_is_named(tmp_path):
 @pytest.mark.filterwarnings("ignore")
 def test_diagnostics_measure_solo_learns_own_modules(tmp_path):
     """1.0.2's classes run with today's Lightning only through our adapter."""
-    model = foreign("dino", solo_learn.adapted("dino"))
+    model = foreign("dino", solo_learn.adapt("dino"))
     dataset = data.synthetic(num_train=16, num_val=16, size=8)
     module = DataModule(dataset, Views([Pipeline(size=8, num_crops=2)]), batch_size=8)
     trainer = pl.Trainer(

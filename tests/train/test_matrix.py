@@ -106,7 +106,7 @@ def test_half_precision_that_lightning_gives_to_gpus_alone(contestant):
     """float16 autocast, with the scaled loss that AMP hands to backward."""
     model = make(*contestant.split())
     if "swav" in contestant:
-        solo_learn.complete(model)
+        solo_learn.add_sinkhorn(model)
     with torch.autocast("cpu", dtype=torch.float16):
         loss = loss_of(model, batch(16))
     assert loss.isfinite()
