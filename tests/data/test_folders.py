@@ -150,7 +150,6 @@ def test_empty_folders_and_classes_that_differ_are_named(tmp_path):
         {"resize": 100},
         {"channels": 4},
         {"interpolation": "nearest"},
-        {"mean": (0.5,)},
         {"labels": "no"},
         {"skip_broken": "no"},
     ],

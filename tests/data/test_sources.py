@@ -187,12 +187,3 @@ def test_a_part_that_is_something_else_is_named(tmp_path, part, value):
     says = f"dataset.{part} must name a function that returns a rdm_solo.data."
     with pytest.raises(ValueError, match=re.escape(says)):
         run(tmp_path, f"dataset.{part}=null", f"++dataset.{part}={value}")
-
-
-def test_presets_are_the_papers():
-    paper = {"crop_scale": [0.2, 1.0], "flip": 0.5, "jitter": 0.8, "grey": 0.2, "hue": 0.1}
-    paper |= dict.fromkeys(("brightness", "contrast", "saturation"), 0.4)
-    for name, blur in (("cifar10", 0), ("cifar100", 0), ("imagenet", 0.5), ("imagenet100", 0.5)):
-        options = configure(f"dataset={name}").dataset.views.pipelines[0]
-        want = paper | {"blur": blur, "solarize": 0.0}
-        assert {key: options[key] for key in want} == want

@@ -14,7 +14,7 @@ SIZE = 16
 
 
 def picture(seed, height=None, width=None, mode="RGB"):
-    """A smooth picture with some noise, of a size of its own."""
+    """Return a smooth picture with some noise, by default of a random size."""
     draw = np.random.default_rng(seed)
     height, width = height or int(draw.integers(18, 50)), width or int(draw.integers(18, 50))
     coarse = Image.fromarray(draw.integers(0, 256, (4, 4, 3), dtype=np.uint8))
@@ -24,7 +24,7 @@ def picture(seed, height=None, width=None, mode="RGB"):
 
 
 def write_tree(root, classes=("cat", "dog", "eel"), train=10, val=4):
-    """``train/CLASS/x.jpg`` and ``val/CLASS/x.jpg``, every third a PNG."""
+    """Write ``train/CLASS/x.jpg`` and ``val/CLASS/x.jpg``, every third a PNG."""
     seed = 0
     for part, n in (("train", train), ("val", val)):
         for name in classes:
@@ -36,17 +36,12 @@ def write_tree(root, classes=("cat", "dog", "eel"), train=10, val=4):
     return root
 
 
-def truncate(path, share=0.9):
-    content = path.read_bytes()
-    path.write_bytes(content[: int(len(content) * share)])
-
-
 def a_pair(**options):
     return Views([Pipeline(**{"size": SIZE, "blur": 0.5, "solarize": 0.2} | options)])
 
 
 def loader(root, part="train", batch_size=8, source=None, **options):
-    """A loader of one part of a folder, without workers unless asked for."""
+    """Return a loader of one part of a folder, by default without workers."""
     decoding = {"image_size": SIZE, "workers": 0} | (source or {})
     views = None if part == "val" else a_pair()
     return data.loader(
@@ -55,24 +50,24 @@ def loader(root, part="train", batch_size=8, source=None, **options):
 
 
 def spoil(path, how):
-    if how == "truncated":
-        truncate(path)
-    elif how == "empty":
-        path.write_bytes(b"")
-    elif how == "no image":
-        path.write_text("<html>404 Not Found</html>")
-    elif how == "garbage":
-        content = bytearray(path.read_bytes())
-        content[30:] = bytes(len(content) - 30)
-        path.write_bytes(bytes(content))
-    elif how == "float":
+    """Make an image unreadable."""
+    content = path.read_bytes()
+    spoilt = {
+        "truncated": content[: len(content) * 9 // 10],
+        "empty": b"",
+        "no image": b"<html>404 Not Found</html>",
+        "garbage": content[:30].ljust(len(content), b"\0"),
+    }
+    if how == "float":
         Image.fromarray(np.ones((20, 20), np.float32)).save(path, format="TIFF")
     elif how == "gone":
         path.unlink()
+    else:
+        path.write_bytes(spoilt[how])
 
 
 def epoch_of(loader, epoch=0, rank=0, world=1):
-    """The batches of an epoch, as process number ``rank`` of ``world`` sees them."""
+    """Return the batches of an epoch, as process number ``rank`` of ``world`` sees them."""
     loader.sampler.set_epoch(epoch)  # as Lightning does
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distributed, "rank", lambda: rank)
@@ -91,7 +86,7 @@ def by_sample(batches):
 
 
 def same(batches, others):
-    """Equal to the last bit."""
+    """Assert that batches are equal to the last bit."""
     assert len(batches) == len(others)
     for (i, crops, labels), (j, their_crops, their_labels) in zip(batches, others):
         assert torch.equal(i, j)
