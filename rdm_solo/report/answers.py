@@ -1,4 +1,4 @@
-"""The first answers of the page: is it alive, and how good is it?"""
+"""Answer the page's first questions: is it alive, and how good is it?"""
 
 import math
 from collections.abc import Sequence
@@ -15,25 +15,25 @@ from rdm_solo.runs.columns import ACCURACY, LINEAR, charts
 from rdm_solo.runs.folder import Run, is_final
 from rdm_solo.runs.groups import Group, counted_runs, judged_runs, mean_std, uncounted_runs
 
-MOST = 6  # lines of the overview
+LIMIT = 6  # lines of the overview
 
 
 def first_answers(groups: Sequence[Group]) -> list[Verdict]:
-    """Return the first screen's answers about one setting, or about several."""
+    """Return the answers at the top of the page, for one setting or several."""
     if len(groups) == 1:
-        return [alive(groups[0]), good(groups[0])]
+        return [health(groups[0]), accuracy(groups[0])]
     best = [ranking.verdict for ranking in rankings(groups)]
     return [overview(groups), *best] if groups else []
 
 
-def alive(group: Group) -> Verdict:
-    """Return whether a setting's runs collapsed, diverged, or still train."""
-    verdict = verdicts.alive(judged_runs(group))
+def health(group: Group) -> Verdict:
+    """Return the verdict on a setting's health, with the progress of its runs."""
+    verdict = verdicts.health(judged_runs(group))
     return replace(verdict, numbers=[progress(group), *verdict.numbers])
 
 
 def progress(group: Group) -> str:
-    """Return how far the runs came, and which still train or broke off."""
+    """Return the runs' progress, and which seeds are behind."""
     run = counted_runs(group)[0]
     text = run.progress
     if run.diverged is None and not _finished(group):
@@ -42,13 +42,13 @@ def progress(group: Group) -> str:
         elif ownership.failure(run.folder):
             text += ", failed"
         elif not run.summary or not is_final(run.summary):
-            text += ", still training or broken off"
+            text += ", still training or interrupted"
     behind = ", ".join(f"seed {run.seed} ({run.progress})" for run in uncounted_runs(group))
     return f"{text}; not counted: {behind}" if behind else text
 
 
-def good(group: Group) -> Verdict:
-    """Return how accurate a setting is, with the epoch, the seeds and the best epoch."""
+def accuracy(group: Group) -> Verdict:
+    """Return a setting's accuracies, with the epoch, the range over seeds and the best epoch."""
     runs = counted_runs(group)
     linear = linear_accuracies(runs)
     lines = []
@@ -68,19 +68,19 @@ def good(group: Group) -> Verdict:
 
 
 def _range(values: Sequence[float]) -> list[str]:
-    """Return the range over seeds, where there are several."""
+    """Return the range over seeds if there are several."""
     if len(values) < 2:
         return []
     return [f"n = {len(values)} seeds, {min(values):.1f} to {max(values):.1f}"]
 
 
 def _peak(runs: Sequence[Run], column: str) -> list[str]:
-    """Return the epoch in which a single run was better than at its end."""
+    """Return the best accuracy of a single run if its last one is lower."""
     values = np.nan_to_num(runs[0].metrics[column], nan=-math.inf)
-    at = int(values.argmax())
-    if len(runs) > 1 or values[at] <= runs[0].last(column):
+    best = int(values.argmax())
+    if len(runs) > 1 or values[best] <= runs[0].last(column):
         return []
-    return [f"best {values[at]:.1f} % in epoch {int(runs[0].metrics['epoch'][at])}"]
+    return [f"best {values[best]:.1f} % in epoch {int(runs[0].metrics['epoch'][best])}"]
 
 
 def overview(groups: Sequence[Group]) -> Verdict:
@@ -90,7 +90,7 @@ def overview(groups: Sequence[Group]) -> Verdict:
         if reason := excluded_reason(group):
             lines.append(f"not ranked: {group.label}, {reason}")
         elif any(outcome(run).good is False for run in judged_runs(group)):
-            lines.append(f"some runs failed: {group.label}, {alive(group).answer}")
+            lines.append(f"some runs failed: {group.label}, {health(group).answer}")
     healthy = len(groups) - len(lines)
     unfinished = [g for g in groups if not excluded_reason(g) and not _finished(g)]
     if unfinished:
@@ -100,8 +100,8 @@ def overview(groups: Sequence[Group]) -> Verdict:
         lines.append(f"{epochs[0]} to {epochs[-1]} epochs, which favours the longer runs")
     answer = f"{healthy} of {len(groups)} settings healthy"
     good = None if healthy and (unfinished or healthy < len(groups)) else bool(healthy)
-    more = [f"and {len(lines) - MOST} more in the table below"] if len(lines) > MOST else []
-    return Verdict("Are they alive?", answer, good, [*lines[:MOST], *more])
+    more = [f"and {len(lines) - LIMIT} more in the table below"] if len(lines) > LIMIT else []
+    return Verdict("Are they alive?", answer, good, [*lines[:LIMIT], *more])
 
 
 def _finished(group: Group) -> bool:

@@ -1,4 +1,4 @@
-"""The command ``python -m rdm_solo.report``: its arguments, and the files that it writes."""
+"""Run ``python -m rdm_solo.report``: parse its arguments and write the page and figures."""
 
 import argparse
 import math
@@ -28,67 +28,67 @@ from rdm_solo.runs.groups import (
 )
 
 NAME = "report.html"
-NEEDED = ("erank/gap", "feature/variance", "train/loss")
+REQUIRED = ("erank/gap", "feature/variance", "train/loss")
 
 
 def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = True) -> Path:
     """Draw the runs in these folders and write the page; return its path.
 
-    ``checkpoints=False`` leaves out what is recomputed from them (the paper's Figure 5).
+    ``checkpoints=False`` skips the paper's Figure 5, which is recomputed from checkpoints.
     """
-    members, broken = runs.scan(paths)
+    members, errors = runs.scan(paths)
     if not members:
-        raise UserError(next(iter(broken.values())))
+        raise UserError(next(iter(errors.values())))
     folder = out or (files.inside(paths[0], "report") if len(paths) == 1 else Path("report"))
     cli.make_folder(folder, "--out FOLDER")
     grouped = started_groups(members)
-    pictures, absent = figures.draw(grouped, folder, checkpoints) if grouped else ([], [])
+    pictures, failures = figures.draw(grouped, folder, checkpoints) if grouped else ([], [])
     names = [] if len(members) == 1 else list(dict.fromkeys(relative(paths)))
     title = ", ".join(names) or run_name(members[0])
-    problems = [*broken.values(), *incomplete(members)]
-    write_atomically(folder / NAME, page(title, grouped, names, pictures, problems, absent))
+    problems = [*errors.values(), *incomplete(members)]
+    write_atomically(folder / NAME, page(title, grouped, names, pictures, problems, failures))
     if grouped:
         print(verdict_table(grouped))
-    for sentence in [*broken.values(), *incomplete([run for run in members if not run.epochs])]:
+    for sentence in [*errors.values(), *incomplete([run for run in members if not run.epochs])]:
         print(f"left out: {sentence}")
     return folder / NAME
 
 
 def incomplete(members: Sequence[runs.Run]) -> list[str]:
-    """Return a sentence for each run that is incomplete, lacks a column, or is there twice."""
+    """Describe each run that is incomplete, lacks a column, or is a duplicate."""
     lines = []
     begun = [run for run in members if run.epochs]
     grouped = by_setting(begun) if begun else []
-    apart = {
+    not_compared = {
         run
-        for group, kept in zip(grouped, comparable(grouped))
-        for run, same in zip(group.runs, kept.runs)
-        if run.linear and not same.linear
+        for group, reduced in zip(grouped, comparable(grouped))
+        for run, comparable_run in zip(group.runs, reduced.runs)
+        if run.linear and not comparable_run.linear
     }
     for run in members:
-        lacks = list(run.missing)
+        problems = list(run.missing)
         if run.epochs:
-            lacks += filter(None, (_lacks(run, column) for column in NEEDED))
+            problems += filter(None, (_missing(run, column) for column in REQUIRED))
             if not any(run.last_measured(column.name) for column in charts()[ACCURACY]):
-                lacks.append("no accuracy (no labels, no validation images, or switched off)")
-        if run in apart:
+                problems.append("no accuracy (no labels, no validation images, or switched off)")
+        if run in not_compared:
             reason = f"most runs on {run.dataset} have another kind or protocol"
-            lacks.append(f"its linear accuracy is not compared: {reason}")
-        if lacks:
-            lines.append(f"{run_name(run)} ({run.folder}): {'; '.join(lacks)}.")
-    same: dict[tuple[str, int], list[str]] = defaultdict(list)
+            problems.append(f"its linear accuracy is not compared: {reason}")
+        if problems:
+            lines.append(f"{run_name(run)} ({run.folder}): {'; '.join(problems)}.")
+    folders_by_seed: dict[tuple[str, int], list[str]] = defaultdict(list)
     for group in grouped:
         for run in group.runs:
-            same[group.label, run.seed].append(str(run.folder))
+            folders_by_seed[group.label, run.seed].append(str(run.folder))
     return lines + [
-        f"{label}: seed {seed} is there {len(folders)} times ({', '.join(folders)}). Each counts "
-        "as a run in n, means and bands, which makes spreads too small."
-        for (label, seed), folders in same.items()
+        f"{label}: seed {seed} occurs {len(folders)} times ({', '.join(folders)}). Each counts "
+        "in n, means and bands, so spreads are too small."
+        for (label, seed), folders in folders_by_seed.items()
         if len(folders) > 1
     ]
 
 
-def _lacks(run: runs.Run, column: str) -> str:
+def _missing(run: runs.Run, column: str) -> str:
     epoch = run.last_measured(column)
     if epoch == 0:
         return f"{column} was never measured"
@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(
         prog="python -m rdm_solo.report",
-        description="Draw the paper's figures of runs or sweeps on one page that needs no network.",
+        description="Draw the paper's figures of runs or sweeps on one self-contained page.",
     )
     parser.add_argument(
         "folders",
@@ -136,4 +136,4 @@ def main(argv: Sequence[str] | None = None) -> None:
     out = Path(arguments.out).expanduser() if arguments.out else None
     with cli.errors_as_sentences():
         path = write(paths, out, not arguments.no_checkpoints)
-    print(f"\n{path} (its figures lie beside it as PNG and PDF)")
+    print(f"\n{path} (with its figures as PNG and PDF in the same folder)")

@@ -1,4 +1,4 @@
-"""The report's figures: drawn, saved beside the page, and embedded in it."""
+"""Draw the report's figures, save them in its folder and embed them in the page."""
 
 import base64
 import io
@@ -24,13 +24,13 @@ log = logging.getLogger("rdm_solo")
 FIRST = "first"  # the section of the first figure
 
 
-def _asymmetric(everything: Groups) -> list[Group]:
+def _asymmetric(groups: Groups) -> list[Group]:
     """Return one setting of each method that has a checkpoint and an asymmetric design.
 
-    A method's own design comes before filters. Rebuilding a model needs what training needs;
-    without it, no setting is returned.
+    Settings with the method's own predictor come first. Models cannot be rebuilt without
+    solo-learn, so the list is then empty.
     """
-    candidates = [g for g in everything if checkpoints.present(counted_runs(g)[0].folder)]
+    candidates = [g for g in groups if checkpoints.present(counted_runs(g)[0].folder)]
     if not candidates:
         return []
     try:
@@ -42,7 +42,7 @@ def _asymmetric(everything: Groups) -> list[Group]:
     for group in sorted(candidates, key=lambda group: not group.first.chosen_filter.unchanged):
         if group.first.description.asymmetry in DESIGNS:
             chosen.setdefault(group.first.method, group)
-    return [group for group in everything if group in chosen.values()]
+    return [group for group in groups if group in chosen.values()]
 
 
 @partial(
@@ -52,12 +52,12 @@ def _asymmetric(everything: Groups) -> list[Group]:
     caption="Filters on one branch, and their slope on log-log axes. With a predictor: the optimal "
     "linear predictor's filter ω = λ₊/λ_z (Theorem 2), between 0 and 1, and the filter g of the "
     "run's predictor or filter; a good predictor is close to the optimal one. A curve that rises "
-    "with λ is low-pass. ω ≤ 0 occurs with finitely many pairs and is not drawn. With Sinkhorn "
+    "with λ is low-pass. With few pairs ω can be ≤ 0, which is not drawn. With Sinkhorn "
     "iterations: the target's filter for 0 to 3, the run's ε, and ε at the online temperature, "
     "which shows the effect of the iterations alone (slope near 0: they hardly change the "
     "spectrum). With centring: the target's filter with and without it, by temperature. A target "
     "filter that falls with λ is high-pass, the same asymmetry as a low-pass online filter.",
-    needs="a run with an asymmetric design, its checkpoint, and what training needs",
+    needs="a run with an asymmetric design, its checkpoint, and solo-learn",
     paper="Figure 5",
     choose=_asymmetric,
 )
@@ -71,7 +71,7 @@ PLOTS: tuple[plots.Plot, ...] = (*plots.PLOTS, figure5)
 
 
 class Picture(NamedTuple):
-    """A figure on the page: its entry, the section, the drawing, its note and its files."""
+    """A drawn figure on the page, with its section, note and files."""
 
     plot: plots.Plot
     section: str
@@ -98,7 +98,7 @@ def draw(groups: Groups, folder: Path, checkpoints: bool = True) -> tuple[list[P
             continue
         try:
             figure = plot(runs)
-        except Exception as error:  # one figure must not cost the page
+        except Exception as error:  # a failed figure must not prevent the page
             log.debug("a figure failed", exc_info=True)
             kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
             failures.append(f"{plot.title}: {kind}{error}")
@@ -112,7 +112,7 @@ def draw(groups: Groups, folder: Path, checkpoints: bool = True) -> tuple[list[P
 
 @style.styled
 def _data_uri(figure: Figure, name: str) -> str:
-    """Return the figure as vectors; the same figure gives the same text."""
+    """Return the figure as an SVG data URI; equal figures give equal text."""
     file = io.BytesIO()
     with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": name}):
         figure.savefig(file, format="svg", metadata={"Date": None})

@@ -15,7 +15,7 @@ from rdm_solo.runs.linear_file import KINDS, Record
 
 
 def last(runs: Sequence[Run], column: str) -> list[float]:
-    """Return the runs' values in the last epoch that measured a column."""
+    """Return the runs' values in the last epoch in which a column was measured."""
     return linear_accuracies(runs) if column == LINEAR.name else latest(runs, column)[1]
 
 
@@ -30,7 +30,7 @@ def cells(runs: Sequence[Run], columns: Sequence[Column]) -> list[str]:
 
 
 class Evaluation(NamedTuple):
-    """What accuracies must share to be averaged or ranked; the classifier's seed may differ."""
+    """Kind and protocol of a linear evaluation; only equal ones are averaged or ranked."""
 
     kind: str
     protocol: str  # as JSON: equal protocols are equal text
@@ -39,7 +39,7 @@ class Evaluation(NamedTuple):
 def evaluations(run: Run) -> dict[Evaluation, list[Record]]:
     """Return a run's evaluations, one record for each seed of the classifier.
 
-    Of each kind, the latest protocol comes first.
+    Within a kind, the latest protocol comes first.
     """
     records: dict[Evaluation, list[Record]] = {}
     for kind in KINDS:
@@ -50,7 +50,7 @@ def evaluations(run: Run) -> dict[Evaluation, list[Record]]:
     return records
 
 
-def commonest(runs: Sequence[Run]) -> Evaluation | None:
+def most_common(runs: Sequence[Run]) -> Evaluation | None:
     """Return the kind and protocol that most runs have; None if no run was evaluated.
 
     Ties go to the first of ``KINDS``, and within a kind to the latest protocol.
@@ -62,29 +62,29 @@ def commonest(runs: Sequence[Run]) -> Evaluation | None:
 def linear_accuracies(runs: Sequence[Run], top: str = "top1") -> list[float]:
     """Return each evaluated run's linear accuracy, a mean over its classifier's seeds.
 
-    All are of the kind and protocol that most runs have; other runs are left out.
+    Only evaluations of the most common kind and protocol count; other runs are left out.
     """
-    chosen = commonest(runs)
+    chosen = most_common(runs)
     records = [evaluations(run).get(chosen, []) for run in runs] if chosen else []
-    return [float(np.mean([record[top] for record in of_run])) for of_run in records if of_run]
+    return [float(np.mean([record[top] for record in group])) for group in records if group]
 
 
 def comparable(groups: Sequence[Group]) -> list[Group]:
-    """Return the settings with only the linear evaluations that are compared on their data set.
+    """Return the settings with only those linear evaluations that can be compared.
 
-    Those are of the kind and protocol that most counted runs on it have.
+    On each data set these have the kind and protocol that most counted runs have.
     """
     counted: dict[str, list[Run]] = defaultdict(list)
     for group in groups:
         counted[group.first.dataset] += counted_runs(group)
-    chosen = {dataset: commonest(runs) for dataset, runs in counted.items()}
+    chosen = {dataset: most_common(runs) for dataset, runs in counted.items()}
     return [
-        replace(group, runs=tuple(_only(run, chosen[run.dataset]) for run in group.runs))
+        replace(group, runs=tuple(_keep_evaluation(run, chosen[run.dataset]) for run in group.runs))
         for group in groups
     ]
 
 
-def _only(run: Run, evaluation: Evaluation | None) -> Run:
+def _keep_evaluation(run: Run, evaluation: Evaluation | None) -> Run:
     if evaluation is None:
         return run
     records = evaluations(run).get(evaluation, [])

@@ -1,4 +1,4 @@
-"""The report as one HTML page, by ``templates/page.html``, that needs no other file."""
+"""Render the report with ``templates/page.html`` as one self-contained HTML page."""
 
 import datetime
 import re
@@ -13,7 +13,7 @@ from rdm_solo.report import tables
 from rdm_solo.report.answers import first_answers
 from rdm_solo.report.figures import FIRST, Picture
 from rdm_solo.report.measured import comparable
-from rdm_solo.report.paper_comparison import against_paper
+from rdm_solo.report.paper_comparison import paper_table
 from rdm_solo.report.ranking import rankings
 from rdm_solo.report.rules import RULES
 from rdm_solo.report.tables import Table
@@ -36,11 +36,11 @@ def page(
     names: Sequence[str] = (),
     pictures: Sequence[Picture] = (),
     problems: Sequence[str] = (),
-    absent: Sequence[str] = (),
+    failures: Sequence[str] = (),
 ) -> str:
-    """Return the page; its heading lists the folders' ``names``, or is the title.
+    """Return the page. Its heading lists the folders' ``names`` if there are any, else the title.
 
-    ``problems`` say what runs lack, ``absent`` which figures are not drawn and why.
+    ``problems`` say what runs lack, ``failures`` which figures are not drawn and why.
     """
     environment = Environment(
         loader=PackageLoader("rdm_solo.report"),
@@ -51,15 +51,15 @@ def page(
     )
     environment.filters["typeset"] = typeset
     # Escaped, not typeset: they contain paths.
-    missing = [("", [*map(escape, problems)]), ("Not drawn", [*map(escape, absent)])]
-    last = Section("missing", "Incomplete, missing, not drawn", (), missing)
+    missing = [("", [*map(escape, problems)]), ("Not drawn", [*map(escape, failures)])]
+    missing_section = Section("missing", "Incomplete, missing, not drawn", (), missing)
     sections = [
         section._replace(
             tables=[table for table in section.tables if table.rows],
             lists=[(heading, lines) for heading, lines in section.lists if lines],
             pictures=[picture for picture in pictures if picture.section == section.key],
         )
-        for section in [*_sections(groups), last]
+        for section in [*_sections(groups), missing_section]
     ]
     rules = [Section("rules", "How we judge", (), [("", RULES)])] if groups else []
     return environment.get_template("page.html").render(
@@ -76,10 +76,10 @@ def page(
 
 
 def _sections(groups: Sequence[Group]) -> list[Section]:
-    """Return the sections about runs, by the reader's questions."""
+    """Return the sections about runs, one for each question."""
     if not groups:
         return []
-    paper = against_paper(groups)  # with all evaluations
+    paper = paper_table(groups)  # with all evaluations, not only comparable ones
     groups = comparable(groups)
     warnings = [
         f"{run_name(run)}, epoch {warning.get('epoch', '?')}: {warning.get('text', '')}"
@@ -102,23 +102,23 @@ def _sections(groups: Sequence[Group]) -> list[Section]:
         Section("mechanism", "Does the mechanism hold?", [tables.mechanism(groups)]),
         Section("ranks", "Other measures of rank", tables.measures(groups)),
         Section(
-            "ran",
+            "settings",
             "What exactly was run?",
             [tables.settings(groups)],
             [("Commands that repeat the runs", repeat)],
         ),
-        Section("values", "All values", [*tables.last_values(groups), tables.each(groups)]),
+        Section("values", "All values", [*tables.last_values(groups), tables.all_runs(groups)]),
         Section("paper", "Compared with the paper", [paper]),
     ]
 
 
 def typeset(text: str) -> Markup:
-    """Escape text, raise its exponents and lower the indices of λ and C; leave markup as it is.
+    """Escape text and typeset exponents and the indices of λ and C; return markup unchanged.
 
     >>> typeset("σ^-0.5 < λ_z")
     Markup('σ<sup>-0.5</sup> &lt; λ<sub>z</sub>')
     """
     if isinstance(text, Markup):
         return text
-    raised = re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]*\w)", r"<sup>\1</sup>", str(escape(text)))
-    return Markup(re.sub(r"(?<=[λC])_(\w)", r"<sub>\1</sub>", raised))
+    html = re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]*\w)", r"<sup>\1</sup>", str(escape(text)))
+    return Markup(re.sub(r"(?<=[λC])_(\w)", r"<sub>\1</sub>", html))

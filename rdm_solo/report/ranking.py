@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rdm_solo.messages import listed
 from rdm_solo.report.measured import last
-from rdm_solo.report.verdicts import Verdict, made_by_filter, outcome
+from rdm_solo.report.verdicts import Verdict, filter_causes_gap, outcome
 from rdm_solo.runs.columns import ACCURACY, COLUMNS, LINEAR, Column, charts
 from rdm_solo.runs.groups import Group, counted_runs, judged_runs, latest, mean_std
 
@@ -26,13 +26,13 @@ class Ranked:
 
     @property
     def deviation(self) -> float:
-        """Standard deviation over the seeds; NaN of one seed."""
+        """Return the standard deviation over the seeds; NaN for one seed."""
         return statistics.stdev(self.values) if len(self.values) > 1 else math.nan
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Settings from the best down by a column, and the best one in words."""
+    """Settings in descending order of a column, and the best one as a verdict."""
 
     column: Column
     order: Sequence[Ranked]
@@ -40,12 +40,12 @@ class Ranking:
 
 
 def rankings(groups: Sequence[Group]) -> list[Ranking]:
-    """Rank by accuracy, rank and gap on each data set, without collapsed or diverged settings."""
+    """Rank each data set's healthy settings by accuracy, effective rank and gap."""
     result = []
     datasets = list(dict.fromkeys(group.first.dataset for group in groups))
     for dataset in datasets if len(groups) > 1 else []:
         healthy = [g for g in groups if g.first.dataset == dataset and not excluded_reason(g)]
-        where = f" on {dataset}" if len(datasets) > 1 else ""
+        suffix = f" on {dataset}" if len(datasets) > 1 else ""
         for question, column in (
             ("Which is the most accurate", accuracy(healthy)),
             ("Which has the highest rank", COLUMNS["erank/centred"]),
@@ -59,7 +59,7 @@ def rankings(groups: Sequence[Group]) -> list[Ranking]:
             if ranked:
                 ranked.sort(key=lambda setting: -setting.mean)
                 missing = [group.label for group in healthy if not _values(group, column)]
-                result.append(_ranking(f"{question}{where}?", column, ranked, missing))
+                result.append(_ranking(f"{question}{suffix}?", column, ranked, missing))
     return result
 
 
@@ -69,7 +69,7 @@ def accuracy(groups: Sequence[Group]) -> Column:
     return max(columns, key=lambda column: sum(bool(_values(g, column)) for g in groups))
 
 
-def close(first: Ranked, other: Ranked) -> bool | None:
+def is_tied(first: Ranked, other: Ranked) -> bool | None:
     """Return whether two means differ by at most the larger standard deviation of the two.
 
     None means that neither setting has two seeds.
@@ -79,7 +79,7 @@ def close(first: Ranked, other: Ranked) -> bool | None:
 
 
 def excluded_reason(group: Group) -> str:
-    """Return why a setting is not ranked if all its runs collapsed or diverged, else nothing."""
+    """Return why a setting is not ranked if all its runs collapsed or diverged, else ""."""
     outcomes = [outcome(run) for run in judged_runs(group)]
     if any(each.good is not False for each in outcomes):
         return ""
@@ -101,8 +101,8 @@ def _ranking(
     sentences = [_others(order)]
     if missing:
         sentences.append(f"Not measured: {listed(missing)}.")
-    if column.name == "erank/gap" and made_by_filter(first.group.first):
-        sentences.append("Its filter makes the gap, whatever was learned.")
+    if column.name == "erank/gap" and filter_causes_gap(first.group.first):
+        sentences.append("Its filter causes the gap, whatever was learned.")
     numbers = [value, " ".join(sentences)]
     return Ranking(column, order, Verdict(question, first.group.label, None, numbers))
 
@@ -112,10 +112,10 @@ def _others(order: Sequence[Ranked]) -> str:
     first, *rest = order
     if not rest:
         return "There is no other setting to compare it with."
-    tied = [other for other in rest if close(first, other)]
+    tied = [other for other in rest if is_tied(first, other)]
     names = [f"{other.group.label} ({other.text})" for other in tied or rest[:1]]
     if tied:
         return f"Within one standard deviation: {listed(names)}."
-    if close(first, rest[0]) is None:
+    if is_tied(first, rest[0]) is None:
         return f"One seed each, so the seed-to-seed spread is unknown. Next: {names[0]}."
     return f"No other setting is within one standard deviation. Next: {names[0]}."

@@ -13,10 +13,10 @@ from markupsafe import Markup
 from omegaconf import OmegaConf
 
 from rdm_solo.messages import finite, listed
-from rdm_solo.report.answers import alive, progress
+from rdm_solo.report import answers
 from rdm_solo.report.measured import cells, last
-from rdm_solo.report.ranking import Ranking, close
-from rdm_solo.report.verdicts import BOUNDS, dimensions, shares, verdicts
+from rdm_solo.report.ranking import Ranking, is_tied
+from rdm_solo.report.verdicts import BOUNDS, dimensions, variance_shares, verdicts
 from rdm_solo.runs import columns, files
 from rdm_solo.runs.columns import COLUMNS, Column, compared
 from rdm_solo.runs.files import OVERRIDES
@@ -32,11 +32,11 @@ from rdm_solo.runs.groups import (
 )
 from rdm_solo.runs.saved_config import exponent
 
-OF_ONE_RUN = ("erank/online", "erank/target", "val/acc1", "val/knn_acc1")
+RUN_COLUMNS = ("erank/online", "erank/target", "val/acc1", "val/knn_acc1")
 
 
 class Table(NamedTuple):
-    """A caption, the columns' heads, rows that begin with their head, and notes below."""
+    """A caption, column headings, rows whose first cell is a heading, and notes below."""
 
     caption: str
     head: Sequence[str]
@@ -52,15 +52,15 @@ def health(groups: Sequence[Group]) -> Table:
     for group in groups:
         runs = counted_runs(group)
         k = max(map(dimensions, runs))
-        row = [group.label, alive(group).answer, progress(group), str(len(runs))]
-        row += [mean_std(shares(runs), 1), mean_std(last(runs, "erank/centred"), 1)]
+        row = [group.label, answers.health(group).answer, answers.progress(group), str(len(runs))]
+        row += [mean_std(variance_shares(runs), 1), mean_std(last(runs, "erank/centred"), 1)]
         row += [f"{BOUNDS.directions(k):.1f} of {k}" if k else "–"]
         rows.append([*row, format_latest(runs, "erank/gap", 2)])
     return Table("Health of each setting: last values.", head, rows)
 
 
 def ranking(ranked: Ranking) -> Table:
-    """Return the settings from the best down, and how far each is behind."""
+    """Return the settings in descending order, and how far each is behind the best."""
     first, digits = ranked.order[0], ranked.column.digits
     words = {True: "yes", False: "no", None: "unknown"}
     head = ["setting", ranked.column.label, "n", "range", "behind"]
@@ -70,12 +70,12 @@ def ranking(ranked: Ranking) -> Table:
         low, high = min(setting.values), max(setting.values)
         row = [setting.group.label, setting.text, str(len(setting.values))]
         row += [f"{low:.{digits}f} to {high:.{digits}f}", f"{first.mean - setting.mean:.{digits}f}"]
-        rows.append([*row, "best" if setting is first else words[close(first, setting)]])
+        rows.append([*row, "best" if setting is first else words[is_tied(first, setting)]])
     return Table(ranked.verdict.question, head, rows)
 
 
 def last_values(groups: Sequence[Group]) -> list[Table]:
-    """Return the last values of each setting, first those that compare settings."""
+    """Return two tables of last values: those that compare settings, and all others."""
     notes = [
         "Mean ± standard deviation over the n runs with the most epochs in each setting, in their "
         "last epoch unless another is named. Linear accuracies come from "
@@ -83,8 +83,8 @@ def last_values(groups: Sequence[Group]) -> list[Table]:
     ]
     if left_out := [f"{run_name(r)} ({r.progress})" for g in groups for r in uncounted_runs(g)]:
         notes.append(f"Not in the means: {listed(left_out)}.")
-    shown = [*compared(), *columns.measures()]
-    others = [c for c in COLUMNS.values() if c.chart and c not in shown]
+    in_other_tables = [*compared(), *columns.measures()]
+    others = [c for c in COLUMNS.values() if c.chart and c not in in_other_tables]
     return [
         _values("Last values; accuracies in per cent.", groups, compared(), notes),
         _values("Other final values.", groups, others),
@@ -102,18 +102,18 @@ def _values(
 
 
 def measures(groups: Sequence[Group]) -> list[Table]:
-    """Return the field's other measures of rank: how to read each, and its last values."""
+    """Return two tables of other rank measures: how to read each, and last values."""
     measured = [c for c in columns.measures() if any(group.last(c.name) for group in groups)]
     if not measured:
         return []
     note = (
-        "docs/measures.md has their definitions and says which one to use and why other packages' "
-        "numbers differ. They compare checkpoints and settings of one method. Numbers of different "
-        "methods also depend on their projectors, dimensions and batches."
+        "docs/measures.md defines them and explains which one to use and why other packages' "
+        "numbers differ. Compare only checkpoints and settings of one method: across methods the "
+        "numbers also depend on projectors, dimensions and batches."
     )
     rows = [[column.label, column.meaning] for column in measured]
-    explained = Table("How to read each measure.", ["measure", "what it says"], rows, [note])
-    return [explained, _values("Last values.", groups, measured)]
+    explanations = Table("How to read each measure.", ["measure", "what it says"], rows, [note])
+    return [explanations, _values("Last values.", groups, measured)]
 
 
 def mechanism(groups: Sequence[Group]) -> Table:
@@ -130,19 +130,19 @@ def mechanism(groups: Sequence[Group]) -> Table:
     return Table("The verdicts on the mechanism.", head, rows, _named(caveats, len(groups)))
 
 
-def _named(sentences: dict[str, list[str]], everything: int) -> list[str]:
-    """Return the sentences, with names before those that do not hold for everything."""
+def _named(sentences: dict[str, list[str]], total: int) -> list[str]:
+    """Return the sentences, each prefixed with its names unless it holds for all."""
     return [
-        text if len(names) == everything else f"{listed(names)}: {text}"
+        text if len(names) == total else f"{listed(names)}: {text}"
         for text, names in sentences.items()
         if text
     ]
 
 
-def each(groups: Sequence[Group]) -> Table:
-    """Return every run with its own verdicts."""
+def all_runs(groups: Sequence[Group]) -> Table:
+    """Return a row for each run with its own verdicts."""
     runs = [(group.label, run) for group in groups for run in group.runs]
-    columns = [COLUMNS[name] for name in OF_ONE_RUN]
+    columns = [COLUMNS[name] for name in RUN_COLUMNS]
     head = ["run", "folder", "epochs", *(column.label for column in columns)]
     head += ["target leads?", "low-pass?", "alive?"]
     rows = []
@@ -154,8 +154,9 @@ def each(groups: Sequence[Group]) -> Table:
 
 
 def settings(groups: Sequence[Group]) -> Table:
-    """Return what was run."""
-    head = ["setting", "filter", "p", "data", "network", "batch", "seeds", "epochs", "time", "on"]
+    """Return each setting's data, network, batch, seeds, epochs, time and device."""
+    head = ["setting", "filter", "p", "data", "network", "batch"]
+    head += ["seeds", "epochs", "time", "device"]
     rows = []
     versions: dict[str, list[str]] = defaultdict(list)
     for group in groups:
@@ -172,12 +173,12 @@ def settings(groups: Sequence[Group]) -> Table:
             text = ", ".join(f"{name} {number}" for name, number in numbers)
             versions[f"{text or 'versions unknown (no summary.json)'}."].append(run_name(run))
     notes = _named(versions, sum(len(group.runs) for group in groups))
-    caption = "The settings. Time is the mean wall time of a run, since it was last resumed."
+    caption = "The settings. Time is the mean wall time of a run since it was last resumed."
     return Table(caption, head, rows, notes)
 
 
 def global_batch(run: Run) -> str:
-    """Return the images of a batch, over all devices."""
+    """Return the number of images in a batch over all devices, as text."""
     derived = run.summary.get("derived") or {}
     return str(derived.get("global_batch", run.config.get("batch_size", "–")))
 
@@ -186,9 +187,9 @@ def commands(group: Group) -> list[str]:
     """Return the commands that repeat a setting's runs; one command covers several seeds."""
     seeds: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for run in group.runs:
-        with contextlib.suppress(OSError, ValueError):  # missing or damaged: it is unknown
+        with contextlib.suppress(OSError, ValueError):  # a missing or damaged file gives no command
             options = map(str, files.read_yaml(run.folder, OVERRIDES))
-            # A run repeats without the launcher of its sweep.
+            # Without the sweep's launcher, the command runs anywhere.
             rest = (o for o in options if not o.lstrip("+").startswith(("seed=", "launcher")))
             seeds[tuple(rest)].append(str(run.seed))
     lines = []
@@ -200,7 +201,7 @@ def commands(group: Group) -> list[str]:
 
 
 def relative(paths: Sequence[Path]) -> list[str]:
-    """Shorten paths to what follows the folder that holds them all.
+    """Return the paths relative to their common parent folder.
 
     >>> relative([Path("runs/byol/30"), Path("runs/swav/30")])
     ['byol/30', 'swav/30']

@@ -15,11 +15,10 @@ from rdm_solo.runs.groups import curve_of, format_latest, mean_std
 from rdm_solo.spectra import collapse
 from rdm_solo.spectra.collapse import MIN_GAP, Bounds, MeasuredEpoch
 
-SORTED, DIRECTIONAL = 0.9, 0.5
-# Below this share of variance most of the outputs is their mean.
-MOSTLY_MEAN = 0.2
+MIN_SORTED, MIN_DIRECTIONAL = 0.9, 0.5  # rank correlations of a low-pass curve
+MOSTLY_MEAN = 0.2  # below this share of variance, outputs are mostly a constant
 BOUNDS = Bounds()
-LAST = BOUNDS.gap_epochs or 0  # measured epochs in a row that say which branch leads at the end
+FINAL_EPOCHS = BOUNDS.gap_epochs or 0  # they decide which branch leads at the end
 
 UNMEASURED = "not measured"
 CURVES = ("filter/monotonicity", "filter/monotonicity_directional")
@@ -45,7 +44,7 @@ class Outcome(NamedTuple):
 
 def verdicts(runs: Sequence[Run]) -> tuple[Verdict, Verdict, Verdict]:
     """Return the three verdicts on the runs of one setting."""
-    return leads(runs), low_pass(runs), alive(runs)
+    return lead(runs), low_pass(runs), health(runs)
 
 
 def _verdict(
@@ -55,11 +54,11 @@ def _verdict(
     numbers: Sequence[str],
     caveat: str = "",
 ) -> Verdict:
-    """Return one answer where all runs agree, else how many runs have which answer."""
+    """Combine the runs' answers; if they differ, count each."""
     outcomes = [judge(run) if run.diverged is None else outcome(run) for run in runs]
     counts = Counter(each.answer for each in outcomes)
-    goods = {each.good for each in outcomes}
-    good = goods.pop() if len(goods) == 1 else None
+    scores = {each.good for each in outcomes}
+    good = scores.pop() if len(scores) == 1 else None
     answer, *others = counts
     if others:
         answer = "; ".join(f"{answer} ({n} of {len(runs)})" for answer, n in counts.most_common())
@@ -68,16 +67,16 @@ def _verdict(
     return Verdict(question, answer, good, numbers, caveat)
 
 
-def alive(runs: Sequence[Run]) -> Verdict:
+def health(runs: Sequence[Run]) -> Verdict:
     """Judge whether runs collapsed or diverged, or their encoder was destroyed."""
     numbers = []
-    if variances := shares(runs):
+    if variances := variance_shares(runs):
         bound = f" (collapse: below {100 * (BOUNDS.variance or 0):g} %)"
         numbers.append(f"variance {mean_std(variances, 1)} % of the second moment{bound}")
     if ranks := last(runs, "erank/centred"):
         k = max(map(dimensions, runs))
-        of = f" of {k} (collapse: below {BOUNDS.directions(k):.1f})" if k else ""
-        numbers.append(f"effective rank around the mean {mean_std(ranks, 1)}{of}")
+        limit = f" of {k} (collapse: below {BOUNDS.directions(k):.1f})" if k else ""
+        numbers.append(f"effective rank around the mean {mean_std(ranks, 1)}{limit}")
     if last(runs, "erank/gap"):
         gap, online, target = (
             format_latest(runs, f"erank/{name}", 1) for name in ("gap", "online", "target")
@@ -104,16 +103,16 @@ def outcome(run: Run) -> Outcome:
     for kind in states:
         return Outcome(f"{kind}, but recovering", None)
     if not (dimensions(run) and math.isfinite(measured[-1].erank)):
-        return Outcome("no complete collapse; directions were not measured", None)
+        return Outcome("no complete collapse; the rank was not measured", None)
     if (variance := measured[-1].variance) < MOSTLY_MEAN:
         mean = f"{100 * (1 - variance):.0f} % of the outputs' second moment is their mean"
-        return Outcome(f"not decided: {mean}", None)
+        return Outcome(f"undecided: {mean}", None)
     return Outcome("alive", True)
 
 
 def _history(run: Run) -> list[MeasuredEpoch]:
-    """Return what the rules read of a run's table."""
-    # The spectra of a watched run show whether its outputs went through a softmax.
+    """Return a run's epochs in the form of the collapse rules."""
+    # For a watched run, only its spectra record whether its outputs have a softmax.
     softmax = run.description.softmax or "lam_logits" in run.spectra
     derived = run.summary.get("derived") or {}
     classes = derived.get("num_classes") or OmegaConf.select(run.config, "dataset.num_classes")
@@ -123,46 +122,46 @@ def _history(run: Run) -> list[MeasuredEpoch]:
     return [MeasuredEpoch.read(row, int(row["epoch"]), k, softmax, classes) for row in rows]
 
 
-def shares(runs: Sequence[Run]) -> list[float]:
+def variance_shares(runs: Sequence[Run]) -> list[float]:
     """Return the last measured variance of each run's outputs, in % of the second moment."""
     shares = [100 * run.last("feature/spread") for run in runs]
     return [share for share in shares if math.isfinite(share)]
 
 
 def dimensions(run: Run) -> int:
-    """Return the dimensions of the outputs that collapse is judged by; 0 where no file has them."""
-    counts = run.spectra.get("dimensions", np.empty(0))  # from a folder, so it may be anything
+    """Return the dimension of the outputs that collapse is judged on; 0 if no file has it."""
+    counts = run.spectra.get("dimensions", np.empty(0))  # not trusted: it may hold any values
     return int(np.nan_to_num(counts, posinf=0).max(initial=0))
 
 
-def leads(runs: Sequence[Run]) -> Verdict:
+def lead(runs: Sequence[Run]) -> Verdict:
     """Judge whether the target's effective rank is above the online branch's."""
     gaps = [gap for gap in map(_gaps, runs) if len(gap)]
-    above = mean_std([100 * _share(gap) for gap in gaps], 0)
+    above = mean_std([100 * _leading_share(gap) for gap in gaps], 0)
     numbers = [f"gap above zero in {above} % of the measured epochs"]
     for branch in ("online", "target"):
         if len(ranks := curve_of(runs, f"erank/{branch}").mean):
             numbers.append(f"{branch} effective rank {ranks[0]:.1f} → {ranks[-1]:.1f}")
     caveat = _gap_from_setting(runs[0])
-    if any(map(_share, gaps)) and any(outcome(run).good is False for run in runs):
-        caveat += " A run is not alive, so a gap does not mean that it is healthy."
+    if any(map(_leading_share, gaps)) and any(outcome(run).good is False for run in runs):
+        caveat += " At least one run is not alive, so a gap does not prove health."
     if not runs[0].description.leads and not runs[0].description.symmetric:
         caveat += " The target need not lead here, so neither answer is good or bad."
     return _verdict("Does the target lead?", runs, _leads, numbers, caveat)
 
 
 def _gaps(run: Run) -> np.ndarray:
-    """Return the measured epochs' log of the target's effective rank over the online one's."""
+    """Return log(target rank / online rank) for each measured epoch."""
     gaps = np.array([epoch.gap for epoch in _history(run)])
     return np.asarray(gaps[np.isfinite(gaps)])
 
 
-def _share(gaps: np.ndarray) -> float:
+def _leading_share(gaps: np.ndarray) -> float:
     return float((gaps > MIN_GAP).mean())
 
 
-def _scored(run: Run, answer: str, good: bool) -> Outcome:
-    """Return an answer, which is scored if the mechanism says what the method's branches do."""
+def _score(run: Run, answer: str, good: bool) -> Outcome:
+    """Score an answer only if the target of the run's method is expected to lead."""
     return Outcome(answer, good if run.description.leads else None)
 
 
@@ -170,35 +169,35 @@ def _leads(run: Run) -> Outcome:
     gaps = _gaps(run)
     if not len(gaps):
         return Outcome(UNMEASURED, None)
-    share = _share(gaps)
+    share = _leading_share(gaps)
     if share == 0 and (gaps < -MIN_GAP).mean() < 0.5:
         return Outcome("no, the ranks hardly differ", None)
     if share == 0:
-        return _scored(run, "no, the online branch leads", False)
-    if len(gaps) >= LAST and (gaps[-LAST:] < -MIN_GAP).all():
-        return _scored(run, "no longer: the online branch leads at the end", False)
+        return _score(run, "no, the online branch leads", False)
+    if len(gaps) >= FINAL_EPOCHS and (gaps[-FINAL_EPOCHS:] < -MIN_GAP).all():
+        return _score(run, "no longer: the online branch leads at the end", False)
     if share < 0.5:
-        return _scored(run, "in few epochs", False)
+        return _score(run, "in few epochs", False)
     if share < 0.95:
         return Outcome("in most epochs", None)
     answer = "yes, in every epoch" if share == 1 else "yes, in nearly every epoch"
-    if made_by_filter(run):
-        answer += " (this filter makes it)"
-    # A filter that need not make a gap, or a collapse, makes a gap say nothing.
+    if filter_causes_gap(run):
+        answer += " (caused by the filter)"
+    # A gap proves nothing after a collapse or if the filter need not cause it.
     if _direction(run) == 0 or _unfiltered(run) or outcome(run).good is False:
         return Outcome(answer, None)
-    return _scored(run, answer, True)
+    return _score(run, answer, True)
 
 
-def made_by_filter(run: Run) -> bool:
-    """Return whether a fixed filter between outputs of one batch and network makes a gap in it."""
+def filter_causes_gap(run: Run) -> bool:
+    """Return whether a fixed filter on outputs of one network must cause a gap."""
     one_output = not (run.description.momentum or run.description.neighbours)
     return one_output and (_direction(run) or 0) > 0
 
 
 def low_pass(runs: Sequence[Run]) -> Verdict:
     """Judge whether the filter between the branches damps small eigenvalues."""
-    by_rank, by_direction = (mean_std(last(runs, name), 2) for name in CURVES)
+    by_order, by_direction = (mean_std(last(runs, name), 2) for name in CURVES)
     caveat = ""
     if runs[0].chosen_filter.power and runs[0].p == -1:
         caveat = (
@@ -210,28 +209,28 @@ def low_pass(runs: Sequence[Run]) -> Verdict:
             "The filter was chosen by hand, so this only checks that it works as intended. It is "
             "applied batch by batch; the curve of a whole epoch may deviate from it."
         )
-    numbers = [f"monotonicity {by_rank} sorted, {by_direction} directional"]
+    numbers = [f"monotonicity {by_order} sorted, {by_direction} directional"]
     return _verdict("Is the filter low-pass?", runs, _low_pass, numbers, caveat)
 
 
 def _low_pass(run: Run) -> Outcome:
-    by_rank, by_direction = map(run.last, CURVES)
-    if not math.isfinite(by_rank):
+    by_order, by_direction = map(run.last, CURVES)
+    if not math.isfinite(by_order):
         return Outcome(UNMEASURED, None)
     if _unfiltered(run):
         return Outcome("there is no filter", None)
-    if by_rank >= SORTED and by_direction >= DIRECTIONAL:
-        return _scored(run, "yes, by both tests", True)
-    if by_rank >= SORTED:
+    if by_order >= MIN_SORTED and by_direction >= MIN_DIRECTIONAL:
+        return _score(run, "yes, by both tests", True)
+    if by_order >= MIN_SORTED:
         return Outcome("by sorted eigenvalues only", None)
-    if by_rank <= -DIRECTIONAL and by_direction <= -DIRECTIONAL:
-        return _scored(run, "no, high-pass: the wrong way", False)
-    along = by_direction >= DIRECTIONAL
-    return Outcome("by directions only" if along else "no clear slope", None)
+    if by_order <= -MIN_DIRECTIONAL and by_direction <= -MIN_DIRECTIONAL:
+        return _score(run, "no, high-pass: the wrong way", False)
+    directional = by_direction >= MIN_DIRECTIONAL
+    return Outcome("by directions only" if directional else "no clear slope", None)
 
 
 def _gap_from_setting(run: Run) -> str:
-    """Return which part of a gap follows from the setting itself."""
+    """Describe which part of a gap the setting itself causes."""
     direction = _direction(run)
     others = ["the target network's lag"] if run.description.momentum else []
     others += ["the queue that the target is drawn from"] if run.description.neighbours else []
@@ -243,12 +242,12 @@ def _gap_from_setting(run: Run) -> str:
         learned = "Nothing in the setting forces a gap: it was learned."
         return run.description.gap_explanation or learned
     if direction == 0:
-        return "The filter is fixed and causes whatever gap there is, so this is not evidence."
+        return "The filter is fixed and causes the whole gap, so this is not evidence."
     also = f" The gap also depends on {causes}." if others else ""
     if direction < 0:
         return f"The filter is fixed and points the wrong way: it causes a negative gap.{also}"
     effect = "keeps the target's rank above the online one's"
-    if others:  # the target's spectrum is that of other outputs
+    if others:  # the target's outputs come from another network or a queue
         on_target = run.chosen_filter.on_target
         effect = "raises the target's rank" if on_target else "lowers the online rank"
     return (
@@ -259,11 +258,11 @@ def _gap_from_setting(run: Run) -> str:
 
 
 def _unfiltered(run: Run) -> bool:
-    """Return whether both branches have one output, but for a target network's lag."""
+    """Return whether no filter separates the branches; a target network may still lag."""
     chosen = run.chosen_filter
     return run.description.symmetric or chosen.identity or (chosen.power and run.p == 0)
 
 
 def _direction(run: Run) -> int | None:
-    """Return which branch a fixed filter raises; None where nothing is fixed."""
+    """Return the sign of the gap that a fixed filter causes; None if no filter is fixed."""
     return None if run.description.softmax else run.chosen_filter.direction(run.p)

@@ -216,7 +216,7 @@ def test_means_leave_out_what_broke_off():
     whole, both = (tables.last_values(by_setting([run(), *more]))[0] for more in ([], [behind]))
     assert whole.rows == both.rows
     assert "seed 2 (1 of 3 epochs)" in " ".join(both.notes)
-    assert len(tables.each(by_setting([run(), behind])).rows) == 2
+    assert len(tables.all_runs(by_setting([run(), behind])).rows) == 2
     alone, printed = (entry.verdict_table(by_setting([run(), *more])) for more in ([], [behind]))
     assert printed.startswith(alone)
     assert "seed 2, which has 1 of 3 epochs" in printed

@@ -11,7 +11,7 @@ from support.report_pages import run, seeds, write
 from rdm_solo import cli, runs
 from rdm_solo.report import entry, measured, ranking
 from rdm_solo.report.measured import comparable
-from rdm_solo.report.paper_comparison import against_paper
+from rdm_solo.report.paper_comparison import paper_table
 from rdm_solo.runs.columns import LINEAR
 from rdm_solo.runs.groups import by_setting
 
@@ -40,12 +40,12 @@ def test_what_is_within_the_larger_standard_deviation_is_no_worse(other, tied):
     assert value == "kNN 91.0 ± 1.0 % (n = 3, epoch 3)"
     assert [s.mean for s in best.order] == pytest.approx([91, np.mean(other)])
     assert others.startswith("Within one standard deviation: " if tied else "No other")
-    assert ranking.close(*best.order) is tied
+    assert ranking.is_tied(*best.order) is tied
 
 
 def test_one_seed_each_has_no_spread():
     best = ranked(*seeds(-0.5, [90]), *seeds(-1.0, [89.9]))[ACCURATE]
-    assert ranking.close(*best.order) is None
+    assert ranking.is_tied(*best.order) is None
     assert "spread is unknown" in best.verdict.numbers[1]
 
 
@@ -133,7 +133,7 @@ def test_evaluations_that_cannot_be_read_are_named(torn, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "differs"),
     [
-        ([], "nothing known"),
+        ([], "none known"),
         (["batch_size=128"], "batch_size=128 (preset: 256)"),
         (["p=-0.9"], None),
     ],
@@ -143,7 +143,7 @@ def test_the_papers_number_stands_beside_a_run_of_its_setting(overrides, differs
     cfg = cli.compose("config", [*preset, *overrides])
     epochs = {"epoch": np.arange(1, cfg.max_epochs + 1)}
     linear = {"protocol": [record(78.0)]}
-    rows = against_paper(by_setting([runs.Run(tmp_path, cfg, epochs, linear=linear)])).rows
+    rows = paper_table(by_setting([runs.Run(tmp_path, cfg, epochs, linear=linear)])).rows
     if differs is None:
         assert rows == []
     else:

@@ -21,7 +21,7 @@ LAGGING = {"p": None, "method": "byol", "filter": "identity"}
     ("gaps", "changed", "answer", "good"),
     [
         ([1, 1, 1], {"p": None}, "yes, in every epoch", True),
-        ([1, 1, 1], {}, "yes, in every epoch (this filter makes it)", True),
+        ([1, 1, 1], {}, "yes, in every epoch (caused by the filter)", True),
         ([1, 1, 1], {"p": -1.5}, "yes, in every epoch", None),
         ([1, 1, 1], LAGGING, "yes, in every epoch", None),
         ([1, 1, 1], {"p": None, "feature__spread": [0.9, 0, 0]}, "yes, in every epoch", None),
@@ -38,7 +38,7 @@ LAGGING = {"p": None, "method": "byol", "filter": "identity"}
     ],
 )
 def test_whether_the_target_leads(gaps, changed, answer, good):
-    verdict = verdicts.leads([run(**{"epochs": len(gaps), "erank__gap": gaps, **changed})])
+    verdict = verdicts.lead([run(**{"epochs": len(gaps), "erank__gap": gaps, **changed})])
     assert (verdict.answer, verdict.good) == (answer, good)
 
 
@@ -52,17 +52,17 @@ def test_whether_the_target_leads(gaps, changed, answer, good):
         ({"p": None, "method": "vanilla"}, "so both ranks are equal"),
         (LAGGING, "only from the target network's lag"),
         ({"p": 0.0}, "so both ranks are equal"),
-        ({"p": -1.5}, "causes whatever gap there is"),
+        ({"p": -1.5}, "causes the whole gap"),
         ({"p": -1.0, "filter": "online_pow"}, "wrong way"),
         ({"method": "byol"}, "raises the target's rank in each batch"),
         ({"method": "nnsiam", "p": None, "filter": "identity"}, "only from the queue"),
         ({"method": "nnbyol", "p": 0.5}, "also depends on the target network's lag and the queue"),
         ({"method": "nnclr", "p": None}, "The target need not lead here"),
-        ({"feature__spread": [0.9, 1e-3, 1e-3]}, "A run is not alive, so a gap does not mean"),
+        ({"feature__spread": [0.9, 1e-3, 1e-3]}, "At least one run is not alive"),
     ],
 )
 def test_the_part_of_a_gap_that_the_setting_causes_is_named(changed, says):
-    assert says in verdicts.leads([run(**changed)]).caveat
+    assert says in verdicts.lead([run(**changed)]).caveat
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_whitening_makes_the_directional_test_say_nothing():
 FEW, COMPLETELY = "into few directions", "completely"
 DESTROYED = "the encoder is destroyed"
 ONE = "all images get nearly the same assignment"
-MOSTLY_MEAN = "not decided: 85 % of the outputs' second moment is their mean"
+MOSTLY_MEAN = "undecided: 85 % of the outputs' second moment is their mean"
 
 
 @pytest.mark.parametrize(
@@ -123,13 +123,13 @@ def test_a_collapsed_run_is_not_alive(changed, how):
         ({"val__knn_acc1": [80, 30, 90]}, "alive"),
         ({"feature__spread": [0.9, 0.01, 0.02]}, "complete collapse, but recovering"),
         ({"feature__spread": [0.9, 0.15, 0.15]}, MOSTLY_MEAN),
-        ({"erank__centred": [np.nan] * 3}, "no complete collapse; directions were not measured"),
+        ({"erank__centred": [np.nan] * 3}, "no complete collapse; the rank was not measured"),
         ({"epochs": 1}, "too early to say"),
         ({"feature__spread": [np.nan] * 3}, "not measured"),
     ],
 )
 def test_a_run_that_has_not_collapsed(changed, answer):
-    verdict = verdicts.alive([run(**changed)])
+    verdict = verdicts.health([run(**changed)])
     assert (verdict.answer, verdict.good) == (answer, True if answer == "alive" else None)
 
 
@@ -162,7 +162,7 @@ def test_the_spectra_of_a_watched_run_show_that_it_has_a_softmax():
 
 def test_seeds_that_disagree_are_counted():
     three = [run(p=None, seed=s, erank__gap=[sign] * 3) for s, sign in enumerate((1, 1, -1))]
-    verdict = verdicts.leads(three)
+    verdict = verdicts.lead(three)
     assert verdict.good is None
     assert verdict.answer == "yes, in every epoch (2 of 3); no, the online branch leads (1 of 3)"
 
@@ -172,7 +172,7 @@ def test_every_verdict_on_a_diverged_run_is_that_it_diverged():
     assert [(v.answer, v.good) for v in verdicts.verdicts([diverged])] == [
         ("diverged in epoch 3", False)
     ] * 3
-    verdict = verdicts.leads([run(p=None, seed=1), diverged])
+    verdict = verdicts.lead([run(p=None, seed=1), diverged])
     assert verdict.good is None
     assert "diverged in epoch 3 (1 of 2)" in verdict.answer
 
@@ -185,19 +185,19 @@ def test_the_page_defines_every_kind_of_collapse():
 
 def test_an_unfinished_run_says_how_far_it_came():
     (group,) = by_setting([run(epochs=2)])
-    assert answers.progress(group) == "2 of 3 epochs, still training or broken off"
+    assert answers.progress(group) == "2 of 3 epochs, still training or interrupted"
     stopped = replace(run(epochs=2), summary={"stopped": "SIGTERM"})
     assert answers.progress(by_setting([stopped])[0]) == "2 of 3 epochs, stopped"
 
 
 def test_an_accuracy_has_its_epoch_its_best_one_and_the_seeds():
-    answer = answers.good(by_setting([run(val__knn_acc1=[50, 95, 90])])[0])
+    answer = answers.accuracy(by_setting([run(val__knn_acc1=[50, 95, 90])])[0])
     assert answer.answer == "kNN 90.0 % in epoch 3"
     assert answer.numbers[0] == "best 95.0 % in epoch 2"
-    several = answers.good(by_setting(seeds(-0.5, [90, 92, 94]))[0])
+    several = answers.accuracy(by_setting(seeds(-0.5, [90, 92, 94]))[0])
     assert several.answer == "kNN 92.0 ± 2.0 % in epoch 3"
     assert several.numbers[0] == "n = 3 seeds, 90.0 to 94.0"
-    assert answers.good(by_setting([run(val__acc1=[np.nan] * 3)])[0]).answer == "not measured"
+    assert answers.accuracy(by_setting([run(val__acc1=[np.nan] * 3)])[0]).answer == "not measured"
 
 
 def test_of_several_settings_those_that_collapsed_or_diverged_are_named():
