@@ -12,15 +12,16 @@ import pytest
 import torch
 from support.drills import draws, record, tries
 from support.same_values import same
-from support.world import processes
 
 from rdm_solo.callbacks.checkpoints import CheckpointFiles, random_state
 from rdm_solo.messages import CannotWrite, UserError
 from rdm_solo.runs import checkpoints, files
 
+FORKED = multiprocessing.get_context("fork")
+
 
 def content(epoch: int, numbers: int = 500) -> dict:
-    """Return what a checkpoint holds."""
+    """Return the content of a checkpoint."""
     rng = torch.Generator().manual_seed(epoch)
     state = {f"layer{i}.weight": torch.randn(numbers, generator=rng) for i in range(3)}
     momentum = {0: {"momentum_buffer": torch.randn(4, 3, 2, 2, generator=rng), "step": epoch}}
@@ -110,9 +111,7 @@ def _killed_at_step(folder: Path, step: int) -> None:
 def test_a_kill_before_any_step_of_the_writing_leaves_a_whole_checkpoint(tmp_path):
     for step in range(1, 20):
         folder = written(tmp_path / str(step), 0, 1)
-        child = multiprocessing.get_context("fork").Process(
-            target=_killed_at_step, args=(folder, step)
-        )
+        child = FORKED.Process(target=_killed_at_step, args=(folder, step))
         child.start()
         child.join()
         epochs = [checkpoints.read(path)["epoch"] for path in checkpoints.present(folder)]
@@ -134,7 +133,7 @@ def _write_forever(folder: Path, epoch: int) -> None:
 def test_kills_while_checkpoints_are_written(tmp_path):
     draw, number, survived, done = draws("kills"), tries(3, 100), 0, 0
     for _ in range(number):
-        child = processes.Process(target=_write_forever, args=(tmp_path, done))
+        child = FORKED.Process(target=_write_forever, args=(tmp_path, done))
         child.start()
         while not checkpoints.present(tmp_path):
             assert child.is_alive()

@@ -28,7 +28,7 @@ CONFIG = {
 
 
 def write(folder: Path, epochs: int = 3, spectra: bool = True, summary: bool = True, **changed):
-    """A run's folder, as far as it is to go."""
+    """Write a run's folder, as far as it is to go."""
     config = {**CONFIG, **changed}
     (folder / ".hydra").mkdir(parents=True)
     OmegaConf.save(OmegaConf.create(config), folder / ".hydra" / "config.yaml")
@@ -47,10 +47,8 @@ def write(folder: Path, epochs: int = 3, spectra: bool = True, summary: bool = T
 def test_a_whole_run(tmp_path):
     write(tmp_path / "run")
     run = runs.load(tmp_path / "run")
-    assert (run.method, run.filter, run.p, run.seed, run.dataset) == (
-        *("simsiam", "target_pow", -0.5, 3),
-        "digits",
-    )
+    assert (run.method, run.filter, run.dataset) == ("simsiam", "target_pow", "digits")
+    assert (run.p, run.seed) == (-0.5, 3)
     assert run.epochs == 3
     assert run.missing == ()
     assert run.label == "SimSiam, h(σ) = σ^-0.5"
@@ -60,41 +58,38 @@ def test_a_whole_run(tmp_path):
     assert run.spectra["lam_online"].shape == (3, 4)
 
 
+LINEAR_P = {"schedule": "linear", "start": -0.1, "end": -0.5}
+
+
 @pytest.mark.parametrize(
-    ("changed", "label"),
+    ("filter", "p", "label"),
     [
-        ({"filter": {"name": "learnable"}, "p": None}, "SimSiam"),
-        ({"method": {"name": "dino"}, "filter": {"name": "none"}, "p": None}, "DINO"),
-        ({"filter": {"name": "online_log1p"}, "p": None}, "SimSiam, g(σ) = log(1 + σ)"),
-        (
-            {"filter": {"name": "online_pow", "branch": "online", "function": "own.soft"}, "p": 2},
-            "SimSiam, online_own.soft, p = 2",
-        ),
-        (
-            {"filter": {"name": "online_pow", "branch": "target", "function": "pow"}, "p": -1},
-            "SimSiam, h(σ) = σ^-1",
-        ),
-        (
-            {"p": {"schedule": "linear", "start": -0.1, "end": -0.5}},
-            "SimSiam, h(σ) = σ^(-0.1…-0.5, linear)",
-        ),
+        ({"name": "learnable"}, None, "SimSiam"),
+        ({"name": "online_log1p"}, None, "SimSiam, g(σ) = log(1 + σ)"),
+        ({"name": "x", "branch": "online", "function": "own.soft"}, 2, "SimSiam, x, p = 2"),
+        ({"name": "online_pow", "branch": "target", "function": "pow"}, -1, "SimSiam, h(σ) = σ^-1"),
+        ({"name": "target_pow"}, LINEAR_P, "SimSiam, h(σ) = σ^(-0.1…-0.5, linear)"),
     ],
 )
-def test_labels(changed, label, tmp_path):
-    write(tmp_path / "run", **changed)
+def test_labels(filter, p, label, tmp_path):
+    write(tmp_path / "run", filter=filter, p=p)
     assert runs.load(tmp_path / "run").label == label
 
 
 def test_a_run_that_broke_off_is_loaded_as_far_as_it_went(tmp_path):
-    write(tmp_path / "run", epochs=2, summary=False)
-    found = runs.load(tmp_path / "run")
-    assert found.epochs == 2
-    assert "2 of 3 epochs" in found.missing
-    assert any("summary.json" in what for what in found.missing)
-    (tmp_path / "run" / "spectra" / "epoch_0001.npz").write_bytes(b"PK\x03\x04 half")
-    found = runs.load(tmp_path / "run")
-    assert found.spectra["epoch"].tolist() == [2]
-    assert "spectra/epoch_0001.npz cannot be read and is left out" in found.missing
+    folder = tmp_path / "run"
+    write(folder, epochs=2, summary=False)
+    assert runs.load(folder).epochs == 2
+    assert {"2 of 3 epochs", "no summary.json"} <= {what[:15] for what in runs.load(folder).missing}
+    (folder / "spectra" / "epoch_0001.npz").write_bytes(b"PK\x03\x04 half")
+    run = runs.load(folder)
+    assert run.spectra["epoch"].tolist() == [2]
+    assert "spectra/epoch_0001.npz cannot be read and is left out" in run.missing
+    (folder / "summary.json").write_text('{"last": {"ep')
+    (folder / "metrics.csv").write_bytes(b"\xff\xfe\x00 no table")
+    missing = " ".join(runs.load(folder).missing)
+    for name in ("summary.json", "metrics.csv"):
+        assert f"{name} cannot be read (" in missing
 
 
 def test_a_run_that_failed_says_why(tmp_path):
@@ -109,10 +104,10 @@ def test_rows_from_a_loss_of_nan_on_are_left_out(number, tmp_path):
     write(tmp_path / "run", max_epochs=4, epochs=4)
     lines = ["epoch,train/loss,erank/online", "1,-0.5,3", f"2,{number},2", "3,nan,2", "4,,2"]
     (tmp_path / "run" / "metrics.csv").write_text("\n".join([*lines, ""]))
-    found = runs.load(tmp_path / "run")
-    assert (found.diverged, found.epochs, found.spectra["epoch"].tolist()) == (2, 1, [1])
-    assert found.last("train/loss") == -0.5
-    assert found.missing == (
+    run = runs.load(tmp_path / "run")
+    assert (run.diverged, run.epochs, run.spectra["epoch"].tolist()) == (2, 1, [1])
+    assert run.last("train/loss") == -0.5
+    assert run.missing == (
         "it diverged in epoch 2 (values from there on are left out)",
         "1 of 4 epochs",
     )
@@ -121,25 +116,26 @@ def test_rows_from_a_loss_of_nan_on_are_left_out(number, tmp_path):
 def test_a_loss_that_was_not_measured_is_no_divergence(tmp_path):
     write(tmp_path / "run", epochs=2)
     (tmp_path / "run" / "metrics.csv").write_text("epoch,train/loss,val/acc1\n1,,3\n2,-1,nan\n")
-    found = runs.load(tmp_path / "run")
-    assert (found.diverged, found.epochs) == (None, 2)
+    run = runs.load(tmp_path / "run")
+    assert (run.diverged, run.epochs) == (None, 2)
     # A NaN that was written is no value, and the value before it does not stand for it.
-    assert math.isnan(found.last("val/acc1"))
-    assert found.last_measured("val/acc1") == 2
+    assert math.isnan(run.last("val/acc1"))
+    assert run.last_measured("val/acc1") == 2
 
 
-def test_the_summary_says_when_a_run_diverged_until_it_has_gone_on(tmp_path):
+@pytest.mark.parametrize(("epoch", "diverged"), [(3, 3), (2, None), ("3", None), (2.5, None)])
+def test_the_summary_says_when_a_run_diverged_until_it_is_resumed(epoch, diverged, tmp_path):
     write(tmp_path / "run", epochs=2)
-    path = tmp_path / "run" / "summary.json"
-    told = json.loads(path.read_text())
-    for said, diverged in [(3, 3), (2, None), ("3", None), (2.5, None)]:
-        path.write_text(json.dumps({**told, "diverged": {"epoch": said}}))
-        assert runs.load(tmp_path / "run").diverged == diverged, said
-    path.write_text(json.dumps({**told, "diverged": {"epoch": 1}}))
-    (tmp_path / "run" / "metrics.csv").unlink()
-    found = runs.load(tmp_path / "run")
-    assert (found.diverged, found.epochs) == (1, 0)
-    assert "it diverged in epoch 1 (values from there on are left out)" in found.missing
+    (tmp_path / "run" / "summary.json").write_text(json.dumps({"diverged": {"epoch": epoch}}))
+    assert runs.load(tmp_path / "run").diverged == diverged
+
+
+def test_a_run_that_diverged_in_its_first_epoch(tmp_path):
+    write(tmp_path / "run", epochs=0)
+    (tmp_path / "run" / "summary.json").write_text('{"diverged": {"epoch": 1}}')
+    run = runs.load(tmp_path / "run")
+    assert (run.diverged, run.epochs) == (1, 0)
+    assert "it diverged in epoch 1 (values from there on are left out)" in run.missing
 
 
 def test_a_sweep_is_its_runs_in_their_order(tmp_path):
@@ -147,8 +143,8 @@ def test_a_sweep_is_its_runs_in_their_order(tmp_path):
         write(tmp_path / "sweep" / f"{job}_simsiam_p={-job}", p=-job)
     write(tmp_path / "single", p=1)
     (tmp_path / "sweep" / "multirun.yaml").write_text("")
-    found = runs.find([tmp_path / "sweep", tmp_path / "single", tmp_path / "single"])
-    assert [run.p for run in found] == [*(-float(job) for job in range(11)), 1.0]
+    members = runs.find([tmp_path / "sweep", tmp_path / "single", tmp_path / "single"])
+    assert [run.p for run in members] == [*(-float(job) for job in range(11)), 1.0]
 
 
 def test_what_is_no_run_is_named(tmp_path):
@@ -160,32 +156,16 @@ def test_what_is_no_run_is_named(tmp_path):
         runs.load(tmp_path)
 
 
-def test_what_cannot_be_read_is_named_and_the_rest_is_there(tmp_path):
-    write(tmp_path / "run")
-    (tmp_path / "run" / "summary.json").write_text('{"last": {"ep')
-    found = runs.load(tmp_path / "run")
-    (said,) = found.missing
-    assert said.startswith("summary.json cannot be read (Unterminated string")
-    assert found.epochs == 3
-    (tmp_path / "run" / "metrics.csv").write_bytes(b"\xff\xfe\x00 no table")
-    assert any(
-        "metrics.csv cannot be read (" in what for what in runs.load(tmp_path / "run").missing
-    )
-
-
-@pytest.mark.parametrize(
-    "config", ["a: [", "db: {name: mysql}", "- 1", "", "method: {name: byol}", "method: [1]"]
-)
+@pytest.mark.parametrize("config", ["a: [", "db: {name: mysql}", "- 1", "", "method: [1]"])
 def test_a_config_of_something_else_is_no_run_and_the_others_are_read(config, tmp_path):
     write(tmp_path / "good")
     (tmp_path / "other" / ".hydra").mkdir(parents=True)
     (tmp_path / "other" / ".hydra" / "config.yaml").write_text(config)
     with pytest.raises(ValueError, match="other"):
         runs.find([tmp_path])
-    found, broken = runs.scan([tmp_path])
-    assert [run.folder.name for run in found] == ["good"]
+    readable, broken = runs.scan([tmp_path])
+    assert [run.folder.name for run in readable] == ["good"]
     assert list(broken) == [tmp_path / "other"]
-    assert "other" in broken[tmp_path / "other"]
 
 
 def test_a_run_without_an_epoch_or_without_diagnostics(tmp_path):
