@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from support.device_runs import Accelerator
 from support.foreign_method import foreign
-from support.second_device import DEVICE
+from support.second_device import DEVICE, without_float64
 from support.small_methods import batch, loss_of, make
 from support.waits import Waits
 from torch import nn
@@ -26,6 +27,9 @@ from rdm_solo.runs import spectra_files
 from rdm_solo.spectra import BranchSpectra, effective_rank
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
+IGNORED = pytest.mark.filterwarnings(
+    "ignore:.*num_workers", "ignore:.*many workers", "ignore:.*litlogger", "ignore:.*LeafSpec"
+)
 
 
 def step(model, data=None) -> tuple[Observer, Outputs]:
@@ -167,22 +171,18 @@ def test_solo_learns_own_methods_are_recorded(name):
 
 
 def test_deepclusters_target_is_the_cluster_of_the_epoch():
-    """Images that k-means has not seen are left out, which are all in the first epoch."""
+    """Images that k-means has not seen are left out; in the first epoch it has seen none."""
     model = make("method=deepclusterv2", "method.kwargs.num_prototypes=[5,5]")
     model.assignments = torch.full((2, 20), -1)
     model.local_memory_index = torch.zeros(16, dtype=torch.long)
     model.local_memory_embeddings = torch.zeros(2, 16, model.proj_output_dim)
     data = batch()
-    recorder = observer(model)
-    recorder.record_next_step()
-    loss_of(model, data)
-    assert recorder.take(2) is None
+    assert step(model, data)[1] is None
     clusters = torch.arange(20) % 5
     clusters[[3, 7]] = -1
     model.assignments = torch.stack([clusters, clusters])
-    recorder.record_next_step()
-    loss_of(model, data)
-    online, target, positive, projection, hidden = recorder.take(2)
+    recorder, (online, target, positive, projection, hidden) = step(model, data)
+    assert recorder.first_epoch == 1
     seen = [i for i in range(16) if i not in (3, 7)]
     assert torch.equal(target.argmax(1), clusters[seen].repeat(2))
     assert torch.equal(positive, target)
@@ -193,7 +193,6 @@ def test_deepclusters_target_is_the_cluster_of_the_epoch():
     torch.testing.assert_close(online, want, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(hidden, torch.cat(z), rtol=1e-4, atol=1e-6)
     assert projection is online
-    recorder.detach()
     assert "update_memory_banks" not in vars(model)
 
 
@@ -229,24 +228,6 @@ def test_a_recorded_step_of_deepcluster_waits_once(on_second_device):
     operators, lengths = on_second_device(waits_of_clusters)
     assert lengths == [12] * 5
     assert operators == ["nonzero"]
-
-
-def test_the_first_epoch_of_deepcluster_has_no_target_and_is_not_recorded(tmp_path):
-    trainer = SimpleNamespace(
-        current_epoch=0,
-        max_epochs=1,
-        max_steps=-1,
-        global_step=0,
-        should_stop=False,
-        num_training_batches=4,
-    )
-    diagnostics = Diagnostics(tmp_path)
-    diagnostics.on_fit_start(trainer, Clusters())
-    diagnostics.on_train_epoch_start(trainer, None)
-    for recorded in (False, True):
-        diagnostics.on_train_batch_start(trainer, None, None, 0)
-        assert diagnostics.observer.recording is recorded
-        trainer.current_epoch += 1
 
 
 def test_swavs_queue_is_no_view():
@@ -288,31 +269,30 @@ class Pairs(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def fit(model, folder, epochs: int = 1, callbacks=(), **options) -> Diagnostics | None:
-    """Four batches of pairs of noise; the diagnostics watch it, unless others are to."""
+def fit(model, folder, epochs: int = 1, place=None, **options) -> Diagnostics:
+    """Return the diagnostics of four batches of pairs of noise."""
     x = torch.randn(4, 2, 10, 12, generator=torch.Generator().manual_seed(2))
-    diagnostics = None if callbacks else Diagnostics(folder, **options)
-    own = [diagnostics, *([EpochTable(folder)] if epochs == 1 else [])]
-    trained(model, list(x.unbind()), epochs, callbacks or own)
+    diagnostics = Diagnostics(folder, **options)
+    table = [EpochTable(folder)] if epochs == 1 else []
+    train(model, list(x.unbind()), epochs, [diagnostics, *table], place)
     return diagnostics
 
 
-def trained(model, batches: list, epochs: int = 1, callbacks=()) -> None:
-    """A real Trainer."""
+def train(model, batches: list, epochs: int, callbacks: list, place=None) -> None:
+    """Train with a real Trainer, on the CPU unless another place is given."""
     trainer = pl.Trainer(
         max_epochs=epochs,
-        accelerator="cpu",
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[*callbacks],
+        callbacks=callbacks,
+        **place or {"accelerator": "cpu"},
     )
     trainer.fit(model, DataLoader(batches, batch_size=None))
 
 
-@pytest.mark.filterwarnings("ignore:.*num_workers", "ignore:.*does not have many workers")
-@pytest.mark.filterwarnings("ignore:.*litlogger", "ignore:.*LeafSpec")
+@IGNORED
 class TestReturned:
     """A training step that gives the outputs itself, under a real Trainer."""
 
@@ -353,20 +333,21 @@ class TestReturned:
     def test_a_fit_that_was_cut_short_leaves_nothing_behind(self, tmp_path):
         """Neither half an epoch's rows nor hooks nor epochs are in what a second fit measures."""
         model, diagnostics = Pairs("online", "target"), Diagnostics(tmp_path)
-        model.projector = nn.Identity()  # which is recorded, though it is not called
+        model.projector = nn.Identity()  # recorded, though it is not called
 
         class Interrupt(pl.Callback):
             def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
                 if trainer.current_epoch == 1 and batch_idx == 1:
                     raise RuntimeError("power cut")
 
+        batches = list(torch.randn(4, 2, 10, 12).unbind())
         with pytest.raises(RuntimeError, match="power cut"):
-            fit(model, tmp_path, epochs=2, callbacks=[diagnostics, Interrupt()])
+            train(model, batches, 2, [diagnostics, Interrupt()])
         diagnostics.observer.recording = True
         model.projector(torch.zeros(1, 6))  # has no hook any more
         with pytest.raises(RuntimeError, match="no module that diagnostics know was called"):
             diagnostics.observer.take()
-        fit(model, tmp_path, callbacks=[diagnostics])
+        train(model, batches, 1, [diagnostics])
         assert diagnostics.latest.rows == 80
         assert spectra_files.read(tmp_path)[0]["epoch"].tolist() == [1]
 
@@ -401,6 +382,26 @@ class TestReturned:
         assert not (tmp_path / "spectra").exists()
 
 
+def scalars_there(folder, float64: bool) -> dict[str, float]:
+    """Return what is measured on the second device, which may lack float64."""
+    torch.manual_seed(0)
+    folder.mkdir()
+    strategy = pl.strategies.SingleDeviceStrategy(DEVICE)
+    place = {"accelerator": Accelerator(), "strategy": strategy}
+    with contextlib.nullcontext() if float64 else without_float64():
+        return fit(Pairs("online", "target"), folder, epochs=2, place=place).latest.scalars
+
+
+@IGNORED
+@pytest.mark.parametrize("float64", [True, False])
+def test_spectra_of_a_device_are_those_of_the_cpu(float64, on_second_device, tmp_path):
+    scalars = on_second_device(scalars_there, tmp_path / "there", float64)
+    torch.manual_seed(0)
+    want = fit(Pairs("online", "target"), tmp_path, epochs=2).latest.scalars
+    assert {"erank/online", "erank/target"} <= want.keys()
+    assert scalars == pytest.approx(want, rel=1e-9, abs=1e-9, nan_ok=True)
+
+
 class Moves(pl.Callback):
     """Moves a layer when an epoch ends, as its last step does, and keeps what entered it."""
 
@@ -413,15 +414,14 @@ class Moves(pl.Callback):
             self.layer.weight_v.add_(torch.randn(self.layer.weight_v.shape))
 
 
-@pytest.mark.filterwarnings("ignore:.*num_workers", "ignore:.*does not have many workers")
-@pytest.mark.filterwarnings("ignore:.*litlogger", "ignore:.*LeafSpec")
+@IGNORED
 @pytest.mark.parametrize("method", ["swav", "dino"])
 def test_the_spectrum_of_the_logits_is_that_of_the_epochs_last_weight(method, tmp_path):
     """The hidden rows of two steps and the weight that is there when the epoch ends."""
     model = make(f"method={method}", "method.kwargs.num_prototypes=24")
     layer = model.prototypes if method == "swav" else model.momentum_head.last_layer
     moves, diagnostics = Moves(layer), Diagnostics(tmp_path)
-    trained(model, [batch(), batch()], callbacks=[moves, diagnostics])
+    train(model, [batch(), batch()], 1, [moves, diagnostics])
     spectra = diagnostics.latest
     v = layer.weight_v.detach().double()
     W = v / v.norm(dim=1, keepdim=True)

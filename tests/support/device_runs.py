@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -48,18 +47,15 @@ class StepWaits(pl.Callback):
         self.began = len(self.counter.found)
 
 
-def run_there(
-    folder: Path, *overrides: str, callbacks: Sequence[pl.Callback] = ()
-) -> list[list[waits.Wait]]:
-    """Train on the second device; what each step waited in."""
+def run_there(folder: Path, *overrides: str) -> list[list[waits.Wait]]:
+    """Train on the second device and return what each step waited in."""
 
     def on_device(**options: Any) -> Any:
         strategy = pl.strategies.SingleDeviceStrategy(second_device.DEVICE)
-        options |= {"accelerator": Accelerator(), "strategy": strategy}
-        return pl_trainer(**options)
+        return pl_trainer(**options | {"accelerator": Accelerator(), "strategy": strategy})
 
     pl_trainer = pl.Trainer
     steps = StepWaits()
     with mock.patch.object(trainers.pl, "Trainer", on_device), steps.counter:
-        run(folder, *overrides, callbacks=[steps, *callbacks])
+        run(folder, *overrides, callbacks=[steps])
     return steps.of_steps
