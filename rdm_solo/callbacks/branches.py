@@ -31,7 +31,6 @@ class Observer:
 
     normalize = True  # whether outputs are still to be scaled to unit length
     tokens = "mean"  # how tokens become rows, as in `rows`
-    first_epoch = 0  # earlier epochs have no target by design
     m = Method.paper_m  # eigenvectors that count in the paper's alignment
     same = {"projection": "target"}  # outputs that are another output's tensor
 
@@ -106,26 +105,19 @@ class Observer:
     def _register(self) -> None:
         """Register the hooks."""
 
-    def _hook(self, register: Callable[..., Any], part: Any, record: Any, **options: Any) -> None:
-        self._removers.append(register(Hook(part, record), **options).remove)
+    def _hook(self, register: Callable[..., Any], part: Any, record: Any) -> None:
+        self._removers.append(register(Hook(part, record), with_kwargs=True).remove)
 
-    def _watch(self, part: Any, name: str) -> None:
-        """Record a part's outputs in training."""
+    def _watch(self, part: Any, name: str, inputs: bool = False) -> None:
+        """Record a part's outputs, or its inputs, in training."""
 
-        def record(args: Any, output: Any) -> None:
+        def record(args: Any, kwargs: Any, *output: Any) -> None:
             if self._counts(part):
-                self._record(name, output)
+                self._record(name, (args, kwargs) if inputs else output)
 
-        self._hook(part.register_forward_hook, part, record)
-
-    def _watch_inputs(self, part: Any, name: str) -> None:
-        """Record a part's inputs in training."""
-
-        def record(*inputs: Any) -> None:
-            if self._counts(part):
-                self._record(name, inputs)
-
-        self._hook(part.register_forward_pre_hook, part, record, with_kwargs=True)
+        self._hook(
+            part.register_forward_pre_hook if inputs else part.register_forward_hook, part, record
+        )
 
     def _watch_calls(self, name: str, record: Callable[..., None]) -> None:
         """Call ``record`` with the result and the arguments of the module's method in training."""

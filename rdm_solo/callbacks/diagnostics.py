@@ -76,10 +76,9 @@ class Diagnostics(pl.Callback):
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
-        epoch = trainer.current_epoch
-        if self.observer is None or epoch < self.observer.first_epoch:
+        if self.observer is None:
             return
-        due = epoch % self.every_n_epochs == 0 or is_last_epoch(trainer)
+        due = trainer.current_epoch % self.every_n_epochs == 0 or is_last_epoch(trainer)
         if due and self.spectra.wants(batch_idx, trainer.num_training_batches):
             self.observer.record_next_step()
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rdm_solo.callbacks.diagnostics import Diagnostics
 from rdm_solo.devices import not_finite
 from rdm_solo.distributed import gather_objects
 from rdm_solo.filters import SpectralFilter
@@ -38,11 +37,11 @@ class Diverged(UserError, FloatingPointError):
 
 
 class DivergenceGuard(pl.Callback):  # type: ignore[misc,name-defined]
-    """Raise :class:`Diverged` if a loss, an output or a weight is not finite.
+    """Raise :class:`Diverged` if a loss or a weight is not finite.
 
-    Losses are checked every ``EVERY`` steps, so that no step waits for the device; weights, buffers
-    and recorded outputs at the end of the epoch, before other callbacks write any of it. All
-    processes raise together. A step that float16's scaler skips is no divergence: its loss and
+    Losses are checked every ``EVERY`` steps, so that no step waits for the device, and weights and
+    buffers at the end of the epoch, before other callbacks write any of it. All processes raise
+    together. A step that float16's scaler skips is no divergence: its loss and
     weights are finite. ``advise(epoch, step)`` returns the likeliest cause and what to try.
     """
 
@@ -64,7 +63,7 @@ class DivergenceGuard(pl.Callback):  # type: ignore[misc,name-defined]
         for module in pl_module.modules():
             if isinstance(module, SpectralFilter):  # its error says more than the loss does
                 module.report()
-        fault = self._in_losses() or _in_outputs(trainer) or _in_weights(pl_module)
+        fault = self._in_losses() or _in_weights(pl_module)
         self._raise_together(trainer, fault)
 
     @contextlib.contextmanager
@@ -93,13 +92,6 @@ class DivergenceGuard(pl.Callback):  # type: ignore[misc,name-defined]
         if faults := [fault for fault in gather_objects(fault) if fault is not None]:
             earliest = min(faults, key=lambda fault: fault.step)
             raise Diverged(trainer.current_epoch + 1, earliest, self.advise)
-
-
-def _in_outputs(trainer: Any) -> Fault | None:
-    diagnostics = Diagnostics.of(trainer)
-    metric = diagnostics.spectra.metric if diagnostics else None
-    broken = metric is not None and int(metric.broken)
-    return Fault(math.inf, "outputs of the branches are NaN or infinite") if broken else None
 
 
 def _in_weights(pl_module: Any) -> Fault | None:

@@ -176,7 +176,7 @@ class ByParts(Observer):
         if predictor or target is not None:
             self._watch(self.online, "online")
         if predictor:
-            self._watch_inputs(self.online, "target" if target is None else "projection")
+            self._watch(self.online, "target" if target is None else "projection", inputs=True)
         if target is not None:
             self._watch(part(self.module, target), "target")
         elif not predictor:
@@ -188,7 +188,7 @@ class _WithNeighbours(ByParts):
 
     def _register(self) -> None:
         self._watch(self.online, "online")
-        self._watch_inputs(self.online, "projection")
+        self._watch(self.online, "projection", inputs=True)
         self._watch_calls("find_nn", self._record_nearest)
 
     def _record_nearest(self, result: tuple[Tensor, ...], z: Tensor) -> None:

@@ -13,9 +13,9 @@ class _Swav(Observer):
 
     def _register(self) -> None:
         self._hook(self.module.sk.register_forward_hook, self.module.sk, self._record_step)
-        self._watch_inputs(self.last_layer, "hidden")
+        self._watch(self.last_layer, "hidden", inputs=True)
 
-    def _record_step(self, args: tuple[Tensor], assignment: Tensor) -> None:
+    def _record_step(self, args: tuple[Tensor], kwargs: Any, assignment: Tensor) -> None:
         if self.recording:
             # The queue's rows follow the batch's. The large crops come first.
             n = len(self._recorded["hidden"][0])
@@ -30,16 +30,15 @@ class _DeepCluster(Observer):
     """
 
     normalize = False
-    first_epoch = 1
     same = {"projection": "online"}
 
     def _register(self) -> None:
         layer = self.last_layer
-        self._watch_inputs(layer, "hidden")
+        self._watch(layer, "hidden", inputs=True)
         self._hook(layer.register_forward_hook, layer, self._record_logits)
         self._watch_calls("update_memory_banks", self._record_clusters)
 
-    def _record_logits(self, args: tuple[Tensor], logits: Tensor) -> None:
+    def _record_logits(self, args: tuple[Tensor], kwargs: Any, logits: Tensor) -> None:
         if self.recording and self.module.training:
             self._record("online", (logits.float() / self.module.temperature).softmax(1))
 
@@ -65,9 +64,9 @@ class _Dino(Observer):
         # Before the loss: its forward moves the centre.
         loss = self.module.dino_loss_func
         self._hook(loss.register_forward_pre_hook, loss, self._record_step)
-        self._watch_inputs(self.last_layer, "hidden")
+        self._watch(self.last_layer, "hidden", inputs=True)
 
-    def _record_step(self, args: tuple[Tensor, Tensor]) -> None:
+    def _record_step(self, args: tuple[Tensor, Tensor], kwargs: Any) -> None:
         if not self.recording:
             return
         loss = self.module.dino_loss_func

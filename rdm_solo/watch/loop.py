@@ -167,7 +167,7 @@ class Watch:
             self.spectra.add(outputs, self.observer)
         self._steps += 1
         if self.spectra.wants(self._steps, self.steps_per_epoch or self._steps_before):
-            self._record_next_step()
+            self.observer.record_next_step()
 
     def end_epoch(
         self, scalars: Mapping[str, float] | None = None, /, **keywords: float
@@ -249,11 +249,7 @@ class Watch:
         self._loss = 0.0
         self.loss_count = self._steps = 0
         self.spectra.begin_epoch()
-        self._record_next_step()
-
-    def _record_next_step(self) -> None:
-        if self.epoch > self.observer.first_epoch:
-            self.observer.record_next_step()
+        self.observer.record_next_step()
 
     def _outputs(self) -> Outputs | None:
         """Return the outputs recorded in the step, or None if they cannot be used."""
