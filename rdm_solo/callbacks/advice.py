@@ -30,17 +30,10 @@ def warnings_before(cfg: DictConfig, filter_batch: int, smallest_crop: float) ->
     return warnings
 
 
-def advice(kind: str, cfg: DictConfig, filter_batch: int, epoch: int = 0) -> str:
+def advice(kind: str, cfg: DictConfig, epoch: int = 0) -> str:
     """Return the likeliest cause of a collapse in this run, and what to change."""
-    chosen = ChosenFilter.from_config(cfg)
-    p = None if chosen.p is None else as_schedule(chosen.p, epochs=cfg.max_epochs)(epoch)
     general = f"{RULE[kind].remedy} {_rate(cfg)}"
-    if kind == DESTROYED:
-        return general
-    if cause := next(_causes(kind, cfg, chosen, p), None):
-        return cause
-    weak = [] if kind == WRONG_WAY else _too_weak(cfg, chosen, p, filter_batch)
-    return " ".join([*weak, general][:2])
+    return general if kind == DESTROYED else next(_causes(kind, cfg, epoch), general)
 
 
 def divergence_advice(epoch: int, step: int | None, cfg: DictConfig, lr: float) -> str:
@@ -59,9 +52,11 @@ def divergence_advice(epoch: int, step: int | None, cfg: DictConfig, lr: float) 
     return text
 
 
-def _causes(kind: str, cfg: DictConfig, chosen: ChosenFilter, p: float | None) -> Iterator[str]:
-    """Yield what the setting itself explains, the likeliest cause first."""
-    method, name, direction = METHODS[cfg.method.name], cfg.method.name, chosen.direction(p)
+def _causes(kind: str, cfg: DictConfig, epoch: int) -> Iterator[str]:
+    """Yield the causes that lie in the settings, the likeliest first."""
+    method, name, chosen = METHODS[cfg.method.name], cfg.method.name, ChosenFilter.from_config(cfg)
+    p = None if chosen.p is None else as_schedule(chosen.p, epochs=cfg.max_epochs)(epoch)
+    direction = chosen.direction(p)
     if chosen.reverses(p):
         yield (
             f"With p={p:g}, below -1, sigma^{1 + (p or 0):g} falls as sigma grows: the weakest "
@@ -84,27 +79,23 @@ def _causes(kind: str, cfg: DictConfig, chosen: ChosenFilter, p: float | None) -
             f"{f'method={name}' if method.symmetric else 'filter=identity'} does this by design: "
             "nothing raises the target's rank. method=simsiam filter=target_pow p=-0.5 does."
         )
-    if kind == WRONG_WAY and direction:
+    if kind == WRONG_WAY:
         reason = "a few very long rows can undo that when rows are scaled to unit length"
         remedy = "Try a lower optimizer.lr or a larger batch_size."
         if method.momentum:
             reason = "the target network lags behind"
             remedy = f"Lower {_tau(cfg)}, so that it follows faster."
-        yield f"The filter raises the target's rank in each batch, but {reason}. {remedy}"
-    if kind != WRONG_WAY and chosen.linear:
+        if direction:
+            yield f"The filter raises the target's rank in each batch, but {reason}. {remedy}"
+        return
+    if chosen.linear:
         yield _linear(cfg)
-
-
-def _too_weak(cfg: DictConfig, chosen: ChosenFilter, p: float | None, batch: int) -> list[str]:
-    """Return why the filter may be too weak, and the target too fast."""
-    reasons = _small_batch(cfg, batch) if chosen.spectral else []
     if chosen.spectral and not chosen.on_target:
-        reasons.append(_weak(chosen))
-    elif chosen.power and p is not None and p > -0.5:
-        reasons.append(f"p={p:g} is a weak filter: p=-0.5 to -1 holds the rank better.")
-    if METHODS[cfg.method.name].momentum:
-        reasons.append(f"The target may follow too fast: raise {_tau(cfg)}.")
-    return reasons
+        yield f"{_weak(chosen)} {_rate(cfg)}"
+    if chosen.power and p is not None and p > -0.5:
+        yield f"p={p:g} is a weak filter: p=-0.5 to -1 holds the rank better. {_rate(cfg)}"
+    if method.momentum:
+        yield f"The target may follow too fast: raise {_tau(cfg)}. {_rate(cfg)}"
 
 
 def _small_batch(cfg: DictConfig, batch: int) -> list[str]:

@@ -21,9 +21,9 @@ from rdm_solo.runs.files import SKIPPED, write_atomically
 
 log = logging.getLogger("rdm_solo")
 
-BAR = "{{desc}} [{{bar:12}}]{words}  {{remaining}} left"  # tqdm cuts it at the terminal's width
+BAR = "{desc} [{bar:12}]  {remaining} left"  # tqdm cuts it at the terminal's width
 ACCURACIES = {"val/knn_acc1": "kNN", "val/acc1": "acc"}
-SHOWN = ("train/loss", "erank/online", "erank/target", *ACCURACIES)
+LOGGED = ("train/loss", "erank/online", "erank/target", *ACCURACIES)
 
 
 class EpochTable(pl.Callback):
@@ -50,34 +50,30 @@ class EpochTable(pl.Callback):
 
 
 class Progress(pl.callbacks.ProgressBar):
-    """A bar over the whole run with the last epoch's loss, effective ranks and accuracy.
-
-    Without a terminal (a file, SLURM, CI) each finished epoch is one line of the log instead.
-    """
+    """Log a line for each finished epoch; a terminal shows a bar over the whole run below them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.enabled = True
-        self.values: dict[str, float] = {}
         self._open = contextlib.ExitStack()
 
     def disable(self) -> None:
         self.enabled = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        self.moves = self.enabled and trainer.is_global_zero and sys.stderr.isatty()
+        visible = self.enabled and trainer.is_global_zero and sys.stderr.isatty()
         steps = trainer.num_training_batches * (trainer.max_epochs - trainer.current_epoch)
         self.bar = tqdm(
             total=steps if math.isfinite(steps) else None,
-            bar_format=BAR.format(words=""),
+            bar_format=BAR,
             ascii=".#",
             dynamic_ncols=True,
             file=sys.stderr,
             leave=False,
-            disable=not self.moves,
+            disable=not visible,
         )
         self._open.callback(self.bar.close)
-        if self.moves:  # messages are printed above the bar
+        if visible:  # messages are printed above the bar
             self._open.enter_context(logging_redirect_tqdm())
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
@@ -91,11 +87,8 @@ class Progress(pl.callbacks.ProgressBar):
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         metrics = trainer.callback_metrics  # reduces over processes, so all of them read it
-        values = {name: float(metrics[name]) for name in SHOWN if name in metrics}
-        self.values |= values
-        self.bar.bar_format = BAR.format(words="  ".join(["", *measured_words(self.values)[:3]]))
-        self.bar.refresh()
-        if trainer.is_global_zero and self.enabled and not self.moves:
+        values = {name: float(metrics[name]) for name in LOGGED if name in metrics}
+        if trainer.is_global_zero and self.enabled:
             seconds = time.monotonic() - self.epoch_began
             log.info(epoch_line(trainer.current_epoch + 1, trainer.max_epochs, values, seconds))
 
@@ -107,24 +100,20 @@ class Progress(pl.callbacks.ProgressBar):
 
 
 def epoch_line(epoch: int, epochs: int, values: Mapping[str, float], seconds: float) -> str:
-    """Return a finished epoch's line of the log.
+    """Return a finished epoch's line of the log, with the values that are finite.
 
     >>> values = {"train/loss": -0.8, "erank/online": 4.1, "erank/target": 6.2, "val/acc1": 91.0}
     >>> epoch_line(3, 30, values, 1.4)
     'epoch 3/30: loss -0.800, erank 4.1 < 6.2, acc 91.0, 1.4 s'
     """
-    return f"epoch {epoch}/{epochs}: {', '.join([*measured_words(values), f'{seconds:.1f} s'])}"
-
-
-def measured_words(values: Mapping[str, float]) -> list[str]:
-    """Return loss, effective ranks (online, target) and accuracies in words, if finite."""
     finite = {name: value for name, value in values.items() if math.isfinite(value)}
     words = [f"loss {finite['train/loss']:.3f}"] if "train/loss" in finite else []
     if {"erank/online", "erank/target"} <= finite.keys():
         online, target = round(finite["erank/online"], 1), round(finite["erank/target"], 1)
         sign = "<" if online < target else ">" if online > target else "="
         words.append(f"erank {online:.1f} {sign} {target:.1f}")
-    return words + [f"{w} {finite[name]:.1f}" for name, w in ACCURACIES.items() if name in finite]
+    words += [f"{word} {finite[name]:.1f}" for name, word in ACCURACIES.items() if name in finite]
+    return f"epoch {epoch}/{epochs}: {', '.join([*words, f'{seconds:.1f} s'])}"
 
 
 class SkippedImages(pl.Callback):  # type: ignore[misc,name-defined]

@@ -68,10 +68,6 @@ class RankFigure(pl.Callback):  # type: ignore[misc,name-defined]
                 figure = plots.rank_picture(metrics, self.title)
                 plots.save(figure, self.folder / FIGURES, "erank", formats=["png"])
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        if isinstance(exception, (KeyboardInterrupt, FloatingPointError)):  # stopped or diverged
-            self.on_train_end(trainer, pl_module)
-
 
 @contextlib.contextmanager
 def _no_failure_ends_the_run() -> Iterator[None]:

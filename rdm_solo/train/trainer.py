@@ -28,7 +28,7 @@ def make_callbacks(cfg: DictConfig, folder: Path, derived: Derived) -> list[Any]
         "folder": folder,
         "cfg": cfg,
         "title": saved_config.title(cfg),
-        "advise": partial(advice, cfg=cfg, filter_batch=derived.filter_batch),
+        "advise": partial(advice, cfg=cfg),
     }
     callbacks = []
     for name, node in (cfg.get("callbacks") or {}).items():

@@ -105,9 +105,3 @@ def test_a_picture_that_fails_is_a_warning(tmp_path, monkeypatch, caplog, arrays
     monkeypatch.setattr("rdm_solo.plots.epoch_picture", fail)
     assert drawn(tmp_path, arrays, 1, 3).pictures == []
     assert "no ink" in caplog.text
-
-
-def test_a_run_that_diverges_in_its_first_epoch_has_nothing_to_draw(tmp_path, caplog):
-    trainer = SimpleNamespace(is_global_zero=True)
-    pictures.RankFigure(tmp_path, None).on_exception(trainer, None, FloatingPointError())
-    assert (caplog.text, list(tmp_path.iterdir())) == ("", [])

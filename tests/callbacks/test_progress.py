@@ -1,4 +1,4 @@
-"""Progress on the screen: a bar in a terminal, one line an epoch in a log."""
+"""Progress on the screen: one line an epoch, and a bar in a terminal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_line_of_the_log_holds_what_was_measured(values, line):
     assert epoch_line(7, 9, values, 1) == line
 
 
-def test_without_a_terminal_each_epoch_is_one_line_of_the_log(tmp_path, caplog):
+def test_each_epoch_is_one_line_of_the_log(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "rdm_solo"):
         run(tmp_path, *DRAWN, "trainer.enable_progress_bar=true")
     messages = (record.message.partition(": ")[0] for record in caplog.records)
@@ -51,4 +51,4 @@ def test_a_bar_fits_into_the_terminal(tmp_path, monkeypatch):
     bars = [line.rstrip() for line in re.findall(r"\r(epoch \d/[^\r\n]*)", seen)]
     assert bars[0].startswith("epoch 1/2 [............]")
     assert max(map(len, bars)) <= columns
-    assert any(re.match(r"epoch 2/2 \[#+\.*\]  loss -?\d\.\d{3}  erank \d", bar) for bar in bars)
+    assert any(re.match(r"epoch 2/2 \[#+\.*\]  \d", bar) for bar in bars)
