@@ -12,8 +12,6 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CURRENT", "callback_classes", "pl", "slurm_environment"]
-
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
@@ -44,9 +42,3 @@ def callback_classes() -> tuple[type, ...]:
     if not names:
         raise ImportError("neither lightning nor pytorch_lightning is installed: pip install one.")
     return tuple(importlib.import_module(name).Callback for name in names)
-
-
-def slurm_environment() -> Any:
-    """Return Lightning's class for processes that ``srun`` has started."""
-    fabric = "lightning.fabric" if CURRENT else "lightning_fabric"
-    return importlib.import_module(f"{fabric}.plugins.environments").SLURMEnvironment

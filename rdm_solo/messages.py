@@ -97,12 +97,7 @@ def _refuse(
     name: str, value: object, allowed: str, alternative: str = "", hint: str = ""
 ) -> NoReturn:
     other = f", or {alternative}" if alternative else ""
-    raise UserError(f"{name} must be {allowed}{other}, got {shown(value)}{hint or '.'}")
-
-
-def shown(value: object) -> str:
-    """Return the value's repr, cut off after 200 characters."""
-    return f"{value!r:.200}"
+    raise UserError(f"{name} must be {allowed}{other}, got {value!r:.200}{hint or '.'}")
 
 
 def printable(text: object) -> str:

@@ -9,6 +9,7 @@ has the methods as well.
 """
 
 import os
+import runpy
 import sys
 from pathlib import Path
 
@@ -33,9 +34,7 @@ def main() -> None:
             raise UserError(f"{script} is no file; give solo-learn's main_pretrain.py.")
         register_methods()
     sys.path.insert(0, str(script.parent))
-    # As its own program would run it, but for the registered methods.
-    code = compile(script.read_bytes(), str(script), "exec")
-    exec(code, {"__name__": "__main__", "__file__": str(script)})
+    runpy.run_path(str(script), run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from rdm_solo.messages import UserError, check_choice, check_number, check_whole, finite, shown
+from rdm_solo.messages import UserError, check_choice, check_number, check_whole, finite
 
 # Singular values of float32 features span five decades: sigma^10 leaves a single direction, and
 # much larger exponents overflow float64.
@@ -75,6 +75,6 @@ def as_schedule(value: object, *, epochs: int | None = None) -> Schedule:
         return Schedule(value["schedule"], start, value.get("end"), length)
     raise UserError(
         f"p must be a number from {-LARGEST_EXPONENT} to {LARGEST_EXPONENT} or a schedule, "
-        f"got {shown(value)}; a schedule is written "
+        f"got {value!r:.200}; a schedule is written "
         "{schedule: linear, start: -0.1, end: -0.5}."
     )

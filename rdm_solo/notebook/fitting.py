@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from rdm_solo.messages import UserError, shown
+from rdm_solo.messages import UserError
 from rdm_solo.notebook.run import Run
 
 UNQUOTED = re.compile(r"(?!(null|true|false|nan|inf)$)[A-Za-z_][\w./-]*", re.IGNORECASE)
@@ -124,4 +124,4 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, Mapping):
         pairs = (f"{_text(name, key)}:{_text(name, inner)}" for key, inner in value.items())
         return f"{{{','.join(pairs)}}}"
-    raise UserError(f"{name} must be a number, text, list or dict, got {shown(value)}.")
+    raise UserError(f"{name} must be a number, text, list or dict, got {value!r:.200}.")

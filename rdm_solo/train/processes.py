@@ -6,8 +6,6 @@ import threading
 import time
 from typing import Any
 
-from rdm_solo.lightning import slurm_environment
-
 # Set for the runs of a sweep, which exit when the sweep does.
 EXIT_WITH_PARENT = "RDM_SOLO_EXIT_WITH_PARENT"
 SWEEP_FOLDER = "RDM_SOLO_SWEEP"  # the name of the sweep's folder, for a run's loggers
@@ -45,8 +43,11 @@ def connect(trainer: Any) -> None:
 
     Lightning does so for processes that it starts itself.
     """
+    from rdm_solo.lightning import pl  # seconds to load
+
     if trainer.world_size > 1:
-        by_srun = isinstance(trainer.strategy.cluster_environment, slurm_environment())
+        slurm = pl.plugins.environments.SLURMEnvironment
+        by_srun = isinstance(trainer.strategy.cluster_environment, slurm)
         if started_by_torchrun():
             _join_restarted(trainer.strategy.root_device)
         if started_by_torchrun() or by_srun:

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from rdm_solo.callbacks.advice import advice
 from rdm_solo.callbacks.checkpoints import CheckpointFiles, Checkpoints
 from rdm_solo.cli.answers import instantiate
-from rdm_solo.lightning import pl, slurm_environment
+from rdm_solo.lightning import pl
 from rdm_solo.messages import UserError, first_line
 from rdm_solo.runs import saved_config
 from rdm_solo.train.derived_values import Derived, on_cpu
@@ -54,7 +54,7 @@ def make_trainer(cfg: DictConfig, processes: int, folder: Path, callbacks: Seque
     if not options["enable_progress_bar"]:
         callbacks = [c for c in callbacks if c not in bars]
     options["enable_progress_bar"] &= bool(bars)  # without one, Lightning would add its own
-    slurm = slurm_environment()
+    slurm = pl.plugins.environments.SLURMEnvironment
     # Lightning's requeueing saves within an epoch, where no run can resume exactly.
     cluster = [slurm(auto_requeue=False)] if slurm.detect() else []
     defaults = {
