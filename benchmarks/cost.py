@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 
 from benchmarks.memory import peak_bytes
 from benchmarks.timing import interleaved, parse, parser, ratio
-from rdm_solo import cli, methods
+from rdm_solo import methods
+from rdm_solo.cli import arguments
 from rdm_solo.methods import optimizers
 from rdm_solo.methods.chosen_filter import shipped_filters
 from rdm_solo.methods.descriptions import METHODS
@@ -29,7 +30,7 @@ class Step:
     """A method's whole training step on one batch of noise: forward, backward, optimiser."""
 
     def __init__(self, device: str, *overrides: str) -> None:
-        self.cfg = cli.compose("config", ["dataset=synthetic", "batch_size=64", *overrides])
+        self.cfg = arguments.compose("config", ["dataset=synthetic", "batch_size=64", *overrides])
         OmegaConf.set_struct(self.cfg, False)
         self.cfg.dataset.num_large_crops, self.cfg.dataset.num_small_crops = 2, 0
         torch.manual_seed(0)
@@ -93,8 +94,8 @@ def measure(runs: int, device: str, overrides: Sequence[str]) -> None:
 def main() -> None:
     options = parser("cost", "time and peak memory of a step of every method and filter")
     options.add_argument("overrides", nargs="*", help="options of train, such as batch_size=8")
-    arguments = parse(options)
-    measure(arguments.runs, arguments.device, arguments.overrides)
+    parsed = parse(options)
+    measure(parsed.runs, parsed.device, parsed.overrides)
 
 
 if __name__ == "__main__":

@@ -50,8 +50,7 @@ def gather(x: torch.Tensor) -> list[torch.Tensor]:
         return [x]
     from torchmetrics.utilities.distributed import gather_all_tensors  # seconds to load
 
-    parts: list[torch.Tensor] = gather_all_tensors(x)
-    return parts
+    return gather_all_tensors(x)
 
 
 def gather_objects(value: T) -> list[T]:

@@ -29,7 +29,9 @@ pl: Any
 
 def __getattr__(name: str) -> Any:
     if name == "pl":
-        return importlib.import_module(PACKAGES[0 if CURRENT else 1])
+        package = PACKAGES[0 if CURRENT else 1]
+        importlib.import_module(f"{package}.plugins.environments")  # which it does not import
+        return importlib.import_module(package)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

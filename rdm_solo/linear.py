@@ -1,6 +1,6 @@
 """The command ``python -m rdm_solo.linear``."""
 
-from rdm_solo import cli
+from rdm_solo.cli import answers
 
 if __name__ == "__main__":
-    cli.start("rdm_solo.evaluate.linear")
+    answers.start("rdm_solo.evaluate.linear")

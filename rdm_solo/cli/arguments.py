@@ -1,13 +1,17 @@
-"""Compose a command's config from its arguments with Hydra."""
+"""Compose a command's config from its arguments with Hydra, and explain what Hydra refuses."""
 
+import contextlib
+import difflib
 import hashlib
 import os
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rdm_solo.cli.answers import errors_as_sentences, log_to_terminal
-from rdm_solo.cli.config_files import config_folder, explained
+from rdm_solo.cli.config_files import config_folder, dotted
+from rdm_solo.messages import UserError, suggest
 
 # Flags that Hydra answers, or by which it starts several runs.
 HYDRA_FLAGS = ("help", "hydra_help", "version", "cfg", "info", "multirun", "shell_completion")
@@ -31,12 +35,9 @@ def command(
         if not any(getattr(arguments, flag, None) for flag in HYDRA_FLAGS):
             job(compose(config, sys.argv[1:], hydra_too=hydra_too))
             return
-        resolvers: list[Callable[..., str]] = []
-        if arguments.help:
-            from rdm_solo.cli import option_help
+        from rdm_solo.cli import option_help
 
-            resolvers = [option_help.groups, option_help.options]
-        register_resolvers(*resolvers)
+        register_resolvers(option_help.groups, option_help.options)
         os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints several lines and exits
         with explained(config, arguments.overrides):
             hydra.main(str(config_folder()), config, version_base="1.3")(job)()
@@ -125,3 +126,52 @@ def time_or_job(now: str, overrides: Sequence[str]) -> str:
     if job is None:
         return now
     return f"job_{job}_{hashlib.sha256(' '.join(overrides).encode()).hexdigest()[:6]}"
+
+
+@contextlib.contextmanager
+def explained(config: str, overrides: Sequence[str]) -> Iterator[None]:
+    """Raise errors of Hydra and OmegaConf as a :class:`UserError` on one line."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(_sentence(error, config, overrides)) from error
+
+
+def _sentence(error: Any, config: str, overrides: Sequence[str]) -> str:
+    """Return the error's message, or the nearest name if one is wrong."""
+    from omegaconf import OmegaConf
+
+    text = " ".join(str(error).split())
+    if getattr(error, "options", None):  # there is no such choice in a group
+        group, _, choice = str(error.missing_cfg_file).partition("/")
+        if group == "hydra":
+            return f"{choice} needs a plugin of Hydra: pip install 'rdm-solo[slurm,ray,joblib]'"
+        nested = (config_folder() / group).glob("*/*.yaml")
+        options = [*error.options, *(f"{path.parent.name}/{path.stem}" for path in nested)]
+        return f"there is no {group}={choice}{suggest(choice, options) or '; --help lists them'}"
+    if key := re.search(r"Could not override '(?:\+\+|\+)?([^']+)'", text):
+        choices = [o for o in overrides if (config_folder() / o.partition("=")[0]).is_dir()]
+        cfg = compose(config, choices, hydra_too=True)
+        names = [name for name, _ in dotted(OmegaConf.to_container(cfg, resolve=False))]
+        hint = nearest(key[1], names) or "; --help lists them"
+        if key[1].startswith("trainer."):
+            hint += f" (other arguments of Lightning's Trainer are given as ++{key[1]}=...)"
+        return f"there is no option {key[1]!r}{hint}"
+    if override := getattr(error, "override", ""):
+        return f"cannot read the argument {override!r}: {text}"
+    return text
+
+
+def nearest(key: str, names: Iterable[str]) -> str:
+    """Return the clause that names the option that was probably meant, or an empty string.
+
+    >>> nearest("l", ["max_epochs", "optimizer.lr"]), nearest("epochs", ["max_epochs"])
+    ("; did you mean 'optimizer.lr'?", "; did you mean 'max_epochs'?")
+    """
+    names = [name for name in names if name.startswith("hydra") == key.startswith("hydra")]
+    leaves = {name.rpartition(".")[2]: name for name in reversed(names)}
+    close = difflib.get_close_matches(key.rpartition(".")[2], leaves, n=1)
+    return f"; did you mean {leaves[close[0]]!r}?" if close else ""

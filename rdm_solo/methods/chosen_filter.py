@@ -5,6 +5,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from rdm_solo.cli.config_files import config_folder
 from rdm_solo.filters.functions import SHIPPED as FUNCTIONS
 
 
@@ -116,7 +117,6 @@ def shipped_filters() -> dict[str, ChosenFilter]:
     >>> shipped_filters()["target_pow"].p
     -0.5
     """
-    from rdm_solo.cli import config_folder  # imports Hydra
 
     configs = map(OmegaConf.load, sorted((config_folder() / "filter").glob("*.yaml")))
     filters = [chosen for chosen in map(ChosenFilter.from_config, configs) if not chosen.absent]

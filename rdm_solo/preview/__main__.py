@@ -2,7 +2,7 @@
 
 from omegaconf import DictConfig
 
-from rdm_solo import cli
+from rdm_solo.cli import arguments
 
 
 def _job(cfg: DictConfig) -> None:
@@ -11,4 +11,4 @@ def _job(cfg: DictConfig) -> None:
     preview(cfg)
 
 
-cli.command(_job, "preview", open_groups=["filter"])
+arguments.command(_job, "preview", open_groups=["filter"])

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from rdm_solo import cli, paper
+from rdm_solo import paper
+from rdm_solo.cli import arguments
 from rdm_solo.messages import listed
 from rdm_solo.report.measured import last, linear_accuracies, most_common
 from rdm_solo.report.tables import Table, global_batch
@@ -61,7 +62,7 @@ def _compare(group: Group, row: paper.Row) -> list[str]:
 def _differences(run: Run, row: paper.Row) -> list[str]:
     """Return the options in which a run differs from the row's preset."""
     options = settings(run.config, COMPARED_KEYS)
-    preset = settings(cli.compose("config", paper.preset(row)), COMPARED_KEYS)
+    preset = settings(arguments.compose("config", paper.preset(row)), COMPARED_KEYS)
     differences = [
         f"{name}={options[name]} (preset: {value})"
         for name, value in preset.items()

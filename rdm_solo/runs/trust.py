@@ -12,7 +12,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo import cli, filters
+from rdm_solo import filters
+from rdm_solo.cli.config_files import config_folder
 from rdm_solo.messages import UserError
 from rdm_solo.methods.backbones import FETCHING
 from rdm_solo.runs.settings import options
@@ -53,6 +54,6 @@ def _refusal(key: str, value: Any) -> str | None:
 @functools.cache
 def _shipped_targets() -> frozenset[str]:
     """Return every ``_target_`` in this package's own config files."""
-    texts = (path.read_text(encoding="utf-8") for path in cli.config_folder().rglob("*.yaml"))
+    texts = (path.read_text(encoding="utf-8") for path in config_folder().rglob("*.yaml"))
     pattern = re.compile(r"^\s*(?:- )?_target_: (\S+)", re.MULTILINE)
     return frozenset(target for text in texts for target in pattern.findall(text))

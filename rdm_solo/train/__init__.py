@@ -6,9 +6,9 @@ In Python, ``rdm_solo.train.run.run(compose([...]), folder)`` trains in this pro
 from collections.abc import Sequence
 from typing import Any
 
-from rdm_solo import cli
+from rdm_solo.cli import arguments
 
 
 def compose(overrides: Sequence[str]) -> Any:
     """Return the config of a run with these options, such as ``["method=byol", "seed=1"]``."""
-    return cli.compose("config", overrides)
+    return arguments.compose("config", overrides)

@@ -6,7 +6,6 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rdm_solo import cli
 from rdm_solo.messages import UserError
 from rdm_solo.runs import files, ownership, saved_config
 from rdm_solo.runs.files import OVERRIDES, SWEEP
@@ -72,5 +71,5 @@ def _check(arguments: Sequence[str], passed: Sequence[str]) -> None:
     """Refuse code that is not part of this package, unless the user passed its option."""
     from rdm_solo.runs import trust
 
-    cfg: Any = cli.compose("config", arguments)
+    cfg: Any = arguments.compose("config", arguments)
     trust.check(cfg, list(cfg), list(map(_key, passed)))

@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rdm_solo import cli
+from rdm_solo.cli import arguments
 from studies.collapse import sets
 
 PLAN: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_name("study.yaml")))
@@ -97,6 +97,6 @@ def draw(run: Planned) -> Drawn:
     options = [*PLAN["shared"], *PLAN["sets"][run.data]["options"], *setting["options"]]
     options += [f"{name}={value}" for name, value in values.items()] + [f"seed={seed}"]
     with _composing:
-        rate = cli.compose("config", options).optimizer.lr * factor
+        rate = arguments.compose("config", options).optimizer.lr * factor
     options.append(f"optimizer.lr={rate:.3g}")
     return Drawn(options, seed, distinct, setting.get("batch_norm", True))

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rdm_solo import cli
+from rdm_solo.cli import answers, arguments
 from rdm_solo.messages import UserError
 
 
@@ -29,18 +29,20 @@ from rdm_solo.messages import UserError
 )
 def test_what_hydra_refuses_gets_one_sentence_with_the_nearest_name(overrides, says):
     with pytest.raises(UserError, match=re.escape(says)) as refused:
-        cli.compose("config", overrides)
+        arguments.compose("config", overrides)
     assert "\n" not in str(refused.value)
 
 
 def test_any_argument_of_the_trainer_can_be_added():
-    cfg = cli.compose("config", ["+trainer.limit_train_batches=2", "++trainer.benchmark=true"])
+    cfg = arguments.compose(
+        "config", ["+trainer.limit_train_batches=2", "++trainer.benchmark=true"]
+    )
     assert (cfg.trainer.limit_train_batches, cfg.trainer.benchmark) == (2, True)
 
 
 @pytest.mark.parametrize(("epochs", "warm_up"), [(30, 6), (3, 0.6), (100, 6)])
 def test_a_warm_up_is_at_most_a_fifth_of_the_run(epochs, warm_up):
-    cfg = cli.compose("config", [f"max_epochs={epochs}"])
+    cfg = arguments.compose("config", [f"max_epochs={epochs}"])
     assert cfg.scheduler.warmup_epochs == warm_up
 
 
@@ -52,7 +54,7 @@ def jobs(monkeypatch, tmp_path):
     def run(*argv: str) -> list:
         configs: list = []
         monkeypatch.setattr(sys, "argv", ["train", *argv])
-        cli.command(configs.append, "config")
+        arguments.command(configs.append, "config")
         return configs
 
     return run
@@ -82,6 +84,6 @@ def test_a_missing_package_is_named_and_other_errors_keep_their_traceback(tmp_pa
     for name, line in (("needy", "import absent_package"), ("broken", "import rdm_solo.absent")):
         (tmp_path / f"{name}.py").write_text(line)
     with pytest.raises(SystemExit, match="2"):
-        cli.start("needy")
+        answers.start("needy")
     with pytest.raises(ModuleNotFoundError, match=r"rdm_solo\.absent"):
-        cli.start("broken")
+        answers.start("broken")

@@ -9,16 +9,16 @@ import sys
 import pytest
 
 import rdm_solo.__main__
-from rdm_solo import cli
 from rdm_solo.__main__ import COMMANDS
-from rdm_solo.cli import option_help
+from rdm_solo.cli import arguments, option_help
+from rdm_solo.cli.config_files import config_folder
 
 CONFIGS = ("config", "linear", "export", "preview")
 
 
 def options_of(config: str, *choices: str) -> str:
     """Return what the help of a command says about its options, with these choices."""
-    cfg = cli.compose(config, choices, hydra_too=True)
+    cfg = arguments.compose(config, choices, hydra_too=True)
     return option_help.options(config, _root_=cfg).replace("$$", "$")
 
 
@@ -29,7 +29,7 @@ def explained(text: str) -> dict[str, str]:
 
 
 GROUPS = {
-    group: sorted(path.stem for path in (cli.config_folder() / group).glob("*.yaml"))
+    group: sorted(path.stem for path in (config_folder() / group).glob("*.yaml"))
     for group in ("method", "dataset", "launcher", "logger", "trainer")
 }
 if importlib.util.find_spec("hydra_plugins.hydra_ray_launcher") is None:
@@ -50,7 +50,7 @@ def test_every_option_is_explained(config, choices):
     options = explained(text)
     assert not [key for key, words in options.items() if len(words) < 4]
     assert max(map(len, text.splitlines())) <= 100
-    for key in cli.compose(config, choices):
+    for key in arguments.compose(config, choices):
         if key not in ("filter", "dataset", "launcher", "logger", "callbacks"):
             assert any(name == key or name.startswith(f"{key}.") for name in options), key
 
@@ -63,7 +63,7 @@ def test_values_are_those_of_the_run_that_would_start():
 
 
 def test_groups_of_the_command_are_listed_with_a_line_for_each_option():
-    text = option_help.groups(_root_=cli.compose("config", [], hydra_too=True))
+    text = option_help.groups(_root_=arguments.compose("config", [], hydra_too=True))
     listed = dict(re.findall(r"^  (\w+=[\w/]+) +(\S.*)$", text, flags=re.M))
     for group, names in GROUPS.items():
         assert all(len(listed[f"{group}={name}"]) > 5 for name in names)

@@ -7,8 +7,8 @@ import pytest
 from support.image_files import SIZE, spoil, write_tree
 from support.small_runs import SMALL, rows, run
 
-from rdm_solo import cli
 from rdm_solo.callbacks import epoch_reports
+from rdm_solo.cli import arguments
 from rdm_solo.data import DataError
 from rdm_solo.evaluate import linear
 
@@ -54,7 +54,7 @@ def test_an_unreadable_image_stops_a_run_or_is_skipped_and_named(tmp_path, caplo
     assert len(rows(tmp_path / "run")) == 2
     # The linear probe leaves them out as well.
     caplog.clear()
-    cfg = cli.compose("linear", [f"run={tmp_path / 'run'}", "features=cached", "epochs=1"])
+    cfg = arguments.compose("linear", [f"run={tmp_path / 'run'}", "features=cached", "epochs=1"])
     with caplog.at_level(logging.WARNING, "rdm_solo"):
         assert linear.evaluate(cfg)["images"] == {"train": 11, "val": 5}
     assert [line.count("1 unreadable image was skipped") for line in caplog.messages] == [1, 1]

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from support.backbones import load
 from support.small_runs import SMALL, run
 
-from rdm_solo import cli
+from rdm_solo.cli import arguments
 from rdm_solo.evaluate import export
 from rdm_solo.messages import UserError
 
@@ -24,7 +24,7 @@ RESNET += ["backbone.kwargs.zero_init_residual=false"]
 
 
 def exported(folder: Path, *argv: str) -> Path:
-    return export.export(cli.compose("export", [f"run={folder}", *argv]))
+    return export.export(arguments.compose("export", [f"run={folder}", *argv]))
 
 
 @pytest.fixture(scope="module")
@@ -81,4 +81,4 @@ def test_refusals(byol, tmp_path):
     with pytest.raises(UserError, match="cannot be written"):
         exported(byol, f"out={tmp_path / 'file' / 'x'}")
     with pytest.raises(UserError, match="run=RUN_FOLDER"):
-        export.export(cli.compose("export", []))
+        export.export(arguments.compose("export", []))

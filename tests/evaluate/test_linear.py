@@ -16,7 +16,7 @@ from support import small_runs
 from support.backbones import load
 from support.small_runs import SMALL, run
 
-from rdm_solo import cli
+from rdm_solo.cli import arguments
 from rdm_solo.data import loader, synthetic
 from rdm_solo.evaluate import features, linear, linear_config, probe
 from rdm_solo.messages import UserError
@@ -28,7 +28,7 @@ DATA = ["dataset=synthetic", "dataset.num_train=64", "dataset.num_val=32", "data
 
 def configure(*argv: str):
     """The config that the command would compose."""
-    return cli.compose("linear", argv, open_groups=["dataset"])
+    return arguments.compose("linear", argv, open_groups=["dataset"])
 
 
 def evaluate(*argv: str) -> dict:

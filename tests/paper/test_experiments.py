@@ -17,7 +17,7 @@ from conftest import ROOT, oracle
 from torch import nn
 
 from rdm_solo import methods, paper
-from rdm_solo.cli import config_folder
+from rdm_solo.cli.config_files import config_folder
 from rdm_solo.data import Dataset, Images
 from rdm_solo.methods import optimizers
 from rdm_solo.train import checks, compose, derived_values

@@ -9,13 +9,13 @@ import torch
 from conftest import command
 from support.written_runs import by_the_theorem, write, write_run
 
-from rdm_solo import cli
+from rdm_solo.cli import answers, arguments
 from rdm_solo.plots import style
 from rdm_solo.preview import show
 
 
 def preview(*argv: str) -> None:
-    show.preview(cli.compose("preview", argv, ["filter"]))
+    show.preview(arguments.compose("preview", argv, ["filter"]))
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_a_figure_is_named_by_the_filter_that_it_shows(argv, words, stem, tmp_pa
 
 
 def test_singular_values_are_those_after_a_batch_norm():
-    cfg = cli.compose("preview", ["filter=online_log1p", "k=8", "batch_size=32"], ["filter"])
+    cfg = arguments.compose("preview", ["filter=online_log1p", "k=8", "batch_size=32"], ["filter"])
     sigma = show.singular_values(cfg, None)
     assert float(sigma.square().sum()) == pytest.approx(32 * 8)
     shares = torch.arange(1, 9).double().reciprocal()
@@ -114,7 +114,7 @@ def test_refusals_are_sentences_and_leave_no_folder(run, tmp_path, capsys):
         ([f"run={learned}", "filter.function=torch.asinh"], "filter.branch"),
         ([f"run={tmp_path}"], "is not a run folder"),
     ):
-        with pytest.raises(SystemExit), cli.errors_as_sentences():
+        with pytest.raises(SystemExit), answers.errors_as_sentences():
             preview(*argv, f"out={tmp_path / 'out'}")
         assert words in capsys.readouterr().err, argv
         assert not (tmp_path / "out").exists()

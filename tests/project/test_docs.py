@@ -15,8 +15,8 @@ import yaml
 from conftest import ROOT
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from rdm_solo import cli
-from rdm_solo.cli.arguments import readable
+from rdm_solo.cli import arguments
+from rdm_solo.cli.config_files import config_folder
 from rdm_solo.paper import markdown
 from rdm_solo.runs.columns import COLUMNS
 
@@ -106,23 +106,23 @@ def test_its_commands_are_accepted(page, tmp_path, monkeypatch):
         (tmp_path / "own" / f"{name}.yaml").parent.mkdir(parents=True)
         (tmp_path / "own" / f"{name}.yaml").write_text(content)
     seen: set[str] = set()
-    for module, *arguments in commands(page):
+    for module, *options in commands(page):
         folder = ROOT / Path(*module.split("."))
         source = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
         assert source.is_file(), module
         assert (folder / "__main__.py").is_file() or "__main__" in source.read_text(), module
         name = module.removeprefix("rdm_solo.")
         if name not in CONFIGS:  # argparse's: every flag is one that the module spells
-            for flag in filter(lambda argument: argument.startswith("--"), arguments):
+            for flag in filter(lambda argument: argument.startswith("--"), options):
                 assert flag in FLAGS or name == "plugin", (module, flag)
             continue
-        head = " ".join(a for a in arguments if not a.startswith(("p=", "max_epochs=", "seed=")))
+        head = " ".join(a for a in options if not a.startswith(("p=", "max_epochs=", "seed=")))
         if head not in seen:
             seen.add(head)
             config, open_sections = CONFIGS[name]
-            if "-m" in arguments:
-                arguments = [first_value(a) for a in readable(arguments, open_sections)]
-            cli.compose(config, arguments, open_sections)
+            if "-m" in options:
+                options = [first_value(a) for a in arguments.readable(options, open_sections)]
+            arguments.compose(config, options, open_sections)
 
 
 def first_value(argument: str) -> str:
@@ -168,8 +168,8 @@ def options() -> set[str]:
             yield from walk(f"{prefix}.{key}".lstrip("."), value)
 
     found: set[str] = set()
-    for path in cli.config_folder().rglob("*.yaml"):
-        group = path.relative_to(cli.config_folder()).parts[0]
+    for path in config_folder().rglob("*.yaml"):
+        group = path.relative_to(config_folder()).parts[0]
         own = group.endswith(".yaml") or "@package _global_" in path.read_text()
         found |= set(walk("" if own else group, yaml.safe_load(path.read_text())))
     return found

@@ -8,7 +8,7 @@ import pytest
 from conftest import ROOT
 
 import rdm_solo.__main__
-from rdm_solo.cli import config_folder
+from rdm_solo.cli.config_files import config_folder
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from support.report_pages import run, seeds, write
 
-from rdm_solo import cli, runs
+from rdm_solo import runs
+from rdm_solo.cli import arguments
 from rdm_solo.report import entry, measured, ranking
 from rdm_solo.report.measured import comparable
 from rdm_solo.report.paper_comparison import paper_table
@@ -140,7 +141,7 @@ def test_evaluations_that_cannot_be_read_are_named(torn, tmp_path):
 )
 def test_the_papers_number_stands_beside_a_run_of_its_setting(overrides, differs, tmp_path):
     preset = ["experiment=cifar10/simsiam_target_pow", "p=-0.5", "max_epochs=100"]
-    cfg = cli.compose("config", [*preset, *overrides])
+    cfg = arguments.compose("config", [*preset, *overrides])
     epochs = {"epoch": np.arange(1, cfg.max_epochs + 1)}
     linear = {"protocol": [record(78.0)]}
     rows = paper_table(by_setting([runs.Run(tmp_path, cfg, epochs, linear=linear)])).rows

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from support.written_runs import write_run
 
-from rdm_solo import cli, runs
+from rdm_solo import runs
+from rdm_solo.cli import arguments
 from rdm_solo.preview.show import preview
 from rdm_solo.report import entry as report
 from rdm_solo.runs import files
@@ -43,7 +44,7 @@ def test_no_page_is_written_through_a_link_that_leads_out_of_the_folder(tmp_path
     with pytest.raises(ValueError, match=r"report cannot be read .it is a link"):
         report.write([folder])
     with pytest.raises(ValueError, match=r"figures cannot be read .it is a link"):
-        preview(cli.compose("preview", [f"run='{folder}'"]))
+        preview(arguments.compose("preview", [f"run='{folder}'"]))
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
@@ -60,7 +61,7 @@ def test_a_filter_of_ones_own_is_drawn_where_it_is_typed_again(tmp_path, monkeyp
     caplog.set_level("INFO")
     for typed in ([], ["filter.function=mine.f"]):
         caplog.clear()
-        preview(cli.compose("preview", [f"run='{folder}'", *typed], open_groups=["filter"]))
+        preview(arguments.compose("preview", [f"run='{folder}'", *typed], open_groups=["filter"]))
         drawn = [path.name for path in (folder / "figures").glob("filter_*.png")]
         assert drawn == ["filter_target_mine.f.png"] * len(typed)
         assert ("The filter is left out" in caplog.text) is not bool(typed)

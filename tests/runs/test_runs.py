@@ -11,7 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rdm_solo import runs
-from rdm_solo.cli import config_folder
+from rdm_solo.cli.config_files import config_folder
 from rdm_solo.messages import UserError
 from rdm_solo.runs import ownership, saved_config, spectra_files, trust
 from rdm_solo.runs.settings import differences

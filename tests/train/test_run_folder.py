@@ -12,7 +12,7 @@ from filelock import FileLock
 from omegaconf import OmegaConf
 from support.small_runs import SMALL, CutInEpoch, rows, run
 
-from rdm_solo import cli
+from rdm_solo.cli import arguments
 from rdm_solo.messages import UserError
 from rdm_solo.runs.ownership import FolderTaken
 
@@ -198,7 +198,8 @@ def test_kept_and_best_checkpoints(tmp_path):
 
 def test_default_names_never_collide():
     first, second = (
-        cli.compose("config", ["filter=target_pow"], hydra_too=True).hydra.run.dir for _ in range(2)
+        arguments.compose("config", ["filter=target_pow"], hydra_too=True).hydra.run.dir
+        for _ in range(2)
     )
     assert first != second
     assert first.endswith("_simsiam_target_pow")
