@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import command
 from support.small_runs import QUICK, SMALL
 
 import rdm_solo
@@ -29,7 +28,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def process_state() -> dict[str, object]:
-    """What training might change of the process that uses it."""
+    """Return what training might change in its process."""
     names = (None, "rdm_solo")
     return {
         "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
@@ -39,10 +38,12 @@ def process_state() -> dict[str, object]:
     }
 
 
-@pytest.mark.process
-def test_two_fits_in_one_process_give_the_numbers_of_the_command(tmp_path, monkeypatch):
+def test_two_fits_in_one_process_give_the_numbers_of_the_command(tmp_path, monkeypatch, typed):
     monkeypatch.chdir(tmp_path)
     options = {"filter": "target_pow", "p": -0.5}
+    arguments = [*ARGUMENTS, *words(options), "hydra.run.dir=command"]
+    done = typed("rdm_solo.train", *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     before = process_state()
     rdm_solo.fit(OPTIONS, method="byol", max_epochs=1, folder="byol", quiet=True)
     run = rdm_solo.fit(OPTIONS, **options, max_epochs=1, folder="fit", quiet=True)
@@ -50,9 +51,6 @@ def test_two_fits_in_one_process_give_the_numbers_of_the_command(tmp_path, monke
     rdm_solo.fit(resume="fit", max_epochs=2, quiet=True)
     assert run.reload().epochs == 2
     assert process_state() == before
-    arguments = [*ARGUMENTS, *words(options), "hydra.run.dir=command"]
-    done = command("rdm_solo.train", *arguments, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
     assert Path("fit/metrics.csv").read_bytes() == Path("command/metrics.csv").read_bytes()
     for key, values in rdm_solo.Run("command").spectra.items():
         np.testing.assert_array_equal(run.spectra[key], values)

@@ -11,6 +11,9 @@ from conftest import ROOT
 import rdm_solo
 
 TOUR = Path(ROOT, "docs", "tour.ipynb")
+# Options that make its runs short.
+QUICK = '"dataset": "synthetic", "dataset.num_train": 64, "dataset.num_val": 32, "batch_size": 32, '
+QUICK += '"dataset.image_size": 8, "threads": 1, '
 
 
 def test_the_tour_is_committed_without_outputs():
@@ -29,9 +32,14 @@ def test_the_tour_runs(tmp_path, monkeypatch):
     from nbclient import NotebookClient
 
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # the kernel's debugger warns
     for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path / ".jupyter"))
-    notebook = nbformat.read(TOUR, as_version=4)
+    text = TOUR.read_text("utf-8")
+    options = '\\"max_epochs\\": 2'
+    assert text.count(options) == 1
+    text = text.replace(options, json.dumps(QUICK)[1:-1] + options)
+    notebook = nbformat.reads(text, as_version=4)
     resources = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(notebook, timeout=300, resources=resources).execute()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -43,7 +51,6 @@ def test_the_tour_runs(tmp_path, monkeypatch):
     printed = "".join(output.text for output in streams)
     assert "epoch 2/2: loss" in printed
     assert "did you mean 'target_pow'" in printed
-    # The kernel and its debugger write there, too.
-    errors = [output.text for output in streams if output.name == "stderr"]
-    assert not [text for text in errors if "rdm_solo" in text or "lightning" in text]
+    errors = "".join(output.text for output in streams if output.name == "stderr")
+    assert [line for line in errors.splitlines() if "font cache" not in line] == []  # matplotlib's
     assert len(rdm_solo.Sweep(tmp_path / "tour").runs) == 2
