@@ -1,7 +1,6 @@
-"""The paper's figures from runs: each entry of ``PLOTS`` draws runs as a matplotlib figure.
+"""The paper's figures: each entry of ``PLOTS`` draws runs as a matplotlib figure.
 
-Names are imported when they are first used: the picture that a run draws while it trains loads
-nothing else.
+Modules are imported on first use, so a training run only loads the figure that it draws.
 
 >>> from pathlib import Path
 >>> from rdm_solo import plots, runs
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from rdm_solo.plots.eigenvalues import epoch_picture as epoch_picture
     from rdm_solo.plots.entry import Plot as Plot
 
-# Each figure's module, in the report's order; the first that the runs have is on its first screen.
+# Each figure's module, in the report's order. The report starts with the first one that applies.
 _FIGURES = {
     "sweep": "settings",
     "comparison": "settings",

@@ -1,4 +1,4 @@
-"""Figures of spectra: one epoch's, every setting's, those under filters, and symmetric methods'."""
+"""Figures of spectra: of one epoch, of all settings, of filters, and of symmetric methods."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from rdm_solo.plots import epochs, style
 from rdm_solo.plots.entry import Groups, Plot, has_spectra
-from rdm_solo.plots.settings import accuracy, row_of
+from rdm_solo.plots.settings import accuracy, panel_row
 from rdm_solo.runs.groups import Group, over_seeds
 from rdm_solo.spectra.comparison import leading
 from rdm_solo.spectra.ranks import noise_floor
@@ -54,22 +54,22 @@ def epoch_picture(arrays: Mapping[str, np.ndarray], title: str = "") -> Figure:
     paper="Figures 4 and 8",
     measured=has_spectra,
 )
-def spectra(drawn: Groups, looks: style.Looks) -> Figure:
-    figure, panels = style.figure(2 * len(drawn), columns=4)
-    for group, left, right in zip(drawn, panels[::2], panels[1::2]):
+def spectra(groups: Groups, looks: style.Looks) -> Figure:
+    figure, panels = style.figure(2 * len(groups), columns=4)
+    for group, left, right in zip(groups, panels[::2], panels[1::2]):
         epoch, arrays = group.spectrum()
         _draw_branches(left, arrays)
         _draw_filter(right, arrays)
         style.panel_title(left, f"{group.label}, epoch {epoch}")
-    epochs.share_limits(panels[::2], [epochs.outputs_of(group) for group in drawn])
+    epochs.share_limits(panels[::2], [epochs.rank_scale(group) for group in groups])
     return figure
 
 
-def _filters(everything: Groups) -> list[Group]:
-    """Return the settings with a filter, and those of the same methods without one."""
-    filtered = [g for g in everything if g.first.filter.startswith(("online_", "target_"))]
-    rows = {row_of(group) for group in filtered if has_spectra(group.first)}
-    return [g for g in everything if row_of(g) in rows] if len(everything) > 1 else []
+def _filters(all_groups: Groups) -> list[Group]:
+    """Return the settings with a filter, and settings of the same methods without one."""
+    filtered = [g for g in all_groups if g.first.filter.startswith(("online_", "target_"))]
+    rows = {panel_row(group) for group in filtered if has_spectra(group.first)}
+    return [g for g in all_groups if panel_row(g) in rows] if len(all_groups) > 1 else []
 
 
 @partial(
@@ -83,8 +83,8 @@ def _filters(everything: Groups) -> list[Group]:
     choose=_filters,
     measured=lambda run: has_spectra(run) and "lam_projection" in run.spectra,
 )
-def variants(drawn: Groups, looks: style.Looks) -> Figure:
-    parts = list(epochs.blocks(drawn, row_of))
+def variants(groups: Groups, looks: style.Looks) -> Figure:
+    parts = list(epochs.blocks(groups, panel_row))
     figure, panels = style.figure(len(parts), columns=2)
     for (row, members), axes in zip(parts, panels):
         for group in members:
@@ -95,10 +95,10 @@ def variants(drawn: Groups, looks: style.Looks) -> Figure:
     return figure
 
 
-def _symmetric(everything: Groups) -> list[Group]:
-    """Return the settings of symmetric methods, and of their kind with a learned predictor."""
-    symmetric = [group for group in everything if group.first.description.symmetric]
-    learned = [g for g in everything if g.first.description.asymmetry == "predictor"]
+def _symmetric(all_groups: Groups) -> list[Group]:
+    """Return the settings of symmetric methods, and of methods with a learned predictor."""
+    symmetric = [group for group in all_groups if group.first.description.symmetric]
+    learned = [g for g in all_groups if g.first.description.asymmetry == "predictor"]
     learned = [g for g in learned if g.first.chosen_filter.unchanged]
     learned = [g for g in learned if not g.first.description.momentum]
     return (symmetric + learned)[: style.SERIES] if symmetric else []
@@ -116,11 +116,11 @@ def _symmetric(everything: Groups) -> list[Group]:
     paper="Figure 2",
     choose=_symmetric,
 )
-def symmetric(drawn: Groups, looks: style.Looks) -> Figure:
+def symmetric(groups: Groups, looks: style.Looks) -> Figure:
     figure, panels = style.figure(4, columns=2)
-    for axes, column in zip(panels, (accuracy(drawn), "feature/variance")):
-        epochs.over_epochs(axes, [(group, column, looks[group.label]) for group in drawn])
-    measured = [group for group in drawn if group.spectrum()[0]]
+    for axes, column in zip(panels, (accuracy(groups), "feature/variance")):
+        epochs.over_epochs(axes, [(group, column, looks[group.label]) for group in groups])
+    measured = [group for group in groups if group.spectrum()[0]]
     for group in measured:
         _draw_eigenvalues(panels[2], group.spectrum()[1]["lam_target"], looks[group.label])
     _index_axes(panels[2])
@@ -138,7 +138,7 @@ def _draw_eigenvalues(axes: Axes, stack: np.ndarray, look: style.Look) -> None:
 
 
 def _draw_branches(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
-    """Draw both branches' eigenvalues, as many as hold 99.99 % of the target's sum."""
+    """Draw both branches' leading eigenvalues, up to 99.99 % of the target's sum."""
     m = _leading(arrays["lam_target"])
     for name, look in (("lam_target", style.TARGET), ("lam_online", style.ONLINE)):
         if name in arrays:
@@ -147,8 +147,8 @@ def _draw_branches(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _index_axes(axes: Axes) -> None:
-    """Label eigenvalues over their index, on a log axis."""
-    style.whole_axis(axes, "index $i$")
+    """Label axes for eigenvalues by index, with a log y axis."""
+    style.integer_axis(axes, "index $i$")
     axes.set_ylabel(r"eigenvalue $\lambda_i$")
     style.log_axis(axes.yaxis)
     style.mark_empty(axes, "all eigenvalues are\nrounding noise, or not measured")
@@ -169,7 +169,7 @@ def _draw_filter(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _leading(lam: np.ndarray) -> int:
-    """Return how many eigenvalues of the mean spectrum hold 99.99 % of its sum."""
+    """Return the number of eigenvalues that make up 99.99 % of the mean spectrum."""
     return leading(torch.from_numpy(np.nan_to_num(lam.mean(0))))
 
 

@@ -1,7 +1,7 @@
-"""A figure in one entry: how it is drawn, what it shows, and which runs it needs.
+"""Describe a figure in one entry: how it is drawn, what it shows, and which runs it needs.
 
-To add one, write a function that draws, put :class:`Plot` with the words above it, and add its
-name and module to :mod:`rdm_solo.plots`. Report and notebook follow.
+To add a figure, write a function that draws it, decorate it with :class:`Plot` and its texts, and
+add its name and module to :mod:`rdm_solo.plots`. Report and notebook then show it.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,41 +30,41 @@ def has_any(*columns: str) -> Callable[[Run], bool]:
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure of runs; call it with runs to draw it."""
+    """A figure; call it with runs to draw it."""
 
-    draw: Callable[[Groups, style.Looks], Figure]  # from settings, and looks by their labels
-    section: str  # the report's section with this figure
+    draw: Callable[[Groups, style.Looks], Figure]  # takes settings, and looks by label
+    section: str  # section of the report
     title: str  # what it shows
     caption: str  # how to read it
-    needs: str  # the runs that it needs, in words
-    paper: str = ""  # the paper's figures of this kind
-    choose: Callable[[Groups], Groups] = list  # settings to draw; none: it does not apply
-    measured: Callable[[Run], bool] = lambda run: run.epochs > 0  # whether a run has what it draws
+    needs: str  # the runs that it needs, for messages
+    paper: str = ""  # similar figures of the paper
+    choose: Callable[[Groups], Groups] = list  # settings to draw; [] if it does not apply
+    measured: Callable[[Run], bool] = lambda run: run.epochs > 0  # whether a run has its data
 
     @property
     def name(self) -> str:
         return self.draw.__name__
 
-    def drawn(self, everything: Groups) -> list[Group]:
-        """Return the settings to draw, those with measurements."""
-        chosen = self.choose(everything)
+    def select(self, all_groups: Groups) -> list[Group]:
+        """Return the settings to draw, without those that lack measurements."""
+        chosen = self.choose(all_groups)
         return [group for group in chosen if any(map(self.measured, counted_runs(group)))]
 
     @style.styled
     def __call__(self, runs: Sequence[Run]) -> Figure:
-        everything = by_setting(runs)
-        drawn = self.drawn(everything)
-        if not drawn:
+        all_groups = by_setting(runs)
+        groups = self.select(all_groups)
+        if not groups:
             raise UserError(f"{self.name} needs {self.needs}.")
         # A setting looks the same in all figures of the same runs.
-        looks = style.looks(group.label for group in everything)
-        return style.finish(self.draw(drawn, looks), note=_note(drawn))
+        looks = style.looks(group.label for group in all_groups)
+        return style.finish(self.draw(groups, looks), note=_note(groups))
 
 
-def _note(drawn: Groups) -> str:
-    """Say what lines and bands are, and which runs are not in the mean."""
-    seeds = sorted({len(counted_runs(group)) for group in drawn})
-    behind = [f"{run_name(r)} ({r.progress})" for g in drawn for r in uncounted_runs(g)]
+def _note(groups: Groups) -> str:
+    """Return a note on lines and bands, and on runs that are not in the mean."""
+    seeds = sorted({len(counted_runs(group)) for group in groups})
+    behind = [f"{run_name(r)} ({r.progress})" for g in groups for r in uncounted_runs(g)]
     sentences = []
     if seeds[-1] > 1:
         number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"

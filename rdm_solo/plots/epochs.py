@@ -26,7 +26,7 @@ ALIGNMENT = {
         "weighted by eigenvalues", style.GREEN, style.DASHES, "^"
     ),
 }
-# A title, the setting, column and look of each curve, and what panels of equal limits share.
+# A title, curves (setting, column, look), and a key: panels with equal keys share their limits.
 Panel = tuple[str, Sequence[tuple[Group, str, style.Look]], Hashable]
 DIAGNOSTICS = "runs with diagnostics (diagnostics.every_n_epochs above 0)"
 
@@ -45,8 +45,8 @@ DIAGNOSTICS = "runs with diagnostics (diagnostics.every_n_epochs above 0)"
     paper="Figures 1 and 7",
     measured=has_any(*BRANCHES),
 )
-def effective_rank(drawn: Groups, looks: style.Looks) -> Figure:
-    return _of_both_branches(drawn, BRANCHES)
+def effective_rank(groups: Groups, looks: style.Looks) -> Figure:
+    return _branch_panels(groups, BRANCHES)
 
 
 @partial(
@@ -63,15 +63,15 @@ def effective_rank(drawn: Groups, looks: style.Looks) -> Figure:
     paper="Figure 3",
     measured=has_any(*ALIGNMENT),
 )
-def alignment(drawn: Groups, looks: style.Looks) -> Figure:
-    return _of_both_branches(drawn, ALIGNMENT)
+def alignment(groups: Groups, looks: style.Looks) -> Figure:
+    return _branch_panels(groups, ALIGNMENT)
 
 
-def _of_both_branches(drawn: Groups, lines: Mapping[str, style.Look]) -> Figure:
-    """Draw a panel with these columns for each setting."""
+def _branch_panels(groups: Groups, lines: Mapping[str, style.Look]) -> Figure:
+    """Draw one panel per setting, with these columns."""
     panels = [
-        (group.label, [(group, *line) for line in lines.items()], outputs_of(group))
-        for group in drawn
+        (group.label, [(group, *line) for line in lines.items()], rank_scale(group))
+        for group in groups
     ]
     figure = draw_panels(panels)
     for axes in figure.axes:
@@ -90,17 +90,17 @@ def _of_both_branches(drawn: Groups, lines: Mapping[str, style.Look]) -> Figure:
     paper="Figure 9",
     measured=has_any("train/loss"),
 )
-def losses(drawn: Groups, looks: style.Looks) -> Figure:
+def losses(groups: Groups, looks: style.Looks) -> Figure:
     def scale(group: Group) -> str | float:
-        least = group.first.description.loss_minimum
-        return group.first.method if least is None else least
+        minimum = group.first.description.loss_minimum
+        return group.first.method if minimum is None else minimum
 
     panels: list[Panel] = []
-    for least, members in blocks(drawn, scale):
+    for minimum, members in blocks(groups, scale):
         words = list(dict.fromkeys(group.method for group in members))
-        words += [] if isinstance(least, str) else [f"minimum {least:g}"]
+        words += [] if isinstance(minimum, str) else [f"minimum {minimum:g}"]
         curves = [(group, "train/loss", looks[group.label]) for group in members]
-        panels.append((", ".join(words), curves, least))
+        panels.append((", ".join(words), curves, minimum))
     return draw_panels(panels)
 
 
@@ -113,8 +113,8 @@ def losses(drawn: Groups, looks: style.Looks) -> Figure:
     needs="runs on labelled validation images, with the kNN or the online accuracy switched on",
     measured=has_any(*(column.name for column in charts()[ACCURACY])),
 )
-def accuracies(drawn: Groups, looks: style.Looks) -> Figure:
-    return _of_columns(drawn, looks, charts()[ACCURACY][::-1])
+def accuracies(groups: Groups, looks: style.Looks) -> Figure:
+    return _column_panels(groups, looks, charts()[ACCURACY][::-1])
 
 
 @partial(
@@ -126,15 +126,15 @@ def accuracies(drawn: Groups, looks: style.Looks) -> Figure:
     needs=DIAGNOSTICS,
     measured=has_any(*(column.name for column in columns.measures())),
 )
-def measures(drawn: Groups, looks: style.Looks) -> Figure:
-    return _of_columns(drawn, looks, columns.measures())
+def measures(groups: Groups, looks: style.Looks) -> Figure:
+    return _column_panels(groups, looks, columns.measures())
 
 
-def _of_columns(drawn: Groups, looks: style.Looks, names: Sequence[columns.Column]) -> Figure:
-    """Draw panels with all settings for each column."""
+def _column_panels(groups: Groups, looks: style.Looks, names: Sequence[columns.Column]) -> Figure:
+    """Draw one panel per column, with all settings."""
     panels: list[Panel] = []
     for column in names:
-        measured = [group for group in drawn if group.last(column.name)]
+        measured = [group for group in groups if group.last(column.name)]
         for _, members in blocks(measured, lambda group: None):
             curves = [(group, column.name, looks[group.label]) for group in members]
             panels.append(("", curves, column))
@@ -152,19 +152,19 @@ def draw_panels(panels: Sequence[Panel]) -> Figure:
 
 
 def over_epochs(axes: Axes, curves: Sequence[tuple[Group, str, style.Look]]) -> None:
-    """Draw columns over the epochs; runs behind the others of their setting are thin lines."""
+    """Draw columns over the epochs, with thin lines for runs that are not counted."""
     for group, column, look in curves:
         draw_curve(axes, group.over_epochs(column), look)
-        for run in uncounted_runs(group):  # no key, as their label begins with "_"
+        for run in uncounted_runs(group):  # "_" keeps them out of the legend
             thin = style.look("_behind", look["color"], marker=".", linewidth=0.8, markersize=3)
             draw_curve(axes, curve_of([run], column), thin)
     axes.set_ylabel(axis_label(curves[0][1]))
-    style.whole_axis(axes, "epoch")
+    style.integer_axis(axes, "epoch")
     style.mark_empty(axes, f"{curves[0][1]}\nwas not measured")
 
 
 def draw_curve(axes: Axes, curve: Curve, look: style.Look) -> None:
-    """Draw the mean with a band from the smallest to the largest seed."""
+    """Draw the mean over seeds, with a band from minimum to maximum."""
     measured = np.isfinite(curve.x) & np.isfinite(curve.mean)
     x, mean, low, high = (v[measured] for v in (curve.x, curve.mean, curve.low, curve.high))
     style.draw_line(axes, x, mean, look)
@@ -181,19 +181,19 @@ def share_limits(panels: Sequence[Axes], kinds: Sequence[Hashable]) -> None:
 
 
 def blocks(
-    drawn: Sequence[Group], kind: Callable[[Group], Hashable]
+    groups: Sequence[Group], kind: Callable[[Group], Hashable]
 ) -> Iterator[tuple[Any, list[Group]]]:
-    """Yield the settings of each panel and their kind; more than fit have several panels."""
+    """Yield kind and settings of each panel; large groups are split over several panels."""
     kinds: dict[Hashable, list[Group]] = {}
-    for group in drawn:
+    for group in groups:
         kinds.setdefault(kind(group), []).append(group)
     for name, members in kinds.items():
         for start in range(0, len(members), style.SERIES):
             yield name, members[start : start + style.SERIES]
 
 
-def outputs_of(group: Group) -> tuple[bool, int]:
-    """Return what ranks are comparable by: whether outputs are softmaxes, and their dimensions."""
+def rank_scale(group: Group) -> tuple[bool, int]:
+    """Return a key of comparable ranks: whether outputs are softmaxes, and their dimension."""
     lam = group.spectrum()[1].get("lam_target")
     return group.first.description.softmax, 0 if lam is None else lam.shape[1]
 

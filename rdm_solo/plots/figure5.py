@@ -1,4 +1,4 @@
-"""The paper's Figure 5: a panel for each method, with its key at the right."""
+"""The paper's Figure 5: a panel for each method, with a legend on the right."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ NAMES = {
 
 
 def draw(runs: Sequence["Figure5"]) -> Figure:
-    """Draw filters over eigenvalues, both on log axes, which leave out ω ≤ 0."""
+    """Draw filters over eigenvalues on log axes, which cannot show ω ≤ 0."""
     figure, panels = style.figure(len(runs), columns=1, panel=(4.2, 2.8))
     for axes, run in zip(panels, runs):
         _panel(axes, run)
@@ -31,7 +31,7 @@ def draw(runs: Sequence["Figure5"]) -> Figure:
 
 def _panel(axes: Axes, run: "Figure5") -> None:
     online = run.branch == "online"
-    # The colour says what varies within a group, the dashes which group it is.
+    # Colours show what varies within a group, and dashes the group.
     colours = style.looks(curve.variant for curve in run.curves)
     dashes = style.looks(curve.group for curve in run.curves)
     for curve in run.curves:

@@ -1,4 +1,4 @@
-"""The picture of effective ranks that a run draws while it trains."""
+"""The figure of effective ranks that a run draws during training."""
 
 from collections.abc import Mapping
 
@@ -19,6 +19,6 @@ def rank_picture(metrics: Mapping[str, np.ndarray], title: str = "") -> Figure:
         style.draw_line(axes, metrics["epoch"], metrics[column], look)
     axes.set_ylabel(COLUMNS["erank/target"].chart)
     axes.set_ylim(0)
-    style.whole_axis(axes, "epoch")
+    style.integer_axis(axes, "epoch")
     style.panel_title(axes, title)
     return style.finish(figure)

@@ -1,4 +1,4 @@
-"""Figures that compare settings by their last values: against p, and one below another."""
+"""Figures that compare the last values of settings: against p, and as a list."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from rdm_solo.plots.epochs import axis_label
 from rdm_solo.runs.columns import ACCURACY, charts
 from rdm_solo.runs.groups import Group, diverged
 
-# As in every figure, the target has the hollow marker: one exponent alone has no line.
+# The target has hollow markers, as in every figure, since a single exponent has no line.
 BRANCHES: dict[str, dict[str, Any]] = {
     "erank/target": {"markerfacecolor": "white", "markersize": 5, "markeredgewidth": 1.2},
     "erank/online": {"linestyle": style.ONLINE["linestyle"]},
 }
 ACROSS: dict[str, Any] = {"linewidth": 1.0, "markevery": [1], "clip_on": False, "zorder": 1.5}
 DIVERGED: dict[str, Any] = {"marker": "X", "markersize": 6, "label": "_diverged"}
-# Letters in a line of a setting's name beside its points, and the height of a line in inches.
+# Characters in a line of a setting's name, and the height of a line in inches.
 LETTERS, LINE = 26, 0.16
 
 
@@ -34,16 +34,16 @@ def accuracy(members: Groups) -> str:
     return (measured or names)[-1]
 
 
-def row_of(group: Group) -> tuple[str, str]:
-    """Return what settings of one row of panels have in common."""
+def panel_row(group: Group) -> tuple[str, str]:
+    """Return method and data set, which the settings in a row of panels share."""
     return group.method, group.first.dataset
 
 
-def _with_exponents(everything: Groups) -> list[Group]:
+def _with_exponents(all_groups: Groups) -> list[Group]:
     """Return all settings of the methods that were run with several exponents."""
-    rows = {row_of(group) for group in everything if group.first.p is not None}
-    exponents = {group.first.p for group in everything} - {None}
-    return [g for g in everything if row_of(g) in rows] if len(exponents) > 1 else []
+    rows = {panel_row(group) for group in all_groups if group.first.p is not None}
+    exponents = {group.first.p for group in all_groups} - {None}
+    return [g for g in all_groups if panel_row(g) in rows] if len(exponents) > 1 else []
 
 
 @partial(
@@ -56,24 +56,24 @@ def _with_exponents(everything: Groups) -> list[Group]:
     needs="runs with several exponents p (filter=..._pow)",
     choose=_with_exponents,
 )
-def sweep(drawn: Groups, looks: style.Looks) -> Figure:
-    rows = list(dict.fromkeys(map(row_of, drawn)))
-    series = style.looks(map(_series, drawn))
+def sweep(groups: Groups, looks: style.Looks) -> Figure:
+    rows = list(dict.fromkeys(map(panel_row, groups)))
+    series = style.looks(map(_series, groups))
     figure, panels = style.figure(3 * len(rows))
-    columns = [[accuracy(drawn)], [*BRANCHES], ["erank/gap"]]
+    columns = [[accuracy(groups)], [*BRANCHES], ["erank/gap"]]
     for i, row in enumerate(rows):
-        members = [group for group in drawn if row_of(group) == row]
-        for axes, of_panel in zip(panels[3 * i :], columns):
-            _last_values(axes, members, of_panel, series)
+        members = [group for group in groups if panel_row(group) == row]
+        for axes, panel_columns in zip(panels[3 * i :], columns):
+            _last_values(axes, members, panel_columns, series)
         style.panel_title(panels[3 * i], ", ".join(row))
-    for name, of_branch in BRANCHES.items():
+    for name, branch_look in BRANCHES.items():
         label = f"branch: {name.partition('/')[2]}"
-        panels[-1].plot([], [], color="0.4", marker="o", label=label, **of_branch)
+        panels[-1].plot([], [], color="0.4", marker="o", label=label, **branch_look)
     return figure
 
 
 def _series(group: Group) -> str:
-    """Return the name of the curve that a setting is a point of."""
+    """Return the name of the curve that a setting belongs to."""
     if group.first.p is None:
         return group.variant
     chosen = group.first.chosen_filter
@@ -83,7 +83,7 @@ def _series(group: Group) -> str:
 
 
 def _last_values(axes: Axes, members: Groups, columns: Sequence[str], series: style.Looks) -> None:
-    """Draw last values against p, and across the panel where there is no p."""
+    """Draw last values against p, or as a horizontal line if a setting has no p."""
     for column in columns:
         points: dict[str, list[tuple[float, list[float]]]] = defaultdict(list)
         for group in members:
@@ -115,12 +115,12 @@ def _last_values(axes: Axes, members: Groups, columns: Sequence[str], series: st
     "seeds, a small one is a seed, a cross is a setting that diverged. If two settings' points "
     "overlap, the seeds do not separate them.",
     needs="several settings",
-    choose=lambda everything: everything if len(everything) > 1 else [],
+    choose=lambda all_groups: all_groups if len(all_groups) > 1 else [],
 )
-def comparison(drawn: Groups, looks: style.Looks) -> Figure:
-    measured = accuracy(drawn)
-    upwards = sorted(drawn, key=lambda group: np.mean(group.last(measured) or [-np.inf]))
-    names = [style.wrap(g.label, LETTERS * style.letter(8), 8) for g in upwards]
+def comparison(groups: Groups, looks: style.Looks) -> Figure:
+    measured = accuracy(groups)
+    upwards = sorted(groups, key=lambda group: np.mean(group.last(measured) or [-np.inf]))
+    names = [style.wrap(g.label, LETTERS * style.char_width(8), 8) for g in upwards]
     height = LINE * (2 + max(name.count("\n") for name in names))
     figure, panels = style.figure(3, panel=(3.5, 0.5 + height * len(names)))
     for axes, column in zip(panels, (measured, "erank/centred", "erank/gap")):

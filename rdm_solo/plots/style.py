@@ -1,4 +1,4 @@
-"""The style of every figure: colours, sizes, axes, and where titles, key and note go.
+"""The style of every figure: colours, sizes, axes, titles, legend and note.
 
 Figures are not registered with ``pyplot``, so any process can draw them and they are freed with
 their last reference.
@@ -25,7 +25,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from rdm_solo.runs.files import write_atomically
 
-# Okabe and Ito's colours for the colour-blind; dashes and markers tell curves apart in grey.
+# Okabe and Ito's colours for the colour-blind; dashes and markers distinguish curves in grey.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
 
@@ -40,8 +40,7 @@ def look(label: str, color: str, linestyle: Any = "-", marker: str = "", **more:
     return {"label": label, "color": color, "linestyle": linestyle, "marker": marker, **more}
 
 
-# The target has the wider line and the hollow marker: an equal online curve drawn over it leaves
-# both visible.
+# Wider lines and hollow markers keep the target visible below an equal online curve.
 TARGET = look(
     "target", VERMILION, marker="o", linewidth=2.2, markersize=5.5, markerfacecolor="white"
 )
@@ -69,10 +68,10 @@ STYLE: Any = {  # matplotlib 3.11 types every key; 3.9 none
     "pdf.fonttype": 42,  # TrueType, as journals ask; text in Type 3 cannot be searched
 }
 
-# Decorates functions that draw: text gets its size when it is created.
+# A decorator for functions that draw, since text takes its size when it is created.
 styled = matplotlib.rc_context(STYLE)
 
-SERIES = 8  # settings in a panel at most
+SERIES = 8  # maximum number of settings in a panel
 
 _COLOURS = (BLACK, VERMILION, BLUE, GREEN, ORANGE, PURPLE, SKY)
 _LINES = ("-", DASHES, DOTS, DASH_DOTS)
@@ -80,19 +79,19 @@ _MARKERS = "osD^vP*X<>"
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """Return a look for each name, labelled with it; the first 140 differ from each other."""
+    """Return a look for each name, with the name as label; 140 looks are distinct."""
     cycle = zip(dict.fromkeys(names), *map(itertools.cycle, (_COLOURS, _LINES, _MARKERS)))
     return {name: look(name, *parts) for name, *parts in cycle}
 
 
 class _Figure(Figure):
-    """A figure whose files have room for its title, key and note outside of the panels."""
+    """A figure whose files include title, legend and note outside of the panels."""
 
     @styled
     def savefig(self, *args: Any, **kwargs: Any) -> None:
         super().savefig(*args, **{"bbox_inches": "tight", **kwargs})
 
-    def _repr_png_(self) -> bytes:  # what notebooks show without pyplot
+    def _repr_png_(self) -> bytes:  # notebooks show it without pyplot
         self.savefig(file := io.BytesIO(), format="png")
         return file.getvalue()
 
@@ -120,24 +119,24 @@ def panel_title(axes: Axes, text: str) -> None:
 
 
 def finish(figure: Figure, title: str = "", note: str = "") -> Figure:
-    """Add a title above, and below the key of panels without their own, headed by a note.
+    """Add a title above, and a note and the legend below.
 
-    The figure's own ``supxlabel`` replaces the note.
+    The legend has the lines of panels without their own legend. ``supxlabel`` replaces the note.
     """
     width = figure.get_figwidth()
     note = figure.get_supxlabel() or note
     figure.supxlabel("")
-    figure.set_label(note)  # unwrapped, for a page that shows it as text
+    figure.set_label(note)  # unwrapped, for the report
     figure.suptitle(wrap(title, width, 11), x=0, y=1, ha="left", va="bottom", fontsize=11)
     labelled = (a.get_legend_handles_labels() for a in figure.axes if a.get_legend() is None)
-    key = {label: line for handles, labels in labelled for line, label in zip(handles, labels)}
-    if key or note:
-        names = [wrap(label, width - 0.6, 8.5) for label in key]
+    entries = {label: line for lines, labels in labelled for line, label in zip(lines, labels)}
+    if entries or note:
+        names = [wrap(label, width - 0.6, 8.5) for label in entries]
         longest = max((len(line) for name in names for line in name.split("\n")), default=1)
         figure.legend(
-            list(key.values()),
+            list(entries.values()),
             names,
-            ncols=max(1, int(width / (longest * letter(8.5) + 0.6))),
+            ncols=max(1, int(width / (longest * char_width(8.5) + 0.6))),
             loc="upper left",
             bbox_to_anchor=(0, 0),
             title=wrap(note, width, 7.5),
@@ -145,24 +144,24 @@ def finish(figure: Figure, title: str = "", note: str = "") -> Figure:
             alignment="left",
         )
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # nothing moves any more, and saving takes half as long
+    figure.set_layout_engine("none")  # the layout is final; saving takes half as long
     return figure
 
 
-def letter(size: float) -> float:
-    """Return the inches that a letter of that size in points takes on average, with a margin."""
+def char_width(size: float) -> float:
+    """Return the average width of a character in inches, with a margin; ``size`` is in points."""
     return 0.56 * size / 72
 
 
-def wrap(text: str, room: float, size: float) -> str:
-    """Wrap text to ``room`` inches and raise its exponents."""
-    letters = int(room / letter(size))
-    lines = [textwrap.fill(line, letters, break_on_hyphens=False) for line in text.split("\n")]
+def wrap(text: str, width: float, size: float) -> str:
+    """Wrap text to ``width`` inches and typeset its exponents."""
+    chars = int(width / char_width(size))
+    lines = [textwrap.fill(line, chars, break_on_hyphens=False) for line in text.split("\n")]
     return typeset("\n".join(lines))
 
 
 def typeset(text: str) -> str:
-    """Raise a label's exponents, as mathtext.
+    """Typeset the exponents in a label as mathtext.
 
     >>> typeset("SimSiam, h(σ) = σ^-0.5")
     'SimSiam, h(σ) = σ$^{\\\\mathrm{-0.5}}$'
@@ -172,33 +171,33 @@ def typeset(text: str) -> str:
 
 
 def draw_line(axes: Axes, x: np.ndarray, y: np.ndarray, look: Look) -> None:
-    """Draw the points that have values, if any, with at most 20 markers."""
-    real = np.isfinite(x) & np.isfinite(y)
-    if real.any():
-        axes.plot(x[real], y[real], **{"markevery": 1 + int(real.sum()) // 20, **look})
+    """Draw the finite points, if any, with at most 20 markers."""
+    finite = np.isfinite(x) & np.isfinite(y)
+    if finite.any():
+        axes.plot(x[finite], y[finite], **{"markevery": 1 + int(finite.sum()) // 20, **look})
 
 
-def whole_axis(axes: Axes, label: str) -> None:
-    """Label the x axis, with ticks at whole numbers."""
+def integer_axis(axes: Axes, label: str) -> None:
+    """Label the x axis, with ticks at integers."""
     axes.set_xlabel(label)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
 
 
 def log_axis(axis: Axis) -> None:
-    """Make an axis logarithmic, with few tick labels so that none overlap, after drawing."""
+    """Make an axis logarithmic, with few tick labels that cannot overlap; call it after drawing."""
     axes = axis.axes
     (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log")
     axis.set_major_locator(LogLocator(numticks=5))
     axis.set_minor_formatter(NullFormatter())
     low, high = sorted(axis.get_view_interval())
-    if high < 100 * low:  # labels at decades alone would be one or none
+    if high < 100 * low:  # decades alone would give one label or none
         few = MaxNLocator(nbins=3) if high < 5 * low else LogLocator(subs=(1, 3))
         axis.set_major_locator(few)
         axis.set_major_formatter("{x:.3g}")
 
 
 def mark_empty(axes: Axes, text: str) -> None:
-    """Say in the middle of a panel without lines why nothing is drawn; call it last."""
+    """Write ``text`` into the middle of a panel without lines; call it last."""
     if not axes.lines:
         axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", size=8)
         axes.set(xscale="linear", yscale="linear", xticks=[], yticks=[])
@@ -212,7 +211,7 @@ def save(
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # it logs each glyph of a PDF
     paths = [folder / f"{name}.{kind}" for kind in formats]
     for path in paths:
-        # Without a date, the same run gives the same bytes.
+        # Without a date, files of the same run are identical.
         dateless = {"CreationDate": None} if path.suffix == ".pdf" else None
         options: Any = {"dpi": 150, "metadata": dateless, "format": path.suffix[1:]}
         write_atomically(path, functools.partial(figure.savefig, **options))

@@ -1,4 +1,4 @@
-"""Figures of Theorem 4: ranks that a filter leads to, and predicted beside measured ranks."""
+"""Figures of Theorem 4: the ranks that a filter leads to, and predicted against measured ranks."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ from rdm_solo.runs.prediction import Prediction, predict
 from rdm_solo.theory.filter_effect import Preview, describe
 from rdm_solo.theory.rank_path import Path
 
-PREDICTED = 4  # settings at most: iterating the theorem takes seconds for each
+MAX_SETTINGS = 4  # iterating the theorem takes seconds for each
 
 # The measured curve is drawn last, over the others.
 PATHS = {
@@ -25,24 +25,24 @@ PATHS = {
 
 
 @style.styled
-def draw_filter(seen: Preview, path: Path, note: str = "") -> Figure:
-    """Draw a filter's function, the equivalent online filter, and the ranks it leads to."""
+def draw_filter(effect: Preview, path: Path, note: str = "") -> Figure:
+    """Draw a filter's function, the equivalent online filter, and the predicted ranks."""
     figure, (function, curve, rank) = style.figure(3)
-    online = seen.branch == "online"
+    online = effect.branch == "online"
     color = (style.ONLINE if online else style.TARGET)["color"]
-    _line(function, seen.sigma, seen.gain(seen.sigma), color)
+    _line(function, effect.sigma, effect.gain(effect.sigma), color)
     function.set(xlabel=r"singular value $\sigma$", ylabel=rf"${'g' if online else 'h'}(\sigma)$")
-    style.panel_title(function, f"{seen.branch} filter: {describe(seen.own_kind)}")
-    _line(curve, seen.lam_z, seen.curve, style.BLACK)
+    style.panel_title(function, f"{effect.branch} filter: {describe(effect.own_kind)}")
+    _line(curve, effect.lam_z, effect.curve, style.BLACK)
     curve.set(xlabel=r"$\lambda^z_i$", ylabel=r"$g=\sqrt{\lambda^p_i/\lambda^z_i}$")
-    style.panel_title(curve, f"as an online filter: {describe(seen.online_kind)}")
+    style.panel_title(curve, f"as an online filter: {describe(effect.online_kind)}")
     steps = np.arange(len(path.online))
     style.draw_line(rank, steps, path.target, style.TARGET)
     style.draw_line(rank, steps, path.online, style.ONLINE)
     rank.set(xlabel="step", ylabel="effective rank")
     rank.set_ylim(bottom=0)
     style.panel_title(rank, "predicted by Theorem 4")
-    return style.finish(figure, seen.name, note)
+    return style.finish(figure, effect.name, note)
 
 
 def _line(axes: Axes, x: Tensor, y: Tensor, color: str) -> None:
@@ -63,13 +63,13 @@ def _line(axes: Axes, x: Tensor, y: Tensor, color: str) -> None:
     "direction and shape, not the pace. Whether the online rank rises or falls next is predicted "
     "from each epoch's own spectra, without any fit.",
     needs="runs with three measured spectra (diagnostics.every_n_epochs)",
-    choose=lambda everything: everything[:PREDICTED],
+    choose=lambda all_groups: all_groups[:MAX_SETTINGS],
     measured=lambda run: len(run.spectra.get("epoch", ())) > 2,
 )
-def prediction(drawn: Groups, looks: style.Looks) -> Figure:
-    figure, panels = style.figure(2 * len(drawn), columns=2)
+def prediction(groups: Groups, looks: style.Looks) -> Figure:
+    figure, panels = style.figure(2 * len(groups), columns=2)
     notes = []
-    for i, group in enumerate(drawn):
+    for i, group in enumerate(groups):
         run = next(run for run in counted_runs(group) if prediction.measured(run))
         predicted = predict(run)
         for axes, branch in zip(panels[2 * i :], ("online", "target")):
@@ -78,7 +78,7 @@ def prediction(drawn: Groups, looks: style.Looks) -> Figure:
                 style.draw_line(axes, predicted.epochs, ranks, look)
             axes.set_ylabel(f"effective rank, {branch}")
             axes.set_ylim(bottom=0)
-            style.whole_axis(axes, "epoch")
+            style.integer_axis(axes, "epoch")
         style.panel_title(panels[2 * i], run_name(run))
         notes.append(f"{run_name(run)}: {_quality(predicted)}")
     figure.supxlabel(" ".join(notes))
@@ -86,7 +86,7 @@ def prediction(drawn: Groups, looks: style.Looks) -> Figure:
 
 
 def _quality(predicted: Prediction) -> str:
-    """Return in words how well the theorem predicts a run."""
+    """Return a sentence on how well the theorem predicts a run."""
     return (
         f"step size per epoch {predicted.alpha:.2g}; error of log erank "
         f"{predicted.error(predicted.every_epoch.online):.2f} (first epoch's "

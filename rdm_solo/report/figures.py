@@ -93,7 +93,7 @@ def draw(groups: Groups, folder: Path, checkpoints: bool = True) -> tuple[list[P
     for plot in PLOTS:
         if (plot is figure5 and not checkpoints) or not plot.choose(groups):
             continue
-        if not plot.drawn(groups):
+        if not plot.select(groups):
             failures.append(f"{plot.title}: needs {plot.needs}.")
             continue
         try:

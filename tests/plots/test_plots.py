@@ -119,7 +119,7 @@ def test_nothing_covers_anything(plot):
     drawn = 0
     for runs in ([run(**measured)], several, settings(9, 2)):
         # A figure with a panel for each setting has the same panels again.
-        if plot.drawn(by_setting(runs)) and (len(runs) < 9 or plot.section == "best"):
+        if plot.select(by_setting(runs)) and (len(runs) < 9 or plot.section == "best"):
             assert covered(plot(runs)) == []
             drawn += 1
     assert drawn
@@ -182,7 +182,7 @@ def test_each_figure_says_what_it_needs(name, members):
     plot = getattr(plots, name)
     with pytest.raises(ValueError, match=f"{name} needs"):
         plot(members)
-    assert plot.drawn(by_setting(members)) == []
+    assert plot.select(by_setting(members)) == []
 
 
 def test_spectra_are_those_of_the_last_epoch_up_to_rounding():
@@ -220,7 +220,7 @@ def test_variants_stand_beside_the_predictor():
     assert [line.get_label() for line in axes.lines] == [f"SimSiam{name}" for name in names]
     before = members[2].spectra["lam_projection"][-1]
     assert lines(axes, "SimSiam, h(σ) = σ^-0.3").get_ydata() == pytest.approx(before)
-    drawn = plots.variants.drawn(by_setting(members))
+    drawn = plots.variants.select(by_setting(members))
     assert {group.label for group in drawn} == {f"SimSiam{name}" for name in names}
 
 
