@@ -1,4 +1,4 @@
-"""Hydra's plugin for ``launcher=local``: runs of a sweep at once, on separate devices."""
+"""The Hydra plugin of ``launcher=local``: run a sweep's jobs in parallel, each on its devices."""
 
 import os
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ GPUS, THREADS = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
 @dataclass
 class LocalLauncherConf:
     _target_: str = "hydra_plugins.rdm_solo_local_launcher.LocalLauncher"
-    jobs: int | None = None  # runs at once; null: one per GPU (or group of GPUs), or per core
+    jobs: int | None = None  # parallel runs; null: one per GPU (or group of GPUs), or per core
 
 
 ConfigStore.instance().store(
@@ -27,7 +27,7 @@ ConfigStore.instance().store(
 
 
 class LocalLauncher(Launcher):
-    """Start each run as a command of its own, as soon as a share of the machine is free."""
+    """Start each run in its own process, as soon as a share of the devices is free."""
 
     def __init__(self, jobs: int | None = None) -> None:
         self.jobs = jobs
@@ -72,7 +72,7 @@ class LocalLauncher(Launcher):
 
 
 def devices(trainer: Any, jobs: int | None, runs: int) -> list[dict[str, str]]:
-    """Return the environment variables of each share of the machine that a run gets."""
+    """Return the environment variables of each parallel run, which assign it GPUs or threads."""
     import torch
 
     from rdm_solo.train.derived_values import on_cpu, world_size

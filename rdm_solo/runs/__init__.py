@@ -1,6 +1,6 @@
-"""A run's folder: the names in it, its config, tables and spectra.
+"""A run's folder: its file names, config, tables and spectra.
 
-Names are imported when they are first used: a run that trains does not read other runs.
+Modules are imported on first use, since training does not read other runs.
 """
 
 import importlib

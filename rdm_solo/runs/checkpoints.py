@@ -1,4 +1,4 @@
-"""A run's checkpoints: ``checkpoints/last.ckpt``, and its predecessor for when it is damaged."""
+"""A run's checkpoints: ``checkpoints/last.ckpt``, and the previous one in case it is damaged."""
 
 import logging
 from collections.abc import Mapping
@@ -24,11 +24,11 @@ def read_backbone(
     checkpoint: str | Path | None = None,
     passed: Mapping[str, Any] | None = None,
 ) -> "tuple[Weights, Spec]":
-    """Return a run's last weights, or those of another of its checkpoints, and its backbone.
+    """Return a run's backbone weights, from its last or a given checkpoint, and its backbone spec.
 
-    ``passed`` are options of the backbone that the user passed; they must equal the run's.
+    ``passed`` are backbone options from the command line; they must equal the run's.
     """
-    from rdm_solo.methods import weight_files  # reads files alone, so no run starts with it
+    from rdm_solo.methods import weight_files  # not needed for training
 
     folder, passed = Path(run), passed or {}
     config = saved_config.unresolved_config(folder)
@@ -46,15 +46,15 @@ def read_backbone(
 
 
 def present(folder: Path) -> list[Path]:
-    """Return the paths of the last checkpoint and its predecessor, as far as they exist."""
+    """Return the paths of the last and the previous checkpoint that exist."""
     names = [name for name in (CHECKPOINT, PREVIOUS) if (folder / name).is_file()]
     return [files.inside(folder, name) for name in names]
 
 
 def latest(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the path and the content of the last checkpoint that can be read.
+    """Return path and content of the last readable checkpoint.
 
-    Logs a warning if it is not the last one. Raises UserError if there is none.
+    Logs a warning if it is the previous one. Raises UserError if there is none.
     """
     damaged: list[str] = []
     for path in present(folder):
@@ -64,18 +64,18 @@ def latest(folder: Path) -> tuple[Path, dict[str, Any]]:
             damaged.append(str(error))
             continue
         if damaged:
-            log.warning(f"warning: {damaged[0]}; {path.name} of epoch {epochs(content)} is used")
+            log.warning(f"warning: {damaged[0]}; using {path.name} of epoch {epochs(content)}")
         return path, content
     raise UserError("; ".join(damaged) or f"{folder} has no {CHECKPOINT}: no epoch has finished.")
 
 
 def epochs(content: Mapping[str, Any]) -> int:
-    """Return the number of epochs that were finished when a checkpoint was written."""
+    """Return the number of finished epochs in a checkpoint."""
     return int(content["epoch"]) + 1
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a checkpoint of a run; UserError if it is damaged or a weight is not finite."""
+    """Read a run's checkpoint; raise UserError if it is damaged or has non-finite weights."""
     from rdm_solo.methods import weight_files
 
     content: Any = weight_files.read_file(path)
@@ -86,17 +86,17 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def write(path: Path, content: Mapping[str, Any], previous: Path | None = None) -> None:
-    """Write a checkpoint in one step; the file of that name is renamed to ``previous``."""
+    """Write a checkpoint atomically; rename an existing file to ``previous``."""
     write_atomically(path, partial(torch.save, content), previous)
 
 
 def epoch_path(folder: Path, epoch: int) -> Path:
-    """Return the path of the checkpoint that is kept of an epoch, counted from 1."""
+    """Return the path of an epoch's checkpoint; epochs count from 1."""
     return folder / "checkpoints" / f"epoch_{epoch:04d}.ckpt"
 
 
 def by_epoch(folder: Path) -> dict[int, Path]:
-    """Return the checkpoints that are kept, by epoch in ascending order."""
+    """Return the checkpoints of single epochs, by epoch in ascending order."""
     paths = (folder / "checkpoints").glob("epoch_*.ckpt")
     numbers = [(path.stem.removeprefix("epoch_"), path) for path in paths]
     return dict(sorted((int(number), path) for number, path in numbers if number.isdigit()))

@@ -10,24 +10,24 @@ from dataclasses import dataclass
 
 from rdm_solo.messages import UserError, suggest
 
-ACCURACY = "accuracy (%)"  # the chart of what the paper measures by linear probing
+ACCURACY = "accuracy (%)"  # chart of the linear, kNN and online accuracies
 
 
 @dataclass(frozen=True)
 class Column:
-    """A scalar, what people read in place of its name, and which pages show it."""
+    """A scalar: its name, its label, and where it is shown."""
 
     name: str  # in metrics.csv and in every logger
-    label: str  # head in a table, key of a line, and subject of a sentence
-    # Title and vertical axis of the chart over epochs that has it with others of its kind; without
-    # one it is in the file alone.
+    label: str  # in table heads, legends and sentences
+    # Title and y label of the chart over epochs that shows it with similar scalars. If empty, it is
+    # only in the file.
     chart: str = ""
     meaning: str = ""  # how to read it, for the field's other measures of rank and collapse
-    digits: int = 2  # behind the point of a last value
-    compared: bool = False  # whether pages that compare runs have its last value
+    digits: int = 2  # decimals of its last value in tables
+    compared: bool = False  # whether tables that compare runs have its last value
 
 
-# Of each run that was evaluated with python -m rdm_solo.linear: it has one value, not one an epoch.
+# The result of python -m rdm_solo.linear: one value per run, not one per epoch.
 LINEAR = Column("linear/top1", "linear", ACCURACY, digits=1, compared=True)
 
 _RANK, _ALIGNMENT = "effective rank", "alignment of eigenspaces"
@@ -44,12 +44,12 @@ COLUMNS = {
         Column("erank/target", "erank target", _RANK, compared=True),
         Column("erank/gap", "gap", "gap (target − online)", compared=True),
         Column("erank/projection", "erank projection", "effective rank before any filter"),
-        # What collapse is judged by: the outputs' directions around their step's mean, and their
-        # variance over the second moment.
+        # Collapse is judged by these two: the effective rank of the outputs around their step's
+        # mean, and their variance over the second moment.
         Column("erank/centred", "erank around the mean", "effective rank before any filter"),
         Column("feature/spread", "variance / second moment", digits=3),
         Column("erank/positive", "erank positive"),
-        Column("erank/logits", "erank logits"),  # of methods with a softmax
+        Column("erank/logits", "erank logits"),  # only for methods with a softmax
         Column("rankme/online", "RankMe online"),
         Column(
             "rankme/target",
@@ -154,7 +154,7 @@ COLUMNS = {
 
 
 def charts() -> dict[str, list[Column]]:
-    """Return the columns of each chart, by its title.
+    """Return the columns of each chart, by chart title.
 
     >>> [column.name for column in charts()["effective rank"]]
     ['erank/online', 'erank/target']
@@ -177,7 +177,7 @@ def compared() -> list[Column]:
 
 
 def check_column(name: str, others: Iterable[str] = ()) -> str:
-    """Return the name if it is a column's or one of the others; raise UserError if not.
+    """Return ``name`` if it is a column or one of ``others``; raise UserError if not.
 
     >>> check_column("val/knn_acc")
     Traceback (most recent call last):

@@ -23,12 +23,12 @@ LOG = "train.log"
 METRICS = "metrics.csv"  # one row per epoch
 SPECTRA = "spectra"  # a folder: eigenvalues and curves, one file per measured epoch
 CHECKPOINT = "checkpoints/last.ckpt"
-PREVIOUS = "checkpoints/previous.ckpt"  # its predecessor, for when it cannot be read
-BEST = "checkpoints/best.ckpt"  # of the epoch with the highest kNN accuracy, if asked for
+PREVIOUS = "checkpoints/previous.ckpt"  # the one before, in case the last is damaged
+BEST = "checkpoints/best.ckpt"  # epoch with the highest kNN accuracy, if enabled
 SUMMARY = "summary.json"  # written when the run ends
 SKIPPED = "skipped.txt"  # images that dataset.skip_broken=true left out
 FAILED = "failed.txt"  # why the run failed, in one line
-OWNER = "owner.json"  # the process that writes here, or did last
+OWNER = "owner.json"  # the process that writes here, or the last one that did
 LOCK = ".lock"  # locked while the run's process lives
 LOGGERS = "loggers.json"  # ids by which a resumed run continues its loggers
 FIGURES = "figures"
@@ -38,7 +38,7 @@ EXPORT = "export"
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Name the file in the error if the system refuses to write it."""
+    """Turn errors of writing a file into :class:`CannotWrite`, which names the file."""
     try:
         yield
     except CannotWrite:
@@ -56,11 +56,11 @@ def write_atomically(
     content: str | bytes | Callable[[IO[bytes]], object],
     previous: Path | None = None,
 ) -> None:
-    """Write a file beside its name, flush it to the disk and rename it.
+    """Write a temporary file, flush it to the disk and rename it.
 
-    A reader finds the old file or the new one, also after a power cut. A function as ``content``
-    writes into the open file itself. The old file is renamed to ``previous`` if that is given.
-    Raises :class:`CannotWrite`.
+    Readers see the old or the new file, even after a power cut. If ``content`` is a function, it is
+    called with the open file. The old file is renamed to ``previous``, if given. Raises
+    :class:`CannotWrite`.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with writing(path):
@@ -90,7 +90,7 @@ def write_table(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, 
 
 
 class Unreadable(UserError):
-    """A file of a run that cannot be read; ``reason`` says why without its name."""
+    """A file of a run cannot be read; ``reason`` says why, without the file's name."""
 
     def __init__(self, path: Path, reason: str) -> None:
         self.reason = reason
@@ -99,7 +99,7 @@ class Unreadable(UserError):
 
 @contextlib.contextmanager
 def prefix_errors(path: Path) -> Iterator[None]:
-    """Name the path in errors about what is built from it, whatever their kind."""
+    """Turn any error in the body into a UserError that starts with the path."""
     try:
         yield
     except ImportError:
@@ -112,7 +112,7 @@ def prefix_errors(path: Path) -> Iterator[None]:
 
 
 def inside(folder: Path, name: str | Path) -> Path:
-    """Return ``folder/name``; :class:`Unreadable` if a link leads it out of the folder."""
+    """Return ``folder/name``; raise :class:`Unreadable` if a link leads out of the folder."""
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
         raise Unreadable(path, "it is a link that leads out of the folder")

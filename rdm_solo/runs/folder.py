@@ -21,11 +21,11 @@ from rdm_solo.runs.saved_config import config_path, exponent, run_config
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run's folder. What is not there is empty, and ``missing`` says why.
+    """The content of a run's folder. Missing parts are empty, and ``missing`` says why.
 
-    ``metrics`` has the columns of ``metrics.csv`` (NaN: not measured, or not finite; ``measured``
-    tells them apart). ``spectra`` has the arrays of its spectra, whose first axis is
-    ``spectra["epoch"]``. ``linear`` has its linear evaluations by kind. Epochs count from 1.
+    ``metrics`` has the columns of ``metrics.csv``; NaN means not measured or not finite, and
+    ``measured`` tells which. ``spectra`` has arrays whose first axis is ``spectra["epoch"]``.
+    ``linear`` has the linear evaluations by kind. Epochs count from 1.
 
     ``diverged`` is the epoch in which training diverged; ``metrics`` and ``spectra`` end before it.
     """
@@ -54,7 +54,7 @@ class Run:
 
     @property
     def description(self) -> descriptions.Method:
-        """The description of its method; a bare one for a watched loop or an unknown method."""
+        """The method's description; a minimal one for a watched loop or an unknown method."""
         unknown = descriptions.Method(self.method, self.method, "", asymmetry="unknown")
         watched = self.config.get("watched")
         if not isinstance(watched, Mapping):
@@ -83,7 +83,7 @@ class Run:
 
     @property
     def filter_batch(self) -> int | None:
-        """Rows that its filter works on: those of all processes together."""
+        """The filter's batch size: rows of all processes together."""
         derived = self.summary.get("derived") or {}
         rows = finite(derived.get("filter_batch", self.config.get("batch_size")))
         return None if rows is None else int(rows)
@@ -103,13 +103,13 @@ class Run:
 
     @property
     def label(self) -> str:
-        """Method and filter in the paper's words, the same for all seeds."""
+        """Method and filter as in the paper; the same for all seeds."""
         name, chosen = self.description.label, self.chosen_filter
         if chosen.unchanged:
             return name
         p = exponent(chosen.p)
-        shown = chosen.formula or (f"{chosen.label}, p = {{p}}" if p else chosen.label)
-        return f"{name}, {shown.replace('{p}', p)}"
+        text = chosen.formula or (f"{chosen.label}, p = {{p}}" if p else chosen.label)
+        return f"{name}, {text.replace('{p}', p)}"
 
     @property
     def last_epoch(self) -> int:
@@ -144,7 +144,7 @@ class Run:
 
 
 def load(folder: Path) -> Run:
-    """Load the run in that folder as far as it went; UserError if there is none."""
+    """Load a run, finished or not; raise UserError if the folder holds none."""
     config = checked_config(folder)
     missing: list[str] = []
 
@@ -162,11 +162,11 @@ def load(folder: Path) -> Run:
     linear = read(LINEAR, linear_file.read, {})
     table = read(METRICS, metrics_file.read, metrics_file.Table({}, {}))
     diverged = table.diverged or _diverged(summary, table.columns)
-    metrics, measured = (_before(diverged, part, table.columns) for part in table[:2])
+    metrics, measured = (_before_divergence(diverged, part, table.columns) for part in table[:2])
     spectra, broken = read(SPECTRA, spectra_files.read, ({}, []))
-    spectra = _before(diverged, spectra, spectra)
+    spectra = _before_divergence(diverged, spectra, spectra)
     done = len(metrics.get("epoch", ()))
-    missing += _state(folder, config, summary, done, diverged)
+    missing += _shortcomings(folder, config, summary, done, diverged)
     missing += [f"{name} cannot be read and is left out" for name in broken]
     if done and not spectra:
         missing.append("no spectra (diagnostics were off?)")
@@ -175,11 +175,11 @@ def load(folder: Path) -> Run:
     )
 
 
-def _state(
+def _shortcomings(
     folder: Path, config: DictConfig, summary: Mapping[str, Any], done: int, diverged: int | None
 ) -> list[str]:
-    """Return why a run has not reached its last epoch; nothing if it has."""
-    asked, failure = config.get("max_epochs", 0), ownership.failure(folder)
+    """Return why a run is incomplete; an empty list if it is complete."""
+    planned, failure = config.get("max_epochs", 0), ownership.failure(folder)
     reasons = []
     if failure:
         reasons.append(f"it failed: {failure.removesuffix('.')}")
@@ -187,22 +187,22 @@ def _state(
         reasons.append(f"it diverged in epoch {diverged} (values from there on are left out)")
     if not done and not diverged:
         reasons.append(f"no row in {METRICS}: no epoch has finished")
-    elif 0 < done < asked:
-        reasons.append(f"{done} of {asked} epochs")
+    elif 0 < done < planned:
+        reasons.append(f"{done} of {planned} epochs")
     if done and not failure and not (folder / SUMMARY).exists():
         reasons.append(f"no {SUMMARY} (the run is still going, or was killed)")
-    elif not is_final(summary) and not 0 < asked <= done:
+    elif not is_final(summary) and not 0 < planned <= done:
         reasons.append("the watch was not closed (its loop is still going, or was killed)")
     return reasons
 
 
 def is_final(summary: Mapping[str, Any]) -> bool:
-    """Return whether a summary is the last of its run: a watch writes one after each epoch."""
+    """Return whether a summary is its run's last one; a watch writes one after each epoch."""
     return summary.get("ended") is not False
 
 
 def _diverged(summary: dict[str, Any], metrics: dict[str, np.ndarray]) -> int | None:
-    """Return the epoch that the summary names, unless the run was resumed since."""
+    """Return the epoch that the summary records, unless the run has been resumed since."""
     entry = summary.get("diverged")
     epoch = entry.get("epoch") if isinstance(entry, dict) else None
     if not isinstance(epoch, int) or (metrics.get("epoch", np.empty(0)) >= epoch).any():
@@ -210,24 +210,24 @@ def _diverged(summary: dict[str, Any], metrics: dict[str, np.ndarray]) -> int | 
     return epoch
 
 
-def _before(
+def _before_divergence(
     diverged: int | None, arrays: dict[str, np.ndarray], numbered: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Return the epochs before that one of arrays whose first axis is ``numbered["epoch"]``."""
+    """Return the rows of ``arrays`` before the epoch that diverged; ``numbered`` has the epochs."""
     if diverged is None or "epoch" not in numbered:
         return arrays
     return {name: array[numbered["epoch"] < diverged] for name, array in arrays.items()}
 
 
 def _summary(folder: Path) -> dict[str, Any]:
-    """Return what summary.json says, without entries of another type than a run writes."""
+    """Read summary.json; drop entries of a type that no run writes."""
     summary = files.read_object(folder, SUMMARY)
     kinds = {"last": dict, "derived": dict, "versions": dict, "warnings": list, "device": str}
     return {k: v for k, v in summary.items() if isinstance(v, kinds.get(k, object))}
 
 
 def checked_config(folder: Path) -> DictConfig:
-    """Return a run's config; UserError with the file's name if it is not a run's."""
+    """Return a run's config; raise UserError if it is not the config of a run."""
     config = run_config(folder)
     with files.prefix_errors(config_path(folder)):
         for part in ("method", "filter", "dataset"):
@@ -241,18 +241,18 @@ def checked_config(folder: Path) -> DictConfig:
 def find(paths: Sequence[Path]) -> list[Run]:
     """Return the runs in these folders; a folder may be a run's or hold runs at any depth."""
     runs, broken = scan(paths)
-    for sentence in broken.values():
-        raise UserError(sentence)
+    for message in broken.values():
+        raise UserError(message)
     return runs
 
 
 def scan(paths: Sequence[Path]) -> tuple[list[Run], dict[Path, str]]:
-    """Return the runs in these folders, and a sentence on each folder that cannot be read."""
+    """Return the runs in these folders, and the error of each folder that cannot be read."""
     folders: dict[Path, Path] = {}
     for path in paths:
         if not path.is_dir():
             raise UserError(f"{path} is not a folder; give the folder of a run or of a sweep.")
-        inner = [path] if is_run(path) else _below(path)
+        inner = [path] if is_run(path) else _runs_below(path)
         if not inner:
             raise UserError(f"{path} holds no run: no folder below it has {CONFIG}.")
         for folder in inner:
@@ -268,16 +268,16 @@ def scan(paths: Sequence[Path]) -> tuple[list[Run], dict[Path, str]]:
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether the folder is a run's own."""
+    """Return whether the folder is a run folder."""
     return (folder / CONFIG).is_file()
 
 
-def _below(folder: Path) -> list[Path]:
-    """Return the folders of runs below, job 10 of a sweep after job 9."""
+def _runs_below(folder: Path) -> list[Path]:
+    """Return the run folders below a folder, with job 10 of a sweep after job 9."""
     paths = {path.parent.parent for path in folder.rglob(CONFIG)}
 
     def order(path: Path) -> list[tuple[int, str]]:
-        numbers = ((part.split("_")[0], part) for part in path.parts)
-        return [(int(lead) if lead.isdigit() else -1, part) for lead, part in numbers]
+        prefixes = ((part.split("_")[0], part) for part in path.parts)
+        return [(int(prefix) if prefix.isdigit() else -1, part) for prefix, part in prefixes]
 
     return sorted((path for path in paths if ".old-" not in path.name), key=order)

@@ -28,7 +28,7 @@ class Group:
 
     label: str
     runs: tuple[Run, ...]
-    suffix: str = ""  # the end of the label, which names what differs from similar settings
+    suffix: str = ""  # end of the label: options that differ from similar settings
 
     @property
     def first(self) -> Run:
@@ -40,43 +40,43 @@ class Group:
 
     @property
     def variant(self) -> str:
-        """The label without the method: the filter and whatever sets the group apart."""
+        """The label without the method: the filter, and options that differ."""
         rest = self.label.removeprefix(self.method).removeprefix(",").strip()
-        own = self.first.chosen_filter.unchanged
-        return f"learnable predictor {rest}".strip() if own else rest
+        unchanged = self.first.chosen_filter.unchanged
+        return f"learnable predictor {rest}".strip() if unchanged else rest
 
     def over_epochs(self, column: str) -> Curve:
         """Return a column of ``metrics.csv`` over the epochs."""
         return curve_of(counted_runs(self), column)
 
     def last(self, column: str) -> list[float]:
-        """Return the last value of each counted run, all from one epoch."""
+        """Return the counted runs' values in the last epoch that measured the column."""
         return latest(counted_runs(self), column)[1]
 
     def spectrum(self) -> tuple[int, dict[str, np.ndarray]]:
-        """Return the last measured epoch and its arrays ``(seeds, k)``; 0 and nothing without."""
+        """Return the last measured epoch and its arrays ``(seeds, k)``; 0 and {} if none."""
         measured = [run.spectra for run in counted_runs(self) if "lam_target" in run.spectra]
         measured = [spectra for spectra in measured if len(spectra["epoch"])]
         if not measured:
             return 0, {}
-        at = max(spectra["epoch"][-1] for spectra in measured)
-        there = [spectra for spectra in measured if spectra["epoch"][-1] == at]
-        names = set.intersection(*map(set, there))
-        return int(at), {name: np.stack([each[name][-1] for each in there]) for name in names}
+        last = max(spectra["epoch"][-1] for spectra in measured)
+        latest = [spectra for spectra in measured if spectra["epoch"][-1] == last]
+        names = set.intersection(*map(set, latest))
+        return int(last), {name: np.stack([s[name][-1] for s in latest]) for name in names}
 
 
 def counted_runs(group: Group) -> list[Run]:
-    """Return the runs that means, bands and n count: those with the most epochs of the group.
+    """Return the runs that means, bands and n include: those with the most epochs in the group.
 
     Diverged runs count only if all runs diverged. :func:`uncounted_runs` returns the others.
     """
-    whole = [run for run in group.runs if run.diverged is None] or group.runs
-    most = max(run.epochs for run in whole)
-    return [run for run in whole if run.epochs == most]
+    candidates = [run for run in group.runs if run.diverged is None] or group.runs
+    most = max(run.epochs for run in candidates)
+    return [run for run in candidates if run.epochs == most]
 
 
 def uncounted_runs(group: Group) -> list[Run]:
-    """Return the runs that diverged or have fewer epochs than others of the group."""
+    """Return the runs that diverged or have fewer epochs than the counted runs."""
     counted = counted_runs(group)
     return [run for run in group.runs if not any(run is other for other in counted)]
 
@@ -87,21 +87,21 @@ def diverged(group: Group) -> bool:
 
 
 def judged_runs(group: Group) -> list[Run]:
-    """Return the runs that verdicts judge: the counted and the diverged ones."""
+    """Return the runs that verdicts include: counted runs and diverged runs."""
     return [*counted_runs(group), *(r for r in uncounted_runs(group) if r.diverged is not None)]
 
 
 def latest(runs: Sequence[Run], column: str) -> tuple[int, list[float]]:
-    """Return the last epoch in which a run measured a column, and the finite values in it."""
+    """Return the last epoch in which any run measured a column, and its finite values there."""
     epoch = max((run.last_measured(column) for run in runs), default=0)
     values = [run.last(column) for run in runs if run.last_measured(column) == epoch]
     return epoch, [value for value in values if math.isfinite(value)]
 
 
 def format_latest(runs: Sequence[Run], column: str, digits: int) -> str:
-    """Return :func:`mean_std` of the last values over seeds.
+    """Format the last values over seeds with :func:`mean_std`.
 
-    The epoch is named if it is not the last one, and n if some runs lack a finite value.
+    The text names the epoch if it is not the last one, and n if some runs lack a finite value.
     """
     epoch, values = latest(runs, column)
     notes = [f"epoch {epoch}"] if epoch < max(run.last_epoch for run in runs) else []
@@ -110,21 +110,21 @@ def format_latest(runs: Sequence[Run], column: str, digits: int) -> str:
 
 
 def mean_std(values: Sequence[float], digits: int) -> str:
-    """Return mean ± standard deviation; the value itself if there is one, a dash if none.
+    """Format mean ± standard deviation; a single value as it is, no value as a dash.
 
     >>> mean_std([1.0, 2.0, 3.0], 1), mean_std([2.0], 2), mean_std([], 1)
     ('2.0 ± 1.0', '2.00', '–')
     """
     if not values:
         return "–"
-    mean = f"{round(statistics.fmean(values), digits) + 0.0:.{digits}f}"  # no minus before a zero
+    mean = f"{round(statistics.fmean(values), digits) + 0.0:.{digits}f}"  # + 0.0 turns -0 into 0
     return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
 
 def text_table(
     groups: Sequence[Group], head: Sequence[str], cells: Callable[[Group], Sequence[str]]
 ) -> str:
-    """Return a text table with a row per setting; runs that are not counted follow below."""
+    """Return a text table with a row per setting, and lines on runs that are not counted."""
     rows = [["setting", "n", *head]]
     rows += [[group.label, str(len(counted_runs(group))), *cells(group)] for group in groups]
     widths = [max(map(len, column)) for column in zip(*rows)]
@@ -152,39 +152,39 @@ def over_seeds(x: np.ndarray, stack: np.ndarray) -> Curve:
     >>> over_seeds(np.array([1, 2]), np.array([[2.0, 5.0], [4.0, np.nan]])).mean
     array([3., 5.])
     """
-    finite = np.ma.masked_invalid(stack)  # an x that no seed measured stays NaN
+    finite = np.ma.masked_invalid(stack)  # NaN where no seed has a value
     ends = finite.min(axis=0), finite.max(axis=0)
     mean, low, high = (np.ma.filled(each, np.nan) for each in (finite.mean(axis=0), *ends))
     return Curve(x, mean, low, high)
 
 
 def by_setting(runs: Sequence[Run]) -> list[Group]:
-    """Group runs by setting, in order; equal labels get what differs, or else a number."""
+    """Group runs by setting, in order; equal labels get the options that differ, or a number."""
     if not runs:
-        raise UserError("There is no run to draw; give the folders of some that have begun.")
-    several = len({run.dataset for run in runs}) > 1
-    same: dict[str, dict[str, list[Run]]] = {}
+        raise UserError("There is no run to draw; pass folders of runs that have started.")
+    several_datasets = len({run.dataset for run in runs}) > 1
+    by_label: dict[str, dict[str, list[Run]]] = {}
     for run in runs:
-        label = f"{run.label}, {run.dataset}" if several else run.label
+        label = f"{run.label}, {run.dataset}" if several_datasets else run.label
         key = repr(sorted(_setting(run).items()))
-        same.setdefault(label, {}).setdefault(key, []).append(run)
+        by_label.setdefault(label, {}).setdefault(key, []).append(run)
     groups: list[Group] = []
-    taken: set[str] = set()
-    for label, keys in same.items():
+    used: set[str] = set()
+    for label, keys in by_label.items():
         suffixes = _suffixes([_setting(members[0]) for members in keys.values()])
         for suffix, members in zip(suffixes, keys.values()):
             unique = label + suffix
-            if unique in taken:
+            if unique in used:
                 unique += f" #{len(groups) + 1}"
-            taken.add(unique)
+            used.add(unique)
             groups.append(Group(unique, tuple(members), unique.removeprefix(label)))
     return groups
 
 
 def started_groups(runs: Sequence[Run]) -> list[Group]:
-    """Return the groups with a finished epoch, without runs in their first epoch."""
-    begun = [run for run in runs if run.epochs or run.diverged]
-    return [g for g in by_setting(begun) if counted_runs(g)[0].epochs] if begun else []
+    """Group the runs with a finished epoch or a divergence; drop groups without any epoch."""
+    started = [run for run in runs if run.epochs or run.diverged]
+    return [g for g in by_setting(started) if counted_runs(g)[0].epochs] if started else []
 
 
 def _setting(run: Run) -> dict[str, str]:
@@ -200,9 +200,9 @@ def _suffixes(settings: list[dict[str, str]]) -> list[str]:
     if len(settings) == 1:
         return [""]
     names = dict.fromkeys(name for setting in settings for name in setting)
-    varied = [name for name in names if len({s.get(name) for s in settings}) > 1][:3]
+    differing = [name for name in names if len({s.get(name) for s in settings}) > 1][:3]
     words = [
-        ", ".join(f"{n.rpartition('.')[2]}={setting.get(n, 'unset')}" for n in varied)
+        ", ".join(f"{n.rpartition('.')[2]}={setting.get(n, 'unset')}" for n in differing)
         for setting in settings
     ]
     return [f" ({text})" for text in words]

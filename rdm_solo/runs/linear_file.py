@@ -6,14 +6,14 @@ from typing import Any
 from rdm_solo.runs import files
 from rdm_solo.runs.files import LINEAR
 
-# Freshly augmented images in each epoch, or features extracted once.
+# protocol: new augmentations in each epoch; cached: features extracted once.
 KINDS = ("protocol", "cached")
 
 Record = dict[str, Any]
 
 
 def read(folder: Path) -> dict[str, list[Record]]:
-    """Return the evaluations of each kind; empty without the file."""
+    """Return the evaluations of each kind; {} if the file is missing."""
     try:
         records = files.read_object(folder, LINEAR)
     except FileNotFoundError:

@@ -16,7 +16,7 @@ from rdm_solo.runs.files import METRICS, SUMMARY, write_table
 
 
 class Table(NamedTuple):
-    """The table of a run."""
+    """The content of ``metrics.csv``."""
 
     columns: dict[str, np.ndarray]  # NaN: not measured, or not finite
     measured: dict[str, np.ndarray]  # whether a row has a value, NaN included
@@ -24,7 +24,7 @@ class Table(NamedTuple):
 
 
 def read(folder: Path) -> Table:
-    """Read the table of the run in that folder."""
+    """Read a run's table."""
     reader = csv.DictReader(io.StringIO(files.read_text(folder, METRICS)))
     rows = list(reader)
     names = [name for name in reader.fieldnames or () if name]
@@ -45,7 +45,7 @@ def read_metrics(folder: Path) -> dict[str, np.ndarray]:
 
 
 def truncate(folder: Path, done: int) -> list[dict[str, float]]:
-    """Keep the rows of the first ``done`` epochs, with which a run resumes, and return them."""
+    """Keep and return only the first ``done`` epochs, from which a run resumes."""
     rows: list[dict[str, float]] = []
     if done and (folder / METRICS).is_file():
         columns = read_metrics(folder)
@@ -57,7 +57,7 @@ def truncate(folder: Path, done: int) -> list[dict[str, float]]:
         write(folder, rows)
     else:
         (folder / METRICS).unlink(missing_ok=True)
-    (folder / SUMMARY).unlink(missing_ok=True)  # which describes the earlier start
+    (folder / SUMMARY).unlink(missing_ok=True)  # of the earlier start
     return rows
 
 
@@ -67,7 +67,7 @@ def write(folder: Path, rows: Iterable[Mapping[str, float]]) -> None:
 
 
 def last_values(columns: Mapping[str, list[float]]) -> dict[str, dict[str, Any]]:
-    """Return the values of the last epoch, and those that an earlier epoch measured last.
+    """Return the values of the last epoch, and the last values of columns that it lacks.
 
     >>> values = last_values({"epoch": [1.0, 2.0], "val/knn_acc1": [90.0, math.nan]})
     >>> values["last"]

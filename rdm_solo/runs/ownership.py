@@ -1,6 +1,6 @@
-"""The process that writes a run's folder: its lock, its signature, and why it failed.
+"""The process that owns a run's folder: its lock, its record, and why it failed.
 
-The system drops the lock when the process ends in any way, ``kill -9`` included.
+The system releases the lock when the process ends, even by ``kill -9``.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ from rdm_solo.runs.files import FAILED, LOCK, OWNER, write_atomically, writing
 
 
 class FolderTaken(UserError):
-    """The folder is another run's, so nothing may be written there."""
+    """Another run owns the folder, so nothing may be written there."""
 
 
 @contextlib.contextmanager
 def owned(folder: Path) -> Iterator[None]:
-    """Own the folder while the body runs; :class:`FolderTaken` if another process does.
+    """Lock the folder in the body; raise :class:`FolderTaken` if another process holds the lock.
 
-    The folder must exist. A link in it that leads out is refused, for whatever the run writes.
+    The folder must exist. Links that lead out of it are refused.
     """
     refuse_links(folder)
     lock = FileLock(folder / LOCK, timeout=0)
@@ -39,8 +39,8 @@ def owned(folder: Path) -> Iterator[None]:
             facts = ("process", "host", "slurm_job", "since")
             who = ", ".join(f"{name} {owner[name]}" for name in facts if owner.get(name))
             raise FolderTaken(
-                f"another run is writing to {folder} ({who}): wait until it ends, or give "
-                "another hydra.run.dir."
+                f"another run is writing to {folder} ({who}): wait until it finishes, or "
+                "set another hydra.run.dir."
             ) from None
     try:
         yield
@@ -51,12 +51,12 @@ def owned(folder: Path) -> Iterator[None]:
 def refuse_links(folder: Path) -> None:
     """Raise UserError if a link in the folder leads out of it: a run would write through it."""
     for path in folder.rglob("*"):
-        if path.is_symlink() and path.name != "debug-core.log":  # W&B's, to the user's cache
+        if path.is_symlink() and path.name != "debug-core.log":  # W&B links to the user's cache
             files.inside(folder, path.relative_to(folder))
 
 
 def write_owner(folder: Path, **facts: Any) -> None:
-    """Write to ``owner.json`` who owns the folder, with more facts about this start."""
+    """Write ``owner.json``: this process, and the given facts about this start."""
     owner = {
         "host": socket.gethostname(),
         "process": os.getpid(),
@@ -68,7 +68,7 @@ def write_owner(folder: Path, **facts: Any) -> None:
 
 
 def last_owner(folder: Path) -> dict[str, Any]:
-    """Return what ``owner.json`` says; an empty dict without it."""
+    """Return the content of ``owner.json``; {} if it is missing."""
     try:
         return files.read_object(folder, OWNER)
     except (OSError, ValueError):
@@ -77,7 +77,7 @@ def last_owner(folder: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def recording_failure(folder: Path) -> Iterator[None]:
-    """Write the first line of an error in the body to the folder; the error is raised again."""
+    """Write the first line of an error in the body to ``failed.txt``, and raise it again."""
     (folder / FAILED).unlink(missing_ok=True)
     try:
         yield
@@ -88,16 +88,16 @@ def recording_failure(folder: Path) -> Iterator[None]:
 
 
 def record_failure(folder: Path, reason: str) -> None:
-    """Write the reason of a failure to the folder unless another process has."""
+    """Write the reason of a failure to ``failed.txt``, unless another process has."""
     with contextlib.suppress(OSError), open(folder / FAILED, "x", encoding="utf-8") as file:
         file.write(f"{reason}\n")
 
 
 def failure(folder: Path) -> str | None:
-    """Return the reason why the run in that folder failed; None if it did not."""
+    """Return why the run failed; None if it did not."""
     try:
         text = files.read_text(folder, FAILED)
     except (OSError, ValueError):
         return None
     # Control characters in a stranger's file would act on the terminal.
-    return "".join(sign if sign.isprintable() else " " for sign in text).strip() or None
+    return "".join(char if char.isprintable() else " " for char in text).strip() or None

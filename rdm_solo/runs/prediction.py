@@ -1,4 +1,4 @@
-"""Theorem 4's effective ranks from a run's first spectra, beside the measured ones."""
+"""Compare a run's effective ranks with Theorem 4, iterated from its first spectra."""
 
 from dataclasses import dataclass
 
@@ -10,20 +10,20 @@ from rdm_solo.messages import UserError
 from rdm_solo.runs.folder import Run
 from rdm_solo.theory.rank_path import STEP, Path, follow, rank_of, relation, unit_sum
 
-MOST_EPOCHS = 40  # that are followed; of more, evenly spaced ones
-STEP_SIZES = np.geomspace(0.05, 6, 13)  # that are tried, alpha summed over one interval
+MAX_EPOCHS = 40  # longer runs are predicted at this many evenly spaced epochs
+STEP_SIZES = np.geomspace(0.05, 6, 13)  # candidates for alpha, summed over one interval
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The ranks that Theorem 4 predicts from a run's spectra, beside the measured ones.
+    """The effective ranks that Theorem 4 predicts from a run's spectra, and the measured ones.
 
     Two paths start from the first measured spectra: ``every_epoch`` uses each epoch's filter and
-    omega, ``first_epoch`` only the first epoch's. ``alpha``, summed over an epoch, is the only
-    number that is fitted, for ``every_epoch`` over the whole run; the other path uses it as well.
+    omega, ``first_epoch`` only the first epoch's. ``alpha``, summed over an epoch, is the
+    only fitted number. It is fitted with ``every_epoch`` over the whole run; both paths use it.
 
-    ``correct`` counts the intervals between measured epochs in which the online rank goes in the
-    direction that the theorem predicts, without any fit.
+    ``correct`` counts the intervals between measured epochs in which the theorem predicts, without
+    any fit, whether the online rank rises.
     """
 
     epochs: np.ndarray
@@ -39,24 +39,24 @@ class Prediction:
 
     @property
     def correct_by_guess(self) -> int:
-        """The intervals that a guess of always the more common direction gets right."""
+        """The number of intervals that always guessing the more common direction gets right."""
         rose = int((np.diff(self.measured.online) > 0).sum())
         return max(rose, self.intervals - rose)
 
     def error(self, online: np.ndarray) -> float:
-        """The root mean square of the logarithms' distance from the measured online ranks."""
+        """Return the root mean squared error of the logarithm of online ranks."""
         return float(np.sqrt(np.mean(np.log(online / self.measured.online) ** 2)))
 
 
 def predict(run: Run) -> Prediction:
-    """Follow Theorem 4 from a run's first measured spectra; UserError with fewer than three."""
+    """Iterate Theorem 4 from a run's first spectra; raise UserError if it has fewer than three."""
     epochs = run.spectra.get("epoch", np.empty(0))
     if len(epochs) < 3:
         raise UserError(
-            f"{run.folder} has {len(epochs)} measured spectra; a prediction needs three at least "
+            f"{run.folder} has {len(epochs)} measured spectra; a prediction needs at least three "
             "(diagnostics.every_n_epochs sets how often they are measured)."
         )
-    knots = np.unique(np.linspace(0, len(epochs) - 1, MOST_EPOCHS).round().astype(int))
+    knots = np.unique(np.linspace(0, len(epochs) - 1, MAX_EPOCHS).round().astype(int))
     lam_p, lam_z, lam_plus = (
         torch.from_numpy(run.spectra[f"lam_{name}"][knots]).double().clamp_min(0)
         for name in ("online", "target", "positive")
@@ -68,13 +68,13 @@ def predict(run: Run) -> Prediction:
     omegas = [
         theory.ideal_filter(plus, z).nan_to_num(0.0).clamp(0, 1) for plus, z in zip(lam_plus, lam_z)
     ]
-    gaps = np.diff(epochs[knots])
-    alphas = STEP_SIZES / gaps.mean()
-    paths = [follow(lam_p[0], filters, omegas[:-1], list(alpha * gaps)) for alpha in alphas]
+    steps = np.diff(epochs[knots])
+    alphas = STEP_SIZES / steps.mean()
+    paths = [follow(lam_p[0], filters, omegas[:-1], list(alpha * steps)) for alpha in alphas]
     distances = [np.mean(np.log(path.online / measured.online) ** 2) for path in paths]
     best = int(np.argmin(distances))
-    n = len(gaps)
-    # Whether a small step raises the online rank, as the next measured one does.
+    n = len(steps)
+    # Whether a small step of the theorem raises the online rank.
     rises = [
         rank_of(theory.updated_eigenvalues(p, z, plus, STEP / 2)) > rank_of(p)
         for p, z, plus in zip(lam_p[:-1], lam_z, lam_plus)
@@ -83,7 +83,7 @@ def predict(run: Run) -> Prediction:
         epochs=epochs[knots],
         measured=measured,
         every_epoch=paths[best],
-        first_epoch=follow(lam_p[0], filters[:1] * n, omegas[:1] * n, list(alphas[best] * gaps)),
+        first_epoch=follow(lam_p[0], filters[:1] * n, omegas[:1] * n, list(alphas[best] * steps)),
         alpha=float(alphas[best]),
         correct=int((np.array(rises) == (np.diff(measured.online) > 0)).sum()),
     )

@@ -1,8 +1,8 @@
-"""The config in a run's folder, written and read back, and a run's name from it.
+"""Write and read the config in a run's folder, and format a run's title.
 
-References between options (``${dataset.root}``) are kept, so that changing one option changes what
-follows from it. Everything else that OmegaConf would resolve, such as an environment variable, is
-written as its value and refused when read: a folder may come from a stranger.
+References between options (``${dataset.root}``) are kept, so that changing one option changes the
+options that refer to it. Other resolvers, such as environment variables, are written as values and
+refused when read, since a folder may come from a stranger.
 """
 
 import re
@@ -29,12 +29,12 @@ def write(folder: Path, config: DictConfig, overrides: Sequence[str]) -> None:
     resolved = OmegaConf.to_container(config, resolve=True)
     plain = _without_resolvers(OmegaConf.to_container(config), resolved) | {"resume": None}
     write_atomically(path, OmegaConf.to_yaml(OmegaConf.create(plain)))
-    kept = [option for option in overrides if not option.startswith(("resume=", "overwrite="))]
-    write_atomically(folder / OVERRIDES, OmegaConf.to_yaml(kept))
+    options = [text for text in overrides if not text.startswith(("resume=", "overwrite="))]
+    write_atomically(folder / OVERRIDES, OmegaConf.to_yaml(options))
 
 
 def _without_resolvers(raw: Any, resolved: Any) -> Any:
-    """Replace texts that call a resolver by their values; references stay."""
+    """Replace resolver calls by their values, but keep references."""
     if isinstance(raw, dict):
         return {key: _without_resolvers(value, resolved[key]) for key, value in raw.items()}
     if isinstance(raw, list):
@@ -44,14 +44,14 @@ def _without_resolvers(raw: Any, resolved: Any) -> Any:
 
 
 def config_path(folder: Path) -> Path:
-    """Return the file that a run's config is read from."""
+    """Return the path of a run's config; raise UserError if there is none."""
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} is not a run folder: it holds no {CONFIG}")
     return folder / CONFIG
 
 
 def run_config(folder: Path) -> DictConfig:
-    """Return the config that a run was started with, references resolved."""
+    """Return a run's config with references resolved."""
     config = _read(folder)
     with files.prefix_errors(folder / CONFIG):
         OmegaConf.resolve(config)
@@ -59,7 +59,7 @@ def run_config(folder: Path) -> DictConfig:
 
 
 def unresolved_config(folder: Path) -> DictConfig:
-    """Return the config that a run was started with, references between options left in place."""
+    """Return a run's config with references between options unresolved."""
     config = _read(folder)
     if "watched" in config:
         raise UserError(
@@ -70,12 +70,12 @@ def unresolved_config(folder: Path) -> DictConfig:
 
 
 def overrides(folder: Path) -> list[str]:
-    """Return the options that the run was started with, such as ``method=byol``."""
+    """Return the options that were passed to the run, such as ``method=byol``."""
     return plain_overrides(files.read_yaml(folder, OVERRIDES), folder / OVERRIDES)
 
 
 def plain_overrides(options: Any, path: Path) -> list[str]:
-    """Return the options that a file records; UserError for one that only the user may pass."""
+    """Check and return a file's options; raise UserError for one that only a user may pass."""
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
         raise files.Unreadable(path, "it is not a list of options")
     for option in options:
@@ -90,11 +90,11 @@ def plain_overrides(options: Any, path: Path) -> list[str]:
 def trusted_config(
     config: DictConfig, folder: Path, parts: Sequence[str], passed: Collection[str] = ()
 ) -> DictConfig:
-    """Return a folder's config for a command that builds these parts of it.
+    """Check that these parts of a folder's config can be trusted, and return it resolved.
 
-    ``passed`` are the dotted names of options that the user passed, which are in the config
-    already. Raises UserError, with the file and the value, if another option asks for something
-    that :mod:`rdm_solo.runs.trust` refuses.
+    ``passed`` are the dotted names of options that the user passed; the config has their values.
+    Raises UserError, with the file and the value, if :mod:`rdm_solo.runs.trust` refuses another
+    option.
     """
     from rdm_solo.runs import trust  # a run that trains trusts its own command
 
@@ -118,7 +118,7 @@ def _read(folder: Path) -> DictConfig:
 
 
 def exponent(p: Any) -> str:
-    """Return an exponent, or a schedule of one, as text.
+    """Format an exponent or a schedule of exponents.
 
     >>> exponent(-0.5), exponent({"schedule": "linear", "start": -0.1, "end": -0.5})
     ('-0.5', '(-0.1…-0.5, linear)')
@@ -128,12 +128,12 @@ def exponent(p: Any) -> str:
     if isinstance(p, (int, float)):
         return f"{p:g}"
     if not isinstance(p, Mapping) or finite(p.get("start")) is None:
-        return str(p)  # an exponent that was refused
+        return str(p)  # an invalid exponent
     return f"({p['start']:g}…{p['end']:g}, {p['schedule']})" if "end" in p else f"{p['start']:g}"
 
 
 def title(cfg: DictConfig) -> str:
-    """Return a run in a few words: method, filter, exponent, data."""
+    """Return a run's title: method, filter, exponent, data set."""
     words, chosen = [cfg.method.name], ChosenFilter.from_config(cfg)
     if not chosen.absent:
         words.append(chosen.label)

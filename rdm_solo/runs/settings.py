@@ -1,15 +1,15 @@
-"""What makes two runs the same setting: the options that belong to it, by their dotted names."""
+"""The options that make two runs the same setting, by their dotted names."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from omegaconf import OmegaConf
 
-# Parts of a config that say what is trained, on what and how.
+# Parts of a config that define the model, its data and its training.
 MODEL = ("method", "filter", "p", "dataset", "backbone", "optimizer", "scheduler", "batch_size")
 # Runs that agree in these and differ in their seeds are repetitions of one setting.
 SETTING = (*MODEL, "max_epochs", "trainer")
-# Options inside them that belong to the machine: where data are, how fast it works.
+# Options in these parts that depend on the machine: paths and speed.
 LOCAL = (
     "root",
     "cache",
@@ -24,7 +24,7 @@ TRAINER = ("devices", "num_nodes", "accumulate_grad_batches", "precision", "grad
 
 
 def settings(config: Any, parts: Sequence[str] = SETTING) -> dict[str, Any]:
-    """Return the options of those parts of a config that belong to a setting.
+    """Return the options in these parts of a config that define a setting.
 
     >>> settings({"p": -0.5, "seed": 1, "optimizer": {"lr": 0.1}, "dataset": {"root": "data"}})
     {'p': -0.5, 'optimizer.lr': 0.1}

@@ -22,7 +22,7 @@ def write(folder: Path, epoch: int, arrays: Arrays) -> None:
 
 
 def truncate(folder: Path, done: int) -> None:
-    """Remove spectra of epochs after the first ``done``, with which a run resumes."""
+    """Remove spectra after the first ``done`` epochs, from which a run resumes."""
     keep = {_path(folder, epoch) for epoch in range(1, done + 1)}
     for path in set((folder / SPECTRA).glob("*.npz")) - keep:
         path.unlink()
@@ -31,9 +31,8 @@ def truncate(folder: Path, done: int) -> None:
 def read(folder: Path) -> tuple[dict[str, np.ndarray], list[str]]:
     """Return a run's spectra with epochs as the first axis, and the names of broken files.
 
-    A run without spectra gives an empty dict. A run may have been resumed with other options of
-    the diagnostics. Arrays that are missing or smaller in its first epochs are filled up with NaN
-    (0 for whole numbers).
+    The dict is empty if a run has no spectra. If a run was resumed with other diagnostics, arrays
+    that are missing or smaller in some epochs are padded with NaN (0 for integers).
     """
     by_epoch, broken = read_epochs(folder)
     epochs = [by_epoch[epoch] for epoch in sorted(by_epoch)]

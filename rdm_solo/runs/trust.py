@@ -1,7 +1,7 @@
-"""What a config in a run's folder may ask for: parts of this package and plain values.
+"""Check that a config in a run's folder uses only parts of this package and plain values.
 
-A folder may come from a stranger. A command that builds something from it calls no function that
-this package's own config files do not name, and fetches nothing. The user can pass an option again
+A folder may come from a stranger. A command that builds something from it only calls functions that
+this package's config files name, and fetches nothing. The user can pass an option again
 on the command line to trust it.
 """
 
@@ -20,7 +20,7 @@ from rdm_solo.runs.settings import options
 
 
 def check(config: DictConfig, parts: Sequence[str], passed: Collection[str] = ()) -> None:
-    """Refuse what these parts of a resolved config may not ask for.
+    """Raise UserError if these parts of a resolved config have an untrusted value.
 
     ``passed`` are the dotted names of options that the user is_passed.
     """

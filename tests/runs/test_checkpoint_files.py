@@ -68,7 +68,7 @@ def test_the_predecessor_is_used_and_never_replaced_by_what_cannot_be_read(tmp_p
     last.write_bytes(last.read_bytes()[:-300])
     path, saved = checkpoints.latest(folder)
     assert (path, saved["epoch"]) == (previous, 1)
-    assert "previous.ckpt of epoch 2 is used" in caplog.text
+    assert "using previous.ckpt of epoch 2" in caplog.text
     store = CheckpointFiles(folder)
     store.load_checkpoint(previous)
     store.save_checkpoint(content(2), last)

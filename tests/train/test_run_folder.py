@@ -115,7 +115,7 @@ def test_a_damaged_checkpoint_falls_back_to_its_predecessor(whole, tmp_path, cap
     content[len(content) // 2] ^= 255
     last.write_bytes(content)
     run(folder, *OPTIONS, "max_epochs=3")
-    assert "previous.ckpt of epoch 1 is used" in caplog.text
+    assert "using previous.ckpt of epoch 1" in caplog.text
     assert (folder / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
 
 
