@@ -125,8 +125,8 @@ def test_a_schedule_of_p():
     [
         ("filter=learnable p=-0.5", "p=-0.5 would be ignored"),
         ("filter=target_pow p=null", "needs an exponent"),
-        ("filter=none", "filter=identity has no predictor"),
-        ("method=simclr filter=target_pow", "no place for a filter, since its two branches"),
+        ("filter=none", "filter=identity removes the predictor"),
+        ("method=simclr filter=target_pow", "takes no filter, since its two branches"),
         ("backbone.name=resnet81", "did you mean 'resnet18'"),
         ("method.kwargs.proj_hidden_dim=-1", "method.kwargs.proj_hidden_dim must be a number"),
         ("method=dino method.kwargs.norm_last_layer=no", "or true or false, got 'no'"),
