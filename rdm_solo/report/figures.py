@@ -61,10 +61,10 @@ def _asymmetric(groups: Groups) -> list[Group]:
     paper="Figure 5",
     choose=_asymmetric,
 )
-def figure5(drawn: Groups, looks: style.Looks) -> Figure:
+def figure5(groups: Groups, looks: style.Looks) -> Figure:
     from rdm_solo.evaluate.figure5 import measure  # loads solo-learn
 
-    return panels.draw([measure(counted_runs(group)[0]) for group in drawn])
+    return panels.draw([measure(counted_runs(group)[0]) for group in groups])
 
 
 PLOTS: tuple[plots.Plot, ...] = (*plots.PLOTS, figure5)
