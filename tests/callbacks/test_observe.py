@@ -12,7 +12,6 @@ from support.device_runs import Accelerator
 from support.foreign_method import foreign
 from support.second_device import DEVICE, without_float64
 from support.small_methods import batch, loss_of, make
-from support.waits import Waits
 from torch import nn
 from torch.nn.functional import normalize
 from torch.utils.data import DataLoader
@@ -33,7 +32,7 @@ IGNORED = pytest.mark.filterwarnings(
 
 
 def step(model, data=None) -> tuple[Observer, Outputs]:
-    """One training step, recorded."""
+    """Record one training step."""
     recorder = observer(model)
     recorder.record_next_step()
     loss_of(model, data or batch())
@@ -194,40 +193,6 @@ def test_deepclusters_target_is_the_cluster_of_the_epoch():
     torch.testing.assert_close(hidden, torch.cat(z), rtol=1e-4, atol=1e-6)
     assert projection is online
     assert "update_memory_banks" not in vars(model)
-
-
-class Clusters(nn.Module):
-    """The names of DeepCluster v2, with the clusters of 8 images."""
-
-    kmeans_iters, temperature = 10, 0.1
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.prototypes = nn.ModuleList([nn.Linear(6, 5, bias=False)])
-        self.register_buffer("assignments", torch.tensor([[0, 1, -1, 2, 3, 4, -1, 0]]))
-
-    def update_memory_banks(self, idxs: torch.Tensor, z: torch.Tensor, batch_idx: int) -> None:
-        """Called in each step."""
-
-
-def waits_of_clusters() -> tuple[list[str], list[int]]:
-    """What a recorded step waits in there, and its rows."""
-    model, images = Clusters().to(DEVICE), torch.randn(2, 8, 6).to(DEVICE)
-    indices = torch.arange(8).to(DEVICE)
-    recorder = observer(model)
-    with Waits() as waits:
-        recorder.record_next_step()
-        for view in images:
-            model.prototypes[0](view)
-        model.update_memory_banks(indices, images, 0)
-        outputs = recorder.take(2)
-    return [wait.operator for wait in waits.found], [len(x) for x in outputs]
-
-
-def test_a_recorded_step_of_deepcluster_waits_once(on_second_device):
-    operators, lengths = on_second_device(waits_of_clusters)
-    assert lengths == [12] * 5
-    assert operators == ["nonzero"]
 
 
 def test_swavs_queue_is_no_view():

@@ -11,9 +11,7 @@ import pytest
 import torch
 from support.small_runs import SMALL, CutInEpoch, configure, rows, run
 
-from rdm_solo.callbacks import CollapseWatch
 from rdm_solo.callbacks.advice import advice
-from rdm_solo.lightning import pl
 from rdm_solo.spectra.collapse import (
     COMPLETE,
     DESTROYED,
@@ -28,7 +26,7 @@ from rdm_solo.spectra.collapse import (
     kinds_of_collapse,
     states,
 )
-from rdm_solo.train import checks, compose
+from rdm_solo.train import compose
 
 # Variance over second moment, and effective rank around the mean, epoch by epoch. The target filter
 # and the wrong way round were measured (warm-up 3); the other two are made up.
@@ -54,7 +52,7 @@ def epochs(variance, erank, gap=0.3, **more):
 
 
 def warned(history, bounds) -> set[str]:
-    """Every kind that is found while the epochs pass."""
+    """Return every kind that is found while the epochs pass."""
     return {
         kind for n in range(1, len(history) + 1) for kind in kinds_of_collapse(history[:n], bounds)
     }
@@ -91,10 +89,6 @@ class TestRules:
         rising = epochs([start * 1.2**n for n in range(3)], [9.0] * 3)
         assert states(rising, Bounds(warmup=0)) == {COMPLETE: state}
         assert warned(rising, Bounds(warmup=0)) == ({COMPLETE} if state == FOUND else set())
-
-    def test_a_rank_is_judged_whatever_the_mean_carries(self):
-        assert warned(epochs([0.19] * 4, [1.02] * 4), Bounds(warmup=0)) == {DIMENSIONAL}
-        assert warned(epochs([0.15] * 4, [4.6] * 4), Bounds(warmup=0)) == set()
 
     @pytest.mark.parametrize(
         ("k", "few", "enough"), [(4, 1.9, 2.1), (16, 2.1, 2.3), (32, 2.1, 2.3), (2048, 4.9, 5.1)]
@@ -134,7 +128,7 @@ class TestRules:
 
 
 def accuracies(knn=(), online=(), classes=10):
-    """Epochs with these accuracies alone; None where one was not measured."""
+    """Return epochs with these accuracies alone; None where one was not measured."""
     columns = {"val/knn_acc1": knn, "val/acc1": online}
     return [
         MeasuredEpoch.read(
@@ -208,18 +202,14 @@ class TestAdvice:
             (WRONG_WAY, ["filter=target_pow", "p=0.5"], "points the wrong way.*p < 0"),
             (COMPLETE, ["filter=online_pow", "p=-0.5"], "points the wrong way.*p > 0"),
             (WRONG_WAY, ["filter=online_log"], "filter=online_log1p"),
-            (WRONG_WAY, ["filter=learnable"], "predictor that raises the online rank"),
-            (WRONG_WAY, ["filter=online_log1p", "filter.function=torch.cos"], "may point the"),
             (COMPLETE, ["filter=online_pow", "p=-2"], "between -1 and 0 on the target"),
             (WRONG_WAY, ["method=byol", "filter=target_pow"], "Lower method.momentum.base_tau"),
             (WRONG_WAY, ["filter=target_pow"], "a few very long rows"),
             (DIMENSIONAL, ["method=symsimsiam"], "method=symsimsiam does this by design"),
-            (DIMENSIONAL, ["filter=identity"], "filter=identity does this by design"),
             (COMPLETE, ["filter=linear"], "optimizer.lr=0.5 and scheduler.warmup_epochs=6 of 30"),
             (DIMENSIONAL, ["filter=online_log1p"], "weak under strong augmentation"),
             (DIMENSIONAL, ["filter=target_pow", "p=-0.3"], "p=-0.3 is a weak filter"),
             (COMPLETE, ["method=byol"], r"raise method.momentum.base_tau \(now 0.99\)"),
-            (UNIFORM, ["method=swav"], "method.kwargs.sk_iters"),
             (DESTROYED, ["filter=identity", "optimizer.lr=100"], "Here optimizer.lr=100"),
         ],
     )
@@ -228,21 +218,15 @@ class TestAdvice:
         assert re.search(cause, advice(kind, cfg))
 
     @pytest.mark.parametrize(
-        ("method", "chosen"),
-        [
-            ("simsiam", "learnable"),
-            ("simsiam", "target_pow p=-0.5"),
-            ("byol", "online_pow p=1"),
-            ("nnbyol", "online_log"),
-            ("nnsiam", "linear"),
-        ],
+        "options",
+        ["filter=learnable", "filter=target_pow p=-0.5", "method=byol filter=online_pow p=1"],
     )
-    def test_no_advice_recommends_what_the_run_does(self, method, chosen):
-        cfg = compose([f"method={method}", *f"filter={chosen}".split()])
+    def test_no_advice_recommends_what_the_run_does(self, options):
+        cfg = compose(options.split())
         for rule in RULES:
             text = advice(rule.kind, cfg)
             assert "points the wrong way" not in text
-            assert f"or method={method}" not in text
+            assert f"or method={cfg.method.name}" not in text
             assert f"filter={cfg.filter.name} p={cfg.p} is a good start" not in text
 
     def test_a_schedule_of_p_is_judged_where_it_is(self):
@@ -280,43 +264,16 @@ class TestRun:
                 run(tmp_path, *options, callbacks=[CutInEpoch(epoch)])
         (warning,) = run(tmp_path, *options)["warnings"]
         assert (warning["kind"], warning["epoch"]) == (WRONG_WAY, 3)
-        said = [r for r in caplog.records if r.message.startswith("warning: negative gap")]
-        assert len(said) == 1
+        assert caplog.text.count("warning: negative gap") == 1
 
     def test_what_is_read_of_an_epoch_is_what_the_table_says(self, tmp_path):
         """Also without spectra in every epoch, and of a sample of rows."""
-
-        class Look(pl.Callback):
-            def on_fit_end(self, trainer, pl_module):
-                (self.watch,) = (c for c in trainer.callbacks if isinstance(c, CollapseWatch))
-
-        look = Look()
         seldom = ["diagnostics.every_n_epochs=2", "diagnostics.max_dim=8", "diagnostics.sample=4"]
-        run(tmp_path, *WRONG, *seldom, "max_epochs=3", callbacks=[look])
-        read = [
-            MeasuredEpoch.read(
-                row,
-                int(row["epoch"]),
-                dimensions=16 if "erank/online" in row else 0,
-                classes=10,
-            )
-            for row in rows(tmp_path)
-        ]
-        assert repr(look.watch.alarm.measured) == repr(read)  # NaN equals NaN
-        assert [epoch.dimensions for epoch in read] == [16, 0, 16]
-        assert all(epoch.online > 0 for epoch in read)
-
-
-@pytest.mark.parametrize(
-    ("override", "says"),
-    [
-        ("watch.variance=2", "watch.variance must be a number from 0 to 1"),
-        ("watch.erank=low", "watch.erank must be a number from 0 to 1"),
-        ("watch.gap_epochs=1.5", "watch.gap_epochs must be a whole number of at least 0"),
-        ("watch.stop=maybe", "watch.stop must be true or false, got 'maybe'"),
-        ("watch.stop=true diagnostics.every_n_epochs=0", "watch.stop=true would be ignored"),
-    ],
-)
-def test_bounds_that_mean_nothing_are_refused(override, says):
-    with pytest.raises(ValueError, match=says):
-        checks.check(configure(*override.split()))
+        run(tmp_path, *WRONG, *seldom, "max_epochs=3")
+        checkpoint = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
+        measured = checkpoint["callbacks"]["CollapseWatch"]["measured"]
+        assert [epoch["dimensions"] for epoch in measured] == [16, 0, 16]
+        for row, epoch in zip(rows(tmp_path), measured, strict=True):
+            dimensions = 16 if "erank/online" in row else 0
+            read = MeasuredEpoch.read(row, int(row["epoch"]), dimensions=dimensions, classes=10)
+            assert repr(MeasuredEpoch(**epoch)) == repr(read)  # NaN equals NaN

@@ -17,6 +17,7 @@ def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def accumulator(folder: Path):
+    """Return TensorBoard's own reader of a folder."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     read = EventAccumulator(str(folder))
