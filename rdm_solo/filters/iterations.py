@@ -29,26 +29,26 @@ class Power(NamedTuple):
     """``G^(p/2)`` of a Gram matrix G (this process's rows if n x n), and whether it is accurate."""
 
     matrix: Tensor
-    exact: Tensor  # (): whether eigenvectors would give the same
+    accurate: Tensor  # (): whether eigh would give the same rows to BOUND
     directions: Tensor  # (): number above rounding noise
 
 
 def power(batch: Batch, gram: Tensor, p: float) -> Power:
     r"""Return the matrix that a filter :math:`\sigma^p` applies to rows, with p in ``ROOTS``.
 
-    ``exact`` is True only where ``eigh`` would give the same rows to ``BOUND`` (in half precision:
+    ``accurate`` is True only if ``eigh`` would give the same rows to ``BOUND`` (in half precision:
     to a quarter of its rounding). For this the result must be an inverse to ``BOUND``, every
     direction must be above :func:`relative_cut`, and the norm must be in range. A batch norm leaves
     the direction of the rows' sum at rounding noise. If it is below the cut, it is removed without
-    a decomposition; ``exact`` is then False if removing the nearest eigenvector would change a row
-    by more than the bound. Nothing here synchronises with the device.
+    a decomposition. ``accurate`` is then False if removing the nearest eigenvector would change a
+    row by more than the bound. Nothing here synchronises with the device.
 
     Shapes: ``(n, n)`` or ``(k, k) -> (N, n)`` or ``(k, k)``, in float64.
 
     >>> from rdm_solo.filters.batch import gather
     >>> batch, gram = gather(torch.diag(torch.tensor([4.0, 1.0])))
     >>> result = power(batch, gram, -1)
-    >>> result.matrix.round(decimals=6), bool(result.exact)
+    >>> result.matrix.round(decimals=6), bool(result.accurate)
     (tensor([[0.2500, 0.0000],
             [0.0000, 1.0000]], dtype=torch.float64), True)
     """
@@ -77,18 +77,18 @@ def power(batch: Batch, gram: Tensor, p: float) -> Power:
     root = X if r == 2 else X @ X
     identity = root @ G @ root
     inverse = root.square().sum()  # the sum of the eigenvalues' inverses, at least the largest
-    exact = (inverse * cut < 1) & (size > SMALLEST) & (size < LARGEST)
+    accurate = (inverse * cut < 1) & (size > SMALLEST) & (size < LARGEST)
     # Component of each eigenvector along the rows' sum, and how much that changes a row.
     lean = root @ (root @ (sums - sums.mean())) * removed * math.sqrt(n)
     outputs = identity if r == 2 else X @ G @ X  # the Gram matrix of the filtered rows
     change = (lean * (outputs @ lean)).sum() / n
     bound = max(BOUND, torch.finfo(batch.dtype).eps / 4 if batch.dtype.itemsize == 2 else 0.0)
-    exact &= change <= bound**2 * outputs.diagonal().amin()
+    accurate &= change <= bound**2 * outputs.diagonal().amin()
     identity += removed
     identity.diagonal().sub_(1)
-    exact &= torch.linalg.matrix_norm(identity) <= BOUND
+    accurate &= torch.linalg.matrix_norm(identity) <= BOUND
     rows = X[batch.local] if batch.dual else X
-    return Power(rows * size ** (p / 2), exact, n - n * removed)
+    return Power(rows * size ** (p / 2), accurate, n - n * removed)
 
 
 @functools.lru_cache

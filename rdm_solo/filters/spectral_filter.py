@@ -142,7 +142,7 @@ class SpectralFilter(nn.Module):
             iterative = self.solver == "iterative" and x.dtype != torch.float64
             if iterative and self.p is not None and gram is not None:
                 products = power(batch, gram, self.p)
-                if bool(products.exact):  # waits for the device
+                if bool(products.accurate):  # waits for the device
                     self._count(batch, products.directions, gram.new_ones(1))
                     return filter_by(batch, products.matrix)
                 self._warn_once(
