@@ -79,7 +79,7 @@ class Diagnostics(pl.Callback):
         if self.observer is None:
             return
         due = trainer.current_epoch % self.every_n_epochs == 0 or is_last_epoch(trainer)
-        if due and self.spectra.wants(batch_idx, trainer.num_training_batches):
+        if due and self.spectra.should_measure(batch_idx, trainer.num_training_batches):
             self.observer.record_next_step()
 
     def on_train_batch_end(

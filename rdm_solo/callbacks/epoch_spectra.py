@@ -44,7 +44,7 @@ class EpochSpectra:
         self._rows = self._steps = 0
         self._positives = None
 
-    def wants(self, step: int, steps: float) -> bool:
+    def should_measure(self, step: int, steps: float) -> bool:
         """Return whether to record a step, counted from 0, of an epoch of about ``steps``."""
         if not self._rows:
             return True

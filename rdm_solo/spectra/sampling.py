@@ -52,7 +52,7 @@ def row_hashes(parts: Sequence[Tensor], valid: Tensor) -> Tensor:
     return torch.where(valid, total.clamp_max(LAST - 1), LAST)
 
 
-def keep_smallest(kept: Tensor, key: Tensor, parts: Sequence[Tensor], new: Tensor) -> None:
+def keep_smallest(sample: Tensor, hashes: Tensor, parts: Sequence[Tensor], new: Tensor) -> None:
     """Update the kept rows and their hashes, in place, with new rows of smaller hashes.
 
     The i-th smallest new hash enters if it is below the i-th largest one kept. Unchanged slots are
@@ -60,28 +60,29 @@ def keep_smallest(kept: Tensor, key: Tensor, parts: Sequence[Tensor], new: Tenso
 
     Shapes: ``(N, P, k), (N,), P times (B, k), (B,)``.
 
-    >>> kept, key = torch.tensor([[[1.0]], [[2.0]]]), torch.tensor([7, LAST])
-    >>> keep_smallest(kept, key, [torch.tensor([[3.0], [4.0], [5.0]])], torch.tensor([9, 5, 8]))
-    >>> kept.flatten(), key
+    >>> sample, hashes = torch.tensor([[[1.0]], [[2.0]]]), torch.tensor([7, LAST])
+    >>> rows = torch.tensor([[3.0], [4.0], [5.0]])
+    >>> keep_smallest(sample, hashes, [rows], torch.tensor([9, 5, 8]))
+    >>> sample.flatten(), hashes
     (tensor([1., 4.]), tensor([7, 5]))
     """
-    size = min(len(key), len(new))
-    largest, slots = key.topk(size)
+    size = min(len(hashes), len(new))
+    largest, slots = hashes.topk(size)
     smallest, chosen = new.topk(size, largest=False)
     enters = (smallest < largest)[:, None]
-    key[slots] = smallest.minimum(largest)
-    for output, part in zip(kept.unbind(1), parts):
+    hashes[slots] = smallest.minimum(largest)
+    for output, part in zip(sample.unbind(1), parts):
         for rows in row_blocks(size, output.shape[1]):
             entering = part[chosen[rows]].to(output.dtype)
             output[slots[rows]] = entering.where(enters[rows], output[slots[rows]])
 
 
-def union_candidates(kept: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+def union_candidates(sample: Tensor, hashes: Tensor) -> tuple[Tensor, Tensor]:
     """Return this process's kept rows that can be among the N smallest of all processes.
 
     They are float64 if any process has float64 rows.
     """
-    double = torch.cat(gather(key.new_tensor([kept.dtype == torch.double]))).any()
-    limit = torch.cat(gather(key)).sort().values[len(key) - 1]
-    is_candidate = (key <= limit) & (key < LAST)
-    return kept[is_candidate].double() if double else kept[is_candidate], key[is_candidate]
+    double = torch.cat(gather(hashes.new_tensor([sample.dtype == torch.double]))).any()
+    limit = torch.cat(gather(hashes)).sort().values[len(hashes) - 1]
+    is_candidate = (hashes <= limit) & (hashes < LAST)
+    return sample[is_candidate].double() if double else sample[is_candidate], hashes[is_candidate]

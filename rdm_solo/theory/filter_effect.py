@@ -39,7 +39,7 @@ class Preview:
         return (
             f"{self.name}: {describe(self.own_kind)} on the {self.branch} branch{same}; "
             f"erank {rank_path.rank_of(self.lam_p):.3g} online, "
-            f"{rank_path.rank_of(self.lam_z):.3g} target; looked at sigma from "
+            f"{rank_path.rank_of(self.lam_z):.3g} target; for sigma from "
             f"{float(self.sigma.min()):.3g} to {float(self.sigma.max()):.3g}."
         )
 

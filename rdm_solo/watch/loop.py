@@ -166,7 +166,7 @@ class Watch:
                 self._was_measured, self._device = True, outputs.online.device
             self.spectra.add(outputs, self.observer)
         self._steps += 1
-        if self.spectra.wants(self._steps, self.steps_per_epoch or self._steps_before):
+        if self.spectra.should_measure(self._steps, self.steps_per_epoch or self._steps_before):
             self.observer.record_next_step()
 
     def end_epoch(

@@ -30,14 +30,14 @@ def seen(branch: str, name, p=None, sigma=SIGMA) -> filter_effect.Preview:
     ],
 )
 def test_kinds_on_both_branches(branch, name, p, own, online):
-    found = seen(branch, name, p, SIGMA / 10)
-    assert (found.own_kind, found.online_kind) == (own, online)
-    wrong = any("points the wrong way" in text for text in found.warnings)
+    effect = seen(branch, name, p, SIGMA / 10)
+    assert (effect.own_kind, effect.online_kind) == (own, online)
+    wrong = any("points the wrong way" in text for text in effect.warnings)
     assert wrong == (online == "high-pass")
-    assert (theory.rank_difference(found.lam_p, found.lam_z) < -1e-3) == wrong
-    h = found.gain(found.sigma).abs()
+    assert (theory.rank_difference(effect.lam_p, effect.lam_z) < -1e-3) == wrong
+    h = effect.gain(effect.sigma).abs()
     # Up to a constant g itself, or 1 / h.
-    curve = found.curve * h if branch == "target" else found.curve / h
+    curve = effect.curve * h if branch == "target" else effect.curve / h
     torch.testing.assert_close(curve, curve[0].expand(16), rtol=1e-9, atol=0)
 
 
@@ -55,9 +55,9 @@ def test_log_is_a_band_filter_across_one_and_says_what_it_depends_on():
 
 
 def test_an_exponent_below_minus_one_turns_the_order_round():
-    found = seen("target", "pow", -2.0)
-    assert "changes the order of the directions" in found.warnings[0]
-    assert (found.lam_z.diff() <= 0).all()
+    effect = seen("target", "pow", -2.0)
+    assert "changes the order of the directions" in effect.warnings[0]
+    assert (effect.lam_z.diff() <= 0).all()
 
 
 def test_what_is_no_filter_is_refused():
@@ -81,10 +81,10 @@ def test_what_is_no_filter_is_refused():
     ],
 )
 def test_the_relation_is_the_filters_own(branch, name, p):
-    found = seen(branch, name, p)
-    lam_p = found.lam_p if branch == "online" else found.sigma.square() / SIGMA.square().sum()
-    lam_z = filter_effect.relation(found)(lam_p)
-    want = found.lam_z if p != -2.0 else lam_p**-1
+    effect = seen(branch, name, p)
+    lam_p = effect.lam_p if branch == "online" else effect.sigma.square() / SIGMA.square().sum()
+    lam_z = filter_effect.relation(effect)(lam_p)
+    want = effect.lam_z if p != -2.0 else lam_p**-1
     # By interpolation on a grid for online filters; up to a constant for target ones.
     torch.testing.assert_close(lam_z / lam_z.sum(), want / want.sum(), rtol=1e-3, atol=0)
 
@@ -93,10 +93,10 @@ def test_paths_climb_fall_or_stay():
     ones = torch.ones(16, dtype=torch.float64)
 
     def path(branch, name, p=None, omega=ones):
-        found = seen(branch, name, p)
+        effect = seen(branch, name, p)
         n = 20
         return rank_path.follow(
-            found.lam_p, [filter_effect.relation(found)] * n, [omega] * n, [0.1] * n, step=0.1
+            effect.lam_p, [filter_effect.relation(effect)] * n, [omega] * n, [0.1] * n, step=0.1
         )
 
     for branch, name, p in (("target", "pow", -0.5), ("online", "pow", 1.0)):
@@ -113,14 +113,14 @@ def test_paths_climb_fall_or_stay():
 def test_eigenvalues_of_zero_are_told_apart_by_rank():
     """Behind a predictor with a bottleneck the online spectrum ends in zeros."""
     lam_p, lam_z = torch.tensor([0.7, 0.3, 0.0, 0.0]), torch.tensor([0.4, 0.3, 0.2, 0.1])
-    found = rank_path.relation(lam_p, lam_z)(lam_p)
-    torch.testing.assert_close(found, lam_z.double(), rtol=1e-6, atol=0)
+    predicted = rank_path.relation(lam_p, lam_z)(lam_p)
+    torch.testing.assert_close(predicted, lam_z.double(), rtol=1e-6, atol=0)
     beyond = rank_path.relation(lam_p, lam_z)(torch.tensor([1.4]))
     assert lam_z[0] < beyond < 1
 
 
 def test_a_filter_that_falls_within_the_spectrum_has_no_inverse_there():
     """sigma |log sigma| falls between 1/e and 1; both spectra are then paired by rank."""
-    found = seen("online", "log", sigma=torch.linspace(4, 0.5, 32, dtype=torch.float64))
-    lam_p, lam_z = (lam.sort(descending=True).values for lam in (found.lam_p, found.lam_z))
-    torch.testing.assert_close(filter_effect.relation(found)(lam_p), lam_z, rtol=1e-9, atol=0)
+    effect = seen("online", "log", sigma=torch.linspace(4, 0.5, 32, dtype=torch.float64))
+    lam_p, lam_z = (lam.sort(descending=True).values for lam in (effect.lam_p, effect.lam_z))
+    torch.testing.assert_close(filter_effect.relation(effect)(lam_p), lam_z, rtol=1e-9, atol=0)
