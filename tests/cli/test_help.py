@@ -72,20 +72,6 @@ def test_groups_of_the_command_are_listed_with_a_line_for_each_option():
     assert groups == {*GROUPS, "callbacks", "experiment", "filter"}
 
 
-def test_comments_above_and_behind_a_key(tmp_path):
-    (tmp_path / "a.yaml").write_text(
-        "# Of the file.\nfirst: 1\n# Above,\n# twice.\nsecond: # section\n  inner: '#' # behind\n"
-        "  listed:\n    - one: 1 # in a list\n"
-    )
-    assert dict(option_help.comments(tmp_path / "a.yaml", "group.")) == {
-        "group.first": "",
-        "group.second": "Above, twice. section",
-        "group.second.inner": "behind",
-        "group.second.listed": "",
-        "group.second.listed.0.one": "in a list",
-    }
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_each_command_is_plain(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

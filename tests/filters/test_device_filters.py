@@ -101,6 +101,7 @@ def steep(sigma: torch.Tensor) -> torch.Tensor:
 
 
 def reported(function: object, x: torch.Tensor) -> tuple[torch.Tensor, str]:
+    """Return the output, and the name of the error in the epoch's report."""
     module = SpectralFilter("online", function)
     out = module(x.to(DEVICE))
     try:

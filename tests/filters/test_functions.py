@@ -129,7 +129,6 @@ def test_exponents_that_nothing_could_use_are_refused(p):
 @pytest.mark.parametrize(
     ("schedule", "words"),
     [
-        ({"schedule": "linear", "start": 0}, "number for 'end'"),
         ({"schedule": "cosine", "end": 0}, "number for 'start'"),
         ({"schedule": "linaer", "start": 0, "end": 1}, "did you mean 'linear'"),
         ({"schedule": "linear", "start": 0, "end": 1, "epoch": 2}, "key 'epoch'"),
@@ -148,9 +147,6 @@ def test_p_follows_its_schedule():
         module.set_epoch(epoch)
         assert module.p == pytest.approx(p)
         assert torch.equal(module(x), SpectralFilter("target", "pow", p=module.p)(x))
-
-
-def test_values_of_schedules():
     cosine = Schedule("cosine", 0.0, -1.0, epochs=3)
     assert [cosine(epoch) for epoch in range(4)] == pytest.approx([0, -0.5, -1, -1])
     for kind in ("linear", "cosine"):

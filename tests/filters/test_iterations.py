@@ -130,7 +130,6 @@ SCHEDULE = {"schedule": "linear", "start": -0.5, "end": -1, "epochs": 9}
     [
         ("online", "pow", -0.5, "iterative"),
         ("target", "log1p", None, "iterative"),
-        ("target", "pow", -0.7, "iterative"),
         ("target", "pow", SCHEDULE, "iterative"),
         ("target", "pow", -0.5, "svd"),
     ],

@@ -69,7 +69,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory) -> Path:
-    """The page of a small sweep with a symmetric method."""
+    """Return the page of a small sweep with a symmetric method."""
     root = tmp_path_factory.mktemp("pages") / "sweep"
     for p, seed in ((-0.5, 0), (-0.5, 1), (-1.0, 0)):
         write(root / f"{seed}_p={p}", p, seed)
@@ -110,7 +110,7 @@ def test_the_page_is_whole_and_needs_nothing_else(sweep):
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory) -> Path:
-    """The page of hostile names, of runs that broke off or lack something, and of no runs."""
+    """Return the page of hostile names, of runs that lack something, and of no runs."""
     root = tmp_path_factory.mktemp("runs <b>&")
     write(root / "<i>&_p=x^2", -0.5, 0, dataset=HOSTILE)
     write(root / "tomorrow", None, 0, dataset=HOSTILE, method={"name": "of_tomorrow"})
@@ -144,8 +144,13 @@ def test_names_are_text_and_what_is_missing_is_said(broken):
         assert words in parsed.text, words
 
 
-def test_what_is_no_run_is_refused_in_a_sentence(tmp_path, capsys):
+def test_a_run_without_an_epoch_has_a_page_and_what_is_no_run_is_refused(tmp_path, capsys):
     write(tmp_path / "run", -0.5, 0, epochs=0)
+    entry.main([f"run={tmp_path / 'run'}"])
+    assert capsys.readouterr().out.startswith("left out: SimSiam, h(σ) = σ^-0.5, seed 0 (")
+    parsed = Page((tmp_path / "run" / "report" / entry.NAME).read_text())
+    assert "No run has finished an epoch." in parsed.text
+    assert not parsed.all("table")
     (tmp_path / "file").write_text("")
     for arguments, words in (
         ([str(tmp_path / "nowhere")], "is not a folder"),
@@ -160,15 +165,6 @@ def test_what_is_no_run_is_refused_in_a_sentence(tmp_path, capsys):
         assert error.count("\n") == 1
 
 
-def test_a_run_without_an_epoch_still_makes_a_page(tmp_path, capsys):
-    write(tmp_path / "run", -0.5, 0, epochs=0)
-    entry.main([f"run={tmp_path / 'run'}"])
-    assert capsys.readouterr().out.startswith("left out: SimSiam, h(σ) = σ^-0.5, seed 0 (")
-    parsed = Page((tmp_path / "run" / "report" / entry.NAME).read_text())
-    assert "No run has finished an epoch." in parsed.text
-    assert not parsed.all("table")
-
-
 def test_a_figure_that_fails_does_not_cost_the_page(tmp_path, monkeypatch):
     def fail(drawn, everything):
         raise RuntimeError("of a library")
@@ -178,10 +174,6 @@ def test_a_figure_that_fails_does_not_cost_the_page(tmp_path, monkeypatch):
     pictures, failed = figures.draw(by_setting([run()]), tmp_path)
     assert [picture.plot.name for picture in pictures] == ["losses"]
     assert failed == ["A title: RuntimeError: of a library"]
-
-
-def test_figure_5_is_left_out_without_a_checkpoint(tmp_path):
-    assert figures.figure5.choose(by_setting([run(None, folder=tmp_path)])) == []
 
 
 def test_figure_5_draws_a_run_of_each_design(tmp_path, monkeypatch):
@@ -200,15 +192,12 @@ def test_figure_5_draws_a_run_of_each_design(tmp_path, monkeypatch):
     for one in runs:
         (one.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         (one.folder / "checkpoints" / "last.ckpt").touch()
-    figure = figures.figure5(runs)
+    figure = figures.figure5(
+        [*runs, run(None, method="dino", folder=tmp_path)]
+    )  # without a checkpoint
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["SimSiam", "BYOL", "SwAV"], "of a method's runs that of its own design"
     assert {len(line.get_xdata()) for line in figure.axes[1].lines} == {2}, "values above 0"
-
-
-def test_a_seed_that_is_there_twice_is_named():
-    assert "2 times" in " ".join(entry.incomplete([run(), run()]))
-    assert "times" not in " ".join(entry.incomplete([run(), run(seed=1)]))
 
 
 def test_means_leave_out_what_broke_off():
@@ -222,7 +211,9 @@ def test_means_leave_out_what_broke_off():
     assert "seed 2, which has 1 of 3 epochs" in printed
 
 
-def test_a_value_that_the_last_epoch_lacks_says_of_which_it_is():
+def test_repeated_seeds_and_values_of_an_earlier_epoch_are_named():
+    assert "2 times" in " ".join(entry.incomplete([run(), run()]))
+    assert "times" not in " ".join(entry.incomplete([run(), run(seed=1)]))
     seeds = [run(seed=s, val__knn_acc1=[90.0, 91.0, np.nan]) for s in (0, 1)]
     assert tables.last_values(by_setting(seeds))[0].rows[0][-2] == "91.0 ± 0.0 (epoch 2)"
     lacks = run(erank__gap=[1, 1, np.nan])

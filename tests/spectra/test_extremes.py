@@ -70,11 +70,10 @@ def test_a_matrix_that_is_not_symmetric_is_refused_at_any_scale(scale):
     assert effective_rank(rounded) == pytest.approx(float(effective_rank(C)), rel=0.05)
 
 
-@pytest.mark.parametrize("shapes", [((3,), (4,)), ((3, 1), (3, 1)), ((), ()), ((0,), (0,))])
-def test_curves_are_of_two_spectra_of_one_shape(shapes):
-    for measure in (filter_curve, ideal_filter):
-        with pytest.raises(ValueError, match="of one shape are needed"):
-            measure(*(torch.ones(shape) for shape in shapes))
+@pytest.mark.parametrize("measure", [filter_curve, ideal_filter])
+def test_curves_are_of_two_spectra_of_one_shape(measure):
+    with pytest.raises(ValueError, match="of one shape are needed"):
+        measure(torch.ones(3), torch.ones(4))
 
 
 ROUTES = {"matrices": {}, "sample": {"max_dim": 4, "sample": 64}}

@@ -53,7 +53,7 @@ def test_the_share_of_the_mean_of_one_point_of_zeros_and_of_nan():
         mean_share(torch.ones(3))
 
 
-@pytest.mark.parametrize(("n", "t"), [(2, 2), (512, 2), (513, 0.5), (1300, 0.5)])
+@pytest.mark.parametrize(("n", "t"), [(512, 2), (513, 0.5), (1300, 0.5)])
 def test_uniformity_reads_every_pair_once(n, t):
     x = normalize(torch.randn(n, 7, generator=torch.Generator().manual_seed(n)).double(), dim=1)
     want = math.log(np.mean(np.exp(-t * pdist(x.numpy()) ** 2)))

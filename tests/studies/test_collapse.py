@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 from conftest import ROOT
 from support import study_runs
@@ -76,10 +74,6 @@ def test_labels(changed, events):
 def test_the_first_of_three_epochs_in_a_row(low, start, event):
     starts = judging.first_in_a_row(low_knn(*low), start)
     assert starts == ({} if event is None else {"features": event})
-    redefined = judging.redefined(
-        [judging.judge(low_knn(*low), Bounds())], partial(judging.first_in_a_row, start=start)
-    )
-    assert [run.events for run in redefined] == [starts]
 
 
 @pytest.mark.parametrize(("event", "in_time"), [(9, False), (10, True)])

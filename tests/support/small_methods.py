@@ -1,4 +1,4 @@
-"""Small models of every method, and a batch for them."""
+"""Small models of every method, and a batch for each."""
 
 from __future__ import annotations
 

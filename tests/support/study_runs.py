@@ -1,4 +1,4 @@
-"""Runs of a study without the seconds that a process takes to start."""
+"""Train a study's runs without the seconds that a process takes to start."""
 
 from __future__ import annotations
 
