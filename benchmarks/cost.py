@@ -1,4 +1,4 @@
-"""What a whole training step costs: time and peak memory of every method and filter.
+"""Measure the time and peak memory of a training step, for every method and filter.
 
 The models have their own training step and optimiser, as in a run.
 """
@@ -16,7 +16,7 @@ from rdm_solo.cli import arguments
 from rdm_solo.methods import optimizers
 from rdm_solo.methods.chosen_filter import shipped_filters
 from rdm_solo.methods.descriptions import METHODS
-from rdm_solo.methods.solo_learn import complete
+from rdm_solo.methods.solo_learn import add_sinkhorn
 
 CONTESTANTS = [
     (description.name, name)
@@ -35,9 +35,8 @@ class Step:
         self.cfg.dataset.num_large_crops, self.cfg.dataset.num_small_crops = 2, 0
         torch.manual_seed(0)
         self.model = methods.prepare(methods.build(self.cfg), self.cfg).to(device).train()
-        complete(self.model)
-        # There is no Trainer that could log.
-        self.model.log = self.model.log_dict = lambda *args, **kwargs: None
+        add_sinkhorn(self.model)
+        self.model.log = self.model.log_dict = lambda *args, **kwargs: None  # there is no Trainer
         groups = self.model.learnable_params
         self.optimizer = optimizers.configure(groups, self.cfg, steps=1000)["optimizer"]
         batch, size = self.cfg.batch_size, self.cfg.dataset.image_size

@@ -65,8 +65,7 @@ def preview(cfg: DictConfig) -> None:
 def _filter(cfg: DictConfig, run: Run | None) -> tuple[DictConfig, Any]:
     """Return the config of the filter to show, and its exponent or schedule.
 
-    ``filter=NAME`` is that filter. Otherwise it is the run's, whose function ``filter.function``
-    replaces.
+    ``filter=NAME`` overrides the run's filter; ``filter.function`` overrides only its function.
     """
     passed = cfg.get("filter") or OmegaConf.create()
     if "name" in passed:

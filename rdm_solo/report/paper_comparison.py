@@ -12,7 +12,6 @@ from rdm_solo.runs.groups import Group, counted_runs, mean_std
 from rdm_solo.runs.settings import settings
 
 TABLES = ("online_predictors", "target_predictors", "imagenet", "byol", "alignment_cz_cplus")
-# Parts of a config that are compared with the preset.
 COMPARED_KEYS = ("method", "filter", "dataset", "backbone", "optimizer", "scheduler", "batch_size")
 
 
