@@ -25,7 +25,7 @@ def started_by_torchrun() -> bool:
 
 
 def exit_with_parent() -> None:
-    """Kill this process when its parent exits, if Lightning or a sweep started it."""
+    """Kill this process when its parent exits, if a launcher or a sweep started it."""
     if "LOCAL_RANK" not in os.environ and not os.environ.pop(EXIT_WITH_PARENT, ""):
         return
     parent = os.getppid()
