@@ -67,9 +67,9 @@ def _key(option: str) -> str:
     return option.partition("=")[0].lstrip("+~")
 
 
-def _check(arguments: Sequence[str], passed: Sequence[str]) -> None:
+def _check(options: Sequence[str], passed: Sequence[str]) -> None:
     """Refuse code that is not part of this package, unless the user passed its option."""
     from rdm_solo.runs import trust
 
-    cfg: Any = arguments.compose("config", arguments)
+    cfg: Any = arguments.compose("config", options)
     trust.check(cfg, list(cfg), list(map(_key, passed)))
