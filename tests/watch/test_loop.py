@@ -254,7 +254,7 @@ class TestResuming:
     def test_a_folder_of_train_or_of_an_open_watch_is_refused(self, tmp_path):
         with (
             Watch(tmp_path / "run", SimSiam()),
-            pytest.raises(UserError, match=r"is writing to .* give another folder"),
+            pytest.raises(UserError, match=r"is writing to .* another folder"),
         ):
             Watch(tmp_path / "run", SimSiam())
         Watch(tmp_path / "run", SimSiam()).close()
