@@ -6,6 +6,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from rdm_solo.cli.arguments import compose
 from rdm_solo.messages import UserError
 from rdm_solo.runs import files, ownership, saved_config
 from rdm_solo.runs.files import OVERRIDES, SWEEP
@@ -71,5 +72,5 @@ def _check(options: Sequence[str], passed: Sequence[str]) -> None:
     """Refuse code that is not part of this package, unless the user passed its option."""
     from rdm_solo.runs import trust
 
-    cfg: Any = arguments.compose("config", options)
+    cfg: Any = compose("config", options)
     trust.check(cfg, list(cfg), list(map(_key, passed)))
