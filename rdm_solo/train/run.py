@@ -29,10 +29,9 @@ def run(
 ) -> dict[str, Any]:
     """Train one run in its folder and return its summary.
 
-    If the folder holds an unfinished run of the same config, that run resumes. A finished run is
-    left alone. ``callbacks`` come after those of the config. ``overrides`` are the config's
-    command-line options, recorded for ``resume=FOLDER``. Raises UserError for errors that the
-    user can fix.
+    An unfinished run of the same config in the folder resumes, and a finished one is left alone.
+    ``callbacks`` come after those of the config. ``overrides`` are the config's command-line
+    options, recorded for ``resume=FOLDER``. Raises UserError for errors that the user can fix.
     """
     checks.check(cfg)
     dataset, views = make_data(cfg)
