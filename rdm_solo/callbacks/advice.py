@@ -19,14 +19,24 @@ LOG = (
 def warnings_before(cfg: DictConfig, filter_batch: int, smallest_crop: float) -> list[str]:
     """Return a warning for each setting that is known to go wrong."""
     chosen = ChosenFilter.from_config(cfg)
-    warnings = _small_batch(cfg, filter_batch) if chosen.spectral else []
+    warnings = []
+    if chosen.spectral and filter_batch < 2 * (k := cfg.method.kwargs.proj_output_dim):
+        warnings.append(
+            f"A batch of {filter_batch} rows, over all processes, is less than twice the {k} "
+            "output dimensions: some directions are nearly empty and the filter curve need not be "
+            "monotone. Raise batch_size, or lower method.kwargs.proj_output_dim."
+        )
     if chosen.logarithmic and not chosen.on_target and smallest_crop < 0.5:
         warnings.append(f"{_weak(chosen)} Crops are from {smallest_crop:g} of the area here.")
     if chosen.function == "log" and not chosen.on_target:
         warnings.append(LOG)
     short = cfg.scheduler.warmup_epochs < 0.1 * cfg.max_epochs
     if chosen.linear and (short or (cfg.optimizer.lr > 0.5 and cfg.optimizer.name == "sgd")):
-        warnings.append(_linear(cfg))
+        warnings.append(
+            "Linear predictors collapse easily, above all with a high learning rate or a short "
+            f"warm-up. {_rate(cfg)} Halve the rate and double the warm-up, or use "
+            "filter=online_pow p=1, which is fixed."
+        )
     return warnings
 
 
@@ -79,33 +89,10 @@ def _causes(kind: str, cfg: DictConfig, epoch: int) -> Iterator[str]:
             f"{f'method={name}' if method.symmetric else 'filter=identity'} does this by design: "
             "nothing raises the target's rank. method=simsiam filter=target_pow p=-0.5 does."
         )
-    if kind == WRONG_WAY:
-        reason = "a few very long rows can undo that when rows are scaled to unit length"
-        remedy = "Try a lower optimizer.lr or a larger batch_size."
-        if method.momentum:
-            reason = "the target network lags behind"
-            remedy = f"Lower {_tau(cfg)}, so that it follows faster."
-        if direction:
-            yield f"The filter raises the target's rank in each batch, but {reason}. {remedy}"
-        return
-    if chosen.linear:
-        yield _linear(cfg)
-    if chosen.spectral and not chosen.on_target:
+    if chosen.spectral and not chosen.on_target and kind != WRONG_WAY:
         yield f"{_weak(chosen)} {_rate(cfg)}"
-    if chosen.power and p is not None and p > -0.5:
+    if chosen.power and p is not None and p > -0.5 and kind != WRONG_WAY:
         yield f"p={p:g} is a weak filter: p=-0.5 to -1 holds the rank better. {_rate(cfg)}"
-    if method.momentum:
-        yield f"The target may follow too fast: raise {_tau(cfg)}. {_rate(cfg)}"
-
-
-def _small_batch(cfg: DictConfig, batch: int) -> list[str]:
-    k = cfg.method.kwargs.proj_output_dim
-    text = (
-        f"A batch of {batch} rows, over all processes, is less than twice the {k} output "
-        "dimensions: some directions are nearly empty and the filter curve need not be monotone. "
-        "Raise batch_size, or lower method.kwargs.proj_output_dim."
-    )
-    return [text] if batch < 2 * k else []
 
 
 def _weak(chosen: ChosenFilter) -> str:
@@ -113,18 +100,6 @@ def _weak(chosen: ChosenFilter) -> str:
         f"filter={chosen.label} is weak under strong augmentation: larger "
         "dataset.views.pipelines.0.crop_scale or filter=target_pow p=-0.5 holds the rank better."
     )
-
-
-def _linear(cfg: DictConfig) -> str:
-    return (
-        "Linear predictors collapse easily, above all with a high learning rate or a short "
-        f"warm-up. {_rate(cfg)} Halve the rate and double the warm-up, or use filter=online_pow "
-        "p=1, which is fixed."
-    )
-
-
-def _tau(cfg: DictConfig) -> str:
-    return f"method.momentum.base_tau (now {cfg.method.momentum.base_tau:g})"
 
 
 def _rate(cfg: DictConfig) -> str:

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from rdm_solo.messages import UserError
 from rdm_solo.methods.descriptions import Method
 
-TOKENS = ("mean", "rows")
-
 
 class Outputs(NamedTuple):
     """A step's outputs of all large crops, view after view, ``(V N, k)`` each."""
@@ -75,9 +73,8 @@ class Observer:
                 whole[name] = whole[other]
         if "online" not in whole or "target" not in whole:
             raise RuntimeError(
-                f"no outputs of the branches of {type(self.module).__name__} were recorded: no "
-                "module that diagnostics know was called. Return 'online' and 'target' beside "
-                "'loss' in training_step, or set diagnostics.every_n_epochs=0."
+                f"no outputs of the branches of {type(self.module).__name__} were recorded: return "
+                "'online' and 'target' in training_step, or set diagnostics.every_n_epochs=0."
             )
         # With one call for all views, positives cannot be identified.
         apart = recorded["target"]

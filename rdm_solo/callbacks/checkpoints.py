@@ -12,7 +12,7 @@ from rdm_solo.callbacks import is_last_epoch
 from rdm_solo.distributed import broadcast_object, gather_objects, rank
 from rdm_solo.lightning import pl
 from rdm_solo.runs import checkpoints
-from rdm_solo.runs.files import BEST, CHECKPOINT, PREVIOUS, writing
+from rdm_solo.runs.files import BEST, CHECKPOINT, PREVIOUS
 
 ACCURACY = "val/knn_acc1"
 
@@ -45,10 +45,6 @@ class Checkpoints(pl.callbacks.Checkpoint):
         self.best, self._random_states = state_dict["best"], state_dict["random"]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        if trainer.is_global_zero:
-            for epoch, path in checkpoints.by_epoch(self.folder).items():
-                if epoch > trainer.current_epoch:
-                    path.unlink()
         if rank() < len(self._random_states):
             set_random_state(self._random_states[rank()])
 
@@ -72,10 +68,7 @@ class Checkpoints(pl.callbacks.Checkpoint):
 
 
 class CheckpointFiles(pl.plugins.CheckpointIO):
-    """Write checkpoints whole, keep the predecessor of the last one, and notice damage.
-
-    Lightning's own plugin does neither.
-    """
+    """Write checkpoints whole, keep the predecessor of the last one, and notice damage."""
 
     def __init__(self, folder: Path) -> None:
         self.last, self.previous = folder / CHECKPOINT, folder / PREVIOUS
@@ -84,8 +77,7 @@ class CheckpointFiles(pl.plugins.CheckpointIO):
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
     ) -> None:
         path = Path(path)
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         checkpoints.write(path, checkpoint, self.previous if path == self.last else None)
 
     def load_checkpoint(self, path: Any, *_: Any, **__: Any) -> dict[str, Any]:

@@ -23,9 +23,8 @@ log = logging.getLogger("rdm_solo")
 class Diagnostics(pl.Callback):
     """Accumulate both branches' spectra over an epoch's training outputs.
 
-    Forward hooks record the outputs (:mod:`rdm_solo.callbacks.branches`) and no training step
-    changes, so this works with all of solo-learn's methods, and with any module whose step returns
-    its two outputs. :class:`~rdm_solo.callbacks.epoch_spectra.EpochSpectra` chooses the steps.
+    Forward hooks record the outputs and no training step changes, so this works with all of
+    solo-learn's methods, and with any module whose step returns its two outputs.
 
     ``latest`` holds the spectra of the epoch that just ended, on every process, for the callbacks
     that run after this one; None where it was not measured.
@@ -51,7 +50,7 @@ class Diagnostics(pl.Callback):
         return next((c for c in trainer.callbacks if isinstance(c, Diagnostics)), None)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        self.spectra.forget()
+        self.spectra.metric = self.spectra.hidden = None  # an earlier fit may have failed
         self.latest = None
         if self.every_n_epochs:
             self.observer = observer(pl_module)
@@ -59,9 +58,6 @@ class Diagnostics(pl.Callback):
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         if self.observer is not None:
             self.observer.detach()
-
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        self.on_fit_end(trainer, pl_module)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         from rdm_solo.runs import spectra_files  # with all that reads a run's folder
@@ -116,10 +112,6 @@ class CollapseWatch(pl.Callback):
         self.stop = stop
         self.alarm = Alarm(Bounds(warmup=warmup_epochs, **bounds), advise, _option)
         self.stopped: str | None = None
-
-    @property
-    def warnings(self) -> list[dict[str, Any]]:
-        return self.alarm.warnings
 
     def state_dict(self) -> dict[str, Any]:
         measured = [asdict(epoch) for epoch in self.alarm.measured]

@@ -41,8 +41,8 @@ class DivergenceGuard(pl.Callback):  # type: ignore[misc,name-defined]
 
     Losses are checked every ``EVERY`` steps, so that no step waits for the device, and weights and
     buffers at the end of the epoch, before other callbacks write any of it. All processes raise
-    together. A step that float16's scaler skips is no divergence: its loss and
-    weights are finite. ``advise(epoch, step)`` returns the likeliest cause and what to try.
+    together. A step that float16's scaler skips has a finite loss and finite weights.
+    ``advise(epoch, step)`` returns the likeliest cause and what to try.
     """
 
     EVERY = 50

@@ -68,7 +68,6 @@ class Progress(pl.callbacks.ProgressBar):
             bar_format=BAR,
             ascii=".#",
             dynamic_ncols=True,
-            file=sys.stderr,
             leave=False,
             disable=not visible,
         )

@@ -36,10 +36,6 @@ class EpochSpectra:
         self._positives: bool | None = None  # whether this epoch's steps have any
         self._warned: set[str] = set()
 
-    def forget(self) -> None:
-        """Start over: an earlier run may have been cut short."""
-        self.metric = self.hidden = None
-
     def begin_epoch(self) -> None:
         self._rows = self._steps = 0
         self._positives = None
@@ -101,7 +97,6 @@ class EpochSpectra:
 
     def end_epoch(self, epoch: int, observer: Observer) -> "Spectra | None":
         """Return the epoch's spectra on every process; None where nothing finite was recorded."""
-        # The same on all processes, which add together or not at all.
         if self.metric is None or not self.metric.update_called:
             return None
         counts = torch.stack([self.metric.count, self.metric.broken])
@@ -116,11 +111,8 @@ class EpochSpectra:
         for metric in filter(None, (self.metric, self.hidden)):
             metric.reset()
         if spectra is not None and spectra.warning:
-            advice = f"A larger {self.options}max_rows takes more of an epoch that has more."
-            if spectra.sampled:
-                name = self.options
-                advice = f"k is above {name}max_dim={self.max_dim}; {name}sample raises N."
-            self._warn(f"{spectra.warning} {advice}", "rows")
+            option = "sample" if spectra.sampled else "max_rows"
+            self._warn(f"{spectra.warning} {self.options}{option} raises N.", "rows")
         return spectra
 
     def _spectra(self, metric: "BranchSpectra", observer: Observer) -> "Spectra":

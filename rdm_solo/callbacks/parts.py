@@ -107,12 +107,10 @@ def named(module: nn.Module, online: str, target: str | None = None) -> Branches
 
 def not_found(module: nn.Module) -> str:
     """Return the message for a module that has none of the table's parts."""
-    roles = "; ".join(f"{role}: {', '.join(names)}" for role, names in PARTS.items())
     has = ", ".join(name for name, _ in module.named_children()) or "none"
     return (
-        f"no branches were found in {kind(module)}, whose parts are: {has}. Looked for: {roles}. "
-        "Name the parts whose outputs the loss compares: online='...', target='...' (dotted names "
-        "lead into a part)."
+        f"no branches were found in {kind(module)}, whose parts are: {has}. Name the parts whose "
+        "outputs the loss compares: online='...', target='...' (or parts of parts: 'net.head')."
     )
 
 

@@ -120,7 +120,7 @@ def _outcome(
     return {
         **last_values(columns),
         "finished": error is None,
-        "warnings": watch.warnings if watch else [],
+        "warnings": watch.alarm.warnings if watch else [],
         "stopped": stopped or (watch.stopped if watch else None),
         "diverged": error.as_dict() if isinstance(error, Diverged) else None,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,

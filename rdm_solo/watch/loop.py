@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rdm_solo.callbacks import parts
 from rdm_solo.callbacks.alarm import Alarm, just_measured
-from rdm_solo.callbacks.branches import TOKENS, Observer, Outputs
+from rdm_solo.callbacks.branches import Observer, Outputs
 from rdm_solo.callbacks.epoch_spectra import EpochSpectra
 from rdm_solo.callbacks.parts import Branches, ByParts
 from rdm_solo.devices import has_float64
@@ -103,7 +103,7 @@ class Watch:
     ) -> None:
         self.module = nn.ModuleDict(model) if isinstance(model, Mapping) else model
         self.observer = self._observer(online, target)
-        check_choice("tokens", tokens, TOKENS)
+        check_choice("tokens", tokens, ["mean", "rows"])
         for option, value in (("views", views), ("steps_per_epoch", steps_per_epoch)):
             check_whole(option, 1 if value is None else value, 1)
         if not isinstance(resume, bool):
