@@ -1,4 +1,4 @@
-"""The Rank Differential Mechanism for solo-learn: spectral filters in place of predictors."""
+"""The Rank Differential Mechanism for solo-learn: spectral filters instead of predictors."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -22,9 +22,9 @@ _MODULES = {
 
 
 def register_methods() -> None:
-    """Add ``rdm_simsiam``, ``rdm_byol`` and ``symsimsiam`` to solo-learn's own table of methods.
+    """Add ``rdm_simsiam``, ``rdm_byol`` and ``symsimsiam`` to solo-learn's ``METHODS``.
 
-    Its entry points then run them from its own YAML files. Needs solo-learn's current main.
+    Its scripts and YAML files can then use them. This requires solo-learn's current main.
     """
     from rdm_solo.methods import plugin, solo_learn
 

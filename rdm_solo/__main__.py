@@ -13,13 +13,13 @@ COMMANDS = {
     "report": "draw one HTML page with pictures, verdicts and tables of runs",
     "preview": "draw a filter before training",
     "paper": "list the paper's tables with the commands that run them",
-    "dashboard": "make a page of panels at Weights & Biases",
+    "dashboard": "create a Weights & Biases workspace",
     "plugin": "run solo-learn's own scripts with this package's methods",
 }
 
 
 def main() -> None:
-    """List the commands, or run the one that is named."""
+    """Run the named command, or list all commands."""
     name = sys.argv.pop(1) if len(sys.argv) > 1 else "--help"
     if name in COMMANDS:
         runpy.run_module(f"rdm_solo.{name}", run_name="__main__", alter_sys=True)

@@ -1,4 +1,4 @@
-"""Facts about devices: which compute in float64, which products keep all digits, when to wait."""
+"""Device helpers: float64 support, exact products, and reads without synchronisation."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ WITHOUT_FLOAT64 = {"mps"}
 
 
 def has_float64(device: torch.device) -> bool:
-    """Return whether a device computes in float64; Apple's do not.
+    """Return whether a device computes in float64; Apple GPUs do not.
 
     >>> has_float64(torch.device("cpu")), has_float64(torch.device("mps"))
     (True, False)
@@ -20,9 +20,8 @@ def has_float64(device: torch.device) -> bool:
 def product_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype in which to multiply float32 matrices without losing digits.
 
-    That is float64 where TF32 or bfloat16 products are allowed, by
-    ``torch.set_float32_matmul_precision`` or ``torch.backends``. The setting belongs to all
-    threads, so it is read and never changed. Autocast is not covered: switch it off.
+    That is float64 where TF32 or bfloat16 products are allowed. This setting is global, so it is
+    read but not changed. Callers must disable autocast.
 
     >>> product_dtype(torch.float64)
     torch.float64
@@ -34,25 +33,25 @@ def product_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype if set(precisions) <= {"ieee", "none"} else torch.float64
 
 
-def number(x: torch.Tensor) -> Any:
-    """Return the number in a CPU tensor; return a tensor of another device as it is.
+def item_if_cpu(x: torch.Tensor) -> Any:
+    """Return the number in a CPU tensor; return tensors on other devices unchanged.
 
-    Reading a number from a device would wait for it. Both results can be compared and multiplied.
+    Reading those would synchronise. Both results can be compared and multiplied.
 
-    >>> number(torch.tensor(2.5)), number(torch.tensor(2.5, device="meta")).device
+    >>> item_if_cpu(torch.tensor(2.5)), item_if_cpu(torch.tensor(2.5, device="meta")).device
     (2.5, device(type='meta'))
     """
     return x.item() if x.device.type == "cpu" else x
 
 
-def not_finite(state: Mapping[str, Any]) -> list[str]:
-    """Return the names of tensors that hold NaN or infinity, with one wait for their device.
+def nonfinite_names(state: Mapping[str, Any]) -> list[str]:
+    """Return the names of tensors that hold NaN or infinity, with one synchronisation.
 
-    >>> not_finite({"whole": torch.ones(2), "broken": torch.tensor([1.0, torch.nan]), "steps": 3})
+    >>> nonfinite_names({"whole": torch.ones(2), "broken": torch.tensor(torch.nan), "steps": 3})
     ['broken']
     """
     floats = {n: x for n, x in state.items() if torch.is_tensor(x) and x.is_floating_point()}
     if not floats:
         return []
     finite = torch.stack([x.isfinite().all() for x in floats.values()])
-    return [name for name, fine in zip(floats, finite.tolist()) if not fine]
+    return [name for name, is_finite in zip(floats, finite.tolist()) if not is_finite]

@@ -1,4 +1,4 @@
-"""Rank, number of processes, and collectives; one process without ``torch.distributed``."""
+"""Rank, number of processes and collectives; one process if ``torch.distributed`` is not used."""
 
 from typing import Any, TypeVar
 
@@ -14,12 +14,12 @@ def world_size() -> int:
 
 
 def rank() -> int:
-    """Return this process's number, from 0."""
+    """Return this process's rank."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def sum_over_processes(x: torch.Tensor) -> torch.Tensor:
-    """Replace ``x`` by the sum over processes, and return it.
+    """Sum ``x`` over processes in place and return it.
 
     >>> sum_over_processes(torch.tensor([1, 2]))
     tensor([1, 2])
@@ -30,7 +30,7 @@ def sum_over_processes(x: torch.Tensor) -> torch.Tensor:
 
 
 def gather_equal(x: torch.Tensor) -> torch.Tensor:
-    """Return the rows of all processes in rank order; each process holds equally many.
+    """Return the rows of all processes in rank order; all processes must hold the same number.
 
     Shapes: ``(N, ...) -> (world_size * N, ...)``.
     """
@@ -63,7 +63,7 @@ def gather_objects(value: T) -> list[T]:
 
 
 def broadcast_object(value: T) -> T:
-    """Return the first process's value on all processes; it is pickled."""
+    """Return rank 0's value on all processes; it is pickled."""
     values: list[Any] = [value]
     if world_size() > 1:
         dist.broadcast_object_list(values)

@@ -1,8 +1,7 @@
-"""Lightning as ``pl``, in the package whose classes the installed solo-learn is built on.
+"""Provide ``pl`` from the Lightning package that the installed solo-learn uses.
 
 solo-learn's current main imports ``lightning.pytorch``, its release 1.0.2 ``pytorch_lightning``,
-whose classes differ. ``pl`` is imported when it is first used, since a loop without Lightning can
-be watched.
+whose classes differ. ``pl`` is imported on first use, because ``Watch`` works without Lightning.
 """
 
 from __future__ import annotations
@@ -16,21 +15,20 @@ PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _is_current() -> bool:
-    """Return whether solo-learn's current main is installed, or none at all."""
+    """Return whether solo-learn's current main is installed, or no solo-learn."""
     spec = importlib.util.find_spec("solo")
     folders = [] if spec is None else list(spec.submodule_search_locations or [])
     return not folders or any((Path(folder) / "backbones").is_dir() for folder in folders)
 
 
 CURRENT = _is_current()
-
 pl: Any
 
 
 def __getattr__(name: str) -> Any:
     if name == "pl":
         package = PACKAGES[0 if CURRENT else 1]
-        importlib.import_module(f"{package}.plugins.environments")  # which it does not import
+        importlib.import_module(f"{package}.plugins.environments")  # not imported by the package
         return importlib.import_module(package)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

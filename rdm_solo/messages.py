@@ -1,4 +1,4 @@
-"""Checks of values that a user passed, and the sentence that refuses one.
+"""Validate values that a user passed.
 
 Each check returns the value, or raises a :class:`UserError` that names the option, the allowed
 values and the one received. ``alternative`` names another value that the caller allows.
@@ -12,12 +12,12 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NoReturn
 
-# Counts and sizes reach C code as 32-bit numbers; nothing that a run can use is larger.
-LARGEST = 2**31 - 1
+# Counts and sizes are passed to C code as 32-bit integers.
+MAX_INT = 2**31 - 1
 
 
 class UserError(ValueError):
-    """An error whose message is the whole answer: a command prints it without a traceback."""
+    """An error that the user can fix; commands print its message without a traceback."""
 
 
 class CannotWrite(UserError):
@@ -37,37 +37,38 @@ def suggest(word: object, allowed: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def check_whole(
-    name: str, value: Any, least: int = 0, most: int = LARGEST, alternative: str = ""
+def check_integer(
+    name: str, value: Any, minimum: int = 0, maximum: int = MAX_INT, alternative: str = ""
 ) -> int:
-    """Return the value if it is an integer from ``least`` to ``most``."""
-    if isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= most:
+    """Return the value if it is an integer from ``minimum`` to ``maximum``."""
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+    if is_integer and minimum <= int(value) <= maximum:
         return int(value)
-    interval = f"of at least {least}" if most == LARGEST else f"from {least} to {most}"
-    _refuse(name, value, f"a whole number {interval}", alternative)
+    limits = f"of at least {minimum}" if maximum == MAX_INT else f"from {minimum} to {maximum}"
+    _refuse(name, value, f"an integer {limits}", alternative)
 
 
 def check_number(
     name: str,
     value: Any,
-    least: float = -math.inf,
-    most: float = math.inf,
+    minimum: float = -math.inf,
+    maximum: float = math.inf,
     *,
     above: float = -math.inf,
     alternative: str = "",
 ) -> float:
-    """Return the value as a float if it is from ``least`` to ``most`` and more than ``above``."""
+    """Return the value as a float from ``minimum`` to ``maximum``, more than ``above``."""
     number = finite(value)
-    if number is not None and least <= number <= most and number > above:
+    if number is not None and minimum <= number <= maximum and number > above:
         return number
-    limits = {"of at least": least, "above": above, "of at most": most}
+    limits = {"of at least": minimum, "above": above, "of at most": maximum}
     interval = " and ".join(f"{words} {x}" for words, x in limits.items() if math.isfinite(x))
-    if math.isfinite(least) and math.isfinite(most):
-        interval = f"from {least} to {most}"
+    if math.isfinite(minimum) and math.isfinite(maximum):
+        interval = f"from {minimum} to {maximum}"
     _refuse(name, value, f"a number {interval}" if interval else "a finite number", alternative)
 
 
-def check_switch(name: str, value: object, alternative: str = "") -> bool:
+def check_bool(name: str, value: object, alternative: str = "") -> bool:
     """Return the value if it is True or False; Hydra passes ``no`` and ``off`` as text."""
     if isinstance(value, bool):
         return value
@@ -101,7 +102,7 @@ def _refuse(
 
 
 def printable(text: object) -> str:
-    """Return the text on one line, with escapes for what cannot be printed."""
+    """Return the text on one line, with unprintable characters escaped."""
     return str(text) if str(text).isprintable() else repr(str(text))[1:-1]
 
 
@@ -110,10 +111,10 @@ def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0].rstrip() or type(error).__name__
 
 
-def listed(names: Iterable[str]) -> str:
-    """Return the first three names and the number of others.
+def join_first(names: Iterable[str]) -> str:
+    """Join up to three names and count the others.
 
-    >>> listed("abcde"), listed("ab")
+    >>> join_first("abcde"), join_first("ab")
     ('a; b; c; and 2 more', 'a; b')
     """
     names = list(names)

@@ -4,8 +4,8 @@ Run one of solo-learn's own scripts with rdm_simsiam, rdm_byol and symsimsiam am
 
     python -m rdm_solo.plugin main_pretrain.py --config-path CONFIGS --config-name rdm_simsiam.yaml
 
-SCRIPT is the path of the script; what follows it is handed on. Each process that Lightning starts
-has the methods as well.
+SCRIPT is the path of the script; further arguments are passed on. The methods are also registered
+in processes that Lightning starts.
 """
 
 import os
@@ -22,7 +22,7 @@ SCRIPT_VARIABLE = "RDM_SOLO_SCRIPT"
 
 
 def main() -> None:
-    """Register the methods, then run the script that is named first."""
+    """Register the methods, then run the script."""
     if SCRIPT_VARIABLE not in os.environ:
         if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
             print(__doc__)
@@ -31,7 +31,7 @@ def main() -> None:
     script = Path(os.environ[SCRIPT_VARIABLE])
     with errors_as_sentences():
         if not script.is_file():
-            raise UserError(f"{script} is no file; give solo-learn's main_pretrain.py.")
+            raise UserError(f"{script} is not a file; pass solo-learn's main_pretrain.py.")
         register_methods()
     sys.path.insert(0, str(script.parent))
     runpy.run_path(str(script), run_name="__main__")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rdm_solo.devices import not_finite
+from rdm_solo.devices import nonfinite_names
 from rdm_solo.distributed import gather_objects
 from rdm_solo.filters import SpectralFilter
 from rdm_solo.lightning import pl
@@ -95,5 +95,5 @@ class DivergenceGuard(pl.Callback):  # type: ignore[misc,name-defined]
 
 
 def _in_weights(pl_module: Any) -> Fault | None:
-    broken = not_finite(pl_module.state_dict())
+    broken = nonfinite_names(pl_module.state_dict())
     return Fault(math.inf, f"the weight {broken[0]} holds NaN or infinity") if broken else None

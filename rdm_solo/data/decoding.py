@@ -19,7 +19,7 @@ from torch import Tensor
 from torchvision.io import ImageReadMode, decode_jpeg  # type: ignore[import-untyped]
 
 from rdm_solo.data.images import SIDES
-from rdm_solo.messages import UserError, check_choice, check_switch, check_whole, printable
+from rdm_solo.messages import UserError, check_bool, check_choice, check_integer, printable
 
 # The format is detected from the content, not the name. Pillow supports 40 more formats, but EPS
 # runs Ghostscript.
@@ -42,13 +42,13 @@ class DecodeOptions:
     skip_broken: bool = False  #: replace an unreadable image by the next readable one
 
     def __post_init__(self) -> None:
-        check_switch("dataset.skip_broken", self.skip_broken)
-        check_whole("dataset.image_size", self.image_size, *SIDES)
+        check_bool("dataset.skip_broken", self.skip_broken)
+        check_integer("dataset.image_size", self.image_size, *SIDES)
         if self.resize is not None:
             most = 2 * SIDES[1]
-            check_whole("dataset.resize", self.resize, self.image_size, most, alternative="null")
+            check_integer("dataset.resize", self.resize, self.image_size, most, alternative="null")
         if self.workers is not None:
-            check_whole("dataset.workers", self.workers, 0, 256, alternative="null")
+            check_integer("dataset.workers", self.workers, 0, 256, alternative="null")
         if self.channels not in (1, 3):
             raise UserError(f"dataset.channels must be 3 or 1, got {self.channels!r}.")
         check_choice("dataset.interpolation", self.interpolation, ("bilinear", "bicubic"))

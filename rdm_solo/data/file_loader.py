@@ -21,7 +21,7 @@ from rdm_solo.data.decoding import cut_views, evaluation_image, explain
 from rdm_solo.data.images import DataError, Files
 from rdm_solo.data.loaders import Loader
 from rdm_solo.data.views import Views
-from rdm_solo.messages import listed, printable
+from rdm_solo.messages import join_first, printable
 
 log = logging.getLogger("rdm_solo")
 
@@ -184,6 +184,6 @@ def skipped_images(broken: Mapping[str, str]) -> str:
     >>> skipped_images({"a.jpg": "is not an image"})
     '1 unreadable image was skipped: a.jpg is not an image'
     """
-    first = listed(f"{printable(path)} {why}" for path, why in broken.items())
+    first = join_first(f"{printable(path)} {why}" for path, why in broken.items())
     were = "images were" if len(broken) > 1 else "image was"
     return f"{len(broken)} unreadable {were} skipped: {first}"

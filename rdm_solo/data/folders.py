@@ -16,7 +16,7 @@ from PIL import Image
 
 from rdm_solo.data.decoding import DecodeOptions, open_image
 from rdm_solo.data.images import DataError, Dataset, Files
-from rdm_solo.messages import check_switch, listed, printable
+from rdm_solo.messages import check_bool, join_first, printable
 
 log = logging.getLogger("rdm_solo")
 
@@ -69,7 +69,7 @@ def folder(
     """
     decoding = DecodeOptions(**options)
     if labels is not None:
-        check_switch("dataset.labels", labels, alternative="null")
+        check_bool("dataset.labels", labels, alternative="null")
     top = _existing("root", root)
     train_root, val_root = top / train, top / (val or "val")
     if train == "train" and not train_root.is_dir() and not val_root.is_dir():
@@ -148,8 +148,8 @@ def _labelled(
         missing = sorted(set(classes) - set(names))
         if missing or not classes:
             raise DataError(
-                f"{part} lacks {len(missing)} of {len(classes)} class folders ({listed(missing)}): "
-                "training and validation need a folder of images for each class"
+                f"{part} lacks {len(missing)} of {len(classes)} class folders "
+                f"({join_first(missing)}): training and validation need one for each class"
             )
         parts.append(_files(part, classes, decoding))
     rest = f"{len(parts[1])} to validate below {val}" if val else "no validation, no accuracies"

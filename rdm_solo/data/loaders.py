@@ -12,7 +12,7 @@ from rdm_solo import distributed
 from rdm_solo.data.draws import generator
 from rdm_solo.data.images import Dataset, Files, Images
 from rdm_solo.data.views import Views
-from rdm_solo.messages import UserError, check_whole
+from rdm_solo.messages import UserError, check_integer
 
 
 class Loader(ABC):
@@ -54,7 +54,7 @@ class Loader(ABC):
         expand_channels: int | None = None,
     ) -> None:
         self._min_images = 1 if views is None else 2  # batch norm needs two
-        check_whole("batch_size", batch_size, self._min_images)
+        check_integer("batch_size", batch_size, self._min_images)
         self.images: Images | Files = getattr(dataset, part)
         self.channels = expand_channels or self.images.channels
         if self.images.channels not in (1, self.channels):

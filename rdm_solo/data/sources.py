@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rdm_solo.data.draws import generator
 from rdm_solo.data.images import DataError, Dataset, Images
-from rdm_solo.messages import check_switch, first_line
+from rdm_solo.messages import check_bool, first_line
 
 
 def digits() -> Dataset:
@@ -55,7 +55,7 @@ def cifar100(root: str | Path, download: bool = False) -> Dataset:
 
 def _cifar(source: Any, root: str | Path, download: bool) -> tuple[Images, Images]:
     """Return the training and the test images; torchvision compares the files' checksums."""
-    check_switch("dataset.download", download)
+    check_bool("dataset.download", download)
     root = Path(root).expanduser()
     parts = []
     for train in (True, False):

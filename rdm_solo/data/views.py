@@ -23,7 +23,7 @@ from torch import Tensor
 from rdm_solo.data import draws
 from rdm_solo.data.images import SIDES
 from rdm_solo.data.operations import blur, color_jitter, crop_boxes, crop_resize, luma, solarize
-from rdm_solo.messages import UserError, check_number, check_whole
+from rdm_solo.messages import UserError, check_integer, check_number
 
 ORDERS = torch.tensor(list(itertools.permutations(range(4))))  # of the jitter's operations
 
@@ -63,8 +63,8 @@ class Pipeline:
     rotate: float = 0.0  #: angles are uniform in [-rotate, rotate], in radians
 
     def __post_init__(self) -> None:
-        check_whole("size (dataset.image_size)", self.size, *SIDES)
-        check_whole("num_crops", self.num_crops, 1)
+        check_integer("size (dataset.image_size)", self.size, *SIDES)
+        check_integer("num_crops", self.num_crops, 1)
         for name in ("flip", "jitter", "grey", "blur", "solarize", "solarize_threshold"):
             check_number(name, getattr(self, name), 0, 1)
         for name in ("brightness", "contrast", "saturation", "rotate"):

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rdm_solo.data.images import Dataset
 from rdm_solo.evaluate.probe import PROTOCOLS, Protocol
-from rdm_solo.messages import UserError, check_choice, check_switch, check_whole, suggest
+from rdm_solo.messages import UserError, check_bool, check_choice, check_integer, suggest
 from rdm_solo.methods import weight_files
 from rdm_solo.methods.weight_files import Spec, Weights
 from rdm_solo.runs import checkpoints, saved_config
@@ -18,8 +18,8 @@ from rdm_solo.runs.settings import options
 def check(cfg: DictConfig) -> None:
     """Refuse options that cannot be used or that would be ignored."""
     check_choice("features", cfg.features, ("augmented", "cached"))
-    check_whole("seed", cfg.seed)
-    check_switch("online", cfg.online)
+    check_integer("seed", cfg.seed)
+    check_bool("online", cfg.online)
     for name, value in cfg.augmentation.items():
         if cfg.features == "cached" and value is not None:
             raise UserError(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rdm_solo.data.draws import generator
-from rdm_solo.messages import UserError, check_choice, check_number, check_whole
+from rdm_solo.messages import UserError, check_choice, check_integer, check_number
 
 log = logging.getLogger("rdm_solo")
 
@@ -45,12 +45,12 @@ class Protocol:
         check_choice("optimizer", self.optimizer, ("sgd", "lars"))
         check_choice("schedule", self.schedule, ("step", "cosine"))
         for name in ("epochs", "batch_size"):
-            check_whole(name, getattr(self, name), 1)
+            check_integer(name, getattr(self, name), 1)
         check_number("lr", self.lr, 0)
         for name in ("momentum", "weight_decay", "gamma"):
             check_number(name, getattr(self, name), 0, 1)
         for share in self.milestones:
-            check_number("each of milestones (shares of the epochs)", share, above=0, most=1)
+            check_number("each of milestones (shares of the epochs)", share, above=0, maximum=1)
 
     @property
     def effective_lr(self) -> float:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rdm_solo.devices import number, product_dtype
+from rdm_solo.devices import item_if_cpu, product_dtype
 from rdm_solo.filters.batch import Batch, Spectrum
 from rdm_solo.filters.functions import BoundFunction
 
@@ -49,7 +49,7 @@ def rescale(spectrum: Spectrum, gain: Tensor) -> Tensor:
     sigma = spectrum.sigma
     if not len(sigma):
         return gain
-    peak, largest_gain = number(_largest(sigma * gain)), number(_largest(gain))
+    peak, largest_gain = item_if_cpu(_largest(sigma * gain)), item_if_cpu(_largest(gain))
     limit = LARGEST_GAIN.get(spectrum.dtype, LARGEST_GAIN[torch.float32])
     low, high = (1e-3, 1e3) if spectrum.dtype == torch.float16 else (1e-4, 1e15)
     fits = (low <= peak) & (peak <= high) & (largest_gain <= limit)

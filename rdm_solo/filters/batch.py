@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rdm_solo.devices import number
+from rdm_solo.devices import item_if_cpu
 from rdm_solo.distributed import gather_equal, rank, sum_over_processes, world_size
 
 # float64 numbers beyond this count as infinite, and those below its inverse as zero.
@@ -94,7 +94,7 @@ def gather(x: Tensor) -> tuple[Batch, Tensor | None]:
         squares = gram.diagonal()
     else:
         squares = scaled.square().sum(dim=1)
-    total = number(squares.sum())
+    total = item_if_cpu(squares.sum())
     broken_rows = torch.zeros((), dtype=torch.long, device=x.device)
     if (total < math.inf) is not True:  # on an accelerator this is a tensor, never True
         broken = ~squares.isfinite()
@@ -103,15 +103,15 @@ def gather(x: Tensor) -> tuple[Batch, Tensor | None]:
         scaled = _without(scaled, broken) if is_float64 else rows
         # Products of a broken row are NaN or infinite; all other products are finite.
         squares = _finite(squares) if gram is None else _finite(gram).diagonal()
-        total = number(squares.sum())
+        total = item_if_cpu(squares.sum())
     if by_gram and not dual:
         gram = sum_over_processes(scaled.mT @ scaled)
-        total = number(gram.diagonal().sum())
+        total = item_if_cpu(gram.diagonal().sum())
 
     digits = torch.float64 if is_float64 and gram is None else torch.float32
     is_negligible = squares <= total * (relative_cut(digits, n, k) ** 2 / n)
     negligible_rows = is_negligible.sum()
-    has_none = (number(negligible_rows) == 0) is True
+    has_none = (item_if_cpu(negligible_rows) == 0) is True
     if not dual and world_size() > 1:
         counts = sum_over_processes(torch.stack([broken_rows, negligible_rows]))
         broken_rows, negligible_rows = counts.unbind()
@@ -177,9 +177,9 @@ def spectrum_of(batch: Batch, gram: Tensor | None) -> Spectrum:
     # A Gram matrix lacks the digits that the cut of float64 assumes.
     digits = torch.float32 if is_float64 and gram is not None else batch.dtype
     largest = sigma[-1]
-    kept = sigma > number(largest) * relative_cut(digits, batch.n, batch.k)
+    kept = sigma > item_if_cpu(largest) * relative_cut(digits, batch.n, batch.k)
     directions = kept.sum()
-    count = number(directions)
+    count = item_if_cpu(directions)
     if isinstance(count, int):  # on a CPU
         noise = len(sigma) - count
         sigma, vectors, kept = sigma[noise:], vectors[:, noise:], kept[noise:]

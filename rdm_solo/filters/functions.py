@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from rdm_solo.devices import number
+from rdm_solo.devices import item_if_cpu
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.messages import UserError, suggest
 
@@ -200,7 +200,7 @@ def power(sigma: Tensor, p: float) -> Tensor:
     powers = sigma.pow(p)
     if not len(sigma):
         return powers
-    least, most = map(number, powers.aminmax())
+    least, most = map(item_if_cpu, powers.aminmax())
     fits = (least > 1e-290) & (most < math.inf)
     if fits is True:
         return powers

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from rdm_solo.messages import UserError, check_choice, check_number, check_whole, finite
+from rdm_solo.messages import UserError, check_choice, check_integer, check_number, finite
 
 # Singular values of float32 features span five decades: sigma^10 leaves a single direction, and
 # much larger exponents overflow float64.
@@ -37,7 +37,7 @@ class Schedule:
             elif name == "start" or self.kind != "constant":
                 raise UserError(f"a {self.kind} schedule needs a number for {name!r}.")
         if self.kind != "constant":
-            check_whole(f"'epochs' of a {self.kind} schedule", self.epochs, 1)
+            check_integer(f"'epochs' of a {self.kind} schedule", self.epochs, 1)
 
     def __call__(self, epoch: int) -> float:
         if self.kind == "constant" or self.end is None or self.epochs is None:

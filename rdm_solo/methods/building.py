@@ -52,7 +52,7 @@ def check_kwargs(kwargs: DictConfig) -> None:
                 raise UserError(f"{name}={value} must all be equal, and at least one.")
             value = value[0]
         if not isinstance(value, bool):
-            check_number(name, value, least=0, alternative="true or false")
+            check_number(name, value, minimum=0, alternative="true or false")
 
 
 @functools.cache

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rdm_solo.devices import not_finite
-from rdm_solo.messages import UserError, first_line, listed
+from rdm_solo.devices import nonfinite_names
+from rdm_solo.messages import UserError, first_line, join_first
 
 log = logging.getLogger("rdm_solo")
 
@@ -144,9 +144,9 @@ def _backbone_state(entries: Mapping[str, Any]) -> tuple[dict[str, Tensor], bool
 
 def check_finite(state: Mapping[str, Any], path: Path) -> None:
     """Raise UserError if a file's weights contain NaN or infinity."""
-    if broken := not_finite(state):
+    if broken := nonfinite_names(state):
         raise UserError(
-            f"{path} holds NaN or infinity ({listed(broken)}): training had diverged before."
+            f"{path} holds NaN or infinity ({join_first(broken)}): training had diverged before."
         )
 
 
@@ -188,7 +188,7 @@ def spec_of(weights: Weights) -> Spec:
     spec = recognise(weights.state)
     if spec is None:
         raise UserError(
-            f"{weights.path} does not show which backbone it holds ({listed(weights.state)}): "
+            f"{weights.path} does not show which backbone it holds ({join_first(weights.state)}): "
             "give backbone.name=..., and backbone.stem=... of a resnet"
         )
     return spec

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rdm_solo.messages import UserError, check_choice, listed
+from rdm_solo.messages import UserError, check_choice, join_first
 from rdm_solo.notebook.figures import Figures
 from rdm_solo.notebook.run import Run, table
 from rdm_solo.report.entry import incomplete
@@ -138,7 +138,7 @@ class Sweep:
         names = sorted({best.runs[0].dataset for best in ranked})
         if len(names) > 1 and column in (LINEAR.name, *(c.name for c in charts()[ACCURACY])):
             raise UserError(
-                f"{column} cannot be compared between data sets ({listed(names)}): choose one, "
+                f"{column} cannot be compared between data sets ({join_first(names)}): choose one, "
                 f"such as dataset={names[0]!r}."
             )
         first, *others = sorted(ranked, key=lambda best: best.mean, reverse=not smallest)

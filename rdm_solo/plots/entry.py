@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
-from rdm_solo.messages import UserError, listed
+from rdm_solo.messages import UserError, join_first
 from rdm_solo.plots import style
 from rdm_solo.runs.folder import Run
 from rdm_solo.runs.groups import Group, by_setting, counted_runs, run_name, uncounted_runs
@@ -70,5 +70,5 @@ def _note(groups: Groups) -> str:
         number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
         sentences.append(f"Line: mean of {number} seeds. Band: minimum to maximum.")
     if behind:
-        sentences.append(f"Not in the mean: {listed(behind)}.")
+        sentences.append(f"Not in the mean: {join_first(behind)}.")
     return " ".join(sentences)

@@ -16,7 +16,7 @@ from torch import Tensor
 from rdm_solo import filters, plots, runs
 from rdm_solo.cli import answers
 from rdm_solo.filters.schedules import as_schedule
-from rdm_solo.messages import UserError, check_choice, check_whole
+from rdm_solo.messages import UserError, check_choice, check_integer
 from rdm_solo.plots import style
 from rdm_solo.plots.theorem4 import draw_filter
 from rdm_solo.report import verdicts
@@ -35,7 +35,7 @@ ALPHA = 0.1  # of Theorem 4: the share of the way to the target in one step
 def preview(cfg: DictConfig) -> None:
     """Describe the filter, and write figures."""
     for name, least in (("k", 2), ("batch_size", 2), ("steps", 1)):
-        check_whole(name, cfg[name], least)
+        check_integer(name, cfg[name], least)
     check_choice("spectrum", cfg.spectrum, SPECTRA)
     run = None if cfg.run is None else runs.load(Path(cfg.run))
     config, p = _filter(cfg, run)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rdm_solo import paper
 from rdm_solo.cli import arguments
-from rdm_solo.messages import listed
+from rdm_solo.messages import join_first
 from rdm_solo.report.measured import last, linear_accuracies, most_common
 from rdm_solo.report.tables import Table, global_batch
 from rdm_solo.runs.folder import Run
@@ -70,4 +70,4 @@ def _differences(run: Run, row: paper.Row) -> list[str]:
     batch = preset["batch_size"]
     if global_batch(run) != str(batch) and options.get("batch_size") == batch:
         differences.append(f"global batch {global_batch(run)} (preset: {batch})")
-    return [listed(differences)] if differences else []
+    return [join_first(differences)] if differences else []

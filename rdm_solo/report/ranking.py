@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rdm_solo.messages import listed
+from rdm_solo.messages import join_first
 from rdm_solo.report.measured import last
 from rdm_solo.report.verdicts import Verdict, filter_causes_gap, outcome
 from rdm_solo.runs.columns import ACCURACY, COLUMNS, LINEAR, Column, charts
@@ -83,7 +83,7 @@ def excluded_reason(group: Group) -> str:
     outcomes = [outcome(run) for run in judged_runs(group)]
     if any(each.good is not False for each in outcomes):
         return ""
-    return listed(dict.fromkeys(each.answer for each in outcomes))
+    return join_first(dict.fromkeys(each.answer for each in outcomes))
 
 
 def _values(group: Group, column: Column) -> list[float]:
@@ -100,7 +100,7 @@ def _ranking(
     value = f"{column.label} {first.text}{unit} (n = {len(first.values)}{when})"
     sentences = [_others(order)]
     if missing:
-        sentences.append(f"Not measured: {listed(missing)}.")
+        sentences.append(f"Not measured: {join_first(missing)}.")
     if column.name == "erank/gap" and filter_causes_gap(first.group.first):
         sentences.append("Its filter causes the gap, whatever was learned.")
     numbers = [value, " ".join(sentences)]
@@ -115,7 +115,7 @@ def _others(order: Sequence[Ranked]) -> str:
     tied = [other for other in rest if is_tied(first, other)]
     names = [f"{other.group.label} ({other.text})" for other in tied or rest[:1]]
     if tied:
-        return f"Within one standard deviation: {listed(names)}."
+        return f"Within one standard deviation: {join_first(names)}."
     if is_tied(first, rest[0]) is None:
         return f"One seed each, so the seed-to-seed spread is unknown. Next: {names[0]}."
     return f"No other setting is within one standard deviation. Next: {names[0]}."

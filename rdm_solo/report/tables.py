@@ -12,7 +12,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 from omegaconf import OmegaConf
 
-from rdm_solo.messages import finite, listed
+from rdm_solo.messages import finite, join_first
 from rdm_solo.report import answers
 from rdm_solo.report.measured import cells, last
 from rdm_solo.report.ranking import Ranking, is_tied
@@ -82,7 +82,7 @@ def last_values(groups: Sequence[Group]) -> list[Table]:
         "python -m rdm_solo.linear run=FOLDER."
     ]
     if left_out := [f"{run_name(r)} ({r.progress})" for g in groups for r in uncounted_runs(g)]:
-        notes.append(f"Not in the means: {listed(left_out)}.")
+        notes.append(f"Not in the means: {join_first(left_out)}.")
     in_other_tables = [*compared(), *columns.measures()]
     others = [c for c in COLUMNS.values() if c.chart and c not in in_other_tables]
     return [
@@ -133,7 +133,7 @@ def mechanism(groups: Sequence[Group]) -> Table:
 def _named(sentences: dict[str, list[str]], total: int) -> list[str]:
     """Return the sentences, each prefixed with its names unless it holds for all."""
     return [
-        text if len(names) == total else f"{listed(names)}: {text}"
+        text if len(names) == total else f"{join_first(names)}: {text}"
         for text, names in sentences.items()
         if text
     ]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo.messages import UserError, check_whole, finite, first_line
+from rdm_solo.messages import UserError, check_integer, finite, first_line
 from rdm_solo.methods import descriptions
 from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.runs import files, linear_file, metrics_file, ownership, spectra_files
@@ -234,7 +234,7 @@ def checked_config(folder: Path) -> DictConfig:
             name = OmegaConf.select(config, f"{part}.name")
             if not isinstance(name, str) or not name.isprintable():
                 raise UserError(f"it is not the config of a run of this package: no {part}.name.")
-        check_whole("seed", config.get("seed"), most=2**53)
+        check_integer("seed", config.get("seed"), maximum=2**53)
     return config
 
 

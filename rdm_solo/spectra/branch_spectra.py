@@ -10,7 +10,7 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from rdm_solo.distributed import gather, sum_over_processes, world_size
-from rdm_solo.messages import UserError, check_whole
+from rdm_solo.messages import UserError, check_integer
 from rdm_solo.spectra import rows as measures
 from rdm_solo.spectra.epoch_summary import Spectra, summarize
 from rdm_solo.spectra.moments import Moments, from_matrices
@@ -80,7 +80,7 @@ class BranchSpectra(Metric):
     ) -> None:
         super().__init__(compute_with_cache=False, dist_sync_fn=add_or_gather)
         for name, value in (("dim", dim), ("max_dim", max_dim), ("sample", sample), ("m", m)):
-            check_whole(name, value, 1)
+            check_integer(name, value, 1)
         self.dim, self.normalize, self.m = dim, normalize, m
         self.sampled, self.sample, self.steps = dim > max_dim, sample, steps
         self.kept_size, self.kept_parts = (sample, 4) if self.sampled else (PAIRED_ROWS, 1)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rdm_solo.devices import product_dtype
-from rdm_solo.messages import UserError, check_whole
+from rdm_solo.messages import UserError, check_integer
 from rdm_solo.spectra.ranks import descending, exponential_entropy, noise_floor
 
 # Rows whose distances to all others are computed at a time.
@@ -122,7 +122,7 @@ def epps_pulley(x: Tensor, slices: int = SLICES, seed: int = 0) -> Tensor:
     >>> bool(epps_pulley(x) < 1.5), bool(epps_pulley(3 * x) > 30)
     (True, True)
     """
-    check_whole("slices", slices, 1)
+    check_integer("slices", slices, 1)
     if x.ndim != 2 or 0 in x.shape:
         raise UserError(f"epps_pulley takes rows (N, k), got {tuple(x.shape)}.")
     x = x.detach()

@@ -36,7 +36,7 @@ def linear_setting(
     >>> W.diagonal()
     tensor([0.4000, 0.2500], dtype=torch.float64)
     """
-    check_number("noise", noise, least=0)
+    check_number("noise", noise, minimum=0)
     C_plus = W_f.double() @ W_f.double().mT
     C_z = (1 + noise**2) * C_plus
     W = optimal_predictor(C_z, C_plus, weight_decay)
@@ -56,7 +56,7 @@ def optimal_predictor(C_z: Tensor, C_plus: Tensor, weight_decay: float = 0.0) ->
             [0.0000, 0.0000]], dtype=torch.float64)
     """
     check_shapes(2, C_z=C_z, C_plus=C_plus)
-    check_number("weight_decay", weight_decay, least=0)
+    check_number("weight_decay", weight_decay, minimum=0)
     C_z = symmetric(C_z, "C_z of optimal_predictor")
     C_z = C_z + weight_decay * torch.eye(len(C_z), dtype=torch.float64, device=C_z.device)
     W: Tensor = C_plus.double() @ torch.linalg.pinv(C_z, hermitian=True)

@@ -5,7 +5,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.filters.schedules import as_schedule
-from rdm_solo.messages import UserError, check_choice, check_number, check_switch, check_whole
+from rdm_solo.messages import UserError, check_bool, check_choice, check_integer, check_number
 from rdm_solo.methods.optimizers import OPTIMIZERS
 
 # Half- and double-precision weights are refused: batch norms and spectra need float32.
@@ -21,65 +21,65 @@ WARM_UPS = ("scheduler.warmup_epochs", "method.kwargs.warmup_teacher_temperature
 
 def _check_keep(name: str, value: object) -> None:
     if value != "all":
-        check_whole(name, value, alternative="all")
+        check_integer(name, value, alternative="all")
 
 
 def _check_devices(name: str, value: object) -> None:
     if value not in ("auto", -1) and not OmegaConf.is_list(value):  # -1: Lightning's "all GPUs"
-        check_whole(name, value, 1, alternative="a list of GPUs, or auto")
+        check_integer(name, value, 1, alternative="a list of GPUs, or auto")
 
 
 # The schema: each option's check and its limits.
 CHECKS: dict[str, tuple[Any, ...]] = {
-    "batch_size": (check_whole, 2),
-    "max_epochs": (check_whole, 1),
-    "threads": (check_whole, 1),
-    "seed": (check_whole, 0, 2**32 - 1),
-    "overwrite": (check_switch,),
-    "knn.k": (check_whole, 1),
-    "knn.every_n_epochs": (check_whole, 0),
+    "batch_size": (check_integer, 2),
+    "max_epochs": (check_integer, 1),
+    "threads": (check_integer, 1),
+    "seed": (check_integer, 0, 2**32 - 1),
+    "overwrite": (check_bool,),
+    "knn.k": (check_integer, 1),
+    "knn.every_n_epochs": (check_integer, 0),
     "knn.temperature": (check_number, 1e-6),
-    "checkpoint.every_n_epochs": (check_whole, 1),
+    "checkpoint.every_n_epochs": (check_integer, 1),
     "checkpoint.keep": (_check_keep,),
-    "checkpoint.best": (check_switch,),
-    "diagnostics.max_rows": (check_whole, 1),
-    "diagnostics.max_dim": (check_whole, 1),
-    "diagnostics.sample": (check_whole, 1),
-    "diagnostics.every_n_epochs": (check_whole, 0),
-    "pictures.every_n_epochs": (check_whole, 0),
+    "checkpoint.best": (check_bool,),
+    "diagnostics.max_rows": (check_integer, 1),
+    "diagnostics.max_dim": (check_integer, 1),
+    "diagnostics.sample": (check_integer, 1),
+    "diagnostics.every_n_epochs": (check_integer, 0),
+    "pictures.every_n_epochs": (check_integer, 0),
     "optimizer.name": (check_choice, OPTIMIZERS),
     "optimizer.lr": (check_number, 0),
     "optimizer.classifier_lr": (check_number, 0),
     "optimizer.weight_decay": (check_number, 0),
     "optimizer.momentum": (check_number, 0, 1),
     "optimizer.trust_coeff": (check_number, 0),
-    "optimizer.trust_clip": (check_switch,),
-    "optimizer.exclude_bias_n_norm": (check_switch,),
+    "optimizer.trust_clip": (check_bool,),
+    "optimizer.exclude_bias_n_norm": (check_bool,),
     "scheduler.warmup_epochs": (check_number, 0),
     "scheduler.warmup_start_lr": (check_number, 0),
     "scheduler.min_lr": (check_number, 0),
     "backbone.stem": (check_choice, ("small", "imagenet")),
-    "backbone.channels_last": (check_switch,),
-    "backbone.kwargs.zero_init_residual": (check_switch,),
-    "method.centring": (check_switch,),
-    "method.sharpening": (check_switch,),
-    "method.last_bn": (check_switch,),
+    "backbone.channels_last": (check_bool,),
+    "backbone.kwargs.zero_init_residual": (check_bool,),
+    "method.centring": (check_bool,),
+    "method.sharpening": (check_bool,),
+    "method.last_bn": (check_bool,),
     "method.momentum.base_tau": (check_number, 0, 1),
     "method.momentum.final_tau": (check_number, 0, 1),
-    "method.momentum.classifier": (check_switch,),
+    "method.momentum.classifier": (check_bool,),
     "trainer.precision": (check_choice, PRECISIONS),
     "trainer.accelerator": (check_choice, ACCELERATORS),
     "trainer.devices": (_check_devices,),
-    "trainer.accumulate_grad_batches": (check_whole, 1),
-    "trainer.num_nodes": (check_whole, 1),
-    "trainer.sync_batchnorm": (check_switch,),
+    "trainer.accumulate_grad_batches": (check_integer, 1),
+    "trainer.num_nodes": (check_integer, 1),
+    "trainer.sync_batchnorm": (check_bool,),
     "trainer.gradient_clip_val": (check_number, 0),
-    "trainer.enable_progress_bar": (check_switch,),
+    "trainer.enable_progress_bar": (check_bool,),
     "watch.variance": (check_number, 0, 1),
     "watch.accuracy": (check_number, 0, 1),
     "watch.erank": (check_number, 0, 1),
-    "watch.gap_epochs": (check_whole, 0),
-    "watch.stop": (check_switch,),
+    "watch.gap_epochs": (check_integer, 0),
+    "watch.stop": (check_bool,),
 }
 # Options that may be null.
 NULLABLE = {

@@ -17,7 +17,7 @@ from rdm_solo.callbacks.epoch_spectra import EpochSpectra
 from rdm_solo.callbacks.parts import Branches, ByParts
 from rdm_solo.devices import has_float64
 from rdm_solo.distributed import broadcast_object, gather_objects, rank
-from rdm_solo.messages import UserError, check_choice, check_whole, suggest
+from rdm_solo.messages import UserError, check_choice, check_integer, suggest
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.runs.columns import ACCURACY, COLUMNS
 from rdm_solo.spectra.collapse import RULE, WRONG_WAY, Bounds
@@ -105,9 +105,9 @@ class Watch:
         self.observer = self._observer(online, target)
         check_choice("tokens", tokens, ["mean", "rows"])
         for option, value in (("views", views), ("steps_per_epoch", steps_per_epoch)):
-            check_whole(option, 1 if value is None else value, 1)
+            check_integer(option, 1 if value is None else value, 1)
         if not isinstance(resume, bool):
-            check_whole("resume", resume, 0, alternative="True or False")
+            check_integer("resume", resume, 0, alternative="True or False")
         leads = self._leads() if leads is None else leads
         if not leads:
             if bounds.gap_epochs not in (None, BOUNDS.gap_epochs):

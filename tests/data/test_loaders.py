@@ -131,7 +131,7 @@ def test_grey_images_are_expanded_when_finished():
 @pytest.mark.parametrize(
     ("n", "batch_size", "world", "pipelines", "says"),
     [
-        (50, 1, 1, BLURRED, r"batch_size must be a whole number of at least 2, got 1"),
+        (50, 1, 1, BLURRED, r"batch_size must be an integer of at least 2, got 1"),
         (50, 26, 2, BLURRED, r"batch_size=26 on 2 processes takes 52 images a step, .* are 50"),
         (5, 4, 8, (), r"batch_size=4 on 8 processes .* are 5: lower it, or use fewer"),
     ],

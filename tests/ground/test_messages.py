@@ -8,21 +8,21 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from rdm_solo.messages import check_choice, check_number, check_switch, check_whole
+from rdm_solo.messages import check_bool, check_choice, check_integer, check_number
 
 NO_NUMBERS = [True, np.True_, math.nan, math.inf, "1", None, [2], 1j]
 
 
 @pytest.mark.parametrize("value", [1, 3, 2**31 - 1, np.int64(3)])
 def test_whole_numbers_are_returned_as_int(value):
-    assert type(check_whole("n", value, 1)) is int
-    assert check_whole("n", value, 1) == value
+    assert type(check_integer("n", value, 1)) is int
+    assert check_integer("n", value, 1) == value
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.0, 2**31, -(10**30), *NO_NUMBERS])
 def test_other_values_for_a_whole_number_are_refused(value):
-    with pytest.raises(ValueError, match=r"^n must be a whole number .*, got .*\.$") as refused:
-        check_whole("n", value, 1)
+    with pytest.raises(ValueError, match=r"^n must be an integer .*, got .*\.$") as refused:
+        check_integer("n", value, 1)
     assert repr(value) in str(refused.value)
 
 
@@ -42,8 +42,8 @@ def test_other_values_for_a_number_are_refused(value):
     ("limits", "outside", "words"),
     [
         ({}, math.inf, "a finite number"),
-        ({"least": 0}, -1e-9, "of at least 0"),
-        ({"most": 2.5}, 2.6, "of at most 2.5"),
+        ({"minimum": 0}, -1e-9, "of at least 0"),
+        ({"maximum": 2.5}, 2.6, "of at most 2.5"),
         ({"above": 0}, 0, "above 0"),
     ],
 )
@@ -54,11 +54,11 @@ def test_each_limit_is_kept_and_named(limits, outside, words):
 
 
 def test_switches_and_choices():
-    assert check_switch("s", False) is False
+    assert check_bool("s", False) is False
     assert check_choice("c", "one", ("one", "two")) == "one"
     for value in (0, None, "false"):
         with pytest.raises(ValueError, match="true or false, or null"):
-            check_switch("s", value, alternative="null")
+            check_bool("s", value, alternative="null")
     for value in (["one"], None, "One"):
         with pytest.raises(ValueError, match="one of one, two"):
             check_choice("c", value, ("one", "two"))

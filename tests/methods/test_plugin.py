@@ -97,7 +97,7 @@ def test_refusals(kwargs, message):
 def test_a_script_that_is_absent_is_named(tmp_path):
     out = command("rdm_solo.plugin", "nowhere.py", cwd=tmp_path)
     assert out.returncode == 2
-    assert "nowhere.py is no file" in out.stderr
+    assert "nowhere.py is not a file" in out.stderr
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -18,7 +18,7 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (["batch_size=1"], "batch_size must be a whole number of at least 2, got 1"),
+        (["batch_size=1"], "batch_size must be an integer of at least 2, got 1"),
         (["batch_size=65"], "batch_size=65 on 1 process(es) is more than the 64 training"),
         (["p=-0.5"], "p=-0.5 would be ignored: filter=learnable"),
         (["filter=target_pow", "p=soft"], "p must be a number from -10 to 10 or a schedule"),
