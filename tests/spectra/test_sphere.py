@@ -72,19 +72,6 @@ def test_uniformity_is_in_float64_where_products_of_float32_may_lose_digits():
         torch.set_float32_matmul_precision(before)
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: uniformity(2 * torch.eye(3)), "must have length 1"),
-        (lambda: positive_distance(torch.eye(2), torch.eye(3)), "differ in shape"),
-        (lambda: epps_pulley(torch.ones(3)), r"rows \(N, k\)"),
-    ],
-)
-def test_what_is_no_set_of_unit_rows_is_refused(call, words):
-    with pytest.raises(ValueError, match=words):
-        call()
-
-
 def statistic_of(u: np.ndarray) -> float:
     """Return N times the integral by numpy's trapezoids, which an adaptive one confirms."""
 
