@@ -13,7 +13,9 @@ import rdm_solo
 TOUR = Path(ROOT, "docs", "tour.ipynb")
 # Options that make its runs short.
 QUICK = '"dataset": "synthetic", "dataset.num_train": 64, "dataset.num_val": 32, "batch_size": 32, '
-QUICK += '"dataset.image_size": 8, "threads": 1, '
+QUICK += '"dataset.image_size": 8, "threads": 1, "backbone.name": "small_resnet", '
+QUICK += '"backbone.kwargs.zero_init_residual": None, "method.kwargs.proj_hidden_dim": 32, '
+QUICK += '"method.kwargs.proj_output_dim": 16, "method.kwargs.pred_hidden_dim": 8, '
 
 
 def test_the_tour_is_committed_without_outputs():
