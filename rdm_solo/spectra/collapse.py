@@ -183,11 +183,11 @@ def accuracy_kept(epochs: Epochs, bounds: Bounds) -> float:
     0.25
     """
     now = epochs[-1]
+    if math.isnan(now.knn) and math.isnan(now.online):
+        return math.nan
     _, accuracy, best = _latest_accuracy(epochs)
     if now.chance and now.epoch > bounds.warmup and accuracy <= AT_CHANCE * now.chance:
         return 0.0
-    if math.isnan(accuracy):
-        return math.nan
     gain = best - now.chance
     if gain <= MIN_GAIN * (100 - now.chance):
         return 1.0  # too little to lose yet
