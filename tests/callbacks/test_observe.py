@@ -335,7 +335,7 @@ class TestReturned:
         assert saved["lam_online"].shape == (2, 16)
 
     def test_a_step_that_returns_neither_is_refused_with_what_to_do(self, tmp_path):
-        with pytest.raises(RuntimeError, match=r"branches of Pairs .* beside 'loss'"):
+        with pytest.raises(RuntimeError, match=r"branches of Pairs .* return 'online'"):
             fit(Pairs("online"), tmp_path)
         fit(Pairs("online"), tmp_path, every_n_epochs=0)
         assert not (tmp_path / "spectra").exists()

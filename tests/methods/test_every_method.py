@@ -192,7 +192,7 @@ def test_a_queue_that_does_not_fit_the_batch_is_refused(tmp_path):
 
 @pytest.mark.skipif(solo_learn.CURRENT, reason="the current version has every method")
 def test_an_absent_method_says_where_it_is():
-    with pytest.raises(UserError, match="in its current main; put a checkout"):
+    with pytest.raises(UserError, match="Its main branch has it"):
         methods.build(configure("method=mocov3"))
 
 
