@@ -35,10 +35,7 @@ CHANGES = [
     lambda x, draw, rng: torch.cat([x[:1] * draw.choice([1e3, 1e8, 1e20]), x[1:]]),
     lambda x, draw, rng: x * 10.0 ** -(12 * torch.rand(len(x), 1, generator=rng).double()),
     lambda x, draw, rng: x * 10.0 ** -(12 * torch.rand(x.shape[1], generator=rng).double()),
-    lambda x, draw, rng: x - x.mean(0),
     lambda x, draw, rng: x / x.std(0, correction=0).clamp_min(1e-12),
-    lambda x, draw, rng: x.sign(),
-    lambda x, draw, rng: x.relu(),
 ]
 # The same numbers, in memory in another way.
 LAYOUTS = [
@@ -46,7 +43,6 @@ LAYOUTS = [
     lambda x: x.t().contiguous().t(),
     lambda x: torch.stack([x, x], 2)[..., 0],
     lambda x: torch.cat([x, x], 1)[:, : x.shape[1]],
-    lambda x: x[:1].expand(len(x), -1),
     lambda x: x.clone().requires_grad_()[:],
 ]
 

@@ -52,7 +52,7 @@ class OnDevice(torch.Tensor):
     def __new__(cls, memory: torch.Tensor) -> OnDevice:
         if memory.dtype in missing:
             raise TypeError(f"{DEVICE} has no {memory.dtype}")
-        made = torch.Tensor._make_wrapper_subclass(
+        tensor = torch.Tensor._make_wrapper_subclass(
             cls,
             memory.size(),
             strides=memory.stride(),
@@ -60,11 +60,8 @@ class OnDevice(torch.Tensor):
             dtype=memory.dtype,
             device=DEVICE,
         )
-        made.memory = memory
-        return made
-
-    def __repr__(self, **options: Any) -> str:
-        return f"{self.memory!r} on {DEVICE}"
+        tensor.memory = memory
+        return tensor
 
     def __reduce_ex__(self, protocol: Any) -> Any:  # a checkpoint is read into the host's memory
         return self.memory.__reduce_ex__(protocol)
@@ -83,15 +80,15 @@ class OnDevice(torch.Tensor):
         to_host = "device" in kwargs and torch.device(kwargs["device"]).type == "cpu"
         if kwargs.get("device") is not None:
             kwargs["device"] = "cpu"
-        own = {id(x.memory): x for x in tree_leaves((args, kwargs)) if isinstance(x, OnDevice)}
+        inputs = {id(x.memory): x for x in tree_leaves((args, kwargs)) if isinstance(x, OnDevice)}
         args, kwargs = tree_map_only(OnDevice, lambda x: x.memory, (args, kwargs))
         out = func(*args, **kwargs)
-        if any(x.shape != x.memory.shape for x in own.values()):
+        if any(x.shape != x.memory.shape for x in inputs.values()):
             raise NotImplementedError(f"{func} changes the shape of a tensor of {DEVICE}")
         if name == "_to_copy" and to_host:
             return out
         return tree_map_only(
-            torch.Tensor, lambda x: own[id(x)] if id(x) in own else OnDevice(x), out
+            torch.Tensor, lambda x: inputs[id(x)] if id(x) in inputs else OnDevice(x), out
         )
 
 

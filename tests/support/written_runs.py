@@ -13,7 +13,6 @@ from torch import Tensor
 
 from rdm_solo import theory
 from rdm_solo.runs import spectra_files
-from rdm_solo.spectra import spearman
 from rdm_solo.theory import rank_path
 
 SIGMA = torch.arange(1, 17, dtype=torch.float64) ** -0.5 * 20
@@ -29,7 +28,6 @@ def write(
     method: str = "simsiam",
     chosen: dict[str, str] | None = None,
     p: float | None = None,
-    directional: float = 1.0,
 ) -> Path:
     """Write a run with these spectra and the columns that diagnostics would have for them."""
     online, target, positive = (torch.stack(lams) for lams in zip(*epochs))
@@ -39,8 +37,8 @@ def write(
         "epoch": list(range(1, len(epochs) + 1)),
         "erank/online": ranks,
         "erank/gap": [erank(lam) - rank for lam, rank in zip(target, ranks)],
-        "filter/monotonicity": [float(spearman(g, lam)) for g, lam in zip(curve, target)],
-        "filter/monotonicity_directional": [directional] * len(epochs),
+        "filter/monotonicity": [1.0] * len(epochs),
+        "filter/monotonicity_directional": [1.0] * len(epochs),
     }
     spectra = {
         "lam_online": online.numpy(),
