@@ -1,13 +1,12 @@
-"""Rows and sums of several processes; and the tests' own processes."""
+"""Rows and sums of several processes."""
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from rdm_solo.distributed import gather, gather_equal, rank, sum_over_processes, world_size
 
-COUNTS = [3, 0, 1, 2]
+COUNTS = [3, 0]
 
 
 def rows(process: int, count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -23,23 +22,11 @@ def collect(process: int, processes: int) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("processes", [2, 4])
-def test_rows_come_in_rank_order_and_sums_are_everyones(worlds, processes):
-    for process, result in enumerate(worlds(processes).run(collect)):
-        assert result["place"] == (process, processes)
-        want = torch.cat([rows(r, 2, torch.bfloat16) for r in range(processes)])
+def test_rows_come_in_rank_order_and_sums_are_everyones(worlds):
+    for process, result in enumerate(worlds(2).run(collect)):
+        assert result["place"] == (process, 2)
+        want = torch.cat([rows(r, 2, torch.bfloat16) for r in range(2)])
         assert torch.equal(result["equal"], want)
         for r, part in enumerate(result["unequal"]):
             assert torch.equal(part, rows(r, COUNTS[r], torch.long))
-        assert result["sum"].tolist() == [sum(range(processes)), 1.5 * processes]
-
-
-def fail(process: int, processes: int) -> None:
-    if process == 1:
-        raise ValueError("no such row")
-
-
-def test_a_failure_of_one_process_fails_the_test_and_the_next_starts_anew(worlds):
-    with pytest.raises(AssertionError, match=r"(?s)process 1: .*no such row"):
-        worlds(2).run(fail)
-    assert [result["place"] for result in worlds(2).run(collect)] == [(0, 2), (1, 2)]
+        assert result["sum"].tolist() == [1, 3]
