@@ -1,4 +1,4 @@
-"""The smallest backbone of each family of the installed solo-learn, ours, and timm's."""
+"""Backbones of the installed solo-learn, one for each way to build them; ours and timm's."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ SMALLEST = [
     "resnet18",
     "vit_tiny",
     "swin_tiny",
-    "poolformer_s12",
     "convnext_tiny",
-    "wide_resnet28w2",
     "timm/resnet26",
 ]
 INSTALLED = [n for n in SMALLEST if n in solo_learn.BACKBONES or n.startswith(solo_learn.TIMM)]

@@ -9,9 +9,8 @@ from conftest import ROOT
 from omegaconf import OmegaConf
 
 from rdm_solo.filters import takes_p
-from rdm_solo.messages import UserError
 from rdm_solo.methods.chosen_filter import FUNCTIONS, shipped_filters
-from rdm_solo.methods.descriptions import FAMILIES, LOSSES, METHODS, method
+from rdm_solo.methods.descriptions import FAMILIES, LOSSES, METHODS
 
 # What describes and builds them, and the paper's rows as data.
 ALLOWED = ("methods/", "paper/")
@@ -47,11 +46,6 @@ def test_described_functions_are_the_registered_ones():
             assert name == f"{chosen.branch}_{chosen.function}"
             assert ("{p}" in FUNCTIONS[chosen.function].formula) is takes_p(chosen.function)
             assert (chosen.p is not None) is takes_p(chosen.function)
-
-
-def test_an_unknown_method():
-    with pytest.raises(UserError, match="did you mean 'byol'"):
-        method("boyl")
 
 
 def test_no_other_module_names_a_method_or_a_filter():

@@ -16,7 +16,6 @@ from conftest import ROOT
 from omegaconf import OmegaConf
 from support import solo_learn_alone
 from support.small_methods import batch, configure, loss_of, make
-from support.small_runs import run
 from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
 from rdm_solo import methods
@@ -183,11 +182,6 @@ def test_mocov3_has_its_filter_behind_the_momentum_projector(chosen):
     logits = [a @ b.T / temperature for a, b in zip(q, reversed(k))]
     expected = sum(2 * temperature * cross_entropy(x, torch.arange(16)) for x in logits)
     torch.testing.assert_close(loss, expected + entropy_of(model, data), rtol=1e-4, atol=1e-5)
-
-
-def test_a_queue_that_does_not_fit_the_batch_is_refused(tmp_path):
-    with pytest.raises(UserError, match="must be a multiple of the 64 rows"):
-        run(tmp_path / "run", "method=nnsiam", "method.kwargs.queue_size=500")
 
 
 @pytest.mark.skipif(solo_learn.CURRENT, reason="the current version has every method")

@@ -17,7 +17,6 @@ from rdm_solo.filters import SpectralFilter
 from rdm_solo.lightning import pl
 from rdm_solo.messages import UserError
 from rdm_solo.methods import optimizers, solo_learn
-from rdm_solo.methods.chosen_filter import ChosenFilter
 
 # A method's own predictor, another one, and a filter on either side.
 KINDS = ("learnable", "linear", "online_log1p", "target_pow")
@@ -114,20 +113,10 @@ def test_a_function_by_its_full_name():
     assert torch.equal(model.filters[0](x), SpectralFilter("online", torch.sqrt)(x))
 
 
-def test_a_schedule_of_p():
-    cfg = configure("filter=target_pow", "p={schedule: linear, start: 0, end: -1}")
-    spectral = methods.make_filter(ChosenFilter.from_config(cfg), cfg.max_epochs)
-    assert spectral.schedule(cfg.max_epochs) == -1
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("filter=learnable p=-0.5", "p=-0.5 would be ignored"),
         ("filter=target_pow p=null", "needs an exponent"),
-        ("filter=none", "filter=identity removes the predictor"),
-        ("method=simclr filter=target_pow", "takes no filter, since its two branches"),
-        ("backbone.name=resnet81", "did you mean 'resnet18'"),
         ("method.kwargs.proj_hidden_dim=-1", "method.kwargs.proj_hidden_dim must be a number"),
         ("method=dino method.kwargs.norm_last_layer=no", "or true or false, got 'no'"),
         ("method=deepclusterv2 method.kwargs.num_prototypes=[9,8]", "must all be equal"),
