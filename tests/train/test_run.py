@@ -94,12 +94,6 @@ def test_the_same_seed_gives_the_same_metrics_and_another_does_not(finished, tmp
     assert rows(tmp_path / "other") != rows(folder)
 
 
-@pytest.mark.parametrize("optimizer", ["lars", "adamw"])
-def test_every_optimiser_runs_with_warm_up_and_cosine(optimizer, tmp_path):
-    run(tmp_path, *SMALL, f"optimizer.name={optimizer}", "optimizer.lr=0.001")
-    assert len(rows(tmp_path)) == 2
-
-
 def test_a_schedule_moves_p_with_the_epochs(tmp_path):
     exponents = []
 

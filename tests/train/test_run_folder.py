@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -106,19 +105,6 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_over(cut, whol
     assert (cut / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
 
 
-def test_a_damaged_checkpoint_falls_back_to_its_predecessor(whole, tmp_path, caplog):
-    folder = tmp_path / "run"
-    with pytest.raises(RuntimeError, match="killed"):
-        run(folder, *OPTIONS, "max_epochs=3", callbacks=[CutInEpoch(3)])
-    last = folder / "checkpoints" / "last.ckpt"
-    content = bytearray(last.read_bytes())
-    content[len(content) // 2] ^= 255
-    last.write_bytes(content)
-    run(folder, *OPTIONS, "max_epochs=3")
-    assert "using previous.ckpt of epoch 1" in caplog.text
-    assert (folder / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
-
-
 def test_starts_that_add_no_epoch_end_with_an_error(tmp_path):
     def start(epoch: int) -> None:
         run(tmp_path / "run", *OPTIONS, "max_epochs=3", callbacks=[CutInEpoch(epoch)])
@@ -159,7 +145,6 @@ def test_nothing_is_written_through_a_link_that_leads_out(name, cut, tmp_path):
     "option",
     [
         "callbacks.knn._target_=os.system",
-        "+callbacks.mine._target_=os.system",
         "filter.function=os.system",
         "dataset.source._target_=os.system",
         "p=${oc.env:HOME}",
@@ -173,12 +158,6 @@ def test_a_folder_cannot_name_what_is_run(option, cut, typed):
     out = typed("rdm_solo.train", "resume=run", cwd=cut.parent)
     assert (out.returncode, out.stderr[:7]) == (2, "error: ")
     assert len(rows(cut)) == 1
-
-
-def test_a_diverged_run_is_not_resumed(cut):
-    (cut / "summary.json").write_text(json.dumps({"diverged": {"epoch": 2}}))
-    with pytest.raises(UserError, match="diverged in epoch 2"):
-        run(cut, *OPTIONS, "max_epochs=3")
 
 
 def test_kept_and_best_checkpoints(tmp_path):
