@@ -25,6 +25,10 @@ def draw(runs: Sequence["Figure5"]) -> Figure:
     figure, panels = style.figure(len(runs), columns=1, panel=(4.2, 2.8))
     for axes, run in zip(panels, runs):
         _panel(axes, run)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # final, since the legends would leave no room
+    for axes in panels:
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     figure.supxlabel("Recomputed from checkpoints.")
     return figure
 
@@ -49,4 +53,3 @@ def _panel(axes: Axes, run: "Figure5") -> None:
         axes.set(xlabel=r"online eigenvalue $\lambda^p$", ylabel=f"target filter {ratio}")
         axes.axhline(1, color="0.5", linewidth=0.8, zorder=0)
     style.panel_title(axes, f"{run.label} ({run.note})" if run.note else run.label)
-    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
