@@ -28,14 +28,6 @@ def uniforms(n, seed=0):
     return torch.rand(n, DRAWS, generator=draws.generator(seed, "uniforms"))
 
 
-def plain(size=32, **options):
-    """Return a pipeline that does nothing except what ``options`` say."""
-    nothing = dict.fromkeys(("flip", "jitter", "grey", "blur", "solarize", "rotate"), 0.0)
-    return Pipeline(
-        size=size, **{"crop_scale": (1.0, 1.0), "crop_ratio": (1, 1)} | nothing | options
-    )
-
-
 @pytest.mark.parametrize("size", [32, 40, 20, 7])
 @pytest.mark.parametrize("shape", [(32, 32), (24, 37)])
 def test_crop_equals_torchvision(shape, size):
@@ -137,15 +129,8 @@ def torchvision_crops(n, height, width, scale, ratio):
     return torch.tensor([[params[key] for key in keys] for params in drawn])
 
 
-@pytest.mark.parametrize(
-    ("height", "width", "scale", "ratio"),
-    [
-        (32, 32, (0.2, 1.0), (3 / 4, 4 / 3)),
-        (40, 24, (0.08, 1.0), (0.5, 1.2)),
-    ],
-)
-def test_boxes_are_distributed_as_torchvisions(height, width, scale, ratio):
-    n = 1500
+def test_boxes_are_distributed_as_torchvisions():
+    n, height, width, scale, ratio = 1500, 40, 24, (0.08, 1.0), (0.5, 1.2)
     got = operations.crop_boxes(uniforms(n), height, width, scale, ratio).double()
     want = torchvision_crops(n, height, width, scale, ratio).double()
     assert (got[:, :2] + got[:, 2:] <= torch.tensor([height, width])).all()
@@ -247,17 +232,7 @@ def test_uniform_numbers_belong_to_seed_epoch_view_and_sample():
     assert len(seeds) == 2000
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"size": 1},
-        {"flip": 1.5},
-        {"brightness": -1},
-        {"hue": 0.6},
-        {"crop_scale": (0.5, 1.5)},
-        {"crop_ratio": (2.0, 1.0)},
-    ],
-)
+@pytest.mark.parametrize("option", [{"size": 1}, {"hue": 0.6}, {"crop_scale": (0.5, 1.5)}])
 def test_an_option_out_of_range_is_named(option):
     with pytest.raises(ValueError, match=rf"^{next(iter(option))}\b.* must be .*, got "):
         Pipeline(**{"size": 32} | option)

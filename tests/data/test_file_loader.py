@@ -1,25 +1,14 @@
 """Batches of image files: the same ones however they are loaded; broken files are named."""
 
-import io
 import multiprocessing
 import os
 import shutil
-import struct
 import tempfile
 
 import pytest
 import torch
 from PIL import Image
-from support.image_files import (
-    SIZE,
-    a_pair,
-    epoch_of,
-    loader,
-    picture,
-    same,
-    spoil,
-    write_tree,
-)
+from support.image_files import SIZE, a_pair, epoch_of, loader, picture, same, spoil, write_tree
 
 from rdm_solo import data
 from rdm_solo.data import DataError, folders
@@ -100,8 +89,6 @@ def test_any_torch_data_set_is_loaded(tmp_path):
 SPOILT = {
     "truncated": "cannot be read .*truncated",
     "empty": "is not an image",
-    "no image": "is not an image",
-    "garbage": "(cannot be read|is not an image)",
     "float": "has floating-point pixels",
     "gone": "cannot be read .*No such file",
 }
@@ -120,19 +107,6 @@ def test_an_unreadable_image_is_named(tmp_path, how):
         assert "\n" not in str(caught.value)
 
 
-def test_an_image_with_too_many_pixels_is_refused_by_its_header(tmp_path):
-    """By Pillow's bound, which is above that of cameras; decoding these would take 1.4 GB."""
-    assert 2 * Image.MAX_IMAGE_PIXELS > 11648 * 8736
-    content = io.BytesIO()
-    picture(0, 16, 16).save(content, "JPEG")
-    header = bytearray(content.getvalue())
-    at = header.index(b"\xff\xc0")
-    header[at + 5 : at + 9] = struct.pack(">HH", 13400, 13400)
-    (tmp_path / "x.jpg").write_bytes(header)
-    with pytest.raises(DataError, match=r"x\.jpg cannot be read .*179560000 pixels"):
-        epoch_of(loader(tmp_path, views=None))
-
-
 def test_skipped_images_are_replaced_counted_and_named(tmp_path, caplog):
     """Compare with a folder that has copies of the neighbours in their place."""
     train = write_tree(tmp_path, train=8, val=4) / "train"
@@ -145,7 +119,7 @@ def test_skipped_images_are_replaced_counted_and_named(tmp_path, caplog):
         shutil.copy(train / neighbour, train / name)
     with_copies = epoch_of(loader(tmp_path, drop_last=False))
     spoil(train / "cat" / "07.jpg", "truncated")
-    spoil(train / "eel" / "06.jpg", "no image")
+    spoil(train / "eel" / "06.jpg", "float")
     spoil(train / "eel" / "07.jpg", "empty")
     spoil(tmp_path / "val" / "dog" / "01.jpg", "truncated")
     source = {"skip_broken": True}

@@ -2,7 +2,6 @@
 
 import hashlib
 import pickle
-import re
 import urllib.error
 from pathlib import Path
 
@@ -28,10 +27,7 @@ IMAGES, LABELS = torch.zeros(3, 1, 8, 8, dtype=torch.uint8), torch.arange(3)
     [
         (IMAGES.float(), LABELS, r"images must be uint8 of shape \(N, C, H, W\)"),
         (IMAGES, LABELS.int(), "labels int64"),
-        (IMAGES, LABELS[:2], "labels int64"),
-        (IMAGES[:0], LABELS[:0], "at least one"),
         (IMAGES, LABELS + 1, "num_classes=3 allows labels from 0 to 2, got 1 to 3"),
-        (IMAGES, LABELS - 1, "num_classes=3 allows labels from 0 to 2, got -1 to 1"),
     ],
 )
 def test_what_is_no_data_set_is_refused(images, labels, says):
@@ -65,7 +61,7 @@ def test_synthetic_images_stay_what_they_were():
 
 
 def write_cifar(root, monkeypatch, source):
-    """The files of ``source`` as CIFAR's authors pickled them, six images each."""
+    """Write the files of ``source`` as CIFAR's authors pickled them, six images each."""
     folder = root / source.base_folder
     folder.mkdir(parents=True)
     key = "labels" if source is datasets.CIFAR10 else "fine_labels"
@@ -145,7 +141,7 @@ def test_a_download_that_is_not_asked_for_or_fails(tmp_path, monkeypatch):
 
 
 def write_imagenet(root, monkeypatch):
-    """ImageNet and ImageNet-100 with two classes."""
+    """Write ImageNet and ImageNet-100 with two classes."""
     names = ["n01558993", "n01692333"]
     monkeypatch.setattr(folders, "imagenet100_classes", lambda: names)
     monkeypatch.setattr(folders, "IMAGENET_CLASSES", len(names))
@@ -174,8 +170,7 @@ def test_a_config_makes_its_data_set(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("part", ["source", "views"])
-@pytest.mark.parametrize("value", ["null", "{_target_: builtins.dict}"])
-def test_a_part_that_is_something_else_is_named(tmp_path, part, value):
-    says = f"dataset.{part} must name a function that returns a rdm_solo.data."
-    with pytest.raises(ValueError, match=re.escape(says)):
-        run(tmp_path, f"dataset.{part}=null", f"++dataset.{part}={value}")
+def test_a_part_that_is_something_else_is_named(tmp_path, part):
+    message = rf"dataset\.{part} must name a function that returns a rdm_solo\.data\."
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path, f"dataset.{part}=null", f"++dataset.{part}={{_target_: builtins.dict}}")

@@ -98,15 +98,6 @@ def test_a_run_has_what_its_folder_has(folder):
     assert state(folder) == before
 
 
-def test_reload_reads_the_epochs_that_finished_meanwhile(tmp_path):
-    folder, later = write(tmp_path / "run", epochs=2), write(tmp_path / "later", epochs=3)
-    run = rdm_solo.Run(folder)
-    (folder / "metrics.csv").write_bytes((later / "metrics.csv").read_bytes())
-    assert run.epochs == 2
-    assert run.reload() is run
-    assert run.epochs == 3
-
-
 def test_what_is_no_run_or_no_sweep_is_refused(folder, sweep, tmp_path):
     (tmp_path / "empty").mkdir()
     for read, path, message in (
@@ -185,20 +176,13 @@ def test_accuracies_on_different_data_sets_are_not_ranked_together(sweep):
         best = runs.best("val/knn_acc1", dataset=name)
         assert (best.mean, best.next) == (mean, None)
     assert runs.best("erank/gap").next is not None
-    with pytest.raises(UserError, match="did you mean 'digits'"):
-        runs.best("val/knn_acc1", dataset="digit")
 
 
-@pytest.mark.parametrize("outcome", ["diverged", "collapsed"])
-def test_a_setting_without_a_healthy_run_is_not_the_best(sweep, outcome):
+def test_a_setting_without_a_healthy_run_is_not_the_best(sweep):
     shutil.rmtree(sweep / "behind")
-    for seed, knn in enumerate(SEEDS[-0.3]):
-        path = sweep / f"-0.3_{seed}"
-        if outcome == "diverged":
-            summarise(path, diverged={"epoch": 5})
-        else:
-            shutil.rmtree(path)
-            write(path, -0.3, seed, knn=knn, spread=0.001)
+    summarise(sweep / "-0.3_0", diverged={"epoch": 5})
+    shutil.rmtree(sweep / "-0.3_1")
+    write(sweep / "-0.3_1", -0.3, 1, knn=93.0, spread=0.001)  # collapsed
     assert rdm_solo.Sweep(sweep).best("val/knn_acc1").mean == 85.0
 
 

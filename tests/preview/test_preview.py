@@ -39,11 +39,6 @@ def names(folder) -> set[str]:
     [
         (["filter=target_pow", "p=-1"], "target_pow, p=-1: high-pass", "target_pow_p=-1"),
         (
-            ["filter=online_log1p", "filter.branch=target"],
-            "target_log1p: low-pass on the target branch, as an online filter high-pass",
-            "target_log1p",
-        ),
-        (
             ["filter=target_pow", "p={schedule: linear, start: -0.1, end: -0.5}"],
             "at the end of the schedule: target_pow, p=-0.5: high-pass",
             "target_pow_p=-0.1_to_-0.5",
@@ -110,7 +105,6 @@ def test_refusals_are_sentences_and_leave_no_folder(run, tmp_path, capsys):
         ([], "give filter=..., run=RUN_FOLDER, or both"),
         (["p=-1", f"run={run}"], "belongs to a filter"),
         (["filter=learnable"], "has no function to draw: give run=FOLDER"),
-        (["filter=online_log", "p=2"], "has none"),
         ([f"run={learned}", "filter.function=torch.asinh"], "filter.branch"),
         ([f"run={tmp_path}"], "is not a run folder"),
     ):
