@@ -44,7 +44,6 @@ def test_the_table_of_names_finds_the_branches(names, online, target):
     [
         (module("body"), {}, r"whose parts are: body.*online='...', target='...'"),
         (BYOL(), {"online": "predicton_head"}, "did you mean 'prediction_head'"),
-        (BYOL(), {"online": "backbone", "target": "zzz"}, "BYOL has no such part"),
         (BYOL(), {"target": "backbone"}, "target= needs online="),
         (BYOL(), {"tokens": "row"}, "tokens must be one of mean, rows"),
     ],
@@ -66,7 +65,7 @@ def measured(folder, model: nn.Module, parts: BYOL, **options) -> dict[str, floa
 
 
 class Wrapped(nn.Module):
-    """As DDP and DataParallel hold what they wrap."""
+    """Holds a module as DDP and DataParallel do."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -79,7 +78,7 @@ def test_names_by_hand_and_wrappers_give_what_the_table_gives(tmp_path, prefix):
     expected = measured(tmp_path / "bare", model, model)
     assert expected["erank/online"] != expected["erank/target"]
     wrapped = Wrapped(Wrapped(model))
-    assert measured(tmp_path / "found", wrapped, model) == expected
+    assert measured(tmp_path / "wrapped", wrapped, model) == expected
     names = {"online": f"{prefix}prediction_head", "target": "projection_head_momentum"}
     assert measured(tmp_path / "named", wrapped, model, **names) == expected
 
@@ -89,8 +88,6 @@ def test_dotted_names_lead_into_a_part(tmp_path):
     names = ("prediction_head.2", "prediction_head")
     last, whole = (measured(tmp_path / name, model, model, online=name) for name in names)
     assert last["erank/online"] == whole["erank/online"]
-    model.prediction_head = Wrapped(model.prediction_head)
-    assert parts.part(model, "prediction_head.0") is model.prediction_head.module[0]
 
 
 @pytest.mark.filterwarnings("ignore")
