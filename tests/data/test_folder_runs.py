@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.image_files import SIZE, spoil, write_tree
@@ -60,26 +61,24 @@ def test_an_unreadable_image_stops_a_run_or_is_skipped_and_named(tmp_path, caplo
     assert [line.count("1 unreadable image was skipped") for line in caplog.messages] == [1, 1]
 
 
-def _skip_on_two(rank: int, world: int, folder: str) -> list[str]:
-    launched = {"LOCAL_RANK": str(rank), "NODE_RANK": "0", "WORLD_SIZE": str(world)}
-    root, out, lines = Path(folder, "tree"), Path(folder, "run"), []
-    options = [*TRAIN, f"dataset.root={root}", "batch_size=6", "knn.every_n_epochs=0"]
-    options += ["trainer.strategy=ddp", "trainer.devices=2", "dataset.skip_broken=true"]
+def skip_different_images(rank: int, world: int, folder: str) -> list[str]:
+    """Skip one image on each process and a third one on both; return the lines of the log."""
+    lines: list[str] = []
+    skipped = {f"{rank}.jpg": "is broken", "both.jpg": "is broken"}
+    trainer = SimpleNamespace(
+        current_epoch=0,
+        is_global_zero=rank == 0,
+        datamodule=SimpleNamespace(skipped=lambda: skipped),
+    )
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in launched.items():
-            patch.setenv(name, value)
         patch.setattr(epoch_reports.log, "warning", lines.append)
-        run(out, *options)
+        epoch_reports.SkippedImages(Path(folder)).on_train_epoch_end(trainer, None)
     return lines
 
 
 def test_the_first_of_two_processes_names_what_either_skipped(tmp_path, worlds):
-    root = write_tree(tmp_path / "tree", train=4, val=1)
-    spoilt = sorted((root / "train").rglob("0[01].jpg"))
-    for path in spoilt:
-        spoil(path, "truncated")
-    first, second = worlds(2).run(_skip_on_two, str(tmp_path))
-    assert second == []
-    assert [line.split(": ")[2] for line in first] == ["6 unreadable images were skipped"]
-    text = (tmp_path / "run" / "skipped.txt").read_text()
-    assert all(f"epoch 1: {path} cannot" in text for path in spoilt)
+    (line,), others = worlds(2).run(skip_different_images, str(tmp_path))
+    assert others == []
+    assert "3 unreadable images were skipped" in line
+    lines = (tmp_path / "skipped.txt").read_text().splitlines()
+    assert lines == [f"epoch 1: {name}.jpg is broken" for name in ("0", "1", "both")]
