@@ -6,7 +6,6 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import command
 from support.written_runs import by_the_theorem, write, write_run
 
 from rdm_solo.cli import answers, arguments
@@ -112,15 +111,3 @@ def test_refusals_are_sentences_and_leave_no_folder(run, tmp_path, capsys):
             preview(*argv, f"out={tmp_path / 'out'}")
         assert words in capsys.readouterr().err, argv
         assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.process
-def test_the_help_does_not_wait_for_torch(tmp_path):
-    (tmp_path / "imports.py").write_text(
-        "import atexit, runpy, sys\n"
-        "sys.argv[1:] = ['--help']\n"
-        "atexit.register(lambda: print('loaded', {'torch', 'matplotlib'} & set(sys.modules)))\n"
-        "runpy.run_module('rdm_solo.preview', run_name='__main__')\n"
-    )
-    done = command("imports", cwd=tmp_path)
-    assert done.stdout.rstrip().endswith("loaded set()"), done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import pkgutil
 import re
@@ -44,13 +45,13 @@ pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
 def prose(text: str) -> str:
-    """Without code, whose brackets are no links."""
+    """Return the text without code, whose brackets are no links."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
     return re.sub(r"^ {4}.*$|`[^`\n]*`", "", text, flags=re.M)
 
 
 def anchors(text: str) -> set[str]:
-    """The headings' names in links, as GitHub makes them."""
+    """Return the headings' names in links, as GitHub makes them."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
     headings = re.findall(r"^#+ (.+)$", text, re.M)
     kept = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
@@ -89,10 +90,14 @@ def test_its_python_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
         exec(compile(code, page.name, "exec"), names)
 
 
+def written(page: Path) -> str:
+    """Return a page without the tables of the paper module, which test_experiments.py checks."""
+    return page.read_text().replace(markdown(), "")
+
+
 def commands(page: Path) -> Iterator[list[str]]:
-    """What follows ``-m`` of Python or torchrun: indented, in blocks and between backticks."""
-    # What the paper module prints is test_experiments' business.
-    text = re.sub(r"\\\n\s+", "", page.read_text().replace(markdown(), ""))
+    """Return what follows ``-m`` of Python or torchrun: in blocks and between backticks."""
+    text = re.sub(r"\\\n\s+", "", written(page))
     for line in re.findall(r"-m ((?:rdm_solo|studies|benchmarks)\.\w+[^`&\n]*)", text):
         if "…" not in line:
             yield shlex.split(FILLED.sub("1", line), comments=True)
@@ -136,11 +141,6 @@ def first_value(argument: str) -> str:
     return f"{override.get_key_element()}={next(override.sweep_string_iterator())}"
 
 
-def written(page: Path) -> str:
-    """A page without what a command wrote into it."""
-    return page.read_text().replace(markdown(), "")
-
-
 @pages
 def test_files_and_modules_that_it_names_exist(page):
     for name in re.findall(
@@ -153,36 +153,32 @@ def test_files_and_modules_that_it_names_exist(page):
             pkgutil.resolve_name(name)
 
 
-@pages
-def test_columns_that_it_names_exist(page):
-    kinds = "|".join({name.partition("/")[0] for name in COLUMNS if "/" in name})
-    for name in re.findall(rf"`((?:{kinds})/\w+)`", written(page)):
-        assert name in COLUMNS, name
-
-
+@functools.cache
 def options() -> set[str]:
-    """The dotted name of every option in conf/."""
+    """Return the dotted name of every option in conf/."""
 
     def walk(prefix: str, node: object) -> Iterator[str]:
         yield prefix
         for key, value in node.items() if isinstance(node, dict) else ():
             yield from walk(f"{prefix}.{key}".lstrip("."), value)
 
-    found: set[str] = set()
+    names: set[str] = set()
     for path in config_folder().rglob("*.yaml"):
         group = path.relative_to(config_folder()).parts[0]
-        own = group.endswith(".yaml") or "@package _global_" in path.read_text()
-        found |= set(walk("" if own else group, yaml.safe_load(path.read_text())))
-    return found
+        top = group.endswith(".yaml") or "@package _global_" in path.read_text()
+        names |= set(walk("" if top else group, yaml.safe_load(path.read_text())))
+    return names
 
 
 @pages
-def test_options_that_it_names_exist(page):
-    known = options()
-    sections = {name.partition(".")[0] for name in known if "." in name}
+def test_columns_and_options_that_it_names_exist(page):
+    kinds = "|".join({name.partition("/")[0] for name in COLUMNS if "/" in name})
+    for name in re.findall(rf"`((?:{kinds})/\w+)`", written(page)):
+        assert name in COLUMNS, name
+    sections = {name.partition(".")[0] for name in options() if "." in name}
     for name in re.findall(r"`(\w+\.\w[\w.]*)(?:=[^`]*)?`", written(page)):
         if name.partition(".")[0] in sections - {"hydra"}:
-            assert name in known, name
+            assert name in options(), name
 
 
 @pytest.mark.long  # names of the docstrings; links of pages are a test of their own

@@ -12,31 +12,24 @@ from conftest import ROOT
 # Our modules, the libraries that they do not load, and most modules of ours that they may.
 STEPS = [
     ("rdm_solo", ["torch", "omegaconf"], 5),
-    ("rdm_solo.methods.descriptions", ["torch", "omegaconf"], 5),
+    ("rdm_solo.cli.option_help", ["torch", "matplotlib"], 20),
     ("rdm_solo.filters", ["torchmetrics", "pytorch_lightning"], 12),
-    ("rdm_solo.spectra.ranks", ["torchmetrics", "pytorch_lightning"], 12),
     ("rdm_solo.theory", ["torchmetrics", "pytorch_lightning"], 16),
     ("rdm_solo.callbacks.diagnostics", ["solo", "timm"], 24),
-    ("rdm_solo.callbacks", ["solo", "timm"], 100),
     ("rdm_solo.report", ["solo", "timm"], 100),
     ("rdm_solo.evaluate.figure5", ["solo", "timm"], 100),
 ]
 LIBRARIES = {"rdm_solo.filters": ["torch"]}
 LIBRARIES["rdm_solo.callbacks.diagnostics"] = ["torchmetrics", "pytorch_lightning"]
 CODE = """
-import atexit, importlib, json, os, signal, sys
+import importlib, json, os, signal, sys
 
 steps, libraries = json.loads(sys.argv[1])
-registered = []
-register = atexit.register
-atexit.register = lambda function, *rest, **named: (
-    registered.append(function.__module__ or ""), register(function, *rest, **named))[1]
 numbers = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 
 def state():
-    ours = [name for name in registered if name.startswith("rdm_solo")]
-    return [str(signal.getsignal(n)) for n in numbers], str(sys.excepthook), dict(os.environ), ours
+    return [str(signal.getsignal(n)) for n in numbers], str(sys.excepthook), dict(os.environ)
 
 
 for module, absent, most in steps:

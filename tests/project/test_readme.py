@@ -29,21 +29,15 @@ def test_every_option_and_no_other_is_in_the_table(group):
     assert {name for name in listed if name not in ("p", "method")} == names
 
 
-def test_every_command_and_no_other_is_in_the_table():
+def test_every_command_and_every_room_and_no_other_is_in_the_tables():
     assert first_column(README, "`python -m rdm_solo.`") == set(rdm_solo.__main__.COMMANDS)
-    assert len(rdm_solo.__main__.COMMANDS) <= 10
-
-
-def test_every_room_and_no_other_is_in_the_table():
     rooms = {path.parent.name for path in (ROOT / "rdm_solo").glob("*/__init__.py")}
     assert first_column(CONTRIBUTING, "room") == rooms
 
 
-def test_they_are_short():
+def test_they_and_the_package_are_short():
     assert len(README.splitlines()) <= 120
     recipes = CONTRIBUTING.split("## Add something")[1].split("\n## ")[0]
     assert len(recipes.splitlines()) <= 25
-
-
-def test_few_files_stand_directly_in_the_package():
+    assert len(rdm_solo.__main__.COMMANDS) <= 10
     assert len(list((ROOT / "rdm_solo").glob("*.py"))) <= 10
