@@ -3,7 +3,7 @@
 import runpy
 import sys
 
-from rdm_solo.cli import answers
+from rdm_solo.cli import terminal
 from rdm_solo.messages import suggest
 
 COMMANDS = {
@@ -30,7 +30,7 @@ def main() -> None:
         print("\nrdm-solo COMMAND --help explains a command's options.")
     else:
         hint = suggest(name, COMMANDS) or "; rdm-solo --help lists them"
-        answers.fail(f"there is no command {name!r}{hint}")
+        terminal.fail(f"there is no command {name!r}{hint}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The command ``python -m rdm_solo.dashboard``."""
 
-from rdm_solo.cli import answers
+from rdm_solo.cli import terminal
 
 if __name__ == "__main__":
-    answers.start("rdm_solo.loggers.dashboard")
+    terminal.start("rdm_solo.loggers.dashboard")

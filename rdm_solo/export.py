@@ -1,6 +1,6 @@
 """The command ``python -m rdm_solo.export``."""
 
-from rdm_solo.cli import answers
+from rdm_solo.cli import terminal
 
 if __name__ == "__main__":
-    answers.start("rdm_solo.evaluate.export")
+    terminal.start("rdm_solo.evaluate.export")

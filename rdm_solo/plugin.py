@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from rdm_solo import register_methods
-from rdm_solo.cli.answers import errors_as_sentences
+from rdm_solo.cli.terminal import errors_without_traceback
 from rdm_solo.messages import UserError
 
 # Lightning starts the other processes with this module's name and the arguments that follow it.
@@ -29,7 +29,7 @@ def main() -> None:
             raise SystemExit(0 if len(sys.argv) > 1 else 2)
         os.environ[SCRIPT_VARIABLE] = str(Path(sys.argv.pop(1)).resolve())
     script = Path(os.environ[SCRIPT_VARIABLE])
-    with errors_as_sentences():
+    with errors_without_traceback():
         if not script.is_file():
             raise UserError(f"{script} is not a file; pass solo-learn's main_pretrain.py.")
         register_methods()

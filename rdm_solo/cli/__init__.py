@@ -1,1 +1,1 @@
-"""Arguments of the commands, and answers to the user."""
+"""Parse the commands' arguments and print errors."""

@@ -1,4 +1,4 @@
-"""Compose a command's config from its arguments with Hydra, and explain what Hydra refuses."""
+"""Compose a command's config from its arguments with Hydra, and explain its errors."""
 
 import contextlib
 import difflib
@@ -9,59 +9,61 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rdm_solo.cli.answers import errors_as_sentences, log_to_terminal
 from rdm_solo.cli.config_files import config_folder, dotted
+from rdm_solo.cli.terminal import errors_without_traceback, log_to_terminal
 from rdm_solo.messages import UserError, suggest
 
-# Flags that Hydra answers, or by which it starts several runs.
+# Flags that Hydra handles itself, including those that start several runs.
 HYDRA_FLAGS = ("help", "hydra_help", "version", "cfg", "info", "multirun", "shell_completion")
 
 
 def command(
-    job: Callable[[Any], Any], config: str, open_groups: Sequence[str] = (), hydra_too: bool = False
+    job: Callable[[Any], Any],
+    config: str,
+    open_groups: Sequence[str] = (),
+    with_hydra: bool = False,
 ) -> None:
-    """Run the job with the config of that name and the command line's options.
+    """Run the job with the config composed from the command line.
 
-    Hydra itself answers ``--help``, ``--cfg`` and the like, and calls the job for each run of a
-    sweep. Keys of ``open_groups`` are accepted although no option of the group was chosen. With
-    ``hydra_too`` the config of a single run holds Hydra's under ``hydra``.
+    Hydra handles ``--help``, ``--cfg`` and so on, and calls the job for each run of a sweep.
     """
-    with errors_as_sentences():
+    with errors_without_traceback():
         import hydra
 
         log_to_terminal()
-        sys.argv[1:] = readable(sys.argv[1:], open_groups)
+        sys.argv[1:] = quote(sys.argv[1:], open_groups)
         arguments = _parse(sys.argv[1:])
         if not any(getattr(arguments, flag, None) for flag in HYDRA_FLAGS):
-            job(compose(config, sys.argv[1:], hydra_too=hydra_too))
+            job(compose(config, sys.argv[1:], with_hydra=with_hydra))
             return
         from rdm_solo.cli import option_help
 
         register_resolvers(option_help.groups, option_help.options)
         os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints several lines and exits
-        with explained(config, arguments.overrides):
+        with hydra_errors_as_user_errors(config, arguments.overrides):
             hydra.main(str(config_folder()), config, version_base="1.3")(job)()
 
 
 def compose(
-    config: str, argv: Sequence[str], open_groups: Sequence[str] = (), hydra_too: bool = False
+    config: str, argv: Sequence[str], open_groups: Sequence[str] = (), with_hydra: bool = False
 ) -> Any:
-    """Return the config of that name for a command line, with Hydra's own under ``hydra`` if asked.
+    """Compose the config of that name; raise UserError for arguments that Hydra rejects.
 
-    Raises :class:`UserError` with one sentence for what Hydra refuses.
+    Keys of ``open_groups`` are accepted even if no option of the group was chosen. With
+    ``with_hydra``, Hydra's config is included under ``hydra``.
     """
     import hydra
 
-    arguments = _parse(readable(argv, open_groups))
+    arguments = _parse(quote(argv, open_groups))
     overrides = list(arguments.overrides)
     if arguments.config_dir:
         overrides.append(f"hydra.searchpath=[file://{os.path.abspath(arguments.config_dir)}]")
     register_resolvers()
     with (
-        explained(config, overrides),
+        hydra_errors_as_user_errors(config, overrides),
         hydra.initialize_config_dir(str(config_folder()), version_base="1.3"),
     ):
-        return hydra.compose(arguments.config_name or config, overrides, hydra_too)
+        return hydra.compose(arguments.config_name or config, overrides, with_hydra)
 
 
 def _parse(argv: Sequence[str]) -> Any:
@@ -70,15 +72,12 @@ def _parse(argv: Sequence[str]) -> Any:
     return get_args_parser().parse_args(list(argv))
 
 
-def readable(argv: Sequence[str], open_groups: Sequence[str] = ()) -> list[str]:
-    """Return the arguments as Hydra's grammar can read them.
+def quote(argv: Sequence[str], open_groups: Sequence[str] = ()) -> list[str]:
+    """Quote values that Hydra's grammar cannot parse, such as folder names with ``=``.
 
-    A value with ``=`` in it, such as the name of a folder, is quoted. In a sweep, commas separate
-    values.
-
-    >>> readable(["run=a/0_p=-0.5", "seed=1"])
+    >>> quote(["run=a/0_p=-0.5", "seed=1"])
     ["run='a/0_p=-0.5'", 'seed=1']
-    >>> readable(["-m", "run=a/0_p=-0.5,b"])
+    >>> quote(["-m", "run=a/0_p=-0.5,b"])
     ['-m', "run='a/0_p=-0.5',b"]
     """
     sweeps = "-m" in argv or "--multirun" in argv
@@ -90,19 +89,18 @@ def readable(argv: Sequence[str], open_groups: Sequence[str] = ()) -> list[str]:
             value = ",".join(f"'{part}'" if "=" in part else part for part in parts)
             argument = f"{name}={value}"
         group = name.partition(".")[0]
-        chosen = any(other.startswith(f"{group}=") for other in argv)
-        if group != name and group in open_groups and not chosen:
+        has_choice = any(other.startswith(f"{group}=") for other in argv)
+        if group != name and group in open_groups and not has_choice:
             argument = f"++{argument}"
         arguments.append(argument)
     return arguments
 
 
-def register_resolvers(*more: Callable[..., str]) -> None:
-    """Register the functions that our config files call, by their names."""
+def register_resolvers(*resolvers: Any) -> None:
+    """Register the functions that our config files call."""
     from omegaconf import OmegaConf
 
-    resolvers: list[Any] = [word, warm_up, time_or_job, *more]
-    for resolver in resolvers:
+    for resolver in (word, warm_up, time_or_job, *resolvers):
         OmegaConf.register_new_resolver(f"rdm_solo.{resolver.__name__}", resolver, replace=True)
 
 
@@ -112,15 +110,14 @@ def word(value: Any) -> str:
 
 
 def warm_up(epochs: float, max_epochs: int) -> float:
-    """Return the length of a warm-up: so many epochs, but at most a fifth of the run."""
+    """Return the warm-up's length in epochs, capped at a fifth of the run."""
     return min(epochs, round(max_epochs / 5, 3))
 
 
 def time_or_job(now: str, overrides: Sequence[str]) -> str:
-    """Return how a run's default folder begins: the time, or the SLURM job.
+    """Return the prefix of a run's default folder: the time, or the SLURM job and an options hash.
 
-    A requeued job, and each process of one, then gets the same name; a task of an array is a job
-    of its own. A job may start several runs, which their options tell apart.
+    A requeued job and all its processes then use the same folder.
     """
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
@@ -129,7 +126,7 @@ def time_or_job(now: str, overrides: Sequence[str]) -> str:
 
 
 @contextlib.contextmanager
-def explained(config: str, overrides: Sequence[str]) -> Iterator[None]:
+def hydra_errors_as_user_errors(config: str, overrides: Sequence[str]) -> Iterator[None]:
     """Raise errors of Hydra and OmegaConf as a :class:`UserError` on one line."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -137,11 +134,11 @@ def explained(config: str, overrides: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(_sentence(error, config, overrides)) from error
+        raise UserError(_message(error, config, overrides)) from error
 
 
-def _sentence(error: Any, config: str, overrides: Sequence[str]) -> str:
-    """Return the error's message, or the nearest name if one is wrong."""
+def _message(error: Any, config: str, overrides: Sequence[str]) -> str:
+    """Return a one-line message; for an unknown name it suggests the nearest one."""
     from omegaconf import OmegaConf
 
     text = " ".join(str(error).split())
@@ -154,23 +151,19 @@ def _sentence(error: Any, config: str, overrides: Sequence[str]) -> str:
         return f"there is no {group}={choice}{suggest(choice, options) or '; --help lists them'}"
     if key := re.search(r"Could not override '(?:\+\+|\+)?([^']+)'", text):
         choices = [o for o in overrides if (config_folder() / o.partition("=")[0]).is_dir()]
-        cfg = compose(config, choices, hydra_too=True)
+        cfg = compose(config, choices, with_hydra=True)
         names = [name for name, _ in dotted(OmegaConf.to_container(cfg, resolve=False))]
-        hint = nearest(key[1], names) or "; --help lists them"
+        hint = _nearest(key[1], names) or "; --help lists them"
         if key[1].startswith("trainer."):
-            hint += f" (other arguments of Lightning's Trainer are given as ++{key[1]}=...)"
+            hint += f" (other Trainer arguments are passed as ++{key[1]}=...)"
         return f"there is no option {key[1]!r}{hint}"
     if override := getattr(error, "override", ""):
         return f"cannot read the argument {override!r}: {text}"
     return text
 
 
-def nearest(key: str, names: Iterable[str]) -> str:
-    """Return the clause that names the option that was probably meant, or an empty string.
-
-    >>> nearest("l", ["max_epochs", "optimizer.lr"]), nearest("epochs", ["max_epochs"])
-    ("; did you mean 'optimizer.lr'?", "; did you mean 'max_epochs'?")
-    """
+def _nearest(key: str, names: Iterable[str]) -> str:
+    """Return a "did you mean" clause for the nearest option, or an empty string."""
     names = [name for name in names if name.startswith("hydra") == key.startswith("hydra")]
     leaves = {name.rpartition(".")[2]: name for name in reversed(names)}
     close = difflib.get_close_matches(key.rpartition(".")[2], leaves, n=1)

@@ -6,14 +6,14 @@ from typing import Any
 
 
 def config_folder() -> Path:
-    """Return ``conf/``: inside the package when installed, beside it in a checkout."""
+    """Return ``conf/``: inside the package when installed, or next to it in a checkout."""
     package = Path(__file__).resolve().parent.parent
     inside = package / "conf"
     return inside if inside.is_dir() else package.parent / "conf"
 
 
 def dotted(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every key of nested mappings, and of mappings in lists, dotted, with its value."""
+    """Yield the dotted key and value of every entry in nested mappings and lists."""
     for key, value in node.items() if isinstance(node, dict) else enumerate(node):
         yield f"{prefix}{key}", value
         if is_section(value):
@@ -21,6 +21,6 @@ def dotted(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def is_section(value: Any) -> bool:
-    """Return whether a value of a config holds options of its own."""
+    """Return whether a config value contains options."""
     inner = value if isinstance(value, list) else [value]
     return any(isinstance(each, dict) and each for each in inner)

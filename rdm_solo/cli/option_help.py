@@ -1,4 +1,4 @@
-"""The options of a command for its --help: key, value and the comment in the config files."""
+"""Format a command's options for --help: key, value and the comment in the config files."""
 
 import itertools
 import json
@@ -14,16 +14,13 @@ from omegaconf import OmegaConf
 from rdm_solo.cli.config_files import config_folder, dotted, is_section
 
 WIDTH, COLUMN = 98, 38
-# Keys that say how a choice is built; a user changes the options that they refer to.
-BUILT = re.compile(r"(^|\.)_|^hydra(\.|$)|^(method|filter|dataset)\.name$|^dataset\.source(\.|$)")
+# Internal keys, which refer to the options that users set.
+HIDDEN = re.compile(r"(^|\.)_|^hydra(\.|$)|^(method|filter|dataset)\.name$|^dataset\.source(\.|$)")
 REFERENCE = re.compile(r"\$\{(?!oc\.|rdm_solo\.)")
 
 
 def comments(path: Path, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each dotted key of a YAML file with the comment above and behind it.
-
-    Keys of a file that says ``@package _global_`` have no prefix.
-    """
+    """Yield each dotted key of a YAML file with the comments above and after it."""
     text = path.read_text(encoding="utf-8")
     lines, header = text.splitlines(), len(_header(path))
 
@@ -36,9 +33,9 @@ def comments(path: Path, prefix: str = "") -> Iterator[tuple[str, str]]:
                 first = last = name.start_mark.line
                 while first > header and lines[first - 1].lstrip().startswith("#"):
                     first -= 1
-                above = [line.strip(" #") for line in lines[first:last]]
-                behind = lines[last].partition(" # ")[2]
-                yield f"{prefix}{name.value}", " ".join([*above, behind]).strip()
+                comment_above = [line.strip(" #") for line in lines[first:last]]
+                comment_after = lines[last].partition(" # ")[2]
+                yield f"{prefix}{name.value}", " ".join([*comment_above, comment_after]).strip()
                 yield from visit(value, f"{prefix}{name.value}.")
 
     yield from visit(yaml.compose(text), "" if "@package _global_" in text else prefix)
@@ -51,7 +48,7 @@ def options(config: str, *, _root_: Any) -> str:
     texts = _texts(config, choices)
     lines: list[str] = []
     for key, value in dotted(plain):
-        if BUILT.search(key) or REFERENCE.match(str(value)):
+        if HIDDEN.search(key) or REFERENCE.match(str(value)):
             continue
         if key in choices or is_section(value):
             if key in texts and "." not in key and key not in choices:
@@ -59,13 +56,13 @@ def options(config: str, *, _root_: Any) -> str:
             continue
         if str(value).startswith("${rdm_solo."):
             value = OmegaConf.select(_root_, key)
-        printed = value if isinstance(value, str) else json.dumps(value)
-        lines += _entry(f"{key}={printed}", texts.get(key, ""))
+        text = value if isinstance(value, str) else json.dumps(value)
+        lines += _entry(f"{key}={text}", texts.get(key, ""))
     return _page(lines)
 
 
 def _texts(config: str, choices: dict[str, str]) -> dict[str, str]:
-    """Return all comments; those of chosen files replace others, and the command's come last."""
+    """Collect comments by key; chosen files override others, the command's own file all."""
     folder = config_folder()
     chosen = {folder / group / f"{choice}.yaml" for group, choice in choices.items()}
     paths = sorted(folder.glob("*/**/*.yaml"), key=lambda p: (p in chosen, "recipe" not in p.parts))
@@ -82,14 +79,14 @@ def groups(*, _root_: Any) -> str:
     lines: list[str] = []
     for group in sorted(_root_.hydra.runtime.choices):
         folder = config_folder() / group
-        if group == "recipe" or not folder.is_dir():  # Hydra chooses recipes itself
+        if group == "recipe" or not folder.is_dir():  # the defaults list chooses recipes
             continue
         for path in sorted(folder.glob("*.yaml")):
             header = " ".join(line.strip("# ") for line in _header(path) if "@" not in line)
             lines += _entry(f"{group}={path.stem}", re.split(r"(?<=\.)\s", header)[0])
-        for inner in sorted(folder.glob("*/")):
-            names = ", ".join(sorted(path.stem for path in inner.glob("*.yaml")))
-            lines += _entry(f"{group}={inner.name}/", names)
+        for subfolder in sorted(folder.glob("*/")):
+            names = ", ".join(sorted(path.stem for path in subfolder.glob("*.yaml")))
+            lines += _entry(f"{group}={subfolder.name}/", names)
         lines.append("")
     return _page(lines)
 
@@ -101,8 +98,8 @@ def _entry(head: str, text: str) -> list[str]:
 
 
 def _page(lines: list[str]) -> str:
-    # Hydra fills in $NAME.
-    return textwrap.indent("\n".join(lines).rstrip(), "  ").replace("$", "$$")
+    text = textwrap.indent("\n".join(lines).rstrip(), "  ")
+    return text.replace("$", "$$")  # Hydra replaces $NAME
 
 
 def _header(path: Path) -> list[str]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rdm_solo import methods
-from rdm_solo.cli.answers import silence_notices
+from rdm_solo.cli.terminal import silence_third_party
 from rdm_solo.data import Loader, loader
 from rdm_solo.evaluate.features import choose_device
 from rdm_solo.methods import backbones
@@ -68,7 +68,7 @@ def load(run: Run, device: str = "cpu") -> FinishedRun:
         cfg.batch_size = min(cfg.batch_size, len(dataset.train))
         crops = views.num_large_crops, views.num_small_crops
         model_cfg, _ = derived_values.derive(cfg, dataset, *crops)
-        silence_notices()
+        silence_third_party()
         with torch.random.fork_rng():
             model = methods.build(model_cfg)
         state, epoch = saved["state_dict"], int(saved["epoch"])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rdm_solo.cli.answers import instantiate
+from rdm_solo.cli.terminal import instantiate
 from rdm_solo.messages import UserError
 from rdm_solo.runs import files
 from rdm_solo.runs.files import LOGGERS, write_atomically

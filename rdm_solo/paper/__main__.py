@@ -2,7 +2,7 @@
 
 import argparse
 
-from rdm_solo.cli.answers import log_to_terminal
+from rdm_solo.cli.terminal import log_to_terminal
 from rdm_solo.paper import markdown
 
 argparse.ArgumentParser(

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from rdm_solo import filters, plots, runs
-from rdm_solo.cli import answers
+from rdm_solo.cli import terminal
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.messages import UserError, check_choice, check_integer
 from rdm_solo.plots import style
@@ -56,7 +56,7 @@ def preview(cfg: DictConfig) -> None:
         log.info(figures["prediction"].get_label())
     inner = files.inside(run.folder, FIGURES) if run and not cfg.out else Path("preview")
     folder = Path(cfg.out or inner)
-    answers.make_folder(folder)
+    terminal.make_folder(folder)
     for name, figure in figures.items():
         paths = style.save(figure, folder, name)
         log.info(f"{' and '.join(path.name for path in paths)} in {folder}")

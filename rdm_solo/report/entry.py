@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rdm_solo import runs
-from rdm_solo.cli import answers
+from rdm_solo.cli import terminal
 from rdm_solo.messages import UserError
 from rdm_solo.report import figures
 from rdm_solo.report.measured import comparable
@@ -41,7 +41,7 @@ def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = Tr
     if not members:
         raise UserError(next(iter(errors.values())))
     folder = out or (files.inside(paths[0], "report") if len(paths) == 1 else Path("report"))
-    answers.make_folder(folder, "--out FOLDER")
+    terminal.make_folder(folder, "--out FOLDER")
     grouped = started_groups(members)
     pictures, failures = figures.draw(grouped, folder, checkpoints) if grouped else ([], [])
     names = [] if len(members) == 1 else list(dict.fromkeys(relative(paths)))
@@ -131,10 +131,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         action="store_true",
         help="leave out the paper's Figure 5, which rebuilds models from checkpoints",
     )
-    answers.log_to_terminal()
+    terminal.log_to_terminal()
     arguments = parser.parse_args(argv)
     paths = [Path(folder.removeprefix("run=")).expanduser() for folder in arguments.folders]
     out = Path(arguments.out).expanduser() if arguments.out else None
-    with answers.errors_as_sentences():
+    with terminal.errors_without_traceback():
         path = write(paths, out, not arguments.no_checkpoints)
     print(f"\n{path} (with its figures as PNG and PDF in the same folder)")

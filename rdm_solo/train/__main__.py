@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rdm_solo.cli import answers, arguments
+from rdm_solo.cli import arguments, terminal
 from rdm_solo.messages import UserError
 from rdm_solo.train import processes
 
@@ -15,7 +15,7 @@ log = logging.getLogger("rdm_solo")
 def main() -> None:
     """Run the command."""
     processes.exit_with_parent()
-    with answers.errors_as_sentences():
+    with terminal.errors_without_traceback():
         job = _train
         if any(option.startswith("resume=") for option in sys.argv):
             from rdm_solo.train import resume
@@ -26,7 +26,7 @@ def main() -> None:
 
             sys.argv[1:] = sweep.with_folder(sys.argv[1:])
             job = sweep.run_command
-        arguments.command(job, "config", hydra_too=True)
+        arguments.command(job, "config", with_hydra=True)
 
 
 def _train(cfg: Any) -> None:

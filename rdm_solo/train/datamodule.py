@@ -2,7 +2,7 @@
 
 from omegaconf import DictConfig
 
-from rdm_solo.cli.answers import instantiate
+from rdm_solo.cli.terminal import instantiate
 from rdm_solo.data import Dataset, Loader, Views, loader
 from rdm_solo.lightning import pl
 from rdm_solo.messages import UserError

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from rdm_solo import loggers, methods
 from rdm_solo.callbacks.advice import divergence_advice
 from rdm_solo.callbacks.divergence import DivergenceGuard
-from rdm_solo.cli import answers
+from rdm_solo.cli import terminal
 from rdm_solo.lightning import pl
 from rdm_solo.methods import backbones
 from rdm_solo.runs import ownership
@@ -37,7 +37,7 @@ def run(
     dataset, views = make_data(cfg)
     model_cfg, derived = derive(cfg, dataset, views.num_large_crops, views.num_small_crops)
 
-    answers.silence_notices()
+    terminal.silence_third_party()
     limit_threads(cfg.threads)
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     model = methods.prepare(methods.build(model_cfg), cfg)

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.callbacks.advice import advice
 from rdm_solo.callbacks.checkpoints import CheckpointFiles, Checkpoints
-from rdm_solo.cli.answers import instantiate
+from rdm_solo.cli.terminal import instantiate
 from rdm_solo.lightning import pl
 from rdm_solo.messages import UserError, first_line
 from rdm_solo.runs import saved_config

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rdm_solo.cli import answers, arguments
+from rdm_solo.cli import arguments, terminal
 from rdm_solo.messages import UserError
 
 
@@ -18,7 +18,7 @@ from rdm_solo.messages import UserError
         (["optimizer.weigth_decay=1"], "did you mean 'optimizer.weight_decay'?"),
         (["epochs=3"], "did you mean 'max_epochs'?"),
         (["method=swav", "method.queue_size=3"], "did you mean 'method.kwargs.queue_size'?"),
-        (["trainer.limit_train_batches=2"], "given as ++trainer.limit_train_batches=..."),
+        (["trainer.limit_train_batches=2"], "passed as ++trainer.limit_train_batches=..."),
         (["filter=target"], "did you mean 'target_pow'?"),
         (["experiment=cifar10/simsiam"], "did you mean 'cifar10/s"),
         (["p=["], "cannot read the argument"),
@@ -84,6 +84,6 @@ def test_a_missing_package_is_named_and_other_errors_keep_their_traceback(tmp_pa
     for name, line in (("needy", "import absent_package"), ("broken", "import rdm_solo.absent")):
         (tmp_path / f"{name}.py").write_text(line)
     with pytest.raises(SystemExit, match="2"):
-        answers.start("needy")
+        terminal.start("needy")
     with pytest.raises(ModuleNotFoundError, match=r"rdm_solo\.absent"):
-        answers.start("broken")
+        terminal.start("broken")

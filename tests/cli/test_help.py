@@ -18,7 +18,7 @@ CONFIGS = ("config", "linear", "export", "preview")
 
 def options_of(config: str, *choices: str) -> str:
     """Return what the help of a command says about its options, with these choices."""
-    cfg = arguments.compose(config, choices, hydra_too=True)
+    cfg = arguments.compose(config, choices, with_hydra=True)
     return option_help.options(config, _root_=cfg).replace("$$", "$")
 
 
@@ -63,7 +63,7 @@ def test_values_are_those_of_the_run_that_would_start():
 
 
 def test_groups_of_the_command_are_listed_with_a_line_for_each_option():
-    text = option_help.groups(_root_=arguments.compose("config", [], hydra_too=True))
+    text = option_help.groups(_root_=arguments.compose("config", [], with_hydra=True))
     listed = dict(re.findall(r"^  (\w+=[\w/]+) +(\S.*)$", text, flags=re.M))
     for group, names in GROUPS.items():
         assert all(len(listed[f"{group}={name}"]) > 5 for name in names)

@@ -78,7 +78,7 @@ def test_a_file_holds_the_online_network(typed, byol, tmp_path):
 
 def test_refusals(byol, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be written"):
+    with pytest.raises(UserError, match="is not writable"):
         exported(byol, f"out={tmp_path / 'file' / 'x'}")
     with pytest.raises(UserError, match="run=RUN_FOLDER"):
         export.export(arguments.compose("export", []))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.written_runs import by_the_theorem, write, write_run
 
-from rdm_solo.cli import answers, arguments
+from rdm_solo.cli import arguments, terminal
 from rdm_solo.plots import style
 from rdm_solo.preview import show
 
@@ -107,7 +107,7 @@ def test_refusals_are_sentences_and_leave_no_folder(run, tmp_path, capsys):
         ([f"run={learned}", "filter.function=torch.asinh"], "filter.branch"),
         ([f"run={tmp_path}"], "is not a run folder"),
     ):
-        with pytest.raises(SystemExit), answers.errors_as_sentences():
+        with pytest.raises(SystemExit), terminal.errors_without_traceback():
             preview(*argv, f"out={tmp_path / 'out'}")
         assert words in capsys.readouterr().err, argv
         assert not (tmp_path / "out").exists()

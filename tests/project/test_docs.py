@@ -127,7 +127,7 @@ def test_its_commands_are_accepted(page, tmp_path, monkeypatch):
             seen.add(head)
             config, open_sections = CONFIGS[name]
             if "-m" in options:
-                options = [first_value(a) for a in arguments.readable(options, open_sections)]
+                options = [first_value(a) for a in arguments.quote(options, open_sections)]
             arguments.compose(config, options, open_sections)
 
 

@@ -177,7 +177,7 @@ def test_kept_and_best_checkpoints(tmp_path):
 
 def test_default_names_never_collide():
     first, second = (
-        arguments.compose("config", ["filter=target_pow"], hydra_too=True).hydra.run.dir
+        arguments.compose("config", ["filter=target_pow"], with_hydra=True).hydra.run.dir
         for _ in range(2)
     )
     assert first != second

@@ -1,4 +1,4 @@
-"""Answers to the user: one sentence on the terminal and an exit status."""
+"""Log to the terminal, and report errors there in one sentence with an exit status."""
 
 import contextlib
 import importlib
@@ -12,55 +12,53 @@ from typing import Any, NoReturn
 
 from rdm_solo.messages import UserError
 
-# Third-party warnings that say nothing about the user's run.
-NOTICES = (
+IRRELEVANT_WARNINGS = (
     # Lightning's advice on any machine with SLURM.
     "The `srun` command is available on your system",
-    # Lightning 2.6 with torch 2.15: its own use of a class that torch deprecates.
+    # torch 2.15 deprecates what Lightning 2.6 and solo-learn's SwAV and DINO use.
     ".*isinstance.treespec, LeafSpec.*",
-    # solo-learn logs its momentum and losses without a batch size; ours are all of one size.
-    "Trying to infer the `batch_size`",
-    # solo-learn's SwAV and DINO normalise their prototypes by a function that torch deprecates.
     ".*torch.nn.utils.weight_norm.*",
+    # solo-learn logs its momentum and losses without a batch size; all our batches have one size.
+    "Trying to infer the `batch_size`",
     # Without labels or a validation folder there is nothing to validate on.
     "Total length of `list` across ranks is zero",
     # Lightning counts the workers of a DataLoader; images live on the device here.
     ".*does not have many workers.*",
 )
-# Lightning logs absent devices, tips and ranks; matplotlib that it lists the machine's fonts.
-TALKATIVE = [f"lightning{name}" for name in (".pytorch", ".fabric", "_fabric")]
-TALKATIVE += ["pytorch_lightning", "matplotlib.font_manager"]
+# Lightning logs absent devices, tips and ranks; matplotlib logs that it builds its font cache.
+NOISY_LOGGERS = ["lightning.pytorch", "lightning.fabric", "lightning_fabric", "pytorch_lightning"]
+NOISY_LOGGERS += ["matplotlib.font_manager"]
 
 
 def start(module: str) -> None:
-    """Run ``main`` of a command's module; errors while importing it become sentences as well."""
-    with errors_as_sentences():
+    """Run ``main`` of a command's module; report errors during its import in the same way."""
+    with errors_without_traceback():
         importlib.import_module(module).main()
 
 
 def log_to_terminal() -> None:
-    """Print what is logged."""
+    """Log to stdout at level INFO."""
     logging.getLogger().setLevel(logging.INFO)
     logging.getLogger().addHandler(logging.StreamHandler(sys.stdout))
 
 
-def silence_notices() -> None:
-    """Silence ``NOTICES``, and what the packages in ``TALKATIVE`` log about any run."""
-    for name in TALKATIVE:
+def silence_third_party() -> None:
+    """Silence irrelevant warnings and INFO logs of third-party packages."""
+    for name in NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
-    for message in NOTICES:
+    for message in IRRELEVANT_WARNINGS:
         warnings.filterwarnings("ignore", message=message)
 
 
 def fail(message: str) -> NoReturn:
     """Print one sentence and exit with status 2."""
-    sys.stderr.write(f"error: {message}\n")  # in one piece: another process may print as well
+    sys.stderr.write(f"error: {message}\n")  # one write: lines of processes do not mix
     raise SystemExit(2)
 
 
 @contextlib.contextmanager
-def errors_as_sentences() -> Iterator[None]:
-    """Print errors that answer the user as one sentence, without a traceback."""
+def errors_without_traceback() -> Iterator[None]:
+    """Print a UserError without a traceback and exit."""
     try:
         yield
     except UserError as error:
@@ -88,9 +86,9 @@ def instantiate(node: Any, **options: Any) -> Any:
 
 
 def make_folder(folder: Path, option: str = "out=FOLDER") -> None:
-    """Make the folder for results; UserError, which names the option, if it takes no file."""
+    """Create the results folder; raise UserError naming the option if it is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise UserError(f"{folder} cannot be written ({error}): give {option}") from error
+        raise UserError(f"{folder} is not writable ({error}); pass {option}") from error
