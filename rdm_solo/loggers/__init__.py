@@ -1,4 +1,4 @@
-"""TensorBoard and Weights & Biases, beside the metrics.csv of every run.
+"""TensorBoard and Weights & Biases loggers, in addition to every run's metrics.csv.
 
 ``loggers.json`` in a run's folder records its loggers, so that every start of the run continues
 the same W&B run and the same TensorBoard log, and :func:`append` can add to them later.
@@ -19,9 +19,8 @@ from rdm_solo.runs.files import LOGGERS, write_atomically
 
 log = logging.getLogger("rdm_solo")
 
-# By their names in conf/logger/, which are also those of the packages that they need and of their
-# folders. The classes are imported when they are used.
-KINDS = {
+# Imported on use. A key is the name in conf/logger/, the required package and the subfolder.
+LOGGER_CLASSES = {
     "tensorboard": "rdm_solo.loggers.event_files.TensorBoard",
     "wandb": "rdm_solo.loggers.weights_biases.WeightsAndBiases",
 }
@@ -29,12 +28,12 @@ KINDS = {
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What a logger needs to know about the run that starts."""
+    """Describe a run that starts to its loggers."""
 
     folder: Path
     name: str  # method, filter, exponent and seed
     group: str  # data set, method, filter and exponent, which all seeds share
-    hyperparameters: Mapping[str, Any]  # by which runs are compared; None where a run has none
+    hyperparameters: Mapping[str, Any]  # for comparing runs; None if a run has no such value
     config: Mapping[str, Any]  # the whole config as plain values
     sweep: str | None = None  # the name of the sweep's folder
     step: int = 0  # optimiser steps before this start
@@ -42,7 +41,7 @@ class RunInfo:
 
 def check_packages(names: Iterable[str]) -> None:
     """Refuse a logger whose package is not installed."""
-    for name in KINDS.keys() & names:
+    for name in LOGGER_CLASSES.keys() & names:
         if importlib.util.find_spec(name) is None:
             raise UserError(f"logger={name} needs the package {name}: pip install {name}")
 
@@ -54,7 +53,7 @@ def open_all(choices: Mapping[str, Any], run: RunInfo) -> list[Any]:
     for name, node in choices.items():
         files.inside(run.folder, name)
         open_logger = instantiate(node, _partial_=True, _convert_="all")
-        loggers.append(open_logger(run=run, earlier=records.get(name, {})))
+        loggers.append(open_logger(run=run, previous=records.get(name, {})))
         records[name] = loggers[-1].record
     if loggers:
         _write_records(run.folder, records)
@@ -66,26 +65,25 @@ def append(
 ) -> list[str]:
     """Add scalars to every logger of a finished run and return the names of those loggers.
 
-    ``step`` is the optimiser step that the scalars belong to. They are sent to a server only with
-    ``online``, since a stranger's folder could name the server's project. A logger that fails is
-    a warning.
+    ``step`` is the optimiser step of the scalars. They are uploaded only with ``online``, because
+    an untrusted folder could name the project. A failing logger only causes a warning.
     """
     import hydra.utils
 
-    written, records = [], _read_records(folder)
-    for name in sorted(KINDS.keys() & records.keys()):
+    names, records = [], _read_records(folder)
+    for name in sorted(LOGGER_CLASSES.keys() & records.keys()):
         record = records[name]
         try:
             files.inside(folder, name)
             record["appended"] = {**record.get("appended", {}), **scalars}
-            sent = record if online else {**record, "offline": True}
-            hydra.utils.get_class(KINDS[name]).append(folder, sent, scalars, step)
-            written.append(name)
+            options = record if online else {**record, "offline": True}
+            hydra.utils.get_class(LOGGER_CLASSES[name]).append(folder, options, scalars, step)
+            names.append(name)
         except Exception as error:  # a service or its client can raise anything
-            log.warning(f"warning: {', '.join(scalars)} did not reach {name}: {error}")
-    if written:
+            log.warning(f"warning: {', '.join(scalars)} could not be logged to {name}: {error}")
+    if names:
         _write_records(folder, records)
-    return written
+    return names
 
 
 def _read_records(folder: Path) -> dict[str, Any]:

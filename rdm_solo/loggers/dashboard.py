@@ -1,4 +1,4 @@
-"""A page of panels at Weights & Biases: ``python -m rdm_solo.dashboard --project rdm_solo``."""
+"""Create a W&B workspace: ``python -m rdm_solo.dashboard --project rdm_solo``."""
 
 import argparse
 import importlib.util
@@ -10,12 +10,12 @@ from rdm_solo.messages import UserError
 from rdm_solo.runs import columns
 
 NAME = "Rank differential"
-# Beside the runs' names, which contain method and filter.
-PINNED = ["config:p", "config:seed", "summary:val/knn_acc1", "summary:erank/gap"]
+# Columns pinned next to the run names, which contain method and filter.
+PINNED_COLUMNS = ["config:p", "config:seed", "summary:val/knn_acc1", "summary:erank/gap"]
 
 
 def build(project: str, entity: str, sweep: str | None = None) -> Any:
-    """Return the workspace, not saved yet; ``sweep`` restricts it to the runs of one sweep."""
+    """Build the workspace without saving it; ``sweep`` restricts it to the runs of one sweep."""
     import wandb_workspaces.expr as expr
     import wandb_workspaces.reports.v2 as wr
     import wandb_workspaces.workspaces as ws
@@ -41,7 +41,7 @@ def build(project: str, entity: str, sweep: str | None = None) -> Any:
         settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=30),
         runset_settings=ws.RunsetSettings(
             filters=expr.And(expr.Config("sweep_folder") == sweep) if sweep else "",
-            pinned_columns=PINNED,
+            pinned_columns=PINNED_COLUMNS,
         ),
     )
 
@@ -60,14 +60,12 @@ def _chart(name: str, title: str) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Save the dashboard at the server and print its address."""
+    """Save the workspace on the server and print its URL."""
     parser = argparse.ArgumentParser(
         "python -m rdm_solo.dashboard",
-        description="Create a page of panels at Weights & Biases, of all runs in a project.",
+        description="Create a Weights & Biases workspace for all runs of a project.",
     )
-    parser.add_argument(
-        "--project", default="rdm_solo", help="the project, as logger.wandb.project"
-    )
+    parser.add_argument("--project", default="rdm_solo", help="the value of logger.wandb.project")
     parser.add_argument("--entity", help="a user or team; your own by default")
     parser.add_argument("--sweep", metavar="NAME", help="only the runs of that sweep's folder")
     options = parser.parse_args(arguments)
@@ -80,6 +78,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(build(options.project, entity, options.sweep).save().url)
     except Exception as error:  # a service or its client can raise anything
         raise UserError(
-            f"Weights & Biases refuses the dashboard ({error}). It needs a login (wandb login) and "
+            f"the dashboard could not be saved ({error}). It needs a login (wandb login) and "
             f"the project {options.project!r}, which the first run with logger=wandb creates."
         ) from error

@@ -17,11 +17,8 @@ class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc
     """Lightning's logger, whose event files are in ``RUN_FOLDER/tensorboard``."""
 
     @classmethod
-    def open(cls, run: RunInfo, earlier: Mapping[str, Any]) -> "TensorBoard":
-        """Start an event file; TensorBoard reads all files of a folder as one run.
-
-        ``purge_step`` hides what earlier starts logged from ``run.step`` on.
-        """
+    def open(cls, run: RunInfo, previous: Mapping[str, Any]) -> "TensorBoard":
+        """Start an event file; TensorBoard merges all files and hides values past ``run.step``."""
         from torch.utils.tensorboard.summary import hparams
 
         logger = cls(
@@ -30,7 +27,7 @@ class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc
         logger.record = {}
         logger.log_hyperparams(dict(run.config))  # to hparams.yaml
         values = {name: value for name, value in run.hyperparameters.items() if value is not None}
-        _, session_start, _ = hparams(values, {})  # Lightning writes it only with metrics
+        _, session_start, _ = hparams(values, {})  # Lightning needs metrics
         logger.experiment.file_writer.add_summary(session_start)
         return logger
 
@@ -38,7 +35,7 @@ class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc
         self.experiment.add_image(name, image, step, dataformats="HWC")
 
     def spectra(self, epochs: Mapping[int, Mapping[str, np.ndarray]], step: int) -> None:
-        """Log histograms of the last epoch's eigenvalues, as powers of ten."""
+        """Log histograms of the last epoch's eigenvalues as base-10 logarithms."""
         for key, powers in charts.histograms(epochs[max(epochs)]).items():
             self.experiment.add_histogram(key, powers, step)
 

@@ -11,21 +11,21 @@ from rdm_solo.loggers import RunInfo
 
 
 class RunLogger(ABC):
-    """One of Lightning's loggers, with pictures, spectra and scalars added after the run.
+    """Extend a Lightning logger with pictures, spectra and scalars appended after the run.
 
     To add a logger, derive a class from this one and from a logger of Lightning, write
     ``conf/logger/NAME.yaml`` with its ``open`` as ``_target_``, and list it in
-    :data:`rdm_solo.loggers.KINDS`. Lightning calls its ``finalize`` when training ends.
+    :data:`rdm_solo.loggers.LOGGER_CLASSES`. Lightning calls its ``finalize`` when training ends.
     """
 
     record: dict[str, Any]  # what ``open`` and ``append`` need later; saved in the run's folder
 
     @classmethod
     @abstractmethod
-    def open(cls, run: RunInfo, earlier: Mapping[str, Any], **options: Any) -> "RunLogger":
+    def open(cls, run: RunInfo, previous: Mapping[str, Any], **options: Any) -> "RunLogger":
         """Start or continue logging, and log the hyperparameters and the config.
 
-        ``earlier`` is the record of an earlier start, or empty; ``options`` are the YAML file's.
+        ``previous`` is the last start's record, or empty; ``options`` come from the YAML file.
         """
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:

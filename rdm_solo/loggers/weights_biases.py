@@ -1,7 +1,6 @@
 """Weights & Biases: one W&B run for all starts of a run, online or offline.
 
-W&B's files are in ``RUN_FOLDER/wandb``. Every start uses the same id, by which W&B and
-``wandb sync`` join the starts to one run.
+Its files are in ``RUN_FOLDER/wandb``. All starts use one id, so ``wandb sync`` merges them.
 """
 
 import contextlib
@@ -25,12 +24,11 @@ log = logging.getLogger("rdm_solo")
 
 INIT_TIMEOUT = 20.0  # seconds; W&B's default is 90
 FINISH_TIMEOUT = 60.0  # seconds to wait for uploads when the run ends
-# Entries of the record that ``wandb.init`` gets.
-INIT_OPTIONS = ("id", "project", "entity", "name", "group", "tags")
+INIT_OPTIONS = ("id", "project", "entity", "name", "group", "tags")  # passed from the record
 
 
 class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,name-defined]
-    """Lightning's logger; what W&B fails at is a warning and does not end the training run."""
+    """Lightning's W&B logger whose failures log warnings instead of stopping training."""
 
     def __init__(self, folder: Path, record: dict[str, Any]) -> None:
         run = _init(folder, record)
@@ -38,15 +36,15 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
         run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
         super().__init__(save_dir=folder, project=record["project"], experiment=run)
         self.record = record
-        self.broken = False
+        self.failed = False
 
     @classmethod
-    def open(cls, run: RunInfo, earlier: Mapping[str, Any], **options: Any) -> "WeightsAndBiases":
-        """Start a W&B run, or continue the one in ``earlier``. A sweep's runs share a tag."""
+    def open(cls, run: RunInfo, previous: Mapping[str, Any], **options: Any) -> "WeightsAndBiases":
+        """Start a W&B run, or continue the ``previous`` one. A sweep's runs share a tag."""
         sweep = [f"sweep:{run.sweep}"[:64]] if run.sweep else []
         record = {
             **options,
-            "id": earlier.get("id") or secrets.token_hex(4),
+            "id": previous.get("id") or secrets.token_hex(4),
             "name": options["name"] or run.name,
             "group": options["group"] or run.group,
             "tags": [*options["tags"], *sweep],
@@ -56,7 +54,7 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
         return logger
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        if not self.broken:
+        if not self.failed:
             with self._warn_on_failure():
                 super().log_metrics(metrics, step)
 
@@ -78,9 +76,9 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
     def _warn_on_failure(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # SLURM also signals W&B's own process, which ends first
-            self.broken = True
-            log.warning(f"warning: Weights & Biases has stopped ({error}); metrics.csv has it all")
+        except Exception as error:  # SLURM's signals stop W&B's process before ours
+            self.failed = True
+            log.warning(f"warning: Weights & Biases failed ({error}); metrics.csv has all values")
 
     @classmethod
     def append(
@@ -89,7 +87,7 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
         """Add scalars to the history and the summary of a finished run."""
         logger = cls(folder, dict(record))
         logger.log_metrics(scalars, step)
-        # `wandb sync` replaces the summary of a run by that of the last start.
+        # `wandb sync` overwrites a run's summary with the last start's.
         path = folder / SUMMARY
         last = files.read_object(folder, SUMMARY)["last"] if path.is_file() else {}
         final = {name: value for name, value in last.items() if value is not None}
@@ -98,7 +96,7 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
 
 
 def _init(folder: Path, record: Mapping[str, Any]) -> Any:
-    """Start or continue a W&B run, offline where the server cannot be reached."""
+    """Start or continue a W&B run, offline if the server is unreachable."""
     options = {name: record[name] for name in INIT_OPTIONS}
     options |= {"dir": str(folder), "resume": "allow"}
     options["settings"] = wandb.Settings(init_timeout=INIT_TIMEOUT, finish_timeout=FINISH_TIMEOUT)
@@ -106,5 +104,5 @@ def _init(folder: Path, record: Mapping[str, Any]) -> Any:
         return wandb.init(**options, mode="offline" if record["offline"] else None)
     except wandb.errors.Error as error:
         log.warning(f"warning: Weights & Biases: {first_line(error)}; the run is kept offline")
-        wandb.teardown()  # its process would refuse the same id a second time
+        wandb.teardown()  # its service process would reject the same id
         return wandb.init(**options, mode="offline")

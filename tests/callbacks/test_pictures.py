@@ -23,7 +23,7 @@ class Recorder(RunLogger):
         self.charts: list[list[int]] = []  # epochs
 
     @classmethod
-    def open(cls, run, earlier):
+    def open(cls, run, previous):
         return cls()
 
     def picture(self, name, image, step):
