@@ -34,7 +34,7 @@ class Recorded:
         self.observer.record_next_step()
         self.step()
         start = now(self.device)
-        outputs = self.observer.take(VIEWS)
+        outputs = self.observer.pop_outputs(VIEWS)
         self.metric.update(outputs.online, outputs.target, outputs.positive, outputs.projection)
         self.seconds.append(now(self.device) - start)
 

@@ -1,7 +1,6 @@
 """Lightning callbacks that measure and report while a run trains.
 
-Names are imported when they are first used: a watch over a plain loop uses this room's hooks and
-rules without Lightning.
+Names are imported on first use, so that ``Watch`` can use the hooks and rules without Lightning.
 """
 
 import importlib

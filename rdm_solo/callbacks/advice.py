@@ -1,4 +1,4 @@
-"""Warnings about settings before a run starts, and advice after a collapse."""
+"""Warn about risky settings before a run and advise after a collapse."""
 
 from collections.abc import Iterator
 
@@ -10,14 +10,14 @@ from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.spectra.collapse import DESTROYED, RULE, WRONG_WAY
 
 LOG = (
-    "log(sigma) is negative below sigma = 1: it flips these directions and strengthens the "
-    "smallest of them, so it is not a low-pass filter; filter=online_log1p is. sigma grows with "
-    "the root of the filter's batch, so the filter changes with batch_size x processes."
+    "log(sigma) is negative below sigma = 1: it flips the sign of these directions and amplifies "
+    "the smallest ones, so it is not a low-pass filter; filter=online_log1p is. sigma grows with "
+    "the square root of the filter's batch size, so the filter changes with batch_size x processes."
 )
 
 
-def warnings_before(cfg: DictConfig, filter_batch: int, smallest_crop: float) -> list[str]:
-    """Return a warning for each setting that is known to go wrong."""
+def config_warnings(cfg: DictConfig, filter_batch: int, smallest_crop: float) -> list[str]:
+    """Return a warning for each option that is likely to fail."""
     chosen = ChosenFilter.from_config(cfg)
     warnings = []
     if chosen.spectral and filter_batch < 2 * (k := cfg.method.kwargs.proj_output_dim):
@@ -27,7 +27,7 @@ def warnings_before(cfg: DictConfig, filter_batch: int, smallest_crop: float) ->
             "monotone. Raise batch_size, or lower method.kwargs.proj_output_dim."
         )
     if chosen.logarithmic and not chosen.on_target and smallest_crop < 0.5:
-        warnings.append(f"{_weak(chosen)} Crops are from {smallest_crop:g} of the area here.")
+        warnings.append(f"{_weak(chosen)} Here crops go down to {smallest_crop:g} of the area.")
     if chosen.function == "log" and not chosen.on_target:
         warnings.append(LOG)
     short = cfg.scheduler.warmup_epochs < 0.1 * cfg.max_epochs
@@ -35,15 +35,15 @@ def warnings_before(cfg: DictConfig, filter_batch: int, smallest_crop: float) ->
         warnings.append(
             "Linear predictors collapse easily, above all with a high learning rate or a short "
             f"warm-up. {_rate(cfg)} Halve the rate and double the warm-up, or use "
-            "filter=online_pow p=1, which is fixed."
+            "the fixed filter=online_pow p=1."
         )
     return warnings
 
 
 def advice(kind: str, cfg: DictConfig, epoch: int = 0) -> str:
     """Return the likeliest cause of a collapse in this run, and what to change."""
-    general = f"{RULE[kind].remedy} {_rate(cfg)}"
-    return general if kind == DESTROYED else next(_causes(kind, cfg, epoch), general)
+    default = f"{RULE[kind].remedy} {_rate(cfg)}"
+    return default if kind == DESTROYED else next(_causes(kind, cfg, epoch), default)
 
 
 def divergence_advice(epoch: int, step: int | None, cfg: DictConfig, lr: float) -> str:
@@ -53,7 +53,7 @@ def divergence_advice(epoch: int, step: int | None, cfg: DictConfig, lr: float) 
         "their views."
         if (epoch, step) == (1, 1)
         else f"The learning rate is the likeliest cause: try a tenth of it, or a longer warm-up. "
-        f"{_rate(cfg)} The batch size scales the rate to {lr:.3g}."
+        f"{_rate(cfg)} Scaled by the batch size, the rate is {lr:.3g}."
     )
     if cfg.trainer.precision == "16-mixed":
         text += " float16 also overflows above 65504: trainer.precision=bf16-mixed does not."
@@ -63,7 +63,7 @@ def divergence_advice(epoch: int, step: int | None, cfg: DictConfig, lr: float) 
 
 
 def _causes(kind: str, cfg: DictConfig, epoch: int) -> Iterator[str]:
-    """Yield the causes that lie in the settings, the likeliest first."""
+    """Yield causes that follow from the config, most likely first."""
     method, name, chosen = METHODS[cfg.method.name], cfg.method.name, ChosenFilter.from_config(cfg)
     p = None if chosen.p is None else as_schedule(chosen.p, epochs=cfg.max_epochs)(epoch)
     direction = chosen.direction(p)
@@ -77,28 +77,29 @@ def _causes(kind: str, cfg: DictConfig, epoch: int) -> Iterator[str]:
         yield LOG
     if direction == -1 or (kind == WRONG_WAY and direction == 0):
         points = "points" if direction else "may point"
-        what = "fall on the target (p < 0)" if chosen.on_target else "rise online (p > 0)"
+        required_slope = "fall on the target (p < 0)" if chosen.on_target else "rise online (p > 0)"
         yield (
-            f"The filter {points} the wrong way: as sigma grows, it must {what}. `python -m "
-            "rdm_solo.preview` draws it; filter=target_pow p=-0.5 is a good start."
+            f"The filter {points} the wrong way: as sigma grows, it must {required_slope}. `python "
+            "-m rdm_solo.preview` draws it; filter=target_pow p=-0.5 is a good start."
         )
     if method.collapse_advice:
         yield method.collapse_advice
     if method.symmetric or chosen.identity:
         yield (
-            f"{f'method={name}' if method.symmetric else 'filter=identity'} does this by design: "
-            "nothing raises the target's rank. method=simsiam filter=target_pow p=-0.5 does."
+            f"{f'method={name}' if method.symmetric else 'filter=identity'} has this effect by "
+            "design, because nothing raises the target's rank. Use method=simsiam "
+            "filter=target_pow p=-0.5 instead."
         )
     if chosen.spectral and not chosen.on_target and kind != WRONG_WAY:
         yield f"{_weak(chosen)} {_rate(cfg)}"
     if chosen.power and p is not None and p > -0.5 and kind != WRONG_WAY:
-        yield f"p={p:g} is a weak filter: p=-0.5 to -1 holds the rank better. {_rate(cfg)}"
+        yield f"p={p:g} is a weak filter: p from -0.5 to -1 keeps the rank higher. {_rate(cfg)}"
 
 
 def _weak(chosen: ChosenFilter) -> str:
     return (
         f"filter={chosen.label} is weak under strong augmentation: larger "
-        "dataset.views.pipelines.0.crop_scale or filter=target_pow p=-0.5 holds the rank better."
+        "dataset.views.pipelines.0.crop_scale or filter=target_pow p=-0.5 keeps the rank higher."
     )
 
 

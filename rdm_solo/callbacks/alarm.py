@@ -1,4 +1,4 @@
-"""Warn once of each kind of collapse, by the rules of :mod:`rdm_solo.spectra.collapse`."""
+"""Warn once about each kind of collapse, using the rules of :mod:`rdm_solo.spectra.collapse`."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -16,10 +16,10 @@ ACCURACIES = ("val/knn_acc1", "val/acc1")
 
 
 class Alarm:
-    """Warns once of each kind of collapse; the first process decides for all.
+    """Warn once about each kind of collapse. Rank 0 decides for all processes.
 
     ``advise(kind, epoch=...)`` returns the likeliest cause and the remedy, ``option(name, value)``
-    how the user writes a bound. ``measured`` holds the epochs so far.
+    formats a bound as the user passes it. ``epochs`` are the earlier epochs.
     """
 
     def __init__(
@@ -27,33 +27,33 @@ class Alarm:
         bounds: Bounds,
         advise: Callable[..., str],
         option: Callable[[str, Any], str],
-        measured: Sequence[MeasuredEpoch] = (),
+        epochs: Sequence[MeasuredEpoch] = (),
         warnings: Sequence[dict[str, Any]] = (),
     ) -> None:
         self.bounds, self.advise, self.option = bounds, advise, option
-        self.measured, self.warnings = list(measured), list(warnings)
+        self.epochs, self.warnings = list(epochs), list(warnings)
 
-    def read(self, epoch: MeasuredEpoch) -> list[str]:
-        """Return the kinds of collapse that this epoch shows for the first time."""
-        self.measured.append(epoch)
-        warned = {warning["kind"] for warning in self.warnings}
-        kinds = kinds_of_collapse(self.measured, self.bounds)
-        new = broadcast_object([kind for kind in kinds if kind not in warned])
+    def update(self, epoch: MeasuredEpoch) -> list[str]:
+        """Add an epoch and return the kinds of collapse that are new."""
+        self.epochs.append(epoch)
+        earlier_kinds = {warning["kind"] for warning in self.warnings}
+        kinds = kinds_of_collapse(self.epochs, self.bounds)
+        new = broadcast_object([kind for kind in kinds if kind not in earlier_kinds])
         for kind in new:
-            fact = RULE[kind].sentence(self.measured, self.bounds, self.option)
-            text = f"{fact} {self.advise(kind, epoch=epoch.epoch - 1)}"
+            sentence = RULE[kind].sentence(self.epochs, self.bounds, self.option)
+            text = f"{sentence} {self.advise(kind, epoch=epoch.epoch - 1)}"
             self.warnings.append({"kind": kind, "epoch": epoch.epoch, "text": text})
             if rank() == 0:
                 log.warning(f"warning: {text}")
         return new
 
 
-def just_measured(
+def measured_epoch(
     scalars: Mapping[str, Any], spectra: "Spectra | None", epoch: int, classes: int | None = None
 ) -> MeasuredEpoch:
-    """Return the epoch that ends; without its spectra only the accuracies are new."""
+    """Return the finished epoch for the collapse rules; without spectra only its accuracies."""
     if spectra is None:
-        fresh = {name: scalars[name] for name in ACCURACIES if name in scalars}
-        return MeasuredEpoch.read(fresh, epoch, classes=classes)
+        accuracies = {name: scalars[name] for name in ACCURACIES if name in scalars}
+        return MeasuredEpoch.read(accuracies, epoch, classes=classes)
     softmax = spectra.lam_logits is not None
     return MeasuredEpoch.read(scalars, epoch, spectra.dimensions, softmax, classes)

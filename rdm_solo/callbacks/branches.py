@@ -1,4 +1,4 @@
-"""Forward hooks that record both branches' outputs; no training step is copied."""
+"""Forward hooks that record both branches' outputs."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -12,38 +12,38 @@ from rdm_solo.methods.descriptions import Method
 
 
 class Outputs(NamedTuple):
-    """A step's outputs of all large crops, view after view, ``(V N, k)`` each."""
+    """A step's outputs for all large crops, concatenated by view, each of shape ``(V N, k)``."""
 
     online: Tensor
     target: Tensor
     positive: Tensor | None
     projection: Tensor
-    hidden: Tensor | None = None  # (V N, b): enters the last layer before the target's softmax
+    hidden: Tensor | None = None  # (V N, b): input of the last layer before the softmax
 
 
 class Observer:
-    """Records the outputs of a module's branches in a step that `record_next_step` announced.
+    """Record the outputs of a module's branches in steps requested with ``record_next_step``.
 
-    This class takes what ``training_step`` returns; those below register hooks as well.
+    This class reads the dict that ``training_step`` returns; its subclasses register hooks.
     """
 
-    normalize = True  # whether outputs are still to be scaled to unit length
+    normalize = True  # whether outputs must be normalised to unit length
     tokens = "mean"  # how tokens become rows, as in `rows`
-    m = Method.paper_m  # eigenvectors that count in the paper's alignment
-    same = {"projection": "target"}  # outputs that are another output's tensor
+    m = Method.paper_m  # number of eigenvectors in the paper's alignment
+    aliases = {"projection": "target"}  # outputs that default to another output's tensor
 
     def __init__(self, module: Any, last_layer: Any = None) -> None:
         self.module = module
-        self.last_layer = last_layer  # makes the target's logits if these go through a softmax
+        self.last_layer = last_layer  # of the target's logits, for methods with a softmax
         self.recording = False
         self._removers: list[Callable[[], None]] = []
         self._recorded: dict[str, list[Tensor]] = defaultdict(list)
 
     def record_next_step(self) -> None:
-        """Record the step that begins. Parts made in on_train_start, as SwAV's, exist by now."""
+        """Record the next step. Hooks are registered here: SwAV adds parts in on_train_start."""
         if not self._removers:
             self._register()
-        self._recorded.clear()  # of calls between two steps: a validation, `weight`
+        self._recorded.clear()  # drops calls between steps, as in validation or `weight`
         self.recording = True
 
     def detach(self) -> None:
@@ -51,52 +51,53 @@ class Observer:
         while self._removers:
             self._removers.pop()()
 
-    def take_calls(self) -> dict[str, list[Tensor]]:
+    def pop_calls(self) -> dict[str, list[Tensor]]:
         """Return the outputs of each call of the step, by branch."""
         self.recording = False
         calls = dict(self._recorded)
         self._recorded.clear()
         return calls
 
-    def take(self, views: int | None = None, returned: Any = None) -> Outputs | None:
+    def pop_outputs(self, views: int | None = None, step_output: Any = None) -> Outputs | None:
         """Return the outputs of the step's first ``views`` views, or of all views.
 
-        ``returned`` is the result of the training step. None means that the step has no target by
-        design.
+        ``step_output`` is what the training step returned. Return None if the step has no target
+        by design.
         """
-        recorded = {name: outputs[:views] for name, outputs in self.take_calls().items()}
-        if isinstance(returned, Mapping) and {"online", "target"} <= returned.keys():
-            return self._returned(returned)
-        whole = {name: torch.cat(outputs) for name, outputs in recorded.items()}
-        for name, other in self.same.items():
-            if name not in whole and other in whole:
-                whole[name] = whole[other]
-        if "online" not in whole or "target" not in whole:
+        recorded = {name: calls[:views] for name, calls in self.pop_calls().items()}
+        if isinstance(step_output, Mapping) and {"online", "target"} <= step_output.keys():
+            return self._from_step_output(step_output)
+        outputs = {name: torch.cat(calls) for name, calls in recorded.items()}
+        for name, other in self.aliases.items():
+            if name not in outputs and other in outputs:
+                outputs[name] = outputs[other]
+        if "online" not in outputs or "target" not in outputs:
             raise RuntimeError(
-                f"no outputs of the branches of {type(self.module).__name__} were recorded: return "
-                "'online' and 'target' in training_step, or set diagnostics.every_n_epochs=0."
+                f"no branch outputs of {type(self.module).__name__} were recorded: return 'online' "
+                "and 'target' from training_step, or set diagnostics.every_n_epochs=0."
             )
         # With one call for all views, positives cannot be identified.
-        apart = recorded["target"]
-        positive = torch.cat(apart[1:] + apart[:1]) if len(apart) > 1 else None
-        return Outputs(positive=positive, **whole)
+        target_views = recorded["target"]
+        next_views = target_views[1:] + target_views[:1]
+        positive = torch.cat(next_views) if len(next_views) > 1 else None
+        return Outputs(positive=positive, **outputs)
 
-    def _returned(self, returned: Mapping[str, Any]) -> Outputs:
-        self.normalize = bool(returned.get("normalize", self.normalize))
+    def _from_step_output(self, step_output: Mapping[str, Any]) -> Outputs:
+        self.normalize = bool(step_output.get("normalize", self.normalize))
         outputs = {
-            name: rows(returned[name], name, self.tokens)
+            name: rows(step_output[name], name, self.tokens)
             for name in ("online", "target", "positive", "projection")
-            if returned.get(name) is not None
+            if step_output.get(name) is not None
         }
         return Outputs(**{"positive": None, "projection": outputs["target"], **outputs})
 
     @torch.no_grad()
     def weight(self) -> Tensor | None:
-        """Return the last layer's weight ``(k, b)`` as it is now."""
+        """Return the last layer's current weight ``(k, b)``."""
         layer = self.last_layer
         if layer is None:
             return None
-        layer(layer.weight.new_zeros(1, layer.in_features))  # weight norm is applied when it runs
+        layer(layer.weight.new_zeros(1, layer.in_features))  # so that weight norm updates it
         return layer.weight.detach()
 
     def _register(self) -> None:
@@ -105,40 +106,38 @@ class Observer:
     def _hook(self, register: Callable[..., Any], part: Any, record: Any) -> None:
         self._removers.append(register(Hook(part, record), with_kwargs=True).remove)
 
-    def _watch(self, part: Any, name: str, inputs: bool = False) -> None:
+    def _hook_part(self, part: Any, name: str, inputs: bool = False) -> None:
         """Record a part's outputs, or its inputs, in training."""
 
         def record(args: Any, kwargs: Any, *output: Any) -> None:
-            if self._counts(part):
+            if self._is_recorded(part):
                 self._record(name, (args, kwargs) if inputs else output)
 
         self._hook(
             part.register_forward_pre_hook if inputs else part.register_forward_hook, part, record
         )
 
-    def _watch_calls(self, name: str, record: Callable[..., None]) -> None:
+    def _wrap_method(self, name: str, record: Callable[..., None]) -> None:
         """Call ``record`` with the result and the arguments of the module's method in training."""
-        method, replaced = getattr(self.module, name), vars(self.module).get(name)
+        method, user_method = getattr(self.module, name), vars(self.module).get(name)
 
-        def recorded(*args: Any, **kwargs: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             result = method(*args, **kwargs)
-            if self._counts(self.module):
+            if self._is_recorded(self.module):
                 record(result, *args, **kwargs)
             return result
 
         def remove() -> None:
             vars(self.module).pop(name, None)
-            if replaced is not None:  # by the user
-                setattr(self.module, name, replaced)
+            if user_method is not None:
+                setattr(self.module, name, user_method)
 
-        setattr(self.module, name, recorded)
+        setattr(self.module, name, wrapper)
         self._removers.append(remove)
 
-    def _counts(self, part: nn.Module) -> bool:
-        """Return whether to record a call of that part now.
-
-        A forward that gradient checkpointing repeats inside backward does not count.
-        """
+    def _is_recorded(self, part: nn.Module) -> bool:
+        """Return whether to record a call of that part now."""
+        # Gradient checkpointing repeats forward passes in backward.
         in_backward = torch._C._current_graph_task_id() != -1
         return self.recording and self._in_training(part) and not in_backward
 
@@ -146,15 +145,14 @@ class Observer:
         return part.training
 
     def _record(self, name: str, output: Any) -> None:
-        """Keep a copy: what comes next may overwrite its input, as nn.ReLU(inplace=True) does."""
+        """Store a copy, since an in-place module such as nn.ReLU(inplace=True) may overwrite it."""
         self._recorded[name].append(rows(output, name, self.tokens).clone())
 
 
 class Hook:
-    """A hook on the calls of one module.
+    """A forward hook of one module that ignores its copies.
 
-    It does nothing on copies of the module, such as an average of its weights, and on a module that
-    was saved with :func:`torch.save`.
+    Copies include an EMA of the module and what :func:`torch.load` returns.
     """
 
     def __init__(self, watched: nn.Module | None, record: Callable[..., None] | None) -> None:
@@ -163,7 +161,7 @@ class Hook:
     @torch.compiler.disable  # torch 2.15 fails to trace it, because it appends to a list
     def __call__(self, module: nn.Module, *call: Any) -> None:
         if self.record and (module is self.watched or getattr(module, "_is_replica", False)):
-            self.record(*call)  # DataParallel's replicas count
+            self.record(*call)  # also in replicas of DataParallel
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Hook, (None, None)
@@ -182,12 +180,12 @@ def first_tensor(output: Any) -> Tensor | None:
     return next((x for x in map(first_tensor, values) if x is not None), None)
 
 
-def rows(output: Any, of: str, tokens: str = "mean") -> Tensor:
+def rows(output: Any, name: str, tokens: str = "mean") -> Tensor:
     """Return the first tensor of an output as rows ``(N, k)``, without its graph.
 
     An image's row is the mean of its tokens ``(N, T, k)`` or of its map ``(N, k, H, W)``: tokens of
-    one image differ by their place alone and would look like many images. With ``tokens="rows"``
-    each of them is a row. ``of`` names the output in the message.
+    one image differ mostly by position and would count as many images. With ``tokens="rows"`` each
+    token is a row. Error messages contain ``name``.
 
     >>> images = torch.arange(12.0).reshape(2, 3, 2)
     >>> rows(images, "head").tolist(), rows(images, "head", "rows").shape
@@ -195,15 +193,15 @@ def rows(output: Any, of: str, tokens: str = "mean") -> Tensor:
     """
     x = first_tensor(output)
     if x is None or not 2 <= x.ndim <= 4 or not x.is_floating_point():
-        got = type(output).__name__ if x is None else f"{x.dtype} of shape {tuple(x.shape)}"
+        received = type(output).__name__ if x is None else f"{x.dtype} of shape {tuple(x.shape)}"
         raise UserError(
-            f"{of} gives {got}, where rows (N, k), tokens (N, T, k) or maps (N, k, H, W) of "
-            "floating-point numbers belong; name a part that gives these."
+            f"{name} returned {received}; expected rows (N, k), tokens (N, T, k) or maps "
+            "(N, k, H, W) of floating-point numbers. Name another part."
         )
     x = x.detach()
     if x.ndim == 4:
         x = x.flatten(2).mT
     if x.ndim == 3:
-        wide = torch.promote_types(x.dtype, torch.float32)
-        x = x.flatten(0, 1) if tokens == "rows" else x.mean(1, dtype=wide)
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        x = x.flatten(0, 1) if tokens == "rows" else x.mean(1, dtype=dtype)
     return x

@@ -20,13 +20,13 @@ ACCURACY = "val/knn_acc1"
 class Checkpoints(pl.callbacks.Checkpoint):
     """Write ``last.ckpt`` at the end of an epoch, after all other callbacks.
 
-    Lightning's ``ModelCheckpoint`` skips a last epoch that is no multiple of n, raises in an epoch
-    without the accuracy that it monitors, and forgets the best one if the folder was moved.
+    Lightning's ``ModelCheckpoint`` skips the last epoch unless it is a multiple of n, raises if the
+    monitored accuracy is missing, and loses the best score if the folder is moved.
 
     Args:
         folder: the run's folder.
         every_n_epochs: epochs between two checkpoints; the last epoch always gets one.
-        keep: how many of the newest also stay under their epoch's name, or ``"all"``.
+        keep: how many of the newest to keep as ``epoch_0010.ckpt`` and so on, or ``"all"``.
         best: whether to keep the one with the highest ``val/knn_acc1`` as ``best.ckpt``.
     """
 
@@ -34,7 +34,7 @@ class Checkpoints(pl.callbacks.Checkpoint):
         self, folder: Path, every_n_epochs: int = 1, keep: int | str = 0, best: bool = False
     ) -> None:
         self.folder, self.every_n_epochs = folder, every_n_epochs
-        self.keep, self.watch_best = keep, best
+        self.keep, self.keep_best = keep, best
         self.best: dict[str, Any] | None = None  # epoch, from 1, and accuracy
         self._random_states: list[dict[str, Any]] = []  # one per process, from a checkpoint
 
@@ -53,7 +53,7 @@ class Checkpoints(pl.callbacks.Checkpoint):
             return
         epoch, paths = trainer.current_epoch + 1, []
         accuracy = float(trainer.callback_metrics.get(ACCURACY, math.nan))
-        if self.watch_best and accuracy > (self.best["accuracy"] if self.best else -math.inf):
+        if self.keep_best and accuracy > (self.best["accuracy"] if self.best else -math.inf):
             self.best = {"epoch": epoch, "accuracy": accuracy}
             paths.append(self.folder / BEST)
         if epoch % self.every_n_epochs == 0 or is_last_epoch(trainer):
@@ -68,7 +68,7 @@ class Checkpoints(pl.callbacks.Checkpoint):
 
 
 class CheckpointFiles(pl.plugins.CheckpointIO):
-    """Write checkpoints whole, keep the predecessor of the last one, and notice damage."""
+    """Write checkpoints atomically, keep the previous one, and detect damaged files."""
 
     def __init__(self, folder: Path) -> None:
         self.last, self.previous = folder / CHECKPOINT, folder / PREVIOUS
@@ -83,7 +83,7 @@ class CheckpointFiles(pl.plugins.CheckpointIO):
     def load_checkpoint(self, path: Any, *_: Any, **__: Any) -> dict[str, Any]:
         path = broadcast_object(Path(path))
         content = checkpoints.read(path)
-        if path == self.previous:  # a damaged last one must not replace it
+        if path == self.previous:  # else the damaged file would replace it
             self.last.unlink(missing_ok=True)
         return content
 

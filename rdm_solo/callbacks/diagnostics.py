@@ -1,4 +1,4 @@
-"""Measure both branches' spectra while a run trains, and warn of collapse."""
+"""Measure both branches' spectra while a run trains, and warn about collapse."""
 
 import logging
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rdm_solo.callbacks import is_last_epoch
-from rdm_solo.callbacks.alarm import Alarm, just_measured
+from rdm_solo.callbacks.alarm import Alarm, measured_epoch
 from rdm_solo.callbacks.branches import Observer
 from rdm_solo.callbacks.epoch_spectra import EpochSpectra
 from rdm_solo.callbacks.parts import observer
@@ -23,11 +23,11 @@ log = logging.getLogger("rdm_solo")
 class Diagnostics(pl.Callback):
     """Accumulate both branches' spectra over an epoch's training outputs.
 
-    Forward hooks record the outputs and no training step changes, so this works with all of
+    Forward hooks record the outputs and leave training steps unchanged, so this works with all of
     solo-learn's methods, and with any module whose step returns its two outputs.
 
-    ``latest`` holds the spectra of the epoch that just ended, on every process, for the callbacks
-    that run after this one; None where it was not measured.
+    ``latest`` are the last epoch's spectra on every process, for later callbacks, or None if it was
+    not measured.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class Diagnostics(pl.Callback):
         self.latest: Spectra | None = None
 
     @staticmethod
-    def of(trainer: Any) -> "Diagnostics | None":
-        """Return the trainer's, for callbacks that run after it."""
+    def find_in(trainer: Any) -> "Diagnostics | None":
+        """Return the trainer's Diagnostics callback, if it has one."""
         return next((c for c in trainer.callbacks if isinstance(c, Diagnostics)), None)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
@@ -60,7 +60,7 @@ class Diagnostics(pl.Callback):
             self.observer.detach()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        from rdm_solo.runs import spectra_files  # with all that reads a run's folder
+        from rdm_solo.runs import spectra_files  # loads what reads run folders
 
         if trainer.is_global_zero:
             spectra_files.truncate(self.folder, trainer.current_epoch)
@@ -74,16 +74,16 @@ class Diagnostics(pl.Callback):
     ) -> None:
         if self.observer is None:
             return
-        due = trainer.current_epoch % self.every_n_epochs == 0 or is_last_epoch(trainer)
-        if due and self.spectra.should_measure(batch_idx, trainer.num_training_batches):
+        is_measured = trainer.current_epoch % self.every_n_epochs == 0 or is_last_epoch(trainer)
+        if is_measured and self.spectra.should_record(batch_idx, trainer.num_training_batches):
             self.observer.record_next_step()
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self.observer is not None and self.observer.recording:
-            recorded = self.observer.take(getattr(pl_module, "num_large_crops", None), outputs)
-            self.spectra.add(recorded, self.observer)
+            views = getattr(pl_module, "num_large_crops", None)
+            self.spectra.add(self.observer.pop_outputs(views, outputs), self.observer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         from rdm_solo.runs import spectra_files
@@ -99,10 +99,10 @@ class Diagnostics(pl.Callback):
 
 
 class CollapseWatch(pl.Callback):
-    """Warn once of each kind of collapse; with ``stop`` the first warning ends the run.
+    """Warn once about each kind of collapse; with ``stop``, stop training at the first warning.
 
-    It reads the spectra of :class:`Diagnostics` and the logged accuracies, so it comes after what
-    measures them. ``bounds`` are those of :class:`~rdm_solo.spectra.collapse.Bounds`.
+    It reads the spectra of :class:`Diagnostics` and the logged accuracies, so it must come after
+    what measures them. ``bounds`` are those of :class:`~rdm_solo.spectra.collapse.Bounds`.
     ``advise(kind, epoch=...)`` returns the likeliest cause of a collapse and the remedy.
     """
 
@@ -114,23 +114,23 @@ class CollapseWatch(pl.Callback):
         self.stopped: str | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        measured = [asdict(epoch) for epoch in self.alarm.measured]
-        return {"warnings": self.alarm.warnings, "measured": measured}
+        epochs = [asdict(epoch) for epoch in self.alarm.epochs]
+        return {"warnings": self.alarm.warnings, "measured": epochs}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.alarm.warnings = state_dict["warnings"]
-        self.alarm.measured = [MeasuredEpoch(**epoch) for epoch in state_dict["measured"]]
+        self.alarm.epochs = [MeasuredEpoch(**epoch) for epoch in state_dict["measured"]]
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        diagnostics = Diagnostics.of(trainer)
+        diagnostics = Diagnostics.find_in(trainer)
         spectra = None if diagnostics is None else diagnostics.latest
         epoch, classes = trainer.current_epoch + 1, getattr(pl_module, "num_classes", None)
-        new = self.alarm.read(just_measured(trainer.callback_metrics, spectra, epoch, classes))
+        new = self.alarm.update(measured_epoch(trainer.callback_metrics, spectra, epoch, classes))
         if new and self.stop and not is_last_epoch(trainer):
             self.stopped = f"watch.stop: {new[0]} in epoch {epoch}"
             trainer.should_stop = True
             if trainer.is_global_zero:
-                log.warning(f"the run ends here, since watch.stop=true ({new[0]})")
+                log.warning(f"training stops here because watch.stop=true ({new[0]})")
 
 
 def _option(name: str, value: Any) -> str:

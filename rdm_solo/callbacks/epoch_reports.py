@@ -1,4 +1,4 @@
-"""Report each finished epoch: in ``metrics.csv``, on the screen, and which images were skipped."""
+"""Write each epoch's row, show progress, and list skipped images."""
 
 import contextlib
 import logging
@@ -23,11 +23,11 @@ log = logging.getLogger("rdm_solo")
 
 BAR = "{desc} [{bar:12}]  {remaining} left"  # tqdm cuts it at the terminal's width
 ACCURACIES = {"val/knn_acc1": "kNN", "val/acc1": "acc"}
-LOGGED = ("train/loss", "erank/online", "erank/target", *ACCURACIES)
+PROGRESS_COLUMNS = ("train/loss", "erank/online", "erank/target", *ACCURACIES)
 
 
 class EpochTable(pl.Callback):
-    """Write one row an epoch to ``metrics.csv``; what was not measured stays empty."""
+    """Write one row per epoch to ``metrics.csv``; values that were not measured stay empty."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -38,7 +38,7 @@ class EpochTable(pl.Callback):
             self.rows = metrics_file.truncate(self.folder, trainer.current_epoch)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        for name in COLUMNS:  # Lightning keeps a value until it is logged again
+        for name in COLUMNS:  # callback_metrics keeps values of earlier epochs
             trainer.callback_metrics.pop(name, None)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -55,13 +55,13 @@ class Progress(pl.callbacks.ProgressBar):
     def __init__(self) -> None:
         super().__init__()
         self.enabled = True
-        self._open = contextlib.ExitStack()
+        self._stack = contextlib.ExitStack()
 
     def disable(self) -> None:
         self.enabled = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        visible = self.enabled and trainer.is_global_zero and sys.stderr.isatty()
+        is_visible = self.enabled and trainer.is_global_zero and sys.stderr.isatty()
         steps = trainer.num_training_batches * (trainer.max_epochs - trainer.current_epoch)
         self.bar = tqdm(
             total=steps if math.isfinite(steps) else None,
@@ -69,14 +69,14 @@ class Progress(pl.callbacks.ProgressBar):
             ascii=".#",
             dynamic_ncols=True,
             leave=False,
-            disable=not visible,
+            disable=not is_visible,
         )
-        self._open.callback(self.bar.close)
-        if visible:  # messages are printed above the bar
-            self._open.enter_context(logging_redirect_tqdm())
+        self._stack.callback(self.bar.close)
+        if is_visible:  # messages are printed above the bar
+            self._stack.enter_context(logging_redirect_tqdm())
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        self.epoch_began = time.monotonic()
+        self.epoch_start = time.monotonic()
         self.bar.set_description_str(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}")
 
     def on_train_batch_end(
@@ -86,20 +86,20 @@ class Progress(pl.callbacks.ProgressBar):
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         metrics = trainer.callback_metrics  # reduces over processes, so all of them read it
-        values = {name: float(metrics[name]) for name in LOGGED if name in metrics}
+        values = {name: float(metrics[name]) for name in PROGRESS_COLUMNS if name in metrics}
         if trainer.is_global_zero and self.enabled:
-            seconds = time.monotonic() - self.epoch_began
+            seconds = time.monotonic() - self.epoch_start
             log.info(epoch_line(trainer.current_epoch + 1, trainer.max_epochs, values, seconds))
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        self._open.close()
+        self._stack.close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        self._open.close()
+        self._stack.close()
 
 
 def epoch_line(epoch: int, epochs: int, values: Mapping[str, float], seconds: float) -> str:
-    """Return a finished epoch's line of the log, with the values that are finite.
+    """Format a finished epoch's log line, with the values that are finite.
 
     >>> values = {"train/loss": -0.8, "erank/online": 4.1, "erank/target": 6.2, "val/acc1": 91.0}
     >>> epoch_line(3, 30, values, 1.4)
@@ -129,7 +129,7 @@ class SkippedImages(pl.Callback):  # type: ignore[misc,name-defined]
         for path in sorted(new):
             self.lines[path] = f"epoch {epoch}: {printable(path)} {new[path]}\n"
         if new and trainer.is_global_zero:
-            from rdm_solo.data.file_loader import skipped_images  # loaded where images are files
+            from rdm_solo.data.file_loader import skipped_images  # needed only for files
 
             log.warning(f"warning: epoch {epoch}: {skipped_images(new)}; {SKIPPED} lists them")
             write_atomically(self.folder / SKIPPED, "".join(self.lines.values()))

@@ -1,4 +1,4 @@
-"""Both branches' spectra of an epoch, from the outputs of its recorded steps."""
+"""Both branches' spectra of an epoch, computed from its recorded steps."""
 
 import logging
 import math
@@ -19,7 +19,7 @@ log = logging.getLogger("rdm_solo")
 
 
 class EpochSpectra:
-    """Accumulates the spectra of what an observer records.
+    """Accumulate spectra from an observer's outputs.
 
     A long epoch is sampled in evenly spaced steps. ``options`` prefixes option names in warnings.
     """
@@ -31,16 +31,16 @@ class EpochSpectra:
         self.options = options
         self.metric: BranchSpectra | None = None
         self.hidden: StepCorrelation | None = None
-        self._rows = 0  # of a recorded step, over all processes; 0: none recorded yet
+        self._rows = 0  # rows per recorded step over all processes; 0 before the first
         self._steps = 0  # recorded in this epoch
-        self._positives: bool | None = None  # whether this epoch's steps have any
+        self._positives: bool | None = None  # whether this epoch's steps have positives
         self._warned: set[str] = set()
 
     def begin_epoch(self) -> None:
         self._rows = self._steps = 0
         self._positives = None
 
-    def should_measure(self, step: int, steps: float) -> bool:
+    def should_record(self, step: int, steps: float) -> bool:
         """Return whether to record a step, counted from 0, of an epoch of about ``steps``."""
         if not self._rows:
             return True
@@ -49,15 +49,16 @@ class EpochSpectra:
         return step % max(1, math.ceil(self._rows * steps / self.max_rows)) == 0
 
     def add(self, outputs: Outputs | None, observer: Observer) -> None:
-        """Add a step's outputs: on all processes, or on none where one of them has None."""
+        """Add a step's outputs, unless any process has none."""
         from rdm_solo.spectra.branch_spectra import BranchSpectra
 
-        outputs = self._agreed(outputs)
+        outputs = self._synchronised(outputs)
         if outputs is None:
             return
         self._steps += 1
-        home = outputs.online.device if has_float64(outputs.online.device) else torch.device("cpu")
-        outputs = Outputs(*(x if x is None else x.to(home) for x in outputs))
+        device = outputs.online.device
+        device = device if has_float64(device) else torch.device("cpu")
+        outputs = Outputs(*(x if x is None else x.to(device) for x in outputs))
         if self.metric is None:
             self.metric = BranchSpectra(
                 outputs.online.shape[1],
@@ -66,61 +67,60 @@ class EpochSpectra:
                 self.max_dim,
                 self.sample,
                 steps=outputs.hidden is None,
-            ).to(home)
+            ).to(device)
             if outputs.hidden is not None:
                 from rdm_solo.spectra.logits import StepCorrelation
 
-                self.hidden = StepCorrelation(outputs.hidden.shape[1]).to(home)
+                self.hidden = StepCorrelation(outputs.hidden.shape[1]).to(device)
         self.metric.update(outputs.online, outputs.target, outputs.positive, outputs.projection)
         if self.hidden is not None:
             self.hidden.update(outputs.hidden)
 
-    def _agreed(self, outputs: Outputs | None) -> Outputs | None:
-        """Return a step's outputs as every process adds them; None where they leave the step out.
+    def _synchronised(self, outputs: Outputs | None) -> Outputs | None:
+        """Return the outputs that all processes add for this step, or None if they skip it.
 
-        Processes must add up in the same steps, or one waits for another that never comes. So one
-        process that has no outputs, or no positives, decides for all. An epoch's steps have
-        positives, all of them, or none has.
+        All processes must add the same steps, or one would hang. If one lacks outputs, all skip the
+        step. Either all steps of an epoch have positives or none.
         """
-        mine = None if outputs is None else (len(outputs.online), outputs.positive is not None)
-        steps = gather_objects(mine)  # with several processes, this waits for the device
-        seen = [step for step in steps if step is not None]
-        if outputs is None or len(seen) < len(steps):
+        local = None if outputs is None else (len(outputs.online), outputs.positive is not None)
+        gathered = gather_objects(local)  # with several processes, this synchronises
+        steps = [step for step in gathered if step is not None]
+        if outputs is None or len(steps) < len(gathered):
             return None
-        positives = all(with_positives for _, with_positives in seen)
+        positives = all(with_positives for _, with_positives in steps)
         if self._positives is None:
             self._positives = positives
         elif self._positives and not positives:
             return None
-        self._rows = self._rows or sum(rows for rows, _ in seen)
+        self._rows = self._rows or sum(rows for rows, _ in steps)
         return outputs if self._positives else outputs._replace(positive=None)
 
     def end_epoch(self, epoch: int, observer: Observer) -> "Spectra | None":
-        """Return the epoch's spectra on every process; None where nothing finite was recorded."""
+        """Return the epoch's spectra on every process; None if no finite output was recorded."""
         if self.metric is None or not self.metric.update_called:
             return None
         counts = torch.stack([self.metric.count, self.metric.broken])
-        seen, broken = sum_over_processes(counts).tolist()
+        finite, broken = sum_over_processes(counts).tolist()
         if broken:
             self._warn(
-                f"{broken} of {seen + broken} outputs of epoch {epoch} are NaN "
-                "or infinite; spectra leave them out. A lower learning rate may help.",
+                f"{broken} of {finite + broken} outputs of epoch {epoch} are NaN "
+                "or infinite; they are excluded from the spectra. A lower learning rate may help.",
                 "broken",
             )
-        spectra = self._spectra(self.metric, observer) if seen else None
+        spectra = self._spectra(self.metric, observer) if finite else None
         for metric in filter(None, (self.metric, self.hidden)):
             metric.reset()
         if spectra is not None and spectra.warning:
             option = "sample" if spectra.sampled else "max_rows"
-            self._warn(f"{spectra.warning} {self.options}{option} raises N.", "rows")
+            self._warn(f"{spectra.warning} Raise {self.options}{option} to use more rows.", "rows")
         return spectra
 
     def _spectra(self, metric: "BranchSpectra", observer: Observer) -> "Spectra":
-        """Return the epoch's spectra, with those before a softmax where there is one.
+        """Return the epoch's spectra, with those before a softmax if there is one.
 
-        A softmax's scale depends on its temperature, so collapse shows before it: in the logits,
-        which are made here from the last layer's inputs and its weight at the end of the epoch, and
-        in the directions of these inputs, since a layer of few prototypes need not use them all.
+        A softmax's scale depends on its temperature, so collapse is measured before it. The logits'
+        spectrum is computed from the last layer's inputs and its weight at the end of the epoch.
+        The rank is that of these inputs, since few prototypes need not use all directions.
         """
         spectra = metric.compute()
         if self.hidden is None:
@@ -130,16 +130,16 @@ class EpochSpectra:
         C, C_means = self.hidden.compute()
         weight = observer.weight().to(C)
         spectra.lam_logits = logits.low_rank_spectrum(C, weight).cpu()
-        moment, off = ((weight @ x * weight).sum() for x in (C, C_means))
+        moment, means_moment = ((weight @ x * weight).sum() for x in (C, C_means))
         spectra.scalars |= {
             "erank/logits": float(effective_rank(spectra.lam_logits)),
             "erank/centred": float(effective_rank(moments.centred_eigenvalues(C, C_means))),
-            "feature/spread": float(rows.spread(moment, off)),
+            "feature/spread": float(rows.spread(moment, means_moment)),
         }
         spectra.dimensions = len(C)
         return spectra
 
-    def _warn(self, text: str, once: str) -> None:
-        if once not in self._warned and rank() == 0:
-            self._warned.add(once)
+    def _warn(self, text: str, key: str) -> None:
+        if key not in self._warned and rank() == 0:
+            self._warned.add(key)
             log.warning(f"warning: {text}")

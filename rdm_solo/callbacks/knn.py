@@ -1,4 +1,4 @@
-"""Weighted k nearest neighbours, exact, and their accuracy while a run trains."""
+"""Log the accuracy of an exact weighted kNN classifier during training."""
 
 from typing import Any
 
@@ -27,20 +27,20 @@ class WeightedKNN(pl.Callback):
         labels = torch.cat(gather(torch.cat([y for _, y in validation])))
         neighbours = Neighbours(queries, self.k)
         memory = trainer.datamodule.memory_dataloader()
-        memory.set_epoch(trainer.current_epoch)  # named in a message about a broken image
+        memory.set_epoch(trainer.current_epoch)  # error messages name the epoch
         for x, y in memory:
             neighbours.add(unit(pl_module.backbone(x)), y)
         neighbours.merge_processes()
-        guesses = neighbours.scores(pl_module.num_classes, self.temperature).argmax(1)
-        accuracy = 100 * (guesses == labels).float().mean()
+        predictions = neighbours.scores(pl_module.num_classes, self.temperature).argmax(1)
+        accuracy = 100 * (predictions == labels).float().mean()
         pl_module.log_dict({"val/knn_acc1": accuracy}, prog_bar=True, sync_dist=True)
 
 
 class Neighbours:
     r"""The k most similar of all rows seen so far, for each of ``n`` unit queries.
 
-    ``m`` rows at a time cost ``n * m`` similarities, and ``n * k`` are kept, so the memory bank may
-    be of any size. The result does not depend on the pieces.
+    ``m`` rows at a time cost ``n * m`` similarities, and ``n * k`` are kept, so the memory bank can
+    have any size. The result does not depend on how the rows are split.
 
     >>> neighbours = Neighbours(torch.eye(2), k=1)
     >>> for row, label in zip(torch.eye(2), [1, 0]):
@@ -56,27 +56,27 @@ class Neighbours:
 
     def add(self, rows: Tensor, labels: Tensor) -> None:
         """Add unit rows ``(m, d)`` and their labels ``(m,)``."""
-        near, index = (self.queries @ rows.mT).topk(min(self.k, len(rows)), dim=1)
-        self._keep(near, labels[index])
+        similarity, index = (self.queries @ rows.mT).topk(min(self.k, len(rows)), dim=1)
+        self._keep(similarity, labels[index])
 
     def merge_processes(self) -> None:
         """Add the other processes' neighbours of the same queries."""
-        near, labels = (gather(x.mT.contiguous()) for x in (self.similarity, self.labels))
-        for other in range(len(near)):
+        similarity, labels = (gather(x.mT.contiguous()) for x in (self.similarity, self.labels))
+        for other in range(len(similarity)):
             if other != rank():
-                self._keep(near[other].mT, labels[other].mT)
+                self._keep(similarity[other].mT, labels[other].mT)
 
     def scores(self, classes: int, temperature: float) -> Tensor:
         r"""Return class scores :math:`\sum_{j \in kNN} e^{\cos_j / T} [y_j = c]`, ``(n, classes)``.
 
-        They are relative to the nearest, so that a small temperature does not overflow.
+        Similarities are relative to the nearest neighbour's, so low temperatures do not overflow.
         """
         votes = ((self.similarity - self.similarity[:, :1]) / temperature).exp()
         return votes.new_zeros(len(votes), classes).scatter_add_(1, self.labels, votes)
 
-    def _keep(self, near: Tensor, labels: Tensor) -> None:
-        near = torch.cat([self.similarity, near], 1)
-        self.similarity, index = near.topk(min(self.k, near.shape[1]), dim=1)
+    def _keep(self, similarity: Tensor, labels: Tensor) -> None:
+        similarity = torch.cat([self.similarity, similarity], 1)
+        self.similarity, index = similarity.topk(min(self.k, similarity.shape[1]), dim=1)
         self.labels = torch.cat([self.labels, labels], 1).gather(1, index)
 
 

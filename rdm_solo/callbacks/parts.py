@@ -1,6 +1,6 @@
 """The parts of a module whose outputs are its branches, found by name.
 
-A dotted name leads into a part. Wrappers such as DDP's and torch.compile's are looked through.
+Dotted names address nested modules. Wrappers such as DDP and torch.compile are ignored.
 """
 
 from typing import Any, NamedTuple
@@ -12,9 +12,9 @@ from rdm_solo.messages import UserError, suggest
 from rdm_solo.methods.descriptions import METHODS
 
 # By role, the names in the order in which they are tried. solo-learn's methods have `predictor`,
-# `projector` and `momentum_projector`, ours `target_head` as well; lightly's models the names with
-# `_head` and `_momentum`; stable-pretraining's `.student` and `.teacher` inside a wrapper. SwAV's
-# and DINO's of solo-learn go through a softmax and have observers of their own.
+# `projector` and `momentum_projector`, and ours also `target_head`; lightly's models the names with
+# `_head` and `_momentum`; stable-pretraining's `.student` and `.teacher` inside a wrapper.
+# solo-learn's SwAV and DINO end in a softmax and have separate observers.
 PARTS: dict[str, list[str]] = {
     "predictor": ["predictor", "prediction_head", "online_predictor"],
     "target head": [
@@ -55,17 +55,17 @@ PARTS: dict[str, list[str]] = {
         "student",
         "encoder",
         "backbone",
-    ],  # only beside a target encoder
+    ],  # used only if there is a target encoder
 }
-# The names that DDP and DataParallel, torch.compile, and Fabric give to what they wrap.
+# Attribute names of modules wrapped by DDP, DataParallel, torch.compile and Fabric.
 WRAPPERS = ("module", "_orig_mod", "_forward_module", "_original_module")
 
 
 class Branches(NamedTuple):
-    """The names of the parts whose outputs are the branches'.
+    """Names of the modules whose outputs are the branches.
 
-    Without ``target`` the online branch is the target's as well or, where it is a ``predictor``,
-    what enters it is the target.
+    Without ``target``, the target is the predictor's input, or the online output itself if there is
+    no predictor.
     """
 
     online: str
@@ -74,15 +74,15 @@ class Branches(NamedTuple):
 
 
 def find(module: nn.Module) -> Branches | None:
-    """Return the branches by the table; None where the module has no such parts.
+    """Find the branches by the names in ``PARTS``; return None if there are none.
 
     >>> heads = ("projection_head", "prediction_head")
     >>> find(nn.ModuleDict({name: nn.Identity() for name in heads}))
     Branches(online='prediction_head', target=None, predictor=True)
     """
     names = {
-        role: next((name for name in tried if part(module, name) is not None), None)
-        for role, tried in PARTS.items()
+        role: next((name for name in candidates if part(module, name) is not None), None)
+        for role, candidates in PARTS.items()
     }
     head, encoder = names["target head"], names["target encoder"]
     if names["predictor"]:
@@ -94,28 +94,28 @@ def find(module: nn.Module) -> Branches | None:
     return None
 
 
-def named(module: nn.Module, online: str, target: str | None = None) -> Branches:
-    """Return the branches with these names. A missing part is an error."""
+def by_name(module: nn.Module, online: str, target: str | None = None) -> Branches:
+    """Return the branches with these names; raise UserError if a part is missing."""
     for option, name in (("online", online), ("target", target)):
         if name is not None and part(module, name) is None:
             names = dict.fromkeys(_bare(other) for other, _ in module.named_modules())
             hint = suggest(_bare(name), names) or "."
-            raise UserError(f"{option}={name!r}: {kind(module)} has no such part{hint}")
+            raise UserError(f"{option}={name!r}: {class_name(module)} has no such part{hint}")
     predictor = _bare(online).rpartition(".")[2] in PARTS["predictor"]
     return Branches(online, None if target == online else target, predictor)
 
 
-def not_found(module: nn.Module) -> str:
+def not_found_message(module: nn.Module) -> str:
     """Return the message for a module that has none of the table's parts."""
     has = ", ".join(name for name, _ in module.named_children()) or "none"
     return (
-        f"no branches were found in {kind(module)}, whose parts are: {has}. Name the parts whose "
-        "outputs the loss compares: online='...', target='...' (or parts of parts: 'net.head')."
+        f"no branches were found in {class_name(module)}, whose parts are: {has}. Name those whose "
+        "outputs the loss compares: online='...', target='...' (dotted names for nested modules)."
     )
 
 
 def part(module: Any, name: str) -> nn.Module | None:
-    """Return the part of that dotted name, through any wrappers; None where there is none."""
+    """Return the part of that dotted name, inside any wrappers; None if there is none."""
     for word in _bare(name).split("."):
         inner = getattr(module, word, None)
         while inner is None and (wrapped := _wrapped(module)) is not None:
@@ -127,7 +127,7 @@ def part(module: Any, name: str) -> nn.Module | None:
     return module
 
 
-def kind(module: Any) -> str:
+def class_name(module: Any) -> str:
     """Return the name of the class inside the wrappers."""
     while (wrapped := _wrapped(module)) is not None:
         module = wrapped
@@ -137,10 +137,10 @@ def kind(module: Any) -> str:
 def _wrapped(module: Any) -> nn.Module | None:
     """Return a wrapper's module: its only child, under a wrapper's name."""
     children = dict(module.named_children())
-    if "_original_module" in children:  # Fabric's, beside the one that DDP wraps
+    if "_original_module" in children:  # Fabric keeps it next to DDP's wrapper
         return children["_original_module"]
-    only = next(iter(children), None) if len(children) == 1 else None
-    return children[only] if only in WRAPPERS else None
+    child = next(iter(children), None) if len(children) == 1 else None
+    return children[child] if child in WRAPPERS else None
 
 
 def _bare(name: str) -> str:
@@ -148,11 +148,11 @@ def _bare(name: str) -> str:
     return ".".join(word for word in name.split(".") if word not in WRAPPERS)
 
 
-class ByParts(Observer):
-    """Both branches are outputs of parts: the online one is a predictor's, where there is one.
+class ModuleObserver(Observer):
+    """Record branches as outputs of submodules; the online one ends in the predictor, if any.
 
-    Parts without gradients may always be in evaluation mode, as teachers are, so the online part
-    and the whole module decide whether a call belongs to training.
+    Teachers may always be in eval mode, so the training flags of the online part and of the whole
+    module decide whether a call is recorded.
     """
 
     def __init__(self, module: Any, branches: Branches) -> None:
@@ -161,10 +161,10 @@ class ByParts(Observer):
         self.online = part(module, branches.online)
         if branches.predictor:
             momentum = part(module, "momentum_projector") is not None
-            methods = (each for each in METHODS.values() if each.asymmetry == "predictor")
-            self.m = next(each.paper_m for each in methods if each.momentum == momentum)
+            methods = (method for method in METHODS.values() if method.asymmetry == "predictor")
+            self.m = next(method.paper_m for method in methods if method.momentum == momentum)
         elif branches.target is None:
-            self.same = {"online": "target", "projection": "target"}
+            self.aliases = {"online": "target", "projection": "target"}
 
     def _in_training(self, part: nn.Module) -> bool:
         return bool(self.module.training and self.online and self.online.training)
@@ -172,26 +172,26 @@ class ByParts(Observer):
     def _register(self) -> None:
         _, target, predictor = self.branches
         if predictor or target is not None:
-            self._watch(self.online, "online")
+            self._hook_part(self.online, "online")
         if predictor:
-            self._watch(self.online, "target" if target is None else "projection", inputs=True)
+            self._hook_part(self.online, "target" if target is None else "projection", inputs=True)
         if target is not None:
-            self._watch(part(self.module, target), "target")
+            self._hook_part(part(self.module, target), "target")
         elif not predictor:
-            self._watch(self.online, "target")
+            self._hook_part(self.online, "target")
 
 
-class _WithNeighbours(ByParts):
-    """The target is an earlier output from a queue: the nearest to a view's."""
+class _WithNeighbours(ModuleObserver):
+    """Record as target the nearest neighbour of a view in a queue of earlier outputs."""
 
     def _register(self) -> None:
-        self._watch(self.online, "online")
-        self._watch(self.online, "projection", inputs=True)
-        self._watch_calls("find_nn", self._record_nearest)
+        self._hook_part(self.online, "online")
+        self._hook_part(self.online, "projection", inputs=True)
+        self._wrap_method("find_nn", self._record_nearest)
 
     def _record_nearest(self, result: tuple[Tensor, ...], z: Tensor) -> None:
         nearest = result[1]
-        self._record("target", nearest if nearest.ndim == 2 else nearest[:, 0])  # All4One's five
+        self._record("target", nearest if nearest.ndim == 2 else nearest[:, 0])  # All4One has 5
 
 
 def observer(module: Any) -> Observer:
@@ -199,10 +199,10 @@ def observer(module: Any) -> Observer:
     if hasattr(module, "dino_loss_func") or hasattr(module, "prototypes"):
         from rdm_solo.callbacks import softmax_branches
 
-        if observed := softmax_branches.observer(module):
-            return observed
+        if softmax_observer := softmax_branches.observer(module):
+            return softmax_observer
     branches = find(module)
     if branches is None:
         return Observer(module)
     nearest = branches.predictor and hasattr(module, "find_nn")
-    return _WithNeighbours(module, branches) if nearest else ByParts(module, branches)
+    return _WithNeighbours(module, branches) if nearest else ModuleObserver(module, branches)

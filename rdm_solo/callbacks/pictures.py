@@ -20,7 +20,7 @@ log = logging.getLogger("rdm_solo")
 class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
     """Draw the measured spectra in the loggers every n epochs and after the last.
 
-    Only a :class:`~rdm_solo.loggers.run_logger.RunLogger` shows pictures.
+    Only :class:`~rdm_solo.loggers.run_logger.RunLogger` loggers support pictures.
     """
 
     def __init__(self, folder: Path, every_n_epochs: int = 10, title: str = "") -> None:
@@ -30,11 +30,11 @@ class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
         if not (self.every_n_epochs and trainer.loggers and trainer.is_global_zero):
             return
         if trainer.current_epoch % self.every_n_epochs == 0 or is_last_epoch(trainer):
-            with _no_failure_ends_the_run():
+            with _warn_on_failure():
                 self._draw(trainer)
 
     def _draw(self, trainer: Any) -> None:
-        from rdm_solo import plots  # with matplotlib, which takes a second to load
+        from rdm_solo import plots  # loads matplotlib
         from rdm_solo.loggers.charts import PICTURE
         from rdm_solo.loggers.run_logger import RunLogger
         from rdm_solo.plots.style import pixels
@@ -45,7 +45,7 @@ class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
             return
         title = f"{self.title}, epoch {epoch}" if self.title else f"epoch {epoch}"
         image = pixels(plots.epoch_picture(epochs[epoch], title))
-        step = trainer.global_step - 1  # at which the epoch's scalars are logged
+        step = trainer.global_step - 1  # the step of the epoch's scalars
         for logger in loggers:
             logger.picture(PICTURE, image, step)
             logger.spectra(epochs, step)
@@ -60,7 +60,7 @@ class RankFigure(pl.Callback):  # type: ignore[misc,name-defined]
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         if not (trainer.is_global_zero and (self.folder / METRICS).exists()):
             return
-        with _no_failure_ends_the_run():
+        with _warn_on_failure():
             metrics = read_metrics(self.folder)
             if np.isfinite(metrics["erank/target"]).any():  # it was measured
                 from rdm_solo import plots
@@ -70,7 +70,7 @@ class RankFigure(pl.Callback):  # type: ignore[misc,name-defined]
 
 
 @contextlib.contextmanager
-def _no_failure_ends_the_run() -> Iterator[None]:
+def _warn_on_failure() -> Iterator[None]:
     try:
         yield
     except Exception as error:

@@ -9,15 +9,15 @@ from rdm_solo.callbacks.branches import Observer, Outputs
 
 class _Swav(Observer):
     normalize = False
-    same = {"projection": "online"}
+    aliases = {"projection": "online"}
 
     def _register(self) -> None:
         self._hook(self.module.sk.register_forward_hook, self.module.sk, self._record_step)
-        self._watch(self.last_layer, "hidden", inputs=True)
+        self._hook_part(self.last_layer, "hidden", inputs=True)
 
     def _record_step(self, args: tuple[Tensor], kwargs: Any, assignment: Tensor) -> None:
         if self.recording:
-            # The queue's rows follow the batch's. The large crops come first.
+            # The batch's rows precede the queue's, and large crops precede small ones.
             n = len(self._recorded["hidden"][0])
             self._record("online", (args[0][:n].float() / self.module.temperature).softmax(1))
             self._record("target", assignment[:n])
@@ -26,17 +26,17 @@ class _Swav(Observer):
 class _DeepCluster(Observer):
     """The first set of prototypes, and the clusters that k-means assigned to the step's images.
 
-    k-means runs as each epoch begins, except the first.
+    k-means runs at the start of each epoch except the first.
     """
 
     normalize = False
-    same = {"projection": "online"}
+    aliases = {"projection": "online"}
 
     def _register(self) -> None:
         layer = self.last_layer
-        self._watch(layer, "hidden", inputs=True)
+        self._hook_part(layer, "hidden", inputs=True)
         self._hook(layer.register_forward_hook, layer, self._record_logits)
-        self._watch_calls("update_memory_banks", self._record_clusters)
+        self._wrap_method("update_memory_banks", self._record_clusters)
 
     def _record_logits(self, args: tuple[Tensor], kwargs: Any, logits: Tensor) -> None:
         if self.recording and self.module.training:
@@ -44,16 +44,16 @@ class _DeepCluster(Observer):
 
     def _record_clusters(self, result: None, idxs: Tensor, *args: Any, **kwargs: Any) -> None:
         clusters = self.module.assignments[0].to(idxs.device)[idxs]
-        # Images that k-means has not seen are left out. Finding their places waits for the device
-        # once in a recorded step; a mask would wait in each choice of rows.
-        seen = (clusters >= 0).nonzero()[:, 0]
+        # Images without a cluster are dropped. Computing indices synchronises once per recorded
+        # step; a mask would synchronise at each use.
+        indices = (clusters >= 0).nonzero()[:, 0]
         for name in ("online", "hidden"):
-            self._recorded[name] = [outputs[seen] for outputs in self._recorded[name]]
-        target = nn.functional.one_hot(clusters[seen], self.last_layer.out_features).float()
+            self._recorded[name] = [outputs[indices] for outputs in self._recorded[name]]
+        target = nn.functional.one_hot(clusters[indices], self.last_layer.out_features).float()
         self._recorded["target"] = [target] * len(self._recorded["online"])
 
-    def take(self, views: int | None = None, returned: Any = None) -> Outputs | None:
-        outputs = super().take(views, returned)
+    def pop_outputs(self, views: int | None = None, step_output: Any = None) -> Outputs | None:
+        outputs = super().pop_outputs(views, step_output)
         return outputs if outputs is not None and len(outputs.target) else None
 
 
@@ -61,20 +61,20 @@ class _Dino(Observer):
     normalize = False
 
     def _register(self) -> None:
-        # Before the loss: its forward moves the centre.
+        # A pre-hook, because the loss's forward updates the centre.
         loss = self.module.dino_loss_func
         self._hook(loss.register_forward_pre_hook, loss, self._record_step)
-        self._watch(self.last_layer, "hidden", inputs=True)
+        self._hook_part(self.last_layer, "hidden", inputs=True)
 
     def _record_step(self, args: tuple[Tensor, Tensor], kwargs: Any) -> None:
         if not self.recording:
             return
         loss = self.module.dino_loss_func
         student, teacher = (logits.float() for logits in args)
-        sharp = float(loss.teacher_temp_schedule[loss.epoch])
+        teacher_temperature = float(loss.teacher_temp_schedule[loss.epoch])
         outputs = {
             "online": (student / loss.student_temp).softmax(1),
-            "target": ((teacher - loss.center) / sharp).softmax(1),
+            "target": ((teacher - loss.center) / teacher_temperature).softmax(1),
             "projection": (teacher / loss.student_temp).softmax(1),
         }
         for name, output in outputs.items():

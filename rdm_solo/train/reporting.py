@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo import __version__, loggers, runs
 from rdm_solo.callbacks import Checkpoints, CollapseWatch
-from rdm_solo.callbacks.advice import warnings_before
+from rdm_solo.callbacks.advice import config_warnings
 from rdm_solo.callbacks.divergence import Diverged
 from rdm_solo.data.views import Views
 from rdm_solo.lightning import pl
@@ -46,7 +46,7 @@ def announce(cfg: DictConfig, derived: Derived, views: Views, start: Start) -> N
     if start.epochs:
         log.info(f"resuming after epoch {start.epochs}")
     smallest_crop = min(pipeline.crop_scale[0] for pipeline in views.pipelines)
-    for sentence in warnings_before(cfg, derived.filter_batch, smallest_crop):
+    for sentence in config_warnings(cfg, derived.filter_batch, smallest_crop):
         log.warning(f"warning: {sentence}")
 
 
@@ -126,7 +126,7 @@ def _outcome(
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "processes": trainer.world_size,
         "versions": versions(),
-        **({"best": writer.best} if writer and writer.watch_best else {}),
+        **({"best": writer.best} if writer and writer.keep_best else {}),
     }
 
 

@@ -68,7 +68,7 @@ def run(
             ownership.recording_failure(folder),
             reporting.summarise(trainer, folder, settings) as summary,
             stopping.stoppable(trainer),
-            guard.explained(trainer),
+            guard.as_diverged(trainer),
         ):
             trainer.fit(model, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
     return summary

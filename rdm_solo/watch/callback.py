@@ -7,7 +7,7 @@ from typing import Any
 
 from rdm_solo.callbacks import parts
 from rdm_solo.callbacks.branches import Observer, Outputs
-from rdm_solo.callbacks.parts import ByParts, observer
+from rdm_solo.callbacks.parts import ModuleObserver, observer
 from rdm_solo.lightning import callback_classes
 from rdm_solo.messages import UserError
 from rdm_solo.watch.loop import USER_SCALARS, Watch
@@ -103,11 +103,11 @@ class _LightningWatch(Watch):
     def _outputs(self) -> Outputs | None:
         outputs, self.step_outputs = self.step_outputs, None
         has_outputs = isinstance(outputs, Mapping) and {"online", "target"} <= outputs.keys()
-        if isinstance(self.observer, ByParts) and not has_outputs:
+        if isinstance(self.observer, ModuleObserver) and not has_outputs:
             return super()._outputs()
         if type(self.observer) is Observer and not has_outputs:
             raise UserError(
-                f"{parts.not_found(self.module)} Or return both from training_step, as 'online' "
-                "and 'target' next to 'loss'."
+                f"{parts.not_found_message(self.module)} Or return both from training_step, as "
+                "'online' and 'target' next to 'loss'."
             )
-        return self.observer.take(self.views, outputs)
+        return self.observer.pop_outputs(self.views, outputs)

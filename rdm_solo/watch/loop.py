@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from rdm_solo.callbacks import parts
-from rdm_solo.callbacks.alarm import Alarm, just_measured
+from rdm_solo.callbacks.alarm import Alarm, measured_epoch
 from rdm_solo.callbacks.branches import Observer, Outputs
 from rdm_solo.callbacks.epoch_spectra import EpochSpectra
-from rdm_solo.callbacks.parts import Branches, ByParts
+from rdm_solo.callbacks.parts import Branches, ModuleObserver
 from rdm_solo.devices import has_float64
 from rdm_solo.distributed import broadcast_object, gather_objects, rank
 from rdm_solo.messages import UserError, check_choice, check_integer, suggest
@@ -116,7 +116,7 @@ class Watch:
         self.views, self.log, self.steps_per_epoch = views, log, steps_per_epoch
         self.observer.tokens = tokens
         self.observer.normalize &= normalize
-        default_name = "own method" if isinstance(model, Mapping) else parts.kind(model)
+        default_name = "own method" if isinstance(model, Mapping) else parts.class_name(model)
         watched = {"tokens": tokens, "views": views, "leads": leads}
         config = {
             "method": {"name": name or default_name},
@@ -166,7 +166,7 @@ class Watch:
                 self._was_measured, self._device = True, outputs.online.device
             self.spectra.add(outputs, self.observer)
         self._steps += 1
-        if self.spectra.should_measure(self._steps, self.steps_per_epoch or self._steps_before):
+        if self.spectra.should_record(self._steps, self.steps_per_epoch or self._steps_before):
             self.observer.record_next_step()
 
     def end_epoch(
@@ -194,7 +194,7 @@ class Watch:
                 f"warning: no step of epoch {self.epoch} was measured. Call step() after each "
                 "training step. After replacing a part, create a new watch with resume=True."
             )
-        self.alarm.read(just_measured(row, spectra, self.epoch))
+        self.alarm.update(measured_epoch(row, spectra, self.epoch))
         self.folder.warnings = self.alarm.warnings
         self.folder.write({"epoch": self.epoch, **row}, spectra)
         self.folder.summarize(self._device)
@@ -225,22 +225,22 @@ class Watch:
     @property
     def _branches(self) -> Branches | None:
         """Return the watched parts; None if another observer records the outputs."""
-        return self.observer.branches if isinstance(self.observer, ByParts) else None
+        return self.observer.branches if isinstance(self.observer, ModuleObserver) else None
 
     def _observer(self, online: str | None, target: str | None) -> Observer:
         if online is None and target is not None:
             raise UserError("target= needs online=: pass both, online= alone, or neither.")
-        branches = parts.named(self.module, online, target) if online else parts.find(self.module)
+        branches = parts.by_name(self.module, online, target) if online else parts.find(self.module)
         if branches is None:
-            raise UserError(parts.not_found(self.module))
-        return ByParts(self.module, branches)
+            raise UserError(parts.not_found_message(self.module))
+        return ModuleObserver(self.module, branches)
 
     def _leads(self) -> bool:
         """Return whether the target of the module's class should have the higher rank.
 
         Methods with negatives need no such lead, and a JEPA's branches see different tokens.
         """
-        method = METHODS.get(parts.kind(self.module).lower())
+        method = METHODS.get(parts.class_name(self.module).lower())
         returns_outputs = type(self.observer) is Observer
         is_asymmetric = self._branches.predictor if self._branches else not returns_outputs
         return is_asymmetric and method is not None and method.leads
@@ -253,14 +253,14 @@ class Watch:
 
     def _outputs(self) -> Outputs | None:
         """Return the outputs recorded in the step, or None if they cannot be used."""
-        assert isinstance(self.observer, ByParts)
-        calls = self.observer.take_calls()
+        assert isinstance(self.observer, ModuleObserver)
+        calls = self.observer.pop_calls()
         outputs = outputs_of(calls, self.observer, self.views)
         if outputs is None and not self._was_measured:
             names, uncalled = self.observer.branches, {"online", "target"} - calls.keys()
             raise UserError(
                 f"this step recorded no call of the {' and the '.join(sorted(uncalled))} branch "
-                f"of {parts.kind(self.module)}. Hooks are on online={names.online!r} and "
+                f"of {parts.class_name(self.module)}. Hooks are on online={names.online!r} and "
                 f"target={names.target!r}; only calls in training mode and outside backward count. "
                 "Pass parts that are called in each step: online='...', target='...'. Create the "
                 "watch before the first call of a model that torch.compile compiles."

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from rdm_solo.callbacks.branches import Outputs
-from rdm_solo.callbacks.parts import ByParts
+from rdm_solo.callbacks.parts import ModuleObserver
 from rdm_solo.messages import UserError
 
 Calls = Mapping[str, Sequence[Tensor]]
 
 
-def outputs_of(calls: Calls, observer: ByParts, views: int | None) -> Outputs | None:
+def outputs_of(calls: Calls, observer: ModuleObserver, views: int | None) -> Outputs | None:
     """Return a step's outputs; None if a branch was not called.
 
     If one branch has more rows than the other, as with small crops that only the student sees, only
@@ -21,7 +21,7 @@ def outputs_of(calls: Calls, observer: ByParts, views: int | None) -> Outputs | 
     """
     ordered = by_view(calls, views) if views and "target" in calls else None
     joined = {name: torch.cat(list(outputs)) for name, outputs in (ordered or calls).items()}
-    for name, other in observer.same.items():
+    for name, other in observer.aliases.items():
         if name not in joined and other in joined:
             joined[name] = joined[other]
     if "online" not in joined or "target" not in joined:

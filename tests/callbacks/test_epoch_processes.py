@@ -30,7 +30,7 @@ def measured(rank: int, size: int, softmax: bool, unknown: tuple[int, ...], step
     spectra.begin_epoch()
     mine = shares(rank, size)
     for step in range(STEPS):
-        if not spectra.should_measure(step, steps):
+        if not spectra.should_record(step, steps):
             continue
         hidden = features("1/i", ROWS, 6, seed=step)
         logits = hidden @ module.weight.detach().T

@@ -36,7 +36,7 @@ def step(model, data=None) -> tuple[Observer, Outputs]:
     recorder = observer(model)
     recorder.record_next_step()
     loss_of(model, data or batch())
-    recorded = recorder.take(2)
+    recorded = recorder.pop_outputs(2)
     recorder.detach()
     return recorder, recorded
 
@@ -335,7 +335,7 @@ class TestReturned:
         assert saved["lam_online"].shape == (2, 16)
 
     def test_a_step_that_returns_neither_is_refused_with_what_to_do(self, tmp_path):
-        with pytest.raises(RuntimeError, match=r"branches of Pairs .* return 'online'"):
+        with pytest.raises(RuntimeError, match=r"branch outputs of Pairs .* from training_step"):
             fit(Pairs("online"), tmp_path)
         fit(Pairs("online"), tmp_path, every_n_epochs=0)
         assert not (tmp_path / "spectra").exists()

@@ -203,7 +203,7 @@ class TestAdvice:
             (COMPLETE, ["filter=online_pow", "p=-0.5"], "points the wrong way.*p > 0"),
             (WRONG_WAY, ["filter=online_log"], "filter=online_log1p"),
             (COMPLETE, ["filter=online_pow", "p=-2"], "between -1 and 0 on the target"),
-            (DIMENSIONAL, ["method=symsimsiam"], "method=symsimsiam does this by design"),
+            (DIMENSIONAL, ["method=symsimsiam"], "method=symsimsiam has this effect by design"),
             (COMPLETE, ["filter=linear"], "optimizer.lr=0.5 and scheduler.warmup_epochs=6 of 30"),
             (DIMENSIONAL, ["filter=online_log1p"], "weak under strong augmentation"),
             (DIMENSIONAL, ["filter=target_pow", "p=-0.3"], "p=-0.3 is a weak filter"),

@@ -179,7 +179,7 @@ def test_a_training_step_waits_only_in_its_filters(name, most):
     def recorded() -> None:
         watching.record_next_step()
         step()
-        outputs = watching.take(2)
+        outputs = watching.pop_outputs(2)
         metric.update(outputs.online, outputs.target, outputs.positive, outputs.projection)
 
     step()

@@ -71,7 +71,7 @@ def test_every_method_ends_in_the_epoch_in_which_it_diverges(method, precision, 
     about = {".hydra/config.yaml", ".hydra/overrides.yaml", "owner.json", "train.log"}
     assert files(tmp_path) - {".lock"} == {"failed.txt", "summary.json", *about}
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["diverged"] == {"epoch": 1, "step": 2, "what": error.what}
+    assert summary["diverged"] == {"epoch": 1, "step": 2, "what": error.description}
     assert (summary["last"], summary["last_measured"]) == ({}, {})
 
 

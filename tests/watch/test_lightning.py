@@ -231,5 +231,5 @@ def test_solo_learns_methods_give_the_scalars_of_diagnostics(method, tmp_path):
     measured = {k: v for k, v in row.items() if k not in ("epoch", *USER_SCALARS)}
     assert measured == diagnostics.latest.scalars
     with Watch(tmp_path / "run", SimSiam(), resume=True) as resumed:
-        assert repr(resumed.alarm.measured[-1]) == repr(watch.watch.alarm.measured[-1])
+        assert repr(resumed.alarm.epochs[-1]) == repr(watch.watch.alarm.epochs[-1])
         watched_epoch(resumed, resumed.module)

@@ -236,7 +236,7 @@ class TestResuming:
         assert second.collapsed
         third = watched(folder, 0, model, resume=True, bounds=Bounds(warmup=0))
         assert third.collapsed == second.collapsed
-        assert repr(third.alarm.measured) == repr(second.alarm.measured)  # NaN differs from NaN
+        assert repr(third.alarm.epochs) == repr(second.alarm.epochs)  # NaN differs from NaN
 
     @pytest.mark.parametrize("resume", [False, 0, 1.5])
     def test_a_folder_that_holds_a_run_is_kept(self, tmp_path, resume):

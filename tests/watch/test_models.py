@@ -216,7 +216,7 @@ def test_two_observers_of_one_method_leave_it_as_it_was():
     for each in observers:
         each.record_next_step()
     loss_of(model, solo_batch(8, channels=3, size=16))
-    first, second = (each.take().target for each in observers)
+    first, second = (each.pop_outputs().target for each in observers)
     assert torch.equal(first, second)
     for each in reversed(observers):
         assert "find_nn" in vars(model)
