@@ -106,8 +106,7 @@ class Experiment(NamedTuple):
     dataset: str
     method: str
     filter: str  # "" where the preset's name has none
-    config: DictConfig
-    full: DictConfig
+    config: DictConfig  # with scaled learning rates
     derived: derived_values.Derived
     views: Views
     model: Any
@@ -122,10 +121,10 @@ def experiment(request) -> Experiment:
     checks.check(config)
     views = hydra.utils.instantiate(config.dataset.views)
     crops = (views.num_large_crops, views.num_small_crops)
-    full, derived = derived_values.derive(config, images(dataset), *crops)
+    config, derived = derived_values.derive(config, images(dataset), *crops)
     with torch.device("meta"):
-        model = methods.build(full)
-    return Experiment(dataset, method, kind, config, full, derived, views, model)
+        model = methods.build(config)
+    return Experiment(dataset, method, kind, config, derived, views, model)
 
 
 def test_views_are_the_papers(experiment):
@@ -195,7 +194,7 @@ def test_the_optimiser_is_the_papers(experiment):
     batch = PAPER[experiment.dataset]["batch"]
     lr, decay = LARS[method] if lars else SGD[experiment.dataset]
     assert experiment.config.batch_size == experiment.derived.global_batch == batch
-    configured = optimizers.configure(model.learnable_params, experiment.full, 1000)
+    configured = optimizers.configure(model.learnable_params, experiment.config, 1000)
     assert type(configured["optimizer"]).__name__ == ("Lars" if lars else "SGD")
     classifier = {id(p) for p in model.classifier.parameters()}
     static = set()
@@ -213,7 +212,7 @@ def test_the_optimiser_is_the_papers(experiment):
 
 def test_ten_epochs_of_warm_up_and_a_cosine_to_zero(experiment):
     steps, peak = 3 * experiment.config.max_epochs, experiment.derived.lr
-    configured = optimizers.configure(experiment.model.learnable_params, experiment.full, steps)
+    configured = optimizers.configure(experiment.model.learnable_params, experiment.config, steps)
     schedule = configured["lr_scheduler"]["scheduler"]
 
     def rate(step: float) -> float:
