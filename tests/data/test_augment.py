@@ -228,8 +228,6 @@ def test_uniform_numbers_belong_to_seed_epoch_view_and_sample():
     rows = torch.stack([u for key in keys for u in some.uniforms(range(7), *key)])
     assert len(rows.flatten(0, 1).unique(dim=0)) == 18 * 7
     assert torch.equal(more.uniforms(torch.tensor([5, 2]), 1, 2)[1], some.uniforms([5, 2], 1, 2)[1])
-    seeds = {draws.generator(0, e, v).initial_seed() for e in range(1000) for v in range(2)}
-    assert len(seeds) == 2000
 
 
 @pytest.mark.parametrize("option", [{"size": 1}, {"hue": 0.6}, {"crop_scale": (0.5, 1.5)}])

@@ -136,9 +136,8 @@ def test_a_batch_size_that_cannot_be_is_refused(n, batch_size, world, pipelines,
         epoch_of(loader(toy(n), batch_size, pipelines), world=world)
 
 
-@pytest.mark.parametrize("moments", [{"mean": (0.5,)}, {"mean": 0.5}, {"std": (0.2, 0.0, 0.2)}])
-def test_moments_that_cannot_be_are_refused(moments):
-    with pytest.raises(
-        ValueError, match=rf"dataset\.{next(iter(moments))} must be a (list of 3 )?num"
-    ):
-        toy(**moments)
+def test_moments_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match=r"dataset\.mean must be a list of 3 numbers"):
+        toy(mean=(0.5,))
+    with pytest.raises(ValueError, match=r"dataset\.std must be a number"):
+        toy(std=(0.2, 0.0, 0.2))
