@@ -54,7 +54,7 @@ def health(groups: Sequence[Group]) -> Table:
         k = max(map(dimensions, runs))
         row = [group.label, answers.health(group).answer, answers.progress(group), str(len(runs))]
         row += [mean_std(variance_shares(runs), 1), mean_std(last(runs, "erank/centred"), 1)]
-        row += [f"{BOUNDS.directions(k):.1f} of {k}" if k else "–"]
+        row += [f"{BOUNDS.min_rank(k):.1f} of {k}" if k else "–"]
         rows.append([*row, format_latest(runs, "erank/gap", 2)])
     return Table("Health of each setting: last values.", head, rows)
 

@@ -75,7 +75,7 @@ def health(runs: Sequence[Run]) -> Verdict:
         numbers.append(f"variance {mean_std(variances, 1)} % of the second moment{bound}")
     if ranks := last(runs, "erank/centred"):
         k = max(map(dimensions, runs))
-        limit = f" of {k} (collapse: below {BOUNDS.directions(k):.1f})" if k else ""
+        limit = f" of {k} (collapse: below {BOUNDS.min_rank(k):.1f})" if k else ""
         numbers.append(f"effective rank around the mean {mean_std(ranks, 1)}{limit}")
     if last(runs, "erank/gap"):
         gap, online, target = (

@@ -1,8 +1,8 @@
 """The scalars of each epoch: the columns of metrics.csv, under the same names in every logger.
 
 A new scalar is an entry here and its value where it is computed: a measure of spectra in
-``rdm_solo/spectra/epoch_summary.py``, any other in the callback that logs it. The table, the
-loggers, the dashboard, the figures and the report follow.
+``rdm_solo/spectra/epoch_summary.py``, any other in the callback that logs it. The table and the
+loggers show every column; ``chart``, ``meaning`` and ``compared`` say where else it appears.
 """
 
 from collections.abc import Iterable
@@ -19,10 +19,10 @@ class Column:
 
     name: str  # in metrics.csv and in every logger
     label: str  # in table heads, legends and sentences
-    # Title and y label of the chart over epochs that shows it with similar scalars. If empty, it is
-    # only in the file.
+    # Title and y label of the report's and the dashboard's chart that shows it with similar
+    # scalars; empty: none.
     chart: str = ""
-    meaning: str = ""  # how to read it, for the field's other measures of rank and collapse
+    meaning: str = ""  # how to read it; adds it to the report's "Other measures of rank"
     digits: int = 2  # decimals of its last value in tables
     compared: bool = False  # whether tables that compare runs have its last value
 

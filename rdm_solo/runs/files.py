@@ -58,9 +58,9 @@ def write_atomically(
 ) -> None:
     """Write a temporary file, flush it to the disk and rename it.
 
-    Readers see the old or the new file, even after a power cut. If ``content`` is a function, it is
-    called with the open file. The old file is renamed to ``previous``, if given. Raises
-    :class:`CannotWrite`.
+    No reader sees a part of a file. If ``content`` is a function, it is called with the open file.
+    The old file is renamed to ``previous``, if given; for a moment there is then no file of this
+    name. Raises :class:`CannotWrite`.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with writing(path):

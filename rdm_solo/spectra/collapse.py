@@ -100,15 +100,15 @@ class Bounds:
     assignment: float = MIN_ASSIGNED
     accuracy: float | None = 0.5
 
-    def directions(self, dimensions: int) -> float:
-        """Return the bound on the effective rank: ``dimensions ** erank``, but at least ``fewest``
-        and at most half of the dimensions.
+    def min_rank(self, k: int) -> float:
+        """Return the bound on the effective rank of ``k`` dimensions.
 
-        >>> [round(Bounds().directions(k), 1) for k in (4, 32, 256, 2048)]
+        It is ``min(k / 2, max(fewest, k ** erank))``.
+
+        >>> [round(Bounds().min_rank(k), 1) for k in (4, 32, 256, 2048)]
         [2.0, 2.2, 3.2, 5.0]
         """
-        bound = max(self.fewest, float(dimensions ** (self.erank or 0)))
-        return min(bound, dimensions / 2)
+        return min(k / 2, max(self.fewest, float(k ** (self.erank or 0))))
 
 
 Epochs = Sequence[MeasuredEpoch]  # all epochs of a run so far
@@ -118,7 +118,7 @@ Epochs = Sequence[MeasuredEpoch]  # all epochs of a run so far
 class Rule:
     """A kind of collapse: a value is below its bound in the last measured epochs.
 
-    Rules with ``lenient`` ignore the warm-up and values that are recovering.
+    Rules with ``lenient`` judge neither epochs of the warm-up nor values that are recovering.
     """
 
     kind: str
@@ -223,7 +223,7 @@ RULES = (
         warning="around their mean, the outputs span {now.erank:.1f} of {now.dimensions} "
         "directions, which is below {bound:.1f} ({off}).",
         value=lambda epochs, bounds: epochs[-1].erank,
-        bound=lambda epoch, bounds: bounds.directions(epoch.dimensions) if bounds.erank else None,
+        bound=lambda epoch, bounds: bounds.min_rank(epoch.dimensions) if bounds.erank else None,
     ),
     Rule(
         UNIFORM,

@@ -30,7 +30,7 @@ class Start:
     checkpoint: Path | None = None
     epochs: int = 0  # finished ones
     step: int = 0
-    finished: dict[str, Any] | None = None  # the summary of a finished run
+    finished_summary: dict[str, Any] | None = None  # None: the run has not finished
 
 
 @contextlib.contextmanager
@@ -67,7 +67,7 @@ def _lock(
         folder.mkdir(parents=True, exist_ok=True)
     with ownership.owned(folder):
         start = _start(cfg, folder, filter_batch)
-        if start.finished is not None:
+        if start.finished_summary is not None:
             yield start
             return
         _record_start(folder, start.epochs, filter_batch)
@@ -121,7 +121,7 @@ def _start(cfg: DictConfig, folder: Path, filter_batch: int) -> Start:
     path, content = checkpoints.latest(folder)
     done = checkpoints.epochs(content)
     if summary.get("finished") and (done >= cfg.max_epochs or summary.get("stopped")):
-        return Start(finished=summary)
+        return Start(finished_summary=summary)
     return Start(path, done, int(content.get("global_step", 0)))
 
 

@@ -50,14 +50,14 @@ def run(
     configured = make_callbacks(cfg, folder, derived)
     guard = DivergenceGuard(partial(divergence_advice, cfg=cfg, lr=derived.lr))
     trainer = make_trainer(cfg, derived.processes, folder, [guard, *configured, *callbacks])
-    user_callbacks = [c for c in [*configured, *callbacks] if "rdm_solo." not in type(c).__module__]
-    model.charted = bool(cfg.get("logger") or user_callbacks)
+    packages = {type(c).__module__.partition(".")[0] for c in [*configured, *callbacks]}
+    model.charted = bool(cfg.get("logger")) or packages != {"rdm_solo"}  # else nobody reads charts
 
     processes.connect(trainer)
     with folders.claim(cfg, folder, derived.filter_batch, overrides) as start:
-        if start.finished:
+        if start.finished_summary:
             log.info(f"the run in {folder} has already finished")
-            return start.finished
+            return start.finished_summary
         if trainer.is_global_zero:
             reporting.announce(cfg, derived, views, start)
             info = reporting.run_info(cfg, folder, derived, start)

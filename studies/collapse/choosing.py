@@ -27,7 +27,7 @@ def bounds_in_order(rows: Sequence[Row]) -> list[tuple[Bounds, Count, Count]]:
 
     def judge(number: int, bounds: Bounds) -> Judged:
         row, events, epochs = runs[number]
-        key = number, bounds.variance or 0, bounds.directions(int(row["dimensions"]))
+        key = number, bounds.variance or 0, bounds.min_rank(int(row["dimensions"]))
         if key not in judged:
             warnings = judging.warnings(epochs, judging.expected(row, bounds))
             judged[key] = Judged(row, events, warnings)

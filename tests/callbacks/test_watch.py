@@ -189,7 +189,11 @@ class TestDestroyedEncoder:
         assert warned(accuracies([100] * 6, classes=1), Bounds()) == set()
 
 
-def test_the_documentation_lists_every_rule():
+def test_the_config_and_the_documentation_state_the_rules():
+    watch = compose([]).watch
+    assert {rule.option: watch[rule.option] for rule in RULES} == {
+        rule.option: getattr(Bounds(), rule.option) for rule in RULES
+    }
     text = Path("docs/read-the-figures.md").read_text()
     for rule in RULES:
         assert f"| {rule.kind} | {rule.definition} | `watch.{rule.option}` |" in text
