@@ -5,6 +5,7 @@ Models are built on the meta device. No data set is read.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from typing import Any, NamedTuple
@@ -83,10 +84,12 @@ def runs() -> dict[tuple[str, ...], None]:
     return dict.fromkeys([*tables, *figures])
 
 
+@functools.cache
 def configure(*overrides: str):
     return compose(["trainer=cpu", *overrides])
 
 
+@functools.cache
 def images(dataset: str) -> Dataset:
     """Return a data set of the right size that takes no memory."""
     n = PAPER[dataset]["images"]
