@@ -16,7 +16,7 @@ class Outputs(NamedTuple):
 
     online: Tensor
     target: Tensor
-    positive: Tensor | None
+    positive: Tensor | None  # the target of the next view; None if one call had all views
     projection: Tensor
     hidden: Tensor | None = None  # (V N, b): input of the last layer before the softmax
 
@@ -40,10 +40,10 @@ class Observer:
         self._recorded: dict[str, list[Tensor]] = defaultdict(list)
 
     def record_next_step(self) -> None:
-        """Record the next step. Hooks are registered here: SwAV adds parts in on_train_start."""
+        """Record the next step. Hooks are registered only now: SwAV adds parts when it starts."""
         if not self._removers:
             self._register()
-        self._recorded.clear()  # drops calls between steps, as in validation or `weight`
+        self._recorded.clear()  # of a step that failed before its outputs were taken
         self.recording = True
 
     def detach(self) -> None:
@@ -61,8 +61,8 @@ class Observer:
     def pop_outputs(self, views: int | None = None, step_output: Any = None) -> Outputs | None:
         """Return the outputs of the step's first ``views`` views, or of all views.
 
-        ``step_output`` is what the training step returned. Return None if the step has no target
-        by design.
+        ``step_output`` is what the training step returned. Subclasses return None for a step
+        that has no target by design, such as one of DeepCluster v2's first epoch.
         """
         recorded = {name: calls[:views] for name, calls in self.pop_calls().items()}
         if isinstance(step_output, Mapping) and {"online", "target"} <= step_output.keys():
@@ -150,9 +150,9 @@ class Observer:
 
 
 class Hook:
-    """A forward hook of one module that ignores its copies.
+    """A forward hook that records one module and its DataParallel replicas.
 
-    Copies include an EMA of the module and what :func:`torch.load` returns.
+    Copies of the module, such as an EMA or what :func:`torch.load` returns, are not recorded.
     """
 
     def __init__(self, watched: nn.Module | None, record: Callable[..., None] | None) -> None:
@@ -161,7 +161,7 @@ class Hook:
     @torch.compiler.disable  # torch 2.15 fails to trace it, because it appends to a list
     def __call__(self, module: nn.Module, *call: Any) -> None:
         if self.record and (module is self.watched or getattr(module, "_is_replica", False)):
-            self.record(*call)  # also in replicas of DataParallel
+            self.record(*call)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Hook, (None, None)

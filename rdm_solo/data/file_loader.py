@@ -100,9 +100,9 @@ class FileLoader(Loader):
     Validation images are resized and centre-cropped, see `DecodeOptions`.
 
     An unreadable image raises a DataError that names it. With ``skip_broken`` the next readable
-    image replaces it in training. The replacement has its own index and label, but the draws of
-    the image that it replaces, so the batch size and the other views do not change. In evaluation,
-    unreadable images are left out. `skipped` has all of them.
+    image replaces it in training. The replacement has its own index and label and uses the
+    random numbers of the image that it replaces, so all other images keep their views. In
+    evaluation, unreadable images are left out. `skipped` has all of them.
     """
 
     images: Files
@@ -145,7 +145,7 @@ class FileLoader(Loader):
         epoch = "" if self.epoch is None else f" in epoch {self.epoch + 1}"
         hint = "repair or remove it, or set dataset.skip_broken=true to skip such images"
         if self.images.decoding.skip_broken:
-            hint = f"{len(broken)} images in a row are too many for dataset.skip_broken=true"
+            hint = f"{len(broken)} unreadable images are too many for dataset.skip_broken=true"
         return DataError(f"{printable(name)} {why}{epoch}: {hint}")
 
     @cached_property

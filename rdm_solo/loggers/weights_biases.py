@@ -63,8 +63,8 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
 
     def spectra(self, epochs: Mapping[int, Mapping[str, np.ndarray]], step: int) -> None:
         """Log filter curves and eigenvalues over epochs as charts, and histograms."""
-        powers = charts.histograms(epochs[max(epochs)])
-        histograms = {key: wandb.Histogram(values) for key, values in powers.items()}
+        log_eigenvalues = charts.histograms(epochs[max(epochs)])
+        histograms = {key: wandb.Histogram(values) for key, values in log_eigenvalues.items()}
         self.log_metrics(histograms | charts.draw(epochs), step)
 
     def finalize(self, status: str) -> None:
@@ -76,7 +76,7 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
     def _warn_on_failure(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # SLURM's signals stop W&B's process before ours
+        except Exception as error:  # such as W&B's process stopped by SLURM before ours
             self.failed = True
             log.warning(f"warning: Weights & Biases failed ({error}); metrics.csv has all values")
 
@@ -87,7 +87,7 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
         """Add scalars to the history and the summary of a finished run."""
         logger = cls(folder, dict(record))
         logger.log_metrics(scalars, step)
-        # `wandb sync` overwrites a run's summary with the last start's.
+        # `wandb sync` replaces the whole summary, so all last values are written again.
         path = folder / SUMMARY
         last = files.read_object(folder, SUMMARY)["last"] if path.is_file() else {}
         final = {name: value for name, value in last.items() if value is not None}

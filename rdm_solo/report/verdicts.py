@@ -190,7 +190,7 @@ def _leads(run: Run) -> Outcome:
 
 
 def filter_causes_gap(run: Run) -> bool:
-    """Return whether a fixed filter on outputs of one network must cause a gap."""
+    """Return whether a fixed filter on outputs of one network is expected to cause a gap."""
     one_output = not (run.description.momentum or run.description.neighbours)
     return one_output and (_direction(run) or 0) > 0
 
@@ -242,7 +242,7 @@ def _gap_from_setting(run: Run) -> str:
         learned = "Nothing in the setting forces a gap: it was learned."
         return run.description.gap_explanation or learned
     if direction == 0:
-        return "The filter is fixed and causes the whole gap, so this is not evidence."
+        return "The filter is fixed and may raise or lower the rank, so a gap is not evidence."
     also = f" The gap also depends on {causes}." if others else ""
     if direction < 0:
         return f"The filter is fixed and points the wrong way: it causes a negative gap.{also}"
@@ -264,5 +264,5 @@ def _unfiltered(run: Run) -> bool:
 
 
 def _direction(run: Run) -> int | None:
-    """Return the sign of the gap that a fixed filter causes; None if no filter is fixed."""
+    """Return the sign of a fixed filter's gap; 0: unknown; None: no filter is fixed."""
     return None if run.description.softmax else run.chosen_filter.direction(run.p)

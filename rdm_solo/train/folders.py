@@ -49,9 +49,9 @@ def claim(
     elif world_size() > 1:
         decision: Any = broadcast_object(None)
         if isinstance(decision, UserError):
-            raise SystemExit(2)
+            raise SystemExit(2)  # rank 0 prints the error
         yield decision
-    else:  # Lightning starts this process after rank 0 has decided
+    else:  # no process group yet: Lightning starts this process after rank 0 has decided
         yield Start(checkpoint=next(iter(checkpoints.present(folder)), None))
 
 
@@ -77,7 +77,7 @@ def _lock(
 
 
 def _is_unfinished(cfg: DictConfig, folder: Path) -> bool:
-    """Return whether the folder holds an unfinished run of this config with overwrite=true."""
+    """Return whether an unfinished run there was itself started with overwrite=true."""
     earlier = saved_config.run_config(folder)
     same = earlier.get("overwrite") and not settings.differences(earlier, cfg)
     return bool(same) and not _summary(folder).get("finished")
@@ -91,7 +91,7 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 
 def _start(cfg: DictConfig, folder: Path, filter_batch: int) -> Start:
-    """Return where a run in the folder starts; raise UserError if its run has another config."""
+    """Return where a run in the folder starts; raise UserError if the run there cannot resume."""
     if cfg.resume and Path(cfg.resume).resolve() != folder.resolve():
         raise UserError(f"resume={cfg.resume} resumes in that folder: leave hydra.run.dir out.")
     if not (folder / CONFIG).is_file():

@@ -150,5 +150,5 @@ def test_too_many_broken_images_are_refused_even_so(tmp_path):
         spoil(path, "empty")
     for part, number in (("train", 9), ("val", 3)):
         batches = loader(tmp_path, part, batch_size=4, source={"skip_broken": True})
-        with pytest.raises(DataError, match=f"is not an image: {number} images in a row are too"):
+        with pytest.raises(DataError, match=f"is not an image: {number} unreadable images are too"):
             list(batches)
