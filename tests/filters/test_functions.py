@@ -147,6 +147,7 @@ def test_p_follows_its_schedule():
         module.set_epoch(epoch)
         assert module.p == pytest.approx(p)
         assert torch.equal(module(x), SpectralFilter("target", "pow", p=module.p)(x))
+    assert repr(module) == "SpectralFilter(target, pow, p=-1)"
     cosine = Schedule("cosine", 0.0, -1.0, epochs=3)
     assert [cosine(epoch) for epoch in range(4)] == pytest.approx([0, -0.5, -1, -1])
     for kind in ("linear", "cosine"):
