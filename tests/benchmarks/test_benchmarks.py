@@ -70,6 +70,7 @@ def test_every_contestant_is_printed(capsys, monkeypatch):
     assert names == [name for name, chosen in shipped_filters().items() if chosen.spectral]
 
 
+@pytest.mark.long
 def test_bytes_are_those_that_must_cross(capsys):
     """Rows of float32 and parts of a float64 Gram matrix; or that matrix, added."""
     expected = {

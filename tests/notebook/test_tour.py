@@ -26,7 +26,7 @@ def test_the_tour_is_committed_without_outputs():
         assert (cell.get("outputs", []), cell.get("execution_count")) == ([], None)
 
 
-@pytest.mark.process
+@pytest.mark.long
 def test_the_tour_runs(tmp_path, monkeypatch):
     for module in ("nbclient", "ipykernel", "pandas"):
         pytest.importorskip(module)

@@ -87,7 +87,7 @@ def test_a_diverged_run_counts_in_no_mean_and_is_named():
     assert all(max(line.get_ydata()) == 2.5 for line in lines)
 
 
-@pytest.mark.process
+@pytest.mark.long
 def test_a_run_that_diverges_in_its_first_epoch_becomes_a_row(monkeypatch):
     short = ("max_epochs=2", "scheduler.warmup_epochs=0", "optimizer.lr=1e30", "batch_size=256")
     monkeypatch.setattr(runs, "SHARED", (*runs.SHARED, *short))

@@ -24,7 +24,6 @@ RUNS = {
     "byol filter=online_log1p": [EIGH],
     "swav method.kwargs.queue_size=16 method.kwargs.epoch_queue_starts=0": [],
     "dino method.kwargs.clip_grad=3": [CLIPPED],
-    "symsimsiam": [],
 }
 
 

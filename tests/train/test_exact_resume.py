@@ -44,8 +44,11 @@ OTHERS = [
 @pytest.mark.parametrize(
     "method",
     [
-        *("byol", "swav", "symsimsiam", "vanilla", "deepclusterv2"),
-        *(pytest.param(name, marks=pytest.mark.long) for name in ("simsiam", "dino", *OTHERS)),
+        *("byol", "swav", "symsimsiam", "deepclusterv2"),
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("simsiam", "dino", "vanilla", *OTHERS)
+        ),
     ],
 )
 def test_a_resumed_run_equals_one_that_was_not_interrupted(method, tmp_path):
