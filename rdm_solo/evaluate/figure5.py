@@ -30,8 +30,8 @@ from rdm_solo.spectra.comparison import filter_curve, ideal_filter, leading
 from rdm_solo.spectra.ranks import correlation
 
 if TYPE_CHECKING:
+    import rdm_solo.runs.folder
     from rdm_solo.evaluate.finished_run import FinishedRun
-    from rdm_solo.runs import Run
 
 ITERATIONS = (0, 1, 2, 3)
 TEMPERATURES = (0.04, 0.07, 0.1, 0.2)
@@ -68,7 +68,7 @@ class Figure5:
     note: str = ""  # such as "online temperature 0.1"
 
 
-def measure(run: "Run", rows: int = 4096, device: str = "cpu") -> Figure5:
+def measure(run: "rdm_solo.runs.folder.Run", rows: int = 4096, device: str = "cpu") -> Figure5:
     """Return the filters of a run's last checkpoint, measured on at least ``rows`` views.
 
     Pass several times k rows: fewer underestimate the smallest eigenvalues.

@@ -15,7 +15,7 @@ ROUNDING = 1e-12
 class Moments(NamedTuple):
     """Descending eigenvalues of C_p, C_z, C_y and C_+, and what alignments and LiDAR need.
 
-    ``energy`` is u^T C u and ``norm`` is |C u| for each eigenvector u of C_z, for C_p and C_+.
+    ``energy`` is ``u^T C u`` and ``norm`` ``|C u|`` for each eigenvector u of C_z, for C_p and C_+.
     ``lam_covariance`` belongs to the centred targets, ``lam_centred`` to the centred projections.
     """
 

@@ -19,7 +19,7 @@ from rdm_solo.cli.arguments import register_resolvers, time_or_job
 from rdm_solo.train.processes import EXIT_WITH_PARENT, SWEEP_FOLDER
 
 if TYPE_CHECKING:  # Hydra imports this module even for --help
-    from rdm_solo.runs.folder import Run
+    import rdm_solo.runs.folder
 
 log = logging.getLogger("rdm_solo")
 
@@ -42,6 +42,7 @@ def with_folder(argv: Sequence[str]) -> list[str]:
 
     Workers compose the config later, perhaps in a SLURM job, and would get another folder.
     """
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")  # Ray 2.60 would train in a copy
     if any(option.startswith("hydra.sweep.dir=") for option in argv):
         return list(argv)
     now = f"{datetime.datetime.now():%Y-%m-%d_%H-%M-%S-%f}"
@@ -134,12 +135,11 @@ def print_table(folder: Path) -> bool:
     print(f"\n{table(begun)}" if begun else "no run has finished an epoch")
     for reason, names in reasons.items():
         print(f"failed: {', '.join(names)}: {reason}")
-    print(f"the runs are in {folder}; for a page with figures and tables:")
-    print(f"    python -m rdm_solo.report {shlex.quote(str(folder))}")
+    print(f"figures and tables on one page: python -m rdm_solo.report {shlex.quote(str(folder))}")
     return bool(reasons)
 
 
-def table(runs: Sequence["Run"]) -> str:
+def table(runs: Sequence["rdm_solo.runs.folder.Run"]) -> str:
     """Format one row per setting: mean and standard deviation of last values over seeds."""
     from rdm_solo.runs import groups
 
@@ -157,7 +157,7 @@ def table(runs: Sequence["Run"]) -> str:
     return groups.text_table(groups.by_setting(runs), headings, cells)
 
 
-def _warning_counts(runs: Sequence["Run"]) -> str:
+def _warning_counts(runs: Sequence["rdm_solo.runs.folder.Run"]) -> str:
     """Return the kinds of warning that one setting's runs raised, with counts."""
     kinds = [f"diverged in epoch {run.diverged}" for run in runs if run.diverged]
     kinds += [warning["kind"] for run in runs for warning in run.summary.get("warnings", [])]
