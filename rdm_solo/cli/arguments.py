@@ -75,8 +75,6 @@ def _parse(argv: Sequence[str]) -> Any:
 def quote(argv: Sequence[str], open_groups: Sequence[str] = ()) -> list[str]:
     """Quote values that Hydra's grammar cannot parse, such as folder names with ``=``.
 
-    >>> quote(["run=a/0_p=-0.5", "seed=1"])
-    ["run='a/0_p=-0.5'", 'seed=1']
     >>> quote(["-m", "run=a/0_p=-0.5,b"])
     ['-m', "run='a/0_p=-0.5',b"]
     """

@@ -58,11 +58,13 @@ def fail(message: str) -> NoReturn:
 
 @contextlib.contextmanager
 def errors_without_traceback() -> Iterator[None]:
-    """Print a UserError without a traceback and exit."""
+    """Print a UserError without a traceback and exit; so does Ctrl-C."""
     try:
         yield
     except UserError as error:
         fail(str(error))
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
     except ModuleNotFoundError as error:
         if str(error.name).startswith("rdm_solo"):
             raise

@@ -121,7 +121,7 @@ def accuracies(groups: Groups, looks: style.Looks) -> Figure:
     Plot,
     section="ranks",
     title="Other measures of rank over training",
-    caption="The table below explains each measure. All are computed from the target's outputs, "
+    caption="The table of the measures explains each. All are computed from the target's outputs, "
     "except the statistic of Epps and Pulley, which is computed from the projection.",
     needs=DIAGNOSTICS,
     measured=has_any(*(column.name for column in columns.measures())),

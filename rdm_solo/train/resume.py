@@ -25,7 +25,7 @@ def expand(argv: Sequence[str]) -> list[str]:
     if not resumes or any(option.startswith("hydra.run.dir=") for option in options):
         return list(argv)
     folder = Path(resumes[-1].partition("=")[2].strip("'\""))
-    passed = [option for option in options if option not in resumes]
+    passed = [o for o in options if o not in (*resumes, "-m", "--multirun")]
     if (folder / SWEEP).is_file():
         return ["-m", *_sweep(folder, passed), f"hydra.sweep.dir='{folder.absolute()}'"]
     if not (folder / OVERRIDES).is_file():

@@ -81,9 +81,12 @@ def test_paths_with_signs_arrive_as_they_were_passed(path, jobs):
 
 def test_a_missing_package_is_named_and_other_errors_keep_their_traceback(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    for name, line in (("needy", "import absent_package"), ("broken", "import rdm_solo.absent")):
+    lines = {"needy": "import absent_package", "broken": "import rdm_solo.absent"}
+    for name, line in {**lines, "stopped": "raise KeyboardInterrupt"}.items():
         (tmp_path / f"{name}.py").write_text(line)
     with pytest.raises(SystemExit, match="2"):
         terminal.start("needy")
     with pytest.raises(ModuleNotFoundError, match=r"rdm_solo\.absent"):
         terminal.start("broken")
+    with pytest.raises(SystemExit, match="130"):
+        terminal.start("stopped")
