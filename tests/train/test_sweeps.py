@@ -74,7 +74,7 @@ def test_a_sweep_that_is_submitted_again_trains_what_is_left_by_any_launcher(
 
     sweep_start = sweep.start
     monkeypatch.setattr(sweep, "start", start)
-    options = ["p=-1,-0.5", "launcher=basic", "optimized_metric=train/loss"]
+    options = ["-m", "p=-1,-0.5", "launcher=basic", "optimized_metric=train/loss"]
     out = submitted(f"resume={sweep_folder}", *options, cwd=sweep_folder.parent)
     assert "failed: 1_simsiam_target_pow_p=abc" in out.stdout
     assert kept.stat().st_mtime_ns == written
