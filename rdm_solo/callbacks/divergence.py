@@ -1,4 +1,4 @@
-"""Stop a run whose loss, outputs or weights are NaN or infinite, before results are saved."""
+"""Stop a run whose loss or weights are NaN or infinite, before results are saved."""
 
 import contextlib
 import math

@@ -58,7 +58,7 @@ def fail(message: str) -> NoReturn:
 
 @contextlib.contextmanager
 def errors_without_traceback() -> Iterator[None]:
-    """Print a UserError without a traceback and exit; so does Ctrl-C."""
+    """Exit without a traceback on Ctrl-C and on a UserError, whose message is printed."""
     try:
         yield
     except UserError as error:

@@ -51,7 +51,7 @@ def run(
     guard = DivergenceGuard(partial(divergence_advice, cfg=cfg, lr=derived.lr))
     trainer = make_trainer(cfg, derived.processes, folder, [guard, *configured, *callbacks])
     packages = {type(c).__module__.partition(".")[0] for c in [*configured, *callbacks]}
-    model.charted = bool(cfg.get("logger")) or packages != {"rdm_solo"}  # else nobody reads charts
+    model.charted = bool(cfg.get("logger") or packages - {"rdm_solo"})  # else nobody reads charts
 
     processes.connect(trainer)
     with folders.claim(cfg, folder, derived.filter_batch, overrides) as start:
