@@ -1,7 +1,7 @@
 """Forward hooks that record both branches' outputs."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +19,7 @@ class Outputs(NamedTuple):
     positive: Tensor | None  # the target of the next view; None if one call had all views
     projection: Tensor
     hidden: Tensor | None = None  # (V N, b): input of the last layer before the softmax
+    features: Sequence[Tensor] | None = None  # the backbone's outputs by view, or all in one tensor
 
 
 class Observer:
@@ -35,6 +36,7 @@ class Observer:
     def __init__(self, module: Any, last_layer: Any = None) -> None:
         self.module = module
         self.last_layer = last_layer  # of the target's logits, for methods with a softmax
+        self.backbone: nn.Module | None = None  # whose outputs are recorded, too
         self.recording = False
         self._removers: list[Callable[[], None]] = []
         self._recorded: dict[str, list[Tensor]] = defaultdict(list)
@@ -43,6 +45,8 @@ class Observer:
         """Record the next step. Hooks are registered only now: SwAV adds parts when it starts."""
         if not self._removers:
             self._register()
+            if self.backbone is not None:
+                self._hook_part(self.backbone, "features")
         self._recorded.clear()  # of a step that failed before its outputs were taken
         self.recording = True
 
@@ -65,8 +69,11 @@ class Observer:
         that has no target by design, such as one of DeepCluster v2's first epoch.
         """
         recorded = {name: calls[:views] for name, calls in self.pop_calls().items()}
+        features = recorded.pop("features", None)
+        if features is not None and len({len(x) for x in features}) > 1:
+            features = [torch.cat(features)]
         if isinstance(step_output, Mapping) and {"online", "target"} <= step_output.keys():
-            return self._from_step_output(step_output)
+            return self._from_step_output(step_output)._replace(features=features)
         outputs = {name: torch.cat(calls) for name, calls in recorded.items()}
         for name, other in self.aliases.items():
             if name not in outputs and other in outputs:
@@ -80,7 +87,7 @@ class Observer:
         target_views = recorded["target"]
         next_views = target_views[1:] + target_views[:1]
         positive = torch.cat(next_views) if len(next_views) > 1 else None
-        return Outputs(positive=positive, **outputs)
+        return Outputs(positive=positive, features=features, **outputs)
 
     def _from_step_output(self, step_output: Mapping[str, Any]) -> Outputs:
         self.normalize = bool(step_output.get("normalize", self.normalize))
@@ -146,7 +153,10 @@ class Observer:
 
     def _record(self, name: str, output: Any) -> None:
         """Store a copy, since an in-place module such as nn.ReLU(inplace=True) may overwrite it."""
-        self._recorded[name].append(rows(output, name, self.tokens).clone())
+        if name == "features" and not has_rows(output):
+            return  # nobody named this part
+        tokens = "mean" if name == "features" else self.tokens
+        self._recorded[name].append(rows(output, name, tokens).clone())
 
 
 class Hook:
@@ -180,6 +190,51 @@ def first_tensor(output: Any) -> Tensor | None:
     return next((x for x in map(first_tensor, values) if x is not None), None)
 
 
+def by_view(calls: Mapping[str, Sequence[Tensor]], views: int) -> dict[str, list[Tensor]] | None:
+    """Sort the calls by view; return None if they do not divide into views.
+
+    A step of several batches, as with accumulated gradients, calls the parts batch by batch. The
+    first ``views`` calls of each batch are its views.
+
+    >>> a1, a2, small, b1, b2 = torch.arange(5.0).reshape(5, 1, 1)
+    >>> calls = {"target": [a1, a2, b1, b2], "online": [a1, a2, small, b1, b2, small]}
+    >>> [[int(x) for x in outputs] for outputs in by_view(calls, 2).values()]
+    [[0, 3, 1, 4], [0, 3, 1, 4]]
+    """
+    batches, rest = divmod(len(calls["target"]), views)
+    if rest or not batches:
+        return None
+    ordered = {}
+    for name, outputs in calls.items():
+        size, rest = divmod(len(outputs), batches)
+        if rest or size < views:
+            return None
+        starts = range(0, len(outputs), size)
+        ordered[name] = [outputs[start + view] for view in range(views) for start in starts]
+    rows = [len(call) for call in ordered["target"]]
+    return ordered if rows == rows[:batches] * views else None
+
+
+def features_by_view(
+    calls: Sequence[Tensor], target: Sequence[Tensor], views: int | None
+) -> Sequence[Tensor]:
+    """Return the backbone's outputs by view; without views, as many first rows as the target's."""
+    ordered = by_view({"target": target, "features": calls}, views) if views else None
+    if ordered and views:
+        batches = len(ordered["features"]) // views
+        starts = range(0, len(ordered["features"]), batches)
+        features = [torch.cat(ordered["features"][start : start + batches]) for start in starts]
+        if len({len(x) for x in features}) == 1:
+            return features
+    return [torch.cat(list(calls))[: sum(map(len, target))]]
+
+
+def has_rows(output: Any) -> bool:
+    """Return whether :func:`rows` accepts an output."""
+    x = first_tensor(output)
+    return x is not None and 2 <= x.ndim <= 4 and x.is_floating_point()
+
+
 def rows(output: Any, name: str, tokens: str = "mean") -> Tensor:
     """Return the first tensor of an output as rows ``(N, k)``, without its graph.
 
@@ -192,7 +247,7 @@ def rows(output: Any, name: str, tokens: str = "mean") -> Tensor:
     ([[2.0, 3.0], [8.0, 9.0]], torch.Size([6, 2]))
     """
     x = first_tensor(output)
-    if x is None or not 2 <= x.ndim <= 4 or not x.is_floating_point():
+    if x is None or not has_rows(x):
         received = type(output).__name__ if x is None else f"{x.dtype} of shape {tuple(x.shape)}"
         raise UserError(
             f"{name} returned {received}; expected rows (N, k), tokens (N, T, k) or maps "

@@ -59,7 +59,7 @@ class Checkpoints(pl.callbacks.Checkpoint):
         if epoch % self.every_n_epochs == 0 or is_last_epoch(trainer):
             paths.append(self.folder / CHECKPOINT)
             if self.keep:
-                paths.append(checkpoints.epoch_path(self.folder, epoch))
+                paths.append(self.folder / "checkpoints" / f"epoch_{epoch:04d}.ckpt")
         for path in paths:
             trainer.save_checkpoint(path)
         if trainer.is_global_zero and self.keep and self.keep != "all":

@@ -21,7 +21,7 @@ log = logging.getLogger("rdm_solo")
 
 
 class Diagnostics(pl.Callback):
-    """Accumulate both branches' spectra over an epoch's training outputs.
+    """Accumulate spectra of both branches and of the backbone over an epoch's training outputs.
 
     Forward hooks record the outputs and leave training steps unchanged, so this works with all of
     solo-learn's methods, and with any module whose step returns its two outputs.
@@ -37,10 +37,11 @@ class Diagnostics(pl.Callback):
         max_rows: int = 10_000,
         max_dim: int = 4096,
         sample: int = 1024,
+        features_dim: int = 2048,
     ) -> None:
         self.folder = folder
         self.every_n_epochs = every_n_epochs
-        self.spectra = EpochSpectra(max_rows, max_dim, sample)
+        self.spectra = EpochSpectra(max_rows, max_dim, sample, features_dim)
         self.observer: Observer | None = None
         self.latest: Spectra | None = None
 
@@ -50,7 +51,7 @@ class Diagnostics(pl.Callback):
         return next((c for c in trainer.callbacks if isinstance(c, Diagnostics)), None)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        self.spectra.metric = self.spectra.hidden = None  # an earlier fit may have failed
+        self.spectra.clear()  # an earlier fit may have failed
         self.latest = None
         if self.every_n_epochs:
             self.observer = observer(pl_module)

@@ -13,6 +13,7 @@ from rdm_solo.distributed import gather_objects, rank, sum_over_processes
 if TYPE_CHECKING:  # torchmetrics takes seconds to load
     from rdm_solo.spectra.branch_spectra import BranchSpectra
     from rdm_solo.spectra.epoch_summary import Spectra
+    from rdm_solo.spectra.features import FeatureSpectra
     from rdm_solo.spectra.logits import StepCorrelation
 
 log = logging.getLogger("rdm_solo")
@@ -22,19 +23,29 @@ class EpochSpectra:
     """Accumulate spectra from an observer's outputs.
 
     A long epoch is sampled in evenly spaced steps. ``options`` prefixes option names in warnings.
+    Features of more than ``features_dim`` dimensions are not measured.
     """
 
     def __init__(
-        self, max_rows: int, max_dim: int, sample: int, options: str = "diagnostics."
+        self,
+        max_rows: int,
+        max_dim: int,
+        sample: int,
+        features_dim: int = 0,
+        options: str = "diagnostics.",
     ) -> None:
         self.max_rows, self.max_dim, self.sample = max_rows, max_dim, sample
-        self.options = options
-        self.metric: BranchSpectra | None = None
-        self.hidden: StepCorrelation | None = None
+        self.features_dim, self.options = features_dim, options
+        self.clear()
         self._rows = 0  # rows per recorded step over all processes; 0 before the first
         self._steps = 0  # recorded in this epoch
         self._positives: bool | None = None  # whether this epoch's steps have positives
         self._warned: set[str] = set()
+
+    def clear(self) -> None:
+        self.metric: BranchSpectra | None = None
+        self.hidden: StepCorrelation | None = None
+        self.features: FeatureSpectra | None = None
 
     def begin_epoch(self) -> None:
         self._rows = self._steps = 0
@@ -58,7 +69,9 @@ class EpochSpectra:
         self._steps += 1
         device = outputs.online.device
         device = device if has_float64(device) else torch.device("cpu")
-        outputs = Outputs(*(x if x is None else x.to(device) for x in outputs))
+        if outputs.features is not None:
+            self._add_features([x.to(device) for x in outputs.features])
+        outputs = Outputs(*(x if x is None else x.to(device) for x in outputs[:-1]))
         if self.metric is None:
             self.metric = BranchSpectra(
                 outputs.online.shape[1],
@@ -75,6 +88,16 @@ class EpochSpectra:
         self.metric.update(outputs.online, outputs.target, outputs.positive, outputs.projection)
         if self.hidden is not None:
             self.hidden.update(outputs.hidden)
+
+    def _add_features(self, views: list[torch.Tensor]) -> None:
+        dim = views[0].shape[1]
+        if dim > self.features_dim:
+            return
+        if self.features is None:
+            from rdm_solo.spectra.features import FeatureSpectra
+
+            self.features = FeatureSpectra(dim).to(views[0].device)
+        self.features.update(views)
 
     def _synchronised(self, outputs: Outputs | None) -> Outputs | None:
         """Return the outputs that all processes add for this step, or None if they skip it.
@@ -108,7 +131,9 @@ class EpochSpectra:
                 "broken",
             )
         spectra = self._spectra(self.metric, observer) if finite else None
-        for metric in filter(None, (self.metric, self.hidden)):
+        if spectra is not None and self.features is not None:
+            spectra.scalars |= self.features.compute()
+        for metric in filter(None, (self.metric, self.hidden, self.features)):
             metric.reset()
         if spectra is not None and spectra.warning:
             option = "sample" if spectra.sampled else "max_rows"

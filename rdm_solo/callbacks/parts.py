@@ -94,15 +94,29 @@ def find(module: nn.Module) -> Branches | None:
     return None
 
 
+def backbone(module: nn.Module) -> nn.Module | None:
+    """Return the part whose outputs are the features; None if the table has none."""
+    parts = (part(module, name) for name in PARTS["online encoder"])
+    return next((found for found in parts if found is not None), None)
+
+
 def by_name(module: nn.Module, online: str, target: str | None = None) -> Branches:
     """Return the branches with these names; raise UserError if a part is missing."""
     for option, name in (("online", online), ("target", target)):
-        if name is not None and part(module, name) is None:
-            names = dict.fromkeys(_bare(other) for other, _ in module.named_modules())
-            hint = suggest(_bare(name), names) or "."
-            raise UserError(f"{option}={name!r}: {class_name(module)} has no such part{hint}")
+        if name is not None:
+            named(module, option, name)
     predictor = _bare(online).rpartition(".")[2] in PARTS["predictor"]
     return Branches(online, None if target == online else target, predictor)
+
+
+def named(module: nn.Module, option: str, name: str) -> nn.Module:
+    """Return the part that the user named; raise UserError if there is none."""
+    found = part(module, name)
+    if found is None:
+        names = dict.fromkeys(_bare(other) for other, _ in module.named_modules())
+        hint = suggest(_bare(name), names) or "."
+        raise UserError(f"{option}={name!r}: {class_name(module)} has no such part{hint}")
+    return found
 
 
 def not_found_message(module: nn.Module) -> str:
@@ -195,7 +209,13 @@ class _WithNeighbours(ModuleObserver):
 
 
 def observer(module: Any) -> Observer:
-    """Return the observer that fits a module's parts."""
+    """Return the observer that fits a module's parts; it also records the backbone."""
+    result = _branch_observer(module)
+    result.backbone = backbone(module)
+    return result
+
+
+def _branch_observer(module: Any) -> Observer:
     if hasattr(module, "dino_loss_func") or hasattr(module, "prototypes"):
         from rdm_solo.callbacks import softmax_branches
 

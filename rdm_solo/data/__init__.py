@@ -39,8 +39,9 @@ def loader(
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of `sources`, `decoding` or `folders` when it is first used."""
-    for module in ("rdm_solo.data.sources", "rdm_solo.data.decoding", "rdm_solo.data.folders"):
+    """Import a name of one of these modules when it is first used."""
+    for module in ("sources", "gratings", "decoding", "folders"):
+        module = f"rdm_solo.data.{module}"
         value = getattr(import_module(module), name, None)
         if getattr(value, "__module__", None) == module:
             return value

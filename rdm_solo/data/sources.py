@@ -31,7 +31,7 @@ def digits() -> Dataset:
     x_train, x_val, y_train, y_val = train_test_split(values, labels, test_size=360, random_state=0)
     train = Images(torch.from_numpy(x_train), torch.from_numpy(y_train))
     val = Images(torch.from_numpy(x_val), torch.from_numpy(y_val))
-    return Dataset("digits", train, val, 10, *_moments(train.images))
+    return Dataset("digits", train, val, 10, *channel_moments(train.images))
 
 
 def cifar10(root: str | Path, download: bool = False) -> Dataset:
@@ -105,10 +105,10 @@ def synthetic(
             images[low : low + 512] = x.clamp_(0, 1).mul_(255).round_().to(torch.uint8)
         parts.append(Images(images, labels))
     train, val = parts
-    return Dataset("synthetic", train, val, num_classes, *_moments(train.images))
+    return Dataset("synthetic", train, val, num_classes, *channel_moments(train.images))
 
 
-def _moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of each channel, exact from the histogram of its bytes."""
     values = torch.arange(256, dtype=torch.float64) / 255
     mean, std = [], []

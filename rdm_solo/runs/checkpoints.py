@@ -90,13 +90,8 @@ def write(path: Path, content: Mapping[str, Any], previous: Path | None = None) 
     write_atomically(path, partial(torch.save, content), previous)
 
 
-def epoch_path(folder: Path, epoch: int) -> Path:
-    """Return the path of an epoch's checkpoint; epochs count from 1."""
-    return folder / "checkpoints" / f"epoch_{epoch:04d}.ckpt"
-
-
 def by_epoch(folder: Path) -> dict[int, Path]:
-    """Return the checkpoints of single epochs, by epoch in ascending order."""
+    """Return the checkpoints of single epochs, by epoch (from 1) in ascending order."""
     paths = (folder / "checkpoints").glob("epoch_*.ckpt")
     numbers = [(path.stem.removeprefix("epoch_"), path) for path in paths]
     return dict(sorted((int(number), path) for number, path in numbers if number.isdigit()))

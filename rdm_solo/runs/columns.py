@@ -32,6 +32,7 @@ LINEAR = Column("linear/top1", "linear", ACCURACY, digits=1, compared=True)
 
 _RANK, _ALIGNMENT = "effective rank", "alignment of eigenspaces"
 _MONOTONICITY = "monotonicity of the filter (1: low-pass)"
+_FEATURES = "rank of the backbone's features (training steps)"
 _OTHER_RANKS = "other measures of rank (target)"
 _POWER_LAW = "power law of the covariance's eigenvalues (target)"
 _SPHERE = "positives' distance and uniformity (target)"
@@ -44,10 +45,17 @@ COLUMNS = {
         Column("erank/target", "erank target", _RANK, compared=True),
         Column("erank/gap", "gap", "gap (target − online)", compared=True),
         Column("erank/projection", "erank projection", "effective rank before any filter"),
-        # Collapse is judged by these two: the effective rank of the outputs around their step's
-        # mean, and their variance over the second moment.
+        # Collapse is judged by these two, around the mean of each step.
         Column("erank/centred", "erank around the mean", "effective rank before any filter"),
         Column("feature/spread", "variance / second moment", digits=3),
+        Column("erank/features", "erank features", _FEATURES, compared=True),
+        Column("erank/features_centred", "erank features around the mean", _FEATURES),
+        Column("rankme/features", "RankMe features", _FEATURES),
+        Column("lidar/features", "LiDAR features", _FEATURES),
+        Column("stable_rank/features", "stable rank features", _FEATURES),
+        Column("spread/features", "features' variance / second moment", digits=3),
+        Column("alpha_req/features", "alpha-ReQ features"),
+        Column("alpha_req_r2/features", "R² of alpha-ReQ features"),
         Column("erank/positive", "erank positive"),
         Column("erank/logits", "erank logits"),  # only for methods with a softmax
         Column("rankme/online", "RankMe online"),
@@ -134,15 +142,13 @@ COLUMNS = {
         Column("alignment/target_positive", "alignment with C₊", _ALIGNMENT),
         Column("alignment/target_positive_weighted", "alignment with C₊, weighted"),
         Column("alignment/target_positive_paper_m", "alignment with C₊, paper's m"),
-        Column(
-            "alignment/target_positive_weighted_paper_m", "alignment with C₊, weighted, paper's m"
-        ),
+        Column("alignment/target_positive_weighted_paper_m", "alignment C₊, weighted, paper's m"),
         Column("filter/monotonicity", "monotonicity sorted", _MONOTONICITY),
         Column("filter/monotonicity_directional", "monotonicity directional", _MONOTONICITY),
-        Column(  # of the projection's outputs, not of the backbone's features
+        Column(
             "feature/variance",
             "projection's variance",
-            "variance of the projection (0: collapse)",
+            chart="variance of the projection (0: collapse)",
             digits=3,
             compared=True,
         ),

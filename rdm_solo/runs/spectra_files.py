@@ -51,8 +51,7 @@ def read(folder: Path) -> tuple[dict[str, np.ndarray], list[str]]:
 
 def read_epochs(folder: Path) -> tuple[dict[int, Arrays], list[str]]:
     """Return the arrays of each measured epoch, and the names of broken files."""
-    by_epoch: dict[int, Arrays] = {}
-    broken: list[str] = []
+    by_epoch, broken = dict[int, Arrays](), list[str]()
     for path in sorted((folder / SPECTRA).glob("*.npz")):
         name = path.relative_to(folder)
         try:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from rdm_solo.callbacks.branches import Outputs
+from rdm_solo.callbacks.branches import Outputs, by_view, features_by_view
 from rdm_solo.callbacks.parts import ModuleObserver
 from rdm_solo.messages import UserError
 
@@ -19,6 +19,8 @@ def outputs_of(calls: Calls, observer: ModuleObserver, views: int | None) -> Out
     its first rows are used. Positives need ``views``, the number of views of the same images that
     the target is called with.
     """
+    backbone = calls.get("features")
+    calls = {name: outputs for name, outputs in calls.items() if name != "features"}
     ordered = by_view(calls, views) if views and "target" in calls else None
     joined = {name: torch.cat(list(outputs)) for name, outputs in (ordered or calls).items()}
     for name, other in observer.aliases.items():
@@ -43,31 +45,6 @@ def outputs_of(calls: Calls, observer: ModuleObserver, views: int | None) -> Out
     # A tensor that several outputs share stays shared, so it is summed once.
     first_rows = target if len(target) == n else target[:n]
     online = first_rows if online is target else online[:n]
-    return Outputs(
-        online, first_rows, positive, first_rows if projection is target else projection[:n]
-    )
-
-
-def by_view(calls: Calls, views: int) -> dict[str, list[Tensor]] | None:
-    """Sort the calls by view; return None if they do not divide into views.
-
-    A step of several batches, as with accumulated gradients, calls the parts batch by batch. The
-    first ``views`` calls of each batch are its views.
-
-    >>> a1, a2, small, b1, b2 = torch.arange(5.0).reshape(5, 1, 1)
-    >>> calls = {"target": [a1, a2, b1, b2], "online": [a1, a2, small, b1, b2, small]}
-    >>> [[int(x) for x in outputs] for outputs in by_view(calls, 2).values()]
-    [[0, 3, 1, 4], [0, 3, 1, 4]]
-    """
-    batches, rest = divmod(len(calls["target"]), views)
-    if rest or not batches:
-        return None
-    ordered = {}
-    for name, outputs in calls.items():
-        size, rest = divmod(len(outputs), batches)
-        if rest or size < views:
-            return None
-        starts = range(0, len(outputs), size)
-        ordered[name] = [outputs[start + view] for view in range(views) for start in starts]
-    rows = [len(call) for call in ordered["target"]]
-    return ordered if rows == rows[:batches] * views else None
+    projection = first_rows if projection is target else projection[:n]
+    features = None if backbone is None else features_by_view(backbone, calls["target"], views)
+    return Outputs(online, first_rows, positive, projection, features=features)

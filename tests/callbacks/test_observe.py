@@ -52,7 +52,7 @@ def test_swav_is_recorded_as_its_softmax_and_its_assignment():
     solo_learn.add_sinkhorn(model)
     data = batch()
     recorder, recorded = step(model, data)
-    online, target, positive, projection, _ = recorded
+    online, target, positive, projection, *_ = recorded
     with torch.no_grad():
         logits = [model.prototypes(normalize(model.projector(model.backbone(x)))) for x in data[1]]
     want = torch.cat([(x / 0.1).softmax(1) for x in logits])
@@ -82,7 +82,7 @@ def test_dino_is_recorded_before_its_centre_moves():
     center = loss.center.clone()
     data = batch()
     recorder, recorded = step(model, data)
-    online, target, positive, projection, _ = recorded
+    online, target, positive, projection, *_ = recorded
     assert not torch.equal(center, loss.center)
     with torch.no_grad():
         student = torch.cat([model.head(model.backbone(x)) for x in data[1]])
@@ -146,13 +146,14 @@ def test_solo_learns_own_methods_are_recorded(name):
     if hasattr(model, "momentum_projector"):  # which starts as a copy of the other
         nn.init.normal_(model.momentum_projector[-1].weight)
     recorder, recorded = step(model, batch(8, channels=3, size=16))
-    *outputs, hidden = recorded
+    *outputs, hidden, features = recorded
     softmax = name in ("swav", "dino")
     if name == "ressl" and not solo_learn.CURRENT:  # 1.0.2 projects one view in each branch
         outputs.remove(None)
         assert {tuple(x.shape) for x in outputs} == {(8, 16)}
         return
     assert {tuple(x.shape) for x in outputs} == {(16, 24 if softmax else 16)}
+    assert [len(x) for x in features] == [8, 8]
     assert all(x.isfinite().all() and not x.requires_grad for x in outputs)
     online, target, positive, _ = outputs
     if softmax:
@@ -180,7 +181,7 @@ def test_deepclusters_target_is_the_cluster_of_the_epoch():
     clusters = torch.arange(20) % 5
     clusters[[3, 7]] = -1
     model.assignments = torch.stack([clusters, clusters])
-    _, (online, target, positive, projection, hidden) = step(model, data)
+    _, (online, target, positive, projection, hidden, _) = step(model, data)
     seen = [i for i in range(16) if i not in (3, 7)]
     assert torch.equal(target.argmax(1), clusters[seen].repeat(2))
     assert torch.equal(positive, target)
@@ -210,7 +211,7 @@ def test_swavs_queue_is_no_view():
     with torch.no_grad():
         hidden = [normalize(model.projector(model.backbone(x))) for x in data[1]]
     torch.testing.assert_close(recorded.hidden, torch.cat(hidden), rtol=1e-4, atol=1e-6)
-    assert {len(x) for x in recorded} == {32}
+    assert {len(x) for x in recorded[:-1]} == {32}
 
 
 class Pairs(pl.LightningModule):

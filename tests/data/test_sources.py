@@ -14,8 +14,11 @@ from support.small_runs import configure, run
 from torchvision import datasets
 
 from rdm_solo import data
-from rdm_solo.data import DataError, Dataset, Images, folders
+from rdm_solo.data import DataError, Dataset, Images, folders, gratings
+from rdm_solo.messages import UserError
+from studies.neighbours import knn_accuracy
 
+SIZES_SEEDS = (16, 0), (16, 0), (24, 1)
 CONF = Path(__file__).parents[2] / "conf" / "dataset"
 
 
@@ -174,3 +177,32 @@ def test_a_part_that_is_something_else_is_named(tmp_path, part):
     message = rf"dataset\.{part} must name a function that returns a rdm_solo\.data\."
     with pytest.raises(ValueError, match=message):
         run(tmp_path, f"dataset.{part}=null", f"++dataset.{part}={{_target_: builtins.dict}}")
+
+
+class TestTextures:
+    @pytest.mark.parametrize("variant", gratings.VARIANTS)
+    def test_pixels_say_little_about_the_class_and_gratings_much(self, variant):
+        """Each class has its gratings' energies: those of a window over all phases."""
+        dataset = data.textures(variant)
+        train, val = (part.images.flatten(1).float() / 255 for part in (dataset.train, dataset.val))
+        pixels = knn_accuracy(train, dataset.train.labels, val, dataset.val.labels)
+        assert 100 / 12 < pixels < 45
+        angles, periods = (x.double() for x in gratings.VARIANTS[variant]())
+        at = torch.arange(16, dtype=torch.float64) / 16 - 0.5
+        x, y = at.repeat(16), at.repeat_interleave(16)
+        across = angles.cos()[..., None] * x + angles.sin()[..., None] * y  # (classes, j, pixels)
+        waves = torch.polar(torch.ones_like(across), 2 * np.pi * periods[..., None] * across)
+        images = val.double() - val.double().mean(1, keepdim=True)
+        energy = torch.einsum("np,cjp->ncj", images + 0j, waves).abs().log().sum(2)
+        accuracy = 100 * (energy.argmax(1) == dataset.val.labels).double().mean()
+        assert accuracy > 60
+
+    def test_they_depend_on_the_seed_alone_and_have_any_size(self):
+        first, again, other = (data.textures(num_val=12, size=s, seed=i) for s, i in SIZES_SEEDS)
+        assert torch.equal(first.val.images, again.val.images)
+        assert first.val.images.shape[2:] == (16, 16)
+        assert other.val.images.shape[2:] == (24, 24)
+
+    def test_another_variant_is_refused(self):
+        with pytest.raises(UserError, match="textures or angles"):
+            data.textures("lines")

@@ -14,6 +14,7 @@ from rdm_solo.messages import UserError
 from rdm_solo.report import figures
 from rdm_solo.runs import spectra_files
 from rdm_solo.spectra import BranchSpectra
+from rdm_solo.spectra.features import FeatureSpectra
 from rdm_solo.watch import Bounds, Watch
 
 
@@ -35,18 +36,20 @@ def watched(folder, epochs: int = 1, model=None, resume=False, **options) -> Wat
 class TestNumbers:
     def test_they_are_the_metrics_of_the_outputs_and_go_to_any_logger(self, tmp_path):
         model, losses, logged = SimSiam(), [], []
-        metric = BranchSpectra(8, steps=True)
+        metric, features = BranchSpectra(8, steps=True), FeatureSpectra(16)
         watch = Watch(tmp_path / "run", model, views=2, log=lambda *row: logged.append(row))
         for batch in batches():
             pairs = [model(view) for view in batch]
             z, p = (torch.cat(x) for x in zip(*pairs))
             losses.append(float(p.detach().mean()))
+            features.update([model.backbone(view) for view in batch])
             metric.update(online=p, target=z, positive=torch.cat([pairs[1][0], pairs[0][0]]))
             watch.step(p.mean())
         row = watch.end_epoch(val_knn_acc1=50)
         measured = metric.compute()
         assert row == {
             **measured.scalars,
+            **features.compute(),
             "train/loss": pytest.approx(sum(losses) / 4, rel=1e-6),
             "val/knn_acc1": 50.0,
         }
