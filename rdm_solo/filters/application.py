@@ -82,18 +82,25 @@ def filter_target(spectrum: Spectrum, gain: Tensor) -> Tensor:
     tensor([[2., 0.],
             [0., 1.]])
     """
-    rows = spectrum.local if spectrum.dual else slice(None)
-    return filter_by(spectrum, _operator(spectrum, gain, rows))
+    if spectrum.factors is not None:
+        return _from_factors(spectrum, gain)
+    if spectrum.dual:
+        matrix = _operator(spectrum, gain, spectrum.local)
+        return (_with_direction(matrix, spectrum) @ spectrum.rows).to(spectrum.dtype)
+    return _filter_by(spectrum, _operator(spectrum, gain))
 
 
-def filter_by(batch: Batch, matrix: Tensor) -> Tensor:
-    """Return this process's rows times a k x k matrix, or its rows of an n x n one (``dual``).
-
-    Shapes: ``-> (N, k)``.
-    """
-    if batch.dual:
-        return (_with_direction(matrix, batch) @ batch.rows).to(batch.dtype)
+def _filter_by(batch: Batch, matrix: Tensor) -> Tensor:
+    """Return this process's rows times a k x k matrix."""
     return _with_direction(batch.rows @ matrix, batch).to(batch.dtype)
+
+
+def _from_factors(spectrum: Spectrum, gain: Tensor) -> Tensor:
+    """Return this process's rows ``U sigma g V^T`` of a float64 batch."""
+    assert spectrum.factors is not None
+    u, vh = spectrum.factors
+    left = u[spectrum.local] * (spectrum.sigma * _nan_if_broken(spectrum, gain))
+    return _with_direction(left, spectrum) @ vh
 
 
 def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
@@ -110,6 +117,10 @@ def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
             [0., 2.]])
     """
     saved = torch.float64 if spectrum.dtype == torch.float64 else torch.float32
+    if spectrum.factors is not None:
+        _, vh = spectrum.factors
+        gain = _nan_if_broken(spectrum, gain)
+        return _from_factors(spectrum, gain), Operator(vh, gain, spectrum.negligible)
     if spectrum.dual:
         work = product_dtype(saved)
         gain = _nan_if_broken(spectrum, gain)
@@ -120,7 +131,7 @@ def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
             out = (left.to(work) @ right).to(spectrum.dtype)
         return out, Operator(right.to(saved), gain.to(saved), spectrum.negligible)
     W = _operator(spectrum, gain)
-    return filter_by(spectrum, W), Operator(W.to(saved), None, spectrum.negligible)
+    return _filter_by(spectrum, W), Operator(W.to(saved), None, spectrum.negligible)
 
 
 def filter_gradient(grad: Tensor, operator: Operator) -> Tensor:

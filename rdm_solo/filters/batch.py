@@ -21,8 +21,7 @@ def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
     That is ``eps * sqrt(max(n, k))`` for float32 and float64: above the null direction that a batch
     norm leaves (1 to 12 eps), and below the signal of steep spectra. float16 and bfloat16 features
     are rounded themselves, which lifts the null direction to at most 0.29 eps of their dtype, so
-    the cut is ``eps / 2``. float64 rows get the cut of float32 where several processes have more
-    rows than columns.
+    the cut is ``eps / 2``.
 
     >>> f"{relative_cut(torch.float32, 256, 2048):.1e}"
     '5.4e-06'
@@ -37,8 +36,8 @@ def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
 class Batch:
     """The rows ``(n, k)`` of all processes in float64, with broken rows set to zero.
 
-    With more columns than rows (``dual``), ``rows`` holds the rows of all processes; otherwise it
-    holds this process's own.
+    With more columns than rows (``dual``) and for float64, ``rows`` holds the rows of all
+    processes; otherwise it holds this process's own.
     """
 
     n: int
@@ -58,7 +57,7 @@ def gather(x: Tensor) -> tuple[Batch, Tensor | None]:
 
     Every process calls this with an equal number of rows. The Gram matrix is n x n if ``dual`` and
     k x k otherwise. It squares the condition number, so it is computed in float64. For
-    float64 input, where it would lose digits, it is None unless k x k sums over processes need it.
+    float64 input, where it would lose digits, it is None.
 
     A row shorter than ``relative_cut(float32, n, k)`` times the rows' root mean square (float64:
     ``relative_cut(float64, n, k)``) is negligible: normalising it would multiply its gradient by
@@ -75,13 +74,12 @@ def gather(x: Tensor) -> tuple[Batch, Tensor | None]:
             [0., 4.]], dtype=torch.float64))
     """
     n, k = len(x) * world_size(), x.shape[1]
-    dual = n < k
+    is_float64, dual = x.dtype == torch.float64, n < k
+    gathered = dual or is_float64
     # Half precision is sent as it is and converted after the gather.
-    rows = (gather_equal(x) if dual else x).detach().double()
-    start = rank() * len(x) if dual else 0
+    rows = (gather_equal(x) if gathered else x).detach().double()
+    start = rank() * len(x) if gathered else 0
     local = slice(start, start + len(x))
-    is_float64 = x.dtype == torch.float64
-    by_gram = not is_float64 or not (dual or world_size() == 1)
 
     scale: Tensor | float = 1.0
     scaled = rows
@@ -89,7 +87,7 @@ def gather(x: Tensor) -> tuple[Batch, Tensor | None]:
     if is_float64:
         rows, scale = _in_range(rows)
         scaled = rows / scale
-    if dual and by_gram:
+    if dual and not is_float64:
         gram = gather_equal(scaled[local] @ scaled.mT)
         squares = gram.diagonal()
     else:
@@ -104,15 +102,15 @@ def gather(x: Tensor) -> tuple[Batch, Tensor | None]:
         # Products of a broken row are NaN or infinite; all other products are finite.
         squares = _finite(squares) if gram is None else _finite(gram).diagonal()
         total = item_if_cpu(squares.sum())
-    if by_gram and not dual:
+    if not gathered:
         gram = sum_over_processes(scaled.mT @ scaled)
         total = item_if_cpu(gram.diagonal().sum())
 
-    digits = torch.float64 if is_float64 and gram is None else torch.float32
+    digits = torch.float64 if is_float64 else torch.float32
     is_negligible = squares <= total * (relative_cut(digits, n, k) ** 2 / n)
     negligible_rows = is_negligible.sum()
     has_none = (item_if_cpu(negligible_rows) == 0) is True
-    if not dual and world_size() > 1:
+    if not gathered and world_size() > 1:
         counts = sum_over_processes(torch.stack([broken_rows, negligible_rows]))
         broken_rows, negligible_rows = counts.unbind()
     batch = Batch(
@@ -137,13 +135,15 @@ class Spectrum(Batch):
     With more columns than rows (``dual``), ``vectors`` holds left singular vectors ``(n, r)``,
     otherwise right ones ``(k, r)``. On a CPU, directions of rounding noise are left out. On an
     accelerator all ``r = min(n, k)`` directions are kept, because counting the noise would
-    synchronise.
+    synchronise. float64 batches keep both kinds of singular vectors: the product of a short row and
+    ``V g V^T`` would lose its direction.
     """
 
     sigma: Tensor  # (r,) singular values, ascending; noise is raised to the smallest other value
     kept: Tensor  # (r,) whether a direction is above rounding noise
     directions: Tensor  # (): number of directions above noise
     vectors: Tensor
+    factors: tuple[Tensor, Tensor] | None = None  # U (n, r) and V^T (r, k) of a float64 batch
 
 
 def decompose(x: Tensor) -> Spectrum:
@@ -170,27 +170,28 @@ def spectrum_of(batch: Batch, gram: Tensor | None) -> Spectrum:
     if gram is not None:
         lam, vectors = torch.linalg.eigh(gram)
         sigma = lam.clamp_min_(0).sqrt_()
+        factors = None
     else:
         u, sigma, vh = torch.linalg.svd(batch.rows / batch.scale, full_matrices=False)
-        vectors, sigma = (u if batch.dual else vh.mT).flip(1), sigma.flip(0)
-    is_float64 = batch.dtype == torch.float64
-    # A Gram matrix lacks the digits that the cut of float64 assumes.
-    digits = torch.float32 if is_float64 and gram is not None else batch.dtype
+        u, sigma, vh = u.flip(1), sigma.flip(0), vh.flip(0)
+        vectors, factors = u if batch.dual else vh.mT, (u, vh)
     largest = sigma[-1]
-    kept = sigma > item_if_cpu(largest) * relative_cut(digits, batch.n, batch.k)
+    kept = sigma > item_if_cpu(largest) * relative_cut(batch.dtype, batch.n, batch.k)
     directions = kept.sum()
     count = item_if_cpu(directions)
     if isinstance(count, int):  # on a CPU
         noise = len(sigma) - count
         sigma, vectors, kept = sigma[noise:], vectors[:, noise:], kept[noise:]
+        factors = factors and (factors[0][:, noise:], factors[1][noise:])
     else:
         sigma = sigma.clamp_min(torch.where(kept, sigma, largest).amin().clamp_min(SMALLEST))
     return Spectrum(
         **vars(batch),
-        sigma=sigma * batch.scale if is_float64 else sigma,
+        sigma=sigma if factors is None else sigma * batch.scale,
         kept=kept,
         directions=directions,
         vectors=vectors,
+        factors=factors,
     )
 
 

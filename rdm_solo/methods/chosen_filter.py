@@ -24,7 +24,6 @@ class ChosenFilter:
     branch: str | None = None
     function: str | None = None
     p: Any = None
-    solver: str = "eigh"
 
     @classmethod
     def from_config(cls, cfg: Any) -> "ChosenFilter":
@@ -36,7 +35,6 @@ class ChosenFilter:
             group.get("branch", branch),
             group.get("function", function),
             OmegaConf.to_container(p) if isinstance(p, DictConfig) else p,
-            group.get("solver", "eigh"),
         )
 
     @property

@@ -77,7 +77,7 @@ def make_filter(chosen: ChosenFilter, epochs: int) -> SpectralFilter | None:
     if function is None:
         return None
     schedule = None if p is None else as_schedule(p, epochs=epochs)
-    return SpectralFilter(chosen.branch, function, schedule, chosen.solver)
+    return SpectralFilter(chosen.branch, function, schedule)
 
 
 class Float32Linear(nn.Linear):

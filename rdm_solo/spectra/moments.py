@@ -6,10 +6,7 @@ import torch
 from torch import Tensor
 
 from rdm_solo.spectra import rows
-from rdm_solo.spectra.ranks import descending
-
-# Relative rounding error of a float64 sum over the rows of an epoch (at most N eps).
-ROUNDING = 1e-12
+from rdm_solo.spectra.ranks import ROUNDING, descending
 
 
 class Moments(NamedTuple):

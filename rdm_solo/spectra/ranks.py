@@ -12,6 +12,9 @@ from torch import Tensor
 
 from rdm_solo.messages import UserError
 
+# Relative rounding error of a float64 sum over the rows of an epoch (at most N eps).
+ROUNDING = 1e-12
+
 
 def correlation(x: Tensor) -> Tensor:
     """Return the uncentred correlation matrix ``C = E[x x^T]`` in float64 (Section 3).
@@ -189,7 +192,7 @@ def alpha_req(lam: Tensor, first: int = 11, last: int = 100) -> tuple[Tensor, Te
     if not 1 <= first < last:
         raise UserError(f"alpha_req takes 1 <= first < last, got {first} and {last}.")
     lam = _of_covariance(lam, "alpha_req")
-    end = min(last, int((lam > noise_floor(lam)).sum()))  # 0 where lam is NaN
+    end = min(last, int((lam > ROUNDING * lam.sum()).sum()))  # 0 where lam is NaN
     if end - first + 1 < 3:  # two points always lie on a line
         return lam.new_tensor(torch.nan), lam.new_tensor(torch.nan)
     i = torch.arange(first, end + 1, dtype=torch.float64, device=lam.device)
