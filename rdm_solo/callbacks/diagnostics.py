@@ -1,6 +1,7 @@
 """Measure both branches' spectra while a run trains, and warn about collapse."""
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -93,6 +94,9 @@ class Diagnostics(pl.Callback):
         self.latest = latest = self.spectra.end_epoch(epoch, self.observer)
         if latest is None:
             return
+        if latest.lam_logits is not None and "train/loss" in trainer.callback_metrics:
+            loss, k = float(trainer.callback_metrics["train/loss"]), self.spectra.metric.dim
+            latest.scalars["train/loss_share"] = loss / math.log(k)
         pl_module.log_dict(latest.scalars, sync_dist=True)
         if trainer.is_global_zero:
             arrays = {name: array.numpy() for name, array in latest.arrays().items()}

@@ -19,8 +19,7 @@ class Column:
 
     name: str  # in metrics.csv and in every logger
     label: str  # in table heads, legends and sentences
-    # Title and y label of the report's and the dashboard's chart that shows it with similar
-    # scalars; empty: none.
+    # Title and y label of the report's and the dashboard's chart that shows it; empty: none.
     chart: str = ""
     meaning: str = ""  # how to read it; adds it to the report's "Other measures of rank"
     digits: int = 2  # decimals of its last value in tables
@@ -153,6 +152,7 @@ COLUMNS = {
             compared=True,
         ),
         Column("train/loss", "loss", "training loss", digits=3, compared=True),
+        Column("train/loss_share", "loss / ln K", digits=4),  # only for methods with a softmax
         Column("val/acc1", "online acc.", ACCURACY, digits=1, compared=True),
         Column("val/knn_acc1", "kNN", ACCURACY, digits=1, compared=True),
     )

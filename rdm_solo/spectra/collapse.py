@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 COMPLETE, DIMENSIONAL, UNIFORM = "complete collapse", "dimensional collapse", "equal assignments"
-DESTROYED, WRONG_WAY = "destroyed encoder", "negative gap"
+DESTROYED, WRONG_WAY, STUCK = "destroyed encoder", "negative gap", "stuck loss"
 FOUND, RECOVERING = "found", "recovering"
 
 # Ranks and accuracies often drop and recover in the first epochs, so one low value is no evidence.
@@ -41,6 +41,7 @@ class MeasuredEpoch:
     dimensions: int
     gap: float  # log of the target's effective rank over the online branch's
     assigned: float = math.nan  # the softmax's uncentred effective rank
+    loss: float = math.nan  # of a method with a softmax of K outputs, over ln K
     knn: float = math.nan  # kNN accuracy in per cent
     online: float = math.nan  # accuracy of the online classifier in per cent
     chance: float = 0.0  # 100 / number of classes; 0 if unknown
@@ -73,6 +74,7 @@ class MeasuredEpoch:
             dimensions=dimensions,
             gap=math.log1p(gap / online) if online > 0 and online + gap > 0 else math.nan,
             assigned=value("erank/projection") if softmax else math.nan,
+            loss=value("train/loss_share"),
             knn=value("val/knn_acc1"),
             online=value("val/acc1"),
             chance=100 / classes if classes and classes > 1 else 0.0,
@@ -99,6 +101,7 @@ class Bounds:
     fewest: float = MIN_DIRECTIONS
     assignment: float = MIN_ASSIGNED
     accuracy: float | None = 0.5
+    loss: float | None = 0.005
 
     def min_rank(self, k: int) -> float:
         """Return the bound on the effective rank of ``k`` dimensions.
@@ -160,6 +163,12 @@ class Rule:
         if not needed or len(below) < needed:
             return None
         return RECOVERING if self.lenient and _recovers(below[1][0], *below[0]) else FOUND
+
+
+def _from_ln_k(epochs: Epochs, bounds: Bounds) -> float:
+    """Return by which share the loss differs from ln K; infinity in the warm-up."""
+    now = epochs[-1]
+    return math.inf if now.epoch <= bounds.warmup else abs(now.loss - 1)
 
 
 def _recovers(before: float, now: float, bound: float) -> bool:
@@ -236,6 +245,19 @@ RULES = (
         bound=lambda epoch, bounds: None if bounds.variance is None else bounds.assignment,
     ),
     Rule(
+        STUCK,
+        option="loss",
+        answer="the loss is that of equal answers",
+        definition="after the warm-up the loss of a method with a softmax is within "
+        f"{100 * (Bounds.loss or 0):g} % of ln K, the loss of K outputs that are the same for all "
+        "images (train/loss_share is 1)",
+        warning="the loss is {now.loss:.4f} times ln K, the loss of a softmax of K outputs that "
+        "are the same for all images ({off}).",
+        value=_from_ln_k,
+        bound=lambda epoch, bounds: bounds.loss or None,
+        lenient=False,
+    ),
+    Rule(
         DESTROYED,
         option="accuracy",
         answer="the encoder is destroyed",
@@ -277,7 +299,7 @@ def states(epochs: Epochs, bounds: Bounds) -> dict[str, str]:
     """
     kinds = {rule.kind: state for rule in RULES if (state := rule.state(epochs, bounds))}
     if kinds.get(COMPLETE) == FOUND:
-        for kind in (DIMENSIONAL, UNIFORM):  # they follow from a complete collapse
+        for kind in (DIMENSIONAL, UNIFORM, STUCK):  # they follow from a complete collapse
             kinds.pop(kind, None)
     return kinds
 

@@ -44,6 +44,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "checkpoint.best": (check_bool,),
     "diagnostics.max_rows": (check_integer, 1),
     "diagnostics.max_dim": (check_integer, 1),
+    "diagnostics.features_dim": (check_integer, 0),
     "diagnostics.sample": (check_integer, 1),
     "diagnostics.every_n_epochs": (check_integer, 0),
     "pictures.every_n_epochs": (check_integer, 0),
@@ -78,6 +79,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "watch.variance": (check_number, 0, 1),
     "watch.accuracy": (check_number, 0, 1),
     "watch.erank": (check_number, 0, 1),
+    "watch.loss": (check_number, 0, 1),
     "watch.gap_epochs": (check_integer, 0),
     "watch.stop": (check_bool,),
 }
@@ -91,6 +93,7 @@ NULLABLE = {
     "watch.erank",
     "watch.gap_epochs",
     "watch.accuracy",
+    "watch.loss",
 }
 # Switches that use a measurement, and the option that schedules it.
 REQUIRED_MEASUREMENT = {
@@ -110,14 +113,11 @@ def check(cfg: DictConfig) -> None:
     for name in WARM_UPS:
         epochs = check_number(name, OmegaConf.select(cfg, name) or 0, 0)
         if epochs > cfg.max_epochs:
-            raise UserError(
-                f"{name}={epochs:g} is longer than max_epochs={cfg.max_epochs}; shorten it."
-            )
+            raise UserError(f"{name}={epochs:g} is longer than max_epochs={cfg.max_epochs}.")
     for switch, source in REQUIRED_MEASUREMENT.items():
         if OmegaConf.select(cfg, switch) and not OmegaConf.select(cfg, source):
             raise UserError(
-                f"{switch}=true would be ignored, because {source}=0 switches its measurement off; "
-                "leave one of them out."
+                f"{switch}=true would be ignored, because {source}=0 switches its measurement off."
             )
     # solo-learn would clip gradients before they are unscaled or fully accumulated.
     unfinished = cfg.trainer.precision == "16-mixed" or cfg.trainer.accumulate_grad_batches > 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from rdm_solo.spectra.collapse import (
     FOUND,
     RECOVERING,
     RULES,
+    STUCK,
     UNIFORM,
     WRONG_WAY,
     Bounds,
@@ -56,6 +58,21 @@ def warned(history, bounds) -> set[str]:
     return {
         kind for n in range(1, len(history) + 1) for kind in kinds_of_collapse(history[:n], bounds)
     }
+
+
+@pytest.mark.parametrize(
+    ("shares", "kinds"),
+    [
+        ([1.0] * 5, {STUCK}),  # in the warm-up and after it
+        ([1.0, 1.0, 1.0, 0.998, 0.99, 0.998, 0.99], set()),  # never twice in a row
+        ([1.02, 0.99, 0.97, 0.96, 0.96], set()),
+        ([0.9, 0.9, 0.9, 0.9, 1.004, 1.004], {STUCK}),
+    ],
+)
+def test_a_loss_that_stays_at_ln_k_is_stuck(shares, kinds):
+    history = [replace(now, loss=x) for now, x in zip(epochs([0.9] * 7, [9.0] * 7), shares)]
+    assert warned(history, Bounds(warmup=3)) == kinds
+    assert warned(history, Bounds(warmup=3, loss=None)) == set()
 
 
 class TestRules:

@@ -74,9 +74,7 @@ def test_one_pass_gives_what_the_functions_give_on_all_rows(route, unit):
     if route == "all rows":  # each sample twice, so n counts double
         views = torch.stack([z_compared, torch.cat(z_compared.chunk(2)[::-1])], 1)
         want["lidar/target"] = lidar(views)
-    if spectra.sampled:
-        assert want.keys() - spectra.scalars.keys() == {"rankme/online", "rankme/target"}
-        want = {name: value for name, value in want.items() if "rankme" not in name}
+    want = {n: x for n, x in want.items() if not (spectra.sampled and "rankme" in n)}
     for name, value in want.items():
         # Uniformity of float32 rows has their precision.
         rel = 1e-6 if name == "uniformity/target" else 1e-9

@@ -15,7 +15,7 @@ CASES = [("online", "log1p", None), ("online", "pow", 1.0), ("target", "pow", -0
 # More directions than rows (rows are gathered) and fewer (Gram matrices are added).
 SHAPES = [(32, 48), (64, 24)]
 GRADIENT = 1e-5
-# A row that is NaN on one process, noise that float64 keeps on one process, and products.
+# A row that is NaN on one process, and float64, whose rows are gathered.
 WHOLE = {
     "broken, wide": lambda: broken(features("1/i", 32, 48)),
     "broken, tall": lambda: broken(features("1/i", 64, 24)),

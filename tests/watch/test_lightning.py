@@ -229,7 +229,7 @@ def test_solo_learns_methods_give_the_scalars_of_diagnostics(method, tmp_path):
     first, _, row = rows(tmp_path / "run")
     assert (first.keys() == {"epoch", "train/loss"}) is clusters
     measured = {k: v for k, v in row.items() if k not in ("epoch", *USER_SCALARS)}
-    assert measured == diagnostics.latest.scalars
+    assert measured.items() <= diagnostics.latest.scalars.items()
     with Watch(tmp_path / "run", SimSiam(), resume=True) as resumed:
         assert repr(resumed.alarm.epochs[-1]) == repr(watch.watch.alarm.epochs[-1])
         watched_epoch(resumed, resumed.module)
