@@ -10,6 +10,7 @@ from rdm_solo.runs.groups import mean_std
 from studies import markdown
 from studies.evidence.claims import Judge, runs_of
 from studies.evidence.plan import OK, PIXELS, ROWS, SEEDS, STUDY, UNTRAINED
+from studies.evidence.runs import PROBED
 from studies.table import Row
 
 TEST_IMAGES = 360
@@ -31,7 +32,9 @@ The digits test the mechanism; they do not show that pretraining beats pixels: t
 raw pixels and a network that was never trained. kNN is weighted by similarity (cosine, k = 20, \
 temperature 0.07), of features or of pixels as a network gets them, standardised by one mean and \
 one deviation; linear is the paper's probe (SGD, lr 30, 100 epochs) on frozen features without \
-augmentation.
+augmentation. "1/3" is after epoch {third} of {epochs}: a run cut off within its schedule, not a \
+complete schedule of {third} epochs, whose learning rate would have decayed. The claims about \
+short training are judged there.
 
 Every accuracy is of the same {images} test images; {seeds}. An interval over seeds therefore says \
 nothing about other images: on {images} images, the 95 % confidence interval of an accuracy of \
@@ -52,8 +55,11 @@ counted here. No claim is judged before every row has all of its seeds.
 - **Comparisons** are paired differences on the same seeds, with Student's 95 % interval. A \
 verdict needs p below {alpha:g} after Holm's correction over all {family} comparisons of this \
 page, including the controls; otherwise the claim is undecided. The intervals are not \
-corrected. "Reach" and "come close" mean less than one point below: there the difference is tested \
-against −1, and the interval's lower end must be above −1.
+corrected. Student's test assumes that the differences are normally distributed, which {n} seeds \
+cannot show. A sign-flip test does not assume it, but with {n} seeds its p is at least \
+{flips:.3f}, so after the correction it could give no verdict. "Reach" and "come close" mean less \
+than one point below: there the difference is tested against −1, and the interval's lower end must \
+be above −1.
 - **Bounds** must be passed by every seed; the table has the worst one. {n} of {n} seeds say, at \
 95 % confidence, that at least {share:.0f} % of all seeds pass.
 - **Controls** are judged by the same rule. If a control passes as well (for bounds one passing \
@@ -131,7 +137,10 @@ def _facts(table: Sequence[Row]) -> str:
 def _text() -> str:
     at90, at97 = (196 * math.sqrt(p * (1 - p) / TEST_IMAGES) for p in (0.9, 0.975))
     share = f"all {len(SEEDS)} seeds share them"
-    return TEXT.format(images=TEST_IMAGES, seeds=share, at90=at90, at97=at97)
+    third, epochs = PROBED
+    return TEXT.format(
+        images=TEST_IMAGES, seeds=share, at90=at90, at97=at97, third=third, epochs=epochs
+    )
 
 
 def _plan(judge: Judge) -> str:
@@ -140,6 +149,7 @@ def _plan(judge: Judge) -> str:
         alpha=STUDY["wrong_calls"],
         family=len(judge.comparisons),
         n=len(SEEDS),
+        flips=2 ** (1 - len(SEEDS)),
         share=100 * 0.05 ** (1 / len(SEEDS)),
         variance=collapsed["variance"],
         rank=collapsed["erank projection last"],

@@ -12,6 +12,7 @@ from rdm_solo.runs.files import write_atomically
 from rdm_solo.runs.groups import mean_std
 from rdm_solo.spectra import spearman
 from studies import markdown
+from studies.intervals import rank_correlation
 from studies.methods.figure import draw
 from studies.table import Row, series
 
@@ -26,8 +27,8 @@ RANKS = {
     "stable rank": "stable_rank/target",
     "participation ratio": "participation_ratio/target",
 }
-# Any two methods have correlation 1 or -1.
-FEWEST_METHODS = 3
+# With fewer methods a correlation has no interval.
+FEWEST_METHODS = 4
 
 TEXT = """\
 # All methods side by side
@@ -79,8 +80,10 @@ ranks can reach 64; do not compare them with the other methods.
 {shows}
 
 Do methods with a higher rank have a higher kNN accuracy here? Spearman's rank correlation over n
-methods (means over seeds), without methods whose target is a softmax and without the symmetric
-baselines. 1 means the same order, -1 the reverse.
+methods (means over seeds), without methods whose target is a softmax, without the symmetric
+baselines and without methods that see labels. 1 means the same order, -1 the reverse. The interval
+covers 95 % (Bonett and Wright, Psychometrika 2000) and treats methods as independent, although some
+share their loss.
 
 {correlations}
 
@@ -182,7 +185,8 @@ def _correlations(by_method: Mapping[str, Sequence[Row]]) -> str:
     compared = [
         rows
         for name, rows in by_method.items()
-        if not METHODS[name].softmax and METHODS[name].family != "symmetric"
+        if not (METHODS[name].softmax or METHODS[name].labels)
+        and METHODS[name].family != "symmetric"
     ]
     lines = []
     for measure, column in RANKS.items():
@@ -194,7 +198,9 @@ def _correlations(by_method: Mapping[str, Sequence[Row]]) -> str:
         correlation = "–"
         if len(pairs) >= FEWEST_METHODS:
             ranks_and_accuracies = torch.tensor(pairs, dtype=torch.float64)
-            correlation = f"{float(spearman(*ranks_and_accuracies.T)):.2f}"
+            rho = float(spearman(*ranks_and_accuracies.T))
+            low, high = rank_correlation(rho, len(pairs))
+            correlation = f"{rho:.2f} [{low:.2f}, {high:.2f}]"
         lines.append([measure, str(len(pairs)), correlation])
     return markdown.table(["measure", "n", "correlation with kNN accuracy"], lines)
 

@@ -18,7 +18,7 @@ from studies.methods.figure import PANELS, figure
 from studies.methods.page import RANKS, page
 
 RECORDED = table.read(ROOT / "docs" / "methods.csv")
-COMPARED = [n for n, m in METHODS.items() if not m.softmax and m.family != "symmetric"]
+COMPARED = [n for n, m in METHODS.items() if not (m.softmax or m.labels or m.symmetric)]
 
 
 def row(method: str, seed: int, **changed: str) -> dict[str, str]:
@@ -29,7 +29,7 @@ def row(method: str, seed: int, **changed: str) -> dict[str, str]:
 
 def correlation_on_the_page(text: str, measure: str) -> tuple[int, float]:
     """Return n and Spearman's correlation of that measure."""
-    line = re.search(rf"^\| {re.escape(measure)} \| (\d+) \| (\S+) \|$", text, re.MULTILINE)
+    line = re.search(rf"^\| {re.escape(measure)} \| (\d+) \| (\S+) \[.*\] \|$", text, re.MULTILINE)
     assert line, measure
     return int(line[1]), float(line[2])
 
