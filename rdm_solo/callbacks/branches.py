@@ -19,7 +19,9 @@ class Outputs(NamedTuple):
     positive: Tensor | None  # the target of the next view; None if one call had all views
     projection: Tensor
     hidden: Tensor | None = None  # (V N, b): input of the last layer before the softmax
-    features: Sequence[Tensor] | None = None  # the backbone's outputs by view, or all in one tensor
+    features: Sequence[Tensor] | None = (
+        None  # of the backbone: one tensor per view, or a single tensor
+    )
 
 
 class Observer:
@@ -36,7 +38,7 @@ class Observer:
     def __init__(self, module: Any, last_layer: Any = None) -> None:
         self.module = module
         self.last_layer = last_layer  # of the target's logits, for methods with a softmax
-        self.backbone: nn.Module | None = None  # whose outputs are recorded, too
+        self.backbone: nn.Module | None = None  # recorded as `features`
         self.recording = False
         self._removers: list[Callable[[], None]] = []
         self._recorded: dict[str, list[Tensor]] = defaultdict(list)
@@ -70,7 +72,7 @@ class Observer:
         """
         recorded = {name: calls[:views] for name, calls in self.pop_calls().items()}
         features = recorded.pop("features", None)
-        if features is not None and len({len(x) for x in features}) > 1:
+        if features is not None and (views is None or len({len(x) for x in features}) > 1):
             features = [torch.cat(features)]
         if isinstance(step_output, Mapping) and {"online", "target"} <= step_output.keys():
             return self._from_step_output(step_output)._replace(features=features)
@@ -154,7 +156,7 @@ class Observer:
     def _record(self, name: str, output: Any) -> None:
         """Store a copy, since an in-place module such as nn.ReLU(inplace=True) may overwrite it."""
         if name == "features" and not has_rows(output):
-            return  # nobody named this part
+            return  # the part was found by its name, and may return anything
         tokens = "mean" if name == "features" else self.tokens
         self._recorded[name].append(rows(output, name, tokens).clone())
 
@@ -218,7 +220,7 @@ def by_view(calls: Mapping[str, Sequence[Tensor]], views: int) -> dict[str, list
 def features_by_view(
     calls: Sequence[Tensor], target: Sequence[Tensor], views: int | None
 ) -> Sequence[Tensor]:
-    """Return the backbone's outputs by view; without views, as many first rows as the target's."""
+    """Return the backbone's outputs by view, or a single tensor of at most the target's rows."""
     ordered = by_view({"target": target, "features": calls}, views) if views else None
     if ordered and views:
         batches = len(ordered["features"]) // views

@@ -38,11 +38,11 @@ class Diagnostics(pl.Callback):
         max_rows: int = 10_000,
         max_dim: int = 4096,
         sample: int = 1024,
-        features_dim: int = 2048,
+        max_features_dim: int = 2048,
     ) -> None:
         self.folder = folder
         self.every_n_epochs = every_n_epochs
-        self.spectra = EpochSpectra(max_rows, max_dim, sample, features_dim)
+        self.spectra = EpochSpectra(max_rows, max_dim, sample, max_features_dim)
         self.observer: Observer | None = None
         self.latest: Spectra | None = None
 

@@ -23,7 +23,7 @@ class EpochSpectra:
     """Accumulate spectra from an observer's outputs.
 
     A long epoch is sampled in evenly spaced steps. ``options`` prefixes option names in warnings.
-    Features of more than ``features_dim`` dimensions are not measured.
+    Features of more than ``max_features_dim`` dimensions are not measured.
     """
 
     def __init__(
@@ -31,11 +31,11 @@ class EpochSpectra:
         max_rows: int,
         max_dim: int,
         sample: int,
-        features_dim: int = 0,
+        max_features_dim: int = 0,
         options: str = "diagnostics.",
     ) -> None:
         self.max_rows, self.max_dim, self.sample = max_rows, max_dim, sample
-        self.features_dim, self.options = features_dim, options
+        self.max_features_dim, self.options = max_features_dim, options
         self.clear()
         self._rows = 0  # rows per recorded step over all processes; 0 before the first
         self._steps = 0  # recorded in this epoch
@@ -91,7 +91,7 @@ class EpochSpectra:
 
     def _add_features(self, views: list[torch.Tensor]) -> None:
         dim = views[0].shape[1]
-        if dim > self.features_dim:
+        if dim > self.max_features_dim:
             return
         if self.features is None:
             from rdm_solo.spectra.features import FeatureSpectra
@@ -105,17 +105,22 @@ class EpochSpectra:
         All processes must add the same steps, or one would hang. If one lacks outputs, all skip the
         step. Either all steps of an epoch have positives or none.
         """
-        local = None if outputs is None else (len(outputs.online), outputs.positive is not None)
+        local = None
+        if outputs is not None:
+            with_features = outputs.features is not None
+            local = len(outputs.online), outputs.positive is not None, with_features
         gathered = gather_objects(local)  # with several processes, this synchronises
         steps = [step for step in gathered if step is not None]
         if outputs is None or len(steps) < len(gathered):
             return None
-        positives = all(with_positives for _, with_positives in steps)
+        positives = all(with_positives for _, with_positives, _ in steps)
+        if not all(with_features for *_, with_features in steps):
+            outputs = outputs._replace(features=None)
         if self._positives is None:
             self._positives = positives
         elif self._positives and not positives:
             return None
-        self._rows = self._rows or sum(rows for rows, _ in steps)
+        self._rows = self._rows or sum(rows for rows, *_ in steps)
         return outputs if self._positives else outputs._replace(positive=None)
 
     def end_epoch(self, epoch: int, observer: Observer) -> "Spectra | None":

@@ -94,29 +94,31 @@ def find(module: nn.Module) -> Branches | None:
     return None
 
 
-def backbone(module: nn.Module) -> nn.Module | None:
-    """Return the part whose outputs are the features; None if the table has none."""
+def backbone(module: nn.Module, name: str | None = None) -> nn.Module | None:
+    """Return the part whose outputs are the features, by default the table's; None without one."""
+    if name is not None:
+        return require_part(module, "backbone", name)
     parts = (part(module, name) for name in PARTS["online encoder"])
-    return next((found for found in parts if found is not None), None)
+    return next((submodule for submodule in parts if submodule is not None), None)
 
 
 def by_name(module: nn.Module, online: str, target: str | None = None) -> Branches:
     """Return the branches with these names; raise UserError if a part is missing."""
     for option, name in (("online", online), ("target", target)):
         if name is not None:
-            named(module, option, name)
+            require_part(module, option, name)
     predictor = _bare(online).rpartition(".")[2] in PARTS["predictor"]
     return Branches(online, None if target == online else target, predictor)
 
 
-def named(module: nn.Module, option: str, name: str) -> nn.Module:
+def require_part(module: nn.Module, option: str, name: str) -> nn.Module:
     """Return the part that the user named; raise UserError if there is none."""
-    found = part(module, name)
-    if found is None:
+    submodule = part(module, name)
+    if submodule is None:
         names = dict.fromkeys(_bare(other) for other, _ in module.named_modules())
         hint = suggest(_bare(name), names) or "."
         raise UserError(f"{option}={name!r}: {class_name(module)} has no such part{hint}")
-    return found
+    return submodule
 
 
 def not_found_message(module: nn.Module) -> str:

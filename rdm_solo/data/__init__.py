@@ -39,7 +39,7 @@ def loader(
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of one of these modules when it is first used."""
+    """Import a name from a submodule when it is first used."""
     for module in ("sources", "gratings", "decoding", "folders"):
         module = f"rdm_solo.data.{module}"
         value = getattr(import_module(module), name, None)

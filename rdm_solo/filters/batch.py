@@ -135,8 +135,8 @@ class Spectrum(Batch):
     With more columns than rows (``dual``), ``vectors`` holds left singular vectors ``(n, r)``,
     otherwise right ones ``(k, r)``. On a CPU, directions of rounding noise are left out. On an
     accelerator all ``r = min(n, k)`` directions are kept, because counting the noise would
-    synchronise. float64 batches keep both kinds of singular vectors: the product of a short row and
-    ``V g V^T`` would lose its direction.
+    synchronise. float64 batches keep both kinds of singular vectors: multiplying a short row by
+    ``V g V^T`` loses its direction to rounding.
     """
 
     sigma: Tensor  # (r,) singular values, ascending; noise is raised to the smallest other value
@@ -198,13 +198,13 @@ def spectrum_of(batch: Batch, gram: Tensor | None) -> Spectrum:
 def _in_range(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return float64 rows with NaN for numbers beyond ``LARGEST`` and 0 below its inverse.
 
-    The second value is the largest remaining number of all processes, rounded to a power of two.
+    The second value is the largest remaining number, rounded to a power of two.
     """
     size = rows.abs()
     rows = torch.where(size < 1 / LARGEST, 0.0, torch.where(size <= LARGEST, rows, torch.nan))
-    largest = gather_equal(rows.nan_to_num(nan=0.0).abs().max()[None]).max()
-    digits, _ = torch.frexp(largest)  # from 1/2 to 1; dividing by them leaves a power of two
-    return rows, torch.where(largest > 0, largest / (2 * digits), 1.0)
+    largest = rows.nan_to_num(nan=0.0).abs().max()
+    mantissa, _ = torch.frexp(largest)  # from 1/2 to 1; dividing by it leaves a power of two
+    return rows, torch.where(largest > 0, largest / (2 * mantissa), 1.0)
 
 
 def _finite(values: Tensor) -> Tensor:

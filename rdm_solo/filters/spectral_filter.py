@@ -37,9 +37,10 @@ class SpectralFilter(nn.Module):
     noise, ``sigma <= relative_cut(...) * sigma_max``, are mapped to zero. So are rows that hold NaN
     or infinity, or are zero to rounding. Each kind is logged once. The computation runs in float64
     outside autocast, regardless of ``torch.set_float32_matmul_precision``, and returns the input's
-    dtype. Rows of unit length are exact to 3.1e-7 + eps64 (sigma_max / sigma_min)^2 for float32. If
-    the rows are too large or small for a loss to normalise them, all are multiplied by one
-    constant, which the normalisation removes. In ``eval()`` the input is returned unchanged.
+    dtype. For float32, rows scaled to unit length have an error of at most
+    3.1e-7 + eps64 (sigma_max / sigma_min)^2. If the rows are too large or small for a loss to
+    normalise them, all are multiplied by one constant, which the normalisation removes. In
+    ``eval()`` the input is returned unchanged.
 
     A call synchronises with the device once, in the decomposition. Counts for warnings are read in
     every call on a CPU, and otherwise in every ``EVERY``-th call and in :meth:`report`.

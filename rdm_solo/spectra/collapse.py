@@ -41,7 +41,7 @@ class MeasuredEpoch:
     dimensions: int
     gap: float  # log of the target's effective rank over the online branch's
     assigned: float = math.nan  # the softmax's uncentred effective rank
-    loss: float = math.nan  # of a method with a softmax of K outputs, over ln K
+    loss_share: float = math.nan  # loss of a method with a softmax of K outputs, over ln K
     knn: float = math.nan  # kNN accuracy in per cent
     online: float = math.nan  # accuracy of the online classifier in per cent
     chance: float = 0.0  # 100 / number of classes; 0 if unknown
@@ -74,7 +74,7 @@ class MeasuredEpoch:
             dimensions=dimensions,
             gap=math.log1p(gap / online) if online > 0 and online + gap > 0 else math.nan,
             assigned=value("erank/projection") if softmax else math.nan,
-            loss=value("train/loss_share"),
+            loss_share=value("train/loss_share"),
             knn=value("val/knn_acc1"),
             online=value("val/acc1"),
             chance=100 / classes if classes and classes > 1 else 0.0,
@@ -91,7 +91,8 @@ class Bounds:
     """When to warn; ``None`` or 0 switches a rule off.
 
     Variance and ranks are not judged in the first ``warmup`` epochs, where both often drop and
-    recover. The study of the warnings used 3.
+    recover. The study of the warnings used 3. ``loss`` is judged only in runs of this package,
+    because the loss of another loop may contain other terms.
     """
 
     variance: float | None = 0.1
@@ -163,12 +164,6 @@ class Rule:
         if not needed or len(below) < needed:
             return None
         return RECOVERING if self.lenient and _recovers(below[1][0], *below[0]) else FOUND
-
-
-def _from_ln_k(epochs: Epochs, bounds: Bounds) -> float:
-    """Return by which share the loss differs from ln K; infinity in the warm-up."""
-    now = epochs[-1]
-    return math.inf if now.epoch <= bounds.warmup else abs(now.loss - 1)
 
 
 def _recovers(before: float, now: float, bound: float) -> bool:
@@ -247,14 +242,14 @@ RULES = (
     Rule(
         STUCK,
         option="loss",
-        answer="the loss is that of equal answers",
+        answer="the loss stays at ln K",
         definition="after the warm-up the loss of a method with a softmax is within "
-        f"{100 * (Bounds.loss or 0):g} % of ln K, the loss of K outputs that are the same for all "
-        "images (train/loss_share is 1)",
-        warning="the loss is {now.loss:.4f} times ln K, the loss of a softmax of K outputs that "
-        "are the same for all images ({off}).",
-        value=_from_ln_k,
-        bound=lambda epoch, bounds: bounds.loss or None,
+        f"{100 * (Bounds.loss or 0):g} % of ln K (train/loss_share is 1), the loss of a uniform "
+        "softmax, 1/K for each output",
+        warning="the loss is {now.loss_share:.4f} times ln K, the loss of a uniform softmax, 1/K "
+        "for each output ({off}).",
+        value=lambda epochs, bounds: abs(epochs[-1].loss_share - 1),
+        bound=lambda epoch, bounds: (bounds.loss or None) if epoch.epoch > bounds.warmup else None,
         lenient=False,
     ),
     Rule(

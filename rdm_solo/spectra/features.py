@@ -1,4 +1,4 @@
-"""Spectrum of a backbone's features over an epoch, which is what people keep of a run."""
+"""Measures of rank of a backbone's outputs over an epoch."""
 
 from collections.abc import Sequence
 
@@ -18,12 +18,12 @@ from rdm_solo.spectra.moments import centred_eigenvalues
 
 
 class FeatureSpectra(Metric):
-    r"""Measures of rank of features as they are, neither centred nor scaled to unit length.
+    r"""Measures of rank of features, neither centred nor scaled to unit length.
 
     Each update is a training step, which all processes make together, with the features
-    ``(N, k)`` of each view. Two sums of N rows each hold everything: the views' mean of each
-    sample, and orthonormal contrasts of its views. Together they give the second moment,
-    and apart they are LiDAR's :math:`\Sigma_b` and :math:`\Sigma_w`.
+    ``(N, k)`` of each view. ``between`` sums the outer products of each sample's mean over its
+    views, ``within`` those of the differences between its views. Their sum is the second moment,
+    and LiDAR's :math:`\Sigma_b` and :math:`\Sigma_w` follow from them.
 
     >>> metric = FeatureSpectra(dim=2)
     >>> metric.update([torch.eye(2)])
@@ -52,16 +52,16 @@ class FeatureSpectra(Metric):
     def update(self, views: Sequence[Tensor]) -> None:
         """Add a step's features; samples with NaN or infinity in a view are left out."""
         valid = torch.stack([(x.abs() < LARGEST).all(1) for x in views]).all(0)
-        total = torch.zeros_like(views[0], dtype=torch.float64)
+        sums = torch.zeros_like(views[0], dtype=torch.float64)
         for count, view in enumerate(views):
             x = view.double().where(valid[:, None], 0.0)
             if count:  # Helmert's contrast with the mean of the views so far
-                contrast = (total / count - x) * (count / (count + 1)) ** 0.5
+                contrast = (sums / count - x) * (count / (count + 1)) ** 0.5
                 self.within += upper_gram(contrast)
-            total += x
-        self.between += upper_gram(total / len(views) ** 0.5)
-        self.total += total.sum(0)
-        self.means_squared += step_mean(total.sum(0), valid.repeat(len(views))).square().sum()
+            sums += x
+        self.between += upper_gram(sums / len(views) ** 0.5)
+        self.total += sums.sum(0)
+        self.means_squared += step_mean(sums.sum(0), valid.repeat(len(views))).square().sum()
         self.samples += valid.sum()
         self.views += valid.sum() * len(views)
 

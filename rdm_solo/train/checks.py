@@ -44,7 +44,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "checkpoint.best": (check_bool,),
     "diagnostics.max_rows": (check_integer, 1),
     "diagnostics.max_dim": (check_integer, 1),
-    "diagnostics.features_dim": (check_integer, 0),
+    "diagnostics.max_features_dim": (check_integer, 0),
     "diagnostics.sample": (check_integer, 1),
     "diagnostics.every_n_epochs": (check_integer, 0),
     "pictures.every_n_epochs": (check_integer, 0),

@@ -65,7 +65,7 @@ class Watch:
         steps_per_epoch: spreads the measured steps evenly over the first epoch; later epochs use
             the length of the previous one.
         epochs, seed, data: shown in the report.
-        max_rows, max_dim, sample, features_dim: how much of an epoch is measured; see
+        max_rows, max_dim, sample, max_features_dim: how much of an epoch is measured; see
             :class:`~rdm_solo.callbacks.Diagnostics`.
 
     >>> import tempfile
@@ -102,11 +102,11 @@ class Watch:
         max_rows: int = 10_000,
         max_dim: int = 4096,
         sample: int = 1024,
-        features_dim: int = 2048,
+        max_features_dim: int = 2048,
     ) -> None:
         self.module = nn.ModuleDict(model) if isinstance(model, Mapping) else model
         self.observer = self._observer(online, target)
-        self.observer.backbone = self._backbone(backbone)
+        self.observer.backbone = parts.backbone(self.module, backbone)
         check_choice("tokens", tokens, ["mean", "rows"])
         for option, value in (("views", views), ("steps_per_epoch", steps_per_epoch)):
             check_integer(option, 1 if value is None else value, 1)
@@ -140,7 +140,7 @@ class Watch:
             self.folder.measured_epochs(),
             self.folder.warnings,
         )
-        self.spectra = EpochSpectra(max_rows, max_dim, sample, features_dim, options="")
+        self.spectra = EpochSpectra(max_rows, max_dim, sample, max_features_dim, options="")
         self._loss: Any = 0.0  # the sum of this epoch's losses
         self.loss_count = self._steps = 0
         self._device = torch.device("cpu")
@@ -238,13 +238,6 @@ class Watch:
         if branches is None:
             raise UserError(parts.not_found_message(self.module))
         return ModuleObserver(self.module, branches)
-
-    def _backbone(self, name: str | None) -> nn.Module | None:
-        return (
-            parts.backbone(self.module)
-            if name is None
-            else parts.named(self.module, "backbone", name)
-        )
 
     def _leads(self) -> bool:
         """Return whether the target of the module's class should have the higher rank.

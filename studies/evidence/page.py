@@ -56,7 +56,7 @@ counted here. No claim is judged before every row has all of its seeds.
 verdict needs p below {alpha:g} after Holm's correction over all {family} comparisons of this \
 page, including the controls; otherwise the claim is undecided. The intervals are not \
 corrected. Student's test assumes that the differences are normally distributed, which {n} seeds \
-cannot show. A sign-flip test does not assume it, but with {n} seeds its p is at least \
+cannot check. A sign-flip test does not assume it, but with {n} seeds its p is at least \
 {flips:.3f}, so after the correction it could give no verdict. "Reach" and "come close" mean less \
 than one point below: there the difference is tested against −1, and the interval's lower end must \
 be above −1.

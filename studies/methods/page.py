@@ -27,7 +27,7 @@ RANKS = {
     "stable rank": "stable_rank/target",
     "participation ratio": "participation_ratio/target",
 }
-# With fewer methods a correlation has no interval.
+# The interval needs more than 3 methods.
 FEWEST_METHODS = 4
 
 TEXT = """\
@@ -185,8 +185,7 @@ def _correlations(by_method: Mapping[str, Sequence[Row]]) -> str:
     compared = [
         rows
         for name, rows in by_method.items()
-        if not (METHODS[name].softmax or METHODS[name].labels)
-        and METHODS[name].family != "symmetric"
+        if not (METHODS[name].softmax or METHODS[name].labels or METHODS[name].symmetric)
     ]
     lines = []
     for measure, column in RANKS.items():

@@ -70,7 +70,7 @@ def warned(history, bounds) -> set[str]:
     ],
 )
 def test_a_loss_that_stays_at_ln_k_is_stuck(shares, kinds):
-    history = [replace(now, loss=x) for now, x in zip(epochs([0.9] * 7, [9.0] * 7), shares)]
+    history = [replace(now, loss_share=x) for now, x in zip(epochs([0.9] * 7, [9.0] * 7), shares)]
     assert warned(history, Bounds(warmup=3)) == kinds
     assert warned(history, Bounds(warmup=3, loss=None)) == set()
 

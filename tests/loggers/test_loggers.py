@@ -25,7 +25,7 @@ pytest.importorskip("tensorboard")
 BOTH = [*SMALL, "logger=[tensorboard,wandb]", "logger.wandb.offline=true", "seed=4"]
 
 # The names that every logger uses.
-NAMES = COLUMNS.keys() - {"epoch", "erank/logits"}
+NAMES = COLUMNS.keys() - {"epoch", "erank/logits", "train/loss_share"}
 
 
 @dataclass

@@ -46,9 +46,7 @@ def test_sums_over_steps_equal_the_measures_of_all_rows(views):
     if views > 1:
         expected["lidar/features"] = spectra.lidar(x)
     measured = measure(*steps)
-    assert measured.keys() == expected.keys()
-    for name, value in expected.items():
-        assert measured[name] == pytest.approx(float(value), rel=1e-9), name
+    assert measured == pytest.approx({name: float(x) for name, x in expected.items()}, rel=1e-9)
 
 
 def test_a_sample_with_a_broken_view_is_left_out():

@@ -37,7 +37,8 @@ class TestNumbers:
     def test_they_are_the_metrics_of_the_outputs_and_go_to_any_logger(self, tmp_path):
         model, losses, logged = SimSiam(), [], []
         metric, features = BranchSpectra(8, steps=True), FeatureSpectra(16)
-        watch = Watch(tmp_path / "run", model, views=2, log=lambda *row: logged.append(row))
+        options = {"backbone": "backbone", "views": 2, "log": lambda *row: logged.append(row)}
+        watch = Watch(tmp_path / "run", model, **options)
         for batch in batches():
             pairs = [model(view) for view in batch]
             z, p = (torch.cat(x) for x in zip(*pairs))
