@@ -42,7 +42,7 @@ class Schedule:
     def __call__(self, epoch: int) -> float:
         if self.kind == "constant" or self.end is None or self.epochs is None:
             return float(self.start)
-        share = 1.0 if self.epochs == 1 else min(max(epoch / (self.epochs - 1), 0.0), 1.0)
+        share = 1.0 if self.epochs == 1 else min(epoch / (self.epochs - 1), 1.0)
         if self.kind == "cosine":
             share = (1 - math.cos(math.pi * share)) / 2
         return self.start + (self.end - self.start) * share
