@@ -19,9 +19,7 @@ class Outputs(NamedTuple):
     positive: Tensor | None  # the target of the next view; None if one call had all views
     projection: Tensor
     hidden: Tensor | None = None  # (V N, b): input of the last layer before the softmax
-    features: Sequence[Tensor] | None = (
-        None  # of the backbone: one tensor per view, or a single tensor
-    )
+    features: Sequence[Tensor] | None = None  # the backbone's: a tensor for each view, or one
 
 
 class Observer:

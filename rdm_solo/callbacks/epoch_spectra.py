@@ -136,7 +136,7 @@ class EpochSpectra:
                 "broken",
             )
         spectra = self._spectra(self.metric, observer) if finite else None
-        if spectra is not None and self.features is not None:
+        if spectra is not None and self.features is not None and self.features.update_called:
             spectra.scalars |= self.features.compute()
         for metric in filter(None, (self.metric, self.hidden, self.features)):
             metric.reset()

@@ -181,7 +181,6 @@ def test_a_part_that_is_something_else_is_named(tmp_path, part):
 class TestTextures:
     @pytest.mark.parametrize("variant", gratings.VARIANTS)
     def test_pixels_say_little_about_the_class_and_gratings_much(self, variant):
-        """Each class has its gratings' energies: those of a window over all phases."""
         dataset = data.textures(variant)
         train, val = (part.images.flatten(1).float() / 255 for part in (dataset.train, dataset.val))
         pixels = knn_accuracy(train, dataset.train.labels, val, dataset.val.labels)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import json
+import math
 
 import pytest
 import torch
@@ -224,12 +225,17 @@ def test_solo_learns_methods_give_the_scalars_of_diagnostics(method, tmp_path):
     watch = WatchCallback(tmp_path / "run", max_rows=64)
     clusters = method == "deepclusterv2"
     options = [f"batch_size={n}", *["method.kwargs.num_prototypes=[5,5]"] * clusters]
-    for callback in (diagnostics, watch):
-        fit(make(f"method={method}", *options), callback, epochs=3, data=data, size=n)
+    for callback in (watch, diagnostics):
+        model = make(f"method={method}", *options)
+        trainer = fit(model, callback, epochs=3, data=data, size=n)
     first, _, row = rows(tmp_path / "run")
     assert (first.keys() == {"epoch", "train/loss"}) is clusters
     measured = {k: v for k, v in row.items() if k not in ("epoch", *USER_SCALARS)}
-    assert measured.items() <= diagnostics.latest.scalars.items()
+    scalars, k = diagnostics.latest.scalars, len(diagnostics.latest.lam_target)
+    if method != "byol":
+        share = float(trainer.callback_metrics["train/loss"]) / math.log(k)
+        assert scalars.pop("train/loss_share") == pytest.approx(share, rel=1e-6)
+    assert measured == scalars
     with Watch(tmp_path / "run", SimSiam(), resume=True) as resumed:
         assert repr(resumed.alarm.epochs[-1]) == repr(watch.watch.alarm.epochs[-1])
         watched_epoch(resumed, resumed.module)
