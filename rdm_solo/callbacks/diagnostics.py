@@ -12,6 +12,7 @@ from rdm_solo.callbacks.alarm import Alarm, measured_epoch
 from rdm_solo.callbacks.branches import Observer
 from rdm_solo.callbacks.epoch_spectra import EpochSpectra
 from rdm_solo.callbacks.parts import observer
+from rdm_solo.callbacks.untrained import is_untrained, untrained_spectra
 from rdm_solo.lightning import pl
 from rdm_solo.spectra.collapse import Bounds, MeasuredEpoch
 
@@ -66,6 +67,10 @@ class Diagnostics(pl.Callback):
 
         if trainer.is_global_zero:
             spectra_files.truncate(self.folder, trainer.current_epoch)
+        if self.observer is not None and is_untrained(trainer):
+            self.latest = untrained_spectra(trainer, pl_module, self.spectra)
+            if self.latest is not None:
+                trainer.callback_metrics.update(self.latest.scalars)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         self.spectra.begin_epoch()
@@ -126,11 +131,20 @@ class CollapseWatch(pl.Callback):
         self.alarm.warnings = state_dict["warnings"]
         self.alarm.epochs = [MeasuredEpoch(**epoch) for epoch in state_dict["measured"]]
 
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if is_untrained(trainer):
+            self._update(trainer, pl_module, 0)
+
+    def _update(self, trainer: Any, pl_module: Any, epoch: int) -> list[str]:
+        """Add an epoch, 0 for the untrained network, and return the kinds of collapse found."""
         diagnostics = Diagnostics.find_in(trainer)
         spectra = None if diagnostics is None else diagnostics.latest
-        epoch, classes = trainer.current_epoch + 1, getattr(pl_module, "num_classes", None)
-        new = self.alarm.update(measured_epoch(trainer.callback_metrics, spectra, epoch, classes))
+        classes = getattr(pl_module, "num_classes", None)
+        return self.alarm.update(measured_epoch(trainer.callback_metrics, spectra, epoch, classes))
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        epoch = trainer.current_epoch + 1
+        new = self._update(trainer, pl_module, epoch)
         if new and self.stop and not is_last_epoch(trainer):
             self.stopped = f"watch.stop: {new[0]} in epoch {epoch}"
             trainer.should_stop = True

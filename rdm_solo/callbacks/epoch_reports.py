@@ -12,6 +12,7 @@ from typing import Any
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from rdm_solo.callbacks.untrained import is_untrained
 from rdm_solo.distributed import gather_objects
 from rdm_solo.lightning import pl
 from rdm_solo.messages import printable
@@ -36,16 +37,24 @@ class EpochTable(pl.Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if trainer.is_global_zero:
             self.rows = metrics_file.truncate(self.folder, trainer.current_epoch)
+        if is_untrained(trainer):
+            self._add_row(trainer, 0)
+            if trainer.is_global_zero and len(self.rows[0]) > 1:
+                for logger in trainer.loggers:  # which add 1 to Lightning's epoch
+                    logger.log_metrics({**self.rows[0], "epoch": -1}, step=0)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         for name in COLUMNS:  # callback_metrics keeps values of earlier epochs
             trainer.callback_metrics.pop(name, None)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self._add_row(trainer, trainer.current_epoch + 1)
+
+    def _add_row(self, trainer: Any, epoch: int) -> None:
         metrics = trainer.callback_metrics  # reduces over processes, so all of them read it
         if trainer.is_global_zero:
             row = {name: float(metrics[name]) for name in COLUMNS if name in metrics}
-            self.rows.append({"epoch": trainer.current_epoch + 1, **row})
+            self.rows.append({"epoch": epoch, **row})
             metrics_file.write(self.folder, self.rows)
 
 
@@ -72,8 +81,15 @@ class Progress(pl.callbacks.ProgressBar):
             disable=not is_visible,
         )
         self._stack.callback(self.bar.close)
+        self._log_untrained(trainer)
         if is_visible:  # messages are printed above the bar
             self._stack.enter_context(logging_redirect_tqdm())
+
+    def _log_untrained(self, trainer: Any) -> None:
+        metrics = trainer.callback_metrics
+        values = {name: float(metrics[name]) for name in PROGRESS_COLUMNS if name in metrics}
+        if values and trainer.is_global_zero and self.enabled and is_untrained(trainer):
+            log.info(f"before training: {values_in_words(values)}")
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         self.epoch_start = time.monotonic()
@@ -105,6 +121,16 @@ def epoch_line(epoch: int, epochs: int, values: Mapping[str, float], seconds: fl
     >>> epoch_line(3, 30, values, 1.4)
     'epoch 3/30: loss -0.800, erank 4.1 < 6.2, acc 91.0, 1.4 s'
     """
+    words = filter(None, (values_in_words(values), f"{seconds:.1f} s"))
+    return f"epoch {epoch}/{epochs}: {', '.join(words)}"
+
+
+def values_in_words(values: Mapping[str, float]) -> str:
+    """Format the values that are finite.
+
+    >>> values_in_words({"erank/online": 4.1, "erank/target": 6.2, "val/acc1": 91.0})
+    'erank 4.1 < 6.2, acc 91.0'
+    """
     finite = {name: value for name, value in values.items() if math.isfinite(value)}
     words = [f"loss {finite['train/loss']:.3f}"] if "train/loss" in finite else []
     if {"erank/online", "erank/target"} <= finite.keys():
@@ -112,7 +138,7 @@ def epoch_line(epoch: int, epochs: int, values: Mapping[str, float], seconds: fl
         sign = "<" if online < target else ">" if online > target else "="
         words.append(f"erank {online:.1f} {sign} {target:.1f}")
     words += [f"{word} {finite[name]:.1f}" for name, word in ACCURACIES.items() if name in finite]
-    return f"epoch {epoch}/{epochs}: {', '.join([*words, f'{seconds:.1f} s'])}"
+    return ", ".join(words)
 
 
 class SkippedImages(pl.Callback):  # type: ignore[misc,name-defined]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from rdm_solo.callbacks import is_last_epoch
+from rdm_solo.callbacks.untrained import is_untrained
 from rdm_solo.distributed import gather, rank
 from rdm_solo.lightning import pl
 
@@ -16,13 +17,27 @@ class WeightedKNN(pl.Callback):
     def __init__(self, every_n_epochs: int = 1, k: int = 20, temperature: float = 0.07) -> None:
         self.every_n_epochs, self.k, self.temperature = every_n_epochs, k, temperature
 
-    @torch.no_grad()
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if not self.every_n_epochs or not is_untrained(trainer):
+            return
+        if loader := trainer.datamodule.val_dataloader():
+            pl_module.eval()
+            accuracy = self._accuracy(trainer, pl_module, loader)
+            pl_module.train()
+            trainer.callback_metrics["val/knn_acc1"] = accuracy
+
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if trainer.sanity_checking or not self.every_n_epochs:
             return
         if trainer.current_epoch % self.every_n_epochs and not is_last_epoch(trainer):
             return
-        validation = [(unit(pl_module.backbone(x)), y) for x, y in trainer.val_dataloaders]
+        accuracy = self._accuracy(trainer, pl_module, trainer.val_dataloaders)
+        pl_module.log_dict({"val/knn_acc1": accuracy}, prog_bar=True, sync_dist=True)
+
+    @torch.no_grad()
+    def _accuracy(self, trainer: Any, pl_module: Any, loader: Any) -> Tensor:
+        """Return the accuracy in per cent, the same on all processes."""
+        validation = [(unit(pl_module.backbone(x)), y) for x, y in loader]
         queries = torch.cat(gather(torch.cat([features for features, _ in validation])))
         labels = torch.cat(gather(torch.cat([y for _, y in validation])))
         neighbours = Neighbours(queries, self.k)
@@ -32,8 +47,7 @@ class WeightedKNN(pl.Callback):
             neighbours.add(unit(pl_module.backbone(x)), y)
         neighbours.merge_processes()
         predictions = neighbours.scores(pl_module.num_classes, self.temperature).argmax(1)
-        accuracy = 100 * (predictions == labels).float().mean()
-        pl_module.log_dict({"val/knn_acc1": accuracy}, prog_bar=True, sync_dist=True)
+        return 100 * (predictions == labels).float().mean()
 
 
 class Neighbours:

@@ -42,6 +42,7 @@ class Run:
         diverged: the epoch in which training diverged, or None; tables end before it.
         missing: what the folder lacks or what went wrong, in words.
         config: the config as a dict.
+        untrained: values from before the first step, by column.
         summary: ``summary.json``, which a run writes at its end, and a watch after each epoch.
         spectra: arrays over the measured epochs, which ``spectra["epoch"]`` names: eigenvalues in
             descending order such as ``lam_online``, ``(epochs, k)``, and ``filter_curve``.
@@ -76,7 +77,7 @@ class Run:
         self.dataset, self.seed, self.epochs = run.dataset, run.seed, run.epochs
         self.diverged, self.missing = run.diverged, run.missing
         self.config: Any = OmegaConf.to_container(run.config, resolve=False)
-        self.summary = dict(run.summary)
+        self.summary, self.untrained = dict(run.summary), dict(run.untrained)
         self.spectra = dict(run.spectra)
 
     def spectrum(self, epoch: int | None = None) -> dict[str, np.ndarray]:

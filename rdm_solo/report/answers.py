@@ -11,7 +11,7 @@ from rdm_solo.report.measured import last, linear_accuracies
 from rdm_solo.report.ranking import excluded_reason, rankings
 from rdm_solo.report.verdicts import Verdict, outcome
 from rdm_solo.runs import ownership
-from rdm_solo.runs.columns import ACCURACY, LINEAR, charts
+from rdm_solo.runs.columns import ACCURACY, LINEAR, Column, charts
 from rdm_solo.runs.folder import Run, is_final
 from rdm_solo.runs.groups import Group, counted_runs, judged_runs, mean_std, uncounted_runs
 
@@ -58,7 +58,8 @@ def accuracy(group: Group) -> Verdict:
         if values := last(runs, column.name):
             epoch = max(run.last_measured(column.name) for run in runs)
             text = f"{column.label} {mean_std(values, column.digits)} % in epoch {epoch}"
-            lines.append([text, *_range(values), *_peak(runs, column.name)])
+            details = [*_range(values), *_peak(runs, column.name)]
+            lines.append([text, *details, *_untrained(runs, column)])
     if not lines:
         lines.append(["not measured", "no labels, or switched off"])
     elif not linear:
@@ -81,6 +82,12 @@ def _peak(runs: Sequence[Run], column: str) -> list[str]:
     if len(runs) > 1 or values[best] <= runs[0].last(column):
         return []
     return [f"best {values[best]:.1f} % in epoch {int(runs[0].metrics['epoch'][best])}"]
+
+
+def _untrained(runs: Sequence[Run], column: Column) -> list[str]:
+    """Return the runs' mean accuracy from before the first step, if it was measured."""
+    values = [run.untrained[column.name] for run in runs if column.name in run.untrained]
+    return [f"{mean_std(values, column.digits)} % before training"] if values else []
 
 
 def overview(groups: Sequence[Group]) -> Verdict:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -90,12 +90,12 @@ def outcome(run: Run) -> Outcome:
     if run.diverged is not None:
         return Outcome(f"diverged in epoch {run.diverged}", False)
     warmup = float(OmegaConf.select(run.config, "scheduler.warmup_epochs", default=0))
-    history = _history(run)
+    history = [*_untrained(run), *_history(run)]
     states = collapse.states(history, Bounds(warmup=warmup, gap_epochs=None))
     for rule in collapse.RULES:
         if states.get(rule.kind) == collapse.FOUND:
             return Outcome(f"collapsed: {rule.answer}", False)
-    measured = [epoch for epoch in history if math.isfinite(epoch.variance)]
+    measured = [epoch for epoch in history if epoch.epoch and math.isfinite(epoch.variance)]
     if not measured:
         return Outcome(UNMEASURED, None)
     if len([epoch for epoch in measured if epoch.epoch > warmup]) < collapse.IN_A_ROW:
@@ -112,14 +112,22 @@ def outcome(run: Run) -> Outcome:
 
 def _history(run: Run) -> list[MeasuredEpoch]:
     """Return a run's epochs in the form of the collapse rules."""
+    rows = [dict(zip(run.metrics, values)) for values in zip(*run.metrics.values())]
+    return [_measured_epoch(run, row, int(row["epoch"])) for row in rows]
+
+
+def _untrained(run: Run) -> list[MeasuredEpoch]:
+    """Return the measurements from before the first step, as epoch 0, if there are any."""
+    return [_measured_epoch(run, run.untrained, 0)] if run.untrained else []
+
+
+def _measured_epoch(run: Run, row: Mapping[str, float], epoch: int) -> MeasuredEpoch:
     # For a watched run, only its spectra record whether its outputs have a softmax.
     softmax = run.description.softmax or "lam_logits" in run.spectra
     derived = run.summary.get("derived") or {}
     classes = derived.get("num_classes") or OmegaConf.select(run.config, "dataset.num_classes")
     classes = classes if isinstance(classes, int) else None
-    k = dimensions(run)
-    rows = [dict(zip(run.metrics, values)) for values in zip(*run.metrics.values())]
-    return [MeasuredEpoch.read(row, int(row["epoch"]), k, softmax, classes) for row in rows]
+    return MeasuredEpoch.read(row, epoch, dimensions(run), softmax, classes)
 
 
 def variance_shares(runs: Sequence[Run]) -> list[float]:

@@ -27,6 +27,8 @@ class Run:
     ``measured`` tells which. ``spectra`` has arrays whose first axis is ``spectra["epoch"]``.
     ``linear`` has the linear evaluations by kind. Epochs count from 1.
 
+    ``untrained`` has the values from before the first step, by column.
+
     ``diverged`` is the epoch in which training diverged; ``metrics`` and ``spectra`` end before it.
     """
 
@@ -39,6 +41,7 @@ class Run:
     diverged: int | None = None
     measured: dict[str, np.ndarray] = field(default_factory=dict)
     linear: dict[str, list[linear_file.Record]] = field(default_factory=dict)
+    untrained: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def method(self) -> str:
@@ -171,7 +174,16 @@ def load(folder: Path) -> Run:
     if done and not spectra:
         missing.append("no spectra (diagnostics were off?)")
     return Run(
-        folder, config, metrics, spectra, summary, tuple(missing), diverged, measured, linear
+        folder,
+        config,
+        metrics,
+        spectra,
+        summary,
+        tuple(missing),
+        diverged,
+        measured,
+        linear,
+        table.untrained,
     )
 
 

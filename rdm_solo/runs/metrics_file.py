@@ -1,10 +1,14 @@
-"""metrics.csv: one row per epoch, counted from 1, with the columns of :mod:`.columns`."""
+"""metrics.csv: the columns of :mod:`.columns`, with a row for each epoch.
+
+Epochs count from 1. Row 0 is the untrained network, measured before the first step.
+"""
 
 import csv
 import io
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,11 +20,12 @@ from rdm_solo.runs.files import METRICS, SUMMARY, write_table
 
 
 class Table(NamedTuple):
-    """The content of ``metrics.csv``."""
+    """The content of ``metrics.csv``; only ``untrained`` is of the network before training."""
 
     columns: dict[str, np.ndarray]  # NaN: not measured, or not finite
     measured: dict[str, np.ndarray]  # whether a row has a value, NaN included
     diverged: int | None = None  # the first epoch with a loss that is not finite
+    untrained: Mapping[str, float] = MappingProxyType({})
 
 
 def read(folder: Path) -> Table:
@@ -28,6 +33,9 @@ def read(folder: Path) -> Table:
     reader = csv.DictReader(io.StringIO(files.read_text(folder, METRICS)))
     rows = list(reader)
     names = [name for name in reader.fieldnames or () if name]
+    untrained: dict[str, float] = {}
+    if rows and rows[0].get("epoch") == "0":
+        untrained = {name: float(x) for name, x in rows.pop(0).items() if name != "epoch" and x}
     columns = {name: np.array([float(row[name] or "nan") for row in rows]) for name in names}
     measured = {name: np.array([bool(row[name]) for row in rows], dtype=bool) for name in names}
     epochs = columns.get("epoch", np.empty(0))
@@ -36,11 +44,11 @@ def read(folder: Path) -> Table:
     losses = columns.get("train/loss", np.empty(0))
     broken = np.flatnonzero(measured.get("train/loss", losses != losses) & ~np.isfinite(losses))
     diverged = int(epochs[broken[0]]) if len(broken) and len(epochs) else None
-    return Table(columns, measured, diverged)
+    return Table(columns, measured, diverged, untrained)
 
 
 def read_metrics(folder: Path) -> dict[str, np.ndarray]:
-    """Return the columns of a run's ``metrics.csv``; a value that was not measured is NaN."""
+    """Return the epochs of a run's ``metrics.csv`` by column; NaN was not measured."""
     return read(folder).columns
 
 
@@ -48,7 +56,9 @@ def truncate(folder: Path, done: int) -> list[dict[str, float]]:
     """Keep and return only the first ``done`` epochs, from which a run resumes."""
     rows: list[dict[str, float]] = []
     if done and (folder / METRICS).is_file():
-        columns = read_metrics(folder)
+        columns, _, _, untrained = read(folder)
+        if untrained:
+            rows.append({"epoch": 0, **untrained})
         for values in zip(*columns.values()):
             row = {name: float(v) for name, v in zip(columns, values) if not np.isnan(v)}
             if row["epoch"] <= done:

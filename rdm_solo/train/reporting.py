@@ -11,12 +11,13 @@ import time
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo import __version__, loggers, runs
+from rdm_solo import __version__, loggers
 from rdm_solo.callbacks import Checkpoints, CollapseWatch
 from rdm_solo.callbacks.advice import config_warnings
 from rdm_solo.callbacks.divergence import Diverged
@@ -24,10 +25,9 @@ from rdm_solo.data.views import Views
 from rdm_solo.lightning import pl
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.chosen_filter import ChosenFilter
-from rdm_solo.runs import checkpoints, saved_config
+from rdm_solo.runs import checkpoints, metrics_file, saved_config
 from rdm_solo.runs.columns import COLUMNS
 from rdm_solo.runs.files import METRICS, SUMMARY, write_atomically
-from rdm_solo.runs.metrics_file import last_values
 from rdm_solo.train.derived_values import Derived
 from rdm_solo.train.folders import Start
 from rdm_solo.train.processes import SWEEP_FOLDER
@@ -98,12 +98,14 @@ def summarise(trainer: Any, folder: Path, settings: Mapping[str, Any]) -> Iterat
         if trainer.is_global_zero:
             failed = isinstance(error, Exception)
             if not failed or isinstance(error, Diverged):
-                table = runs.read_metrics(folder) if (folder / METRICS).exists() else {}
-                columns = {name: values.tolist() for name, values in table.items()}
+                table = metrics_file.Table({}, {})
+                if (folder / METRICS).exists():
+                    table = metrics_file.read(folder)
+                columns = {name: values.tolist() for name, values in table.columns.items()}
                 summary |= _outcome(trainer, columns, error)
                 summary["seconds"] = round(time.perf_counter() - started, 2)
                 write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
-                _report(summary, columns, folder)
+                _report(summary, columns, table.untrained, folder)
             if isinstance(error, KeyboardInterrupt) and checkpoints.present(folder):
                 resume = shlex.quote(f"resume={folder}")
                 log.info(f"to resume: python -m rdm_solo.train {resume}")
@@ -118,7 +120,7 @@ def _outcome(
     device = trainer.strategy.root_device
     stopped = str(error) if isinstance(error, KeyboardInterrupt) else None
     return {
-        **last_values(columns),
+        **metrics_file.last_values(columns),
         "finished": error is None,
         "warnings": watch.alarm.warnings if watch else [],
         "stopped": stopped or (watch.stopped if watch else None),
@@ -142,10 +144,15 @@ def versions() -> dict[str, str]:
     }
 
 
-def _report(summary: Mapping[str, Any], columns: Mapping[str, list[float]], folder: Path) -> None:
+def _report(
+    summary: Mapping[str, Any],
+    columns: Mapping[str, list[float]],
+    untrained: Mapping[str, float],
+    folder: Path,
+) -> None:
     """Log the final table, the warnings and the folder."""
-    if columns:
-        log.info(final_table(columns))
+    if columns.get("epoch"):
+        log.info(final_table(columns, untrained))
     for warning in summary["warnings"]:
         log.info(f"! {warning['kind']} in epoch {warning['epoch']}, see the warning above")
     log.info(f"{summary['seconds']:.0f} s; results are in {folder}")
@@ -154,15 +161,22 @@ def _report(summary: Mapping[str, Any], columns: Mapping[str, list[float]], fold
         log.info(f"figures and tables on one page: python -m rdm_solo.report {page}")
 
 
-def final_table(columns: Mapping[str, list[float]]) -> str:
-    """Format the main columns at up to five evenly spaced epochs as text.
+def final_table(
+    columns: Mapping[str, list[float]], untrained: Mapping[str, float] = MappingProxyType({})
+) -> str:
+    """Format the main columns before training and at up to five epochs as text.
 
-    >>> print(final_table({"epoch": [1.0, 2.0], "train/loss": [-0.5, math.nan]}))
-    epoch              1        2
-    train/loss    -0.500        -
+    >>> columns = {"epoch": [1.0, 2.0], "train/loss": [-0.5, math.nan], "val/acc1": [50.0, 60.0]}
+    >>> print(final_table(columns, {"val/acc1": 20.0}))
+    epoch              0        1        2
+    train/loss         -   -0.500        -
+    val/acc1      20.000   50.000   60.000
     """
+    if untrained:
+        columns = {name: [untrained.get(name, math.nan), *x] for name, x in columns.items()}
+        columns["epoch"][0] = 0
     total = len(columns.get("epoch", []))
-    rows = sorted({0, total // 4, total // 2, 3 * total // 4, total - 1} - {total, -1})
+    rows = sorted({0, 1, total // 4, total // 2, 3 * total // 4, total - 1} & {*range(total)})
     names = [name for name, column in COLUMNS.items() if column.chart and name in columns]
     width = max(map(len, ["epoch", *names])) + 1
     lines = ["epoch".ljust(width) + "".join(f"{columns['epoch'][row]:>9.0f}" for row in rows)]

@@ -279,7 +279,8 @@ class TestReturned:
         for name, array in want.arrays().items():
             np.testing.assert_array_equal(saved[name][0], array)
         with open(tmp_path / "metrics.csv", newline="") as file:
-            (row,) = csv.DictReader(file)
+            untrained, row = csv.DictReader(file)
+        assert untrained["epoch"] == "0"
         measured = {name for name, value in row.items() if value} - {"epoch"}
         assert measured == want.scalars.keys()
         assert ("erank/positive" in measured) is bool(names)
@@ -368,6 +369,9 @@ class Moves(pl.Callback):
     def __init__(self, layer: nn.Module) -> None:
         self.layer, self.entered = layer, []
         layer.register_forward_pre_hook(lambda layer, args: self.entered.append(args[0].detach()))
+
+    def on_train_epoch_start(self, trainer, pl_module):
+        self.entered.clear()  # from before the first step
 
     def on_train_epoch_end(self, trainer, pl_module):
         with torch.no_grad():

@@ -35,7 +35,12 @@ def run(folder: Path, *overrides: str, callbacks: Sequence[pl.Callback] = ()) ->
 
 
 def rows(folder: Path) -> list[dict[str, float]]:
-    """Return the rows of a run's table, without what was not measured."""
+    """Return the epochs of a run's table, without what was not measured."""
+    return [row for row in all_rows(folder) if row["epoch"]]
+
+
+def all_rows(folder: Path) -> list[dict[str, float]]:
+    """Return all rows, with that of the untrained network."""
     with open(folder / "metrics.csv", newline="") as file:
         return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
 

@@ -1,0 +1,57 @@
+"""Spectra of a network before its first step."""
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rdm_solo.callbacks.epoch_spectra import EpochSpectra
+from rdm_solo.callbacks.parts import observer
+from rdm_solo.lightning import pl
+
+if TYPE_CHECKING:
+    from rdm_solo.spectra import Spectra
+
+
+def is_untrained(trainer: Any) -> bool:
+    """Return whether no step has been made yet."""
+    return bool(trainer.global_step == 0)
+
+
+def untrained_spectra(trainer: Any, module: Any, spectra: EpochSpectra) -> "Spectra | None":
+    """Return the spectra of training outputs from before the first step.
+
+    A copy of the module makes the steps, without gradients, so that batch norms, queues, centres
+    and random numbers do not change. Return None for a module that optimises by itself and for
+    several loaders.
+    """
+    loader = trainer.train_dataloader
+    if isinstance(loader, (Mapping, Sequence)) or not module.automatic_optimization:
+        return None
+    with torch.no_grad(), pl.utilities.seed.isolate_rng():
+        model = _copy(module)
+        model.trainer = trainer
+        model.log = model.log_dict = lambda *args, **kwargs: None
+        model.on_train_start()
+        model.on_train_epoch_start()
+        outputs = observer(model)
+        spectra.begin_epoch()
+        for step, batch in enumerate(loader):
+            if not spectra.should_record(step, math.inf):
+                break
+            batch = trainer.strategy.batch_to_device(batch)
+            outputs.record_next_step()
+            with trainer.precision_plugin.train_step_context():
+                result = model.training_step(batch, step)
+            views = getattr(model, "num_large_crops", None)
+            spectra.add(outputs.pop_outputs(views, result), outputs)
+        return spectra.end_epoch(0, outputs)
+
+
+def _copy(module: Any) -> Any:
+    """Return a deep copy, also of weights that torch's weight_norm computed with a graph."""
+    parts = [x for part in module.modules() for x in vars(part).values()]
+    computed = [x for x in parts if isinstance(x, torch.Tensor) and not x.is_leaf]
+    return copy.deepcopy(module, {id(x): x.detach().clone() for x in computed})
