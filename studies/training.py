@@ -1,7 +1,8 @@
-"""Trains the runs of a study, each with the command that a person would type."""
+"""Trains the runs of a study, each in a process of its own."""
 
 import json
-import subprocess
+import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -19,16 +20,35 @@ class RunFailed(RuntimeError):
     """A run ended with an error other than divergence."""
 
 
+# A server that has imported what a run needs; each run is a fork of it, which saves 8 seconds.
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["rdm_solo.train.__main__", "rdm_solo.train.run", "torchvision"])
+
+
 def train(options: Sequence[str], folder: Path) -> dict[str, Any]:
     """Train a run into the folder and return its summary. A diverged run has one, too."""
-    command = [sys.executable, "-m", "rdm_solo.train", *options, f"hydra.run.dir={folder}"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    output = folder.with_suffix(".output")
+    run = SERVER.Process(target=_command, args=([*options, f"hydra.run.dir={folder}"], output))
+    run.start()
+    run.join()
     path = folder / SUMMARY
     summary: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    if not summary or (run.returncode and not summary["diverged"]):
-        output = f"{run.stdout}\n{run.stderr}".strip()
-        raise RunFailed(f"{' '.join(options)}: exit status {run.returncode}\n{output[-2000:]}")
+    if not summary or (run.exitcode and not summary["diverged"]):
+        text = output.read_text().strip()[-2000:]
+        raise RunFailed(f"{' '.join(options)}: exit status {run.exitcode}\n{text}")
     return summary
+
+
+def _command(options: Sequence[str], output: Path) -> None:
+    """Run ``python -m rdm_solo.train`` with these options; its output goes to a file."""
+    from rdm_solo.train.__main__ import main
+
+    os.chdir(ROOT)
+    file = os.open(output, os.O_WRONLY | os.O_CREAT)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    sys.argv = ["rdm_solo.train", *options]
+    main()
 
 
 def divergence(summary: dict[str, Any]) -> str:

@@ -1,0 +1,18 @@
+"""The command python -m studies.alarms."""
+
+from functools import partial
+
+from studies import command
+from studies.alarms import plan
+from studies.alarms.page import write
+from studies.alarms.runs import HEAD, measure, missing
+
+if __name__ == "__main__":  # each run imports this module again
+    command.run(
+        "alarms",
+        "Train the runs of plan.yaml and write the page about warnings and choosing.",
+        HEAD,
+        partial(missing, parts=(plan.TUNE, plan.TEST, plan.CHOOSE)),
+        measure,
+        write,
+    )

@@ -1,0 +1,81 @@
+"""A callback that makes a run one of the study and measures how it ends."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rdm_solo.data import loader
+from rdm_solo.data.draws import generator
+from rdm_solo.evaluate.features import extract
+from rdm_solo.evaluate.probe import fit_linear
+from rdm_solo.lightning import pl
+from rdm_solo.messages import UserError
+from rdm_solo.runs.files import write_atomically
+from rdm_solo.spectra.features import FeatureSpectra
+from studies.alarms import data
+from studies.alarms.clean_measures import explained_variance, intrinsic_dimension
+from studies.neighbours import knn_accuracy
+
+FILE = "outcome.json"
+FEW_LABELS = 50
+
+
+class Outcome(pl.Callback):  # type: ignore[misc]
+    """Measure linear accuracy on held-out images before training and at its end, and the clean
+    features of the training images at the end."""
+
+    def __init__(self, folder: Path, data: str, batch_norm: bool = True) -> None:
+        self.path, self.data, self.batch_norm = Path(folder) / FILE, data, batch_norm
+        self.values: dict[str, float] = {}
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        if not self.batch_norm:
+            _drop_batch_norm(pl_module)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self._measure(pl_module, "untrained")
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._measure(pl_module, "trained")
+
+    def _measure(self, model: Any, when: str) -> None:
+        training = model.training
+        model.eval()
+        images = data.labelled(self.data)
+        (x, y), (x_held, y_held) = (
+            extract(model.backbone, loader(images, part, 512)) for part in ("train", "val")
+        )
+        model.train(training)
+        try:
+            probe = fit_linear(x, y, x_held, y_held, images.num_classes)
+            self.values[f"linear_{when}"] = probe.curve[-1].top1
+        except UserError:  # the probe diverged on exploded features
+            self.values[f"linear_{when}"] = 100 / images.num_classes
+        if when == "trained":
+            self.values |= clean_values(x)
+            few = torch.randperm(len(x), generator=generator("few labels"))[:FEW_LABELS]
+            self.values["knn_few"] = knn_accuracy(x[few], y[few], x_held, y_held)
+        write_atomically(self.path, json.dumps(self.values) + "\n")
+
+
+def clean_values(x: Tensor) -> dict[str, float]:
+    """Return the measures of clean features, computed in eval() mode."""
+    metric = FeatureSpectra(x.shape[1])
+    metric.update([x])
+    values = metric.compute()
+    values = {f"clean_{name.removesuffix('/features')}": value for name, value in values.items()}
+    finite = bool(x.isfinite().all())
+    values["clean_idest"] = intrinsic_dimension(x) if finite else math.nan
+    values["clean_explained"] = explained_variance(x) if finite else math.nan
+    return values
+
+
+def _drop_batch_norm(model: nn.Module) -> None:
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, (nn.BatchNorm1d, nn.BatchNorm2d)):
+                setattr(module, name, nn.Identity())
