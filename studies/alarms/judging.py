@@ -1,0 +1,155 @@
+"""What happened in a run, what the package's rules reported, and what simpler rules report."""
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rdm_solo.methods.descriptions import METHODS
+from rdm_solo.spectra.collapse import WRONG_WAY, Bounds, MeasuredEpoch, kinds_of_collapse
+from studies.alarms.plan import PLAN
+from studies.alarms.runs import READ
+from studies.table import Row, series
+
+WARMUP = 3
+CLASSES = {"textures": 12, "angles": 12, "digits": 10}
+PREVALENCE = 0.1  # of collapses, at which precision is stated
+LABELS = ("val/knn_acc1", "val/acc1")  # columns that need labelled images
+
+
+def gain(row: Row) -> float:
+    """Return by how many points the linear accuracy ends above the untrained network's."""
+    return float(row["linear_trained"]) - float(row["linear_untrained"])
+
+
+def collapsed(row: Row) -> bool:
+    return gain(row) < PLAN["margin"]
+
+
+def history(row: Row, labels: bool = True) -> list[MeasuredEpoch]:
+    """Return what the watch read of a run, from epoch 0 on, the untrained network."""
+    names = [name for name in READ if labels or name not in LABELS]
+    columns = [series(row[name]) for name in names]
+    softmax, k = METHODS[row["method"]].softmax, int(row["dimensions"])
+    epochs = [
+        {name: value for name, value in zip(names, values) if not math.isnan(value)}
+        for values in zip(*columns)
+    ]
+    classes = CLASSES[row["data"]] if labels else None
+    return [MeasuredEpoch.read(e, number, k, softmax, classes) for number, e in enumerate(epochs)]
+
+
+Epochs = Sequence[MeasuredEpoch]
+Alarm = Callable[[Row], int | None]  # the epoch of a run's first warning
+
+
+def package_rules(
+    bounds: Bounds | None = None, labels: bool = True, without: Sequence[str] = ()
+) -> Alarm:
+    """Return the first warning of the package's rules, without that of a negative gap."""
+    bounds = bounds or Bounds(warmup=WARMUP)
+
+    def alarm(row: Row) -> int | None:
+        epochs = history(row, labels)
+        for end in range(1, len(epochs) + 1):
+            kinds = kinds_of_collapse(epochs[:end], bounds)
+            if {*kinds} - {WRONG_WAY, *without}:
+                return epochs[end - 1].epoch
+        return None
+
+    return alarm
+
+
+def below(column: str, bound: Callable[[float], float], in_a_row: int = 2) -> Alarm:
+    """Return a rule that reads one column: its last measured values are below a bound, which may
+    depend on the untrained network's value."""
+
+    def alarm(row: Row) -> int | None:
+        values = series(row[column])
+        limit, count = bound(values[0]), 0
+        for epoch, value in enumerate(values):
+            if epoch <= WARMUP or math.isnan(value):
+                continue
+            count = count + 1 if value < limit else 0
+            if count == in_a_row:
+                return epoch
+        return None
+
+    return alarm
+
+
+def either(*alarms: Alarm) -> Alarm:
+    """Return the rule that warns if any of these does."""
+
+    def alarm(row: Row) -> int | None:
+        return min((epoch for rule in alarms if (epoch := rule(row)) is not None), default=None)
+
+    return alarm
+
+
+class Rates(NamedTuple):
+    """Detected collapses and false alarms."""
+
+    detected: int
+    collapses: int
+    false: int
+    healthy: int
+
+    @property
+    def precision(self) -> float:
+        """Return the share of true alarms if one run in ten collapses."""
+        hits = PREVALENCE * self.detected / max(self.collapses, 1)
+        alarms = hits + (1 - PREVALENCE) * self.false / max(self.healthy, 1)
+        return hits / alarms if alarms else math.nan
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A run, its label, and the epoch of its first warning."""
+
+    row: Row
+    collapsed: bool
+    warned: int | None
+
+
+def judge(rows: Sequence[Row], alarm: Alarm) -> list[Judged]:
+    """Judge the runs that did not diverge; divergence ends a run with an error anyway."""
+    return [Judged(row, collapsed(row), alarm(row)) for row in rows if not row["diverged"]]
+
+
+def rates(runs: Sequence[Judged]) -> Rates:
+    hits = [run.warned is not None for run in runs if run.collapsed]
+    false = [run.warned is not None for run in runs if not run.collapsed]
+    return Rates(sum(hits), len(hits), sum(false), len(false))
+
+
+def intervals(runs: Sequence[Judged], repeats: int = 2000) -> dict[str, tuple[float, float]]:
+    """Return 95 % intervals of the rates, in per cent, bootstrapped over settings.
+
+    Runs of one setting are alike, so whole settings are drawn with replacement.
+    """
+    by_setting: Mapping[str, list[Judged]] = defaultdict(list)
+    for run in runs:
+        by_setting[run.row["setting"]].append(run)
+    groups, dice = list(by_setting.values()), random.Random(0)
+    samples: dict[str, list[float]] = {"detected": [], "false": [], "precision": []}
+    for _ in range(repeats):
+        drawn = [run for group in dice.choices(groups, k=len(groups)) for run in group]
+        sample = rates(drawn)
+        if sample.collapses and sample.healthy:
+            samples["detected"].append(100 * sample.detected / sample.collapses)
+            samples["false"].append(100 * sample.false / sample.healthy)
+            if not math.isnan(sample.precision):
+                samples["precision"].append(100 * sample.precision)
+    return {name: _ends(values) for name, values in samples.items()}
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    ordered = sorted(values)
+    if not ordered:
+        return math.nan, math.nan
+    return ordered[int(0.025 * len(ordered))], ordered[
+        min(len(ordered) - 1, int(0.975 * len(ordered)))
+    ]

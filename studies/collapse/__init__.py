@@ -1,1 +1,0 @@
-"""Whether the warnings of collapse are right: runs that are labelled without them."""
