@@ -34,6 +34,7 @@ class Outcome(pl.Callback):  # type: ignore[misc]
         self.values: dict[str, float] = {}
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        torch.set_flush_denormal(True)  # without it, the CPU needs minutes for collapsed networks
         if not self.batch_norm:
             _drop_batch_norm(pl_module)
 

@@ -91,7 +91,7 @@ def measure(run: Planned) -> Row:
             outcome = json.loads((folder / FILE).read_text())
         record = runs.load(folder)
         spectra, table, untrained = record.spectra, record.metrics, record.untrained
-        dimensions = int(spectra["dimensions"].max()) if spectra else 0
+        dimensions = int(spectra["dimensions"].max()) if "dimensions" in spectra else 0
     values = {name: [untrained.get(name, math.nan), *table.get(name, ())] for name in READ}
     return {
         "name": run.name,
@@ -103,7 +103,7 @@ def measure(run: Planned) -> Row:
         "dimensions": str(dimensions),
         "diverged": training.divergence(summary),
         **{name: _cell(outcome.get(name, math.nan)) for name in OUTCOME},
-        **{name: _cell(table[name][-1] if name in table else math.nan) for name in LAST},
+        **{name: _cell(record.last(name)) for name in LAST},
         **{name: joined(column) for name, column in values.items()},
         "seconds": _cell(summary["seconds"]),
         "versions": training.versions(summary),
