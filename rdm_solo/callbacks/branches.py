@@ -215,20 +215,6 @@ def by_view(calls: Mapping[str, Sequence[Tensor]], views: int) -> dict[str, list
     return ordered if rows == rows[:batches] * views else None
 
 
-def features_by_view(
-    calls: Sequence[Tensor], target: Sequence[Tensor], views: int | None
-) -> Sequence[Tensor]:
-    """Return the backbone's outputs by view, or a single tensor of at most the target's rows."""
-    ordered = by_view({"target": target, "features": calls}, views) if views else None
-    if ordered and views:
-        batches = len(ordered["features"]) // views
-        starts = range(0, len(ordered["features"]), batches)
-        features = [torch.cat(ordered["features"][start : start + batches]) for start in starts]
-        if len({len(x) for x in features}) == 1:
-            return features
-    return [torch.cat(list(calls))[: sum(map(len, target))]]
-
-
 def has_rows(output: Any) -> bool:
     """Return whether :func:`rows` accepts an output."""
     x = first_tensor(output)

@@ -7,6 +7,7 @@ from typing import Any
 
 COMPLETE, DIMENSIONAL, UNIFORM = "complete collapse", "dimensional collapse", "equal assignments"
 DESTROYED, WRONG_WAY, STUCK = "destroyed encoder", "negative gap", "stuck loss"
+BELOW_UNTRAINED, FEW_FEATURES = "below the untrained network", "collapsed features"
 FOUND, RECOVERING = "found", "recovering"
 
 # Ranks and accuracies often drop and recover in the first epochs, so one low value is no evidence.
@@ -35,7 +36,7 @@ class MeasuredEpoch:
     with a softmax they are computed from the logits and from the last layer's input.
     """
 
-    epoch: int  # counted from 1
+    epoch: int  # counted from 1; 0 is the untrained network
     variance: float
     erank: float
     dimensions: int
@@ -45,6 +46,7 @@ class MeasuredEpoch:
     knn: float = math.nan  # kNN accuracy in per cent
     online: float = math.nan  # accuracy of the online classifier in per cent
     chance: float = 0.0  # 100 / number of classes; 0 if unknown
+    features: float = math.nan  # effective rank of the backbone's features around their mean
 
     @classmethod
     def read(
@@ -78,6 +80,7 @@ class MeasuredEpoch:
             knn=value("val/knn_acc1"),
             online=value("val/acc1"),
             chance=100 / classes if classes and classes > 1 else 0.0,
+            features=value("erank/features_centred"),
         )
 
     @property
@@ -103,6 +106,8 @@ class Bounds:
     assignment: float = MIN_ASSIGNED
     accuracy: float | None = 0.5
     loss: float | None = 0.005
+    untrained: float | None = 0.0
+    features: float | None = 2.0
 
     def min_rank(self, k: int) -> float:
         """Return the bound on the effective rank of ``k`` dimensions.
@@ -143,6 +148,7 @@ class Rule:
             bounds=bounds,
             bound=self.bound(epochs[-1], bounds),
             accuracy=accuracy_in_words(epochs),
+            gained=gained_knn(epochs, bounds),
             setting=option(self.option, getattr(bounds, self.option)),
             off=f"{option(self.option, None)} switches this warning off",
         )
@@ -206,7 +212,41 @@ def accuracy_in_words(epochs: Epochs) -> str:
     return f"the accuracy of {classifier} is {accuracy:.1f} % (its best was {best:.1f} %{chance})"
 
 
+def gained_knn(epochs: Epochs, bounds: Bounds) -> float:
+    """Return by how many points the kNN accuracy is above the untrained network's.
+
+    >>> epochs = [MeasuredEpoch(e, 1, 9, 32, 0, knn=x) for e, x in ((0, 30), (5, 24))]
+    >>> gained_knn(epochs, Bounds())
+    -6
+    """
+    return epochs[-1].knn - (epochs[0].knn if epochs[0].epoch == 0 else math.nan)
+
+
 RULES = (
+    Rule(
+        BELOW_UNTRAINED,
+        option="untrained",
+        answer="its features are worse than the untrained network's",
+        definition="after the warm-up the kNN accuracy is below that of the untrained network",
+        warning="the kNN accuracy is {now.knn:.1f} %, {gained:+.1f} points from the untrained "
+        "network's ({off}).",
+        value=gained_knn,
+        bound=lambda epoch, bounds: bounds.untrained if epoch.epoch > bounds.warmup else None,
+        remedy="The learning rate is the likeliest cause: try a tenth of it.",
+        lenient=False,
+    ),
+    Rule(
+        FEW_FEATURES,
+        option="features",
+        answer="its features",
+        definition="after the warm-up the effective rank of the backbone's features around their "
+        f"mean (erank/features_centred) is below {Bounds.features:g}",
+        warning="around their mean, the backbone's features span {now.features:.2f} directions, "
+        "below {setting}.",
+        value=lambda epochs, bounds: epochs[-1].features,
+        bound=lambda epoch, bounds: bounds.features if epoch.epoch > bounds.warmup else None,
+        lenient=False,
+    ),
     Rule(
         COMPLETE,
         option="variance",

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from rdm_solo.callbacks.branches import Outputs, by_view, features_by_view
+from rdm_solo.callbacks.branches import Outputs, by_view
 from rdm_solo.callbacks.parts import ModuleObserver
 from rdm_solo.messages import UserError
 
@@ -46,5 +46,19 @@ def outputs_of(calls: Calls, observer: ModuleObserver, views: int | None) -> Out
     first_rows = target if len(target) == n else target[:n]
     online = first_rows if online is target else online[:n]
     projection = first_rows if projection is target else projection[:n]
-    features = None if backbone is None else features_by_view(backbone, calls["target"], views)
+    features = None if backbone is None else _features_by_view(backbone, calls["target"], views)
     return Outputs(online, first_rows, positive, projection, features=features)
+
+
+def _features_by_view(
+    calls: Sequence[Tensor], target: Sequence[Tensor], views: int | None
+) -> Sequence[Tensor]:
+    """Return the backbone's outputs by view, or a single tensor of at most the target's rows."""
+    ordered = by_view({"target": target, "features": calls}, views) if views else None
+    if ordered and views:
+        batches = len(ordered["features"]) // views
+        starts = range(0, len(ordered["features"]), batches)
+        features = [torch.cat(ordered["features"][start : start + batches]) for start in starts]
+        if len({len(x) for x in features}) == 1:
+            return features
+    return [torch.cat(list(calls))[: sum(map(len, target))]]
