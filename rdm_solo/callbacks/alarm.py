@@ -44,7 +44,7 @@ class Alarm:
             text = f"{sentence} {self.advise(kind, epoch=epoch.epoch - 1)}"
             self.warnings.append({"kind": kind, "epoch": epoch.epoch, "text": text})
             if rank() == 0:
-                log.warning(f"warning: {text}")
+                log.warning(f"{'note' if RULE[kind].note else 'warning'}: {text}")
         return new
 
 
@@ -55,5 +55,4 @@ def measured_epoch(
     if spectra is None:
         accuracies = {name: scalars[name] for name in ACCURACIES if name in scalars}
         return MeasuredEpoch.read(accuracies, epoch, classes=classes)
-    softmax = spectra.lam_logits is not None
-    return MeasuredEpoch.read(scalars, epoch, spectra.dimensions, softmax, classes)
+    return MeasuredEpoch.read(scalars, epoch, spectra.dimensions, classes)

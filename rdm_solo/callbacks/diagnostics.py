@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from rdm_solo.callbacks.epoch_spectra import EpochSpectra
 from rdm_solo.callbacks.parts import observer
 from rdm_solo.callbacks.untrained import is_untrained, untrained_spectra
 from rdm_solo.lightning import pl
-from rdm_solo.spectra.collapse import Bounds, MeasuredEpoch
+from rdm_solo.spectra.collapse import RULE, Bounds, MeasuredEpoch
 
 if TYPE_CHECKING:
     from rdm_solo.spectra import Spectra
@@ -109,17 +109,19 @@ class Diagnostics(pl.Callback):
 
 
 class CollapseWatch(pl.Callback):
-    """Warn once about each kind of collapse; with ``stop``, stop training at the first warning.
+    """Report each kind of collapse once; ``stop`` stops training at the first warning.
 
     It reads the spectra of :class:`Diagnostics` and the logged accuracies, so it must come after
-    what measures them. ``bounds`` are those of :class:`~rdm_solo.spectra.collapse.Bounds`.
+    what measures them. ``options`` are :class:`~rdm_solo.spectra.collapse.Bounds` and ``stop``:
+    true, false, or ``"notes"``, which also stops at a note.
     ``advise(kind, epoch=...)`` returns the likeliest cause of a collapse and the remedy.
     """
 
     def __init__(
-        self, advise: Callable[..., str], warmup_epochs: float, stop: bool = False, **bounds: Any
+        self, advise: Callable[..., str], warmup_epochs: float, options: Mapping[str, Any]
     ) -> None:
-        self.stop = stop
+        bounds = {name: value for name, value in options.items() if name != "stop"}
+        self.stop = options["stop"]
         self.alarm = Alarm(Bounds(warmup=warmup_epochs, **bounds), advise, _option)
         self.stopped: str | None = None
 
@@ -145,11 +147,12 @@ class CollapseWatch(pl.Callback):
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         epoch = trainer.current_epoch + 1
         new = self._update(trainer, pl_module, epoch)
+        new = [kind for kind in new if self.stop == "notes" or not RULE[kind].note]
         if new and self.stop and not is_last_epoch(trainer):
             self.stopped = f"watch.stop: {new[0]} in epoch {epoch}"
             trainer.should_stop = True
             if trainer.is_global_zero:
-                log.warning(f"training stops here because watch.stop=true ({new[0]})")
+                log.warning(f"training stops here because of watch.stop ({new[0]})")
 
 
 def _option(name: str, value: Any) -> str:

@@ -81,15 +81,10 @@ class Progress(pl.callbacks.ProgressBar):
             disable=not is_visible,
         )
         self._stack.callback(self.bar.close)
-        self._log_untrained(trainer)
+        if is_untrained(trainer):
+            self._log(trainer, 0)
         if is_visible:  # messages are printed above the bar
             self._stack.enter_context(logging_redirect_tqdm())
-
-    def _log_untrained(self, trainer: Any) -> None:
-        metrics = trainer.callback_metrics
-        values = {name: float(metrics[name]) for name in PROGRESS_COLUMNS if name in metrics}
-        if values and trainer.is_global_zero and self.enabled and is_untrained(trainer):
-            log.info(f"before training: {values_in_words(values)}")
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         self.epoch_start = time.monotonic()
@@ -101,11 +96,13 @@ class Progress(pl.callbacks.ProgressBar):
         self.bar.update()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self._log(trainer, trainer.current_epoch + 1, time.monotonic() - self.epoch_start)
+
+    def _log(self, trainer: Any, epoch: int, seconds: float = math.nan) -> None:
         metrics = trainer.callback_metrics  # reduces over processes, so all of them read it
         values = {name: float(metrics[name]) for name in PROGRESS_COLUMNS if name in metrics}
-        if trainer.is_global_zero and self.enabled:
-            seconds = time.monotonic() - self.epoch_start
-            log.info(epoch_line(trainer.current_epoch + 1, trainer.max_epochs, values, seconds))
+        if values and trainer.is_global_zero and self.enabled:
+            log.info(epoch_line(epoch, trainer.max_epochs, values, seconds))
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._stack.close()
@@ -115,21 +112,11 @@ class Progress(pl.callbacks.ProgressBar):
 
 
 def epoch_line(epoch: int, epochs: int, values: Mapping[str, float], seconds: float) -> str:
-    """Format a finished epoch's log line, with the values that are finite.
+    """Format the log line of an epoch, 0 for the untrained network, with what is finite.
 
     >>> values = {"train/loss": -0.8, "erank/online": 4.1, "erank/target": 6.2, "val/acc1": 91.0}
     >>> epoch_line(3, 30, values, 1.4)
     'epoch 3/30: loss -0.800, erank 4.1 < 6.2, acc 91.0, 1.4 s'
-    """
-    words = filter(None, (values_in_words(values), f"{seconds:.1f} s"))
-    return f"epoch {epoch}/{epochs}: {', '.join(words)}"
-
-
-def values_in_words(values: Mapping[str, float]) -> str:
-    """Format the values that are finite.
-
-    >>> values_in_words({"erank/online": 4.1, "erank/target": 6.2, "val/acc1": 91.0})
-    'erank 4.1 < 6.2, acc 91.0'
     """
     finite = {name: value for name, value in values.items() if math.isfinite(value)}
     words = [f"loss {finite['train/loss']:.3f}"] if "train/loss" in finite else []
@@ -138,7 +125,8 @@ def values_in_words(values: Mapping[str, float]) -> str:
         sign = "<" if online < target else ">" if online > target else "="
         words.append(f"erank {online:.1f} {sign} {target:.1f}")
     words += [f"{word} {finite[name]:.1f}" for name, word in ACCURACIES.items() if name in finite]
-    return ", ".join(words)
+    words += [f"{seconds:.1f} s"] if epoch else []
+    return f"{f'epoch {epoch}/{epochs}' if epoch else 'before training'}: {', '.join(words)}"
 
 
 class SkippedImages(pl.Callback):  # type: ignore[misc,name-defined]

@@ -23,9 +23,8 @@ def is_untrained(trainer: Any) -> bool:
 def untrained_spectra(trainer: Any, module: Any, spectra: EpochSpectra) -> "Spectra | None":
     """Return the spectra of training outputs from before the first step.
 
-    A copy of the module makes the steps, without gradients, so that batch norms, queues, centres
-    and random numbers do not change. Return None for a module that optimises by itself and for
-    several loaders.
+    A copy makes the steps, so that batch norms, queues, centres and random numbers do not change.
+    Return None for a module that optimises by itself and for several loaders.
     """
     loader = trainer.train_dataloader
     if isinstance(loader, (Mapping, Sequence)) or not module.automatic_optimization:
@@ -52,6 +51,6 @@ def untrained_spectra(trainer: Any, module: Any, spectra: EpochSpectra) -> "Spec
 
 def _copy(module: Any) -> Any:
     """Return a deep copy, also of weights that torch's weight_norm computed with a graph."""
-    parts = [x for part in module.modules() for x in vars(part).values()]
-    computed = [x for x in parts if isinstance(x, torch.Tensor) and not x.is_leaf]
+    values = [x for part in module.modules() for x in vars(part).values()]
+    computed = [x for x in values if isinstance(x, torch.Tensor) and not x.is_leaf]
     return copy.deepcopy(module, {id(x): x.detach().clone() for x in computed})

@@ -96,7 +96,7 @@ def overview(groups: Sequence[Group]) -> Verdict:
     for group in groups:
         if reason := excluded_reason(group):
             lines.append(f"not ranked: {group.label}, {reason}")
-        elif any(outcome(run).good is False for run in judged_runs(group)):
+        elif not all(outcome(run).healthy for run in judged_runs(group)):
             lines.append(f"some runs failed: {group.label}, {health(group).answer}")
     healthy = len(groups) - len(lines)
     unfinished = [g for g in groups if not excluded_reason(g) and not _finished(g)]

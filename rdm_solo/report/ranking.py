@@ -81,7 +81,7 @@ def is_tied(first: Ranked, other: Ranked) -> bool | None:
 def excluded_reason(group: Group) -> str:
     """Return why a setting is not ranked if all its runs collapsed or diverged, else ""."""
     outcomes = [outcome(run) for run in judged_runs(group)]
-    if any(each.good is not False for each in outcomes):
+    if any(each.healthy for each in outcomes):
         return ""
     return join_first(dict.fromkeys(each.answer for each in outcomes))
 

@@ -22,7 +22,9 @@ RULES = (
     f"target's eigenvalues is at least {MIN_SORTED:g} for sorted eigenvalues and at least "
     f"{MIN_DIRECTIONAL:g} along the target's eigenvectors, which is the stricter test: the sorted "
     "curve rises wherever the target's spectrum is flatter, whatever its directions.",
-    f"A run collapsed if one of these holds in the last {IN_A_ROW} measured epochs. {_KINDS} The "
+    f"A run, or its outputs, collapsed if one of these holds in the last {IN_A_ROW} measured "
+    f"epochs. {_KINDS} Only a {DESTROYED} is a verdict on the features; they can survive the "
+    "collapse of the outputs, and the other rules also hold for many healthy runs. The "
     "outputs are the projections; variance and rank are measured around each step's mean. For "
     "methods with a softmax, the variance is measured on the logits and the rank on the last "
     "layer's input. We do not judge a value that is recovering (at its current growth it would "

@@ -21,6 +21,7 @@ BOUNDS = Bounds()
 FINAL_EPOCHS = BOUNDS.gap_epochs or 0  # they decide which branch leads at the end
 
 UNMEASURED = "not measured"
+FEATURES = "erank/features_centred"
 CURVES = ("filter/monotonicity", "filter/monotonicity_directional")
 
 
@@ -40,6 +41,11 @@ class Outcome(NamedTuple):
 
     answer: str
     good: bool | None
+    suspect: bool = False  # the outputs have collapsed, although the features may be good
+
+    @property
+    def healthy(self) -> bool:
+        return self.good is not False and not self.suspect
 
 
 def verdicts(runs: Sequence[Run]) -> tuple[Verdict, Verdict, Verdict]:
@@ -77,6 +83,10 @@ def health(runs: Sequence[Run]) -> Verdict:
         k = max(map(dimensions, runs))
         limit = f" of {k} (collapse: below {BOUNDS.min_rank(k):.1f})" if k else ""
         numbers.append(f"effective rank around the mean {mean_std(ranks, 1)}{limit}")
+    if ranks := last(runs, FEATURES):
+        before = [run.untrained[FEATURES] for run in runs if FEATURES in run.untrained]
+        untrained = f" ({mean_std(before, 1)} before training)" if before else ""
+        numbers.append(f"features: effective rank around the mean {mean_std(ranks, 1)}{untrained}")
     if last(runs, "erank/gap"):
         gap, online, target = (
             format_latest(runs, f"erank/{name}", 1) for name in ("gap", "online", "target")
@@ -92,9 +102,11 @@ def outcome(run: Run) -> Outcome:
     warmup = float(OmegaConf.select(run.config, "scheduler.warmup_epochs", default=0))
     history = [*_untrained(run), *_history(run)]
     states = collapse.states(history, Bounds(warmup=warmup, gap_epochs=None))
-    for rule in collapse.RULES:
-        if states.get(rule.kind) == collapse.FOUND:
-            return Outcome(f"collapsed: {rule.answer}", False)
+    rules = [rule for rule in collapse.RULES if states.get(rule.kind) == collapse.FOUND]
+    if warnings := [rule for rule in rules if not rule.note]:
+        return Outcome(f"collapsed: {warnings[0].answer}", False)
+    if rules:
+        return Outcome(f"outputs collapsed: {rules[0].answer}", None, suspect=True)
     measured = [epoch for epoch in history if epoch.epoch and math.isfinite(epoch.variance)]
     if not measured:
         return Outcome(UNMEASURED, None)
@@ -122,12 +134,10 @@ def _untrained(run: Run) -> list[MeasuredEpoch]:
 
 
 def _measured_epoch(run: Run, row: Mapping[str, float], epoch: int) -> MeasuredEpoch:
-    # For a watched run, only its spectra record whether its outputs have a softmax.
-    softmax = run.description.softmax or "lam_logits" in run.spectra
     derived = run.summary.get("derived") or {}
     classes = derived.get("num_classes") or OmegaConf.select(run.config, "dataset.num_classes")
     classes = classes if isinstance(classes, int) else None
-    return MeasuredEpoch.read(row, epoch, dimensions(run), softmax, classes)
+    return MeasuredEpoch.read(row, epoch, dimensions(run), classes)
 
 
 def variance_shares(runs: Sequence[Run]) -> list[float]:
@@ -151,7 +161,7 @@ def lead(runs: Sequence[Run]) -> Verdict:
         if len(ranks := curve_of(runs, f"erank/{branch}").mean):
             numbers.append(f"{branch} effective rank {ranks[0]:.1f} → {ranks[-1]:.1f}")
     caveat = _gap_from_setting(runs[0])
-    if any(map(_leading_share, gaps)) and any(outcome(run).good is False for run in runs):
+    if any(map(_leading_share, gaps)) and not all(outcome(run).healthy for run in runs):
         caveat += " At least one run is not alive, so a gap does not prove health."
     if not runs[0].description.leads and not runs[0].description.symmetric:
         caveat += " The target need not lead here, so neither answer is good or bad."
@@ -192,7 +202,7 @@ def _leads(run: Run) -> Outcome:
     if filter_causes_gap(run):
         answer += " (caused by the filter)"
     # A gap proves nothing after a collapse or if the filter need not cause it.
-    if _direction(run) == 0 or _unfiltered(run) or outcome(run).good is False:
+    if _direction(run) == 0 or _unfiltered(run) or not outcome(run).healthy:
         return Outcome(answer, None)
     return _score(run, answer, True)
 

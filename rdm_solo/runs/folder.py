@@ -27,9 +27,8 @@ class Run:
     ``measured`` tells which. ``spectra`` has arrays whose first axis is ``spectra["epoch"]``.
     ``linear`` has the linear evaluations by kind. Epochs count from 1.
 
-    ``untrained`` has the values from before the first step, by column.
-
-    ``diverged`` is the epoch in which training diverged; ``metrics`` and ``spectra`` end before it.
+    ``untrained`` has the values from before the first step. ``diverged`` is the epoch in which
+    training diverged; ``metrics`` and ``spectra`` end before it.
     """
 
     folder: Path
@@ -173,18 +172,8 @@ def load(folder: Path) -> Run:
     missing += [f"{name} cannot be read and is left out" for name in broken]
     if done and not spectra:
         missing.append("no spectra (diagnostics were off?)")
-    return Run(
-        folder,
-        config,
-        metrics,
-        spectra,
-        summary,
-        tuple(missing),
-        diverged,
-        measured,
-        linear,
-        table.untrained,
-    )
+    parts = (metrics, spectra, summary, tuple(missing), diverged, measured, linear)
+    return Run(folder, config, *parts, table.untrained)
 
 
 def _shortcomings(

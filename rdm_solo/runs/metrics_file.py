@@ -1,7 +1,4 @@
-"""metrics.csv: the columns of :mod:`.columns`, with a row for each epoch.
-
-Epochs count from 1. Row 0 is the untrained network, measured before the first step.
-"""
+"""metrics.csv: one row per epoch, counted from 1, and row 0 for the untrained network."""
 
 import csv
 import io
@@ -20,7 +17,7 @@ from rdm_solo.runs.files import METRICS, SUMMARY, write_table
 
 
 class Table(NamedTuple):
-    """The content of ``metrics.csv``; only ``untrained`` is of the network before training."""
+    """The content of ``metrics.csv``, with row 0 apart."""
 
     columns: dict[str, np.ndarray]  # NaN: not measured, or not finite
     measured: dict[str, np.ndarray]  # whether a row has a value, NaN included

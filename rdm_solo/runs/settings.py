@@ -10,15 +10,7 @@ MODEL = ("method", "filter", "p", "dataset", "backbone", "optimizer", "scheduler
 # Runs that agree in these and differ in their seeds are repetitions of one setting.
 SETTING = (*MODEL, "max_epochs", "trainer")
 # Options in these parts that depend on the machine: paths and speed.
-LOCAL = (
-    "root",
-    "cache",
-    "download",
-    "workers",
-    "skip_broken",
-    "compile",
-    "channels_last",
-)
+LOCAL = ("root", "cache", "download", "workers", "skip_broken", "compile", "channels_last")
 # The trainer's options that change results.
 TRAINER = ("devices", "num_nodes", "accumulate_grad_batches", "precision", "gradient_clip_val")
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-COMPLETE, DIMENSIONAL, UNIFORM = "complete collapse", "dimensional collapse", "equal assignments"
-DESTROYED, WRONG_WAY, STUCK = "destroyed encoder", "negative gap", "stuck loss"
+COMPLETE, DIMENSIONAL, STUCK = "complete collapse", "dimensional collapse", "stuck loss"
+DESTROYED, WRONG_WAY = "destroyed encoder", "negative gap"
 BELOW_UNTRAINED, FEW_FEATURES = "below the untrained network", "collapsed features"
 FOUND, RECOVERING = "found", "recovering"
 
@@ -18,8 +18,6 @@ RECOVERY_EPOCHS = 10
 MIN_GAP = 1e-3
 # Batch norm alone keeps two directions apart, so an effective rank below this is a collapse.
 MIN_DIRECTIONS = 2.2
-# If a softmax assigns all images alike, the uncentred effective rank of its outputs is 1.
-MIN_ASSIGNED = 1.2
 # An accuracy of at most this many times the chance level is at chance.
 AT_CHANCE = 1.1
 # A loss of accuracy is judged once the best was this share of the way from chance to 100 %.
@@ -41,7 +39,6 @@ class MeasuredEpoch:
     erank: float
     dimensions: int
     gap: float  # log of the target's effective rank over the online branch's
-    assigned: float = math.nan  # the softmax's uncentred effective rank
     loss_share: float = math.nan  # loss of a method with a softmax of K outputs, over ln K
     knn: float = math.nan  # kNN accuracy in per cent
     online: float = math.nan  # accuracy of the online classifier in per cent
@@ -54,7 +51,6 @@ class MeasuredEpoch:
         row: Mapping[str, Any],
         epoch: int,
         dimensions: int = 0,
-        softmax: bool = False,
         classes: int | None = None,
     ) -> "MeasuredEpoch":
         """Read one epoch from its scalars, under the names of the columns of ``metrics.csv``.
@@ -75,7 +71,6 @@ class MeasuredEpoch:
             erank=value("erank/centred"),
             dimensions=dimensions,
             gap=math.log1p(gap / online) if online > 0 and online + gap > 0 else math.nan,
-            assigned=value("erank/projection") if softmax else math.nan,
             loss_share=value("train/loss_share"),
             knn=value("val/knn_acc1"),
             online=value("val/acc1"),
@@ -103,7 +98,6 @@ class Bounds:
     gap_epochs: int | None = 3
     warmup: float = 3
     fewest: float = MIN_DIRECTIONS
-    assignment: float = MIN_ASSIGNED
     accuracy: float | None = 0.5
     loss: float | None = 0.005
     untrained: float | None = 0.0
@@ -140,6 +134,8 @@ class Rule:
     remedy: str = "Try a lower learning rate and a longer warm-up first."
     in_a_row: Callable[[MeasuredEpoch, Bounds], int] = lambda epoch, bounds: IN_A_ROW
     lenient: bool = True
+    limits: tuple[float, ...] = (0, 1)  # of the bound
+    note: bool = False  # it describes the outputs that the loss compares; the features may be good
 
     def sentence(self, epochs: Epochs, bounds: Bounds, option: Callable[[str, Any], str]) -> str:
         """Return the warning; ``option(name, value)`` formats an option as the user sets it."""
@@ -224,75 +220,6 @@ def gained_knn(epochs: Epochs, bounds: Bounds) -> float:
 
 RULES = (
     Rule(
-        BELOW_UNTRAINED,
-        option="untrained",
-        answer="its features are worse than the untrained network's",
-        definition="after the warm-up the kNN accuracy is below that of the untrained network",
-        warning="the kNN accuracy is {now.knn:.1f} %, {gained:+.1f} points from the untrained "
-        "network's ({off}).",
-        value=gained_knn,
-        bound=lambda epoch, bounds: bounds.untrained if epoch.epoch > bounds.warmup else None,
-        remedy="The learning rate is the likeliest cause: try a tenth of it.",
-        lenient=False,
-    ),
-    Rule(
-        FEW_FEATURES,
-        option="features",
-        answer="its features",
-        definition="after the warm-up the effective rank of the backbone's features around their "
-        f"mean (erank/features_centred) is below {Bounds.features:g}",
-        warning="around their mean, the backbone's features span {now.features:.2f} directions, "
-        "below {setting}.",
-        value=lambda epochs, bounds: epochs[-1].features,
-        bound=lambda epoch, bounds: bounds.features if epoch.epoch > bounds.warmup else None,
-        lenient=False,
-    ),
-    Rule(
-        COMPLETE,
-        option="variance",
-        answer="completely",
-        definition="the outputs' variance over their second moment (feature/spread) is below "
-        f"{Bounds.variance:g}",
-        warning="all images get nearly the same output (feature/spread is {now.variance:.2g}, "
-        "below {setting}).",
-        value=lambda epochs, bounds: epochs[-1].variance,
-        bound=lambda epoch, bounds: bounds.variance,
-    ),
-    Rule(
-        DIMENSIONAL,
-        option="erank",
-        answer="into few directions",
-        definition="the outputs' effective rank around their mean (erank/centred) is below "
-        f"k^{Bounds.erank:g} or {MIN_DIRECTIONS:g}, whichever is larger, but at most k/2",
-        warning="around their mean, the outputs span {now.erank:.1f} of {now.dimensions} "
-        "directions, which is below {bound:.1f} ({off}).",
-        value=lambda epochs, bounds: epochs[-1].erank,
-        bound=lambda epoch, bounds: bounds.min_rank(epoch.dimensions) if bounds.erank else None,
-    ),
-    Rule(
-        UNIFORM,
-        option="variance",
-        answer="all images get nearly the same assignment",
-        definition=f"the softmax's effective rank (erank/projection) is below {MIN_ASSIGNED:g}",
-        warning="the softmax gives all images nearly the same assignment (their effective rank is "
-        "{now.assigned:.2f}; 1 if all are equal; {off}).",
-        value=lambda epochs, bounds: epochs[-1].assigned,
-        bound=lambda epoch, bounds: None if bounds.variance is None else bounds.assignment,
-    ),
-    Rule(
-        STUCK,
-        option="loss",
-        answer="the loss stays at ln K",
-        definition="after the warm-up the loss of a method with a softmax is within "
-        f"{100 * (Bounds.loss or 0):g} % of ln K (train/loss_share is 1), the loss of a uniform "
-        "softmax, 1/K for each output",
-        warning="the loss is {now.loss_share:.4f} times ln K, the loss of a uniform softmax, 1/K "
-        "for each output ({off}).",
-        value=lambda epochs, bounds: abs(epochs[-1].loss_share - 1),
-        bound=lambda epoch, bounds: (bounds.loss or None) if epoch.epoch > bounds.warmup else None,
-        lenient=False,
-    ),
-    Rule(
         DESTROYED,
         option="accuracy",
         answer="the encoder is destroyed",
@@ -307,6 +234,72 @@ RULES = (
         lenient=False,
     ),
     Rule(
+        BELOW_UNTRAINED,
+        option="untrained",
+        answer="kNN is below the untrained network's",
+        definition="after the warm-up the kNN accuracy is below that of the untrained network",
+        warning="the kNN accuracy is {now.knn:.1f} %, {gained:+.1f} points from the untrained "
+        "network's ({off}).",
+        value=gained_knn,
+        bound=lambda epoch, bounds: bounds.untrained if epoch.epoch > bounds.warmup else None,
+        limits=(),
+        remedy="The learning rate is the likeliest cause: try a tenth of it.",
+        lenient=False,
+        note=True,
+    ),
+    Rule(
+        FEW_FEATURES,
+        option="features",
+        answer="features in few directions",
+        definition="after the warm-up the effective rank of the backbone's features around their "
+        f"mean (erank/features_centred) is below {Bounds.features:g}",
+        warning="around their mean, the backbone's features span {now.features:.2f} directions, "
+        "below {setting}.",
+        value=lambda epochs, bounds: epochs[-1].features,
+        bound=lambda epoch, bounds: bounds.features if epoch.epoch > bounds.warmup else None,
+        limits=(0,),
+        lenient=False,
+        note=True,
+    ),
+    Rule(
+        COMPLETE,
+        option="variance",
+        answer="completely",
+        definition="the outputs' variance over their second moment (feature/spread) is below "
+        f"{Bounds.variance:g}",
+        warning="all images get nearly the same output (feature/spread is {now.variance:.2g}, "
+        "below {setting}).",
+        value=lambda epochs, bounds: epochs[-1].variance,
+        bound=lambda epoch, bounds: bounds.variance,
+        note=True,
+    ),
+    Rule(
+        DIMENSIONAL,
+        option="erank",
+        answer="into few directions",
+        definition="the outputs' effective rank around their mean (erank/centred) is below "
+        f"k^{Bounds.erank:g} or {MIN_DIRECTIONS:g}, whichever is larger, but at most k/2",
+        warning="around their mean, the outputs span {now.erank:.1f} of {now.dimensions} "
+        "directions, which is below {bound:.1f} ({off}).",
+        value=lambda epochs, bounds: epochs[-1].erank,
+        bound=lambda epoch, bounds: bounds.min_rank(epoch.dimensions) if bounds.erank else None,
+        note=True,
+    ),
+    Rule(
+        STUCK,
+        option="loss",
+        answer="the loss stays at ln K",
+        definition="after the warm-up the loss of a method with a softmax is within "
+        f"{100 * (Bounds.loss or 0):g} % of ln K (train/loss_share is 1), the loss of a uniform "
+        "softmax, 1/K for each output",
+        warning="the loss is {now.loss_share:.4f} times ln K, the loss of a uniform softmax, 1/K "
+        "for each output ({off}).",
+        value=lambda epochs, bounds: abs(epochs[-1].loss_share - 1),
+        bound=lambda epoch, bounds: (bounds.loss or None) if epoch.epoch > bounds.warmup else None,
+        lenient=False,
+        note=True,
+    ),
+    Rule(
         WRONG_WAY,
         option="gap_epochs",
         answer="the online branch leads",
@@ -316,10 +309,12 @@ RULES = (
         "been below the online one's, by {now.behind:.1%} now; it should be above.",
         value=lambda epochs, bounds: epochs[-1].gap,
         bound=lambda epoch, bounds: -MIN_GAP,
+        limits=(0,),
         remedy="A predictor that raises the online rank, or a target network that lags too far "
         "behind, is the likeliest cause. Try a lower learning rate and a longer warm-up first.",
         in_a_row=lambda epoch, bounds: bounds.gap_epochs or 0,
         lenient=False,
+        note=True,
     ),
 )
 RULE = {rule.kind: rule for rule in RULES}
@@ -334,7 +329,7 @@ def states(epochs: Epochs, bounds: Bounds) -> dict[str, str]:
     """
     kinds = {rule.kind: state for rule in RULES if (state := rule.state(epochs, bounds))}
     if kinds.get(COMPLETE) == FOUND:
-        for kind in (DIMENSIONAL, UNIFORM, STUCK):  # they follow from a complete collapse
+        for kind in (DIMENSIONAL, STUCK):  # they follow from a complete collapse
             kinds.pop(kind, None)
     return kinds
 

@@ -7,6 +7,7 @@ from omegaconf import DictConfig, OmegaConf
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.messages import UserError, check_bool, check_choice, check_integer, check_number
 from rdm_solo.methods.optimizers import OPTIMIZERS
+from rdm_solo.spectra.collapse import RULES, WRONG_WAY
 
 # Half- and double-precision weights are refused: batch norms and spectra need float32.
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
@@ -27,6 +28,11 @@ def _check_keep(name: str, value: object) -> None:
 def _check_devices(name: str, value: object) -> None:
     if value not in ("auto", -1) and not OmegaConf.is_list(value):  # -1: Lightning's "all GPUs"
         check_integer(name, value, 1, alternative="a list of GPUs, or auto")
+
+
+def _check_stop(name: str, value: object) -> None:
+    if value != "notes":
+        check_bool(name, value, alternative="notes")
 
 
 # The schema: each option's check and its limits.
@@ -76,29 +82,18 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "trainer.sync_batchnorm": (check_bool,),
     "trainer.gradient_clip_val": (check_number, 0),
     "trainer.enable_progress_bar": (check_bool,),
-    "watch.variance": (check_number, 0, 1),
-    "watch.accuracy": (check_number, 0, 1),
-    "watch.erank": (check_number, 0, 1),
-    "watch.loss": (check_number, 0, 1),
-    "watch.gap_epochs": (check_integer, 0),
-    "watch.stop": (check_bool,),
+    "watch.stop": (_check_stop,),
 }
+BOUNDS = {f"watch.{rule.option}": rule for rule in RULES}
+for name, rule in BOUNDS.items():
+    CHECKS[name] = (check_integer if rule.kind == WRONG_WAY else check_number, *rule.limits)
 # Options that may be null.
 NULLABLE = {
     "threads",
     "trainer.sync_batchnorm",
     "trainer.gradient_clip_val",
     "backbone.kwargs.zero_init_residual",
-    "watch.variance",
-    "watch.erank",
-    "watch.gap_epochs",
-    "watch.accuracy",
-    "watch.loss",
-}
-# Switches that use a measurement, and the option that schedules it.
-REQUIRED_MEASUREMENT = {
-    "watch.stop": "diagnostics.every_n_epochs",
-    "checkpoint.best": "knn.every_n_epochs",
+    *BOUNDS,
 }
 
 
@@ -114,11 +109,11 @@ def check(cfg: DictConfig) -> None:
         epochs = check_number(name, OmegaConf.select(cfg, name) or 0, 0)
         if epochs > cfg.max_epochs:
             raise UserError(f"{name}={epochs:g} is longer than max_epochs={cfg.max_epochs}.")
-    for switch, source in REQUIRED_MEASUREMENT.items():
-        if OmegaConf.select(cfg, switch) and not OmegaConf.select(cfg, source):
-            raise UserError(
-                f"{switch}=true would be ignored, because {source}=0 switches its measurement off."
-            )
+    if cfg.checkpoint.best and not cfg.knn.every_n_epochs:
+        raise UserError(
+            "checkpoint.best=true would be ignored, because knn.every_n_epochs=0 switches its "
+            "measurement off."
+        )
     # solo-learn would clip gradients before they are unscaled or fully accumulated.
     unfinished = cfg.trainer.precision == "16-mixed" or cfg.trainer.accumulate_grad_batches > 1
     if unfinished and cfg.method.kwargs.get("clip_grad"):

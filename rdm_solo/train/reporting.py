@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -98,14 +97,13 @@ def summarise(trainer: Any, folder: Path, settings: Mapping[str, Any]) -> Iterat
         if trainer.is_global_zero:
             failed = isinstance(error, Exception)
             if not failed or isinstance(error, Diverged):
-                table = metrics_file.Table({}, {})
-                if (folder / METRICS).exists():
-                    table = metrics_file.read(folder)
+                written = (folder / METRICS).exists()
+                table = metrics_file.read(folder) if written else metrics_file.Table({}, {})
                 columns = {name: values.tolist() for name, values in table.columns.items()}
                 summary |= _outcome(trainer, columns, error)
                 summary["seconds"] = round(time.perf_counter() - started, 2)
                 write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
-                _report(summary, columns, table.untrained, folder)
+                _report(summary, final_table(columns, table.untrained), folder)
             if isinstance(error, KeyboardInterrupt) and checkpoints.present(folder):
                 resume = shlex.quote(f"resume={folder}")
                 log.info(f"to resume: python -m rdm_solo.train {resume}")
@@ -144,38 +142,31 @@ def versions() -> dict[str, str]:
     }
 
 
-def _report(
-    summary: Mapping[str, Any],
-    columns: Mapping[str, list[float]],
-    untrained: Mapping[str, float],
-    folder: Path,
-) -> None:
+def _report(summary: Mapping[str, Any], table: str, folder: Path) -> None:
     """Log the final table, the warnings and the folder."""
-    if columns.get("epoch"):
-        log.info(final_table(columns, untrained))
+    if table:
+        log.info(table)
     for warning in summary["warnings"]:
         log.info(f"! {warning['kind']} in epoch {warning['epoch']}, see the warning above")
     log.info(f"{summary['seconds']:.0f} s; results are in {folder}")
-    if columns:
+    if table:
         page = shlex.quote(str(folder))
         log.info(f"figures and tables on one page: python -m rdm_solo.report {page}")
 
 
-def final_table(
-    columns: Mapping[str, list[float]], untrained: Mapping[str, float] = MappingProxyType({})
-) -> str:
+def final_table(columns: Mapping[str, list[float]], untrained: Mapping[str, float]) -> str:
     """Format the main columns before training and at up to five epochs as text.
 
-    >>> columns = {"epoch": [1.0, 2.0], "train/loss": [-0.5, math.nan], "val/acc1": [50.0, 60.0]}
-    >>> print(final_table(columns, {"val/acc1": 20.0}))
-    epoch              0        1        2
-    train/loss         -   -0.500        -
-    val/acc1      20.000   50.000   60.000
+    >>> print(final_table({"epoch": [1.0, 2.0], "val/acc1": [50.0, math.nan]}, {"val/acc1": 20.0}))
+    epoch            0        1        2
+    val/acc1    20.000   50.000        -
     """
+    if not columns.get("epoch"):
+        return ""
     if untrained:
         columns = {name: [untrained.get(name, math.nan), *x] for name, x in columns.items()}
         columns["epoch"][0] = 0
-    total = len(columns.get("epoch", []))
+    total = len(columns["epoch"])
     rows = sorted({0, 1, total // 4, total // 2, 3 * total // 4, total - 1} & {*range(total)})
     names = [name for name, column in COLUMNS.items() if column.chart and name in columns]
     width = max(map(len, ["epoch", *names])) + 1

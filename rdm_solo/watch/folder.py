@@ -76,9 +76,8 @@ class WatchFolder:
         arrays = spectra_files.read_epochs(self.folder)[0] if self.rows else {}
         epochs = []
         for row in self.rows:
-            spectra = arrays.get(row["epoch"], {})
-            k, softmax = int(spectra.get("dimensions", 0)), "lam_logits" in spectra
-            epochs.append(MeasuredEpoch.read(row, row["epoch"], k, softmax))
+            k = int(arrays.get(row["epoch"], {}).get("dimensions", 0))
+            epochs.append(MeasuredEpoch.read(row, row["epoch"], k))
         return broadcast_object(epochs)
 
     def write(self, row: dict[str, Any], spectra: Spectra | None) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.spectra.collapse import WRONG_WAY, Bounds, MeasuredEpoch, kinds_of_collapse
 from studies.alarms.plan import PLAN
 from studies.alarms.runs import READ
@@ -32,13 +31,13 @@ def history(row: Row, labels: bool = True) -> list[MeasuredEpoch]:
     """Return what the watch read of a run, from epoch 0 on, the untrained network."""
     names = [name for name in READ if labels or name not in LABELS]
     columns = [series(row[name]) for name in names]
-    softmax, k = METHODS[row["method"]].softmax, int(row["dimensions"])
+    k = int(row["dimensions"])
     epochs = [
         {name: value for name, value in zip(names, values) if not math.isnan(value)}
         for values in zip(*columns)
     ]
     classes = CLASSES[row["data"]] if labels else None
-    return [MeasuredEpoch.read(e, number, k, softmax, classes) for number, e in enumerate(epochs)]
+    return [MeasuredEpoch.read(e, number, k, classes) for number, e in enumerate(epochs)]
 
 
 Epochs = Sequence[MeasuredEpoch]
@@ -76,15 +75,6 @@ def below(column: str, bound: Callable[[float], float], in_a_row: int = 2) -> Al
             if count == in_a_row:
                 return epoch
         return None
-
-    return alarm
-
-
-def either(*alarms: Alarm) -> Alarm:
-    """Return the rule that warns if any of these does."""
-
-    def alarm(row: Row) -> int | None:
-        return min((epoch for rule in alarms if (epoch := rule(row)) is not None), default=None)
 
     return alarm
 

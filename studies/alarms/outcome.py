@@ -63,9 +63,9 @@ class Outcome(pl.Callback):  # type: ignore[misc]
 def linear_accuracy(x: Tensor, y: Tensor, x_held: Tensor, y_held: Tensor) -> float:
     """Return the accuracy (%) of logistic regression on standardised features.
 
-    Each feature is divided by its standard deviation, but at least by 1 % of the features' root
-    mean square, so that what a collapsed network keeps in its last digits does not count. The
-    paper's protocol is not used: it had not converged on an untrained network's features.
+    Each feature is centred and divided by its standard deviation (plus 1 % of the features' root
+    mean square), so what a network keeps counts at any scale above rounding. The paper's protocol
+    is not used: it had not converged on an untrained network's features.
     """
     if not (x.isfinite().all() and x_held.isfinite().all()):
         return math.nan

@@ -10,18 +10,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.small_runs import SMALL, CutInEpoch, configure, rows, run
+from support.small_runs import SMALL, CutInEpoch, all_rows, configure, rows, run
 
 from rdm_solo.callbacks.advice import advice
 from rdm_solo.spectra.collapse import (
+    BELOW_UNTRAINED,
     COMPLETE,
     DESTROYED,
     DIMENSIONAL,
+    FEW_FEATURES,
     FOUND,
     RECOVERING,
     RULES,
     STUCK,
-    UNIFORM,
     WRONG_WAY,
     Bounds,
     MeasuredEpoch,
@@ -122,14 +123,11 @@ class TestRules:
         rising = epochs([0.0022, 0.0077, 0.0168, 0.0251], [1.07, 1.04, 1.02, 1.01])
         assert warned(rising, Bounds(warmup=0)) == {DIMENSIONAL}
 
-    @pytest.mark.parametrize(
-        ("assigned", "kinds"), [(1.1, {UNIFORM}), (1.3, set()), (math.nan, set())]
-    )
-    def test_a_softmax_that_assigns_all_images_alike_is_named(self, assigned, kinds):
-        history = epochs([0.5] * 4, [9.0] * 4, assigned=assigned)
-        assert warned(history, Bounds(warmup=0)) == kinds
-        assert warned(history, Bounds(warmup=0, variance=None)) == set()
-        assert warned(epochs([0.01] * 4, [9.0] * 4, assigned=1.0), Bounds(warmup=0)) == {COMPLETE}
+    def test_features_in_few_directions(self):
+        history = [MeasuredEpoch(e, 0.5, 9.0, 32, 0.0, features=1.9) for e in range(1, 6)]
+        assert warned(history, Bounds(warmup=3)) == {FEW_FEATURES}
+        assert warned(history[:4], Bounds(warmup=3)) == set()
+        assert warned(history, Bounds(warmup=3, features=1.8)) == set()
 
     def test_the_gap_must_be_negative_in_a_row(self):
         def gaps(*values):
@@ -154,6 +152,25 @@ def accuracies(knn=(), online=(), classes=10):
         )
         for n in range(max(len(knn), len(online)))
     ]
+
+
+@pytest.mark.parametrize(
+    ("untrained", "knn", "kinds"),
+    [
+        (40, [39, 39, 39, 39], {BELOW_UNTRAINED}),
+        (40, [39, 39, 39, 40], set()),
+        (40, [41, 39, 41, 39], set()),  # two in a row
+        (40, [39, 39, 41, 39], set()),  # the first two are in the warm-up
+        (40, [41, 41, 39, None, 39], {BELOW_UNTRAINED}),
+        (None, [39, 39, 39, 39], set()),
+    ],
+)
+def test_an_accuracy_below_that_of_the_untrained_network(untrained, knn, kinds):
+    first = [] if untrained is None else [MeasuredEpoch.read({"val/knn_acc1": untrained}, 0)]
+    history = [*first, *accuracies(knn)]
+    assert warned(history, Bounds(warmup=2)) == kinds
+    assert warned(history, Bounds(warmup=2, untrained=None)) == set()
+    assert warned(history, Bounds(warmup=2, untrained=-2)) == set()
 
 
 # Measured: SimSiam with a target filter, five epochs of eight steps, one of them warm-up.
@@ -227,7 +244,7 @@ class TestAdvice:
             (COMPLETE, ["filter=linear"], "optimizer.lr=0.5 and scheduler.warmup_epochs=6 of 30"),
             (DIMENSIONAL, ["filter=online_log1p"], "weak under strong augmentation"),
             (DIMENSIONAL, ["filter=target_pow", "p=-0.3"], "p=-0.3 is a weak filter"),
-            (UNIFORM, ["method=swav"], "method.kwargs.sk_iters"),
+            (STUCK, ["method=swav"], "method.kwargs.sk_iters"),
             (DESTROYED, ["filter=identity", "optimizer.lr=100"], "Here optimizer.lr=100"),
         ],
     )
@@ -259,30 +276,33 @@ WRONG = [*SMALL, "filter=target_pow", "p=0.5", "max_epochs=4", "watch.gap_epochs
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stopped")
-    return folder, run(folder, *WRONG, "watch.stop=true")
+    high = ["optimizer.lr=1e4", "watch.accuracy=0.7"]
+    return folder, run(folder, *SMALL, *high, "max_epochs=4", "watch.stop=true")
 
 
 class TestRun:
     def test_a_stopped_run_writes_its_files_and_says_why(self, stopped):
         folder, summary = stopped
-        assert len(rows(folder)) == 2
+        assert len(rows(folder)) == 1
         assert summary == json.loads((folder / "summary.json").read_text())
-        assert summary["stopped"] == "watch.stop: negative gap in epoch 2"
+        assert summary["stopped"] == "watch.stop: destroyed encoder in epoch 1"
         (warning,) = summary["warnings"]
-        assert (warning["kind"], warning["epoch"]) == (WRONG_WAY, 2)
-        assert "p < 0" in warning["text"]
+        assert (warning["kind"], warning["epoch"]) == (DESTROYED, 1)
+        assert "Here optimizer.lr=10000" in warning["text"]
         checkpoint = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
-        assert checkpoint["epoch"] == 1
+        assert checkpoint["epoch"] == 0
 
     def test_a_resumed_run_counts_the_epochs_before_and_warns_once(self, tmp_path, caplog):
-        """Three epochs in a row, of which the run was cut after two."""
-        options = [*WRONG, "watch.gap_epochs=3"]
+        """Three epochs in a row, of which the run was cut after two. A note stops no run."""
+        options = [*WRONG, "watch.gap_epochs=3", "watch.stop=true"]
         for epoch in (3, 4):
             with pytest.raises(RuntimeError, match="killed"):
                 run(tmp_path, *options, callbacks=[CutInEpoch(epoch)])
-        (warning,) = run(tmp_path, *options)["warnings"]
+        summary = run(tmp_path, *options)
+        assert summary["stopped"] is None
+        (warning,) = [each for each in summary["warnings"] if each["kind"] == WRONG_WAY]
         assert (warning["kind"], warning["epoch"]) == (WRONG_WAY, 3)
-        assert caplog.text.count("warning: negative gap") == 1
+        assert caplog.text.count("note: negative gap") == 1
 
     def test_what_is_read_of_an_epoch_is_what_the_table_says(self, tmp_path):
         """Also without spectra in every epoch, and of a sample of rows."""
@@ -290,8 +310,8 @@ class TestRun:
         run(tmp_path, *WRONG, *seldom, "max_epochs=3")
         checkpoint = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
         measured = checkpoint["callbacks"]["CollapseWatch"]["measured"]
-        assert [epoch["dimensions"] for epoch in measured] == [16, 0, 16]
-        for row, epoch in zip(rows(tmp_path), measured, strict=True):
+        assert [epoch["dimensions"] for epoch in measured] == [16, 16, 0, 16]
+        for row, epoch in zip(all_rows(tmp_path), measured, strict=True):
             dimensions = 16 if "erank/online" in row else 0
             read = MeasuredEpoch.read(row, int(row["epoch"]), dimensions=dimensions, classes=10)
             assert repr(MeasuredEpoch(**epoch)) == repr(read)  # NaN equals NaN

@@ -29,7 +29,6 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
         (["backbone.name=resnet19"], "did you mean 'resnet18'"),
         (["+callbacks.mine=3"], "Cannot instantiate"),
         (["watch.variance=2"], "watch.variance must be a number from 0 to 1"),
-        (["watch.stop=true", "diagnostics.every_n_epochs=0"], "watch.stop=true would be ignored"),
         (["method=swav", "filter=online_log"], "method=swav takes no filter, since its"),
         (["method=simsiam", "filter=none"], "method=simsiam needs a filter"),
         (["method=dino", "method.kwargs.clip_grad=1", ACCUMULATE], "clip_grad=1 cannot be"),

@@ -1,0 +1,218 @@
+"""The page about the warnings of collapse, and the appendix beside the table."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rdm_solo.methods.descriptions import METHODS
+from rdm_solo.runs.files import write_atomically
+from rdm_solo.spectra.collapse import (
+    BELOW_UNTRAINED,
+    COMPLETE,
+    DESTROYED,
+    DIMENSIONAL,
+    FEW_FEATURES,
+    RULES,
+    STUCK,
+    WRONG_WAY,
+)
+from studies import markdown
+from studies.alarms import judging
+from studies.alarms.judging import Alarm, Judged, below, gain, package_rules
+from studies.alarms.plan import PLAN, TEST, TUNE
+from studies.intervals import rate
+from studies.table import Row, joined, series
+
+APPENDIX = Path(__file__).with_name("appendix.md")
+KINDS = tuple(rule.kind for rule in RULES if rule.kind != WRONG_WAY)
+
+
+def only(*kinds: str) -> Alarm:
+    """Return the package's rules of these kinds alone."""
+    return package_rules(without=[kind for kind in KINDS if kind not in kinds])
+
+
+def smaller(row: Row) -> Row:
+    """Return the row with min(spread / 0.1, rank / 2.2) as a column."""
+    pairs = zip(series(row["feature/spread"]), series(row["erank/centred"]))
+    return {**row, "smaller": joined([min(spread / 0.1, rank / 2.2) for spread, rank in pairs])}
+
+
+def constant(bound: float) -> Callable[[float], float]:
+    return lambda untrained: bound
+
+
+WARNING = "**destroyed encoder**"
+BELOW = "kNN below the untrained network's"
+FEATURES = "features: rank around the mean below 2"
+OUTPUTS = "outputs: complete or dimensional collapse"
+RULE_SETS: dict[str, Alarm] = {
+    WARNING: only(DESTROYED),
+    BELOW: only(BELOW_UNTRAINED),
+    "*kNN below the untrained network's + 2 points*": below("val/knn_acc1", lambda knn: knn + 2),
+    FEATURES: only(FEW_FEATURES),
+    "*features: LiDAR below 3*": below("lidar/features", constant(3)),
+    "*features: variance share below 0.05*": below("spread/features", constant(0.05)),
+    "outputs: complete collapse": only(COMPLETE),
+    "outputs: dimensional collapse": only(DIMENSIONAL),
+    OUTPUTS: only(COMPLETE, DIMENSIONAL),
+    "*outputs: min(variance / 0.1, rank / 2.2) below 1*": lambda row: below("smaller", constant(1))(
+        smaller(row)
+    ),
+    "outputs: stuck loss": only(STUCK),
+    "*outputs: rank of the softmax below 1.2*": lambda row: (
+        below("erank/projection", constant(1.2))(row) if METHODS[row["method"]].softmax else None
+    ),
+    "all of the package's rules": package_rules(),
+    "those that need no labels": package_rules(labels=False),
+}
+HEAD = ["rule", "collapses found", "false alarms", "right, if 1 run in 10 collapses"]
+
+PAGE = """\
+# Are the warnings of collapse right?
+
+A warning should mean that the features are useless. On {runs} runs, on which no bound was chosen,
+we compared the package's rules with the linear accuracy of the features on held-out images. A run
+has collapsed if this accuracy ends less than {margin} points above that of its own untrained
+network. {collapses} runs collapsed and {healthy} did not; {diverged} more diverged.
+
+**With labels, a warning finds {share} of the collapses, and if one run in ten collapses,
+{precision} of the warnings are right. Without labels no rule is that reliable.** We had aimed at
+90 % of the collapses with at most 2 % false alarms. No rule or set of rules comes near both. So
+only the rule with few false alarms is a *warning*. The others are *notes*.
+
+{table}
+
+Rules in italics are not in the package. "Outputs" are the projections or logits that the loss
+compares, "features" what the backbone keeps. In brackets are 95 % intervals, bootstrapped over the
+{settings} settings. The last column is the share of right alarms if one run in ten collapses.
+
+## How to read a warning or a note
+
+- **A destroyed encoder** (a warning) has lost half of its best kNN or online accuracy, or is at
+  chance. Runs with this warning ended {flagged} points from the untrained network (median;
+  quartiles {quartiles}). Half of the warnings came by epoch {median} of {epochs}. Of the collapses
+  that end at least 5 points below the untrained network it finds {large}, of the others {small}: a
+  network that learned nothing has lost nothing.
+- **kNN below the untrained network's** (a note) is the most complete single rule, but {below}
+  healthy runs also have it at some time, because accuracies often dip before they rise. Take it
+  seriously if it stays.
+- **Collapsed outputs** (notes) say little about the features. {outputs} healthy runs had them, and
+  {survivors} runs with such a note ended at least 5 points above the untrained network.
+- **Without labels**, look at the rank of the features: it finds {few_found} collapses, and
+  {few_false} healthy runs have it.
+
+## How it was done
+
+`python -m studies.alarms` trains the runs and writes this page. `studies/alarms/plan.yaml`, with
+the rules, was committed before the first of them, and `runs.csv` beside it has a row for each.
+{tuned} other runs were for choosing rules.
+
+- Data: generated textures in two variants, on which pretraining beats raw pixels, and
+  scikit-learn's digits. Linear classifiers are trained on the training images. Their test images
+  are seen by neither training nor kNN.
+- All {methods} methods of solo-learn and symmetric baselines, for {epochs} epochs: a small residual
+  network, and in a quarter of the healthy settings' runs a small vision transformer of timm's.
+  Outputs have 16 to 512 dimensions, features 48 or 64.
+- Failures: learning rates 20 to 200 times too high, strong weight decay, crops of 2 to 10 % of the
+  image, no augmentation, no predictor or a filter the wrong way round, no batch norm, no centring
+  or sharpening, a warm softmax.
+
+Small networks and {epochs} epochs show which rules work, not how often collapse happens in your
+runs. A run whose outputs collapse may lose its features later than these runs had time for.
+`appendix.md` beside the table has the rates by data set, method and failure, and every mistake.
+"""
+
+
+def rates_row(name: str, runs: Sequence[Judged]) -> list[str]:
+    """Return a row of the table of rules."""
+    rates, ends = judging.rates(runs), judging.intervals(runs)
+
+    def cell(count: int, total: int, key: str) -> str:
+        low, high = ends[key]
+        return f"{count} of {total}: {100 * count / total:.0f} % ({low:.0f} to {high:.0f})"
+
+    low, high = ends["precision"]
+    return [
+        name,
+        cell(rates.detected, rates.collapses, "detected"),
+        cell(rates.false, rates.healthy, "false"),
+        f"{100 * rates.precision:.0f} % ({low:.0f} to {high:.0f})",
+    ]
+
+
+def page(rows: Sequence[Row]) -> str:
+    """Return the page, written from the rows of the table."""
+    test = [row for row in rows if row["part"] == TEST]
+    judged = {name: judging.judge(test, alarm) for name, alarm in RULE_SETS.items()}
+    runs = judged[WARNING]
+    rates, few = judging.rates(runs), judging.rates(judged[FEATURES])
+    flagged = [gain(run.row) for run in runs if run.warned is not None]
+    quartiles = statistics.quantiles(flagged, n=4)
+    outputs = [gain(run.row) for run in judged[OUTPUTS] if run.warned is not None]
+    return PAGE.format(
+        runs=len(test),
+        margin=PLAN["margin"],
+        collapses=rates.collapses,
+        healthy=rates.healthy,
+        diverged=len(test) - len(runs),
+        precision=f"{100 * rates.precision:.0f} %",
+        share=f"{100 * rates.detected / rates.collapses:.0f} %",
+        table=markdown.table(HEAD, [rates_row(name, judged[name]) for name in RULE_SETS]),
+        settings=len({run.row["setting"] for run in runs}),
+        flagged=f"{quartiles[1]:+.1f}",
+        quartiles=f"{quartiles[0]:+.1f} and {quartiles[2]:+.1f}",
+        median=round(statistics.median(run.warned for run in runs if run.warned is not None)),
+        epochs=PLAN["epochs"],
+        large=_found([run for run in runs if run.collapsed and gain(run.row) <= -5]),
+        small=_found([run for run in runs if run.collapsed and gain(run.row) > -5]),
+        below=_found([run for run in judged[BELOW] if not run.collapsed]),
+        outputs=_found([run for run in judged[OUTPUTS] if not run.collapsed]),
+        survivors=f"{sum(value >= 5 for value in outputs)} of {len(outputs)}",
+        few_found=f"{few.detected} of {few.collapses}",
+        few_false=f"{few.false} of {few.healthy}",
+        tuned=len([row for row in rows if row["part"] == TUNE]),
+        methods=len(PLAN["methods"]),
+    )
+
+
+def _found(runs: Sequence[Judged]) -> str:
+    """Return how many of these runs raised the alarm."""
+    return f"{sum(run.warned is not None for run in runs)} of {len(runs)}"
+
+
+def appendix(rows: Sequence[Row]) -> str:
+    """Return the appendix: rates by group, and every mistake of the warnings."""
+    runs = judging.judge([row for row in rows if row["part"] == TEST], RULE_SETS[WARNING])
+    sections = ["# Warnings of collapse: rates by group, and every mistake"]
+    for title, key in (
+        ("data set", lambda run: run.row["data"]),
+        ("method", lambda run: run.row["method"]),
+        ("kind of setting", lambda run: run.row["setting"].split(",")[0]),
+    ):
+        groups = sorted({key(run) for run in runs})
+        table = []
+        for group in groups:
+            rates = judging.rates([run for run in runs if key(run) == group])
+            found = rate(rates.detected, rates.collapses)
+            table.append([group, found, rate(rates.false, rates.healthy)])
+        head = [title, "collapses found", "false alarms"]
+        sections.append(f"## By {title}\n\n{markdown.table(head, table)}")
+    mistakes = [run for run in runs if run.collapsed == (run.warned is None)]
+    lines = [_mistake(run) for run in sorted(mistakes, key=lambda run: gain(run.row))]
+    sections.append("## Every mistake\n\n" + "\n".join(lines))
+    versions = sorted({row["versions"] for row in rows})
+    sections.append("## Versions\n\n" + "\n".join(f"- {text}" for text in versions))
+    return "\n\n".join(sections) + "\n"
+
+
+def _mistake(run: Judged) -> str:
+    kind = "missed" if run.collapsed else f"false alarm in epoch {run.warned}"
+    data, setting = run.row["data"], run.row["setting"]
+    return f"- {kind}: {data}, {setting}; linear accuracy {gain(run.row):+.1f} points"
+
+
+def write(rows: Sequence[Row], out: Path) -> None:
+    """Write the page, and the appendix beside the table."""
+    write_atomically(out, page(rows))
+    write_atomically(APPENDIX, appendix(rows))
