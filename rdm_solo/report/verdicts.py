@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
 
     answer: str
     good: bool | None
-    suspect: bool = False  # the outputs have collapsed, although the features may be good
+    suspect: bool = False  # a note was found: the features may be good or not
 
     @property
     def healthy(self) -> bool:
@@ -106,7 +106,7 @@ def outcome(run: Run) -> Outcome:
     if warnings := [rule for rule in rules if not rule.note]:
         return Outcome(f"collapsed: {warnings[0].answer}", False)
     if rules:
-        return Outcome(f"outputs collapsed: {rules[0].answer}", None, suspect=True)
+        return Outcome(f"undecided: {rules[0].answer}", None, suspect=True)
     measured = [epoch for epoch in history if epoch.epoch and math.isfinite(epoch.variance)]
     if not measured:
         return Outcome(UNMEASURED, None)

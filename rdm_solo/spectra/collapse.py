@@ -126,7 +126,7 @@ class Rule:
 
     kind: str
     option: str  # the bound's name in :class:`Bounds` and in the config's ``watch``
-    answer: str  # the report's answer to "Is it alive?", after "collapsed: "
+    answer: str  # the report's to "Is it alive?", after "collapsed: " or, for a note, "undecided: "
     definition: str  # with the default bounds
     warning: str  # filled in by `sentence`
     value: Callable[[Epochs, Bounds], float]  # in the last epoch
@@ -250,7 +250,7 @@ RULES = (
     Rule(
         FEW_FEATURES,
         option="features",
-        answer="features in few directions",
+        answer="the features span few directions",
         definition="after the warm-up the effective rank of the backbone's features around their "
         f"mean (erank/features_centred) is below {Bounds.features:g}",
         warning="around their mean, the backbone's features span {now.features:.2f} directions, "
@@ -264,7 +264,7 @@ RULES = (
     Rule(
         COMPLETE,
         option="variance",
-        answer="completely",
+        answer="the outputs collapsed completely",
         definition="the outputs' variance over their second moment (feature/spread) is below "
         f"{Bounds.variance:g}",
         warning="all images get nearly the same output (feature/spread is {now.variance:.2g}, "
@@ -276,7 +276,7 @@ RULES = (
     Rule(
         DIMENSIONAL,
         option="erank",
-        answer="into few directions",
+        answer="the outputs collapsed into few directions",
         definition="the outputs' effective rank around their mean (erank/centred) is below "
         f"k^{Bounds.erank:g} or {MIN_DIRECTIONS:g}, whichever is larger, but at most k/2",
         warning="around their mean, the outputs span {now.erank:.1f} of {now.dimensions} "

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.read_loggers import WandbFile, accumulator, events, wandb_files
-from support.small_runs import SMALL, CutInEpoch, configure, all_rows, run
+from support.small_runs import SMALL, CutInEpoch, all_rows, configure, run
 
 from rdm_solo import loggers
 from rdm_solo.loggers import charts, event_files

@@ -91,7 +91,7 @@ def test_whitening_makes_the_directional_test_say_nothing():
     assert "directional test says nothing" in verdicts.low_pass([run(-1.0)]).caveat
 
 
-FEW, COMPLETELY = "into few directions", "completely"
+FEW, COMPLETELY = "the outputs collapsed into few directions", "the outputs collapsed completely"
 DESTROYED = "the encoder is destroyed"
 STUCK = "the loss stays at ln K"
 MOSTLY_MEAN = "undecided: 85 % of the outputs' second moment is their mean"
@@ -116,7 +116,7 @@ def test_a_collapsed_run_is_not_alive(changed, how):
     if how == DESTROYED:
         assert outcome == (f"collapsed: {how}", False, False)
     else:
-        assert outcome == (f"outputs collapsed: {how}", None, True)
+        assert outcome == (f"undecided: {how}", None, True)
     assert not outcome.healthy
 
 
@@ -206,10 +206,10 @@ def test_of_several_settings_those_that_collapsed_or_diverged_are_named():
     assert answer.answer == "1 of 4 settings healthy"
     assert answer.good is None
     assert answer.numbers == [
-        "not ranked: SimSiam, h(σ) = σ^-1, outputs collapsed: completely",
+        "not ranked: SimSiam, h(σ) = σ^-1, undecided: the outputs collapsed completely",
         "not ranked: SimSiam, h(σ) = σ^-0.7, diverged in epoch 4",
-        "some runs failed: SimSiam, h(σ) = σ^-0.3, alive (1 of 2); outputs "
-        "collapsed: completely (1 of 2)",
+        "some runs failed: SimSiam, h(σ) = σ^-0.3, alive (1 of 2); undecided: "
+        "the outputs collapsed completely (1 of 2)",
     ]
     assert answers.overview(by_setting(fallen)).good is False
     assert answers.overview(by_setting(seeds(-0.5, [90]))).good is True
