@@ -99,7 +99,7 @@ def summarise(trainer: Any, folder: Path, settings: Mapping[str, Any]) -> Iterat
             if not failed or isinstance(error, Diverged):
                 written = (folder / METRICS).exists()
                 table = metrics_file.read(folder) if written else metrics_file.Table({}, {})
-                columns = {name: values.tolist() for name, values in table.columns.items()}
+                columns = {name: x.tolist() for name, x in table.columns.items() if len(x)}
                 summary |= _outcome(trainer, columns, error)
                 summary["seconds"] = round(time.perf_counter() - started, 2)
                 write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")

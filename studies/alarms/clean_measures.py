@@ -39,7 +39,7 @@ def explained_variance(x: Tensor) -> float:
     """Return the area under the cumulative explained variance over the share of the components.
 
     >>> round(explained_variance(torch.eye(4)[:, :2] * 1.0), 3)
-    0.75
+    0.833
     """
     centred = x.double() - x.double().mean(0)
     lam = torch.linalg.svdvals(centred).square()

@@ -38,6 +38,9 @@ class Outcome(pl.Callback):  # type: ignore[misc]
         if not self.batch_norm:
             _drop_batch_norm(pl_module)
 
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        torch.set_flush_denormal(False)
+
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._measure(pl_module, "untrained")
 

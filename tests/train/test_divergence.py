@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.drills import draws, record, tries
-from support.small_runs import SMALL, rows, run
+from support.small_runs import SMALL, all_rows, rows, run
 
 from rdm_solo import runs
 from rdm_solo.callbacks.divergence import Diverged
@@ -69,7 +69,8 @@ def test_every_method_ends_in_the_epoch_in_which_it_diverges(method, precision, 
     assert "training diverged in epoch 1, step 2: the loss is NaN" in str(error)
     assert "optimizer.lr=1e+30" in str(error)
     about = {".hydra/config.yaml", ".hydra/overrides.yaml", "owner.json", "train.log"}
-    assert files(tmp_path) - {".lock"} == {"failed.txt", "summary.json", *about}
+    assert files(tmp_path) - {".lock"} == {"failed.txt", "summary.json", "metrics.csv", *about}
+    assert [row["epoch"] for row in all_rows(tmp_path)] == [0]
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["diverged"] == {"epoch": 1, "step": 2, "what": error.description}
     assert (summary["last"], summary["last_measured"]) == ({}, {})
