@@ -29,7 +29,7 @@ class Diagnostics(pl.Callback):
     solo-learn's methods, and with any module whose step returns its two outputs.
 
     ``latest`` are the last epoch's spectra on every process, for later callbacks, or None if it was
-    not measured.
+    not measured. Before the first epoch they are the untrained network's.
     """
 
     def __init__(

@@ -21,9 +21,11 @@ class WeightedKNN(pl.Callback):
         if not self.every_n_epochs or not is_untrained(trainer):
             return
         if loader := trainer.datamodule.val_dataloader():
+            training = [module for module in pl_module.modules() if module.training]
             pl_module.eval()
             accuracy = self._accuracy(trainer, pl_module, loader)
-            pl_module.train()
+            for module in training:
+                module.training = True
             trainer.callback_metrics["val/knn_acc1"] = accuracy
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:

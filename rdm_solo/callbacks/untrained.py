@@ -50,7 +50,7 @@ def untrained_spectra(trainer: Any, module: Any, spectra: EpochSpectra) -> "Spec
 
 
 def _copy(module: Any) -> Any:
-    """Return a deep copy, also of weights that torch's weight_norm computed with a graph."""
+    """Return a deep copy; deepcopy refuses tensors with a graph, such as weight_norm's weight."""
     values = [x for part in module.modules() for x in vars(part).values()]
     computed = [x for x in values if isinstance(x, torch.Tensor) and not x.is_leaf]
     return copy.deepcopy(module, {id(x): x.detach().clone() for x in computed})

@@ -86,11 +86,11 @@ class MeasuredEpoch:
 
 @dataclass(frozen=True)
 class Bounds:
-    """When to warn; ``None`` or 0 switches a rule off.
+    """When to report a collapse; ``None`` switches a rule off.
 
-    Variance and ranks are not judged in the first ``warmup`` epochs, where both often drop and
-    recover. The study of the warnings used 3. ``loss`` is judged only in runs of this package,
-    because the loss of another loop may contain other terms.
+    In the first ``warmup`` epochs, where values often drop and recover, only a negative gap and a
+    lost accuracy are judged. ``loss`` is judged only in runs of this package, because the loss of
+    another loop may contain other terms.
     """
 
     variance: float | None = 0.1
@@ -135,7 +135,7 @@ class Rule:
     in_a_row: Callable[[MeasuredEpoch, Bounds], int] = lambda epoch, bounds: IN_A_ROW
     lenient: bool = True
     limits: tuple[float, ...] = (0, 1)  # of the bound
-    note: bool = False  # it describes the outputs that the loss compares; the features may be good
+    note: bool = False  # too many healthy runs raise it for a warning
 
     def sentence(self, epochs: Epochs, bounds: Bounds, option: Callable[[str, Any], str]) -> str:
         """Return the warning; ``option(name, value)`` formats an option as the user sets it."""

@@ -1,1 +1,1 @@
-"""Are the warnings of collapse right, and which measure chooses a good run without labels?"""
+"""Are the warnings of collapse right? Which measures order runs by accuracy?"""

@@ -10,7 +10,7 @@ from studies.alarms.runs import HEAD, measure, missing
 if __name__ == "__main__":  # each run imports this module again
     command.run(
         "alarms",
-        "Train the runs of plan.yaml and write the page about warnings and choosing.",
+        "Train the runs of plan.yaml and write the page about the warnings of collapse.",
         HEAD,
         partial(missing, parts=(plan.TUNE, plan.TEST, plan.CHOOSE)),
         measure,

@@ -1,5 +1,6 @@
 """The page about the warnings of collapse, and the appendix beside the table."""
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -45,6 +46,8 @@ def constant(bound: float) -> Callable[[float], float]:
 WARNING = "**destroyed encoder**"
 BELOW = "kNN below the untrained network's"
 FEATURES = "features: rank around the mean below 2"
+STUCK_LOSS = "outputs: stuck loss"
+SOFTMAX = "*outputs: rank of the softmax below 1.2*"
 LIDAR = "*features: LiDAR below 3*"
 OUTPUTS = "outputs: complete or dimensional collapse"
 RULE_SETS: dict[str, Alarm] = {
@@ -60,10 +63,8 @@ RULE_SETS: dict[str, Alarm] = {
     "*outputs: min(variance / 0.1, rank / 2.2) below 1*": lambda row: below("smaller", constant(1))(
         smaller(row)
     ),
-    "outputs: stuck loss": only(STUCK),
-    "*outputs: rank of the softmax below 1.2*": lambda row: (
-        below("erank/projection", constant(1.2))(row) if METHODS[row["method"]].softmax else None
-    ),
+    STUCK_LOSS: only(STUCK),
+    SOFTMAX: below("erank/projection", constant(1.2)),
     "all of the package's rules": package_rules(),
     "those that need no labels": package_rules(labels=False),
 }
@@ -72,33 +73,36 @@ HEAD = ["rule", "collapses found", "false alarms", "right, if 1 run in 10 collap
 PAGE = """\
 # Are the warnings of collapse right?
 
-A warning should mean that the features are useless. On {runs} runs, on which no bound was chosen,
-we compared the package's rules with the linear accuracy of the features on held-out images. A run
-has collapsed if this accuracy ends less than {margin} points above that of its own untrained
-network. {collapses} runs collapsed and {healthy} did not; {diverged} more diverged.
+A warning should mean that training made the features no better. We trained {runs} runs on which no
+bound was chosen. {diverged} diverged and are not judged. A run has collapsed if the linear accuracy
+of its features on held-out images ends less than {margin} points above that of its own untrained
+network: {collapses} did, and {healthy} did not.
 
 **With labels, a warning finds {share} of the collapses, and if one run in ten collapses,
-{precision} of the warnings are right. Without labels, a rule with as few false alarms finds {lidar}
-(LiDAR of the features).** We had aimed at 90 % of the collapses with at most 2 % false alarms. No
-rule or set of rules comes near both. So only the package's rule with the fewest false alarms,
-{false}, is a *warning*. The others are *notes*.
+{precision} of the warnings are right. Without labels, the rule with the fewest false alarms (LiDAR
+of the features below 3, {lidar_false}) finds {lidar}; it is not in the package.** We had aimed at
+90 % of the collapses with at most 2 % false alarms, and no rule reaches both. Only a destroyed
+encoder is a *warning*. Its {false} of false alarms are slightly more than the 2 % that the plan
+allowed a warning, and we kept it knowing this. The package's other rules raise more false alarms
+and are *notes*.
 
 {table}
 
 Rules in italics are not in the package. "Outputs" are the projections or logits that the loss
-compares, "features" what the backbone keeps. In brackets are 95 % intervals, bootstrapped over the
-{settings} settings. The last column is the share of right alarms if one run in ten collapses.
+compares, "features" what the backbone keeps. The rules of the stuck loss and of the softmax were
+judged on the methods that have one. A negative gap is not counted. In brackets are 95 % intervals,
+bootstrapped over the {settings} settings. The last column is the share of right alarms if one run
+in ten collapses.
 
 ## How to read a warning or a note
 
-- **A destroyed encoder** (a warning) has lost half of its best kNN or online accuracy, or is at
-  chance. Runs with this warning ended {flagged} points from the untrained network (median;
+- **A destroyed encoder** (a warning) has lost more than half of its best accuracy above chance, or
+  is at chance. Runs with this warning ended {flagged} points from the untrained network (median;
   quartiles {quartiles}). Half of the warnings came by epoch {median} of {epochs}. Of the collapses
-  that end at least 5 points below the untrained network it finds {large}, of the others {small}: a
-  network that learned nothing has lost nothing.
-- **kNN below the untrained network's** (a note) is the most complete single rule, but {below}
-  healthy runs also have it at some time, because accuracies often dip before they rise. Take it
-  seriously if it stays.
+  that end at least 5 points below the untrained network it finds {large}, of the others {small}.
+- **kNN below the untrained network's** (a note) finds the most collapses of the package's single
+  rules, but {below} healthy runs have it at some time. In {stayed} of these
+  {dips}, kNN was still below at the end.
 - **Collapsed outputs** (notes) say little about the features. {outputs} healthy runs had them, and
   {survivors} runs with such a note ended at least 5 points above the untrained network.
 - **Without labels**, look at the features: a rank below 2 (a note) finds {few_found} collapses, and
@@ -113,17 +117,26 @@ the rules, was committed before the first of them, and `runs.csv` beside it has 
 - Data: generated textures in two variants, on which pretraining beats raw pixels, and
   scikit-learn's digits. Linear classifiers are trained on the training images. Their test images
   are seen by neither training nor kNN.
-- All {methods} methods of solo-learn and symmetric baselines, for {epochs} epochs: a small residual
-  network, and in a quarter of the healthy settings' runs a small vision transformer of timm's.
-  Outputs have 16 to 512 dimensions, features 48 or 64.
+- All {methods} methods of solo-learn and symmetric baselines, for {epochs} epochs, with a small
+  residual network or a small vision transformer of timm's (one draw in four where the setting
+  allows both). Outputs have 16 to 512 dimensions, features 48 or 64. Accuracies were measured in
+  every second epoch, so the online accuracy alone was never judged; by default kNN is measured in
+  every fifth.
 - Failures: learning rates 20 to 200 times too high, strong weight decay, crops of 2 to 10 % of the
-  image, no augmentation, no predictor or a filter the wrong way round, no batch norm, no centring
-  or sharpening, a warm softmax.
+  image, no augmentation, no predictor, a linear one, or a filter the wrong way round, no batch
+  norm, no centring or sharpening, a warm softmax.
 
 Small networks and {epochs} epochs show which rules work, not how often collapse happens in your
 runs. A run whose outputs collapse may lose its features later than these runs had time for.
 `appendix.md` beside the table has the rates by data set, method and failure, and every mistake.
 """
+
+
+def _rows_of(name: str, rows: Sequence[Row]) -> Sequence[Row]:
+    """Return the runs that a rule is about: two rules are about methods with a softmax."""
+    if name not in (STUCK_LOSS, SOFTMAX):
+        return rows
+    return [row for row in rows if METHODS[row["method"]].softmax]
 
 
 def rates_row(name: str, runs: Sequence[Judged]) -> list[str]:
@@ -148,10 +161,11 @@ def rates_row(name: str, runs: Sequence[Judged]) -> list[str]:
 def page(rows: Sequence[Row]) -> str:
     """Return the page, written from the rows of the table."""
     test = [row for row in rows if row["part"] == TEST]
-    judged = {name: judging.judge(test, alarm) for name, alarm in RULE_SETS.items()}
+    judged = {name: judging.judge(_rows_of(name, test), rule) for name, rule in RULE_SETS.items()}
     runs = judged[WARNING]
     rates, few = judging.rates(runs), judging.rates(judged[FEATURES])
     lidar = judging.rates(judged[LIDAR])
+    dipped = [run for run in judged[BELOW] if not run.collapsed and run.warned is not None]
     flagged = [gain(run.row) for run in runs if run.warned is not None]
     quartiles = statistics.quantiles(flagged, n=4)
     outputs = [gain(run.row) for run in judged[OUTPUTS] if run.warned is not None]
@@ -164,6 +178,9 @@ def page(rows: Sequence[Row]) -> str:
         precision=f"{100 * rates.precision:.0f} %",
         false=f"{100 * rates.false / rates.healthy:.1f} %",
         lidar=f"{100 * lidar.detected / lidar.collapses:.0f} %",
+        lidar_false=f"{100 * lidar.false / lidar.healthy:.1f} %",
+        stayed=sum(_ends_below(run.row) for run in dipped),
+        dips=len(dipped),
         share=f"{100 * rates.detected / rates.collapses:.0f} %",
         table=markdown.table(HEAD, [rates_row(name, judged[name]) for name in RULE_SETS]),
         settings=len({run.row["setting"] for run in runs}),
@@ -181,6 +198,12 @@ def page(rows: Sequence[Row]) -> str:
         tuned=len([row for row in rows if row["part"] == TUNE]),
         methods=len(PLAN["methods"]),
     )
+
+
+def _ends_below(row: Row) -> bool:
+    """Return whether the last kNN accuracy is below the untrained network's."""
+    first, *_, last = (value for value in series(row["val/knn_acc1"]) if not math.isnan(value))
+    return last < first
 
 
 def _found(runs: Sequence[Judged]) -> str:
