@@ -146,7 +146,7 @@ class Rule:
             accuracy=accuracy_in_words(epochs),
             gained=gained_knn(epochs, bounds),
             setting=option(self.option, getattr(bounds, self.option)),
-            off=f"{option(self.option, None)} switches this warning off",
+            off=f"{option(self.option, None)} switches this rule off",
         )
         return f"{self.kind} in epoch {epochs[-1].epoch}: {text}"
 

@@ -147,7 +147,7 @@ def _report(summary: Mapping[str, Any], table: str, folder: Path) -> None:
     if table:
         log.info(table)
     for warning in summary["warnings"]:
-        log.info(f"! {warning['kind']} in epoch {warning['epoch']}, see the warning above")
+        log.info(f"! {warning['kind']} in epoch {warning['epoch']}, see above")
     log.info(f"{summary['seconds']:.0f} s; results are in {folder}")
     if table:
         page = shlex.quote(str(folder))

@@ -7,13 +7,12 @@ from studies.alarms import plan
 from studies.alarms.page import write
 from studies.alarms.runs import HEAD, measure, missing
 
-if __name__ == "__main__":  # each run imports this module again
-    command.run(
-        "alarms",
-        "Train the runs of plan.yaml and write the page about the warnings of collapse.",
-        HEAD,
-        partial(missing, parts=(plan.TUNE, plan.TEST, plan.CHOOSE)),
-        measure,
-        write,
-        ("studies/alarms/runs.csv", "docs/collapse.md"),
-    )
+command.run(
+    "alarms",
+    "Train the runs of plan.yaml and write the page about the warnings of collapse.",
+    HEAD,
+    partial(missing, parts=(plan.TUNE, plan.TEST, plan.CHOOSE)),
+    measure,
+    write,
+    ("studies/alarms/runs.csv", "docs/collapse.md"),
+)

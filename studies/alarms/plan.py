@@ -96,10 +96,11 @@ def draw(run: Planned) -> list[str]:
     factor = float(low * (high / low) ** dice.random())  # its logarithm is uniform
     backbone = dice.choice(run.backbones)
     values = {name: dice.choice(choices) for name, choices in run.draws.items()}
+    dataset = "digits" if run.data == "digits" else "textures"
     options = [
-        *(f"dataset={'digits' if run.data == 'digits' else 'textures'}",),
-        *([] if run.data == "digits" else [f"dataset.variant={run.data}"]),
-        *PLAN["backbone options"][backbone][run.data if run.data == "digits" else "textures"],
+        f"dataset={dataset}",
+        *([] if run.data == dataset else [f"dataset.variant={run.data}"]),
+        *PLAN["backbone options"][backbone][dataset],
         *run.options,
         *(f"{name}={value}" for name, value in values.items()),
         f"seed={seed}",
