@@ -9,7 +9,7 @@ from rdm_solo.data import digits, textures
 from rdm_solo.data.draws import generator
 from rdm_solo.data.images import Dataset, Images
 
-HELD_OUT = {"textures": 1920, "angles": 1920, "digits": 360}  # images
+HELD_OUT_DIGITS = 360
 
 
 def source(name: str, **options: Any) -> Dataset:
@@ -20,15 +20,16 @@ def source(name: str, **options: Any) -> Dataset:
     if name != "digits":
         return textures(**{"variant": name, **options})
     data = digits()
-    return replace(data, train=_rows(data.train, _digits_order()[HELD_OUT[name] :]))
+    return replace(data, train=_rows(data.train, _digits_order()[HELD_OUT_DIGITS:]))
 
 
-def labelled(name: str) -> Dataset:
-    """Return all training images, with the held-out images as the validation set."""
+def labelled(name: str, held_out: int) -> Dataset:
+    """Return all training images, with the held-out images (this many textures) as the validation
+    set."""
     data = source(name)
     if name == "digits":
-        return replace(data, val=_rows(digits().train, _digits_order()[: HELD_OUT[name]]))
-    return replace(data, val=textures(name, num_train=12, num_val=HELD_OUT[name], seed=1).val)
+        return replace(data, val=_rows(digits().train, _digits_order()[:HELD_OUT_DIGITS]))
+    return replace(data, val=textures(name, num_train=12, num_val=held_out, seed=1).val)
 
 
 def _digits_order() -> torch.Tensor:

@@ -17,8 +17,8 @@ from rdm_solo.evaluate.features import extract
 from rdm_solo.lightning import pl
 from rdm_solo.runs.files import write_atomically
 from rdm_solo.spectra.features import FeatureSpectra
-from studies.alarms import data
 from studies.alarms.clean_measures import explained_variance, intrinsic_dimension
+from studies.alarms.data import labelled
 from studies.neighbours import knn_accuracy
 
 FILE = "outcome.json"
@@ -29,8 +29,9 @@ class Outcome(pl.Callback):  # type: ignore[misc]
     """Measure linear accuracy on held-out images before training and at its end, and the clean
     features of the training images at the end."""
 
-    def __init__(self, folder: Path, data: str, batch_norm: bool = True) -> None:
-        self.path, self.data, self.batch_norm = Path(folder) / FILE, data, batch_norm
+    def __init__(self, folder: Path, data: str, held_out: int, batch_norm: bool = True) -> None:
+        self.path, self.batch_norm = Path(folder) / FILE, batch_norm
+        self.images = labelled(data, held_out)
         self.values: dict[str, float] = {}
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -50,9 +51,8 @@ class Outcome(pl.Callback):  # type: ignore[misc]
     def _measure(self, model: Any, when: str) -> None:
         training = model.training
         model.eval()
-        images = data.labelled(self.data)
         (x, y), (x_held, y_held) = (
-            extract(model.backbone, loader(images, part, 512)) for part in ("train", "val")
+            extract(model.backbone, loader(self.images, part, 512)) for part in ("train", "val")
         )
         model.train(training)
         self.values[f"linear_{when}"] = linear_accuracy(x, y, x_held, y_held)

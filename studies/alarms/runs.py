@@ -12,7 +12,7 @@ from rdm_solo.methods import solo_learn
 from rdm_solo.methods.descriptions import METHODS
 from studies import training
 from studies.alarms.outcome import FILE
-from studies.alarms.plan import Planned, draw, planned
+from studies.alarms.plan import PLAN, Planned, draw, planned
 from studies.table import Row, joined
 
 # Columns of metrics.csv that the table holds for every epoch, 0 first: what warnings may read.
@@ -119,6 +119,7 @@ def _study_options(run: Planned) -> list[str]:
     return [
         "+callbacks.study._target_=studies.alarms.outcome.Outcome",
         f"+callbacks.study.data={run.data}",
+        f"+callbacks.study.held_out={PLAN['held out'][run.part]}",
         f"+callbacks.study.batch_norm={str(run.batch_norm).lower()}",
         "dataset.source._target_=studies.alarms.data.source",
         f"+dataset.source.name={run.data}",
