@@ -1,7 +1,7 @@
 """How well measures without labels order the runs by linear accuracy."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from scipy.stats import kendalltau  # type: ignore[import-untyped, unused-ignore]
 
@@ -10,58 +10,69 @@ from studies.alarms.judging import collapsed
 from studies.alarms.plan import PLAN
 from studies.table import Row, series
 
-# A measure, and its columns from the training steps and from clean images in eval() mode.
-FEATURES = {
-    "effective rank": ("erank/features", "clean_erank"),
-    "effective rank around the mean": ("erank/features_centred", "clean_erank/features_centred"),
-    "RankMe": ("rankme/features", "clean_rankme"),
-    "stable rank": ("stable_rank/features", "clean_stable_rank"),
-    "variance share": ("spread/features", "clean_spread"),
-    "LiDAR": ("lidar/features", ""),
-    "intrinsic dimension (spanning tree)": ("", "clean_idest"),
-    "area under the explained variance": ("", "clean_explained"),
-}
-OTHERS = {
-    "loss": "train/loss",
+LOSS, KNN, FEW = "loss", "kNN accuracy", "kNN accuracy with 50 labels"
+
+# A measure and its column. That of the backbone's features was measured in the training steps, or
+# on clean images in eval() mode.
+MEASURES = {
+    "features: effective rank": "erank/features",
+    "clean features: effective rank": "clean_erank",
+    "features: effective rank around the mean": "erank/features_centred",
+    "clean features: effective rank around the mean": "clean_erank/features_centred",
+    "features: RankMe": "rankme/features",
+    "clean features: RankMe": "clean_rankme",
+    "features: stable rank": "stable_rank/features",
+    "clean features: stable rank": "clean_stable_rank",
+    "features: α-ReQ": "alpha_req/features",
+    "clean features: α-ReQ": "clean_alpha_req",
+    "features: variance share": "spread/features",
+    "clean features: variance share": "clean_spread",
+    "features: LiDAR": "lidar/features",
+    "clean features: IdEst (intrinsic dimension)": "clean_idest",
+    "clean features: area under the explained variance": "clean_explained",
     "outputs: effective rank of the target": "erank/target",
     "outputs: effective rank around the mean": "erank/centred",
     "outputs: RankMe of the target": "rankme/target",
+    "outputs: stable rank of the target": "stable_rank/target",
+    "outputs: α-ReQ of the target": "alpha_req/target",
     "outputs: LiDAR of the target": "lidar/target",
-    "kNN accuracy": "val/knn_acc1",
-    "kNN accuracy with 50 labels": "knn_few",
+    LOSS: "train/loss",
+    KNN: "val/knn_acc1",
+    FEW: "knn_few",
+}
+# What makes a larger number better; α-ReQ should be near 1.
+DIRECTIONS: dict[str, Callable[[float], float]] = {
+    "train/loss": lambda loss: -loss,
+    "clean_explained": lambda area: -area,
+    **{
+        name: lambda alpha: -abs(alpha - 1)
+        for name in ("alpha_req/features", "clean_alpha_req", "alpha_req/target")
+    },
 }
 
 
-def tables(rows: Sequence[Row]) -> str:
-    """Return Kendall's tau of each measure's last value with linear accuracy, on each data set."""
+def score(name: str, row: Row) -> float:
+    """Return a run's last value of a measure, larger for a better run; -inf if it has none."""
+    column = MEASURES[name]
+    last = next((x for x in reversed(series(row[column])) if not math.isnan(x)), math.nan)
+    return -math.inf if math.isnan(last) else DIRECTIONS.get(column, lambda value: value)(last)
+
+
+def tau(name: str, rows: Sequence[Row]) -> float:
+    """Return Kendall's tau of a measure with linear accuracy, over the runs that have both."""
+    pairs = [(score(name, row), float(row["linear_trained"])) for row in rows]
+    pairs = [pair for pair in pairs if math.isfinite(pair[0]) and not math.isnan(pair[1])]
+    return float(kendalltau(*zip(*pairs)).statistic) if len(pairs) > 1 else math.nan
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return Kendall's tau of each measure with linear accuracy, on each data set."""
     rows = [row for row in rows if not row["diverged"]]
+
+    def cell(name: str, runs: Sequence[Row]) -> str:
+        groups = [[row for row in runs if row["data"] == data] for data in PLAN["data"]]
+        return ", ".join(f"{tau(name, group):.2f}" for group in groups)
+
     alive = [row for row in rows if not collapsed(row)]
-    head = ["measure", "all runs", "without collapses"]
-    names = [
-        (f"features, {source}: {name}", column)
-        for name, columns in FEATURES.items()
-        for source, column in zip(("training steps", "clean"), columns)
-        if column
-    ]
-    cells = [
-        [name, _taus(rows, column), _taus(alive, column)]
-        for name, column in [*names, *OTHERS.items()]
-    ]
-    return markdown.table(head, cells)
-
-
-def _taus(rows: Sequence[Row], column: str) -> str:
-    """Return tau on each data set, such as ``0.64, 0.62, 0.46``."""
-    taus = []
-    for data in PLAN["data"]:
-        group = [row for row in rows if row["data"] == data]
-        pairs = [(_last(row[column]), float(row["linear_trained"])) for row in group]
-        taus.append(
-            kendalltau(*zip(*(pair for pair in pairs if not math.isnan(pair[0])))).statistic
-        )
-    return ", ".join(f"{tau:.2f}" for tau in taus)
-
-
-def _last(cell: str) -> float:
-    """Return the last measured number of a cell; NaN if there is none."""
-    return next((x for x in reversed(series(cell)) if not math.isnan(x)), math.nan)
+    body = [[name, cell(name, rows), cell(name, alive)] for name in MEASURES]
+    return markdown.table(["measure", "all runs", "without collapses"], body)
