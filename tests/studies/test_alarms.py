@@ -11,7 +11,7 @@ from support import study_runs
 
 from rdm_solo.spectra.collapse import BELOW_UNTRAINED
 from studies import table, training
-from studies.alarms import data, judging, outcome, page, plan, runs
+from studies.alarms import choosing, data, judging, measures, outcome, page, plan, runs
 
 RECORDED = table.read(ROOT / "studies" / "alarms" / "runs.csv")
 
@@ -92,3 +92,25 @@ def test_a_run_of_the_study(monkeypatch):
     assert len(table.series(recorded["val/knn_acc1"])) == plan.PLAN["epochs"] + 1
     assert not math.isnan(table.series(recorded["val/knn_acc1"])[0])
     assert 0 < float(recorded["linear_untrained"]) < 100
+
+
+def test_regret_is_zero_for_the_best_pick_and_counts_from_the_best_of_the_drawn_runs(monkeypatch):
+    """Loss is the accuracy with the sign turned; the rank orders the runs the other way round."""
+    pool = {"mine": {"default": "a", "among": ["b", "a", "c"]}}
+    monkeypatch.setattr(choosing, "POOLS", pool)
+    rows = []
+    for data_set in choosing.DATA:
+        for setting, accuracy in (("a", 60), ("b", 80), ("c", 40)):
+            for seed in range(choosing.SEEDS):
+                columns = dict.fromkeys(measures.MEASURES.values(), "nan")
+                columns |= {"train/loss": f"{-accuracy - seed}", "erank/target": f"{-accuracy}"}
+                about = {"part": "choose", "data": data_set, "setting": setting, "diverged": ""}
+                accuracies = {"linear_untrained": "50", "linear_trained": f"{accuracy + seed}"}
+                rows.append({**columns, **about, **accuracies})
+    regret = choosing.regrets(rows, bootstrap=False)["mine", choosing.DATA[0]]
+    means = dict(zip(choosing.WAYS, regret.mean(1)))
+    assert means["loss"] == 0
+    assert means["outputs: effective rank of the target"] == pytest.approx(40, abs=0.2)
+    assert means[choosing.DEFAULT] == pytest.approx(20, abs=0.2)
+    assert means[choosing.RANDOM] == pytest.approx(10, abs=0.2)  # c has collapsed
+    assert measures.tau("loss", rows) == pytest.approx(1)
