@@ -1,4 +1,4 @@
-"""The Hydra plugin of ``launcher=local``: run a sweep's jobs in parallel, each on its devices."""
+"""Hydra plugin for ``launcher=local``: run a sweep's jobs in parallel, each on its devices."""
 
 import os
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ ConfigStore.instance().store(
 
 
 class LocalLauncher(Launcher):
-    """Start each run in its own process, as soon as a share of the devices is free."""
+    """Start each run in its own process as soon as a share of the devices is free."""
 
     def __init__(self, jobs: int | None = None) -> None:
         self.jobs = jobs
@@ -72,7 +72,7 @@ class LocalLauncher(Launcher):
 
 
 def devices(trainer: Any, jobs: int | None, runs: int) -> list[dict[str, str]]:
-    """Return the environment variables of each parallel run, which assign it GPUs or threads."""
+    """Return environment variables that assign GPUs or threads, one dict for each parallel run."""
     import torch
 
     from rdm_solo.train.derived_values import on_cpu, world_size

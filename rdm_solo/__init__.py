@@ -1,5 +1,6 @@
 """The Rank Differential Mechanism for solo-learn: spectral filters instead of predictors."""
 
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -11,30 +12,39 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Run", "SpectralFilter", "Sweep", "Watch", "fit", "register_methods"]
 
-# Imported when they are first used: they need torch, which takes seconds to load.
-_MODULES = {
-    "Run": "rdm_solo.notebook",
-    "Sweep": "rdm_solo.notebook",
-    "fit": "rdm_solo.notebook",
-    "SpectralFilter": "rdm_solo.filters",
-    "Watch": "rdm_solo.watch",
-}
+
+def import_on_first_use(names: Sequence[str], *modules: str) -> Callable[[str], Any]:
+    """Return a package's ``__getattr__``, which imports the modules of ``names`` when one is used.
+
+    They need torch, which takes seconds to load.
+    """
+
+    def find(name: str) -> Any:
+        if name in names:
+            for module in map(import_module, modules):
+                if hasattr(module, name):
+                    return getattr(module, name)
+        raise AttributeError(f"{modules[0].rpartition('.')[0]} has no attribute {name!r}")
+
+    return find
+
+
+__getattr__ = import_on_first_use(
+    ["Run", "SpectralFilter", "Sweep", "Watch", "fit"],
+    "rdm_solo.filters",
+    "rdm_solo.watch",
+    "rdm_solo.notebook",
+)
 
 
 def register_methods() -> None:
     """Add ``rdm_simsiam``, ``rdm_byol`` and ``symsimsiam`` to solo-learn's ``METHODS``.
 
-    Its scripts and YAML files can then use them. This requires solo-learn's current main.
+    solo-learn's scripts and YAML files can then use them. This requires its current main.
     """
     from rdm_solo.methods import plugin, solo_learn
 
     solo_learn.register(plugin.METHODS)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""``python -m rdm_solo COMMAND ...``, or the same as a console script: ``rdm-solo COMMAND ...``."""
+"""The entry point of ``python -m rdm_solo COMMAND ...`` and of the script ``rdm-solo``."""
 
 import runpy
 import sys
@@ -10,7 +10,7 @@ COMMANDS = {
     "train": "pretrain with a predictor, a spectral filter, or none",
     "linear": "train a linear classifier on a run's frozen backbone",
     "export": "write a run's backbone as files that other programs load",
-    "report": "draw one HTML page with pictures, verdicts and tables of runs",
+    "report": "write an HTML page with figures, verdicts and tables of runs",
     "preview": "draw a filter before training",
     "paper": "list the paper's tables with the commands that run them",
     "dashboard": "create a Weights & Biases workspace",
@@ -30,7 +30,7 @@ def main() -> None:
         print("\nrdm-solo COMMAND --help explains a command's options.")
     else:
         hint = suggest(name, COMMANDS) or "; rdm-solo --help lists them"
-        terminal.fail(f"there is no command {name!r}{hint}")
+        terminal.fail(f"unknown command {name!r}{hint}")
 
 
 if __name__ == "__main__":

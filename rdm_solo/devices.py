@@ -1,4 +1,4 @@
-"""Device helpers: float64 support, exact products, and reads without synchronisation."""
+"""Device helpers: float64 support, precision of products, and reads without synchronisation."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ WITHOUT_FLOAT64 = {"mps"}
 
 
 def has_float64(device: torch.device) -> bool:
-    """Return whether a device computes in float64; Apple GPUs do not.
+    """Return whether a device supports float64; Apple GPUs do not.
 
     >>> has_float64(torch.device("cpu")), has_float64(torch.device("mps"))
     (True, False)
@@ -18,10 +18,10 @@ def has_float64(device: torch.device) -> bool:
 
 
 def product_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which to multiply float32 matrices without losing digits.
+    """Return the dtype in which to multiply matrices, so that TF32 or bfloat16 is never used.
 
-    That is float64 where TF32 or bfloat16 products are allowed. This setting is global, so it is
-    read but not changed. Callers must disable autocast.
+    It is float64 if torch's global setting allows TF32 or bfloat16 products, and ``dtype``
+    otherwise. Callers must disable autocast.
 
     >>> product_dtype(torch.float64)
     torch.float64
@@ -36,7 +36,7 @@ def product_dtype(dtype: torch.dtype) -> torch.dtype:
 def item_if_cpu(x: torch.Tensor) -> Any:
     """Return the number in a CPU tensor; return tensors on other devices unchanged.
 
-    Reading those would synchronise. Both results can be compared and multiplied.
+    Reading from another device would synchronise. Both results can be compared and multiplied.
 
     >>> item_if_cpu(torch.tensor(2.5)), item_if_cpu(torch.tensor(2.5, device="meta")).device
     (2.5, device(type='meta'))
@@ -45,7 +45,7 @@ def item_if_cpu(x: torch.Tensor) -> Any:
 
 
 def nonfinite_names(state: Mapping[str, Any]) -> list[str]:
-    """Return the names of tensors that hold NaN or infinity, with one synchronisation.
+    """Return the names of tensors that contain NaN or infinity, with one synchronisation.
 
     >>> nonfinite_names({"whole": torch.ones(2), "broken": torch.tensor(torch.nan), "steps": 3})
     ['broken']

@@ -1,4 +1,4 @@
-"""Rank, number of processes and collectives; one process if ``torch.distributed`` is not used."""
+"""Rank, number of processes and collectives, also for runs without ``torch.distributed``."""
 
 from typing import Any, TypeVar
 
@@ -30,7 +30,7 @@ def sum_over_processes(x: torch.Tensor) -> torch.Tensor:
 
 
 def gather_equal(x: torch.Tensor) -> torch.Tensor:
-    """Return the rows of all processes in rank order; all processes must hold the same number.
+    """Return the rows of all processes in rank order; each must have the same number of rows.
 
     Shapes: ``(N, ...) -> (world_size * N, ...)``.
     """
@@ -42,7 +42,7 @@ def gather_equal(x: torch.Tensor) -> torch.Tensor:
 
 
 def gather(x: torch.Tensor) -> list[torch.Tensor]:
-    """Return each process's rows in rank order; processes may hold different numbers of rows.
+    """Return each process's rows in rank order; processes may have different numbers of rows.
 
     Shapes: ``(N_r, ...)`` on rank r ``-> [(N_0, ...), (N_1, ...), ...]``.
     """
@@ -63,7 +63,7 @@ def gather_objects(value: T) -> list[T]:
 
 
 def broadcast_object(value: T) -> T:
-    """Return rank 0's value on all processes; it is pickled."""
+    """Return rank 0's value on all processes; the value is pickled."""
     values: list[Any] = [value]
     if world_size() > 1:
         dist.broadcast_object_list(values)

@@ -1,7 +1,7 @@
 """Provide ``pl`` from the Lightning package that the installed solo-learn uses.
 
-solo-learn's current main imports ``lightning.pytorch``, its release 1.0.2 ``pytorch_lightning``,
-whose classes differ. ``pl`` is imported on first use, because ``Watch`` works without Lightning.
+solo-learn's current main imports ``lightning.pytorch`` and its release 1.0.2 ``pytorch_lightning``.
+Their classes differ. ``pl`` is imported on first use, because ``Watch`` works without Lightning.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _is_current() -> bool:
-    """Return whether solo-learn's current main is installed, or no solo-learn."""
+    """Return True if solo-learn's current main is installed, or if solo-learn is not installed."""
     spec = importlib.util.find_spec("solo")
     folders = [] if spec is None else list(spec.submodule_search_locations or [])
     return not folders or any((Path(folder) / "backbones").is_dir() for folder in folders)
@@ -34,11 +34,11 @@ def __getattr__(name: str) -> Any:
 
 
 def callback_classes() -> tuple[type, ...]:
-    """Return the Callback classes of every Lightning package that is installed.
+    """Return the Callback class of each installed Lightning package.
 
-    A Trainer of either package accepts a callback that is derived from all of them.
+    The Trainers of both packages accept a callback that is derived from these classes.
     """
     names = [name for name in PACKAGES if importlib.util.find_spec(name.split(".")[0])]
     if not names:
-        raise ImportError("neither lightning nor pytorch_lightning is installed: pip install one.")
+        raise ImportError("neither lightning nor pytorch_lightning is installed; install one.")
     return tuple(importlib.import_module(name).Callback for name in names)

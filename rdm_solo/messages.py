@@ -1,7 +1,7 @@
 """Validate values that a user passed.
 
-Each check returns the value, or raises a :class:`UserError` that names the option, the allowed
-values and the one received. ``alternative`` names another value that the caller allows.
+Each check returns the value or raises a :class:`UserError` that names the option, the allowed
+values and the received value. ``alternative`` describes a value that the caller also allows.
 """
 
 import difflib
@@ -21,7 +21,7 @@ class UserError(ValueError):
 
 
 class CannotWrite(UserError):
-    """A file cannot be written."""
+    """An error for a file that cannot be written."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(f"{path} cannot be written: {error.strerror or error}")
@@ -57,7 +57,7 @@ def check_number(
     above: float = -math.inf,
     alternative: str = "",
 ) -> float:
-    """Return the value as a float from ``minimum`` to ``maximum``, more than ``above``."""
+    """Return the value as a float if it is in [minimum, maximum] and greater than ``above``."""
     number = finite(value)
     if number is not None and minimum <= number <= maximum and number > above:
         return number
@@ -107,7 +107,7 @@ def printable(text: object) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its class's name if it is empty."""
+    """Return the first line of an error's message, or the class name if there is no message."""
     return str(error).strip().partition("\n")[0].rstrip() or type(error).__name__
 
 

@@ -1,11 +1,11 @@
 """usage: python -m rdm_solo.plugin SCRIPT ...
 
-Run one of solo-learn's own scripts with rdm_simsiam, rdm_byol and symsimsiam among its methods:
+Run one of solo-learn's own scripts and add the methods rdm_simsiam, rdm_byol and symsimsiam:
 
     python -m rdm_solo.plugin main_pretrain.py --config-path CONFIGS --config-name rdm_simsiam.yaml
 
-SCRIPT is the path of the script; further arguments are passed on. The methods are also registered
-in processes that Lightning starts.
+SCRIPT is the path of the script; it receives all further arguments. The methods are also
+registered in processes that Lightning starts.
 """
 
 import os

@@ -11,7 +11,7 @@ from rdm_solo.spectra.collapse import DESTROYED, RULE, WRONG_WAY
 
 LOG = (
     "log(sigma) is negative below sigma = 1: it flips the sign of these directions and amplifies "
-    "the smallest ones, so it is not a low-pass filter; filter=online_log1p is. sigma grows with "
+    "the smallest ones, so it is not a low-pass filter; use filter=online_log1p. sigma grows with "
     "the square root of the filter's batch size, so the filter changes with batch_size x processes."
 )
 
@@ -23,7 +23,7 @@ def config_warnings(cfg: DictConfig, filter_batch: int, smallest_crop: float) ->
     if chosen.spectral and filter_batch < 2 * (k := cfg.method.kwargs.proj_output_dim):
         warnings.append(
             f"A batch of {filter_batch} rows, over all processes, is less than twice the {k} "
-            "output dimensions: some directions are nearly empty and the filter curve need not be "
+            "output dimensions: some directions are nearly empty and the filter curve may not be "
             "monotone. Raise batch_size, or lower method.kwargs.proj_output_dim."
         )
     if chosen.logarithmic and not chosen.on_target and smallest_crop < 0.5:
@@ -42,7 +42,8 @@ def config_warnings(cfg: DictConfig, filter_batch: int, smallest_crop: float) ->
 
 def advice(kind: str, cfg: DictConfig, epoch: int = 0) -> str:
     """Return the likeliest cause of a collapse in this run, and what to change."""
-    default = f"{RULE[kind].remedy} {_rate(cfg)}"
+    remedy = RULE[kind].remedy or "Try a lower learning rate and a longer warm-up first."
+    default = f"{remedy} {_rate(cfg)}"
     return default if kind == DESTROYED else next(_causes(kind, cfg, epoch), default)
 
 
@@ -58,7 +59,7 @@ def divergence_advice(epoch: int, step: int | None, cfg: DictConfig, lr: float) 
     if cfg.trainer.precision == "16-mixed":
         text += " float16 also overflows above 65504: trainer.precision=bf16-mixed does not."
     if ChosenFilter.from_config(cfg).spectral:
-        text += " filter=learnable shows whether the filter is the cause."
+        text += " Run with filter=learnable to see whether the filter is the cause."
     return text
 
 

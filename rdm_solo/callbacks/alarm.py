@@ -34,7 +34,7 @@ class Alarm:
         self.epochs, self.warnings = list(epochs), list(warnings)
 
     def update(self, epoch: MeasuredEpoch) -> list[str]:
-        """Add an epoch and return the kinds of collapse that are new."""
+        """Add an epoch, and return the kinds of collapse that occur for the first time."""
         self.epochs.append(epoch)
         earlier_kinds = {warning["kind"] for warning in self.warnings}
         kinds = kinds_of_collapse(self.epochs, self.bounds)
@@ -51,7 +51,7 @@ class Alarm:
 def measured_epoch(
     scalars: Mapping[str, Any], spectra: "Spectra | None", epoch: int, classes: int | None = None
 ) -> MeasuredEpoch:
-    """Return the finished epoch for the collapse rules; without spectra only its accuracies."""
+    """Return an epoch's values for the collapse rules; only accuracies if there are no spectra."""
     if spectra is None:
         accuracies = {name: scalars[name] for name in ACCURACIES if name in scalars}
         return MeasuredEpoch.read(accuracies, epoch, classes=classes)

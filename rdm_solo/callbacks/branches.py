@@ -16,10 +16,10 @@ class Outputs(NamedTuple):
 
     online: Tensor
     target: Tensor
-    positive: Tensor | None  # the target of the next view; None if one call had all views
+    positive: Tensor | None  # the target's output for the next view; None if one call had all views
     projection: Tensor
     hidden: Tensor | None = None  # (V N, b): input of the last layer before the softmax
-    features: Sequence[Tensor] | None = None  # the backbone's: a tensor for each view, or one
+    features: Sequence[Tensor] | None = None  # of the backbone: one tensor per view, or one for all
 
 
 class Observer:
@@ -35,19 +35,19 @@ class Observer:
 
     def __init__(self, module: Any, last_layer: Any = None) -> None:
         self.module = module
-        self.last_layer = last_layer  # of the target's logits, for methods with a softmax
+        self.last_layer = last_layer  # computes the logits, for methods with a softmax
         self.backbone: nn.Module | None = None  # recorded as `features`
         self.recording = False
         self._removers: list[Callable[[], None]] = []
         self._recorded: dict[str, list[Tensor]] = defaultdict(list)
 
     def record_next_step(self) -> None:
-        """Record the next step. Hooks are registered only now: SwAV adds parts when it starts."""
+        """Record the next step. Hooks are registered late because SwAV adds modules in training."""
         if not self._removers:
             self._register()
             if self.backbone is not None:
                 self._hook_part(self.backbone, "features")
-        self._recorded.clear()  # of a step that failed before its outputs were taken
+        self._recorded.clear()  # left over if the previous step failed
         self.recording = True
 
     def detach(self) -> None:
@@ -56,7 +56,7 @@ class Observer:
             self._removers.pop()()
 
     def pop_calls(self) -> dict[str, list[Tensor]]:
-        """Return the outputs of each call of the step, by branch."""
+        """Return the outputs of the step's calls by branch, and stop recording."""
         self.recording = False
         calls = dict(self._recorded)
         self._recorded.clear()
@@ -66,7 +66,7 @@ class Observer:
         """Return the outputs of the step's first ``views`` views, or of all views.
 
         ``step_output`` is what the training step returned. Subclasses return None for a step
-        that has no target by design, such as one of DeepCluster v2's first epoch.
+        that has no target by design, as in the first epoch of DeepCluster v2.
         """
         recorded = {name: calls[:views] for name, calls in self.pop_calls().items()}
         features = recorded.pop("features", None)
@@ -114,7 +114,7 @@ class Observer:
         self._removers.append(register(Hook(part, record), with_kwargs=True).remove)
 
     def _hook_part(self, part: Any, name: str, inputs: bool = False) -> None:
-        """Record a part's outputs, or its inputs, in training."""
+        """Record a part's outputs, or its inputs, in training mode."""
 
         def record(args: Any, kwargs: Any, *output: Any) -> None:
             if self._is_recorded(part):
@@ -125,7 +125,7 @@ class Observer:
         )
 
     def _wrap_method(self, name: str, record: Callable[..., None]) -> None:
-        """Call ``record`` with the result and the arguments of the module's method in training."""
+        """Pass the result and the arguments of each call of a method to ``record``, in training."""
         method, user_method = getattr(self.module, name), vars(self.module).get(name)
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -143,7 +143,7 @@ class Observer:
         self._removers.append(remove)
 
     def _is_recorded(self, part: nn.Module) -> bool:
-        """Return whether to record a call of that part now."""
+        """Return whether to record a call of this part."""
         # Gradient checkpointing repeats forward passes in backward.
         in_backward = torch._C._current_graph_task_id() != -1
         return self.recording and self._in_training(part) and not in_backward
@@ -154,7 +154,7 @@ class Observer:
     def _record(self, name: str, output: Any) -> None:
         """Store a copy, since an in-place module such as nn.ReLU(inplace=True) may overwrite it."""
         if name == "features" and not has_rows(output):
-            return  # the part was found by its name, and may return anything
+            return  # the backbone is found by name and may return anything
         tokens = "mean" if name == "features" else self.tokens
         self._recorded[name].append(rows(output, name, tokens).clone())
 
@@ -162,7 +162,7 @@ class Observer:
 class Hook:
     """A forward hook that records one module and its DataParallel replicas.
 
-    Copies of the module, such as an EMA or what :func:`torch.load` returns, are not recorded.
+    Other copies, such as an EMA or a module loaded with :func:`torch.load`, are not recorded.
     """
 
     def __init__(self, watched: nn.Module | None, record: Callable[..., None] | None) -> None:
@@ -178,7 +178,7 @@ class Hook:
 
 
 def first_tensor(output: Any) -> Tensor | None:
-    """Return the first tensor in an output, which may be a tuple or a mapping of several.
+    """Return the first tensor in an output, which may be a tensor, a sequence or a mapping.
 
     >>> first_tensor({"loss": None, "tokens": (torch.ones(2), torch.zeros(3))})
     tensor([1., 1.])
@@ -193,8 +193,8 @@ def first_tensor(output: Any) -> Tensor | None:
 def by_view(calls: Mapping[str, Sequence[Tensor]], views: int) -> dict[str, list[Tensor]] | None:
     """Sort the calls by view; return None if they do not divide into views.
 
-    A step of several batches, as with accumulated gradients, calls the parts batch by batch. The
-    first ``views`` calls of each batch are its views.
+    With gradient accumulation, a step calls the parts batch by batch. The first ``views`` calls of
+    each batch are its views.
 
     >>> a1, a2, small, b1, b2 = torch.arange(5.0).reshape(5, 1, 1)
     >>> calls = {"target": [a1, a2, b1, b2], "online": [a1, a2, small, b1, b2, small]}
@@ -224,9 +224,9 @@ def has_rows(output: Any) -> bool:
 def rows(output: Any, name: str, tokens: str = "mean") -> Tensor:
     """Return the first tensor of an output as rows ``(N, k)``, without its graph.
 
-    An image's row is the mean of its tokens ``(N, T, k)`` or of its map ``(N, k, H, W)``: tokens of
-    one image differ mostly by position and would count as many images. With ``tokens="rows"`` each
-    token is a row. Error messages contain ``name``.
+    An image's row is the mean of its tokens ``(N, T, k)`` or of its map ``(N, k, H, W)``, because
+    its tokens differ mostly by position and would count as several images. With ``tokens="rows"``
+    each token is a row. Error messages contain ``name``.
 
     >>> images = torch.arange(12.0).reshape(2, 3, 2)
     >>> rows(images, "head").tolist(), rows(images, "head", "rows").shape

@@ -1,4 +1,4 @@
-"""Write a run's checkpoints and read them back, with the random state of each process."""
+"""Save and load a run's checkpoints, with the random state of each process."""
 
 import math
 import random
@@ -26,8 +26,8 @@ class Checkpoints(pl.callbacks.Checkpoint):
     Args:
         folder: the run's folder.
         every_n_epochs: epochs between two checkpoints; the last epoch always gets one.
-        keep: how many of the newest to keep as ``epoch_0010.ckpt`` and so on, or ``"all"``.
-        best: whether to keep the one with the highest ``val/knn_acc1`` as ``best.ckpt``.
+        keep: number of newest checkpoints to keep as ``epoch_0010.ckpt`` and so on, or ``"all"``.
+        best: whether to keep the checkpoint of highest ``val/knn_acc1`` as ``best.ckpt``.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class CheckpointFiles(pl.plugins.CheckpointIO):
     def load_checkpoint(self, path: Any, *_: Any, **__: Any) -> dict[str, Any]:
         path = broadcast_object(Path(path))
         content = checkpoints.read(path)
-        if path == self.previous:  # else the damaged file would replace it
+        if path == self.previous:  # otherwise the next save replaces it with the damaged one
             self.last.unlink(missing_ok=True)
         return content
 

@@ -26,10 +26,10 @@ class Diagnostics(pl.Callback):
     """Accumulate spectra of both branches and of the backbone over an epoch's training outputs.
 
     Forward hooks record the outputs and leave training steps unchanged, so this works with all of
-    solo-learn's methods, and with any module whose step returns its two outputs.
+    solo-learn's methods, and with any module whose training step returns both branches' outputs.
 
-    ``latest`` are the last epoch's spectra on every process, for later callbacks, or None if it was
-    not measured. Before the first epoch they are the untrained network's.
+    ``latest`` has the last epoch's spectra on every process, for later callbacks, or None if that
+    epoch was not measured. Before the first epoch it has the untrained network's spectra.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Diagnostics(pl.Callback):
             self.observer.detach()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        from rdm_solo.runs import spectra_files  # loads what reads run folders
+        from rdm_solo.runs import spectra_files  # loads code that reads run folders
 
         if trainer.is_global_zero:
             spectra_files.truncate(self.folder, trainer.current_epoch)
@@ -111,9 +111,9 @@ class Diagnostics(pl.Callback):
 class CollapseWatch(pl.Callback):
     """Report each kind of collapse once; ``stop`` stops training at the first warning.
 
-    It reads the spectra of :class:`Diagnostics` and the logged accuracies, so it must come after
-    what measures them. ``options`` are :class:`~rdm_solo.spectra.collapse.Bounds` and ``stop``:
-    true, false, or ``"notes"``, which also stops at a note.
+    It reads the spectra of :class:`Diagnostics` and the logged accuracies, so it must follow the
+    callbacks that measure them. ``options`` has :class:`~rdm_solo.spectra.collapse.Bounds` and
+    ``stop``: true, false, or ``"notes"``, which also stops at a note.
     ``advise(kind, epoch=...)`` returns the likeliest cause of a collapse and the remedy.
     """
 
@@ -152,9 +152,9 @@ class CollapseWatch(pl.Callback):
             self.stopped = f"watch.stop: {new[0]} in epoch {epoch}"
             trainer.should_stop = True
             if trainer.is_global_zero:
-                log.warning(f"training stops here because of watch.stop ({new[0]})")
+                log.warning(f"training stopped by watch.stop ({new[0]})")
 
 
 def _option(name: str, value: Any) -> str:
-    """Return an option as it is written on the command line."""
+    """Return an option as written on the command line."""
     return f"watch.{name}=null" if value is None else f"watch.{name}={value:g}"

@@ -49,7 +49,7 @@ class DivergenceGuard(pl.Callback):  # type: ignore[misc,name-defined]
 
     def __init__(self, advise: Callable[[int, int | None], str]) -> None:
         self.advise = advise
-        self._losses: dict[int, Tensor] = {}  # not checked yet, by step
+        self._losses: dict[int, Tensor] = {}  # unchecked losses by step
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -88,7 +88,7 @@ class DivergenceGuard(pl.Callback):  # type: ignore[misc,name-defined]
         return None if step is None else Fault(step, "the loss is NaN or infinite")
 
     def _raise_together(self, trainer: Any, fault: Fault | None) -> None:
-        """Raise the earliest fault of any process on all of them."""
+        """Raise the earliest fault of any process, on all processes."""
         if faults := [fault for fault in gather_objects(fault) if fault is not None]:
             earliest = min(faults, key=lambda fault: fault.step)
             raise Diverged(trainer.current_epoch + 1, earliest, self.advise)

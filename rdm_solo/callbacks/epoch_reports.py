@@ -40,7 +40,7 @@ class EpochTable(pl.Callback):
         if is_untrained(trainer):
             self._add_row(trainer, 0)
             if trainer.is_global_zero and len(self.rows[0]) > 1:
-                for logger in trainer.loggers:  # which add 1 to Lightning's epoch
+                for logger in trainer.loggers:  # RunLogger.log_metrics adds 1 to epoch
                     logger.log_metrics({**self.rows[0], "epoch": -1}, step=0)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
@@ -59,7 +59,7 @@ class EpochTable(pl.Callback):
 
 
 class Progress(pl.callbacks.ProgressBar):
-    """Log a line for each finished epoch; a terminal shows a bar over the whole run below them."""
+    """Log a line for each finished epoch; in a terminal, show a bar for the whole run below."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class Progress(pl.callbacks.ProgressBar):
 
 
 def epoch_line(epoch: int, epochs: int, values: Mapping[str, float], seconds: float) -> str:
-    """Format the log line of an epoch, 0 for the untrained network, with what is finite.
+    """Format an epoch's log line from its finite values; epoch 0 is the untrained network.
 
     >>> values = {"train/loss": -0.8, "erank/online": 4.1, "erank/target": 6.2, "val/acc1": 91.0}
     >>> epoch_line(3, 30, values, 1.4)
@@ -130,7 +130,7 @@ def epoch_line(epoch: int, epochs: int, values: Mapping[str, float], seconds: fl
 
 
 class SkippedImages(pl.Callback):  # type: ignore[misc,name-defined]
-    """List in ``skipped.txt`` the images that any process has skipped, and log the first ones."""
+    """List the images that any process skipped in ``skipped.txt``, and log the first ones."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

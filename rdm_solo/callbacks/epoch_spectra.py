@@ -22,8 +22,8 @@ log = logging.getLogger("rdm_solo")
 class EpochSpectra:
     """Accumulate spectra from an observer's outputs.
 
-    A long epoch is sampled in evenly spaced steps. ``options`` prefixes option names in warnings.
-    Features of more than ``max_features_dim`` dimensions are not measured.
+    In a long epoch, only evenly spaced steps are used. ``options`` is the prefix of option names in
+    warnings. Features of more than ``max_features_dim`` dimensions are not measured.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class EpochSpectra:
         self._positives = None
 
     def should_record(self, step: int, steps: float) -> bool:
-        """Return whether to record a step, counted from 0, of an epoch of about ``steps``."""
+        """Return whether to record ``step`` (from 0) in an epoch of about ``steps`` steps."""
         if not self._rows:
             return True
-        if step >= steps or math.isinf(steps):  # the end of the epoch is not known
+        if step >= steps or math.isinf(steps):  # the epoch's length is unknown
             return self._rows * self._steps < self.max_rows
         return step % max(1, math.ceil(self._rows * steps / self.max_rows)) == 0
 
@@ -100,10 +100,10 @@ class EpochSpectra:
         self.features.update(views)
 
     def _synchronised(self, outputs: Outputs | None) -> Outputs | None:
-        """Return the outputs that all processes add for this step, or None if they skip it.
+        """Return the outputs to add for this step, or None if all processes skip it.
 
-        All processes must add the same steps, or one would hang. If one lacks outputs, all skip the
-        step. Either all steps of an epoch have positives or none.
+        All processes must add the same steps, or one would hang, so all skip a step for which one
+        lacks outputs. Either all steps of an epoch have positives or none.
         """
         local = None
         if outputs is not None:
@@ -146,11 +146,11 @@ class EpochSpectra:
         return spectra
 
     def _spectra(self, metric: "BranchSpectra", observer: Observer) -> "Spectra":
-        """Return the epoch's spectra, with those before a softmax if there is one.
+        """Return the epoch's spectra; for methods with a softmax, also the spectrum of the logits.
 
-        A softmax's scale depends on its temperature, so collapse is measured before it. The logits'
-        spectrum is computed from the last layer's inputs and its weight at the end of the epoch.
-        The rank is that of these inputs, since few prototypes need not use all directions.
+        The softmax's scale depends on its temperature, so collapse is measured before it. The
+        logits' spectrum is computed from the last layer's inputs and its weight at the epoch's end.
+        The centred rank is computed from the inputs: few prototypes may not span all directions.
         """
         spectra = metric.compute()
         if self.hidden is None:

@@ -12,7 +12,7 @@ from rdm_solo.lightning import pl
 
 
 class WeightedKNN(pl.Callback):
-    """Accuracy of the weighted k nearest neighbours on clean images, over all processes."""
+    """Log the accuracy of weighted k nearest neighbours on clean images, over all processes."""
 
     def __init__(self, every_n_epochs: int = 1, k: int = 20, temperature: float = 0.07) -> None:
         self.every_n_epochs, self.k, self.temperature = every_n_epochs, k, temperature
@@ -53,9 +53,9 @@ class WeightedKNN(pl.Callback):
 
 
 class Neighbours:
-    r"""The k most similar of all rows seen so far, for each of ``n`` unit queries.
+    r"""The k most similar of all rows added so far, for each of ``n`` unit queries.
 
-    ``m`` rows at a time cost ``n * m`` similarities, and ``n * k`` are kept, so the memory bank can
+    Adding ``m`` rows computes ``n * m`` similarities and keeps ``n * k``, so the memory bank can
     have any size. The result does not depend on how the rows are split.
 
     >>> neighbours = Neighbours(torch.eye(2), k=1)
@@ -85,7 +85,7 @@ class Neighbours:
     def scores(self, classes: int, temperature: float) -> Tensor:
         r"""Return class scores :math:`\sum_{j \in kNN} e^{\cos_j / T} [y_j = c]`, ``(n, classes)``.
 
-        Similarities are relative to the nearest neighbour's, so low temperatures do not overflow.
+        The nearest neighbour's similarity is subtracted, so low temperatures do not overflow.
         """
         votes = ((self.similarity - self.similarity[:, :1]) / temperature).exp()
         return votes.new_zeros(len(votes), classes).scatter_add_(1, self.labels, votes)

@@ -11,10 +11,10 @@ from rdm_solo.callbacks.branches import Observer
 from rdm_solo.messages import UserError, suggest
 from rdm_solo.methods.descriptions import METHODS
 
-# By role, the names in the order in which they are tried. solo-learn's methods have `predictor`,
-# `projector` and `momentum_projector`, and ours also `target_head`; lightly's models the names with
-# `_head` and `_momentum`; stable-pretraining's `.student` and `.teacher` inside a wrapper.
-# solo-learn's SwAV and DINO end in a softmax and have separate observers.
+# Names by role, in the order in which they are tried. solo-learn's methods have `predictor`,
+# `projector` and `momentum_projector`, and ours also have `target_head`. lightly's models have
+# `*_head` and `*_momentum`, stable-pretraining's have `*.student` and `*.teacher` inside a wrapper.
+# solo-learn's SwAV, DeepCluster v2 and DINO end in a softmax and have separate observers.
 PARTS: dict[str, list[str]] = {
     "predictor": ["predictor", "prediction_head", "online_predictor"],
     "target head": [
@@ -55,7 +55,7 @@ PARTS: dict[str, list[str]] = {
         "student",
         "encoder",
         "backbone",
-    ],  # used only if there is a target encoder
+    ],  # used as a branch only with a target encoder
 }
 # Attribute names of modules wrapped by DDP, DataParallel, torch.compile and Fabric.
 WRAPPERS = ("module", "_orig_mod", "_forward_module", "_original_module")
@@ -95,7 +95,7 @@ def find(module: nn.Module) -> Branches | None:
 
 
 def backbone(module: nn.Module, name: str | None = None) -> nn.Module | None:
-    """Return the part whose outputs are the features, by default the table's; None without one."""
+    """Return the part whose outputs are the features, by default found by name; None if missing."""
     if name is not None:
         return require_part(module, "backbone", name)
     parts = (part(module, name) for name in PARTS["online encoder"])
@@ -122,16 +122,16 @@ def require_part(module: nn.Module, option: str, name: str) -> nn.Module:
 
 
 def not_found_message(module: nn.Module) -> str:
-    """Return the message for a module that has none of the table's parts."""
+    """Return the error message for a module without any branches in ``PARTS``."""
     has = ", ".join(name for name, _ in module.named_children()) or "none"
     return (
-        f"no branches were found in {class_name(module)}, whose parts are: {has}. Name those whose "
-        "outputs the loss compares: online='...', target='...' (dotted names for nested modules)."
+        f"no branches were found in {class_name(module)}, whose parts are: {has}. Name the "
+        "parts whose outputs the loss compares: online='...', target='...' (nested: dotted names)."
     )
 
 
 def part(module: Any, name: str) -> nn.Module | None:
-    """Return the part of that dotted name, inside any wrappers; None if there is none."""
+    """Return the part with this dotted name, inside any wrappers; None if there is none."""
     for word in _bare(name).split("."):
         inner = getattr(module, word, None)
         while inner is None and (wrapped := _wrapped(module)) is not None:
@@ -151,7 +151,7 @@ def class_name(module: Any) -> str:
 
 
 def _wrapped(module: Any) -> nn.Module | None:
-    """Return a wrapper's module: its only child, under a wrapper's name."""
+    """Return the module inside a wrapper, its only child with a name in ``WRAPPERS``, or None."""
     children = dict(module.named_children())
     if "_original_module" in children:  # Fabric keeps it next to DDP's wrapper
         return children["_original_module"]
@@ -165,7 +165,7 @@ def _bare(name: str) -> str:
 
 
 class ModuleObserver(Observer):
-    """Record branches as outputs of submodules; the online one ends in the predictor, if any.
+    """Record the outputs of submodules as branches; the online one ends in the predictor, if any.
 
     Teachers may always be in eval mode, so the training flags of the online part and of the whole
     module decide whether a call is recorded.
@@ -198,7 +198,7 @@ class ModuleObserver(Observer):
 
 
 class _WithNeighbours(ModuleObserver):
-    """Record as target the nearest neighbour of a view in a queue of earlier outputs."""
+    """Record the nearest neighbour of each row in a queue of earlier outputs as the target."""
 
     def _register(self) -> None:
         self._hook_part(self.online, "online")
@@ -207,7 +207,7 @@ class _WithNeighbours(ModuleObserver):
 
     def _record_nearest(self, result: tuple[Tensor, ...], z: Tensor) -> None:
         nearest = result[1]
-        self._record("target", nearest if nearest.ndim == 2 else nearest[:, 0])  # All4One has 5
+        self._record("target", nearest if nearest.ndim == 2 else nearest[:, 0])  # All4One returns 5
 
 
 def observer(module: Any) -> Observer:

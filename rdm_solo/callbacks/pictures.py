@@ -1,4 +1,4 @@
-"""Draw spectra while a run trains, in its loggers, and ``figures/erank.png`` at its end."""
+"""Log pictures of spectra while a run trains, and draw ``figures/erank.png`` at its end."""
 
 import contextlib
 import logging
@@ -18,7 +18,7 @@ log = logging.getLogger("rdm_solo")
 
 
 class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
-    """Draw the measured spectra in the loggers every n epochs and after the last.
+    """Log pictures of the measured spectra every n epochs and after the last epoch.
 
     Only :class:`~rdm_solo.loggers.run_logger.RunLogger` loggers support pictures.
     """
@@ -52,7 +52,7 @@ class Pictures(pl.Callback):  # type: ignore[misc,name-defined]
 
 
 class RankFigure(pl.Callback):  # type: ignore[misc,name-defined]
-    """Draw ``figures/erank.png`` from the table of epochs when the run ends."""
+    """Draw ``figures/erank.png`` from ``metrics.csv`` when training ends."""
 
     def __init__(self, folder: Path, title: str = "") -> None:
         self.folder, self.title = folder, title
@@ -62,7 +62,7 @@ class RankFigure(pl.Callback):  # type: ignore[misc,name-defined]
             return
         with _warn_on_failure():
             metrics = read_metrics(self.folder)
-            if np.isfinite(metrics["erank/target"]).any():  # it was measured
+            if np.isfinite(metrics["erank/target"]).any():  # measured at least once
                 from rdm_solo import plots
 
                 figure = plots.rank_picture(metrics, self.title)

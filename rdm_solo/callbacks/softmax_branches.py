@@ -24,7 +24,7 @@ class _Swav(Observer):
 
 
 class _DeepCluster(Observer):
-    """The first set of prototypes, and the clusters that k-means assigned to the step's images.
+    """Record the first set of prototypes and the clusters that k-means assigned to the images.
 
     k-means runs at the start of each epoch except the first.
     """

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def is_untrained(trainer: Any) -> bool:
-    """Return whether no step has been made yet."""
+    """Return whether no optimiser step has been taken yet."""
     return bool(trainer.global_step == 0)
 
 
 def untrained_spectra(trainer: Any, module: Any, spectra: EpochSpectra) -> "Spectra | None":
-    """Return the spectra of training outputs from before the first step.
+    """Return the spectra of the training outputs before the first optimiser step.
 
-    A copy makes the steps, so that batch norms, queues, centres and random numbers do not change.
-    Return None for a module that optimises by itself and for several loaders.
+    They are computed by a copy of the module with isolated random states, so that training is not
+    affected. Return None with manual optimisation or several training loaders.
     """
     loader = trainer.train_dataloader
     if isinstance(loader, (Mapping, Sequence)) or not module.automatic_optimization:

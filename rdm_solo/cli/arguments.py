@@ -1,4 +1,4 @@
-"""Compose a command's config from its arguments with Hydra, and explain its errors."""
+"""Compose a command's config from its arguments with Hydra, and shorten Hydra's errors."""
 
 import contextlib
 import difflib
@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from rdm_solo.cli.config_files import config_folder, dotted
 from rdm_solo.cli.terminal import errors_without_traceback, log_to_terminal
@@ -31,14 +31,19 @@ def command(
         import hydra
 
         log_to_terminal()
-        sys.argv[1:] = quote(sys.argv[1:], open_groups)
+        argv = sys.argv[1:]
+        if config != "config" and argv and os.path.isdir(argv[0]):
+            argv[0] = f"run={argv[0]}"
+        if "all" in argv and not {"-h", "--help"}.isdisjoint(argv):
+            argv[argv.index("all")] = "hydra.help.template=${hydra.help.footer}"
+        sys.argv[1:] = quote(argv, open_groups)
         arguments = _parse(sys.argv[1:])
         if not any(getattr(arguments, flag, None) for flag in HYDRA_FLAGS):
             job(compose(config, sys.argv[1:], with_hydra=with_hydra))
             return
         from rdm_solo.cli import option_help
 
-        register_resolvers(option_help.groups, option_help.options)
+        register_resolvers(option_help.groups, option_help.main_options, option_help.options)
         os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints several lines and exits
         with hydra_errors_as_user_errors(config, arguments.overrides):
             hydra.main(str(config_folder()), config, version_base="1.3")(job)()
@@ -49,8 +54,8 @@ def compose(
 ) -> Any:
     """Compose the config of that name; raise UserError for arguments that Hydra rejects.
 
-    Keys of ``open_groups`` are accepted even if no option of the group was chosen. With
-    ``with_hydra``, Hydra's config is included under ``hydra``.
+    ``GROUP.KEY=VALUE`` is accepted for groups in ``open_groups`` even if no option of the group was
+    chosen. With ``with_hydra``, Hydra's config is included under ``hydra``.
     """
     import hydra
 
@@ -69,11 +74,16 @@ def compose(
 def _parse(argv: Sequence[str]) -> Any:
     from hydra._internal.utils import get_args_parser
 
-    return get_args_parser().parse_args(list(argv))
+    def refuse(message: str) -> NoReturn:
+        raise UserError(f"{message}; options are written NAME=VALUE and stand after -m")
+
+    parser = get_args_parser()
+    parser.error = refuse
+    return parser.parse_args(list(argv))
 
 
 def quote(argv: Sequence[str], open_groups: Sequence[str] = ()) -> list[str]:
-    """Quote values that Hydra's grammar cannot parse, such as folder names with ``=``.
+    """Quote values that contain ``=``, which Hydra cannot parse; add ``++`` to keys of open groups.
 
     >>> quote(["-m", "run=a/0_p=-0.5,b"])
     ['-m', "run='a/0_p=-0.5',b"]
@@ -98,13 +108,14 @@ def register_resolvers(*resolvers: Any) -> None:
     """Register the functions that our config files call."""
     from omegaconf import OmegaConf
 
-    for resolver in (word, warm_up, time_or_job, *resolvers):
+    for resolver in (exponent, stem, warm_up, time_or_job, *resolvers):
         OmegaConf.register_new_resolver(f"rdm_solo.{resolver.__name__}", resolver, replace=True)
 
 
-def word(value: Any) -> str:
-    """Return a value as part of a folder's name; a schedule is a mapping."""
-    return "_".join(map(str, value.values())) if isinstance(value, Mapping) else str(value)
+def exponent(p: Any) -> str:
+    """Return the exponent's part of a folder's name, if there is one; a schedule is a mapping."""
+    text = "_".join(map(str, p.values())) if isinstance(p, Mapping) else str(p)
+    return "" if p is None else f"_p={text}"
 
 
 def warm_up(epochs: float, max_epochs: int) -> float:
@@ -112,8 +123,13 @@ def warm_up(epochs: float, max_epochs: int) -> float:
     return min(epochs, round(max_epochs / 5, 3))
 
 
+def stem(image_size: int) -> str:
+    """Return the stem of a ResNet that suits the size of the views in pixels."""
+    return "small" if image_size <= 64 else "imagenet"
+
+
 def time_or_job(now: str, overrides: Sequence[str]) -> str:
-    """Return the prefix of a run's default folder: the time, or the SLURM job and an options hash.
+    """Return the start of a default folder name: the time, or the SLURM job and a hash of options.
 
     A requeued job and all its processes then use the same folder.
     """
@@ -136,22 +152,24 @@ def hydra_errors_as_user_errors(config: str, overrides: Sequence[str]) -> Iterat
 
 
 def _message(error: Any, config: str, overrides: Sequence[str]) -> str:
-    """Return a one-line message; for an unknown name it suggests the nearest one."""
+    """Return a one-line message that suggests the nearest name for an unknown name."""
     from omegaconf import OmegaConf
 
     text = " ".join(str(error).split())
-    if getattr(error, "options", None):  # there is no such choice in a group
+    if getattr(error, "options", None):  # an unknown option of a group
         group, _, choice = str(error.missing_cfg_file).partition("/")
         if group == "hydra":
-            return f"{choice} needs a plugin of Hydra: pip install 'rdm-solo[slurm,ray,joblib]'"
+            return f"{choice} needs a Hydra plugin: pip install 'rdm-solo[slurm,ray,joblib]'"
         nested = (config_folder() / group).glob("*/*.yaml")
         options = [*error.options, *(f"{path.parent.name}/{path.stem}" for path in nested)]
-        return f"there is no {group}={choice}{suggest(choice, options) or '; --help lists them'}"
+        similar = [option for option in options if choice in option]
+        hint = f", such as {similar[0]}" if similar else "; --help all lists them"
+        return f"there is no {group}={choice}{suggest(choice, options) or hint}"
     if key := re.search(r"Could not override '(?:\+\+|\+)?([^']+)'", text):
         choices = [o for o in overrides if (config_folder() / o.partition("=")[0]).is_dir()]
         cfg = compose(config, choices, with_hydra=True)
         names = [name for name, _ in dotted(OmegaConf.to_container(cfg, resolve=False))]
-        hint = _nearest(key[1], names) or "; --help lists them"
+        hint = _nearest(key[1], names) or "; --help all lists the options"
         if key[1].startswith("trainer."):
             hint += f" (other Trainer arguments are passed as ++{key[1]}=...)"
         return f"there is no option {key[1]!r}{hint}"

@@ -1,4 +1,4 @@
-"""The folder of config files, and the keys of a config."""
+"""Find the config files and list the keys of a config."""
 
 from collections.abc import Iterator
 from pathlib import Path

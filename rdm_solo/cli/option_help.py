@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from rdm_solo.cli.config_files import config_folder, dotted, is_section
 
 WIDTH, COLUMN = 98, 38
-# Internal keys, which refer to the options that users set.
+# Internal keys, whose values come from options that users set.
 HIDDEN = re.compile(r"(^|\.)_|^hydra(\.|$)|^(method|filter|dataset)\.name$|^dataset\.source(\.|$)")
 REFERENCE = re.compile(r"\$\{(?!oc\.|rdm_solo\.)")
 
@@ -41,6 +41,29 @@ def comments(path: Path, prefix: str = "") -> Iterator[tuple[str, str]]:
     yield from visit(yaml.compose(text), "" if "@package _global_" in text else prefix)
 
 
+def main_options(config: str, *keys: str, _root_: Any) -> str:
+    """Return these groups with the names in them, and these options with their comments."""
+    choices = _root_.hydra.runtime.choices
+    texts = _texts(config, choices)
+    lines: list[str] = []
+    for key in keys:
+        if key in choices:
+            files = (config_folder() / key).glob("*.yaml")
+            value, text = choices[key], ", ".join(sorted(file.stem for file in files))
+        else:
+            value, text = _text(OmegaConf.select(_root_, key)), _first_sentence(texts[key])
+        lines += _entry(f"{key}={value}", text, 22)
+    return _page(lines)
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.;])\s", text)[0].rstrip(".;")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 def options(config: str, *, _root_: Any) -> str:
     """Return every option of the composed config with its value and comment."""
     plain: Any = OmegaConf.to_container(_root_, resolve=False)
@@ -56,16 +79,17 @@ def options(config: str, *, _root_: Any) -> str:
             continue
         if str(value).startswith("${rdm_solo."):
             value = OmegaConf.select(_root_, key)
-        text = value if isinstance(value, str) else json.dumps(value)
-        lines += _entry(f"{key}={text}", texts.get(key, ""))
+        lines += _entry(f"{key}={_text(value)}", texts.get(key, ""))
     return _page(lines)
 
 
 def _texts(config: str, choices: dict[str, str]) -> dict[str, str]:
-    """Collect comments by key; chosen files override others, the command's own file all."""
+    """Collect comments by key; chosen files override others, the command's file overrides all."""
     folder = config_folder()
-    chosen = {folder / group / f"{choice}.yaml" for group, choice in choices.items()}
-    paths = sorted(folder.glob("*/**/*.yaml"), key=lambda p: (p in chosen, "recipe" not in p.parts))
+    chosen = {folder / g.split("@")[0] / f"{choice}.yaml" for g, choice in choices.items()}
+    paths = sorted(
+        folder.glob("*/**/*.yaml"), key=lambda p: (p in chosen, "recipe" not in p.parts, p)
+    )
     texts: dict[str, str] = {}
     for path in paths:
         group = path.relative_to(folder).parts[0]
@@ -75,7 +99,7 @@ def _texts(config: str, choices: dict[str, str]) -> dict[str, str]:
 
 
 def groups(*, _root_: Any) -> str:
-    """Return the groups of a command, each option with the first sentence of its file."""
+    """List the options of a command's groups with the first sentence of each option's file."""
     lines: list[str] = []
     for group in sorted(_root_.hydra.runtime.choices):
         folder = config_folder() / group
@@ -83,7 +107,7 @@ def groups(*, _root_: Any) -> str:
             continue
         for path in sorted(folder.glob("*.yaml")):
             header = " ".join(line.strip("# ") for line in _header(path) if "@" not in line)
-            lines += _entry(f"{group}={path.stem}", re.split(r"(?<=\.)\s", header)[0])
+            lines += _entry(f"{group}={path.stem}", _first_sentence(header))
         for subfolder in sorted(folder.glob("*/")):
             names = ", ".join(sorted(path.stem for path in subfolder.glob("*.yaml")))
             lines += _entry(f"{group}={subfolder.name}/", names)
@@ -91,10 +115,10 @@ def groups(*, _root_: Any) -> str:
     return _page(lines)
 
 
-def _entry(head: str, text: str) -> list[str]:
+def _entry(head: str, text: str, column: int = COLUMN) -> list[str]:
     """Return lines with the head in one column and the text in another."""
-    line = f"{head:<{COLUMN - 2}}  {text}".rstrip()
-    return textwrap.wrap(line, WIDTH, subsequent_indent=" " * COLUMN, break_long_words=False)
+    line = f"{head:<{column - 2}}  {text}".rstrip()
+    return textwrap.wrap(line, WIDTH, subsequent_indent=" " * column, break_long_words=False)
 
 
 def _page(lines: list[str]) -> str:

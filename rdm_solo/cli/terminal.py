@@ -18,11 +18,11 @@ IRRELEVANT_WARNINGS = (
     # torch 2.15 deprecates what Lightning 2.6 and solo-learn's SwAV and DINO use.
     ".*isinstance.treespec, LeafSpec.*",
     ".*torch.nn.utils.weight_norm.*",
-    # solo-learn logs its momentum and losses without a batch size; all our batches have one size.
+    # solo-learn logs momentum and losses without a batch size; all our batches have the same size.
     "Trying to infer the `batch_size`",
     # Without labels or a validation folder there is nothing to validate on.
     "Total length of `list` across ranks is zero",
-    # Lightning counts the workers of a DataLoader; images live on the device here.
+    # Lightning recommends more DataLoader workers; images on the device need none.
     ".*does not have many workers.*",
 )
 # Lightning logs absent devices, tips and ranks; matplotlib logs that it builds its font cache.
@@ -31,7 +31,7 @@ NOISY_LOGGERS += ["matplotlib.font_manager"]
 
 
 def start(module: str) -> None:
-    """Run ``main`` of a command's module; report errors during its import in the same way."""
+    """Import a command's module and run its ``main``; report errors in both without a traceback."""
     with errors_without_traceback():
         importlib.import_module(module).main()
 
@@ -52,7 +52,7 @@ def silence_third_party() -> None:
 
 def fail(message: str) -> NoReturn:
     """Print one sentence and exit with status 2."""
-    sys.stderr.write(f"error: {message}\n")  # one write: lines of processes do not mix
+    sys.stderr.write(f"error: {message}\n")  # one write keeps processes' lines apart
     raise SystemExit(2)
 
 
@@ -75,7 +75,7 @@ def errors_without_traceback() -> Iterator[None]:
 
 
 def instantiate(node: Any, **options: Any) -> Any:
-    """Call the node's ``_target_`` through Hydra; its errors become one :class:`UserError`."""
+    """Call the node's ``_target_`` through Hydra; raise its errors as a :class:`UserError`."""
     import hydra.utils
     from hydra.errors import InstantiationException
 
@@ -88,7 +88,7 @@ def instantiate(node: Any, **options: Any) -> Any:
 
 
 def make_folder(folder: Path, option: str = "out=FOLDER") -> None:
-    """Create the results folder; raise UserError naming the option if it is not writable."""
+    """Create the results folder; if it is not writable, raise UserError with the option's name."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()

@@ -24,7 +24,7 @@ __all__ = [
 def loader(
     dataset: Dataset, part: Literal["train", "val"], batch_size: int, **options: Any
 ) -> Loader:
-    """Return the `Loader` of one part of a data set, with its options.
+    """Return the `Loader` for one part of a data set; ``options`` are those of `Loader`.
 
     >>> from rdm_solo.data import synthetic
     >>> batches = loader(synthetic(num_train=10, num_val=5, size=8), "val", 2)

@@ -21,12 +21,11 @@ from torchvision.io import ImageReadMode, decode_jpeg  # type: ignore[import-unt
 from rdm_solo.data.images import SIDES
 from rdm_solo.messages import UserError, check_bool, check_choice, check_integer, printable
 
-# The format is detected from the content, not the name. Pillow supports 40 more formats, but EPS
-# runs Ghostscript.
+# Detected by content, not by name. Pillow's other formats are refused, since EPS runs Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "PPM", "GIF")
 
-# A large JPEG is decoded at half, a quarter or an eighth of its size if the sides of every crop
-# still have this many pixels for each pixel of its view.
+# A large JPEG is decoded at 1/2, 1/4 or 1/8 of its size if each side of every crop is then still at
+# least this many times as long as its view's side.
 OVERSAMPLING = 2.0
 
 
@@ -37,9 +36,9 @@ class DecodeOptions:
     image_size: int = 224  #: side of a clean image (validation, kNN) in pixels
     resize: int | None = None  #: shorter side before the centre crop; None: 8/7 of image_size
     channels: int = 3  #: 3 reads everything as RGB, 1 as grey
-    interpolation: str = "bilinear"  #: or ``bicubic``, both antialiased
+    interpolation: str = "bilinear"  #: ``bilinear`` or ``bicubic``, with antialiasing
     workers: int | None = None  #: decoding processes; 0: none; None: one per core, at most 16
-    skip_broken: bool = False  #: replace an unreadable image by the next readable one
+    skip_broken: bool = False  #: replace an unreadable image with the next readable one
 
     def __post_init__(self) -> None:
         check_bool("dataset.skip_broken", self.skip_broken)
@@ -62,7 +61,7 @@ def open_image(path: str | os.PathLike[str]) -> Image.Image:
     with open(path, "rb") as file:
         content = file.read()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # metadata; large images below the limit
+        warnings.simplefilter("ignore")  # about metadata, and about large images below the limit
         return Image.open(io.BytesIO(content), formats=FORMATS)
 
 
@@ -75,21 +74,21 @@ def decode(image: Image.Image, channels: int = 3, reduce: int = 1) -> Tensor:
     tensor([255,   0,   0], dtype=torch.uint8)
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # metadata
+        warnings.simplefilter("ignore")  # about metadata
         if channels == 3 and reduce == 1 and image.format == "JPEG" and image.mode == "RGB":
             x = _decode_rgb_jpeg(image)
             if x is not None:
                 return x
         pixels = _pixels(image, "RGB" if channels == 3 else "L", reduce)
-    # Rows of RGB triples: torch resizes this layout several times faster than separate planes.
+    # A channels-last layout, which torch resizes several times faster.
     return torch.from_numpy(pixels.reshape(*pixels.shape[:2], -1)).permute(2, 0, 1)
 
 
 def _decode_rgb_jpeg(image: Image.Image) -> Tensor | None:
     """Decode with torchvision, which is faster; return None if Pillow has to decode the file.
 
-    Both call libjpeg. Pillow says what is wrong with a file, and is available where torchvision was
-    built without decoders.
+    Both call libjpeg. Pillow's errors name what is wrong with a file, and Pillow also works if
+    torchvision was built without decoders.
     """
     content = getattr(getattr(image, "fp", None), "getbuffer", bytes)()
     if not content:
@@ -114,7 +113,7 @@ def _pixels(image: Image.Image, mode: str, reduce: int) -> np.ndarray[Any, np.dt
 
 
 def resize_box(x: Tensor, box: Sequence[int], size: tuple[int, int], mode: str) -> Tensor:
-    """Crop ``box`` (top, left, height, width) from bytes ``(C, H, W)``; resize it, antialiased."""
+    """Crop ``box`` (top, left, height, width) from bytes ``(C, H, W)`` and resize, antialiased."""
     top, left, height, width = box
     cut = x[None, :, top : top + height, left : left + width]
     if (height, width) == size:
@@ -136,7 +135,7 @@ def evaluation_image(image: Image.Image, options: DecodeOptions) -> Tensor:
 def cut_views(
     image: Image.Image, boxes: Tensor, sizes: Sequence[int], options: DecodeOptions
 ) -> list[Tensor]:
-    """Return a crop for each view; ``boxes`` (``(V, 4)``) are in the image's own pixels."""
+    """Return a resized crop for each view; ``boxes`` (``(V, 4)``) refer to the full-size image."""
     height, width = image.height, image.width
     scale = min(min(box[2:]) / size for box, size in zip(boxes.tolist(), sizes))
     fraction = next((r for r in (8, 4, 2) if scale >= r * OVERSAMPLING), 1)

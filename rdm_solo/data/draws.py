@@ -19,7 +19,7 @@ DRAWS = 34
 def generator(*key: int | str) -> torch.Generator:
     """Return a CPU generator whose seed is a hash of ``key``, such as ``(seed, epoch, view)``.
 
-    torch's CPU generator keeps 32 bits of a seed, hence a hash rather than a sum: close or
+    torch's CPU generator keeps only 32 bits of a seed. With a hash instead of a sum, close or
     structured keys get unrelated seeds.
 
     >>> torch.rand(1, generator=generator(0, 1)) == torch.rand(1, generator=generator(1, 0))

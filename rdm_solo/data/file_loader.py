@@ -1,7 +1,7 @@
 """Load batches of image files, which worker processes decode and crop.
 
-A worker decodes an image once and crops all its views from it, antialiased and as bytes. Flip,
-jitter, grey, blur and solarisation run on the training device.
+A worker decodes an image once and crops all its views from it, with antialiasing and as bytes.
+Flip, jitter, grey, blur and solarisation run on the training device.
 """
 
 import logging
@@ -28,8 +28,8 @@ log = logging.getLogger("rdm_solo")
 # Maximum number of consecutive images to try until one is readable.
 TRIES = 100
 
-# A worker passes its tensors through a socket of this name below the folder for temporary files.
-# If the whole name has more than 107 bytes, the training process hangs (Linux).
+# A worker sends its tensors through a socket with a name like this in the temporary folder. On
+# Linux, the training process hangs if the socket's whole path has more than 107 bytes.
 MAX_TMPDIR_BYTES = 107 - len("/pymp-12345678/listener-12345678")
 
 # An epoch and the image indices of one batch.
@@ -41,15 +41,15 @@ class DecodedBatch(NamedTuple):
 
     samples: Tensor  #: indices of the images
     crops: list[Tensor]  #: one tensor per view; without views, the clean images
-    uniforms: list[Tensor]  #: the draws of each view
-    broken: dict[str, str]  #: why each unreadable image cannot be read, by name
+    uniforms: list[Tensor]  #: each view's uniform random numbers
+    broken: dict[str, str]  #: the reason for each unreadable image, by name
 
 
 class Decoder(MapDataset[DecodedBatch]):
-    """The map-style data set of the workers: decodes the batch of a task.
+    """A map-style data set for the workers; its item for a task is the decoded batch.
 
-    Unreadable images are returned and not raised, since a DataLoader would add a worker's traceback
-    to the message.
+    Errors of unreadable images are returned instead of raised, because a DataLoader would add the
+    worker's traceback to the message.
     """
 
     def __init__(self, files: Files, views: Views | None, seed: int) -> None:
@@ -78,7 +78,7 @@ class Decoder(MapDataset[DecodedBatch]):
         return DecodedBatch(torch.tensor(numbers), crops, [u[list(slots)] for u in tables], broken)
 
     def _cut(self, number: int, draws: list[Tensor], broken: dict[str, str]) -> list[Tensor]:
-        """Return an image's crops. If it is unreadable, add it to ``broken`` and return none."""
+        """Return an image's crops. If it is unreadable, add it to ``broken`` and return []."""
         name = self.files.name(number)
         if name in broken:
             return []
@@ -102,7 +102,7 @@ class FileLoader(Loader):
     An unreadable image raises a DataError that names it. With ``skip_broken`` the next readable
     image replaces it in training. The replacement has its own index and label and uses the
     random numbers of the image that it replaces, so all other images keep their views. In
-    evaluation, unreadable images are left out. `skipped` has all of them.
+    evaluation, unreadable images are left out. `skipped` lists all of them.
     """
 
     images: Files
@@ -150,7 +150,7 @@ class FileLoader(Loader):
 
     @cached_property
     def _data_loader(self) -> DataLoader[DecodedBatch]:
-        """The DataLoader of the tasks; in training, its workers persist across epochs."""
+        """Return the DataLoader of the tasks; in training, its workers persist across epochs."""
         workers = self._number_of_workers()
         if workers and len(os.fsencode(tempfile.gettempdir())) > MAX_TMPDIR_BYTES:
             raise DataError(
@@ -164,7 +164,7 @@ class FileLoader(Loader):
             num_workers=workers,
             pin_memory=self.device.type == "cuda",
             persistent_workers=workers > 0 and self.views is not None,
-            # DataLoader would draw from the global generator and change the run's random numbers.
+            # By default DataLoader draws from the global generator, which would change the run.
             generator=torch.Generator(),
         )
 

@@ -28,8 +28,8 @@ IMAGENET_CLASSES = 1000
 class Paths:
     """Image files below a folder, as a map-style data set.
 
-    Names are stored in one array of bytes, which worker processes share. They would copy a list of
-    strings, since counting references writes to its memory.
+    Names are stored in one array of bytes, which worker processes share. A list of strings would be
+    copied into each worker, because Python writes reference counts into it.
     """
 
     def __init__(self, root: Path, names: Sequence[bytes]) -> None:
@@ -60,8 +60,8 @@ def folder(
 
     Args:
         root: the folder of the data set.
-        train: the training folder in it; if ``root`` has no ``train``, ``root`` itself.
-        val: the validation folder in it; by default ``val``, if it exists.
+        train: the training folder below ``root``; without ``root/train``, ``root`` itself.
+        val: the validation folder below ``root``; by default ``val``, if it exists.
         labels: ``None`` means True, unless images lie in the training folder itself.
         mean: mean of each channel, for values in [0, 1].
         std: standard deviation of each channel.
@@ -84,7 +84,7 @@ def folder(
         val_folder = val_root if val_root.is_dir() else None
         return _labelled("folder", train_root, val_folder, None, (mean, std), decoding)
     files = _files(train_root, ["."], decoding)
-    log.info(f"{len(files)} images below {train_root} without labels: no validation, no accuracies")
+    log.info(f"{len(files)} unlabelled images below {train_root}: no validation, no accuracies")
     return Dataset("folder", files, None, 1, mean, std, labelled=False)
 
 
@@ -94,7 +94,7 @@ def imagenet(root: str | Path, **options: Any) -> Dataset:
 
 
 def imagenet100(root: str | Path, **options: Any) -> Dataset:
-    """Read the classes of `imagenet100_classes` from ImageNet or a copy with these alone."""
+    """Read the classes of `imagenet100_classes` from ImageNet, or a copy with only these."""
     return _imagenet("imagenet100", root, imagenet100_classes(), options)
 
 
@@ -117,8 +117,8 @@ def _imagenet(
         classes = [name for name in _entries(train)[0] if re.fullmatch(r"n\d{8}", name)]
         if len(classes) != IMAGENET_CLASSES:
             raise DataError(
-                f"{train} holds {len(classes)} class folders nXXXXXXXX, ImageNet has 1000: unpack "
-                "all of it, or use dataset=folder for other sets of classes"
+                f"{train} has {len(classes)} class folders (nXXXXXXXX), but ImageNet has 1000: "
+                "unpack all of it, or use dataset=folder for other classes"
             )
     return _labelled(name, train, val, classes, IMAGENET, DecodeOptions(**options))
 
@@ -152,7 +152,7 @@ def _labelled(
                 f"({join_first(missing)}): training and validation need one for each class"
             )
         parts.append(_files(part, classes, decoding))
-    rest = f"{len(parts[1])} to validate below {val}" if val else "no validation, no accuracies"
+    rest = f"{len(parts[1])} for validation below {val}" if val else "no validation, no accuracies"
     log.info(f"{len(parts[0])} training images of {len(classes)} classes below {train}; {rest}")
     return Dataset(name, parts[0], parts[1] if val else None, len(classes), *moments)
 
@@ -197,7 +197,7 @@ def _images(top: Path, root: Path) -> list[bytes]:
 def _entries(folder: str | Path, hidden: bool = False) -> tuple[list[str], list[str]]:
     """Return the sorted names of the folders and of the images in a folder.
 
-    A broken link raises a DataError, since its disk may not be mounted.
+    A broken link raises a DataError, because its target may be on a disk that is not mounted.
     """
     folders, images = [], []
     try:

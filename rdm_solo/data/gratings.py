@@ -22,19 +22,19 @@ def textures(
 ) -> Dataset:
     """Generate grey images of 12 classes from gratings.
 
-    Phases, amplitudes, contrast, brightness, a gradient and noise are drawn for each image, so
-    pixels say little about the class. With ``variant="textures"`` an image is the sum of a coarse,
-    a middle and a fine grating, and a class is one of four orientations for each. These vary in
-    six dimensions, the cosine and sine of each doubled angle, which favours outputs of high rank.
-    With ``variant="angles"`` all classes share two gratings, one of which turns by 15 degrees from
-    class to class: they vary in two dimensions.
+    Phases, amplitudes, contrast, brightness, a gradient and noise are drawn for each image, so raw
+    pixels carry little information about the class. With ``variant="textures"`` an image is the sum
+    of a coarse, a middle and a fine grating, and the class sets each grating's orientation (one of
+    four). Classes vary in six dimensions, the cosine and sine of each doubled angle, which favours
+    outputs of high rank. With ``variant="angles"`` an image is the sum of two gratings. One of them
+    turns by 15 degrees from class to class, so classes vary in two dimensions.
 
     >>> textures(num_train=24, num_val=12).train.images.shape
     torch.Size([24, 1, 16, 16])
     """
     if variant not in VARIANTS:
         raise UserError(f"dataset.variant must be {' or '.join(VARIANTS)}, got {variant!r}.")
-    check_integer("dataset.image_size", size, 16)  # the fine grating has 7 periods
+    check_integer("dataset.image_size", size, 16)  # the fine grating has up to 7.2 periods
     angles, periods = VARIANTS[variant]()
     parts = []
     for part, n in (("train", num_train), ("val", num_val)):

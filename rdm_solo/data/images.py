@@ -18,7 +18,7 @@ SIDES = 4, 4096
 
 
 class DataError(UserError):
-    """A data set is not where the configuration says, or cannot be read."""
+    """Raised if a data set is missing at the configured path or cannot be read."""
 
 
 @dataclass(frozen=True, eq=False)

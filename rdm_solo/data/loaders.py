@@ -18,14 +18,15 @@ from rdm_solo.messages import UserError, check_integer
 class Loader(ABC):
     """Batches of one process, epoch after epoch.
 
-    With ``views`` a batch is ``(indices, [view_1, ..., view_V], labels)``, shuffled. Without views
-    it is ``(x, labels)``, with each image once and in order. Images are normalised float32.
+    With ``views``, a batch is ``(indices, [view_1, ..., view_V], labels)``, and images are
+    shuffled. Without, it is ``(x, labels)``, and each image comes once, in order. Images are
+    normalised float32.
 
     An epoch's order depends on ``(seed, epoch)`` and is split into *global* batches of
     ``batch_size * world_size``. Each process takes its slice, so step ``t`` of ``w`` processes sees
     the images that one process with a ``w`` times larger batch sees. A sample's views depend only
     on ``(seed, epoch, view)`` and its index. A short last batch (``drop_last=False``, or without
-    views) is split evenly, or merged into the previous one if it has too few images.
+    views) is split evenly, or merged into the previous batch if it has too few images.
 
     Args:
         dataset: the data set.
@@ -33,7 +34,7 @@ class Loader(ABC):
         batch_size: images per process and step.
         views: the augmentation; ``None`` loads clean images.
         seed: seed of the order and of the augmentation.
-        drop_last: leave out a short last batch of views.
+        drop_last: drop a short last batch; ignored without views.
         device: device that computes the views.
         expand_channels: repeat grey images to this many channels.
     """
@@ -68,18 +69,18 @@ class Loader(ABC):
         self.drop_last = drop_last and views is not None
         self.device = torch.device(device)
         self.epoch: int | None = None
-        self.skipped: dict[str, str] = {}  #: why each skipped image was left out, by name
+        self.skipped: dict[str, str] = {}  #: the reason for each skipped image, by name
         moments = torch.tensor([dataset.mean, dataset.std], dtype=torch.float32)
         self._mean, self._std = moments.view(2, -1, 1, 1).to(self.device)
 
     @property
     def sampler(self) -> "Loader":
-        """The loader itself: Lightning calls ``set_epoch`` of ``loader.sampler``."""
+        """Return the loader itself, because Lightning calls ``loader.sampler.set_epoch``."""
         return self
 
     @property
     def dataset(self) -> Images | Files:
-        """The images, under the name that solo-learn's DeepCluster v2 reads."""
+        """Return the images; solo-learn's DeepCluster v2 reads this attribute."""
         return self.images
 
     def set_epoch(self, epoch: int) -> None:
@@ -112,7 +113,7 @@ class Loader(ABC):
         """Yield the indices and the views, in [0, 1], of each batch's readable images."""
 
     def _slices(self) -> list[slice]:
-        """Return this process's part of the epoch's order, step by step."""
+        """Return this process's slice of the epoch's order for each step."""
         rank, world = distributed.rank(), distributed.world_size()
         n, step = len(self.images), self.batch_size * world
         ends = list(range(step, n + 1, step))
@@ -121,8 +122,8 @@ class Loader(ABC):
             ends.append(n)
         if not ends:
             raise UserError(
-                f"batch_size={self.batch_size} on {world} process{'es' if world > 1 else ''} takes "
-                f"{step} images a step, but there are {n}: lower it, or use fewer processes"
+                f"batch_size={self.batch_size} on {world} process{'es' if world > 1 else ''} needs "
+                f"{step} images, but there are only {n}: lower batch_size or use fewer processes"
             )
         if not self.drop_last:
             ends[-1] = n
@@ -133,7 +134,7 @@ class Loader(ABC):
 
 
 class MemoryLoader(Loader):
-    """A `Loader` of images in memory, which it keeps on the device."""
+    """A `Loader` of images in memory; it keeps them on the device."""
 
     images: Images
 

@@ -1,4 +1,4 @@
-"""Crops, rotations, colours and blur of a batch, each sample with its own parameters."""
+"""Crop, rotate, recolour and blur a batch, with separate parameters for each sample."""
 
 import itertools
 import math
@@ -52,8 +52,8 @@ def crop_resize(
 
     The resampling is bilinear, and no pixel outside the box contributes. ``flip`` (``(n,)``, bool)
     mirrors left and right. ``angle`` (``(n,)``, radians) then rotates counter-clockwise about the
-    centre, in the same resampling, and corners that it uncovers repeat the crop's edge. Images
-    with a side above ``size`` are first resized with antialiasing, as in torchvision.
+    centre, and corners outside the crop repeat its edge. Images with a side above ``size`` are
+    first resized with antialiasing, as in torchvision.
 
     >>> x = torch.arange(16.0).view(1, 1, 4, 4)
     >>> crop_resize(x, torch.tensor([[1, 1, 2, 2]]), 2)
@@ -87,7 +87,7 @@ def _grid_coordinate(offset: Tensor, start: Tensor, length: Tensor, size: int, f
 
 
 def _shrink(x: Tensor, boxes: Tensor, size: int, flip: Tensor | None) -> Tensor:
-    """Crop and resize with a triangle filter as wide as the reduction, one axis at a time."""
+    """Crop and resize, axis by axis, with a triangle filter scaled by the reduction factor."""
     n, c, height, width = x.shape
     top, left, h, w = match(x, boxes).view(-1, 4, 1, 1).unbind(1)
     rows = torch.arange(n * c, device=x.device).view(n, c, 1) * height
@@ -114,7 +114,7 @@ def _taps(
     support = stride.clamp_min(1)
     centre = (pos + 0.5) * stride
     first = (centre - support + 0.5).floor()
-    # As many taps as the largest possible box needs, so a sample does not depend on its batch.
+    # As many taps as the largest possible box needs, so that no sample depends on its batch.
     indices = [first + k for k in range(math.ceil(2 * max(1.0, full / size)))]
     weights = [
         (1 - (j + 0.5 - centre).abs() / support).clamp_min(0) * ((j >= 0) & (j < length))
@@ -184,8 +184,8 @@ def shift_hue(x: Tensor, shift: Tensor) -> Tensor:
     high, low = torch.maximum(g, b), torch.minimum(g, b)
     top, bottom = torch.maximum(r, high), torch.minimum(r, low)
     delta = top - bottom
-    # Sixths of a turn away from red, 0 to 3: (high - low)/delta in red's sector, and beyond it
-    # 2 + (low - r)/delta. One expression for both takes a third of the time of torch.where.
+    # Distance from red in sixths of a turn, 0 to 3: (high - low)/delta in red's sector, otherwise
+    # 2 + (low - r)/delta. One expression for both takes a third of torch.where's time.
     hue = (low - r).relu_().add_(high).sub_(r).div_(delta.clamp_min(1e-30)).add_(1)
     hue = hue.copysign_(g - b).add_(6 * match(x, shift).view(-1, 1, 1))
     hue.sub_((hue / 6).floor_().mul_(6))
@@ -213,8 +213,8 @@ def color_jitter(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     """
     operations = [_BRIGHTNESS, _CONTRAST] + [_SATURATION] * (x.shape[1] == 3)
     blends = torch.isin(order, torch.tensor(operations))
-    # The number of blends before a sample's hue shift. Samples are sorted by it, so those whose
-    # hue shifts at the same stage form a slice.
+    # Samples are sorted by the number of blends before their hue shift, so that samples whose hue
+    # shifts at the same stage form a slice.
     hue_stage = (blends.long().cumsum(1) * (order == _HUE)).sum(1)
     by_stage = hue_stage.argsort(stable=True)
     indices = by_stage.to(x.device, non_blocking=True)
@@ -234,7 +234,7 @@ def color_jitter(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
 def blur(x: Tensor, sigma: Tensor, radius: int) -> Tensor:
     """Blur ``x`` (``(n, C, H, W)``) by Gaussians, with a ``sigma`` (``(n,)``) for each sample.
 
-    The kernel reaches ``radius`` pixels, which must be less than a side; edges are reflected.
+    The kernel extends ``radius`` pixels, less than the image's side; edges are reflected.
 
     >>> x = torch.zeros(1, 1, 5, 5)
     >>> x[0, 0, 2] = 1

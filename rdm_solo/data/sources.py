@@ -35,9 +35,9 @@ def digits() -> Dataset:
 
 
 def cifar10(root: str | Path, download: bool = False) -> Dataset:
-    """Load CIFAR-10 from the folder ``root`` that holds ``cifar-10-batches-py``.
+    """Load CIFAR-10 from ``root``, the folder that contains ``cifar-10-batches-py``.
 
-    ``download`` fetches it into ``root`` if it is missing.
+    With ``download``, fetch it into ``root`` if it is missing.
     """
     from torchvision.datasets import CIFAR10  # type: ignore[import-untyped, unused-ignore]
 
@@ -46,7 +46,7 @@ def cifar10(root: str | Path, download: bool = False) -> Dataset:
 
 
 def cifar100(root: str | Path, download: bool = False) -> Dataset:
-    """Load CIFAR-100 from the folder ``root`` that holds ``cifar-100-python``, like `cifar10`."""
+    """Load CIFAR-100 like `cifar10`, from the folder that contains ``cifar-100-python``."""
     from torchvision.datasets import CIFAR100
 
     moments = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
@@ -82,7 +82,7 @@ def synthetic(
 ) -> Dataset:
     """Generate images: a smooth pattern for each class, and a variation and noise for each image.
 
-    They test a run of any size without a download. Accuracies on them mean nothing.
+    Use them to test a run of any size without a download. Accuracies on them mean nothing.
 
     >>> synthetic(num_train=8, num_val=4, size=16).train.images.shape
     torch.Size([8, 3, 16, 16])
@@ -98,7 +98,7 @@ def synthetic(
         random = generator(seed, part)
         labels = (torch.arange(n) % num_classes)[torch.randperm(n, generator=random)]
         images = torch.empty(n, channels, size, size, dtype=torch.uint8)
-        for low in range(0, n, 512):  # in chunks: only the bytes have to fit into memory
+        for low in range(0, n, 512):  # in chunks: only the bytes of all images must fit into memory
             chunk = labels[low : low + 512]
             x = 0.5 + 0.18 * templates[chunk] + 0.09 * smooth(len(chunk), random)
             x += 0.05 * torch.randn(x.shape, generator=random)
@@ -109,7 +109,7 @@ def synthetic(
 
 
 def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation of each channel, exact from the histogram of its bytes."""
+    """Return each channel's mean and standard deviation, computed exactly from its histogram."""
     values = torch.arange(256, dtype=torch.float64) / 255
     mean, std = [], []
     for channel in images.unbind(1):

@@ -1,14 +1,14 @@
 """Augment batches, with independent random parameters for each sample.
 
-A `Pipeline` turns ``n`` images and an ``(n, DRAWS)`` table of uniform numbers into ``n`` views, a
-deterministic function of both, row by row: a sample's view depends neither on the rest of its batch
-nor on the batch size or the number of processes. Operations and distributions are those of
-torchvision's ``RandomResizedCrop``, ``RandomHorizontalFlip``, ``ColorJitter``, ``RandomGrayscale``,
+A `Pipeline` maps ``n`` images and an ``(n, DRAWS)`` table of uniform numbers to ``n`` views. It is
+deterministic and works row by row: a sample's view does not depend on the rest of its batch, the
+batch size or the number of processes. Operations and distributions are those of torchvision's
+``RandomResizedCrop``, ``RandomHorizontalFlip``, ``ColorJitter``, ``RandomGrayscale``,
 ``GaussianBlur`` and ``RandomSolarize``, in this order.
 
-The table stays on the CPU, so the host knows which samples an operation applies to without waiting
-for a GPU. Images are processed by elementwise operations, gathers and one ``grid_sample``. There is
-no matrix product, which TF32 or autocast could make coarser.
+The table stays on the CPU, so choosing the samples for an operation does not wait for a GPU. Images
+are processed by elementwise operations, gathers and one ``grid_sample``, without matrix products,
+whose precision TF32 or autocast would lower.
 """
 
 import itertools
@@ -28,7 +28,7 @@ from rdm_solo.messages import UserError, check_integer, check_number
 ORDERS = torch.tensor(list(itertools.permutations(range(4))))  # of the jitter's operations
 
 # A CPU augments this many values at a time, so that they fit its cache: at 224 pixels, chunks of 6
-# images take two thirds of the time of 64 images at once.
+# images take two thirds of the time that 64 images at once take.
 CHUNK_VALUES = 2**20
 
 
@@ -77,9 +77,9 @@ class Pipeline:
         return self._in_chunks(self._full_view, x, self.parameters(u, *x.shape[2:]))
 
     def finish(self, crops: Tensor, u: Tensor) -> Tensor:
-        """Finish views from crops: bytes ``(n, C, size, size)`` to floats in [0, 1].
+        """Apply the operations after the crop: bytes ``(n, C, size, size)`` to floats in [0, 1].
 
-        Files are cropped by the worker that decodes them, with `boxes` and the same ``u``.
+        For image files, workers decode and crop with `boxes` and the same ``u``.
         """
         return self._in_chunks(self._after_the_crop, crops, self._colours(u))
 
@@ -155,9 +155,9 @@ class Pipeline:
 class Views:
     """The pipelines that make a sample's views.
 
-    One pipeline with ``num_crops=2`` is a symmetric pair, two with ``num_crops=1`` an asymmetric
-    one, and further pipelines of a smaller ``size`` make multi-crop. ``per_view`` holds the
-    pipeline of each view.
+    One pipeline with ``num_crops=2`` gives a symmetric pair of views, and two pipelines with
+    ``num_crops=1`` an asymmetric pair. Further pipelines with a smaller ``size`` add small crops.
+    ``per_view`` lists the pipeline of each view.
 
     >>> views = Views([Pipeline(size=32), Pipeline(size=16, num_crops=6)])
     >>> len(views.per_view), views.num_large_crops, views.num_small_crops
@@ -178,7 +178,7 @@ class Views:
         if sizes != sorted(sizes, reverse=True):
             raise UserError(
                 f"dataset.views.pipelines has sizes {sizes}: list the largest first, since methods "
-                "take the first views for the large ones"
+                "treat the first views as the large ones"
             )
         self.per_view = [pipeline for pipeline in self.pipelines for _ in range(pipeline.num_crops)]
         self.num_large_crops = sum(pipeline.size == sizes[0] for pipeline in self.per_view)
@@ -187,13 +187,13 @@ class Views:
     def uniforms(self, samples: Sequence[int] | Tensor, seed: int, epoch: int) -> list[Tensor]:
         """Return an ``(n, DRAWS)`` table of uniform numbers for each view, a row for each sample.
 
-        A row depends only on the seed, the epoch, the view and the sample's number.
+        A row depends only on the seed, the epoch, the view and the sample's index.
         """
         views = range(len(self.per_view))
         return [draws.random_rows(samples, seed, epoch, view, "rows") for view in views]
 
     def boxes(self, uniforms: Sequence[Tensor], height: int, width: int) -> Tensor:
-        """Return the crops of one image's views, ``(V, 4)``, from a row of uniforms for each."""
+        """Return the boxes ``(V, 4)`` of one image's crops, from one row of uniforms per view."""
         rows = iter(uniforms)
         parts = ((p, torch.cat(list(itertools.islice(rows, p.num_crops)))) for p in self.pipelines)
         return torch.cat([pipeline.boxes(u, height, width) for pipeline, u in parts])

@@ -65,7 +65,7 @@ def export(cfg: DictConfig) -> Path:
 
 
 def torchvision_lines(backbone: "nn.Module", spec: "Spec") -> list[str] | None:
-    """Return the Python lines that load the weights into torchvision's model, if it has one."""
+    """Return Python lines that load the weights into torchvision's ResNet, None for others."""
     if spec.name not in ("resnet18", "resnet50"):
         return None
     small = [f"model.conv1 = torch.nn.{backbone.conv1}", "model.maxpool = torch.nn.Identity()"]

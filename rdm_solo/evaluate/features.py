@@ -1,4 +1,4 @@
-"""Features of a frozen backbone, and the augmentation of a linear evaluation."""
+"""Compute features of a frozen backbone, from clean or augmented images."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ CHUNK = 512  # images per forward pass
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of that name; ``gpu`` is ``cuda``, and ``auto`` a GPU if there is one."""
+    """Return the named device; ``gpu`` means ``cuda``, ``auto`` means a GPU if there is one."""
     check_choice("device", name, ("auto", "cpu", "cuda", "gpu"))
     available = torch.cuda.is_available()
     if name in ("cuda", "gpu") and not available:
@@ -22,7 +22,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def evaluation_views(views: Views, augmentation: DictConfig) -> Views:
-    """Return one view of the training size with only cropping, resizing and flipping."""
+    """Return views of the training size that are only cropped, resized and flipped."""
     pipeline = views.pipelines[0]
     default_scale = pipeline.crop_scale if pipeline.crop_scale[0] > 0.5 else (0.08, 1.0)
     crop_scale = default_scale if augmentation.crop_scale is None else augmentation.crop_scale
@@ -31,7 +31,7 @@ def evaluation_views(views: Views, augmentation: DictConfig) -> Views:
 
 
 def extract(backbone: nn.Module, loader: Loader) -> tuple[Tensor, Tensor]:
-    """Return features ``(N, d)`` and labels of all readable clean images, on the CPU."""
+    """Return features ``(N, d)`` and labels of all clean images that can be read, on the CPU."""
     features, labels = zip(*((represent(backbone, x).cpu(), y.cpu()) for x, y in loader))
     loader.report_skipped()
     return torch.cat(features), torch.cat(labels)

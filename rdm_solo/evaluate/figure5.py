@@ -1,11 +1,11 @@
 r"""Measure how asymmetric designs filter a spectrum (the paper's Figure 5), without training.
 
-A run's last checkpoint is applied to its training views. The filters compared depend on the method:
+A run's last checkpoint is applied to its training views. The comparison depends on the method:
 
 * **Predictor** (BYOL, SimSiam): the optimal linear predictor's :math:`\omega=\lambda^+/\lambda^z`
   (Theorem 2), by sorted eigenvalues as in the paper and along the target's eigenvectors; and
-  :math:`g = \sqrt{\lambda^p/\lambda^z}` of the run's own predictor. The paper's caption calls ω
-  monotonically decreasing and its text low-pass. Drawn over λ, as here, a low-pass filter rises.
+  :math:`g = \sqrt{\lambda^p/\lambda^z}` of the run's own predictor. The paper calls ω
+  monotonically decreasing (caption) and low-pass (text). Drawn over λ, a low-pass filter rises.
 * **Sinkhorn** (SwAV): the target filter :math:`h = \sqrt{\lambda^z/\lambda^p}` over the online
   eigenvalues for 0 to 3 iterations; 0 is the softmax of logits/ε. A second group sets
   ε to the online temperature, because a smaller ε sharpens even without iterations.
@@ -37,7 +37,7 @@ ITERATIONS = (0, 1, 2, 3)
 TEMPERATURES = (0.04, 0.07, 0.1, 0.2)
 # At most this many logits are kept (256 MiB), so fewer rows are used if k is large.
 MAX_LOGITS = 2**26
-# Eigenvalues below this share of the largest are float32 rounding errors (a thousandfold margin).
+# Eigenvalues below this share of the largest are float32 rounding errors (margin: factor 1000).
 # A predictor with a bottleneck has a rank below k, and its filter is zero beyond that rank.
 ROUNDING = 1e-12
 
@@ -48,9 +48,9 @@ class Curve:
 
     variant: str  # such as "1 iteration"; with a predictor "g", "omega" or "omega, directional"
     group: str  # shared by several curves, such as "ε = 0.05"; may be empty
-    lam: np.ndarray  # eigenvalues, the horizontal axis, (m,)
-    value: np.ndarray  # values of ω, g or h, (m,)
-    slope: float  # of log value over log lam, least squares; p/2 for target_pow on equal branches
+    lam: np.ndarray  # eigenvalues (m,), on the horizontal axis
+    value: np.ndarray  # values (m,) of ω, g or h
+    slope: float  # fitted on log-log axes; p/2 for target_pow on equal branches
     trained: bool = False  # whether the run trained with this filter
 
     @property
@@ -63,15 +63,15 @@ class Figure5:
     """The curves of a run's panel in Figure 5."""
 
     label: str  # method and filter in the paper's words
-    branch: str  # the filtered one: "online" (ω, g) or "target" (h)
+    branch: str  # the filtered branch: "online" (ω, g) or "target" (h)
     curves: tuple[Curve, ...]
     note: str = ""  # such as "online temperature 0.1"
 
 
 def measure(run: "rdm_solo.runs.folder.Run", rows: int = 4096, device: str = "cpu") -> Figure5:
-    """Return the filters of a run's last checkpoint, measured on at least ``rows`` views.
+    """Measure the filters of a run's last checkpoint on ``rows`` or more views (see MAX_LOGITS).
 
-    Pass several times k rows: fewer underestimate the smallest eigenvalues.
+    Use several times k rows: with fewer, the smallest eigenvalues are underestimated.
     """
     from rdm_solo.evaluate import finished_run  # loads solo-learn
 
@@ -86,7 +86,7 @@ def measure(run: "rdm_solo.runs.folder.Run", rows: int = 4096, device: str = "cp
 
 
 def _predictors(finished: "FinishedRun", rows: int) -> tuple[list[Curve], str]:
-    """Compare the run's predictor with the optimal linear one."""
+    """Compare the run's predictor with the optimal linear predictor."""
     model = finished.model
     online: list[Tensor] = []
     target: list[Tensor] = []

@@ -29,8 +29,8 @@ from rdm_solo.train import datamodule, derived_values
 class FinishedRun:
     """A run's model in training mode, and the loader of its training views.
 
-    ``views`` are the large crops of an image; ``epoch`` is the checkpoint's, counted from 0;
-    ``queue`` is SwAV's, ``(2, Q, d)``, if it was in use.
+    ``views`` is the number of large crops per image, ``epoch`` the checkpoint's epoch (from 0), and
+    ``queue`` SwAV's queue ``(2, Q, d)`` if training used it.
     """
 
     model: Any
@@ -42,7 +42,7 @@ class FinishedRun:
     def batches(self, rows: int) -> Iterator[list[Tensor]]:
         """Yield the large crops of each batch until there are at least ``rows`` of them.
 
-        Batches start with the checkpoint's epoch and continue with later ones.
+        The batches are those of the checkpoint's epoch, then of later epochs.
         """
         total = 0
         for epoch in count(self.epoch):
@@ -76,7 +76,7 @@ def load(run: Run, device: str = "cpu") -> FinishedRun:
         queue = buffers.get("queue")
         model.load_state_dict(state)
         if queue is not None and epoch < model_cfg.method.kwargs.epoch_queue_starts:
-            queue = None  # filled, but not used yet
+            queue = None  # filled but not used yet
         for spectral in getattr(model, "filters", ()):
             spectral.set_epoch(epoch)
     model.to(torch_device).train().requires_grad_(False)

@@ -17,7 +17,7 @@ log = logging.getLogger("rdm_solo")
 
 
 def evaluate(cfg: DictConfig) -> dict[str, Any]:
-    """Train a linear classifier on a frozen backbone, write the results and return their record."""
+    """Train a linear classifier on a frozen backbone, write the results and return the record."""
     import torch
 
     from rdm_solo.data import loader
@@ -38,7 +38,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
     linear_config.check_labels(dataset)
     has_stem = cfg.run is not None or cfg.backbone.stem is not None
     assumed_stem = None if has_stem else weight_files.assumed_stem(weights, spec)
-    # Raises an error now if the results could not be written after the evaluation.
+    # Raise now if the results could not be added to an existing linear.json.
     out = Path(cfg.out or cfg.run or f"{cfg.checkpoint}_linear")
     linear_file.read(out)
     views = features.evaluation_views(views, cfg.augmentation)
@@ -78,7 +78,7 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
         "images": image_counts,
         "backbone": asdict(spec),
         "assumed": assumed_stem,
-        # Relative if it is in the results folder, so that the folder can be moved.
+        # A relative path inside the results folder stays valid if the folder is moved.
         "checkpoint": str(path.relative_to(folder) if path.is_relative_to(folder) else path),
         "checkpoint_epoch": weights.epoch,
         "versions": reporting.versions(),

@@ -1,4 +1,4 @@
-"""The data set, the protocol and the weights of a linear evaluation, from its config."""
+"""Choose the data set, the protocol and the weights of a linear evaluation from its config."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from rdm_solo.runs.settings import options
 
 
 def check(cfg: DictConfig) -> None:
-    """Refuse options that cannot be used or that would be ignored."""
+    """Raise UserError for options that are invalid or would be ignored."""
     check_choice("features", cfg.features, ("augmented", "cached"))
     check_integer("seed", cfg.seed)
     check_bool("online", cfg.online)
@@ -24,14 +24,14 @@ def check(cfg: DictConfig) -> None:
         if cfg.features == "cached" and value is not None:
             raise UserError(
                 f"augmentation.{name}={value} would be ignored: features=cached uses clean "
-                "images; leave one of them out."
+                "images; leave one of the two options out."
             )
 
 
 def with_dataset(cfg: DictConfig) -> DictConfig:
-    """Return the config with the run's own data set if none was chosen.
+    """Return the config, with the run's data set if no other was chosen.
 
-    ``dataset.KEY=VALUE`` overrides its options; ``cfg.dataset`` then has only these keys.
+    ``cfg.dataset`` then holds only ``dataset.KEY=VALUE`` options, which override the run's options.
     """
     if {"name", "source"} <= (cfg.get("dataset") or {}).keys():  # a data set was chosen
         return cfg
@@ -55,7 +55,7 @@ def with_dataset(cfg: DictConfig) -> DictConfig:
 
 
 def choose_protocol(cfg: DictConfig) -> Protocol:
-    """Return the named protocol, or the data set's, with the options that were passed."""
+    """Return the named or default protocol, changed by the options that were passed."""
     name = cfg.protocol or ("lars" if cfg.dataset.name == "imagenet" else "sgd")
     check_choice("protocol", name, PROTOCOLS)
     plain: Any = OmegaConf.to_container(cfg, resolve=False)
@@ -64,7 +64,7 @@ def choose_protocol(cfg: DictConfig) -> Protocol:
 
 
 def find_weights(cfg: DictConfig) -> tuple[Weights, Spec]:
-    """Return the weights to evaluate and the backbone that they belong to."""
+    """Return the weights to evaluate and the description of their backbone."""
     if cfg.run is not None:
         return checkpoints.read_backbone(cfg.run, cfg.checkpoint, nonempty_options(cfg, "backbone"))
     backbone: Any = OmegaConf.to_container(cfg.backbone)
@@ -83,13 +83,13 @@ def check_labels(dataset: Dataset) -> None:
     """Refuse a data set without labels or without validation images."""
     if not dataset.labelled or dataset.val is None:
         raise UserError(
-            f"dataset={dataset.name} has no labels or no validation images, and a linear "
-            "evaluation needs both; give another dataset=..."
+            f"dataset={dataset.name} has no labels or no validation images, but a linear "
+            "evaluation needs both; pass another dataset=..."
         )
 
 
 def nonempty_options(cfg: DictConfig, part: str) -> dict[str, Any]:
-    """Return the options of one part of a config that have a value, by dotted names.
+    """Return the options of one section of a config that are set, by their dotted names.
 
     >>> nonempty_options(OmegaConf.create({"backbone": {"name": None, "width": 8}}), "backbone")
     {'backbone.width': 8}

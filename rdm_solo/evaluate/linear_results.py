@@ -18,7 +18,7 @@ OUTCOMES = ("top1", "top5", "seed", "curve", "seconds", "device", "versions")
 
 
 def write(folder: Path, record: Record) -> list[Record]:
-    """Add a record to ``linear.json``; return all records with its settings.
+    """Add a record to ``linear.json``; return all records with the same settings.
 
     A record with the same settings and seed is replaced.
     """
@@ -34,7 +34,7 @@ def write(folder: Path, record: Record) -> list[Record]:
 
 
 def log_to_run(folder: Path, record: Record, step: int, online: bool) -> None:
-    """Add the accuracies to the run's loggers."""
+    """Log the accuracies to the run's loggers."""
     _, prefix = VARIANTS[record["features"]]
     scalars = {f"{prefix}{name}": record[name] for name in ("top1", "top5")}
     if logger_names := loggers.append(folder, scalars, step, online):

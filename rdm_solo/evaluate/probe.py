@@ -65,7 +65,7 @@ class Protocol:
         return self.effective_lr * self.gamma**decays
 
 
-# sgd: the paper's for CIFAR and ImageNet-100. lars: ImageNet-1k, as in SimSiam's official code.
+# sgd: the paper's, for CIFAR and ImageNet-100. lars: SimSiam's official code, for ImageNet-1k.
 # solo-learn's configs use lr 0.3 for BYOL and DINO, and 0.15 for SwAV on ImageNet-100.
 PROTOCOLS = {
     "sgd": Protocol(),
@@ -74,7 +74,7 @@ PROTOCOLS = {
 
 
 class EpochRow(NamedTuple):
-    """One epoch of a probe (from 1): training loss, and validation accuracies in per cent."""
+    """One epoch, counted from 1: training loss, and validation accuracies in per cent."""
 
     epoch: int
     lr: float
@@ -84,7 +84,7 @@ class EpochRow(NamedTuple):
 
 
 class ProbeResult(NamedTuple):
-    """The trained classifier and its epochs; the last epoch's accuracies are the result."""
+    """The trained classifier and its learning curve, whose last accuracies are the result."""
 
     classifier: nn.Linear
     curve: list[EpochRow]
@@ -153,7 +153,7 @@ def fit(
         if not (math.isfinite(mean_loss) and logits.isfinite().all()):
             raise UserError(
                 f"the linear classifier diverged in epoch {epoch + 1} (its loss is {mean_loss:g}): "
-                f"lower lr={protocol.lr:g}, or the backbone's features are not finite."
+                f"lower lr={protocol.lr:g}, unless the backbone's features are not finite."
             )
         top = accuracies(logits, val_labels)
         curve.append(EpochRow(epoch + 1, protocol.rate(epoch), mean_loss, *top))

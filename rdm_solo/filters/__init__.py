@@ -1,15 +1,20 @@
 """Spectral filters: fixed functions of a batch's singular values that replace a predictor.
 
 A filter maps a batch ``x = U diag(sigma) V^T`` to ``U diag(sigma * g(sigma)) V^T``. On the online
-branch that is ``x W`` with ``W = V g(Sigma) V^T`` held constant (Algorithm 2 of Zhuo et al.,
-ICLR 2023). The target branch has no gradient.
+branch this is ``x W`` with ``W = V g(Sigma) V^T``, a constant in the backward pass (Algorithm 2 of
+Zhuo et al., ICLR 2023). The target branch has no gradient.
 """
 
-from rdm_solo.filters.application import Operator, filter_gradient, filter_online, filter_target
-from rdm_solo.filters.batch import Spectrum, decompose, relative_cut
-from rdm_solo.filters.functions import get, names, register, takes_p
-from rdm_solo.filters.schedules import Schedule, as_schedule
-from rdm_solo.filters.spectral_filter import SpectralFilter
+from typing import TYPE_CHECKING
+
+from rdm_solo import import_on_first_use
+
+if TYPE_CHECKING:
+    from rdm_solo.filters.application import Operator, filter_gradient, filter_online, filter_target
+    from rdm_solo.filters.batch import Spectrum, decompose, relative_cut
+    from rdm_solo.filters.functions import get, names, register, takes_p
+    from rdm_solo.filters.schedules import Schedule, as_schedule
+    from rdm_solo.filters.spectral_filter import SpectralFilter
 
 __all__ = [
     "Operator",
@@ -27,3 +32,12 @@ __all__ = [
     "relative_cut",
     "takes_p",
 ]
+
+__getattr__ = import_on_first_use(
+    __all__,
+    "rdm_solo.filters.schedules",
+    "rdm_solo.filters.functions",
+    "rdm_solo.filters.batch",
+    "rdm_solo.filters.application",
+    "rdm_solo.filters.spectral_filter",
+)

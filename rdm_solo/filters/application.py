@@ -10,15 +10,15 @@ from rdm_solo.devices import item_if_cpu, product_dtype
 from rdm_solo.filters.batch import Batch, Spectrum
 from rdm_solo.filters.functions import BoundFunction
 
-# The largest gain with which W and the gradients times W stay in range.
+# The largest gain for which W and gradients times W stay in range.
 LARGEST_GAIN = {torch.float64: 2.0**960, torch.float32: 1e32}
 
 
 def gains(spectrum: Spectrum, g: BoundFunction) -> Tensor:
-    r"""Return :math:`g(\sigma)`, detached, and zero for rounding noise.
+    r"""Return the detached gains :math:`g(\sigma)`, with 0 for rounding noise.
 
-    On an accelerator, an elementwise function gets all of sigma. Others get only the values above
-    noise, as on a CPU, and selecting these synchronises with the device. Shapes: ``-> (r,)``.
+    On an accelerator, an elementwise function receives all singular values. Any other function
+    receives those above noise, and selecting these synchronises. Shapes: ``-> (r,)``.
 
     >>> from rdm_solo.filters import decompose, get
     >>> gains(decompose(torch.diag(torch.tensor([4.0, 1.0]))), get(torch.sqrt))
@@ -36,10 +36,10 @@ def gains(spectrum: Spectrum, g: BoundFunction) -> Tensor:
 
 
 def rescale(spectrum: Spectrum, gain: Tensor) -> Tensor:
-    r"""Return the gains, times one constant where :math:`\max |\sigma g|` is out of range.
+    r"""Return the gains, all multiplied by one constant if :math:`\max |\sigma g|` is out of range.
 
-    Losses normalise the rows and divide the constant out again. The range is 1e-4 to 1e15 (float16:
-    1e-3 to 1e3), with gains up to 1e32 (float64: 2^960). Shapes: ``(r,) -> (r,)``.
+    The constant cancels when a loss normalises the rows. The range is 1e-4 to 1e15 (float16: 1e-3
+    to 1e3), and gains may be at most 1e32 (float64: 2^960). Shapes: ``(r,) -> (r,)``.
 
     >>> from rdm_solo.filters import decompose
     >>> spectrum = decompose(torch.diag(torch.tensor([4.0, 1.0])))
@@ -64,7 +64,7 @@ def rescale(spectrum: Spectrum, gain: Tensor) -> Tensor:
 
 
 class Operator(NamedTuple):
-    """The matrix ``W = V g V^T`` for a backward pass: W, or ``V^T`` (r, k) and g (r,) if n < k."""
+    """``W = V g V^T`` for the backward pass: W, or ``V^T`` (r, k) if ``gain`` is g (r,)."""
 
     matrix: Tensor
     gain: Tensor | None
@@ -104,10 +104,10 @@ def _from_factors(spectrum: Spectrum, gain: Tensor) -> Tensor:
 
 
 def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
-    r"""Return :func:`filter_target`'s rows :math:`X W`, and W for :func:`filter_gradient`.
+    r"""Return the rows :math:`X W` of :func:`filter_target`, and W for :func:`filter_gradient`.
 
-    Values come from float64 products, or from unit vectors computed in float64. The operator for
-    the gradient is stored in float32 unless the input is float64. Shapes: ``(r,) -> (N, k)``.
+    Rows are float64 products, or products of singular vectors that were computed in float64. W is
+    stored in float32 unless the input is float64. Shapes: ``(r,) -> (N, k)``.
 
     >>> from rdm_solo.filters import decompose
     >>> spectrum = decompose(torch.diag(torch.tensor([4.0, 1.0])))
@@ -135,9 +135,9 @@ def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
 
 
 def filter_gradient(grad: Tensor, operator: Operator) -> Tensor:
-    r"""Return the gradient :math:`G W` of :math:`x W`, with W constant (Algorithm 2).
+    r"""Return the gradient :math:`G W` of :math:`x W` with a constant W (Algorithm 2).
 
-    W is symmetric, so this is also the derivative in forward mode.
+    W is symmetric, so this is also the forward-mode derivative.
     Shapes: ``(N, k) -> (N, k)``, in the gradient's dtype.
 
     >>> from rdm_solo.filters import decompose
@@ -173,7 +173,7 @@ def _nan_if_broken(spectrum: Spectrum, gain: Tensor) -> Tensor:
 
 
 def _operator(spectrum: Spectrum, gain: Tensor, rows: slice = slice(None)) -> Tensor:
-    """Return rows of ``U g U^T`` (n x n, ``dual``) or of ``W = V g V^T`` (k x k)."""
+    """Return the given rows of ``U g U^T`` (n x n, if ``dual``) or of ``W = V g V^T`` (k x k)."""
     return (spectrum.vectors[rows] * _nan_if_broken(spectrum, gain)) @ spectrum.vectors.mT
 
 

@@ -1,4 +1,4 @@
-"""A batch of all processes' rows, and its singular values and vectors without rounding noise."""
+"""A batch with the rows of all processes, and its singular values and vectors above noise."""
 
 import math
 from dataclasses import dataclass
@@ -9,19 +9,18 @@ from torch import Tensor
 from rdm_solo.devices import item_if_cpu
 from rdm_solo.distributed import gather_equal, rank, sum_over_processes, world_size
 
-# float64 numbers beyond this count as infinite, and those below its inverse as zero.
+# float64 numbers above this count as infinite, and numbers below its inverse as zero.
 LARGEST = 2.0**960
-# The singular values of a batch of zeros: a number whose inverse is in range.
+# Used as the singular values of a batch of zeros, because its inverse is in range.
 SMALLEST = 1e-150
 
 
 def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
-    """Return the share of the largest singular value below which a direction is rounding noise.
+    """Return the threshold for rounding noise, as a share of the largest singular value.
 
-    That is ``eps * sqrt(max(n, k))`` for float32 and float64: above the null direction that a batch
-    norm leaves (1 to 12 eps), and below the signal of steep spectra. float16 and bfloat16 features
-    are rounded themselves, which lifts the null direction to at most 0.29 eps of their dtype, so
-    the cut is ``eps / 2``.
+    For float32 and float64 it is ``eps * sqrt(max(n, k))``. This is above the null direction of a
+    batch norm (1 to 12 eps) and below the signal of steep spectra. For float16 and bfloat16 it is
+    ``eps / 2``, because rounding the features raises the null direction to at most 0.29 eps.
 
     >>> f"{relative_cut(torch.float32, 256, 2048):.1e}"
     '5.4e-06'
@@ -34,10 +33,10 @@ def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows ``(n, k)`` of all processes in float64, with broken rows set to zero.
+    """A batch ``(n, k)`` over all processes, in float64 and with broken rows set to zero.
 
-    With more columns than rows (``dual``) and for float64, ``rows`` holds the rows of all
-    processes; otherwise it holds this process's own.
+    If there are more columns than rows (``dual``), or if the input is float64, ``rows`` contains
+    the rows of all processes. Otherwise it contains the rows of this process.
     """
 
     n: int
@@ -46,25 +45,25 @@ class Batch:
     dtype: torch.dtype  # of the input, and of results
     rows: Tensor
     local: slice  # this process's part of rows
-    scale: Tensor | float  # the Gram matrix is that of rows / scale
+    scale: Tensor | float  # rows / scale is decomposed; 1 unless float64
     negligible: Tensor | None  # (N, 1): which of this process's rows are negligible
-    negligible_rows: Tensor  # (): number on all processes, with broken rows
-    broken_rows: Tensor  # (): number on all processes of rows with NaN or infinity
+    negligible_rows: Tensor  # (): number over all processes, including broken rows
+    broken_rows: Tensor  # (): number of rows with NaN or infinity over all processes
 
 
 def gather(x: Tensor) -> tuple[Batch, Tensor | None]:
-    """Gather the batch from each process's rows ``x``; return it and its Gram matrix.
+    """Gather the rows ``x`` of all processes and return the batch and its Gram matrix.
 
-    Every process calls this with an equal number of rows. The Gram matrix is n x n if ``dual`` and
-    k x k otherwise. It squares the condition number, so it is computed in float64. For
-    float64 input, where it would lose digits, it is None.
+    Every process must pass the same number of rows. The Gram matrix is n x n if ``dual`` and k x k
+    otherwise. It squares the condition number, so it is computed in float64. For float64 input it
+    is None, because it would lose digits.
 
-    A row shorter than ``relative_cut(float32, n, k)`` times the rows' root mean square (float64:
-    ``relative_cut(float64, n, k)``) is negligible: normalising it would multiply its gradient by
-    the inverse of its length. Half precision needs no other bound, because it rounds rows of any
-    length by the same share (measured down to 1e-6 of the largest singular value). The root mean
-    square does not grow with the batch, as the largest singular value does. Masking and counting
-    do not synchronise with the device.
+    A row is negligible if its length is at most ``relative_cut(float32, n, k)`` (float64 input:
+    ``relative_cut(float64, n, k)``) times the root mean square of all lengths. Normalising such a
+    row would multiply its gradient by the inverse of its length. Half precision uses the bound of
+    float32, because it rounds short and long rows by the same share (measured down to 1e-6 of the
+    largest singular value). The root mean square does not grow with the batch, unlike the largest
+    singular value. Masking and counting do not synchronise with the device.
 
     Shapes: ``(N, k)`` of this process.
 
@@ -76,7 +75,7 @@ def gather(x: Tensor) -> tuple[Batch, Tensor | None]:
     n, k = len(x) * world_size(), x.shape[1]
     is_float64, dual = x.dtype == torch.float64, n < k
     gathered = dual or is_float64
-    # Half precision is sent as it is and converted after the gather.
+    # Half-precision rows are gathered before they are converted.
     rows = (gather_equal(x) if gathered else x).detach().double()
     start = rank() * len(x) if gathered else 0
     local = slice(start, start + len(x))
@@ -94,7 +93,7 @@ def gather(x: Tensor) -> tuple[Batch, Tensor | None]:
         squares = scaled.square().sum(dim=1)
     total = item_if_cpu(squares.sum())
     broken_rows = torch.zeros((), dtype=torch.long, device=x.device)
-    if (total < math.inf) is not True:  # on an accelerator this is a tensor, never True
+    if (total < math.inf) is not True:  # always on an accelerator, where total is a tensor
         broken = ~squares.isfinite()
         broken_rows = broken.sum()
         rows = _without(rows, broken)
@@ -130,18 +129,18 @@ def gather(x: Tensor) -> tuple[Batch, Tensor | None]:
 
 @dataclass(frozen=True)
 class Spectrum(Batch):
-    """A batch and the spectrum of all processes' rows, in float64.
+    """A batch and the spectrum of the rows of all processes, in float64.
 
-    With more columns than rows (``dual``), ``vectors`` holds left singular vectors ``(n, r)``,
-    otherwise right ones ``(k, r)``. On a CPU, directions of rounding noise are left out. On an
-    accelerator all ``r = min(n, k)`` directions are kept, because counting the noise would
-    synchronise. float64 batches keep both kinds of singular vectors: multiplying a short row by
-    ``V g V^T`` loses its direction to rounding.
+    If there are more columns than rows (``dual``), ``vectors`` contains left singular vectors
+    ``(n, r)``, otherwise right singular vectors ``(k, r)``. On a CPU, directions of rounding noise
+    are dropped. An accelerator keeps all ``r = min(n, k)`` directions, because counting those above
+    noise would synchronise. float64 batches have both kinds of singular vectors, because the
+    product of a short row and ``V g V^T`` would lose the row's direction to rounding.
     """
 
-    sigma: Tensor  # (r,) singular values, ascending; noise is raised to the smallest other value
+    sigma: Tensor  # (r,) ascending singular values; noise is raised to the smallest value above it
     kept: Tensor  # (r,) whether a direction is above rounding noise
-    directions: Tensor  # (): number of directions above noise
+    directions: Tensor  # (): number of directions above rounding noise
     vectors: Tensor
     factors: tuple[Tensor, Tensor] | None = None  # U (n, r) and V^T (r, k) of a float64 batch
 
@@ -149,8 +148,8 @@ class Spectrum(Batch):
 def decompose(x: Tensor) -> Spectrum:
     r"""Return singular values and vectors of all processes' rows, :math:`X = U \Sigma V^\top`.
 
-    Every process calls this with an equal number of rows. :func:`gather` handles broken
-    and negligible rows. Directions with ``sigma <= relative_cut(...) * sigma_max`` are not kept.
+    Every process must pass the same number of rows. :func:`gather` describes how broken and
+    negligible rows are treated. Noise has ``sigma <= relative_cut(...) * sigma_max``.
 
     Shapes: ``(N, k)`` of this process.
 
@@ -162,9 +161,9 @@ def decompose(x: Tensor) -> Spectrum:
 
 
 def spectrum_of(batch: Batch, gram: Tensor | None) -> Spectrum:
-    """Decompose a Gram matrix, or the rows by an SVD if it is None.
+    """Decompose the Gram matrix, or compute an SVD of the rows if there is none.
 
-    Every process decomposes the whole matrix. Only ``eigh`` and ``svd``, which check for errors,
+    Every process decomposes the whole matrix. Only the error checks of ``eigh`` and ``svd``
     synchronise with the device.
     """
     if gram is not None:
@@ -196,14 +195,14 @@ def spectrum_of(batch: Batch, gram: Tensor | None) -> Spectrum:
 
 
 def _in_range(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return float64 rows with NaN for numbers beyond ``LARGEST`` and 0 below its inverse.
+    """Return float64 rows, with NaN above ``LARGEST`` and 0 below its inverse, and their scale.
 
-    The second value is the largest remaining number, rounded to a power of two.
+    The scale is the largest remaining absolute value, rounded down to a power of two.
     """
     size = rows.abs()
     rows = torch.where(size < 1 / LARGEST, 0.0, torch.where(size <= LARGEST, rows, torch.nan))
     largest = rows.nan_to_num(nan=0.0).abs().max()
-    mantissa, _ = torch.frexp(largest)  # from 1/2 to 1; dividing by it leaves a power of two
+    mantissa, _ = torch.frexp(largest)  # from 1/2 to 1; largest / mantissa is a power of two
     return rows, torch.where(largest > 0, largest / (2 * mantissa), 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Functions of singular values, and the registry that names and describes them."""
+"""Functions of singular values and their registry."""
 
 import functools
 import inspect
@@ -19,14 +19,14 @@ Function = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered function, with the facts that docs and verdicts use.
+    """A registered function and its properties, which labels, verdicts and advice use.
 
     Args:
         function: ``g(sigma)`` or ``g(sigma, p)``.
         formula: the function as shown to users, with ``{p}`` for the exponent.
-        increasing: whether its absolute value rises with sigma, whatever the exponent.
-        logarithmic: whether it is a logarithm; these are weak on the online branch with small
-            crops.
+        increasing: whether its absolute value increases with sigma for every exponent.
+        logarithmic: whether it is a logarithm; logarithms are weak filters on the online branch if
+            crops are small.
     """
 
     function: Function
@@ -43,8 +43,8 @@ def register(
 ) -> Callable[[Function], Function]:
     """Register ``g(sigma)`` or ``g(sigma, p)`` under a name; :class:`Entry` explains the options.
 
-    ``sigma`` is a float64 tensor of positive singular values. The result has its shape and holds
-    real numbers: float64, float32, whole numbers or booleans.
+    ``sigma`` is a float64 tensor of positive singular values. The result must have the same shape
+    and a real dtype: float64, float32, integer or boolean.
 
     Shapes: ``(r,) -> (r,)``.
 
@@ -56,11 +56,11 @@ def register(
     """
 
     def add(function: Function) -> Function:
-        # Running a notebook's cell again replaces its function.
+        # Rerunning a notebook cell replaces its function.
         existing = _ENTRIES.get(name)
         if existing and existing.function.__qualname__ != function.__qualname__:
             raise UserError(
-                f"the filter function {name!r} is registered already; choose another name."
+                f"the filter function {name!r} is already registered; choose another name."
             )
         _ENTRIES[name] = Entry(function, formula, increasing, logarithmic)
         return function
@@ -93,7 +93,7 @@ def takes_p(function: str | Function) -> bool:
 class BoundFunction:
     """A function ``sigma -> g(sigma)`` whose result is checked and cast to sigma's dtype.
 
-    It is ``elementwise`` if each value depends only on the singular value at its place.
+    It is ``elementwise`` if each value depends only on the singular value at the same index.
 
     >>> BoundFunction(lambda sigma: sigma > 1, "step")(torch.tensor([2.0]))
     tensor([1.])
@@ -115,10 +115,10 @@ class BoundFunction:
 
 
 def get(name: str | Function, p: float | None = None) -> BoundFunction:
-    """Return a function ``sigma -> g(sigma)`` by its name, with its exponent bound.
+    """Return a function ``sigma -> g(sigma)`` by its name, with the exponent p filled in.
 
-    ``name`` is a registered name, a function, or the full name of one that can be imported. The
-    function is called with a few values and must return one number for each.
+    ``name`` is a registered name, a function, or a function's import path. As a check, the function
+    is called with a few values, and it must return one number for each.
 
     >>> get("pow", p=-0.5)(torch.tensor([4.0]))
     tensor([0.5000])
@@ -135,17 +135,17 @@ singular value, got shape () for 8 of them.
         function = functools.partial(function, p=as_schedule(p)(0))
     elif p is not None:
         raise UserError(
-            f"p is an exponent and the filter function {label(name)!r} has none, got p={p}; "
-            "leave p out or choose 'pow'."
+            f"the filter function {label(name)!r} takes no exponent, got p={p}; "
+            "omit p or choose 'pow'."
         )
     bound = BoundFunction(function, label(name))
     return replace(bound, elementwise=_is_elementwise(bound))
 
 
 def _is_elementwise(gain: BoundFunction) -> bool:
-    """Return whether values stay the same when the smallest singular value is repeated.
+    """Return whether a function's values stay the same when the smallest input is repeated.
 
-    Dividing by the sum, for example, changes them.
+    A function that divides by the sum of its inputs, for example, is not elementwise.
     """
     sigma = torch.logspace(-1, 1, 8, dtype=torch.float64, device="cpu")
     values = [gain(torch.cat([sigma[:1].expand(n), sigma]))[n:] for n in (0, 5, 100)]
@@ -159,14 +159,14 @@ def _lookup(name: str | Function) -> Function:
         return _ENTRIES[name].function
     if "." not in str(name):
         raise UserError(
-            f"there is no filter function {name!r}{suggest(name, names()) or '.'} "
-            f"Registered are {', '.join(names())}; rdm_solo.filters.register adds one."
+            f"unknown filter function {name!r}{suggest(name, names()) or '.'} "
+            f"Registered: {', '.join(names())}. Add others with rdm_solo.filters.register."
         )
     try:
         function = pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(
-            f"the filter function {name!r} cannot be imported ({error}); give a registered "
+            f"the filter function {name!r} cannot be imported ({error}); pass a registered "
             f"name ({', '.join(names())}) or MODULE.FUNCTION."
         ) from error
     if not callable(function):
@@ -176,7 +176,7 @@ def _lookup(name: str | Function) -> Function:
 
 
 def label(name: str | Function) -> str:
-    """Return a function's name for a reader.
+    """Return the name under which a function is shown to users.
 
     >>> label("pow"), label(torch.asinh)
     ('pow', 'asinh')
@@ -194,8 +194,8 @@ def identity(sigma: Tensor) -> Tensor:
 def power(sigma: Tensor, p: float) -> Tensor:
     """g(sigma) = sigma^p: low-pass for p > 0 (DirectPred at p = 1), high-pass for p < 0.
 
-    If a power would leave float64's range, sigma / max(sigma) is used for all. Rows that are
-    normalised afterwards do not change.
+    If a power is out of float64's range, all powers are those of sigma / max(sigma). This makes no
+    difference to rows that are normalised afterwards.
     """
     powers = sigma.pow(p)
     if not len(sigma):
@@ -223,9 +223,9 @@ def log1p(sigma: Tensor) -> Tensor:
 @register("log1p_sq", formula="log(1 + σ²)", increasing=True, logarithmic=True)
 def log1p_sq(sigma: Tensor) -> Tensor:
     """g(sigma) = log(1 + sigma^2)."""
-    # Beyond 1e9 the 1 is rounded away, and the square may overflow.
+    # Above 1e9, adding 1 changes nothing and the square may overflow.
     return torch.where(sigma < 1e9, sigma.square().log1p(), 2 * sigma.log())
 
 
-# The functions of this package; users may register more.
+# The functions of this package, without those that users register.
 SHIPPED = dict(_ENTRIES)

@@ -6,8 +6,8 @@ from typing import Any
 
 from rdm_solo.messages import UserError, check_choice, check_integer, check_number, finite
 
-# Singular values of float32 features span five decades: sigma^10 leaves a single direction, and
-# much larger exponents overflow float64.
+# Singular values of float32 features span five decades, so sigma^10 leaves a single direction.
+# Much larger exponents overflow float64.
 LARGEST_EXPONENT = 10
 
 
@@ -51,7 +51,7 @@ class Schedule:
 def as_schedule(value: object, *, epochs: int | None = None) -> Schedule:
     """Return a number, a mapping or a :class:`Schedule` as a schedule.
 
-    ``epochs`` is the default length for a mapping without one.
+    ``epochs`` is the default for a mapping without ``epochs``.
 
     >>> as_schedule(-0.5)(3)
     -0.5
@@ -68,13 +68,13 @@ def as_schedule(value: object, *, epochs: int | None = None) -> Schedule:
         for key in sorted(map(str, value)):
             if key not in keys:
                 raise UserError(
-                    f"p got a schedule with the key {key!r}; allowed are {', '.join(keys)}."
+                    f"p has a schedule with an unknown key {key!r}; use {', '.join(keys)}."
                 )
         length = epochs if value.get("epochs") is None else value["epochs"]
-        start: Any = value.get("start")  # Schedule checks it
+        start: Any = value.get("start")  # checked by Schedule
         return Schedule(value["schedule"], start, value.get("end"), length)
     raise UserError(
         f"p must be a number from {-LARGEST_EXPONENT} to {LARGEST_EXPONENT} or a schedule, "
-        f"got {value!r:.200}; a schedule is written "
+        f"got {value!r:.200}; an example of a schedule is "
         "{schedule: linear, start: -0.1, end: -0.5}."
     )

@@ -28,18 +28,18 @@ log = logging.getLogger(__name__)
 class SpectralFilter(nn.Module):
     r"""A fixed spectral filter, :math:`x = U \Sigma V^\top \mapsto U\,\Sigma g(\Sigma) V^\top`.
 
-    ``branch="online"`` is the paper's predictor: ``x W`` with ``W = V g(Sigma) V^T`` of the batch
-    and no gradient through ``W``. ``branch="target"`` gives the same values without any gradient,
-    so that ``p`` in ``h(sigma) = sigma^p`` leaves the spectrum ``sigma^(1 + p)``.
+    ``branch="online"`` is the paper's predictor: ``x W``, where ``W = V g(Sigma) V^T`` is computed
+    from the batch and has no gradient. ``branch="target"`` returns the same values without any
+    gradient. There ``h(sigma) = sigma^p`` leaves the singular values ``sigma^(1 + p)``.
 
-    The batch is the *global* one: on several processes each holds an equal number of its rows, and
-    outputs and gradients equal those of one process. Directions whose singular value is rounding
-    noise, ``sigma <= relative_cut(...) * sigma_max``, are mapped to zero. So are rows that hold NaN
-    or infinity, or are zero to rounding. Each kind is logged once. The computation runs in float64
+    The batch is the *global* batch: all processes must pass the same number of rows, and outputs
+    and gradients equal those of a single process. Directions of rounding noise (``sigma <=
+    relative_cut(...) * sigma_max``), rows with NaN or infinity and rows that are zero up to
+    rounding are mapped to zero; each of the three is logged once. The computation runs in float64
     outside autocast, regardless of ``torch.set_float32_matmul_precision``, and returns the input's
     dtype. For float32, rows scaled to unit length have an error of at most
-    3.1e-7 + eps64 (sigma_max / sigma_min)^2. If the rows are too large or small for a loss to
-    normalise them, all are multiplied by one constant, which the normalisation removes. In
+    3.1e-7 + eps64 (sigma_max / sigma_min)^2. If rows would be too large or small for a loss to
+    normalise, all are multiplied by one constant, which cancels in the normalisation. In
     ``eval()`` the input is returned unchanged.
 
     A call synchronises with the device once, in the decomposition. Counts for warnings are read in
@@ -111,7 +111,7 @@ class SpectralFilter(nn.Module):
         if not has_float64(x.device):
             return self._filtered(x.cpu()).to(x.device)
         differentiable = self.branch == "online" and _has_derivative(x)
-        # detach() drops forward-mode tangents, which no_grad() would let pass.
+        # detach() also drops forward-mode tangents, which no_grad() keeps.
         with torch.no_grad():
             spectrum = decompose(x.detach())
             gain = gains(spectrum, self._gain)
@@ -124,23 +124,23 @@ class SpectralFilter(nn.Module):
         return result
 
     def _count(self, batch: Batch, directions: Tensor, gain: Tensor) -> None:
-        """Check a batch's counts at once on a CPU; otherwise store them for :meth:`report`."""
+        """Check a batch's counts now on a CPU; on other devices store them for :meth:`report`."""
         largest = torch.linalg.vector_norm(gain, math.inf) if len(gain) else gain.sum()
         counts = (batch.broken_rows, batch.negligible_rows, directions, largest)
         if gain.device.type == "cpu":
             self._check(batch.n, batch.k, *(count.item() for count in counts))
             return
-        # torch.func.vmap cannot write into a plain tensor, so it fails here.
+        # Under torch.func.vmap, which filters do not support, writing into `plain` raises an error.
         plain = torch.empty(len(counts), dtype=torch.float64, device=gain.device)
         self._pending.append((batch.n, batch.k, plain.copy_(torch.stack(counts))))
         if len(self._pending) == self.EVERY:
             self.report()
 
     def report(self) -> None:
-        """Log warnings about the batches since the last report; synchronises with the device.
+        """Log warnings about the batches since the last report. This synchronises with the device.
 
-        Raises ``FloatingPointError`` for a batch without a finite row, and :class:`UserError` for
-        a function that returned NaN or infinity.
+        Raise ``FloatingPointError`` if a batch has no finite row, and :class:`UserError` if the
+        function returned NaN or infinity.
         """
         pending, self._pending = self._pending, []
         if pending:
@@ -151,7 +151,7 @@ class SpectralFilter(nn.Module):
     def _check(
         self, n: int, k: int, broken: float, negligible: float, kept: float, largest_gain: float
     ) -> None:
-        """Warn about rows and directions that were mapped to zero, and raise if nothing is left."""
+        """Warn about what was mapped to zero; raise if all rows are broken or g is not finite."""
         broken, negligible, kept, most = int(broken), int(negligible), int(kept), min(n, k)
         if broken == n:
             raise FloatingPointError(
@@ -167,13 +167,13 @@ class SpectralFilter(nn.Module):
             self._warn_once(
                 "broken",
                 f"{broken} of {n} rows reached the {self.branch} filter "
-                "with NaN or infinity; such rows are mapped to zero and get no gradient.",
+                "with NaN or infinity; they are mapped to zero and get no gradient.",
             )
         if broken < negligible < n:
             self._warn_once(
                 "short",
                 f"{negligible - broken} of {n} rows that reached the {self.branch} filter are zero "
-                "to rounding next to the others; such rows are mapped to zero and get no gradient.",
+                "up to rounding; they are mapped to zero and get no gradient.",
             )
         # Batch normalisation always leaves one empty direction.
         if kept < most - 1 or kept == 0:
@@ -199,13 +199,13 @@ def _has_derivative(x: Tensor) -> bool:
 
 
 class _TimesConstant(torch.autograd.Function):
-    """Return a value computed as ``x W``, with gradients ``G W`` for a constant W."""
+    """Return the precomputed value of ``x W``, with the gradient ``G W`` of a constant W."""
 
     generate_vmap_rule = True  # for the derivatives of torch.func.jacfwd
 
     @staticmethod
     def forward(x: Tensor, value: list[Tensor], *operator: Tensor | None) -> Tensor:
-        return value[0]  # in a list: autograd would treat an output that is an input as a view
+        return value[0]  # value is a list, because autograd treats a returned input as a view
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]

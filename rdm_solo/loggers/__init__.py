@@ -1,7 +1,7 @@
 """TensorBoard and Weights & Biases loggers, in addition to every run's metrics.csv.
 
-``loggers.json`` in a run's folder records its loggers, so that every start of the run continues
-the same W&B run and the same TensorBoard log, and :func:`append` can add to them later.
+``loggers.json`` in a run's folder records its loggers, so that a resumed run continues its W&B run
+and its TensorBoard log, and :func:`append` can add to them later.
 """
 
 import importlib.util
@@ -19,7 +19,7 @@ from rdm_solo.runs.files import LOGGERS, write_atomically
 
 log = logging.getLogger("rdm_solo")
 
-# Imported on use. A key is the name in conf/logger/, the required package and the subfolder.
+# Imported on use. Each key names the file in conf/logger/, the required package and the subfolder.
 LOGGER_CLASSES = {
     "tensorboard": "rdm_solo.loggers.event_files.TensorBoard",
     "wandb": "rdm_solo.loggers.weights_biases.WeightsAndBiases",
@@ -28,19 +28,19 @@ LOGGER_CLASSES = {
 
 @dataclass(frozen=True)
 class RunInfo:
-    """Describe a run that starts to its loggers."""
+    """The data of a starting run that its loggers need."""
 
     folder: Path
     name: str  # method, filter, exponent and seed
-    group: str  # data set, method, filter and exponent, which all seeds share
-    hyperparameters: Mapping[str, Any]  # for comparing runs; None if a run has no such value
+    group: str  # data set, method, filter and exponent; equal for all seeds
+    hyperparameters: Mapping[str, Any]  # for comparing runs; None if not applicable
     config: Mapping[str, Any]  # the whole config as plain values
     sweep: str | None = None  # the name of the sweep's folder
     step: int = 0  # optimiser steps before this start
 
 
 def check_packages(names: Iterable[str]) -> None:
-    """Refuse a logger whose package is not installed."""
+    """Raise UserError if the package of a logger is not installed."""
     for name in LOGGER_CLASSES.keys() & names:
         if importlib.util.find_spec(name) is None:
             raise UserError(f"logger={name} needs the package {name}: pip install {name}")
@@ -66,7 +66,7 @@ def append(
     """Add scalars to every logger of a finished run and return the names of those loggers.
 
     ``step`` is the optimiser step of the scalars. They are uploaded only with ``online``, because
-    an untrusted folder could name the project. A failing logger only causes a warning.
+    an untrusted folder could name the project. A logger that fails logs a warning.
     """
     import hydra.utils
 

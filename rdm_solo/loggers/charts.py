@@ -20,7 +20,7 @@ POINTS = 100  # per line, evenly spaced on a log axis; W&B draws at most 10,000 
 
 
 def draw(history: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, Any]:
-    """Return W&B's charts by key, with lines for up to ``LINES`` evenly spaced epochs.
+    """Return W&B charts by key, with one line per epoch for up to ``LINES`` evenly spaced epochs.
 
     ``history`` has the arrays of each epoch, counted from 1, as in a run's ``spectra`` folder.
     """
@@ -43,7 +43,7 @@ def draw(history: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, Any]:
 
 
 def histograms(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the logarithms of an epoch's eigenvalues, by the names of their histograms.
+    """Return the base-10 logarithms of an epoch's eigenvalues by histogram name.
 
     >>> histograms({"lam_online": np.array([100.0, 0.0]), "rows": np.array(64)})
     {'spectra/log10_online': array([2.])}

@@ -65,9 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "python -m rdm_solo.dashboard",
         description="Create a Weights & Biases workspace for all runs of a project.",
     )
-    parser.add_argument("--project", default="rdm_solo", help="the value of logger.wandb.project")
-    parser.add_argument("--entity", help="a user or team; your own by default")
-    parser.add_argument("--sweep", metavar="NAME", help="only the runs of that sweep's folder")
+    parser.add_argument("--project", default="rdm_solo", help="W&B project (logger.wandb.project)")
+    parser.add_argument("--entity", help="W&B user or team (default: your own)")
+    parser.add_argument("--sweep", metavar="NAME", help="show only runs in the sweep folder NAME")
     options = parser.parse_args(arguments)
     if importlib.util.find_spec("wandb_workspaces") is None:
         raise UserError("the dashboard needs wandb-workspaces: pip install wandb-workspaces")

@@ -14,11 +14,11 @@ FOLDER = "tensorboard"
 
 
 class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc,name-defined]
-    """Lightning's logger, whose event files are in ``RUN_FOLDER/tensorboard``."""
+    """Lightning's logger, with event files in ``RUN_FOLDER/tensorboard``."""
 
     @classmethod
     def open(cls, run: RunInfo, previous: Mapping[str, Any]) -> "TensorBoard":
-        """Start an event file; TensorBoard merges all files and hides values past ``run.step``."""
+        """Open a new event file; TensorBoard hides earlier files' values from ``run.step`` on."""
         from torch.utils.tensorboard.summary import hparams
 
         logger = cls(
@@ -27,7 +27,7 @@ class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc
         logger.record = {}
         logger.log_hyperparams(dict(run.config))  # to hparams.yaml
         values = {name: value for name, value in run.hyperparameters.items() if value is not None}
-        _, session_start, _ = hparams(values, {})  # Lightning needs metrics
+        _, session_start, _ = hparams(values, {})  # Lightning writes them only with metrics
         logger.experiment.file_writer.add_summary(session_start)
         return logger
 
@@ -35,7 +35,7 @@ class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc
         self.experiment.add_image(name, image, step, dataformats="HWC")
 
     def spectra(self, epochs: Mapping[int, Mapping[str, np.ndarray]], step: int) -> None:
-        """Log histograms of the last epoch's eigenvalues as base-10 logarithms."""
+        """Log histograms of the base-10 logarithms of the last epoch's eigenvalues."""
         for key, powers in charts.histograms(epochs[max(epochs)]).items():
             self.experiment.add_histogram(key, powers, step)
 
@@ -43,7 +43,7 @@ class TensorBoard(RunLogger, pl.loggers.TensorBoardLogger):  # type: ignore[misc
     def append(
         cls, folder: Path, record: Mapping[str, Any], scalars: Mapping[str, float], step: int
     ) -> None:
-        """Add scalars in another event file."""
+        """Write the scalars to another event file."""
         from torch.utils.tensorboard import SummaryWriter
 
         with SummaryWriter(str(folder / FOLDER)) as writer:

@@ -11,11 +11,11 @@ from rdm_solo.loggers import RunInfo
 
 
 class RunLogger(ABC):
-    """Extend a Lightning logger with pictures, spectra and scalars appended after the run.
+    """Extend a Lightning logger with pictures, spectra, and scalars that are added after the run.
 
-    To add a logger, derive a class from this one and from a logger of Lightning, write
-    ``conf/logger/NAME.yaml`` with its ``open`` as ``_target_``, and list it in
-    :data:`rdm_solo.loggers.LOGGER_CLASSES`. Lightning calls its ``finalize`` when training ends.
+    To add a logger, derive a class from this one and a Lightning logger, write
+    ``conf/logger/NAME.yaml`` with its ``open`` as ``_target_``, and list the class in
+    :data:`rdm_solo.loggers.LOGGER_CLASSES`. Lightning calls ``finalize`` when training ends.
     """
 
     record: dict[str, Any]  # what ``open`` and ``append`` need later; saved in the run's folder
@@ -25,22 +25,22 @@ class RunLogger(ABC):
     def open(cls, run: RunInfo, previous: Mapping[str, Any], **options: Any) -> "RunLogger":
         """Start or continue logging, and log the hyperparameters and the config.
 
-        ``previous`` is the last start's record, or empty; ``options`` come from the YAML file.
+        ``previous`` is the last start's ``record``, or empty; ``options`` come from the YAML file.
         """
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Log scalars. Lightning counts their ``epoch`` from 0, we count from 1."""
+        """Log scalars; ``epoch`` counts from 0 in Lightning and is logged from 1."""
         if "epoch" in metrics:
             metrics = {**metrics, "epoch": metrics["epoch"] + 1}
         super().log_metrics(metrics, step)  # type: ignore[misc]
 
     @abstractmethod
     def picture(self, name: str, image: np.ndarray, step: int) -> None:
-        """Log a picture of shape ``(height, width, 3)``, bytes."""
+        """Log a picture, an array of bytes of shape ``(height, width, 3)``."""
 
     @abstractmethod
     def spectra(self, epochs: Mapping[int, Mapping[str, np.ndarray]], step: int) -> None:
-        """Log the arrays of a run's ``spectra`` folder, by epoch, as charts."""
+        """Log charts of ``epochs``, the arrays in a run's ``spectra`` folder by epoch."""
 
     @classmethod
     @abstractmethod

@@ -1,6 +1,6 @@
-"""Weights & Biases: one W&B run for all starts of a run, online or offline.
+"""Weights & Biases: one W&B run, online or offline, however often our run is resumed.
 
-Its files are in ``RUN_FOLDER/wandb``. All starts use one id, so ``wandb sync`` merges them.
+Its files are in ``RUN_FOLDER/wandb``. Each start uses the same id, so ``wandb sync`` merges them.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ INIT_OPTIONS = ("id", "project", "entity", "name", "group", "tags")  # passed fr
 
 
 class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,name-defined]
-    """Lightning's W&B logger whose failures log warnings instead of stopping training."""
+    """Lightning's W&B logger, but a failure logs a warning and does not stop training."""
 
     def __init__(self, folder: Path, record: dict[str, Any]) -> None:
         run = _init(folder, record)
@@ -76,7 +76,7 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
     def _warn_on_failure(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # such as W&B's process stopped by SLURM before ours
+        except Exception as error:  # e.g. SLURM stopped W&B's process before ours
             self.failed = True
             log.warning(f"warning: Weights & Biases failed ({error}); metrics.csv has all values")
 
@@ -87,7 +87,7 @@ class WeightsAndBiases(RunLogger, pl.loggers.WandbLogger):  # type: ignore[misc,
         """Add scalars to the history and the summary of a finished run."""
         logger = cls(folder, dict(record))
         logger.log_metrics(scalars, step)
-        # `wandb sync` replaces the whole summary, so all last values are written again.
+        # `wandb sync` replaces the whole summary, so write all last values again.
         path = folder / SUMMARY
         last = files.read_object(folder, SUMMARY)["last"] if path.is_file() else {}
         final = {name: value for name, value in last.items() if value is not None}
@@ -104,5 +104,5 @@ def _init(folder: Path, record: Mapping[str, Any]) -> Any:
         return wandb.init(**options, mode="offline" if record["offline"] else None)
     except wandb.errors.Error as error:
         log.warning(f"warning: Weights & Biases: {first_line(error)}; the run is kept offline")
-        wandb.teardown()  # its service process would reject the same id
+        wandb.teardown()  # otherwise its service process rejects the id
         return wandb.init(**options, mode="offline")

@@ -1,11 +1,14 @@
 """A small residual network that solo-learn lacks, and the arguments of all backbones."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
+
+from rdm_solo.messages import UserError
 
 
 class _Block(nn.Module):
@@ -71,11 +74,27 @@ def arguments(
     if not name.startswith("resnet"):
         excluded = (*excluded, "zero_init_residual")
     supported = {k: value for k, value in kwargs.items() if value is not None and k not in excluded}
-    if name.startswith(("vit_", "swin_")):  # built for one image size
+    if image_size and _has_fixed_size(name):
         supported.setdefault("img_size", image_size)
+        patch = supported.get("patch_size", int((re.findall(r"patch(\d+)", name) or [0])[0]))
+        if image_size < patch:
+            raise UserError(
+                f"backbone.name={name} cuts the image into patches of {patch} pixels, and "
+                f"dataset.image_size={image_size}: pass +backbone.kwargs.patch_size=2."
+            )
     if name.startswith("swin_") and stem == "small":  # as solo-learn 1.0.2 does for CIFAR
         supported.setdefault("window_size", 4)
     return supported
+
+
+def _has_fixed_size(name: str) -> bool:
+    """Return whether a backbone is built for one image size."""
+    if not name.startswith("timm/"):
+        return name.startswith(("vit_", "swin_"))
+    import timm  # takes seconds
+
+    config = timm.get_pretrained_cfg(name.removeprefix("timm/"))
+    return bool(config and config.fixed_input_size)
 
 
 def configured_arguments(cfg: DictConfig) -> dict[str, Any]:

@@ -9,33 +9,20 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.messages import UserError, check_number
 from rdm_solo.methods import models, solo_learn
-from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.methods.descriptions import Method, method
-from rdm_solo.methods.models import make_filter
 
 
 def build(cfg: DictConfig) -> Any:
     """Return the model that a config names."""
-    description, chosen = method(cfg.method.name), ChosenFilter.from_config(cfg)
+    description = method(cfg.method.name)
     check_installed(description)
     solo_learn.check_backbone(cfg.backbone.name)
     check_kwargs(cfg.method.kwargs)
-    if chosen.absent and not description.no_filter:
-        raise UserError(
-            f"method={description.name} needs a filter; filter=identity removes the predictor."
-        )
-    if not chosen.absent and description.no_filter:
-        raise UserError(
-            f"filter={chosen.name}: method={description.name} takes no filter, since "
-            f"{description.no_filter}; leave filter out."
-        )
-    if chosen.absent:
-        make_filter(chosen, cfg.max_epochs)  # refuses a p that would be ignored
     return method_class(description)(cfg)
 
 
 def check_installed(description: Method) -> None:
-    """Refuse a method that the installed solo-learn does not have."""
+    """Raise UserError if the installed solo-learn does not have the method."""
     if solo_learn.GENERATION not in description.versions:
         raise UserError(
             f"method={description.name} is not in solo-learn {solo_learn.version()}. Its main "
@@ -44,12 +31,12 @@ def check_installed(description: Method) -> None:
 
 
 def check_kwargs(kwargs: DictConfig) -> None:
-    """Refuse text (Hydra passes ``no`` as text), negative numbers and unequal sets of clusters."""
+    """Refuse text (Hydra passes ``no`` as text), negative numbers and unequal cluster counts."""
     for key, value in kwargs.items():
         name = f"method.kwargs.{key}"
         if OmegaConf.is_list(value):  # the number of clusters in each set
             if len(set(value)) != 1:
-                raise UserError(f"{name}={value} must all be equal, and at least one.")
+                raise UserError(f"{name}={value}: at least one number, and they must all be equal.")
             value = value[0]
         if not isinstance(value, bool):
             check_number(name, value, minimum=0, alternative="true or false")
@@ -57,7 +44,7 @@ def check_kwargs(kwargs: DictConfig) -> None:
 
 @functools.cache
 def method_class(description: Method) -> Any:
-    """Return our class of a method, or solo-learn's with the mixins that its description needs."""
+    """Return our class for a method, or solo-learn's with the mixins that the method needs."""
     if description.class_path:
         return pkgutil.resolve_name(f"rdm_solo.methods.{description.class_path}")
     bases: list[type] = [models.Configured]
@@ -72,7 +59,7 @@ def method_class(description: Method) -> Any:
 
 
 def prepare(model: Any, cfg: DictConfig) -> Any:
-    """Set the backbones' memory format and compile them; state-dict names do not change."""
+    """Apply the config's memory format and compiler; state-dict names do not change."""
     for backbone in filter(None, (model.backbone, getattr(model, "momentum_backbone", None))):
         if cfg.backbone.channels_last:
             backbone.to(memory_format=torch.channels_last)

@@ -39,27 +39,27 @@ class ChosenFilter:
 
     @property
     def absent(self) -> bool:
-        """Whether the config sets no filter, since the method takes none."""
+        """Return whether the config sets no filter, because the method takes none."""
         return self.name == "none"
 
     @property
     def unchanged(self) -> bool:
-        """Whether the method is unchanged: it keeps its predictor, or takes no filter."""
+        """Return whether the method is unchanged: it keeps its predictor, or takes no filter."""
         return self.name in ("none", "learnable")
 
     @property
     def linear(self) -> bool:
-        """Whether it is a learnable linear predictor."""
+        """Return whether it is a learnable linear predictor."""
         return self.name == "linear"
 
     @property
     def identity(self) -> bool:
-        """Whether the predictor is removed and nothing replaces it."""
+        """Return whether the predictor is removed and nothing replaces it."""
         return self.name == "identity"
 
     @property
     def spectral(self) -> bool:
-        """Whether it is a function of singular values."""
+        """Return whether it is a function of singular values."""
         return self.function is not None
 
     @property
@@ -75,9 +75,9 @@ class ChosenFilter:
         return self.function in FUNCTIONS and FUNCTIONS[self.function].logarithmic
 
     def direction(self, p: float | None) -> int | None:
-        """Return the kind of a fixed filter between the branches; None for other filters.
+        """Return the direction of a fixed filter, as an online filter; None for other filters.
 
-        1: low-pass (the target has the higher rank); -1: high-pass; 0: neither or unknown.
+        1: low-pass (gives the target the higher rank); -1: high-pass; 0: neither or unknown.
 
         >>> ChosenFilter("target_pow", "target", "pow").direction(-0.5)
         1
@@ -92,18 +92,18 @@ class ChosenFilter:
         return (side * p > 0) - (side * p < 0)
 
     def reverses(self, p: float | None) -> bool:
-        """Return whether σ^(1+p) falls with σ, so that the weakest direction becomes the first."""
+        """Return whether σ^(1+p) falls with σ, which makes the weakest direction the first."""
         return self.power and p is not None and p < -1
 
     @property
     def label(self) -> str:
-        """The name, or branch and function if the function of a shipped filter was replaced."""
+        """Return the name, or branch and function if a shipped filter's function was replaced."""
         renamed = self.spectral and any(_shipped(self.name))
         return f"{self.branch}_{self.function}" if renamed else self.name
 
     @property
     def formula(self) -> str:
-        """The formula with ``{p}`` as the exponent; empty for functions that are not shipped."""
+        """Return the formula with ``{p}`` as the exponent, or "" if the function is not shipped."""
         if self.function is None or not any(_shipped(self.label)):
             return ""
         return f"{'h' if self.on_target else 'g'}(σ) = {FUNCTIONS[self.function].formula}"
@@ -123,7 +123,7 @@ def shipped_filters() -> dict[str, ChosenFilter]:
 
 
 def _shipped(name: str) -> tuple[str | None, str | None]:
-    """Split a shipped filter's name into branch and function; return None for other names."""
+    """Split a shipped filter's name into branch and function; both are None for other names."""
     branch, _, function = name.partition("_")
     shipped = branch in ("online", "target") and function in FUNCTIONS
     return (branch, function) if shipped else (None, None)

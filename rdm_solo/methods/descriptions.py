@@ -28,7 +28,7 @@ class Method:
         versions: versions of solo-learn that have the method.
         asymmetry: what makes the branches differ: ``"predictor"`` (which a filter can replace),
             ``"sinkhorn"`` or ``"centring"`` of the target's softmax, ``"clusters"`` of k-means, or
-            ``""``. The paper's Figure 5 has curves for those in :data:`ASYMMETRIES`.
+            ``""``. The paper's Figure 5 covers the ones in :data:`ASYMMETRIES`.
         momentum: whether the target is a momentum encoder.
         neighbours: whether the target is the nearest earlier output in solo-learn's queue.
         queue: whether batches enter a queue, whose size must be a multiple of the batch size.
@@ -69,12 +69,12 @@ class Method:
 
     @property
     def symmetric(self) -> bool:
-        """Whether both branches have the same output."""
+        """Return whether both branches have the same output."""
         return not self.asymmetry and not self.momentum
 
     @property
     def leads(self) -> bool:
-        """Whether the paper's mechanism predicts that the target has the higher rank.
+        """Return whether the paper's mechanism predicts that the target has the higher rank.
 
         It does for methods with an asymmetry, unless their loss itself prevents collapse.
         """
@@ -83,26 +83,26 @@ class Method:
         return bool(self.asymmetry) and self.family not in ("contrastive", "redundancy-reducing")
 
 
-LAG = "The target network's lag can cause a part of the gap; the rest was learned."
+LAG = "The target network's lag can cause part of the gap; the rest was learned."
 _LAG_ALONE = "The gap comes only from the target network's lag and from learning."
-_QUEUE = "The target is drawn from a queue of earlier outputs, which can cause a part of the gap."
+_QUEUE = "The target is drawn from a queue of earlier outputs, which can cause part of the gap."
 _OTHER_VIEW = "the projection of the other view"
-_ONE_NETWORK = "its two branches are one network, without a predictor"
+_ONE_NETWORK = "both branches are the same network, without a predictor"
 _NO_PREDICTOR = "it has no predictor"
 
 _contrastive = partial(
     Method,
     family="contrastive",
     collapse_advice="Lower optimizer.lr first. The negatives keep the outputs apart: a larger "
-    "batch_size or queue gives more of them, and method.kwargs.temperature decides how much the "
-    "nearest weigh.",
+    "batch_size or queue gives more negatives, and method.kwargs.temperature sets how much the "
+    "nearest ones count.",
 )
 _redundancy_reducing = partial(
     Method,
     family="redundancy-reducing",
     target=_OTHER_VIEW,
     no_filter=_ONE_NETWORK,
-    collapse_advice="Lower optimizer.lr first. The loss's terms against redundancy keep the rank "
+    collapse_advice="Lower optimizer.lr first. The loss's redundancy-reduction terms keep the rank "
     "up: raise method.kwargs.lamb (Barlow Twins), or method.kwargs.var_loss_weight and "
     "method.kwargs.cov_loss_weight.",
 )
@@ -110,7 +110,7 @@ _symmetric = partial(
     Method,
     family="symmetric",
     target=_OTHER_VIEW,
-    no_filter="its two branches are alike by design",
+    no_filter="its branches are identical by design",
     class_path="symmetric:SymSimSiam",
     loss_minimum=-1,
 )
@@ -151,10 +151,10 @@ METHODS = {
             class_path="unfiltered:SwAV",
             loss_names=("train_swav_loss",),
             multi_crop=(CURRENT,),
-            gap_explanation="The temperature and Sinkhorn's ε, both fixed, cause a part of the "
+            gap_explanation="The temperature and Sinkhorn's ε, both fixed, cause part of the "
             "gap; Figure 5 in the report shows how much.",
-            collapse_advice="Lower optimizer.lr, or give the assignment more weight: more "
-            "method.kwargs.sk_iters, a smaller method.kwargs.sk_epsilon.",
+            collapse_advice="Lower optimizer.lr, or strengthen the assignment: raise "
+            "method.kwargs.sk_iters or lower method.kwargs.sk_epsilon.",
         ),
         Method(
             name="dino",
@@ -167,7 +167,7 @@ METHODS = {
             no_filter="centring and sharpening are the target's filter",
             class_path="unfiltered:DINO",
             loss_names=("dino_loss",),
-            gap_explanation="Fixed temperatures cause a part of the gap; Figure 5 in the report "
+            gap_explanation="Fixed temperatures cause part of the gap; Figure 5 in the report "
             "shows how much.",
             collapse_advice="Keep method.centring, method.sharpening and "
             "method.kwargs.norm_last_layer on, and try a lower optimizer.lr or a lower "
@@ -211,22 +211,22 @@ METHODS = {
             no_filter=_NO_PREDICTOR,
             loss_names=("train_ressl_loss", "ressl_loss"),
             gap_explanation=_LAG_ALONE,
-            collapse_advice="Lower optimizer.lr, or method.kwargs.temperature_k, which has to be "
+            collapse_advice="Lower optimizer.lr or method.kwargs.temperature_k, which must be "
             "below method.kwargs.temperature_q.",
         ),
         Method(
             name="deepclusterv2",
             label="DeepCluster v2",
             family="clustering",
-            target="the one-hot cluster by k-means before the epoch; none in the first epoch",
+            target="the image's k-means cluster, one-hot; the first epoch has no target",
             asymmetry="clusters",
             softmax=True,
-            no_filter="the clusters of k-means are its target",
+            no_filter="its target is a k-means cluster",
             class_path="unfiltered:DeepClusterV2",
             loss_names=("train_deepcluster_loss",),
-            gap_explanation="A one-hot target against a soft assignment makes a gap by itself.",
-            collapse_advice="Lower optimizer.lr, or give method.kwargs.num_prototypes fewer "
-            "clusters.",
+            gap_explanation="A one-hot target beside a soft assignment causes a gap by itself.",
+            collapse_advice="Lower optimizer.lr, or set fewer clusters in "
+            "method.kwargs.num_prototypes.",
         ),
         _contrastive(
             name="simclr",
@@ -284,7 +284,7 @@ METHODS = {
             momentum=True,
             neighbours=True,
             queue=True,
-            no_filter="its two predictors serve three losses, of which a filter would change one",
+            no_filter="it has three losses, and a filter would change only one of them",
             loss_names=("train_comb_loss",),
             gap_explanation=_QUEUE,
         ),
@@ -311,8 +311,8 @@ METHODS = {
             target="the projection of the other view; the loss compares both after whitening",
             loss_minimum=0,
             loss_names=("train_wmse_loss", "train_neg_cos_sim"),
-            collapse_advice="Lower optimizer.lr, or whiten larger parts of the batch: a larger "
-            "method.kwargs.whitening_size, several times method.kwargs.proj_output_dim.",
+            collapse_advice="Lower optimizer.lr, or whiten larger parts of the batch: set "
+            "method.kwargs.whitening_size to several times method.kwargs.proj_output_dim.",
         ),
         _symmetric(name="symsimsiam", label="SymSimSiam"),
         _symmetric(name="vanilla", label="Vanilla"),

@@ -1,8 +1,8 @@
 """Mixins for solo-learn's classes: our optimiser, exact resuming, and filters.
 
-An online filter replaces the predictor. A target filter is ``target_head``, after the target's
-projector, or after the queue if the target comes from one. A method that takes filters always has
-both modules, and the diagnostics record their outputs.
+An online filter replaces the predictor. A target filter is the module ``target_head``, which comes
+after the target's projector or, if the target is drawn from a queue, after the queue. A method that
+takes filters always has both modules, and the diagnostics record their outputs.
 """
 
 from typing import Any
@@ -20,14 +20,14 @@ from rdm_solo.methods.chosen_filter import ChosenFilter
 
 
 class Configured:
-    """Take optimiser and schedule from our config, for any method of both versions."""
+    """Take optimiser and schedule from our config, for all methods of both solo-learns."""
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
         self.cfg_rdm = cfg
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Drop buffers that modules create in their first call, as in All4One."""
+        """Drop buffers that modules create only in their first call, as All4One's do."""
         names = self.state_dict().keys()
         for name in checkpoint["state_dict"].keys() - names:
             del checkpoint["state_dict"][name]
@@ -70,7 +70,7 @@ def make_filter(chosen: ChosenFilter, epochs: int) -> SpectralFilter | None:
     has_exponent = function is not None and takes_p(function)
     if p is not None and not has_exponent:
         raise UserError(
-            f"p={p} would be ignored: filter={chosen.name} has no exponent; leave it out."
+            f"p={p} would be ignored: filter={chosen.name} has no exponent; leave p out."
         )
     if p is None and has_exponent:
         raise UserError(f"filter={chosen.name} needs an exponent: add p=NUMBER.")
@@ -83,8 +83,8 @@ def make_filter(chosen: ChosenFilter, epochs: int) -> SpectralFilter | None:
 class Float32Linear(nn.Linear):
     """A linear layer outside autocast.
 
-    The next batch norm leaves a direction without variance. Rounding to half precision would raise
-    its singular value to a thousandth of the largest one.
+    The batch norm that follows centres the batch, so one singular value is zero if N <= k. Rounding
+    to half precision would raise it to a thousandth of the largest one.
     """
 
     def __init__(self, layer: nn.Linear) -> None:
@@ -100,8 +100,8 @@ class Float32Linear(nn.Linear):
 class _Filtered:
     """Add the online and the target head, and update the schedule of p."""
 
-    predictor: nn.Module  # of the online branch: solo-learn's, a linear one, a filter, or identity
-    target_head: nn.Module  # of the target branch: a filter or identity
+    predictor: nn.Module  # online branch: solo-learn's predictor, a linear one, filter or identity
+    target_head: nn.Module  # target branch: filter or identity
     projector: nn.Sequential
 
     def __init__(self, cfg: DictConfig) -> None:
@@ -113,7 +113,7 @@ class _Filtered:
         return ChosenFilter.from_config(cfg)
 
     def install(self, chosen: ChosenFilter, spectral: SpectralFilter | None) -> None:
-        """Install the chosen filter; ``spectral`` is None if it is not spectral."""
+        """Install the chosen filter; ``spectral`` is its module, or None if it is not spectral."""
         projectors = {self.projector, getattr(self, "momentum_projector", self.projector)}
         self.target_head = nn.Identity()
         if chosen.linear:
@@ -153,7 +153,7 @@ class FilteredSimSiam(_Filtered):
     def install(self, chosen: ChosenFilter, spectral: SpectralFilter | None) -> None:
         if chosen.linear:
             self.projector = self.projector[:-1]
-            self.projector[-1].bias.requires_grad = True  # the removed BN had cancelled it
+            self.projector[-1].bias.requires_grad = True  # the removed BN cancelled the bias
         super().install(chosen, spectral)
 
     def branches(self, feats: Tensor) -> tuple[Tensor, Tensor]:
@@ -168,7 +168,7 @@ class FilteredSimSiam(_Filtered):
         return solo_learn.TABLE["base"].forward(self, X)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Replace solo-learn's step, whose target is the projection itself."""
+        """Replace solo-learn's step, which uses the unfiltered projection as the target."""
         out = solo_learn.TABLE["base"].training_step(self, batch, batch_idx)
         (p1, target1), (p2, target2) = (self.branches(feats) for feats in out["feats"])
         loss = _minus_cosine(p1, target2) / 2 + _minus_cosine(p2, target1) / 2
@@ -185,7 +185,7 @@ def _minus_cosine(p: Tensor, target: Tensor) -> Tensor:
 
 
 class FilteredBYOL(_Filtered):
-    """BYOL with filters; its projector does not end with BN, so ``linear`` drops none.
+    """BYOL with filters; its projector does not end with BN, so ``linear`` removes nothing.
 
     solo-learn's step uses the momentum projector's output as the target, so ``target_head`` becomes
     the last layer of the momentum projector.

@@ -1,4 +1,4 @@
-"""Optimisers and the warm-up cosine schedule, the same on both versions of solo-learn."""
+"""Optimisers and the warm-up cosine schedule, the same for both versions of solo-learn."""
 
 import math
 from collections.abc import Iterable
@@ -9,14 +9,12 @@ from omegaconf import DictConfig, OmegaConf
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-OPTIMIZERS = ("sgd", "lars", "adam", "adamw")
-
 
 class WarmupCosine(LRScheduler):
     """Warm up linearly, then decay by a cosine to ``min_lr``; static groups keep their rate.
 
-    The values are solo-learn's, in closed form and step by step. Its own scheduler has a
-    ``functools.partial`` in its state, which ``weights_only`` does not load.
+    The rates are solo-learn's, computed in closed form for each step. The state of solo-learn's own
+    scheduler contains a ``functools.partial``, which ``weights_only`` refuses to load.
 
     >>> group = [torch.nn.Parameter(torch.zeros(1))]
     >>> schedule = WarmupCosine(torch.optim.SGD(group, lr=1.0), warmup=3, steps=7)
@@ -96,7 +94,7 @@ def _optimizer(groups: list[dict[str, Any]], settings: DictConfig) -> Optimizer:
         return torch.optim.AdamW(groups, **options)
     if settings.name == "sgd":
         return torch.optim.SGD(groups, momentum=settings.momentum, **options)
-    from timm.optim.lars import Lars  # takes seconds; solo-learn 1.0.2's LARS is not an Optimizer
+    from timm.optim.lars import Lars  # slow import; solo-learn 1.0.2's LARS is not an Optimizer
 
     options |= {"trust_coeff": settings.trust_coeff, "trust_clip": settings.trust_clip}
     return Lars(groups, momentum=settings.momentum, **options)

@@ -1,4 +1,4 @@
-"""The methods for solo-learn's own scripts; they read ``method_kwargs`` of its config.
+"""Our methods for solo-learn's own scripts; they read ``method_kwargs`` from its config.
 
 ``python -m rdm_solo.plugin`` registers them and runs one of solo-learn's scripts.
 """
@@ -28,7 +28,7 @@ class _FromSoloConfig:
 
     @property
     def learnable_params(self) -> list[dict[str, Any]]:
-        """solo-learn's groups, without empty ones such as a filter's."""
+        """Return solo-learn's parameter groups without empty ones, such as a filter's."""
         groups = [{**group, "params": list(group["params"])} for group in super().learnable_params]
         return [group for group in groups if group["params"]]
 

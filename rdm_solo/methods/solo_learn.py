@@ -28,7 +28,7 @@ install it without its dependencies:
 or put a checkout of its current main branch on the path:
     git clone https://github.com/vturrisi/solo-learn && export PYTHONPATH=$PWD/solo-learn"""
 
-# Our names of solo-learn's scalars. Its name of the loss depends on the method.
+# Our names for solo-learn's scalars, except the loss, whose name depends on the method.
 SCALARS = {
     "train_class_loss": "train/classifier_loss",
     "train_acc1": "train/acc1",
@@ -42,7 +42,7 @@ SCALARS = {
 }
 # Scalars of the online classifier, which mean nothing without labels.
 LABEL_SCALARS = {name for name in SCALARS.values() if "acc" in name or "classifier" in name}
-# All other scalars are only used by charts.
+# Scalars that are always logged; the others are needed only by charts.
 TABLE_SCALARS = {"train/loss", "val/acc1"}
 
 
@@ -69,7 +69,7 @@ def _import_solo() -> types.ModuleType:
                 del sys.modules["wandb"]
 
 
-TABLE = _import_solo().METHODS  # its classes by name; its own entry points use the table as well
+TABLE = _import_solo().METHODS  # solo-learn's classes by name; its scripts use this dict as well
 _base = sys.modules["solo.methods.base"]
 timm = sys.modules["timm"]
 
@@ -81,7 +81,7 @@ MULTI_CROP = [name for name, description in METHODS.items() if GENERATION in des
 _BACKBONE_TABLE = "_BACKBONES" if CURRENT else "_SUPPORTED_ENCODERS"
 SOLO_BACKBONES = tuple(getattr(_base.BaseMethod, _BACKBONE_TABLE))
 BACKBONES = (*backbones.EXTRA, *SOLO_BACKBONES)
-TIMM = "timm/"  # followed by a name in timm
+TIMM = "timm/"  # prefix of timm's models
 
 
 def version() -> str:
@@ -94,7 +94,7 @@ class _RenamedScalars(pl.LightningModule):
 
     loss_names: tuple[str, ...] = ()
     labelled = True
-    charted = True  # whether charts are drawn; logging for them takes a tenth of a step
+    charted = True  # whether charts are drawn; logging them takes a tenth of a step
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         theirs, name = name, self._our_name(name)
@@ -159,14 +159,14 @@ class _LegacyMomentum(_Legacy):
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         stepped = self.trainer.global_step > self.last_step
         super().on_train_batch_end(outputs, batch, batch_idx, 0)
-        if stepped:  # 1.0.2 uses the loader's length, the current version the steps
+        if stepped:  # 1.0.2 counts the loader's batches, the current version the steps
             self.momentum_updater.update_tau(
                 cur_step=self.trainer.global_step,
                 max_steps=self.trainer.estimated_stepping_batches,
             )
 
     def clip_gradients(self, clip: Any, *args: Any, **kwargs: Any) -> None:
-        """Call Lightning's hook or DINO's clipping, which has the same name in 1.0.2."""
+        """Call Lightning's hook or, in 1.0.2, DINO's own clipping, which has the same name."""
         if isinstance(clip, torch.optim.Optimizer):
             pl.LightningModule.clip_gradients(self, clip, *args, **kwargs)
         else:
@@ -238,7 +238,7 @@ def backbone(name: str, stem: str, kwargs: Mapping[str, Any], image_size: int) -
 def current_config(cfg: DictConfig) -> DictConfig:
     """Convert our config to the current version's.
 
-    Optimiser, schedule, kNN and learning-rate scaling are ours, so they are disabled here.
+    Optimiser, schedule, kNN and learning-rate scaling are ours, so solo-learn's are disabled.
     """
     return OmegaConf.create(
         {

@@ -32,7 +32,7 @@ def symmetric_loss(z1: Tensor, z2: Tensor, center: Tensor | float = 0.0) -> Tens
 class Center(nn.Module):
     """The mean of the global batch's outputs, or an exponential moving average of it.
 
-    It is detached. For the batch's own mean, this does not change the loss's gradient.
+    No gradient flows through it. With ``kind="batch"``, this does not change the loss's gradient.
 
     Args:
         dim: k, the outputs' dimension.
@@ -62,13 +62,13 @@ class Center(nn.Module):
 
 
 class Symmetric:
-    """One projector for both branches, without a predictor or stopped gradients.
+    """One projector for both branches, without predictor and stop-gradient.
 
-    With a centre (``"ema"`` or ``"batch"``) it is Algorithm 1, without one the baseline.
+    With a centre (``"ema"`` or ``"batch"``) this is Algorithm 1, and without it the baseline.
     """
 
     def install(self, settings: Mapping[str, Any]) -> None:
-        """Create SimSiam's projector: three layers with BN, optional after the last."""
+        """Create SimSiam's projector: three layers with BN, which is optional after the last."""
         inputs, last_bn = self.features_dim, settings["last_bn"]
         hidden, outputs = settings["proj_hidden_dim"], settings["proj_output_dim"]
         layers: list[nn.Module] = []

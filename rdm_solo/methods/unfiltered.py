@@ -14,15 +14,15 @@ from rdm_solo.methods.models import Configured, Momentum
 class LateBuffers:
     """Save and restore buffers that solo-learn creates only when training starts.
 
-    Checkpoints are loaded earlier. ``late_buffers`` maps the buffers' names to the dimension along
-    which they are split over processes.
+    Checkpoints are loaded before that. ``late_buffers`` maps the buffers' names to the dimension
+    along which they are split over processes.
     """
 
     late_buffers: dict[str, int]
 
     @property
     def _ddp_params_and_buffers_to_ignore(self) -> list[str]:
-        """Names of buffers that DDP must not broadcast from the first process."""
+        """Return the names of buffers that DDP must not broadcast from the first process."""
         return list(self.late_buffers)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -40,14 +40,14 @@ class LateBuffers:
 
     def on_train_start(self) -> None:
         loaded = getattr(self, "_saved", {})
-        # The initial values are replaced below, so a resumed run must not use random numbers here.
+        # A resumed run replaces the initial values below, so drawing them must not change its RNG.
         with torch.random.fork_rng(devices=[], enabled=bool(loaded)):
             super().on_train_start()
         for name, saved in loaded.items():
             buffer, dim = getattr(self, name, None), self.late_buffers[name]
             if buffer is None:
                 continue
-            rows = buffer.shape[dim]  # of this process
+            rows = buffer.shape[dim]  # this process's part
             first = rank() * rows if saved.shape[dim] > rows else 0
             part = saved.narrow(dim, first, min(rows, saved.shape[dim] - first))
             buffer.narrow(dim, 0, part.shape[dim]).copy_(part)
@@ -65,12 +65,12 @@ class SwAV(LateBuffers, Configured, solo_learn.adapt("swav")):
         self.prototypes.weight_g.requires_grad = False
 
     def get_assignments(self, preds: list[Tensor]) -> list[Tensor]:
-        """Compute in float32: Sinkhorn's exponential overflows in float16; bf16 is too coarse."""
+        """Compute in float32: the exponential overflows in float16, and bf16 is too coarse."""
         return super().get_assignments([logits.float() for logits in preds])
 
 
 class _ClassifierLoss(solo_learn.TABLE["base"]):
-    """Keeps the classifier's loss, which solo-learn's methods return only as part of the sum."""
+    """Stores the classifier's loss, which solo-learn returns only as part of the sum."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         out = super().training_step(batch, batch_idx)
@@ -90,7 +90,7 @@ class DeepClusterV2(LateBuffers, Configured, solo_learn.adapt("deepclusterv2"), 
 
     def on_train_epoch_start(self) -> None:
         super().on_train_epoch_start()
-        self.assignments = self.assignments.to(self.device)  # like the images' indices
+        self.assignments = self.assignments.to(self.device)  # where the images' indices are
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         loss = super().training_step(batch, batch_idx)
@@ -107,7 +107,7 @@ class DeepClusterV2(LateBuffers, Configured, solo_learn.adapt("deepclusterv2"), 
 class Whitening(nn.Module):
     """Centre rows ``(N, k)`` and whiten them by Cholesky, so that their covariance is the identity.
 
-    solo-learn's W-MSE calls functions that torch removes. If the covariance has no Cholesky factor,
+    solo-learn's W-MSE calls deprecated torch functions. If the covariance has no Cholesky factor,
     as in a collapsed batch, all rows become NaN, which stops the run.
 
     >>> z = Whitening()(torch.tensor([[1.0, 0.0], [3.0, 1.0], [2.0, 5.0]]))

@@ -20,10 +20,10 @@ from rdm_solo.messages import UserError, first_line, join_first
 
 log = logging.getLogger("rdm_solo")
 
-HEADS = ("fc.", "head.", "classifier.")  # of networks that classify
-# By the number of entries in the state dict without the classifier.
+HEADS = ("fc.", "head.", "classifier.")  # prefixes of a classifier's weights
+# ResNets by their number of state-dict entries, without the classifier.
 RESNETS = {120: "resnet18", 318: "resnet50"}
-# The functions by which a pickle creates a tensor; torch.load itself creates the storages.
+# Functions that a pickle calls to create a tensor; torch.load itself creates the storages.
 TENSOR_PARTS = (
     ("collections", "OrderedDict"),
     ("torch._utils", "_rebuild_parameter"),
@@ -33,7 +33,7 @@ TENSOR_PARTS = (
 
 @dataclass(frozen=True)
 class Spec:
-    """A backbone by name, stem (``small`` or ``imagenet``) and arguments."""
+    """A backbone's name, stem (``small`` or ``imagenet``) and arguments."""
 
     name: str
     stem: str = "imagenet"
@@ -45,9 +45,9 @@ class Spec:
 
 @dataclass(frozen=True)
 class Weights:
-    """The backbone in a file: its weights, and the epoch (from 1) and step recorded there.
+    """A backbone's weights from a file, with the epoch (from 1) and the step stored there.
 
-    ``from_solo_learn`` tells whether solo-learn wrote the file; its small stem is then known.
+    If solo-learn wrote the file (``from_solo_learn``), the padding of a small stem is known.
     """
 
     path: Path
@@ -58,7 +58,7 @@ class Weights:
 
 
 def read(path: str | Path, content: Any = None) -> Weights:
-    """Return the backbone's weights in a file; pass ``content`` if it was already loaded."""
+    """Read the backbone's weights from a file; pass ``content`` if it was already loaded."""
     path = Path(path)
     if content is None:
         content = read_file(path, other_objects=True)
@@ -81,7 +81,7 @@ def read(path: str | Path, content: Any = None) -> Weights:
 
 
 def read_file(path: Path, other_objects: bool = False) -> Any:
-    """Return the content of a file of torch or safetensors, or raise a :class:`UserError`.
+    """Return the content of a torch or safetensors file, or raise a :class:`UserError`.
 
     With ``other_objects``, the file may hold configs, schedulers or argparse results besides
     weights, as solo-learn's checkpoints do. They are replaced by placeholders. Checking the zip's
@@ -111,7 +111,7 @@ def read_file(path: Path, other_objects: bool = False) -> Any:
 
 
 class _TensorsOnly(pickle.Unpickler):
-    """Create only tensors. torch's ``safe_globals`` does not accept subclasses of dict."""
+    """Unpickle only tensors. torch's ``safe_globals`` does not accept subclasses of dict."""
 
     def find_class(self, module: str, name: str) -> Any:
         allowed = (module, name) in TENSOR_PARTS
@@ -119,7 +119,7 @@ class _TensorsOnly(pickle.Unpickler):
 
 
 class _Placeholder:
-    """Replaces any object that is not a tensor, and does nothing."""
+    """Replaces any object that is not a tensor; its methods do nothing."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         pass
@@ -135,7 +135,7 @@ def _backbone_state(entries: Mapping[str, Any]) -> tuple[dict[str, Tensor], bool
         for name, value in entries.items()
         if isinstance(value, Tensor)
     }
-    for prefix in ("backbone.", "encoder.", ""):  # of solo-learn's two versions, and of others
+    for prefix in ("backbone.", "encoder.", ""):  # solo-learn 1.0.6, 1.0.2, other files
         part = {n.removeprefix(prefix): value for n, value in bare.items() if n.startswith(prefix)}
         if part:
             break
@@ -146,13 +146,13 @@ def check_finite(state: Mapping[str, Any], path: Path) -> None:
     """Raise UserError if a file's weights contain NaN or infinity."""
     if broken := nonfinite_names(state):
         raise UserError(
-            f"{path} holds NaN or infinity ({join_first(broken)}): training had diverged before."
+            f"{path} holds NaN or infinity ({join_first(broken)}): its training diverged."
         )
 
 
 def build(spec: Spec, image_size: int = 224) -> nn.Module:
     """Return the backbone as solo-learn builds it, with fresh weights."""
-    from rdm_solo.methods import solo_learn  # takes seconds
+    from rdm_solo.methods import solo_learn  # importing it takes seconds
 
     with torch.random.fork_rng(devices=[]):
         return solo_learn.backbone(spec.name, spec.stem, spec.kwargs, image_size)
@@ -173,7 +173,7 @@ def load(weights: Weights, spec: Spec, image_size: int = 224) -> nn.Module:
 
 
 def recognise(state: Mapping[str, Tensor]) -> Spec | None:
-    """Return the backbone with weights of these names and shapes; None if it is not unique."""
+    """Return the backbone whose weights have these names and shapes; None if it is unknown."""
     if "stem.0.weight" in state and "stages.0.conv1.weight" in state:
         width, channels = state["stem.0.weight"].shape[:2]
         return Spec("small_resnet", "small", {"in_channels": int(channels), "width": int(width)})
@@ -188,19 +188,19 @@ def spec_of(weights: Weights) -> Spec:
     spec = recognise(weights.state)
     if spec is None:
         raise UserError(
-            f"{weights.path} does not show which backbone it holds ({join_first(weights.state)}): "
-            "give backbone.name=..., and backbone.stem=... of a resnet"
+            f"{weights.path} holds an unknown backbone ({join_first(weights.state)}): pass "
+            "backbone.name=... and, for a ResNet, backbone.stem=..."
         )
     return spec
 
 
 def assumed_stem(weights: Weights, spec: Spec) -> str | None:
-    """Return the assumption about a small stem and log a warning; None if there is none."""
+    """Return what is assumed about a small stem and log a warning; None if nothing is."""
     if weights.from_solo_learn or spec.stem != "small" or "conv1.weight" not in weights.state:
         return None
     stem = "conv1 with padding 2, no max-pooling"
     log.warning(
-        f"warning: {weights.path} has a 3x3 conv1, and {stem} is assumed, as in solo-learn. If it "
-        "was trained with padding 1, its features are wrong. backbone.stem=small confirms the stem"
+        f"warning: {weights.path} has a 3x3 conv1; solo-learn's stem is assumed ({stem}). If the "
+        "padding was 1 in training, features are wrong. Pass backbone.stem=small to confirm"
     )
     return stem

@@ -1,4 +1,4 @@
-"""The figures of a run or a sweep, under the names of their entries."""
+"""The figures of a run or a sweep, as methods."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,8 +15,8 @@ class Figures:
 
     Each returns a matplotlib figure, which a notebook shows if it is a cell's last value. It is
     neither saved nor registered with ``pyplot``; ``figure.savefig("spectra.pdf")`` saves it. If
-    these runs have nothing to draw, a ValueError says what the figure needs. ``figure5`` rebuilds
-    models from checkpoints, which takes seconds to minutes and needs what training needs.
+    these runs lack the data, a ValueError names what the figure needs. ``figure5`` rebuilds models
+    from checkpoints, which takes seconds to minutes and needs the packages that training needs.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
@@ -50,6 +50,6 @@ class RunFigures(Figures):
         self._run = run
 
     def epoch(self, epoch: int | None = None) -> Figure:
-        """Eigenvalues of both branches and the filter curve in one measured epoch (the last)."""
+        """Draw both branches' eigenvalues and the filter curve of an epoch, by default the last."""
         arrays = self._run.spectrum(epoch)
         return plots.epoch_picture(arrays, f"{self._run.label}, epoch {arrays['epoch']}")

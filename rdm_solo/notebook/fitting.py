@@ -27,14 +27,14 @@ def fit(
     quiet: bool = False,
     **more: Any,
 ) -> Run:
-    """Train a run as ``python -m rdm_solo.train`` does, and read its folder.
+    """Train a run like ``python -m rdm_solo.train`` and return it as read from its folder.
 
-    Defaults, checks and numbers are the command's, also if one process calls it several times.
-    Repeat the call with the same folder to resume a run that was stopped. The caller's random state
-    is restored. Each epoch prints a line.
+    Defaults, checks and results are those of the command, even if it is called repeatedly. Repeat
+    the call with the same folder to resume a run that was stopped. The caller's random state is
+    restored. A line is printed for each epoch.
 
-    Options are those of the command. Pass one whose name has a dot in a dict, or its section as a
-    dict::
+    It takes the options of the command. Pass dotted names in a dict, or a section as a dict of its
+    own::
 
         rdm_solo.fit(method="simsiam", filter="target_pow", p=-0.5, seed=1)
         rdm_solo.fit({"optimizer.lr": 0.1, "++trainer.precision": "bf16-mixed"}, max_epochs=50)
@@ -44,14 +44,14 @@ def fit(
     Args:
         options, more: options by name.
         folder: the run's folder (``hydra.run.dir``); by default a new one in ``runs/``.
-        quiet: print warnings only.
+        quiet: whether to print only warnings.
 
     Raises:
-        UserError: a ValueError; the options cannot be used, or training diverged.
-        KeyboardInterrupt: Ctrl-C or a notebook's stop button stopped the run after a step.
+        UserError: a ValueError, if an option is invalid or training diverged.
+        KeyboardInterrupt: if Ctrl-C or a notebook's stop button stopped the run after a step.
     """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "IProgress not found")  # tqdm's, without ipywidgets
+        warnings.filterwarnings("ignore", "IProgress not found")  # tqdm without ipywidgets
         from rdm_solo.lightning import pl
         from rdm_solo.train import compose
         from rdm_solo.train.derived_values import world_size
@@ -74,7 +74,7 @@ def fit(
 
 @contextlib.contextmanager
 def _logging_to_stdout(quiet: bool) -> Iterator[None]:
-    """Print what a run logs, unless the caller has configured logging."""
+    """Print log messages to stdout, unless the caller has configured logging."""
     log = logging.getLogger("rdm_solo")
     level, is_configured = log.level, log.hasHandlers()
     handler = logging.StreamHandler(sys.stdout)
@@ -90,7 +90,7 @@ def _logging_to_stdout(quiet: bool) -> Iterator[None]:
 
 
 def words(options: Mapping[str, Any]) -> list[str]:
-    """Return options as a command line; a dict is a section, unless it is a schedule.
+    """Return options as command-line arguments; a dict is a section, unless it is a schedule.
 
     >>> words({"method": "byol", "p": {"schedule": "linear", "start": 0, "end": -0.5}})
     ['method=byol', 'p={schedule:linear,start:0,end:-0.5}']
@@ -113,10 +113,10 @@ def _text(name: str, value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, Real):
-        return str(value)  # Hydra reads True; a float32 prints -0.3, not -0.30000001192092896
+        return str(value)  # Hydra parses True; a float32 becomes -0.3, not -0.30000001192092896
     if isinstance(value, (str, os.PathLike)):
         text = os.fspath(value)
-        # Backslashes count only in front of a quote.
+        # Hydra treats a backslash as an escape only in front of a quote.
         escaped = re.sub(r"(\\*)('|\Z)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), text)
         return text if UNQUOTED.fullmatch(text) else f"'{escaped}'"
     if isinstance(value, (list, tuple)):

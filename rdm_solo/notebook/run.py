@@ -27,7 +27,7 @@ def table(rows: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> Any:
 class Run:
     """A run's folder at the time it was read; :meth:`reload` reads it again.
 
-    Reading executes nothing from the folder and writes nothing into it. Tables are pandas'.
+    Reading executes nothing from the folder and does not change it. Tables are pandas data frames.
 
     >>> run = Run("runs/2026-01-31_12-00-00_simsiam_target_pow")  # doctest: +SKIP
     >>> run.metrics["erank/target"]  # doctest: +SKIP
@@ -37,15 +37,15 @@ class Run:
         folder, seed: the run's folder and seed.
         label: method and filter as in the paper.
         method, filter, dataset: their names in the config.
-        p: the exponent; None if there is none or a schedule, which ``config`` has.
-        epochs: finished epochs, of ``config["max_epochs"]``.
+        p: the exponent; None if there is none or if it follows a schedule (in ``config``).
+        epochs: the number of finished epochs.
         diverged: the epoch in which training diverged, or None; tables end before it.
-        missing: what the folder lacks or what went wrong, in words.
+        missing: sentences on what the folder lacks or what went wrong.
         config: the config as a dict.
         untrained: values from before the first step, by column.
-        summary: ``summary.json``, which a run writes at its end, and a watch after each epoch.
-        spectra: arrays over the measured epochs, which ``spectra["epoch"]`` names: eigenvalues in
-            descending order such as ``lam_online``, ``(epochs, k)``, and ``filter_curve``.
+        summary: ``summary.json``, written when a run ends, or by ``Watch`` after each epoch.
+        spectra: arrays whose first axis is ``spectra["epoch"]``, the measured epochs: descending
+            eigenvalues such as ``lam_online``, ``(epochs, k)``, and ``filter_curve``.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -54,18 +54,18 @@ class Run:
 
     @classmethod
     def from_read(cls, run: runs.Run) -> "Run":
-        """Create it from a run that has been read."""
+        """Create a run from one that :mod:`rdm_solo.runs` has read."""
         new = cls.__new__(cls)
         new.folder = run.folder
         new._set(run)
         return new
 
     def reload(self) -> "Run":
-        """Read the folder again to include epochs finished since, and return the run itself."""
+        """Read the folder again to include newly finished epochs, and return this run."""
         members = runs.find([self.folder])
         if not is_run(self.folder):
             raise UserError(
-                f"{self.folder} holds {len(members)} runs: read it as "
+                f"{self.folder} contains {len(members)} runs: read it as "
                 f"rdm_solo.Sweep({str(self.folder)!r})."
             )
         self._set(members[0])
@@ -86,22 +86,22 @@ class Run:
 
     @property
     def metrics(self) -> Any:
-        """``metrics.csv`` as a table, a row per epoch; NaN is what an epoch did not measure."""
+        """``metrics.csv`` as a table, one row per epoch; NaN means not measured or not finite."""
         return table(self._run.metrics)
 
     @property
     def warnings(self) -> Any:
-        """A table of the collapse warnings: kind, epoch, text; empty as long as ``summary`` is."""
+        """A table of the collapse warnings in ``summary``: kind, epoch, text."""
         return table(self.summary.get("warnings", []))
 
     @property
     def verdicts(self) -> Any:
-        """A table of the report's verdicts; ``good`` is None if an answer is not scored."""
+        """A table of the report's verdicts; ``good`` is None if a verdict is not scored."""
         return table(vars(verdict) for verdict in verdicts.verdicts([self._run]))
 
     @property
     def linear(self) -> Any:
-        """A table of the linear evaluations by ``python -m rdm_solo.linear``, a row each."""
+        """A table of the linear evaluations by ``python -m rdm_solo.linear``, one row each."""
         evaluations = self._run.linear.items()
         return table({"kind": kind, **entry} for kind, entries in evaluations for entry in entries)
 
@@ -116,7 +116,7 @@ class Run:
 
     @property
     def plot(self) -> RunFigures:
-        """The figures of this run: ``run.plot.effective_rank()``; ``dir(run.plot)`` lists them."""
+        """The figures, such as ``run.plot.effective_rank()``; ``dir(run.plot)`` lists them."""
         return RunFigures(self._run)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The runs of a sweep in Python: a row per setting, a row per run, the best setting, figures."""
+"""A sweep in Python: tables of its settings and runs, the best setting, and figures."""
 
 import math
 import os
@@ -44,7 +44,7 @@ class Sweep:
     Runs that differ only in their seeds are one setting. As in the report, means, standard
     deviations and n are over each setting's runs with the most epochs, without those that diverged.
     Reading executes nothing from the folders and writes nothing. A run that cannot be read is left
-    out and named in ``problems``. Tables are pandas'.
+    out and named in ``problems``. Tables are pandas data frames.
 
     >>> sweep = Sweep("sweeps/2026-01-31_12-00-00")  # doctest: +SKIP
     >>> sweep.best("val/knn_acc1")  # doctest: +SKIP
@@ -57,7 +57,7 @@ class Sweep:
         self.reload()
 
     def reload(self) -> "Sweep":
-        """Read the folders again to include runs and epochs finished since."""
+        """Read the folders again to include new runs and newly finished epochs."""
         self._runs, self._unreadable = scan(self.folders)
         return self
 
@@ -75,8 +75,8 @@ class Sweep:
     def settings(self) -> Any:
         """A table with a row per setting.
 
-        Each column that compares runs has the mean of the last values over seeds under its name,
-        and their standard deviation and number under ``NAME sd`` and ``NAME n``.
+        For each compared column NAME, ``NAME``, ``NAME sd`` and ``NAME n`` are the mean, standard
+        deviation and number of its last values over the seeds.
         """
         groups = {group: counted_runs(group) for group in self._comparable()}
         names = [c.name for c in compared() if any(last(runs, c.name) for runs in groups.values())]
@@ -103,7 +103,7 @@ class Sweep:
 
     @property
     def verdicts(self) -> Any:
-        """A table of the report's verdicts on each setting; they count diverged runs as well."""
+        """A table of the report's verdicts on each setting, including its diverged runs."""
         return table(
             {"setting": group.label, **vars(verdict)}
             for group in started_groups(self._runs)
@@ -114,7 +114,7 @@ class Sweep:
         """Return the setting with the largest (or smallest) mean of a column's last values.
 
         As in the report, a setting is left out if all its runs collapsed or diverged. ``dataset``
-        selects the settings of one data set; accuracies on several are not compared.
+        selects one data set; accuracies on different data sets are not compared.
 
         >>> Sweep("sweeps/lr").best("train/loss", smallest=True)  # doctest: +SKIP
         """
@@ -132,8 +132,8 @@ class Sweep:
                 ranked.append(Best(group.label, column, *_moments(values), best))
         if not ranked:
             raise UserError(
-                f"no setting{f' on {dataset}' if dataset else ''} that did not collapse or diverge "
-                f"has a value of {column}: see problems and verdicts."
+                f"no setting{f' on {dataset}' if dataset else ''} with a healthy run has a value "
+                f"of {column}: see problems and verdicts."
             )
         names = sorted({best.runs[0].dataset for best in ranked})
         if len(names) > 1 and column in (LINEAR.name, *(c.name for c in charts()[ACCURACY])):
@@ -146,7 +146,7 @@ class Sweep:
 
     @property
     def plot(self) -> Figures:
-        """The figures of these runs: ``sweep.plot.sweep()``; ``dir(sweep.plot)`` lists them."""
+        """The figures, such as ``sweep.plot.sweep()``; ``dir(sweep.plot)`` lists them."""
         return Figures(self._runs)
 
     def _comparable(self) -> list[Group]:

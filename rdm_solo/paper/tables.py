@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from rdm_solo.methods.descriptions import METHODS
 
-# The paper prints none for the alignment of C_z and C_+; its longest run stands in.
+# The paper states none for the alignment of C_z and C_+, so its longest runs' are used.
 ALIGNMENT_EPOCHS = 400
 
 
@@ -41,7 +41,7 @@ def rows() -> list[Row]:
 
 
 def figures() -> list[dict[str, str]]:
-    """Return for each of the paper's figures what it ``shows`` and train's ``options``."""
+    """Return the paper's figures: what each one ``shows``, and the ``options`` of train."""
     return _lines("figures.csv")
 
 
@@ -53,7 +53,7 @@ def _lines(name: str) -> list[dict[str, str]]:
 def preset(row: Row) -> list[str]:
     """Return the overrides that configure a row's run.
 
-    The paper prints no epochs for ImageNet, so the preset's are used.
+    The paper states no epochs for ImageNet, so the preset's are used.
 
     >>> preset(rows()[0])
     ['experiment=cifar10/simsiam_learnable', 'max_epochs=100']
@@ -70,7 +70,7 @@ def preset(row: Row) -> list[str]:
 
 
 def _variant(row: Row) -> str:
-    """Return the part of a preset's name that says what replaces the predictor."""
+    """Return the part of a preset's name that names the predictor or filter."""
     if row.framework in ("swav", "dino"):
         return ""
     if row.predictor in ("linear", "nonlinear", ""):
@@ -129,7 +129,7 @@ def _data_and_method(row: Row) -> tuple[str, str]:
 
 
 def _numbers(runs: list[Row]) -> str:
-    """Return the numbers of rows that differ only in epochs and metric."""
+    """Format the numbers of rows that differ only in epochs and metric."""
     parts = []
     for epochs, group in itertools.groupby(runs, key=lambda row: row.epochs):
         numbers = ", ".join(_NUMBERS[row.metric].format(row.value) for row in group)
@@ -138,7 +138,7 @@ def _numbers(runs: list[Row]) -> str:
 
 
 def _command(runs: Iterable[list[str]]) -> str:
-    """Return one command for all these runs, a sweep if they differ."""
+    """Return one command for all runs; if their options differ, it is a sweep."""
     values: dict[str, list[str]] = {}
     for option in dict.fromkeys(itertools.chain(*runs)):
         name, _, value = option.partition("=")

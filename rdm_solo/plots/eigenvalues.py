@@ -1,4 +1,4 @@
-"""Figures of spectra: of one epoch, of all settings, of filters, and of symmetric methods."""
+"""Figures of spectra: one epoch, all settings, filters against each other, symmetric methods."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -44,12 +44,12 @@ def epoch_picture(arrays: Mapping[str, np.ndarray], title: str = "") -> Figure:
     Plot,
     section="branches",
     title="Eigenvalues of both branches and the filter curve",
-    caption="Against the index i: the eigenvalues in descending order on a log axis. The branch "
-    "with the higher tail uses more directions. Against the target's eigenvalue: the filter "
-    "between the branches, g = √(λ_p/λ_z). A curve that rises to the right is low-pass: large "
-    "eigenvalues pass, small ones are damped. The line pairs sorted eigenvalues and rises wherever "
-    "the target's spectrum is flatter, whatever its directions. The crosses follow the target's "
-    "own eigenvectors and are the stricter test.",
+    caption="Left of each pair: eigenvalues in descending order. The branch with the higher tail "
+    "uses more directions. Right of each pair: the filter between the branches, g = √(λ_p/λ_z), "
+    "against the target's eigenvalue. A rising curve is low-pass: large eigenvalues pass, small "
+    "ones are damped. The line pairs sorted eigenvalues, so it rises wherever the target's "
+    "spectrum is flatter, whatever its directions. The crosses show the filter along the target's "
+    "eigenvectors, which is the stricter test.",
     needs=epochs.DIAGNOSTICS,
     paper="Figures 4 and 8",
     measured=has_spectra,
@@ -78,7 +78,7 @@ def _filters(all_groups: Groups) -> list[Group]:
     title="Eigenvalues of the variants",
     caption="Eigenvalues of the projector's outputs before any filter, so that online and target "
     "filters can be compared. The slower they fall, the more directions are used.",
-    needs="several settings, one with filter=online_... or target_..., and their spectra",
+    needs="spectra of several settings, one of them with filter=online_... or target_...",
     paper="Figure 6",
     choose=_filters,
     measured=lambda run: has_spectra(run) and "lam_projection" in run.spectra,
@@ -108,10 +108,9 @@ def _symmetric(all_groups: Groups) -> list[Group]:
     Plot,
     section="branches",
     title="Symmetric against asymmetric",
-    caption="Where nothing makes the branches' outputs differ (no predictor, filter or other "
-    "network), their eigenvalues coincide, and only the loss (negatives, decorrelation) can keep "
-    "the rank up. Where eigenvalues drop fast, the outputs use few directions, whether the "
-    "variance is high or low.",
+    caption="Without a predictor, a filter or a second network, the eigenvalues of both branches "
+    "coincide, and only the loss (negatives, decorrelation) can keep the rank up. If eigenvalues "
+    "drop fast, the outputs use few directions, even if their variance is high.",
     needs="a run of a symmetric method, such as method=symsimsiam or vanilla",
     paper="Figure 2",
     choose=_symmetric,
@@ -132,7 +131,7 @@ def symmetric(groups: Groups, looks: style.Looks) -> Figure:
 
 
 def _draw_eigenvalues(axes: Axes, stack: np.ndarray, look: style.Look) -> None:
-    """Draw one setting's eigenvalues ``(seeds, k)`` by their index."""
+    """Draw one setting's eigenvalues ``(seeds, k)`` against their index."""
     index = np.arange(1, stack.shape[1] + 1)
     epochs.draw_curve(axes, over_seeds(index, above_rounding(stack)), look)
 
@@ -155,7 +154,7 @@ def _index_axes(axes: Axes) -> None:
 
 
 def _draw_filter(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
-    """Draw the filter curve over the target's eigenvalues, by rank and by direction."""
+    """Draw the filter curves, sorted and directional, against the target's eigenvalues."""
     target = arrays["lam_target"]
     m = _leading(target)
     lam = over_seeds(np.arange(m), above_rounding(target)[:, :m]).mean
@@ -174,7 +173,7 @@ def _leading(lam: np.ndarray) -> int:
 
 
 def above_rounding(stack: np.ndarray) -> np.ndarray:
-    """Replace rounding noise in eigenvalues ``(seeds, k)`` by NaN: a log axis would magnify it.
+    """Replace rounding noise in eigenvalues ``(seeds, k)`` with NaN; a log axis would magnify it.
 
     >>> above_rounding(np.array([[0.5, 1e-18, 0.0]]))
     array([[0.5, nan, nan]])

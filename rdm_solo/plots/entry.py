@@ -19,7 +19,7 @@ Groups = Sequence[Group]
 
 
 def has_spectra(run: Run) -> bool:
-    """Return whether a run measured the spectra of an epoch."""
+    """Return whether a run has the spectra of at least one epoch."""
     return "lam_target" in run.spectra and len(run.spectra["epoch"]) > 0
 
 
@@ -36,10 +36,10 @@ class Plot:
     section: str  # section of the report
     title: str  # what it shows
     caption: str  # how to read it
-    needs: str  # the runs that it needs, for messages
+    needs: str  # which runs it needs, for messages
     paper: str = ""  # similar figures of the paper
     choose: Callable[[Groups], Groups] = list  # settings to draw; [] if it does not apply
-    measured: Callable[[Run], bool] = lambda run: run.epochs > 0  # whether a run has its data
+    measured: Callable[[Run], bool] = lambda run: run.epochs > 0  # whether a run can be drawn
 
     @property
     def name(self) -> str:
@@ -62,7 +62,7 @@ class Plot:
 
 
 def _note(groups: Groups) -> str:
-    """Return a note on lines and bands, and on runs that are not in the mean."""
+    """Return a note that explains lines and bands and names the runs that are not in the mean."""
     seeds = sorted({len(counted_runs(group)) for group in groups})
     behind = [f"{run_name(r)} ({r.progress})" for g in groups for r in uncounted_runs(g)]
     sentences = []

@@ -26,7 +26,7 @@ ALIGNMENT = {
         "weighted by eigenvalues", style.GREEN, style.DASHES, "^"
     ),
 }
-# A title, curves (setting, column, look), and a key: panels with equal keys share their limits.
+# Title, curves (setting, column, look) and a key; panels with equal keys share their limits.
 Panel = tuple[str, Sequence[tuple[Group, str, style.Look]], Hashable]
 DIAGNOSTICS = "runs with diagnostics (diagnostics.every_n_epochs above 0)"
 
@@ -37,10 +37,10 @@ DIAGNOSTICS = "runs with diagnostics (diagnostics.every_n_epochs above 0)"
     title="Effective rank of both branches over training",
     caption="The effective rank counts the directions that the outputs use. It is the exponential "
     "of the entropy of the correlation matrix's normalised eigenvalues: 1 if all outputs lie on "
-    "one line, k if they use all dimensions equally. A target above the online branch is a rank "
-    "difference, which prevents collapse according to the paper. Ranks usually fall in the first "
-    "epochs; Theorem 4 gives conditions under which they rise again. Both ranks are uncentred, so "
-    "a large mean lowers them. Collapse is judged around the mean.",
+    "one line, k if they use all dimensions equally. If the target's rank is higher, there is a "
+    "rank difference, which prevents collapse according to the paper. Ranks usually fall in the "
+    "first epochs; Theorem 4 gives conditions under which they rise again. Both ranks are "
+    "uncentred, so a large mean lowers them. Collapse is judged on the rank around the mean.",
     needs=DIAGNOSTICS,
     paper="Figures 1 and 7",
     measured=has_any(*BRANCHES),
@@ -56,9 +56,10 @@ def effective_rank(groups: Groups, looks: style.Looks) -> Figure:
     caption="The mean cosine between an eigenvector u of the target's C_z and C_p u. It is 1 if "
     "both matrices have the same eigenvectors; the branches then differ only by a spectral "
     "filter. The plain mean gives directions with hardly any energy the same weight as the first. "
-    "The weighted mean uses the eigenvalues as weights. The paper's formula takes the eigenvectors "
-    "of 99.99 % of the eigenvalues' sum, its code a fixed number. The alignment with C₊ is the "
-    "plain mean for C_z and C₊, which pairs the target's outputs of two views.",
+    "The weighted mean uses the eigenvalues as weights. The paper's formula uses the eigenvectors "
+    "that hold 99.99 % of the eigenvalues' sum; its code uses a fixed number. The alignment with "
+    "C₊, in the tables, is the plain mean with C₊ instead of C_p. C₊ correlates the target's "
+    "outputs for two views.",
     needs=DIAGNOSTICS,
     paper="Figure 3",
     measured=has_any(*ALIGNMENT),
@@ -108,9 +109,9 @@ def losses(groups: Groups, looks: style.Looks) -> Figure:
     Plot,
     section="good",
     title="Accuracy over training",
-    caption="kNN classifies by the nearest training images in the backbone's features. The online "
-    "classifier is trained beside the features and lags behind them.",
-    needs="runs on labelled validation images, with the kNN or the online accuracy switched on",
+    caption="kNN classifies an image by its nearest training images, measured on the backbone's "
+    "features. The online classifier is trained along with the backbone and lags behind it.",
+    needs="runs with labelled validation images and the kNN or the online accuracy enabled",
     measured=has_any(*(column.name for column in charts()[ACCURACY])),
 )
 def accuracies(groups: Groups, looks: style.Looks) -> Figure:
@@ -121,8 +122,8 @@ def accuracies(groups: Groups, looks: style.Looks) -> Figure:
     Plot,
     section="ranks",
     title="Other measures of rank over training",
-    caption="The table of the measures explains each. All are computed from the target's outputs, "
-    "except the statistic of Epps and Pulley, which is computed from the projection.",
+    caption="The table of measures explains each one. All are computed from the target's outputs, "
+    "except the Epps–Pulley statistic, which is computed from the projections.",
     needs=DIAGNOSTICS,
     measured=has_any(*(column.name for column in columns.measures())),
 )
@@ -142,7 +143,7 @@ def _column_panels(groups: Groups, looks: style.Looks, names: Sequence[columns.C
 
 
 def draw_panels(panels: Sequence[Panel]) -> Figure:
-    """Draw panels over epochs."""
+    """Draw one figure with these panels, each over epochs."""
     figure, grid = style.figure(len(panels))
     for (title, curves, _), axes in zip(panels, grid):
         over_epochs(axes, curves)
@@ -152,7 +153,7 @@ def draw_panels(panels: Sequence[Panel]) -> Figure:
 
 
 def over_epochs(axes: Axes, curves: Sequence[tuple[Group, str, style.Look]]) -> None:
-    """Draw columns over the epochs, with thin lines for runs that are not counted."""
+    """Draw columns over epochs, with thin lines for runs that are not in the mean."""
     for group, column, look in curves:
         draw_curve(axes, group.over_epochs(column), look)
         for run in uncounted_runs(group):  # "_" keeps them out of the legend
@@ -172,7 +173,7 @@ def draw_curve(axes: Axes, curve: Curve, look: style.Look) -> None:
 
 
 def share_limits(panels: Sequence[Axes], kinds: Sequence[Hashable]) -> None:
-    """Give panels of one kind the same vertical limits; empty panels are left as they are."""
+    """Give non-empty panels of the same kind the same vertical limits."""
     for kind in set(kinds):
         same = [axes for axes, other in zip(panels, kinds) if other == kind and axes.lines]
         limits = [end for axes in same for end in axes.get_ylim()]
@@ -183,7 +184,7 @@ def share_limits(panels: Sequence[Axes], kinds: Sequence[Hashable]) -> None:
 def blocks(
     groups: Sequence[Group], kind: Callable[[Group], Hashable]
 ) -> Iterator[tuple[Any, list[Group]]]:
-    """Yield kind and settings of each panel; large groups are split over several panels."""
+    """Yield kind and settings of each panel; a kind with many settings gets several panels."""
     kinds: dict[Hashable, list[Group]] = {}
     for group in groups:
         kinds.setdefault(kind(group), []).append(group)
@@ -193,13 +194,13 @@ def blocks(
 
 
 def rank_scale(group: Group) -> tuple[bool, int]:
-    """Return a key of comparable ranks: whether outputs are softmaxes, and their dimension."""
+    """Return a key that is equal for comparable ranks: use of a softmax, and output dimension."""
     lam = group.spectrum()[1].get("lam_target")
     return group.first.description.softmax, 0 if lam is None else lam.shape[1]
 
 
 def axis_label(name: str) -> str:
-    """Return a column's label on a vertical axis."""
+    """Return a column's label for a vertical axis."""
     column = COLUMNS[name]
     if column.chart == ACCURACY:
         return f"{column.label} (%)"

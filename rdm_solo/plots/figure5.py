@@ -12,7 +12,7 @@ from rdm_solo.plots import style
 if TYPE_CHECKING:
     from rdm_solo.evaluate.figure5 import Figure5
 
-# Names with the paper's letters.
+# Legend labels in the paper's notation.
 NAMES = {
     "g": r"the run's, $g=\sqrt{\lambda^p/\lambda^z}$",
     "omega": r"optimal, $\omega=\lambda^+/\lambda^z$",
@@ -21,12 +21,12 @@ NAMES = {
 
 
 def draw(runs: Sequence["Figure5"]) -> Figure:
-    """Draw filters over eigenvalues on log axes, which cannot show ω ≤ 0."""
+    """Draw filters against eigenvalues on log axes; points with ω ≤ 0 cannot be shown."""
     figure, panels = style.figure(len(runs), columns=1, panel=(4.2, 2.8))
     for axes, run in zip(panels, runs):
         _panel(axes, run)
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # final, since the legends would leave no room
+    figure.set_layout_engine("none")  # otherwise legends would shrink the panels
     for axes in panels:
         axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     figure.supxlabel("Recomputed from checkpoints.")
@@ -35,7 +35,7 @@ def draw(runs: Sequence["Figure5"]) -> Figure:
 
 def _panel(axes: Axes, run: "Figure5") -> None:
     online = run.branch == "online"
-    # Colours show what varies within a group, and dashes the group.
+    # The colour shows the variant, and the dashes show the group.
     colours = style.looks(curve.variant for curve in run.curves)
     dashes = style.looks(curve.group for curve in run.curves)
     for curve in run.curves:

@@ -1,4 +1,4 @@
-"""The figure of effective ranks that a run draws during training."""
+"""The figure of effective ranks that a run draws when training ends."""
 
 from collections.abc import Mapping
 

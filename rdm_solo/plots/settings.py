@@ -16,26 +16,26 @@ from rdm_solo.plots.epochs import axis_label
 from rdm_solo.runs.columns import ACCURACY, charts
 from rdm_solo.runs.groups import Group, diverged
 
-# The target has hollow markers, as in every figure, since a single exponent has no line.
+# The target has hollow markers, as in every figure, because a single exponent draws no line.
 BRANCHES: dict[str, dict[str, Any]] = {
     "erank/target": {"markerfacecolor": "white", "markersize": 5, "markeredgewidth": 1.2},
     "erank/online": {"linestyle": style.ONLINE["linestyle"]},
 }
 ACROSS: dict[str, Any] = {"linewidth": 1.0, "markevery": [1], "clip_on": False, "zorder": 1.5}
 DIVERGED: dict[str, Any] = {"marker": "X", "markersize": 6, "label": "_diverged"}
-# Characters in a line of a setting's name, and the height of a line in inches.
+# Maximum characters per line of a setting's name, and the line height in inches.
 LETTERS, LINE = 26, 0.16
 
 
 def accuracy(members: Groups) -> str:
-    """Return the column of the accuracy: kNN's, or the online classifier's where kNN is missing."""
+    """Return the column of the kNN accuracy, or of the online accuracy if kNN was not measured."""
     names = [column.name for column in charts()[ACCURACY]]
     measured = [name for name in names if any(group.last(name) for group in members)]
     return (measured or names)[-1]
 
 
 def panel_row(group: Group) -> tuple[str, str]:
-    """Return method and data set, which the settings in a row of panels share."""
+    """Return method and data set; settings with equal ones share a row of panels."""
     return group.method, group.first.dataset
 
 
@@ -50,9 +50,9 @@ def _with_exponents(all_groups: Groups) -> list[Group]:
     Plot,
     section="best",
     title="Accuracy, effective rank and gap against p",
-    caption="The last values of each run. Points are means over seeds, bars go from the smallest "
-    "to the largest, crosses are settings that diverged. Runs without an exponent are horizontal "
-    "lines. p = 0 is no filter. A wider gap is not always better: look at where accuracy peaks.",
+    caption="Last values of each run. Points: means over seeds. Bars: minimum to maximum. Crosses: "
+    "settings whose runs all diverged. Horizontal lines: settings without an exponent. p = 0 means "
+    "no filter. A wider gap is not always better: look at where the accuracy peaks.",
     needs="runs with several exponents p (filter=..._pow)",
     choose=_with_exponents,
 )
@@ -111,9 +111,9 @@ def _last_values(axes: Axes, members: Groups, columns: Sequence[str], series: st
     Plot,
     section="best",
     title="Accuracy, effective rank and gap of every setting",
-    caption="The last values, the most accurate setting on top. A large point is the mean over "
-    "seeds, a small one is a seed, a cross is a setting that diverged. If two settings' points "
-    "overlap, the seeds do not separate them.",
+    caption="Last values, with the most accurate setting on top. Large points: means over seeds. "
+    "Small points: single seeds. Crosses: settings whose runs all diverged. If two settings' "
+    "points overlap, the seeds do not separate them.",
     needs="several settings",
     choose=lambda all_groups: all_groups if len(all_groups) > 1 else [],
 )

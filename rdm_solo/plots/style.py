@@ -1,7 +1,7 @@
 """The style of every figure: colours, sizes, axes, titles, legend and note.
 
-Figures are not registered with ``pyplot``, so any process can draw them and they are freed with
-their last reference.
+Figures are not registered with ``pyplot``, so they need no display and are freed with their last
+reference.
 """
 
 import functools
@@ -25,7 +25,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from rdm_solo.runs.files import write_atomically
 
-# Okabe and Ito's colours for the colour-blind; dashes and markers distinguish curves in grey.
+# Okabe and Ito's colour-blind-safe palette; dashes and markers distinguish curves in grey.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
 
@@ -46,7 +46,7 @@ TARGET = look(
 )
 ONLINE = look("online", BLUE, (0, (4, 2)), "s", linewidth=1.4, markersize=2.8)
 
-STYLE: Any = {  # matplotlib 3.11 types every key; 3.9 none
+STYLE: Any = {  # Any: matplotlib 3.11 types the keys, 3.9 does not
     "font.family": "DejaVu Sans",  # ships with matplotlib and has Greek letters
     "mathtext.fontset": "dejavusans",
     "font.size": 9,
@@ -65,10 +65,10 @@ STYLE: Any = {  # matplotlib 3.11 types every key; 3.9 none
     "axes.spines.top": False,
     "axes.spines.right": False,
     "figure.dpi": 100,
-    "pdf.fonttype": 42,  # TrueType, as journals ask; text in Type 3 cannot be searched
+    "pdf.fonttype": 42,  # TrueType, as journals require; Type 3 text cannot be searched
 }
 
-# A decorator for functions that draw, since text takes its size when it is created.
+# A decorator for functions that draw, because text gets its size when it is created.
 styled = matplotlib.rc_context(STYLE)
 
 SERIES = 8  # maximum number of settings in a panel
@@ -85,7 +85,7 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 
 
 class _Figure(Figure):
-    """A figure whose files include title, legend and note outside of the panels."""
+    """A figure whose saved files include the title, legend and note outside of the panels."""
 
     @styled
     def savefig(self, *args: Any, **kwargs: Any) -> None:
@@ -108,7 +108,7 @@ def figure(
     figure = _Figure(figsize=(panel[0] * columns, panel[1] * rows), layout="constrained")
     grid = [figure.add_subplot(rows, columns, i + 1) for i in range(panels)]
     for axes in grid:
-        # Ticks are created on drawing, outside of `styled`, so the axes carry their style.
+        # Ticks are created when drawn, outside of `styled`, so their style is set on the axes.
         axes.tick_params(labelsize=8, grid_alpha=0.25, grid_linewidth=0.6)
     return figure, grid
 
@@ -121,7 +121,7 @@ def panel_title(axes: Axes, text: str) -> None:
 def finish(figure: Figure, title: str = "", note: str = "") -> Figure:
     """Add a title above, and a note and the legend below.
 
-    The legend has the lines of panels without their own legend. ``supxlabel`` replaces the note.
+    The legend lists the lines of panels without a legend. ``supxlabel``, if set, replaces ``note``.
     """
     width = figure.get_figwidth()
     note = figure.get_supxlabel() or note
@@ -184,7 +184,7 @@ def integer_axis(axes: Axes, label: str) -> None:
 
 
 def log_axis(axis: Axis) -> None:
-    """Make an axis logarithmic, with few tick labels that cannot overlap; call it after drawing."""
+    """Make an axis logarithmic, with few tick labels that do not overlap; call it after drawing."""
     axes = axis.axes
     (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log")
     axis.set_major_locator(LogLocator(numticks=5))
@@ -197,7 +197,7 @@ def log_axis(axis: Axis) -> None:
 
 
 def mark_empty(axes: Axes, text: str) -> None:
-    """Write ``text`` into the middle of a panel without lines; call it last."""
+    """Write ``text`` in the middle of a panel that has no lines; call it last."""
     if not axes.lines:
         axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", size=8)
         axes.set(xscale="linear", yscale="linear", xticks=[], yticks=[])

@@ -1,4 +1,4 @@
-"""Figures of Theorem 4: the ranks that a filter leads to, and predicted against measured ranks."""
+"""Figures of Theorem 4: the ranks that it predicts for a filter, and for a measured run."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ from rdm_solo.runs.prediction import Prediction, predict
 from rdm_solo.theory.filter_effect import Preview, describe
 from rdm_solo.theory.rank_path import Path
 
-MAX_SETTINGS = 4  # iterating the theorem takes seconds for each
+MAX_SETTINGS = 4  # iterating the theorem takes seconds per setting
 
 # The measured curve is drawn last, over the others.
 PATHS = {
@@ -55,14 +55,14 @@ def _line(axes: Axes, x: Tensor, y: Tensor, color: str) -> None:
     Plot,
     section="mechanism",
     title="Predicted and measured rank",
-    caption="Theorem 4, iterated from the first measured spectra, beside the measured ranks. It "
-    "moves each eigenvalue by the measured filter between the branches and by ω = λ₊/λ_z, which "
-    "assumes that features move freely and that both branches share their eigenvectors. One "
-    "number, the step size, is fitted to the online rank with every epoch's filter and ω (purple). "
-    "So that path is a fit, not a forecast. The path with the first epoch's (green) predicts the "
-    "direction and shape, not the pace. Whether the online rank rises or falls next is predicted "
-    "from each epoch's own spectra, without any fit.",
-    needs="runs with three measured spectra (diagnostics.every_n_epochs)",
+    caption="Measured ranks, and ranks predicted by iterating Theorem 4 from the first measured "
+    "spectra. The theorem updates each eigenvalue by the measured filter between the branches and "
+    "by ω = λ₊/λ_z. It assumes that features move freely and that both branches share their "
+    "eigenvectors. The step size is fitted to the online rank with every epoch's filter and ω, so "
+    "the purple path is a fit, not a forecast. The green path uses the first epoch's filter and ω; "
+    "it predicts direction and shape, not pace. Whether the online rank rises or falls next is "
+    "predicted from each epoch's own spectra, without any fit.",
+    needs="runs with at least three measured spectra (diagnostics.every_n_epochs)",
     choose=lambda all_groups: all_groups[:MAX_SETTINGS],
     measured=lambda run: len(run.spectra.get("epoch", ())) > 2,
 )
@@ -88,10 +88,10 @@ def prediction(groups: Groups, looks: style.Looks) -> Figure:
 def _quality(predicted: Prediction) -> str:
     """Return a sentence on how well the theorem predicts a run."""
     return (
-        f"step size per epoch {predicted.alpha:.2g}; error of log erank "
-        f"{predicted.error(predicted.every_epoch.online):.2f} (first epoch's "
-        f"{predicted.error(predicted.first_epoch.online):.2f}, no change "
-        f"{predicted.error(predicted.measured.online[:1]):.2f}); direction correct in "
-        f"{predicted.correct} of {predicted.intervals} intervals (always guessing the more common "
-        f"one: {predicted.correct_by_guess})."
+        f"step size per epoch {predicted.alpha:.2g}; RMS error of log erank "
+        f"{predicted.error(predicted.every_epoch.online):.2f} with every epoch's filter, "
+        f"{predicted.error(predicted.first_epoch.online):.2f} with the first epoch's, "
+        f"{predicted.error(predicted.measured.online[:1]):.2f} for a constant rank; "
+        f"direction correct in {predicted.correct} of {predicted.intervals} intervals (always "
+        f"guessing the more common direction: {predicted.correct_by_guess})."
     )

@@ -1,4 +1,4 @@
-"""Shows a filter before any training: its kind, a figure, and Theorem 4 iterated with it.
+"""Show a filter before any training: its kind, a figure, and Theorem 4 iterated with it.
 
 ``run=FOLDER`` uses that run's spectrum, and compares the prediction with what the run measured.
 """
@@ -29,7 +29,7 @@ from rdm_solo.theory.filter_effect import Gain, Preview, predict_effect, relatio
 log = logging.getLogger("rdm_solo")
 
 SPECTRA = {"1/i": 1.0, "1/i^2": 2.0, "flat": 0.0}
-ALPHA = 0.1  # of Theorem 4: the share of the way to the target in one step
+ALPHA = 0.1  # step size in Theorem 4: share of the way to the target
 
 
 def preview(cfg: DictConfig) -> None:
@@ -44,8 +44,8 @@ def preview(cfg: DictConfig) -> None:
     figures: dict[str, Figure] = {}
     if not trusted:
         log.info(
-            f"The filter is left out: {cfg.run} names filter.function={config.function}, "
-            "which is not part of this package. If you trust it, pass the option again."
+            f"The filter is not drawn: {cfg.run} sets filter.function={config.function}, "
+            "which is not part of this package. If you trust it, pass filter.function yourself."
         )
     elif config.get("function") is not None or config.name == "identity":
         figures |= _draw_filter(cfg, run, config, p)
@@ -71,14 +71,14 @@ def _filter(cfg: DictConfig, run: Run | None) -> tuple[DictConfig, Any]:
     if "name" in passed:
         if passed.get("function") is None and passed.name != "identity":
             raise UserError(
-                f"filter={passed.name} has no function to draw: give run=FOLDER of a run that used "
-                "it, without filter=."
+                f"filter={passed.name} has no function to draw: give run=FOLDER of a run with "
+                "this filter, and leave filter= out."
             )
         return passed, cfg.p
     if run is None:
-        raise UserError("give filter=..., run=RUN_FOLDER, or both; --help says more.")
+        raise UserError("give filter=..., run=RUN_FOLDER, or both; see --help.")
     if cfg.p is not None:
-        raise UserError(f"p={cfg.p} belongs to a filter: add filter=target_pow, say.")
+        raise UserError(f"p={cfg.p} needs a filter: add one, such as filter=target_pow.")
     config, p = run.config.filter.copy(), run.config.get("p")
     config.update(passed)
     if "function" in passed and p is not None and not filters.takes_p(str(passed.function)):
@@ -87,7 +87,7 @@ def _filter(cfg: DictConfig, run: Run | None) -> tuple[DictConfig, Any]:
 
 
 def _draw_filter(cfg: DictConfig, run: Run | None, config: DictConfig, p: Any) -> dict[str, Figure]:
-    """Describe a filter that is a function; return its figure by its name."""
+    """Log what the filter does, and return its figure under its name."""
     start, end = (choose(config, p, cfg.steps, epoch) for epoch in (0, cfg.steps - 1))
     sigma = singular_values(cfg, run)
     effect = start.on(sigma)
@@ -101,7 +101,7 @@ def _draw_filter(cfg: DictConfig, run: Run | None, config: DictConfig, p: Any) -
         log.info(f"  note: {warning}")
     path = follow(cfg.steps, run, effect, config, p)
     log.info(
-        f"Theorem 4 from there ({cfg.steps} steps of {ALPHA:g}): erank/online "
+        f"Theorem 4 from this spectrum ({cfg.steps} steps of {ALPHA:g}): erank/online "
         f"{path.online[0]:.3g} -> {path.online[-1]:.3g}, "
         f"erank/target {path.target[0]:.3g} -> {path.target[-1]:.3g}"
     )
@@ -109,14 +109,14 @@ def _draw_filter(cfg: DictConfig, run: Run | None, config: DictConfig, p: Any) -
 
 
 def without_filter(run: Run) -> str:
-    """Say why a run has no filter to draw, and whether it is low-pass by the report's rule."""
-    reason = run.description.no_filter or "its filter is what the predictor learned"
+    """Explain why a run has no filter to draw, and whether the report judges it as low-pass."""
+    reason = run.description.no_filter or "its filter is the learned predictor"
     if run.description.symmetric:
         return f"{run.label}: {reason}."
     verdict = verdicts.low_pass([run])
     return (
-        f"{run.label}: {reason}. {verdict.question} {verdict.answer} ({verdict.numbers[0]}; as an "
-        "online filter at the last measured epoch, by the report's rule)."
+        f"{run.label}: {reason}. {verdict.question} {verdict.answer} ({verdict.numbers[0]}; judged "
+        "as in the report, as an online filter at the last measured epoch)."
     )
 
 
@@ -124,7 +124,7 @@ def without_filter(run: Run) -> str:
 class Filter:
     """A function of singular values, with its exponent in one epoch."""
 
-    function: str  # registered with its branch, or a full name
+    function: str  # a registered name after its branch, or an import path
     branch: str
     gain: Gain
     p: float | None = None
@@ -163,8 +163,8 @@ def singular_values(cfg: DictConfig, run: Run | None) -> Tensor:
     else:
         share = _first(run, "lam_projection").sort(descending=True).values
         k, batch = len(share), run.filter_batch or cfg.batch_size
-        share = share[share > 1e-11 * share[0]]  # a filter cuts off smaller ones
-    share = share[:batch]  # a batch has no directions beyond its rows
+        share = share[share > 1e-11 * share[0]]  # a filter sets smaller ones to zero
+    share = share[:batch]  # a batch has at most as many directions as rows
     sigma: Tensor = (batch * k * share / share.sum()).sqrt()
     return sigma
 
@@ -189,12 +189,12 @@ def follow(
 
 
 def assumptions(cfg: DictConfig, run: Run | None) -> str:
-    """Return where spectrum and omega come from, and what the theorem assumes."""
+    """Return the source of the spectrum and omega, and the theorem's assumptions."""
     source = "The first spectrum and omega that the run measured"
     if run is None:
         source = f"Assumed: a {cfg.spectrum} spectrum of {cfg.k} dimensions and omega = λ⁺/λᶻ = 1"
     rows = run.filter_batch if run and run.filter_batch else cfg.batch_size
     return (
-        f"{source}; sigma scaled as a batch norm scales {rows} rows. Right panel: Theorem 4, if "
-        "features move freely and branches share their eigenvectors; a step is not an epoch."
+        f"{source}; sigma: singular values of {rows} rows after a batch norm. Right panel: Theorem "
+        "4, if features move freely and branches share eigenvectors; a step is not an epoch."
     )

@@ -1,4 +1,4 @@
-"""The command."""
+"""Run ``python -m rdm_solo.report``."""
 
 from rdm_solo.report.entry import main
 

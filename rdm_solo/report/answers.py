@@ -33,7 +33,7 @@ def health(group: Group) -> Verdict:
 
 
 def progress(group: Group) -> str:
-    """Return the runs' progress, and which seeds are behind."""
+    """Return the progress of the counted runs and of each seed that is not counted."""
     run = counted_runs(group)[0]
     text = run.progress
     if run.diverged is None and not _finished(group):
@@ -76,7 +76,7 @@ def _range(values: Sequence[float]) -> list[str]:
 
 
 def _peak(runs: Sequence[Run], column: str) -> list[str]:
-    """Return the best accuracy of a single run if its last one is lower."""
+    """Return the best accuracy of a single run if its last accuracy is lower."""
     values = np.nan_to_num(runs[0].metrics[column], nan=-math.inf)
     best = int(values.argmax())
     if len(runs) > 1 or values[best] <= runs[0].last(column):
@@ -91,13 +91,13 @@ def _untrained(runs: Sequence[Run], column: Column) -> list[str]:
 
 
 def overview(groups: Sequence[Group]) -> Verdict:
-    """Return how many of several settings are alive, and which are not."""
+    """Return how many of several settings are healthy, and list the others."""
     lines = []
     for group in groups:
         if reason := excluded_reason(group):
             lines.append(f"not ranked: {group.label}, {reason}")
         elif not all(outcome(run).healthy for run in judged_runs(group)):
-            lines.append(f"some runs failed: {group.label}, {health(group).answer}")
+            lines.append(f"some runs not healthy: {group.label}, {health(group).answer}")
     healthy = len(groups) - len(lines)
     unfinished = [g for g in groups if not excluded_reason(g) and not _finished(g)]
     if unfinished:

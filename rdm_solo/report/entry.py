@@ -73,7 +73,7 @@ def incomplete(members: Sequence[runs.Run]) -> list[str]:
             if not any(run.last_measured(column.name) for column in charts()[ACCURACY]):
                 problems.append("no accuracy (no labels, no validation images, or switched off)")
         if run in not_compared:
-            reason = f"most runs on {run.dataset} have another kind or protocol"
+            reason = f"most runs on {run.dataset} use other features or another protocol"
             problems.append(f"its linear accuracy is not compared: {reason}")
         if problems:
             lines.append(f"{run_name(run)} ({run.folder}): {'; '.join(problems)}.")
@@ -83,7 +83,7 @@ def incomplete(members: Sequence[runs.Run]) -> list[str]:
             folders_by_seed[group.label, run.seed].append(str(run.folder))
     return lines + [
         f"{label}: seed {seed} occurs {len(folders)} times ({', '.join(folders)}). Each counts "
-        "in n, means and bands, so spreads are too small."
+        "in n, means and bands, so standard deviations are too small."
         for (label, seed), folders in folders_by_seed.items()
         if len(folders) > 1
     ]
@@ -99,7 +99,7 @@ def _missing(run: runs.Run, column: str) -> str:
 
 
 def verdict_table(grouped: Sequence[Group]) -> str:
-    """Return the settings, their last ranks and the verdicts, as text."""
+    """Return a text table of the settings with their last ranks and verdicts."""
 
     def cells(group: Group) -> list[str]:
         counted = counted_runs(group)
@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(
         prog="python -m rdm_solo.report",
-        description="Draw the paper's figures of runs or sweeps on one self-contained page.",
+        description="Write one self-contained page with the paper's figures for runs or sweeps.",
     )
     parser.add_argument(
         "folders",

@@ -25,10 +25,10 @@ FIRST = "first"  # the section of the first figure
 
 
 def _asymmetric(groups: Groups) -> list[Group]:
-    """Return one setting of each method that has a checkpoint and an asymmetric design.
+    """Return one setting for each method with a checkpoint and an asymmetric design.
 
-    Settings with the method's own predictor come first. Models cannot be rebuilt without
-    solo-learn, so the list is then empty.
+    A setting with the method's own predictor is preferred. The list is empty without solo-learn,
+    which is needed to rebuild a model.
     """
     candidates = [g for g in groups if checkpoints.present(counted_runs(g)[0].folder)]
     if not candidates:
@@ -52,11 +52,11 @@ def _asymmetric(groups: Groups) -> list[Group]:
     caption="Filters on one branch, and their slope on log-log axes. With a predictor: the optimal "
     "linear predictor's filter ω = λ₊/λ_z (Theorem 2), between 0 and 1, and the filter g of the "
     "run's predictor or filter; a good predictor is close to the optimal one. A curve that rises "
-    "with λ is low-pass. With few pairs ω can be ≤ 0, which is not drawn. With Sinkhorn "
-    "iterations: the target's filter for 0 to 3, the run's ε, and ε at the online temperature, "
-    "which shows the effect of the iterations alone (slope near 0: they hardly change the "
-    "spectrum). With centring: the target's filter with and without it, by temperature. A target "
-    "filter that falls with λ is high-pass, the same asymmetry as a low-pass online filter.",
+    "with λ is low-pass. With few pairs ω can be ≤ 0, which is not drawn. Sinkhorn: the target's "
+    "filter after 0 to 3 iterations, with the run's ε and with ε equal to the online temperature. "
+    "The latter shows the effect of the iterations alone; a slope near 0 means that they hardly "
+    "change the spectrum. Centring: the target's filter with and without centring, by temperature. "
+    "A falling target filter is high-pass, the same asymmetry as a low-pass online filter.",
     needs="a run with an asymmetric design, its checkpoint, and solo-learn",
     paper="Figure 5",
     choose=_asymmetric,

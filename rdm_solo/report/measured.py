@@ -1,4 +1,4 @@
-"""Numbers of a setting's runs: first and last values, and linear accuracies that are comparable."""
+"""Return the last values of a setting's runs and their comparable linear accuracies."""
 
 import json
 from collections import Counter, defaultdict
@@ -30,7 +30,7 @@ def cells(runs: Sequence[Run], columns: Sequence[Column]) -> list[str]:
 
 
 class Evaluation(NamedTuple):
-    """Kind and protocol of a linear evaluation; only equal ones are averaged or ranked."""
+    """Kind and protocol of a linear evaluation; only accuracies with equal ones are compared."""
 
     kind: str
     protocol: str  # as JSON: equal protocols are equal text
@@ -70,9 +70,9 @@ def linear_accuracies(runs: Sequence[Run], top: str = "top1") -> list[float]:
 
 
 def comparable(groups: Sequence[Group]) -> list[Group]:
-    """Return the settings with only those linear evaluations that can be compared.
+    """Return the settings without the linear evaluations that cannot be compared.
 
-    On each data set these have the kind and protocol that most counted runs have.
+    On each data set, only evaluations of the most common kind and protocol are kept.
     """
     counted: dict[str, list[Run]] = defaultdict(list)
     for group in groups:

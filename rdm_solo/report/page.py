@@ -21,7 +21,7 @@ from rdm_solo.runs.groups import Group, run_name
 
 
 class Section(NamedTuple):
-    """A numbered section: tables, then headed lists, then the figures with its key."""
+    """A numbered section: tables, then headed lists, then the figures of section ``key``."""
 
     key: str
     heading: str
@@ -40,7 +40,7 @@ def page(
 ) -> str:
     """Return the page. Its heading lists the folders' ``names`` if there are any, else the title.
 
-    ``problems`` say what runs lack, ``failures`` which figures are not drawn and why.
+    ``problems`` list what runs lack, ``failures`` the figures that are not drawn and why.
     """
     environment = Environment(
         loader=PackageLoader("rdm_solo.report"),
@@ -79,7 +79,7 @@ def _sections(groups: Sequence[Group]) -> list[Section]:
     """Return the sections about runs, one for each question."""
     if not groups:
         return []
-    paper = paper_table(groups)  # with all evaluations, not only comparable ones
+    paper = paper_table(groups)  # before evaluations that cannot be compared are removed
     groups = comparable(groups)
     warnings = [
         f"{run_name(run)}, epoch {warning.get('epoch', '?')}: {warning.get('text', '')}"

@@ -16,15 +16,15 @@ COMPARED_KEYS = ("method", "filter", "dataset", "backbone", "optimizer", "schedu
 
 
 def paper_table(groups: Sequence[Group]) -> Table:
-    """Compare the settings that the paper has with its numbers."""
+    """Return a table of the paper's numbers beside those measured with the same setting."""
     head = ["setting", "data", "epochs", "measure", "paper", "runs", "n", "differences"]
     rows = [_compare(group, row) for group in groups for row in _paper_rows(group)]
-    notes = ["The paper prints single numbers, without seeds or standard deviations."]
-    return Table("The paper's numbers and those of the runs.", head, rows, notes)
+    notes = ["The paper reports single numbers, without seeds or standard deviations."]
+    return Table("The paper's numbers beside the runs' numbers.", head, rows, notes)
 
 
 def _paper_rows(group: Group) -> list[paper.Row]:
-    """Return the paper's rows for the data set, method, filter, p and epochs of finished runs."""
+    """Return the paper's rows for a finished setting: equal data, method, filter, p and epochs."""
     run, planned = group.first, group.first.config.get("max_epochs")
     variant = "" if run.chosen_filter.absent else f"_{run.filter}"
     preset = f"experiment={run.dataset}/{run.method}{variant}"
@@ -38,7 +38,7 @@ def _paper_rows(group: Group) -> list[paper.Row]:
 
 
 def _compare(group: Group, row: paper.Row) -> list[str]:
-    """Return a table row with one of the paper's numbers and the setting's."""
+    """Return a table row with a number of the paper beside the setting's number."""
     runs, differences = counted_runs(group), _differences(group.first, row)
     if row.metric == "alignment":
         column = "alignment/target_positive"
@@ -49,7 +49,7 @@ def _compare(group: Group, row: paper.Row) -> list[str]:
         if (evaluation := most_common(runs)) and evaluation.kind == "cached":
             differences.append("cached features, no augmentation")
     if row.epochs is None:
-        differences.append("the paper prints no epochs")
+        differences.append("the paper does not report the epochs")
     digits = 4 if row.metric == "alignment" else 2
     missing = "not measured" if row.metric == "alignment" else "run python -m rdm_solo.linear on it"
     epochs = row.epochs or group.first.config.get("max_epochs")
@@ -59,7 +59,7 @@ def _compare(group: Group, row: paper.Row) -> list[str]:
 
 
 def _differences(run: Run, row: paper.Row) -> list[str]:
-    """Return the options in which a run differs from the row's preset."""
+    """Return the options in which a run differs from the preset of the paper's row."""
     options = settings(run.config, COMPARED_KEYS)
     preset = settings(arguments.compose("config", paper.preset(row)), COMPARED_KEYS)
     differences = [

@@ -1,4 +1,4 @@
-"""Rankings of settings by accuracy, rank and gap, and whether seeds separate them."""
+"""Rank settings by accuracy, rank and gap, and check whether the seeds separate them."""
 
 import math
 import statistics
@@ -14,7 +14,7 @@ from rdm_solo.runs.groups import Group, counted_runs, judged_runs, latest, mean_
 
 @dataclass(frozen=True, eq=False)
 class Ranked:
-    """A setting's last values of one column, one for each seed that has it."""
+    """A setting's last values of one column, one for each seed that measured it."""
 
     group: Group
     values: Sequence[float]
@@ -64,7 +64,7 @@ def rankings(groups: Sequence[Group]) -> list[Ranking]:
 
 
 def accuracy(groups: Sequence[Group]) -> Column:
-    """Return the accuracy that most settings have; on a tie linear, then kNN, then online."""
+    """Return the accuracy that most settings have; ties prefer linear, then kNN, then online."""
     columns = [LINEAR, *reversed(charts()[ACCURACY])]
     return max(columns, key=lambda column: sum(bool(_values(g, column)) for g in groups))
 
@@ -79,7 +79,7 @@ def is_tied(first: Ranked, other: Ranked) -> bool | None:
 
 
 def excluded_reason(group: Group) -> str:
-    """Return why a setting is not ranked if all its runs collapsed or diverged, else ""."""
+    """Return why a setting is not ranked; empty if at least one of its runs is healthy."""
     outcomes = [outcome(run) for run in judged_runs(group)]
     if any(each.healthy for each in outcomes):
         return ""
@@ -108,7 +108,7 @@ def _ranking(
 
 
 def _others(order: Sequence[Ranked]) -> str:
-    """Return which settings the seeds do not separate from the best one."""
+    """Name the settings that the seeds do not separate from the best; otherwise the next best."""
     first, *rest = order
     if not rest:
         return "There is no other setting to compare it with."

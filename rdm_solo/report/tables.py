@@ -16,7 +16,7 @@ from rdm_solo.messages import finite, join_first
 from rdm_solo.report import answers
 from rdm_solo.report.measured import cells, last
 from rdm_solo.report.ranking import Ranking, is_tied
-from rdm_solo.report.verdicts import BOUNDS, dimensions, variance_shares, verdicts
+from rdm_solo.report.verdicts import BOUNDS, dimensions, verdicts
 from rdm_solo.runs import columns, files
 from rdm_solo.runs.columns import COLUMNS, Column, compared
 from rdm_solo.runs.files import OVERRIDES
@@ -45,16 +45,16 @@ class Table(NamedTuple):
 
 
 def health(groups: Sequence[Group]) -> Table:
-    """Return each setting's health with the numbers it is judged by."""
-    head = ["setting", "is it alive?", "epochs", "n", "variance, % of second moment"]
+    """Return each setting's health with the numbers that decide it."""
+    head = ["setting", "is it alive?", "epochs", "n", "spread"]
     head += ["erank around the mean", "collapse below", "gap"]
     rows = []
     for group in groups:
         runs = counted_runs(group)
         k = max(map(dimensions, runs))
         row = [group.label, answers.health(group).answer, answers.progress(group), str(len(runs))]
-        row += [mean_std(variance_shares(runs), 1), mean_std(last(runs, "erank/centred"), 1)]
-        row += [f"{BOUNDS.min_rank(k):.1f} of {k}" if k else "–"]
+        row += [mean_std(last(runs, "feature/spread"), 2), mean_std(last(runs, "erank/centred"), 2)]
+        row += [f"{BOUNDS.min_rank(k):.2f} of {k}" if k else "–"]
         rows.append([*row, format_latest(runs, "erank/gap", 2)])
     return Table("Health of each setting: last values.", head, rows)
 
@@ -75,10 +75,10 @@ def ranking(ranked: Ranking) -> Table:
 
 
 def last_values(groups: Sequence[Group]) -> list[Table]:
-    """Return two tables of last values: those that compare settings, and all others."""
+    """Return two tables of last values: columns that compare settings, and all others."""
     notes = [
         "Mean ± standard deviation over the n runs with the most epochs in each setting, in their "
-        "last epoch unless another is named. Linear accuracies come from "
+        "last epoch unless another epoch is given. Linear accuracies come from "
         "python -m rdm_solo.linear run=FOLDER."
     ]
     if left_out := [f"{run_name(r)} ({r.progress})" for g in groups for r in uncounted_runs(g)]:
@@ -187,7 +187,7 @@ def commands(group: Group) -> list[str]:
     """Return the commands that repeat a setting's runs; one command covers several seeds."""
     seeds: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for run in group.runs:
-        with contextlib.suppress(OSError, ValueError):  # a missing or damaged file gives no command
+        with contextlib.suppress(OSError, ValueError):  # the file is missing or damaged
             options = map(str, files.read_yaml(run.folder, OVERRIDES))
             # Without the sweep's launcher, the command runs anywhere.
             rest = (o for o in options if not o.lstrip("+").startswith(("seed=", "launcher")))

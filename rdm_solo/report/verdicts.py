@@ -1,4 +1,4 @@
-"""The verdicts on runs: are they alive, does the target lead, is the filter low-pass?"""
+"""Judge runs: are they alive, does the target lead, is the filter low-pass?"""
 
 import math
 from collections import Counter
@@ -16,9 +16,9 @@ from rdm_solo.spectra import collapse
 from rdm_solo.spectra.collapse import MIN_GAP, Bounds, MeasuredEpoch
 
 MIN_SORTED, MIN_DIRECTIONAL = 0.9, 0.5  # rank correlations of a low-pass curve
-MOSTLY_MEAN = 0.2  # below this share of variance, outputs are mostly a constant
+MOSTLY_MEAN = 0.2  # below this spread, outputs are mostly a constant
 BOUNDS = Bounds()
-FINAL_EPOCHS = BOUNDS.gap_epochs or 0  # they decide which branch leads at the end
+FINAL_EPOCHS = BOUNDS.gap_epochs or 0  # measured epochs that decide which branch leads at the end
 
 UNMEASURED = "not measured"
 FEATURES = "erank/features_centred"
@@ -27,7 +27,7 @@ CURVES = ("filter/monotonicity", "filter/monotonicity_directional")
 
 @dataclass(frozen=True)
 class Verdict:
-    """A question, its answer, whether that is good (None: not scored), and the numbers."""
+    """A question, its answer, whether the answer is good (None: not scored), and the numbers."""
 
     question: str
     answer: str
@@ -37,11 +37,11 @@ class Verdict:
 
 
 class Outcome(NamedTuple):
-    """The answer to a question about one run, and whether it is good (None: not scored)."""
+    """The answer to a question about one run, and whether the answer is good (None: not scored)."""
 
     answer: str
     good: bool | None
-    suspect: bool = False  # a note was found: the features may be good or not
+    suspect: bool = False  # a note applies: the features may or may not be good
 
     @property
     def healthy(self) -> bool:
@@ -60,7 +60,7 @@ def _verdict(
     numbers: Sequence[str],
     caveat: str = "",
 ) -> Verdict:
-    """Combine the runs' answers; if they differ, count each."""
+    """Combine the runs' answers; count each answer if they differ."""
     outcomes = [judge(run) if run.diverged is None else outcome(run) for run in runs]
     counts = Counter(each.answer for each in outcomes)
     scores = {each.good for each in outcomes}
@@ -74,15 +74,14 @@ def _verdict(
 
 
 def health(runs: Sequence[Run]) -> Verdict:
-    """Judge whether runs collapsed or diverged, or their encoder was destroyed."""
+    """Judge whether runs are alive, collapsed or diverged."""
     numbers = []
-    if variances := variance_shares(runs):
-        bound = f" (collapse: below {100 * (BOUNDS.variance or 0):g} %)"
-        numbers.append(f"variance {mean_std(variances, 1)} % of the second moment{bound}")
+    if spreads := last(runs, "feature/spread"):
+        numbers.append(f"spread {mean_std(spreads, 2)} (collapse: below {BOUNDS.spread:g})")
     if ranks := last(runs, "erank/centred"):
         k = max(map(dimensions, runs))
-        limit = f" of {k} (collapse: below {BOUNDS.min_rank(k):.1f})" if k else ""
-        numbers.append(f"effective rank around the mean {mean_std(ranks, 1)}{limit}")
+        limit = f" of {k} (collapse: below {BOUNDS.min_rank(k):.2f})" if k else ""
+        numbers.append(f"effective rank around the mean {mean_std(ranks, 2)}{limit}")
     if ranks := last(runs, FEATURES):
         before = [run.untrained[FEATURES] for run in runs if FEATURES in run.untrained]
         untrained = f" ({mean_std(before, 1)} before training)" if before else ""
@@ -101,29 +100,27 @@ def outcome(run: Run) -> Outcome:
         return Outcome(f"diverged in epoch {run.diverged}", False)
     warmup = float(OmegaConf.select(run.config, "scheduler.warmup_epochs", default=0))
     history = [*_untrained(run), *_history(run)]
-    states = collapse.states(history, Bounds(warmup=warmup, gap_epochs=None))
-    rules = [rule for rule in collapse.RULES if states.get(rule.kind) == collapse.FOUND]
+    kinds = collapse.kinds_of_collapse(history, Bounds(warmup=warmup, gap_epochs=None))
+    rules = [rule for rule in collapse.RULES if rule.kind in kinds]
     if warnings := [rule for rule in rules if not rule.note]:
         return Outcome(f"collapsed: {warnings[0].answer}", False)
     if rules:
         return Outcome(f"undecided: {rules[0].answer}", None, suspect=True)
-    measured = [epoch for epoch in history if epoch.epoch and math.isfinite(epoch.variance)]
+    measured = [epoch for epoch in history if epoch.epoch and math.isfinite(epoch.spread)]
     if not measured:
         return Outcome(UNMEASURED, None)
     if len([epoch for epoch in measured if epoch.epoch > warmup]) < collapse.IN_A_ROW:
         return Outcome("too early to say", None)
-    for kind in states:
-        return Outcome(f"{kind}, but recovering", None)
     if not (dimensions(run) and math.isfinite(measured[-1].erank)):
         return Outcome("no complete collapse; the rank was not measured", None)
-    if (variance := measured[-1].variance) < MOSTLY_MEAN:
-        mean = f"{100 * (1 - variance):.0f} % of the outputs' second moment is their mean"
+    if (spread := measured[-1].spread) < MOSTLY_MEAN:
+        mean = f"{100 * (1 - spread):.0f} % of the outputs' second moment is their mean"
         return Outcome(f"undecided: {mean}", None)
     return Outcome("alive", True)
 
 
 def _history(run: Run) -> list[MeasuredEpoch]:
-    """Return a run's epochs in the form of the collapse rules."""
+    """Return a run's epochs as input for the collapse rules."""
     rows = [dict(zip(run.metrics, values)) for values in zip(*run.metrics.values())]
     return [_measured_epoch(run, row, int(row["epoch"])) for row in rows]
 
@@ -140,14 +137,8 @@ def _measured_epoch(run: Run, row: Mapping[str, float], epoch: int) -> MeasuredE
     return MeasuredEpoch.read(row, epoch, dimensions(run), classes)
 
 
-def variance_shares(runs: Sequence[Run]) -> list[float]:
-    """Return the last measured variance of each run's outputs, in % of the second moment."""
-    shares = [100 * run.last("feature/spread") for run in runs]
-    return [share for share in shares if math.isfinite(share)]
-
-
 def dimensions(run: Run) -> int:
-    """Return the dimension of the outputs that collapse is judged on; 0 if no file has it."""
+    """Return the dimension of the outputs that collapse is judged on; 0 if it is unknown."""
     counts = run.spectra.get("dimensions", np.empty(0))  # not trusted: it may hold any values
     return int(np.nan_to_num(counts, posinf=0).max(initial=0))
 
@@ -201,14 +192,14 @@ def _leads(run: Run) -> Outcome:
     answer = "yes, in every epoch" if share == 1 else "yes, in nearly every epoch"
     if filter_causes_gap(run):
         answer += " (caused by the filter)"
-    # A gap proves nothing after a collapse or if the filter need not cause it.
+    # A gap proves nothing after a collapse, without a filter, or if the filter may act either way.
     if _direction(run) == 0 or _unfiltered(run) or not outcome(run).healthy:
         return Outcome(answer, None)
     return _score(run, answer, True)
 
 
 def filter_causes_gap(run: Run) -> bool:
-    """Return whether a fixed filter on outputs of one network is expected to cause a gap."""
+    """Return whether the branches share one network and a fixed filter makes the target lead."""
     one_output = not (run.description.momentum or run.description.neighbours)
     return one_output and (_direction(run) or 0) > 0
 
@@ -248,7 +239,7 @@ def _low_pass(run: Run) -> Outcome:
 
 
 def _gap_from_setting(run: Run) -> str:
-    """Describe which part of a gap the setting itself causes."""
+    """Describe how the setting itself contributes to a gap."""
     direction = _direction(run)
     others = ["the target network's lag"] if run.description.momentum else []
     others += ["the queue that the target is drawn from"] if run.description.neighbours else []
@@ -282,5 +273,5 @@ def _unfiltered(run: Run) -> bool:
 
 
 def _direction(run: Run) -> int | None:
-    """Return the sign of a fixed filter's gap; 0: unknown; None: no filter is fixed."""
+    """Return the sign of the gap that a fixed filter causes; 0: unknown; None: no fixed filter."""
     return None if run.description.softmax else run.chosen_filter.direction(run.p)

@@ -1,6 +1,6 @@
 """A run's folder: its file names, config, tables and spectra.
 
-Modules are imported on first use, since training does not read other runs.
+Modules are imported on first use: training does not need those that read other runs.
 """
 
 import importlib

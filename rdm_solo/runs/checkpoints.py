@@ -1,4 +1,4 @@
-"""A run's checkpoints: ``checkpoints/last.ckpt``, and the previous one in case it is damaged."""
+"""Read and write a run's checkpoints: ``last.ckpt`` and, in case of damage, ``previous.ckpt``."""
 
 import logging
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ def read_backbone(
     checkpoint: str | Path | None = None,
     passed: Mapping[str, Any] | None = None,
 ) -> "tuple[Weights, Spec]":
-    """Return a run's backbone weights, from its last or a given checkpoint, and its backbone spec.
+    """Return the backbone's weights, from the run's last or the given checkpoint, and its spec.
 
-    ``passed`` are backbone options from the command line; they must equal the run's.
+    ``passed`` has trusted backbone options from the command line, which must equal the run's.
     """
     from rdm_solo.methods import weight_files  # not needed for training
 
@@ -52,9 +52,9 @@ def present(folder: Path) -> list[Path]:
 
 
 def latest(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return path and content of the last readable checkpoint.
+    """Return path and content of the last readable checkpoint; raise UserError if there is none.
 
-    Logs a warning if it is the previous one. Raises UserError if there is none.
+    A warning is logged if ``last.ckpt`` is damaged and ``previous.ckpt`` is used.
     """
     damaged: list[str] = []
     for path in present(folder):
@@ -75,7 +75,7 @@ def epochs(content: Mapping[str, Any]) -> int:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a run's checkpoint; raise UserError if it is damaged or has non-finite weights."""
+    """Read a checkpoint; raise UserError if it is damaged or has a weight that is not finite."""
     from rdm_solo.methods import weight_files
 
     content: Any = weight_files.read_file(path)
@@ -91,7 +91,7 @@ def write(path: Path, content: Mapping[str, Any], previous: Path | None = None) 
 
 
 def by_epoch(folder: Path) -> dict[int, Path]:
-    """Return the checkpoints of single epochs, by epoch (from 1) in ascending order."""
+    """Return the paths of ``epoch_*.ckpt`` by epoch, counted from 1, in ascending order."""
     paths = (folder / "checkpoints").glob("epoch_*.ckpt")
     numbers = [(path.stem.removeprefix("epoch_"), path) for path in paths]
     return dict(sorted((int(number), path) for number, path in numbers if number.isdigit()))

@@ -1,8 +1,8 @@
 """The scalars of each epoch: the columns of metrics.csv, under the same names in every logger.
 
-A new scalar is an entry here and its value where it is computed: a measure of spectra in
+To add a scalar, add an entry here and compute its value: a measure of spectra in
 ``rdm_solo/spectra/epoch_summary.py``, any other in the callback that logs it. The table and the
-loggers show every column; ``chart``, ``meaning`` and ``compared`` say where else it appears.
+loggers show every column; ``chart``, ``meaning`` and ``compared`` add it to other places.
 """
 
 from collections.abc import Iterable
@@ -19,11 +19,11 @@ class Column:
 
     name: str  # in metrics.csv and in every logger
     label: str  # in table heads, legends and sentences
-    # Title and y label of the report's and the dashboard's chart that shows it; empty: none.
+    # Title and y label of its chart in the report and the dashboard; empty for no chart.
     chart: str = ""
-    meaning: str = ""  # how to read it; adds it to the report's "Other measures of rank"
-    digits: int = 2  # decimals of its last value in tables
-    compared: bool = False  # whether tables that compare runs have its last value
+    meaning: str = ""  # how to read it; if set, the report lists it under other measures of rank
+    digits: int = 2  # decimals in tables
+    compared: bool = False  # whether tables that compare runs include its last value
 
 
 # The result of python -m rdm_solo.linear: one value per run, not one per epoch.
@@ -46,7 +46,7 @@ COLUMNS = {
         Column("erank/projection", "erank projection", "effective rank before any filter"),
         # Collapse is judged by these two, around the mean of each step.
         Column("erank/centred", "erank around the mean", "effective rank before any filter"),
-        Column("feature/spread", "variance / second moment", digits=3),
+        Column("feature/spread", "spread (variance / second moment)", digits=3),
         Column("erank/features", "erank features", _FEATURES, compared=True),
         Column("erank/features_centred", "erank features around the mean", _FEATURES),
         Column("rankme/features", "RankMe features", _FEATURES),
@@ -62,8 +62,8 @@ COLUMNS = {
             "rankme/target",
             "RankMe target",
             _OTHER_RANKS,
-            meaning="Effective rank of the singular values. A higher one was proposed as a sign of "
-            "a better checkpoint of one method.",
+            meaning="Effective rank of the singular values, proposed for choosing a checkpoint of "
+            "one method: the higher, the better.",
         ),
         Column(
             "lidar/target",
@@ -77,61 +77,61 @@ COLUMNS = {
             "stable_rank/target",
             "stable rank target",
             _OTHER_RANKS,
-            meaning="Sum of the eigenvalues over the largest one: small directions hardly count.",
+            meaning="Sum of the eigenvalues divided by the largest: small ones hardly count.",
         ),
         Column("participation_ratio/online", "participation ratio online"),
         Column(
             "participation_ratio/target",
             "participation ratio target",
             _OTHER_RANKS,
-            meaning="How many eigenvalues share the sum: 1 to the number of dimensions.",
+            meaning="Effective number of eigenvalues: 1 if one is nonzero, k if k are equal.",
         ),
         Column(
             "nesum/target",
             "NESum",
             _OTHER_RANKS,
-            meaning="Sum of the covariance's eigenvalues over the largest one: the stable rank "
+            meaning="Sum of the covariance's eigenvalues divided by the largest: the stable rank "
             "around the mean.",
         ),
         Column(
             "alpha_req/target",
             "alpha-ReQ",
             _POWER_LAW,
-            meaning="Exponent of the power law that the covariance's eigenvalues follow; "
-            "meaningful only where its R² is near 1.",
+            meaning="Exponent of a power law fitted to the covariance's eigenvalues; it is "
+            "meaningful only if R² is near 1.",
         ),
         Column(
             "alpha_req_r2/target",
             "R² of alpha-ReQ",
             _POWER_LAW,
-            meaning="How well a power law fits the covariance's eigenvalues: 1 is exact.",
+            meaning="How well the power law fits the covariance's eigenvalues: 1 is exact.",
         ),
         Column(
             "positive_distance/target",
             "positives' distance",
             _SPHERE,
-            meaning="Mean squared distance of two views of one image: 0 where views agree.",
+            meaning="Mean squared distance between two views of an image: 0 if they agree.",
             digits=3,
         ),
         Column(
             "uniformity/target",
             "uniformity",
             _SPHERE,
-            meaning="How evenly outputs cover the sphere: 0 is one point, lower is more even. "
-            "Computed from at most 4,096 outputs, drawn at random.",
+            meaning="How evenly outputs cover the sphere: 0 if all are equal, lower if more even. "
+            "Computed from a random sample of at most 4,096 outputs.",
             digits=3,
         ),
         Column(
             "epps_pulley/projection",
             "Epps–Pulley statistic",
-            meaning="SIGReg's test against a normal distribution: about 1 where the projections "
-            "are normally distributed with variance 1.",
+            meaning="SIGReg's test against a normal distribution: about 1 if the projections are "
+            "normally distributed with variance 1.",
             digits=1,
         ),
         Column(
             "mean_share/target",
             "share of the mean",
-            meaning="Share of the mean in the second moment: 1 where all outputs equal their mean.",
+            meaning="Share of the mean in the second moment: 1 if all outputs equal their mean.",
             digits=3,
         ),
         Column("alignment/online_target", "alignment plain", _ALIGNMENT),
@@ -173,12 +173,12 @@ def charts() -> dict[str, list[Column]]:
 
 
 def measures() -> list[Column]:
-    """Return the field's other measures of rank and collapse."""
+    """Return the measures of rank and collapse from other papers."""
     return [column for column in COLUMNS.values() if column.meaning]
 
 
 def compared() -> list[Column]:
-    """Return the scalars whose last values compare runs, with :data:`LINEAR` at the end."""
+    """Return the columns of tables that compare runs, with :data:`LINEAR` at the end."""
     return [column for column in [*COLUMNS.values(), LINEAR] if column.compared]
 
 

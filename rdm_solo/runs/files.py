@@ -1,6 +1,6 @@
-"""The files in a run's folder: their names, and how they are read and written.
+"""Name, read and write the files in a run's folder.
 
-A folder may come from a stranger, so reading one executes nothing.
+A folder may come from a stranger, so reading it executes nothing.
 """
 
 import contextlib
@@ -18,19 +18,19 @@ from rdm_solo.messages import CannotWrite, UserError, first_line
 
 CONFIG = ".hydra/config.yaml"  # every option with its value
 OVERRIDES = ".hydra/overrides.yaml"  # the options that were passed
-SWEEP = "multirun.yaml"  # in a sweep's folder, by Hydra: the options of the sweep
+SWEEP = "multirun.yaml"  # the options of a sweep, which Hydra writes to the sweep's folder
 LOG = "train.log"
 METRICS = "metrics.csv"  # one row per epoch
 SPECTRA = "spectra"  # a folder: eigenvalues and curves, one file per measured epoch
 CHECKPOINT = "checkpoints/last.ckpt"
-PREVIOUS = "checkpoints/previous.ckpt"  # the one before, in case the last is damaged
+PREVIOUS = "checkpoints/previous.ckpt"  # the checkpoint before, in case last.ckpt is damaged
 BEST = "checkpoints/best.ckpt"  # epoch with the highest kNN accuracy, if enabled
 SUMMARY = "summary.json"  # written when the run ends
-SKIPPED = "skipped.txt"  # images that dataset.skip_broken=true left out
+SKIPPED = "skipped.txt"  # images skipped because of dataset.skip_broken=true
 FAILED = "failed.txt"  # why the run failed, in one line
-OWNER = "owner.json"  # the process that writes here, or the last one that did
-LOCK = ".lock"  # locked while the run's process lives
-LOGGERS = "loggers.json"  # ids by which a resumed run continues its loggers
+OWNER = "owner.json"  # the process that writes to the folder, or wrote to it last
+LOCK = ".lock"  # locked while the run's process is alive
+LOGGERS = "loggers.json"  # ids that a resumed run needs to continue its loggers
 FIGURES = "figures"
 LINEAR = "linear.json"  # linear evaluations
 EXPORT = "export"
@@ -38,7 +38,7 @@ EXPORT = "export"
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn errors of writing a file into :class:`CannotWrite`, which names the file."""
+    """Convert errors from writing a file to :class:`CannotWrite`, whose message names the file."""
     try:
         yield
     except CannotWrite:
@@ -58,9 +58,9 @@ def write_atomically(
 ) -> None:
     """Write a temporary file, flush it to the disk and rename it.
 
-    No reader sees a part of a file. If ``content`` is a function, it is called with the open file.
-    The old file is renamed to ``previous``, if given; for a moment there is then no file of this
-    name. Raises :class:`CannotWrite`.
+    Readers never see a partial file. A function ``content`` is called with the open file. If
+    ``previous`` is given, the old file is renamed to it first, so for a moment there is no file at
+    ``path``. Raises :class:`CannotWrite`.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with writing(path):
@@ -81,7 +81,7 @@ def write_atomically(
 
 
 def write_table(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a CSV with one line per row; a missing value stays empty."""
+    """Write a CSV file; missing values stay empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(columns), extrasaction="ignore")
     writer.writeheader()
@@ -99,7 +99,7 @@ class Unreadable(UserError):
 
 @contextlib.contextmanager
 def prefix_errors(path: Path) -> Iterator[None]:
-    """Turn any error in the body into a UserError that starts with the path."""
+    """Convert errors in the body, except import errors, to a UserError that names the path."""
     try:
         yield
     except ImportError:
@@ -128,7 +128,7 @@ def read_text(folder: Path, name: str | Path) -> str:
 
 
 def read_object(folder: Path, name: str | Path) -> dict[str, Any]:
-    """Return the object in a JSON file."""
+    """Return the content of a JSON file that holds an object."""
     text = read_text(folder, name)
     try:
         content = json.loads(text)

@@ -21,11 +21,11 @@ from rdm_solo.runs.saved_config import config_path, exponent, run_config
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """The content of a run's folder. Missing parts are empty, and ``missing`` says why.
+    """The content of a run's folder. Missing parts are empty, and ``missing`` has the reasons.
 
     ``metrics`` has the columns of ``metrics.csv``; NaN means not measured or not finite, and
-    ``measured`` tells which. ``spectra`` has arrays whose first axis is ``spectra["epoch"]``.
-    ``linear`` has the linear evaluations by kind. Epochs count from 1.
+    ``measured`` marks what was measured. ``spectra`` has arrays whose first axis is
+    ``spectra["epoch"]``. ``linear`` has the linear evaluations by kind. Epochs count from 1.
 
     ``untrained`` has the values from before the first step. ``diverged`` is the epoch in which
     training diverged; ``metrics`` and ``spectra`` end before it.
@@ -56,7 +56,7 @@ class Run:
 
     @property
     def description(self) -> descriptions.Method:
-        """The method's description; a minimal one for a watched loop or an unknown method."""
+        """The method's description, which is minimal for a watched loop or an unknown method."""
         unknown = descriptions.Method(self.method, self.method, "", asymmetry="unknown")
         watched = self.config.get("watched")
         if not isinstance(watched, Mapping):
@@ -80,24 +80,24 @@ class Run:
 
     @property
     def p(self) -> float | None:
-        """The exponent; None if there is none or it follows a schedule."""
+        """The exponent; None if there is none or if it follows a schedule."""
         return finite(self.config.get("p"))
 
     @property
     def filter_batch(self) -> int | None:
-        """The filter's batch size: rows of all processes together."""
+        """The number of rows in a filter's batch, summed over all processes."""
         derived = self.summary.get("derived") or {}
         rows = finite(derived.get("filter_batch", self.config.get("batch_size")))
         return None if rows is None else int(rows)
 
     @property
     def epochs(self) -> int:
-        """The number of finished epochs, of ``config.max_epochs``."""
+        """The number of finished epochs."""
         return len(self.metrics.get("epoch", ()))
 
     @property
     def progress(self) -> str:
-        """How far the run came, such as ``3 of 30 epochs``, or where it diverged."""
+        """The progress, such as ``3 of 30 epochs``, or the epoch in which the run diverged."""
         if self.diverged is not None:
             return f"diverged in epoch {self.diverged}"
         planned = self.config.get("max_epochs")  # optional for a watched loop
@@ -105,7 +105,7 @@ class Run:
 
     @property
     def label(self) -> str:
-        """Method and filter as in the paper; the same for all seeds."""
+        """Method and filter in the paper's notation; equal for all seeds."""
         name, chosen = self.description.label, self.chosen_filter
         if chosen.unchanged:
             return name
@@ -136,7 +136,7 @@ class Run:
             raise UserError(f"{self.folder} has no measured spectra; were the diagnostics on?")
         epoch = epochs[-1] if epoch is None else epoch
         if epoch not in epochs:
-            raise UserError(f"{self.folder} has no spectra of epoch {epoch}, but of {epochs}.")
+            raise UserError(f"{self.folder} has no spectra of epoch {epoch}, only of {epochs}.")
         row = epochs.index(epoch)
         return {name: array[row] for name, array in self.spectra.items()}
 
@@ -185,20 +185,20 @@ def _shortcomings(
     if failure:
         reasons.append(f"it failed: {failure.removesuffix('.')}")
     elif diverged:
-        reasons.append(f"it diverged in epoch {diverged} (values from there on are left out)")
+        reasons.append(f"it diverged in epoch {diverged} (values from that epoch on are left out)")
     if not done and not diverged:
         reasons.append(f"no row in {METRICS}: no epoch has finished")
     elif 0 < done < planned:
         reasons.append(f"{done} of {planned} epochs")
     if done and not failure and not (folder / SUMMARY).exists():
-        reasons.append(f"no {SUMMARY} (the run is still going, or was killed)")
+        reasons.append(f"no {SUMMARY} (the run is still training, or was killed)")
     elif not is_final(summary) and not 0 < planned <= done:
-        reasons.append("the watch was not closed (its loop is still going, or was killed)")
+        reasons.append("the watch was not closed (its loop is still running, or was killed)")
     return reasons
 
 
 def is_final(summary: Mapping[str, Any]) -> bool:
-    """Return whether a summary is its run's last one; a watch writes one after each epoch."""
+    """Return whether a summary is final; ``Watch`` writes a preliminary one after each epoch."""
     return summary.get("ended") is not False
 
 
@@ -214,7 +214,7 @@ def _diverged(summary: dict[str, Any], metrics: dict[str, np.ndarray]) -> int | 
 def _before_divergence(
     diverged: int | None, arrays: dict[str, np.ndarray], numbered: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Return the rows of ``arrays`` before the epoch that diverged; ``numbered`` has the epochs."""
+    """Return the rows before the epoch that diverged; ``numbered`` has the epoch of each row."""
     if diverged is None or "epoch" not in numbered:
         return arrays
     return {name: array[numbered["epoch"] < diverged] for name, array in arrays.items()}
@@ -240,7 +240,7 @@ def checked_config(folder: Path) -> DictConfig:
 
 
 def find(paths: Sequence[Path]) -> list[Run]:
-    """Return the runs in these folders; a folder may be a run's or hold runs at any depth."""
+    """Return the runs in these folders; each folder is a run's or contains runs at any depth."""
     runs, broken = scan(paths)
     for message in broken.values():
         raise UserError(message)
@@ -252,7 +252,7 @@ def scan(paths: Sequence[Path]) -> tuple[list[Run], dict[Path, str]]:
     folders: dict[Path, Path] = {}
     for path in paths:
         if not path.is_dir():
-            raise UserError(f"{path} is not a folder; give the folder of a run or of a sweep.")
+            raise UserError(f"{path} is not a folder; pass the folder of a run or of a sweep.")
         inner = [path] if is_run(path) else _runs_below(path)
         if not inner:
             raise UserError(f"{path} holds no run: no folder below it has {CONFIG}.")
@@ -274,7 +274,7 @@ def is_run(folder: Path) -> bool:
 
 
 def _runs_below(folder: Path) -> list[Path]:
-    """Return the run folders below a folder, with job 10 of a sweep after job 9."""
+    """Return the run folders below a folder; a sweep's jobs are in numeric order."""
     paths = {path.parent.parent for path in folder.rglob(CONFIG)}
 
     def order(path: Path) -> list[tuple[int, str]]:

@@ -28,7 +28,7 @@ class Group:
 
     label: str
     runs: tuple[Run, ...]
-    suffix: str = ""  # end of the label: options that differ from similar settings
+    suffix: str = ""  # end of the label: options that distinguish settings of one method and filter
 
     @property
     def first(self) -> Run:
@@ -40,7 +40,7 @@ class Group:
 
     @property
     def variant(self) -> str:
-        """The label without the method: the filter, and options that differ."""
+        """The label without the method: the filter, and the suffix."""
         rest = self.label.removeprefix(self.method).removeprefix(",").strip()
         unchanged = self.first.chosen_filter.unchanged
         return f"learnable predictor {rest}".strip() if unchanged else rest
@@ -66,7 +66,7 @@ class Group:
 
 
 def counted_runs(group: Group) -> list[Run]:
-    """Return the runs that means, bands and n include: those with the most epochs in the group.
+    """Return the runs that count in means, bands and n: those with the most epochs in the group.
 
     Diverged runs count only if all runs diverged. :func:`uncounted_runs` returns the others.
     """
@@ -87,7 +87,7 @@ def diverged(group: Group) -> bool:
 
 
 def judged_runs(group: Group) -> list[Run]:
-    """Return the runs that verdicts include: counted runs and diverged runs."""
+    """Return the runs that verdicts are based on: counted runs and diverged runs."""
     return [*counted_runs(group), *(r for r in uncounted_runs(group) if r.diverged is not None)]
 
 
@@ -124,7 +124,7 @@ def mean_std(values: Sequence[float], digits: int) -> str:
 def text_table(
     groups: Sequence[Group], head: Sequence[str], cells: Callable[[Group], Sequence[str]]
 ) -> str:
-    """Return a text table with a row per setting, and lines on runs that are not counted."""
+    """Return a text table with a row per setting, and a line for each run that is not counted."""
     rows = [["setting", "n", *head]]
     rows += [[group.label, str(len(counted_runs(group))), *cells(group)] for group in groups]
     widths = [max(map(len, column)) for column in zip(*rows)]
@@ -159,7 +159,7 @@ def over_seeds(x: np.ndarray, stack: np.ndarray) -> Curve:
 
 
 def by_setting(runs: Sequence[Run]) -> list[Group]:
-    """Group runs by setting, in order; equal labels get the options that differ, or a number."""
+    """Group runs by setting; options that differ, or a number, are added to equal labels."""
     if not runs:
         raise UserError("There is no run to draw; pass folders of runs that have started.")
     several_datasets = len({run.dataset for run in runs}) > 1
@@ -182,13 +182,13 @@ def by_setting(runs: Sequence[Run]) -> list[Group]:
 
 
 def started_groups(runs: Sequence[Run]) -> list[Group]:
-    """Group the runs with a finished epoch or a divergence; drop groups without any epoch."""
+    """Group the runs that finished an epoch or diverged; drop groups without a finished epoch."""
     started = [run for run in runs if run.epochs or run.diverged]
     return [g for g in by_setting(started) if counted_runs(g)[0].epochs] if started else []
 
 
 def _setting(run: Run) -> dict[str, str]:
-    """Return a run's setting as text, equal for -1 and -1.0 and for 0.3 and 0.1 + 0.2."""
+    """Return a run's setting as text, so that -1 equals -1.0, and 0.3 equals 0.1 + 0.2."""
     return {
         name: f"{value:.12g}" if isinstance(value, float) else str(value)
         for name, value in settings(run.config).items()

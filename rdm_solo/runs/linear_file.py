@@ -1,4 +1,4 @@
-"""The linear evaluations in linear.json of a run's folder."""
+"""Read ``linear.json``, the linear evaluations of a run."""
 
 from pathlib import Path
 from typing import Any
@@ -20,5 +20,5 @@ def read(folder: Path) -> dict[str, list[Record]]:
         return {}
     for kind in records.keys() & {*KINDS}:
         if not isinstance(records[kind], list):
-            raise files.Unreadable(folder / LINEAR, f"its {kind} are no linear evaluations")
+            raise files.Unreadable(folder / LINEAR, f"its entry {kind} is not a list")
     return records

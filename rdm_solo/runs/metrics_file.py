@@ -17,10 +17,10 @@ from rdm_solo.runs.files import METRICS, SUMMARY, write_table
 
 
 class Table(NamedTuple):
-    """The content of ``metrics.csv``, with row 0 apart."""
+    """The content of ``metrics.csv``; row 0 is in ``untrained``."""
 
     columns: dict[str, np.ndarray]  # NaN: not measured, or not finite
-    measured: dict[str, np.ndarray]  # whether a row has a value, NaN included
+    measured: dict[str, np.ndarray]  # whether a row has a value, which may be NaN
     diverged: int | None = None  # the first epoch with a loss that is not finite
     untrained: Mapping[str, float] = MappingProxyType({})
 
@@ -37,7 +37,7 @@ def read(folder: Path) -> Table:
     measured = {name: np.array([bool(row[name]) for row in rows], dtype=bool) for name in names}
     epochs = columns.get("epoch", np.empty(0))
     if not ((epochs >= 1) & (epochs == epochs.round())).all():
-        raise UserError("its column epoch does not count epochs")
+        raise UserError("its column epoch has values other than 1, 2, 3, ...")
     losses = columns.get("train/loss", np.empty(0))
     broken = np.flatnonzero(measured.get("train/loss", losses != losses) & ~np.isfinite(losses))
     diverged = int(epochs[broken[0]]) if len(broken) and len(epochs) else None
@@ -45,12 +45,12 @@ def read(folder: Path) -> Table:
 
 
 def read_metrics(folder: Path) -> dict[str, np.ndarray]:
-    """Return the epochs of a run's ``metrics.csv`` by column; NaN was not measured."""
+    """Return the epochs of a run's ``metrics.csv`` by column; NaN: not measured or not finite."""
     return read(folder).columns
 
 
 def truncate(folder: Path, done: int) -> list[dict[str, float]]:
-    """Keep and return only the first ``done`` epochs, from which a run resumes."""
+    """Drop the rows after epoch ``done``, from which a run resumes, and return the others."""
     rows: list[dict[str, float]] = []
     if done and (folder / METRICS).is_file():
         columns, _, _, untrained = read(folder)
@@ -64,7 +64,7 @@ def truncate(folder: Path, done: int) -> list[dict[str, float]]:
         write(folder, rows)
     else:
         (folder / METRICS).unlink(missing_ok=True)
-    (folder / SUMMARY).unlink(missing_ok=True)  # of the earlier start
+    (folder / SUMMARY).unlink(missing_ok=True)  # written at the end of the previous start
     return rows
 
 
@@ -74,7 +74,7 @@ def write(folder: Path, rows: Iterable[Mapping[str, float]]) -> None:
 
 
 def last_values(columns: Mapping[str, list[float]]) -> dict[str, dict[str, Any]]:
-    """Return the values of the last epoch, and the last values of columns that it lacks.
+    """Return the last epoch's values and, for columns that lack one, the last earlier value.
 
     >>> values = last_values({"epoch": [1.0, 2.0], "val/knn_acc1": [90.0, math.nan]})
     >>> values["last"]

@@ -1,6 +1,6 @@
-"""The process that owns a run's folder: its lock, its record, and why it failed.
+"""Lock a run's folder, and record the process that owns it and why it failed.
 
-The system releases the lock when the process ends, even by ``kill -9``.
+The operating system releases the lock when the process ends, even after ``kill -9``.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ def owned(folder: Path) -> Iterator[None]:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise UserError if a link in the folder leads out of it: a run would write through it."""
+    """Raise UserError if a link leads out of the folder, because a run would write through it."""
     for path in folder.rglob("*"):
         if path.is_symlink() and path.name != "debug-core.log":  # W&B links to the user's cache
             files.inside(folder, path.relative_to(folder))
@@ -77,7 +77,7 @@ def last_owner(folder: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def recording_failure(folder: Path) -> Iterator[None]:
-    """Write the first line of an error in the body to ``failed.txt``, and raise it again."""
+    """Write the first line of an error in the body to ``failed.txt``, and re-raise the error."""
     (folder / FAILED).unlink(missing_ok=True)
     try:
         yield
@@ -88,7 +88,7 @@ def recording_failure(folder: Path) -> Iterator[None]:
 
 
 def record_failure(folder: Path, reason: str) -> None:
-    """Write the reason of a failure to ``failed.txt``, unless another process has."""
+    """Write the reason for a failure to ``failed.txt``, unless another process already did."""
     with contextlib.suppress(OSError), open(folder / FAILED, "x", encoding="utf-8") as file:
         file.write(f"{reason}\n")
 
@@ -99,5 +99,5 @@ def failure(folder: Path) -> str | None:
         text = files.read_text(folder, FAILED)
     except (OSError, ValueError):
         return None
-    # Control characters in a stranger's file would act on the terminal.
+    # Control characters in a stranger's file could control the terminal.
     return "".join(char if char.isprintable() else " " for char in text).strip() or None

@@ -11,7 +11,7 @@ from rdm_solo.runs.folder import Run
 from rdm_solo.theory.rank_path import STEP, Path, follow, rank_of, relation, unit_sum
 
 MAX_EPOCHS = 40  # longer runs are predicted at this many evenly spaced epochs
-STEP_SIZES = np.geomspace(0.05, 6, 13)  # candidates for alpha, summed over one interval
+STEP_SIZES = np.geomspace(0.05, 6, 13)  # candidates for alpha times the mean interval
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class Prediction:
     """The effective ranks that Theorem 4 predicts from a run's spectra, and the measured ones.
 
     Two paths start from the first measured spectra: ``every_epoch`` uses each epoch's filter and
-    omega, ``first_epoch`` only the first epoch's. ``alpha``, summed over an epoch, is the
-    only fitted number. It is fitted with ``every_epoch`` over the whole run; both paths use it.
+    omega, ``first_epoch`` only the first epoch's. ``alpha``, the step size per epoch, is the only
+    fitted number. It is fitted to the whole run with ``every_epoch``, and both paths use it.
 
-    ``correct`` counts the intervals between measured epochs in which the theorem predicts, without
-    any fit, whether the online rank rises.
+    ``correct`` counts the intervals between measured epochs in which the theorem, without any fit,
+    correctly predicts whether the online rank rises.
     """
 
     epochs: np.ndarray
@@ -39,7 +39,7 @@ class Prediction:
 
     @property
     def correct_by_guess(self) -> int:
-        """The number of intervals that always guessing the more common direction gets right."""
+        """The number of correct intervals if the guess is always the more common direction."""
         rose = int((np.diff(self.measured.online) > 0).sum())
         return max(rose, self.intervals - rose)
 

@@ -1,8 +1,8 @@
 """Write and read the config in a run's folder, and format a run's title.
 
-References between options (``${dataset.root}``) are kept, so that changing one option changes the
-options that refer to it. Other resolvers, such as environment variables, are written as values and
-refused when read, since a folder may come from a stranger.
+References between options (``${dataset.root}``) are kept, so that changing an option also changes
+those that refer to it. Other resolvers, such as environment variables, are written as values and
+refused when read, because a folder may come from a stranger.
 """
 
 import re
@@ -63,7 +63,7 @@ def unresolved_config(folder: Path) -> DictConfig:
     config = _read(folder)
     if "watched" in config:
         raise UserError(
-            f"{folder} was written by rdm_solo.watch, which keeps neither the model nor its "
+            f"{folder} was written by rdm_solo.watch, which saves neither the model nor its "
             "weights: `report` reads it, and Watch(..., resume=True) resumes it."
         )
     return config
@@ -75,14 +75,14 @@ def overrides(folder: Path) -> list[str]:
 
 
 def plain_overrides(options: Any, path: Path) -> list[str]:
-    """Check and return a file's options; raise UserError for one that only a user may pass."""
+    """Return a file's options; raise UserError if one is accepted only from the command line."""
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
         raise files.Unreadable(path, "it is not a list of options")
     for option in options:
         if option.startswith(("+", "-")) or "${" in option:
             raise UserError(
-                f"{path} has the option {option}, which adds something to the config and is not "
-                "taken from a folder. Repeat the whole command with hydra.run.dir=FOLDER."
+                f"{path} has the option {option}, which is not trusted if it comes from a folder. "
+                "Repeat the whole command with hydra.run.dir=FOLDER."
             )
     return options
 
@@ -92,11 +92,11 @@ def trusted_config(
 ) -> DictConfig:
     """Check that these parts of a folder's config can be trusted, and return it resolved.
 
-    ``passed`` are the dotted names of options that the user passed; the config has their values.
-    Raises UserError, with the file and the value, if :mod:`rdm_solo.runs.trust` refuses another
-    option.
+    ``passed`` has the dotted names of options from the command line, whose values are already in
+    the config. Raises UserError, with the file and the value, if :mod:`rdm_solo.runs.trust` refuses
+    any other option.
     """
-    from rdm_solo.runs import trust  # a run that trains trusts its own command
+    from rdm_solo.runs import trust  # training trusts its own command line
 
     config = config.copy()
     with files.prefix_errors(config_path(folder)):
@@ -108,7 +108,7 @@ def trusted_config(
 def _read(folder: Path) -> DictConfig:
     values = files.read_yaml(folder, config_path(folder).relative_to(folder))
     if not isinstance(values, Mapping):
-        raise files.Unreadable(folder / CONFIG, "it holds no options with names")
+        raise files.Unreadable(folder / CONFIG, "it is not a mapping of options")
     if "${" in REFERENCE.sub("", repr(values)):
         raise files.Unreadable(folder / CONFIG, "it calls a resolver of OmegaConf")
     try:

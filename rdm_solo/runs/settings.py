@@ -1,4 +1,4 @@
-"""The options that make two runs the same setting, by their dotted names."""
+"""Dotted names and values of the options that define a setting."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 # Parts of a config that define the model, its data and its training.
 MODEL = ("method", "filter", "p", "dataset", "backbone", "optimizer", "scheduler", "batch_size")
-# Runs that agree in these and differ in their seeds are repetitions of one setting.
+# Runs with equal values of these options belong to one setting, whatever their seeds.
 SETTING = (*MODEL, "max_epochs", "trainer")
 # Options in these parts that depend on the machine: paths and speed.
 LOCAL = ("root", "cache", "download", "workers", "skip_broken", "compile", "channels_last")
@@ -29,9 +29,9 @@ def settings(config: Any, parts: Sequence[str] = SETTING) -> dict[str, Any]:
 
 
 def options(node: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted names and values of everything that is not a mapping.
+    """Yield the dotted names and values of nested options.
 
-    A list of mappings or lists counts as a mapping.
+    A list that contains mappings or lists is treated as a mapping from indices.
 
     >>> dict(options({"p": -1, "views": [{"size": 8}], "sizes": [8, 4]}))
     {'p': -1, 'views.0.size': 8, 'sizes': [8, 4]}

@@ -1,4 +1,4 @@
-"""Spectra of a run: ``spectra/epoch_0001.npz`` holds the arrays of the first epoch."""
+"""Read and write a run's spectra: ``spectra/epoch_0001.npz`` has the first epoch's arrays."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ def write(folder: Path, epoch: int, arrays: Arrays) -> None:
 
 
 def truncate(folder: Path, done: int) -> None:
-    """Remove spectra after the first ``done`` epochs, from which a run resumes."""
+    """Remove the spectra after epoch ``done``, from which a run resumes."""
     keep = {_path(folder, epoch) for epoch in range(1, done + 1)}
     for path in set((folder / SPECTRA).glob("*.npz")) - keep:
         path.unlink()
@@ -58,7 +58,7 @@ def read_epochs(folder: Path) -> tuple[dict[int, Arrays], list[str]]:
             with np.load(files.inside(folder, name), allow_pickle=False) as file:
                 arrays = dict(file)
             if any(array.dtype.kind not in "iufb" for array in arrays.values()):
-                raise UserError("an array holds no numbers")
+                raise UserError("an array is not numeric")
             by_epoch[int(arrays["epoch"])] = arrays
         except Exception:  # the kind of error depends on where a file was cut off
             broken.append(str(name))

@@ -1,8 +1,8 @@
 """Check that a config in a run's folder uses only parts of this package and plain values.
 
 A folder may come from a stranger. A command that builds something from it only calls functions that
-this package's config files name, and fetches nothing. The user can pass an option again
-on the command line to trust it.
+this package's config files name, and downloads nothing. To trust an option, the user passes it
+again on the command line.
 """
 
 import functools
@@ -22,7 +22,7 @@ from rdm_solo.runs.settings import options
 def check(config: DictConfig, parts: Sequence[str], passed: Collection[str] = ()) -> None:
     """Raise UserError if these parts of a resolved config have an untrusted value.
 
-    ``passed`` are the dotted names of options that the user is_passed.
+    ``passed`` has the dotted names of options from the command line, which are trusted.
     """
     plain: Any = OmegaConf.to_container(config)
     for key, value in options({part: plain[part] for part in parts if part in plain}):
@@ -30,13 +30,13 @@ def check(config: DictConfig, parts: Sequence[str], passed: Collection[str] = ()
         reason = None if is_passed else _refusal(key, value)
         if reason:
             raise UserError(
-                f"{key}={value} {reason}, so it is not taken from a folder. If you trust it, pass "
+                f"{key}={value} {reason}, so it is not trusted from a folder. To trust it, pass "
                 f"{key}={value} on the command line."
             )
 
 
 def _refusal(key: str, value: Any) -> str | None:
-    """Return why a value may not come from a folder; None if it may."""
+    """Return why a value from a folder is not trusted; None if it is."""
     *_, leaf = key.split(".")
     if leaf == "_target_":
         return None if str(value) in _shipped_targets() else "is not part of this package"

@@ -1,31 +1,32 @@
-"""Measures of the branches' spectra, the metric that accumulates them, rules of collapse.
+"""Measures of the branches' spectra, the metric that accumulates them, and the collapse rules.
 
-``BranchSpectra`` imports torchmetrics, which takes seconds, on first use.
+``BranchSpectra`` is imported on first use, because torchmetrics takes seconds to import.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rdm_solo.spectra.comparison import alignment, filter_curve, ideal_filter, spearman
-from rdm_solo.spectra.epoch_summary import Spectra
-from rdm_solo.spectra.ranks import (
-    alpha_req,
-    correlation,
-    effective_rank,
-    nesum,
-    participation_ratio,
-    rankme,
-    stable_rank,
-)
-from rdm_solo.spectra.rows import (
-    epps_pulley,
-    lidar,
-    mean_share,
-    positive_distance,
-    uniformity,
-)
+from rdm_solo import import_on_first_use
 
 if TYPE_CHECKING:
     from rdm_solo.spectra.branch_spectra import BranchSpectra
+    from rdm_solo.spectra.comparison import alignment, filter_curve, ideal_filter, spearman
+    from rdm_solo.spectra.epoch_summary import Spectra
+    from rdm_solo.spectra.ranks import (
+        alpha_req,
+        correlation,
+        effective_rank,
+        nesum,
+        participation_ratio,
+        rankme,
+        stable_rank,
+    )
+    from rdm_solo.spectra.rows import (
+        epps_pulley,
+        lidar,
+        mean_share,
+        positive_distance,
+        uniformity,
+    )
 
 __all__ = [
     "BranchSpectra",
@@ -48,10 +49,11 @@ __all__ = [
     "uniformity",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name != "BranchSpectra":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from rdm_solo.spectra.branch_spectra import BranchSpectra
-
-    return BranchSpectra
+__getattr__ = import_on_first_use(
+    __all__,
+    "rdm_solo.spectra.ranks",
+    "rdm_solo.spectra.comparison",
+    "rdm_solo.spectra.rows",
+    "rdm_solo.spectra.epoch_summary",
+    "rdm_solo.spectra.branch_spectra",
+)

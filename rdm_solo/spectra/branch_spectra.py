@@ -1,4 +1,4 @@
-"""Spectra of the two branches over an epoch, as one metric for one process or many."""
+"""A metric of both branches' spectra over an epoch, for one or several processes."""
 
 import math
 from collections.abc import Iterable
@@ -37,10 +37,10 @@ class BranchSpectra(Metric):
     their positives if there are any, and the unfiltered projections if a filter is used. Second
     moments are summed in float64 over all processes, so the result equals that of one process.
 
-    Beyond ``max_dim`` dimensions a k x k matrix is too large. Then ``sample`` rows are kept, chosen
-    by a hash of their content, so the choice does not depend on order, batches or processes.
-    Eigenvalues, curves and alignments are exact for these rows, and ``Spectra.warning`` states the
-    error of the sampling. The rows take 4 N k numbers (k = 65536: 1 GiB).
+    Above ``max_dim`` dimensions k x k matrices are too large, and N = ``sample`` rows are kept
+    instead. They are chosen by a hash of their content, so they do not depend on order, batches or
+    processes. Eigenvalues, curves and alignments are exact for these rows. ``Spectra.warning``
+    states the sampling error. The rows take 4 N k numbers (k = 65536: 1 GiB).
 
     Args:
         dim: k, the outputs' dimension.
@@ -48,11 +48,11 @@ class BranchSpectra(Metric):
         m: the largest number of eigenvectors in the alignments named ``_paper_m``: 512, or 128 for
             BYOL (Appendix B.3).
         max_dim: the largest k for k x k matrices.
-        sample: N, the number of rows kept where k is larger.
+        sample: N, the number of rows kept for larger k.
         steps: whether each update is a training step that all processes make together. This adds
-            ``erank/centred`` and ``feature/spread`` around each step's mean, because outputs that
-            drift during an epoch look spread out even if each step has a single output. For
-            sampled rows, ``erank/centred`` uses the epoch's mean.
+            ``erank/centred`` and ``feature/spread``, centred on each step's mean. Around the
+            epoch's mean, outputs that drift would look spread out even if each step has a single
+            output. For sampled rows, ``erank/centred`` still uses the epoch's mean.
 
     >>> metric = BranchSpectra(dim=2)
     >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -110,9 +110,9 @@ class BranchSpectra(Metric):
         positive: Tensor | None = None,
         projection: Tensor | None = None,
     ) -> None:
-        """Add a batch of outputs ``(N, k)``; positives come with every batch or with none.
+        """Add a batch of outputs ``(N, k)``. Pass positives with every batch or with none.
 
-        Rows with NaN or infinity, or with squares out of range, are left out and counted.
+        Rows with NaN or infinity, or with squares out of range, are excluded and counted.
         """
         y = target if projection is None else projection
         outputs = [online, target, y] if positive is None else [online, target, y, positive]
@@ -122,7 +122,7 @@ class BranchSpectra(Metric):
                     f"all outputs must have shape (N, {self.dim}) with one N, "
                     f"got {tuple(x.shape)} and {tuple(online.shape)}."
                 )
-        # NaN anywhere makes amax and amin NaN.
+        # amax and amin of a row with NaN are NaN.
         end = math.inf if self.normalize else LARGEST
         valid = torch.stack([(x.amax(1) < end) & (x.amin(1) > -end) for x in outputs]).all(0)
         self.count += valid.sum()
@@ -137,7 +137,7 @@ class BranchSpectra(Metric):
             self._add_sums(online, target, positive, y, valid)
 
     def _rows(self, x: Tensor, valid: Tensor) -> Tensor:
-        # Zero rows add nothing. Dropping them would synchronise with the device.
+        # Rows of zeros add nothing to sums. Dropping rows would synchronise with the device.
         return self._scaled(x.where(valid[:, None], 0.0))
 
     def _scaled(self, x: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ class BranchSpectra(Metric):
     def _add_sums(
         self, online: Tensor, target: Tensor, positive: Tensor | None, y: Tensor, valid: Tensor
     ) -> None:
-        """Add a batch's moments; ``y`` holds the projections, often the same tensor as a branch."""
+        """Add a batch's moments; ``y``, the projections, is often ``online`` or ``target``."""
         p, z = self._rows(online, valid), self._rows(target, valid)
         gram_p, gram_z = upper_gram(p), upper_gram(z)
         self.sum_online += gram_p
@@ -192,7 +192,7 @@ class BranchSpectra(Metric):
     def _kept_buffers(self, double: bool) -> tuple[Tensor, Tensor]:
         """Return the kept rows and their hashes, with room for ``kept_size`` rows."""
         kept, keys = self.kept, self.kept_keys
-        if not kept or len(kept[0]) != self.kept_size:  # a sync keeps fewer
+        if not kept or len(kept[0]) != self.kept_size:  # the number differs after a sync
             shape, device = (self.kept_size, self.kept_parts, self.dim), self.count.device
             dtype = kept[0].dtype if kept else torch.double if double else torch.float
             self.kept = [torch.empty(shape, dtype=dtype, device=device)]
@@ -275,7 +275,7 @@ class BranchSpectra(Metric):
 
 
 def _uniformity(rows: Tensor) -> dict[str, Tensor]:
-    """Return the uniformity of the rows that are not zero, if there are two."""
+    """Return the uniformity of the nonzero rows, or an empty dict for fewer than two."""
     rows = unit_rows(rows[rows.any(1)]).to(rows.dtype)
     return {"uniformity/target": measures.uniformity(rows)} if len(rows) > 1 else {}
 
@@ -299,12 +299,12 @@ def upper_gram(x: Tensor) -> Tensor:
 
 
 def full_gram(upper: Tensor) -> Tensor:
-    """Return the symmetric matrix whose upper triangle is given."""
+    """Return the symmetric matrix with this upper triangle."""
     return upper.triu() + upper.triu(1).mT
 
 
 def in_pairs(target: Tensor, positive: Tensor, valid: Tensor) -> Tensor:
-    """Return whether a batch is two views of each sample: its halves are each other's positives.
+    """Return whether the halves of a batch are each other's positives: two views of each sample.
 
     Pairs without a valid row are ignored.
     """
@@ -326,8 +326,8 @@ def add_or_gather(x: Tensor, group: Any = None) -> list[Tensor]:
 def step_mean(total: Tensor, valid: Tensor) -> Tensor:
     """Return the step's mean over all processes, from the sum of this process's rows.
 
-    The mean is scaled by the square root of this process's number of rows. The outer products of
-    the scaled means then sum over processes to the mean's part of the summed second moment.
+    The mean is scaled by the square root of this process's number of rows. Summed over processes,
+    outer products of the scaled means are then the mean's part of the summed second moment.
     """
     count = valid.sum().to(total)
     counted = sum_over_processes(torch.cat([total, count[None]]))

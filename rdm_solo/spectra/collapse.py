@@ -1,4 +1,4 @@
-"""The collapse rules, one entry each, used by the warnings, the report, docs and studies."""
+"""The collapse rules, shared by warnings, the report, docs and studies."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -8,19 +8,16 @@ from typing import Any
 COMPLETE, DIMENSIONAL, STUCK = "complete collapse", "dimensional collapse", "stuck loss"
 DESTROYED, WRONG_WAY = "destroyed encoder", "negative gap"
 BELOW_UNTRAINED, FEW_FEATURES = "below the untrained network", "collapsed features"
-FOUND, RECOVERING = "found", "recovering"
 
-# Ranks and accuracies often drop and recover in the first epochs, so one low value is no evidence.
+# Number of low values in a row that a rule needs: ranks and accuracies often drop and recover.
 IN_A_ROW = 2
-# A value is recovering if it would pass its bound within this many epochs at its current growth.
-RECOVERY_EPOCHS = 10
-# Equal branches differ by rounding; true gaps were at least 1e-3 in log rank.
+# Smaller gaps in log rank are rounding errors of equal branches; true gaps were at least this.
 MIN_GAP = 1e-3
-# Batch norm alone keeps two directions apart, so an effective rank below this is a collapse.
+# Batch norm alone can keep an effective rank of about 2, so a rank below this is a collapse.
 MIN_DIRECTIONS = 2.2
-# An accuracy of at most this many times the chance level is at chance.
+# An accuracy of at most this many times the chance level counts as chance.
 AT_CHANCE = 1.1
-# A loss of accuracy is judged once the best was this share of the way from chance to 100 %.
+# A drop is judged once the best accuracy has covered this share of the way from chance to 100 %.
 MIN_GAIN = 0.1
 
 
@@ -28,14 +25,14 @@ MIN_GAIN = 0.1
 class MeasuredEpoch:
     """The values of one epoch that the rules read; NaN where a value was not measured.
 
-    ``variance`` and ``erank`` describe the projections before any filter, centred at their step's
-    mean, because a large mean hides the other directions of a spectrum. ``variance`` is divided by
-    the second moment (0: all images get one output), ``erank`` is the effective rank. For methods
-    with a softmax they are computed from the logits and from the last layer's input.
+    ``spread`` and ``erank`` describe the projections before any filter. They are centred on each
+    step's mean, because a large mean hides the other directions. ``spread`` is the variance's share
+    of the second moment (0: all images have the same output), ``erank`` the effective rank. For
+    methods with a softmax, ``spread`` is that of the logits, ``erank`` of the last layer's input.
     """
 
     epoch: int  # counted from 1; 0 is the untrained network
-    variance: float
+    spread: float
     erank: float
     dimensions: int
     gap: float  # log of the target's effective rank over the online branch's
@@ -53,11 +50,11 @@ class MeasuredEpoch:
         dimensions: int = 0,
         classes: int | None = None,
     ) -> "MeasuredEpoch":
-        """Read one epoch from its scalars, under the names of the columns of ``metrics.csv``.
+        """Read one epoch from scalars under the column names of ``metrics.csv``.
 
         >>> row = {"feature/spread": 0.5, "erank/online": 4, "erank/gap": 0, "val/acc1": 90}
         >>> epoch = MeasuredEpoch.read(row, 3, dimensions=8, classes=10)
-        >>> epoch.variance, epoch.erank, epoch.gap, epoch.online, epoch.chance
+        >>> epoch.spread, epoch.erank, epoch.gap, epoch.online, epoch.chance
         (0.5, nan, 0.0, 90.0, 10.0)
         """
 
@@ -67,7 +64,7 @@ class MeasuredEpoch:
         online, gap = value("erank/online"), value("erank/gap")
         return cls(
             epoch,
-            variance=value("feature/spread"),
+            spread=value("feature/spread"),
             erank=value("erank/centred"),
             dimensions=dimensions,
             gap=math.log1p(gap / online) if online > 0 and online + gap > 0 else math.nan,
@@ -88,12 +85,12 @@ class MeasuredEpoch:
 class Bounds:
     """When to report a collapse; ``None`` switches a rule off.
 
-    In the first ``warmup`` epochs, where values often drop and recover, only a negative gap and a
-    lost accuracy are judged. ``loss`` is judged only in runs of this package, because the loss of
+    In the first ``warmup`` epochs values often drop and recover, so only negative gaps and drops in
+    accuracy are judged. ``loss`` is judged only in runs of this package, because the loss of
     another loop may contain other terms.
     """
 
-    variance: float | None = 0.1
+    spread: float | None = 0.1
     erank: float | None = 0.21
     gap_epochs: int | None = 3
     warmup: float = 3
@@ -119,28 +116,26 @@ Epochs = Sequence[MeasuredEpoch]  # all epochs of a run so far
 
 @dataclass(frozen=True)
 class Rule:
-    """A kind of collapse: a value is below its bound in the last measured epochs.
-
-    Rules with ``lenient`` judge neither epochs of the warm-up nor values that are recovering.
-    """
+    """A kind of collapse, found if a value is below its bound in the last measured epochs."""
 
     kind: str
     option: str  # the bound's name in :class:`Bounds` and in the config's ``watch``
-    answer: str  # the report's to "Is it alive?", after "collapsed: " or, for a note, "undecided: "
+    answer: str  # shown in the report after "collapsed: ", or after "undecided: " for a note
     definition: str  # with the default bounds
-    warning: str  # filled in by `sentence`
-    value: Callable[[Epochs, Bounds], float]  # in the last epoch
+    warning: str  # a template for `sentence`
+    value: Callable[[Epochs, Bounds], float]  # computed for the last epoch
     bound: Callable[[MeasuredEpoch, Bounds], float | None]  # None if the rule is off
-    remedy: str = "Try a lower learning rate and a longer warm-up first."
+    remedy: str = ""  # what to try first; empty if it depends on the config or the loop
     in_a_row: Callable[[MeasuredEpoch, Bounds], int] = lambda epoch, bounds: IN_A_ROW
-    lenient: bool = True
-    limits: tuple[float, ...] = (0, 1)  # of the bound
-    note: bool = False  # too many healthy runs raise it for a warning
+    in_warm_up: bool = False  # whether epochs of the warm-up are judged
+    limits: tuple[float, ...] = (0, 1)  # allowed range of the bound
+    note: bool = False  # logged as a note, because too many healthy runs have it for a warning
 
     def sentence(self, epochs: Epochs, bounds: Bounds, option: Callable[[str, Any], str]) -> str:
-        """Return the warning; ``option(name, value)`` formats an option as the user sets it."""
+        """Return the warning. ``option(name, value)`` formats an option as a user sets it."""
         text = self.warning.format(
             now=epochs[-1],
+            value=_rounded_down(self.value(epochs, bounds)),
             bounds=bounds,
             bound=self.bound(epochs[-1], bounds),
             accuracy=accuracy_in_words(epochs),
@@ -150,26 +145,30 @@ class Rule:
         )
         return f"{self.kind} in epoch {epochs[-1].epoch}: {text}"
 
-    def state(self, epochs: Epochs, bounds: Bounds) -> str | None:
-        """Return ``FOUND`` or ``RECOVERING`` if the last values are below the bound."""
+    def holds(self, epochs: Epochs, bounds: Bounds) -> bool:
+        """Return whether the last measured values are below the bound."""
         needed = self.in_a_row(epochs[-1], bounds) if epochs else 0
-        first = bounds.warmup + 1 if self.lenient else 1
-        below: list[tuple[float, float]] = []  # values and their bounds, newest first
+        first = 1 if self.in_warm_up else bounds.warmup + 1
+        count = 0
         for end in range(len(epochs), 0, -1):
-            if len(below) == needed or epochs[end - 1].epoch < first:
+            if count == needed or epochs[end - 1].epoch < first:
                 break
             value, bound = self.value(epochs[:end], bounds), self.bound(epochs[end - 1], bounds)
             if bound is None or value >= bound:
-                return None
-            if not math.isnan(value):
-                below.append((value, bound))
-        if not needed or len(below) < needed:
-            return None
-        return RECOVERING if self.lenient and _recovers(below[1][0], *below[0]) else FOUND
+                return False
+            count += not math.isnan(value)
+        return 0 < needed == count
 
 
-def _recovers(before: float, now: float, bound: float) -> bool:
-    return now > before > 0 and now * (now / before) ** RECOVERY_EPOCHS >= bound
+def _rounded_down(value: float) -> str:
+    """Return three digits that never reach a bound above the value.
+
+    >>> _rounded_down(2.19996), _rounded_down(0.09998)
+    ('2.19', '0.0999')
+    """
+    text = f"{value:.3g}"
+    step = 10.0 ** (math.floor(math.log10(value)) - 2) if value > 0 else 0
+    return text if float(text) <= value else f"{value - step / 2:.3g}"
 
 
 def _latest_accuracy(epochs: Epochs) -> tuple[str, float, float]:
@@ -180,9 +179,9 @@ def _latest_accuracy(epochs: Epochs) -> tuple[str, float, float]:
 
 
 def accuracy_kept(epochs: Epochs, bounds: Bounds) -> float:
-    """Return the share of its best accuracy that a run still has, counted from the chance level.
+    """Return the ratio of the last accuracy to the best one, both minus the chance level.
 
-    After the warm-up an accuracy at chance counts as 0, whatever the best was.
+    It is 0 at chance level after the warm-up, and otherwise 1 if the best accuracy is near chance.
 
     >>> epochs = [MeasuredEpoch(e, 1, 9, 32, 0, knn=x, chance=10) for e, x in ((4, 90), (5, 30))]
     >>> accuracy_kept(epochs, Bounds())
@@ -196,12 +195,12 @@ def accuracy_kept(epochs: Epochs, bounds: Bounds) -> float:
         return 0.0
     gain = best - now.chance
     if gain <= MIN_GAIN * (100 - now.chance):
-        return 1.0  # too little to lose yet
+        return 1.0  # too close to chance for a drop
     return (accuracy - now.chance) / gain
 
 
 def accuracy_in_words(epochs: Epochs) -> str:
-    """Describe the last epoch's accuracy, the best one and the chance level in words."""
+    """Describe the last epoch's accuracy, the best accuracy and the chance level in words."""
     name, accuracy, best = _latest_accuracy(epochs)
     classifier = "kNN" if name == "knn" else "the online classifier"
     chance = f", chance is {epochs[-1].chance:.3g} %" if epochs[-1].chance else ""
@@ -209,7 +208,7 @@ def accuracy_in_words(epochs: Epochs) -> str:
 
 
 def gained_knn(epochs: Epochs, bounds: Bounds) -> float:
-    """Return by how many points the kNN accuracy is above the untrained network's.
+    """Return the kNN accuracy minus the untrained network's, in percentage points.
 
     >>> epochs = [MeasuredEpoch(e, 1, 9, 32, 0, knn=x) for e, x in ((0, 30), (5, 24))]
     >>> gained_knn(epochs, Bounds())
@@ -223,28 +222,27 @@ RULES = (
         DESTROYED,
         option="accuracy",
         answer="the encoder is destroyed",
-        definition="the kNN accuracy (one measurement) or, in epochs without one, the online "
-        f"classifier's is below {100 * (Bounds.accuracy or 0):g} % of its best, both counted from "
-        "the chance level of 1 / classes; or, after the warm-up, at chance",
+        definition="the kNN accuracy (in epochs without it, the online classifier's) is below "
+        f"{100 * (Bounds.accuracy or 0):g} % of its best, both minus the chance level 1 / classes, "
+        "or, after the warm-up, is at chance; one kNN measurement is enough",
         warning="{accuracy}; {off}.",
         value=accuracy_kept,
         bound=lambda epoch, bounds: bounds.accuracy or None,
         remedy="The learning rate is the likeliest cause: try a tenth of it.",
         in_a_row=lambda epoch, bounds: IN_A_ROW if math.isnan(epoch.knn) else 1,
-        lenient=False,
+        in_warm_up=True,
     ),
     Rule(
         BELOW_UNTRAINED,
         option="untrained",
         answer="kNN is below the untrained network's",
         definition="after the warm-up the kNN accuracy is below that of the untrained network",
-        warning="the kNN accuracy is {now.knn:.1f} %, {gained:+.1f} points from the untrained "
-        "network's ({off}).",
+        warning="the kNN accuracy is {now.knn:.1f} %, {gained:+.1f} points compared with the "
+        "untrained network ({off}).",
         value=gained_knn,
-        bound=lambda epoch, bounds: bounds.untrained if epoch.epoch > bounds.warmup else None,
+        bound=lambda epoch, bounds: bounds.untrained,
         limits=(),
         remedy="The learning rate is the likeliest cause: try a tenth of it.",
-        lenient=False,
         note=True,
     ),
     Rule(
@@ -253,24 +251,23 @@ RULES = (
         answer="the features span few directions",
         definition="after the warm-up the effective rank of the backbone's features around their "
         f"mean (erank/features_centred) is below {Bounds.features:g}",
-        warning="around their mean, the backbone's features span {now.features:.2f} directions, "
-        "below {setting}.",
+        warning="the effective rank of the backbone's features around their mean is {value}, below "
+        "{setting}.",
         value=lambda epochs, bounds: epochs[-1].features,
-        bound=lambda epoch, bounds: bounds.features if epoch.epoch > bounds.warmup else None,
+        bound=lambda epoch, bounds: bounds.features,
         limits=(0,),
-        lenient=False,
         note=True,
     ),
     Rule(
         COMPLETE,
-        option="variance",
+        option="spread",
         answer="the outputs collapsed completely",
         definition="the outputs' variance over their second moment (feature/spread) is below "
-        f"{Bounds.variance:g}",
-        warning="all images get nearly the same output (feature/spread is {now.variance:.2g}, "
+        f"{Bounds.spread:g}",
+        warning="all images have nearly the same output (feature/spread is {value}, "
         "below {setting}).",
-        value=lambda epochs, bounds: epochs[-1].variance,
-        bound=lambda epoch, bounds: bounds.variance,
+        value=lambda epochs, bounds: epochs[-1].spread,
+        bound=lambda epoch, bounds: bounds.spread,
         note=True,
     ),
     Rule(
@@ -279,8 +276,8 @@ RULES = (
         answer="the outputs collapsed into few directions",
         definition="the outputs' effective rank around their mean (erank/centred) is below "
         f"k^{Bounds.erank:g} or {MIN_DIRECTIONS:g}, whichever is larger, but at most k/2",
-        warning="around their mean, the outputs span {now.erank:.1f} of {now.dimensions} "
-        "directions, which is below {bound:.1f} ({off}).",
+        warning="the effective rank of the outputs around their mean is {value} in "
+        "{now.dimensions} dimensions, which is below {bound:.4g} ({off}).",
         value=lambda epochs, bounds: epochs[-1].erank,
         bound=lambda epoch, bounds: bounds.min_rank(epoch.dimensions) if bounds.erank else None,
         note=True,
@@ -289,14 +286,13 @@ RULES = (
         STUCK,
         option="loss",
         answer="the loss stays at ln K",
-        definition="after the warm-up the loss of a method with a softmax is within "
-        f"{100 * (Bounds.loss or 0):g} % of ln K (train/loss_share is 1), the loss of a uniform "
-        "softmax, 1/K for each output",
-        warning="the loss is {now.loss_share:.4f} times ln K, the loss of a uniform softmax, 1/K "
-        "for each output ({off}).",
+        definition="after the warm-up the loss of a method with a softmax over K outputs is within "
+        f"{100 * (Bounds.loss or 0):g} % of ln K (train/loss_share is near 1), the loss of a "
+        "uniform softmax",
+        warning="the loss is {now.loss_share:.4f} times ln K, which is the loss of a uniform "
+        "softmax over K outputs ({off}).",
         value=lambda epochs, bounds: abs(epochs[-1].loss_share - 1),
-        bound=lambda epoch, bounds: (bounds.loss or None) if epoch.epoch > bounds.warmup else None,
-        lenient=False,
+        bound=lambda epoch, bounds: bounds.loss or None,
         note=True,
     ),
     Rule(
@@ -305,35 +301,28 @@ RULES = (
         answer="the online branch leads",
         definition=f"the target's effective rank is more than {100 * MIN_GAP:g} % below the online "
         "branch's",
-        warning="for {bounds.gap_epochs} measured epochs in a row the target's effective rank has "
-        "been below the online one's, by {now.behind:.1%} now; it should be above.",
+        warning="the target's effective rank has been below the online branch's for "
+        "{bounds.gap_epochs} measured epochs, now by {now.behind:.1%}; it should be above.",
         value=lambda epochs, bounds: epochs[-1].gap,
         bound=lambda epoch, bounds: -MIN_GAP,
         limits=(0,),
         remedy="A predictor that raises the online rank, or a target network that lags too far "
         "behind, is the likeliest cause. Try a lower learning rate and a longer warm-up first.",
         in_a_row=lambda epoch, bounds: bounds.gap_epochs or 0,
-        lenient=False,
+        in_warm_up=True,
         note=True,
     ),
 )
 RULE = {rule.kind: rule for rule in RULES}
 
 
-def states(epochs: Epochs, bounds: Bounds) -> dict[str, str]:
-    """Return the kinds of collapse at the end of these epochs, each ``FOUND`` or ``RECOVERING``.
+def kinds_of_collapse(epochs: Epochs, bounds: Bounds) -> list[str]:
+    """Return the kinds of collapse after these epochs.
 
     >>> flat = [MeasuredEpoch(epoch, 0.001, 9.0, 32, 0.0) for epoch in (8, 9)]
-    >>> states(flat, Bounds())
-    {'complete collapse': 'found'}
+    >>> kinds_of_collapse(flat, Bounds())
+    ['complete collapse']
     """
-    kinds = {rule.kind: state for rule in RULES if (state := rule.state(epochs, bounds))}
-    if kinds.get(COMPLETE) == FOUND:
-        for kind in (DIMENSIONAL, STUCK):  # they follow from a complete collapse
-            kinds.pop(kind, None)
-    return kinds
-
-
-def kinds_of_collapse(epochs: Epochs, bounds: Bounds) -> list[str]:
-    """Return the kinds of collapse at the end of these epochs, without recovering ones."""
-    return [kind for kind, state in states(epochs, bounds).items() if state == FOUND]
+    kinds = [rule.kind for rule in RULES if rule.holds(epochs, bounds)]
+    implied = (DIMENSIONAL, STUCK) if COMPLETE in kinds else ()  # by a complete collapse
+    return [kind for kind in kinds if kind not in implied]

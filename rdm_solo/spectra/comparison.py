@@ -13,7 +13,7 @@ from rdm_solo.spectra.ranks import check_shapes, noise_floor, symmetric
 def filter_curve(lam_p: Tensor, lam_z: Tensor) -> Tensor:
     r"""Return the online filter :math:`g_i = \sqrt{\lambda^p_i / \lambda^z_i}` (Lemma 2).
 
-    The spectra are paired by rank. The curve is NaN where the target's eigenvalue is rounding
+    Eigenvalues are paired by rank. The curve is NaN where the target's eigenvalue is rounding
     noise.
 
     Shapes: ``(k,), (k,) -> (k,)``.
@@ -24,17 +24,17 @@ def filter_curve(lam_p: Tensor, lam_z: Tensor) -> Tensor:
     check_shapes(1, lam_p=lam_p, lam_z=lam_z)
     lam_p, lam_z = lam_p.double().clamp_min(0), lam_z.double().clamp_min(0)
     real = lam_z > noise_floor(lam_z)
-    # Roots first: the ratio of two eigenvalues may leave float64's range.
+    # Take roots first, because the ratio of two eigenvalues may be out of float64's range.
     return torch.where(real, lam_p.sqrt() / torch.where(real, lam_z, 1.0).sqrt(), torch.nan)
 
 
 def ideal_filter(lam_plus: Tensor, lam_z: Tensor, weight_decay: float = 0.0) -> Tensor:
     r"""Return the gain :math:`\omega_i = \lambda^+_i / (\lambda^z_i + \eta)` of the best predictor.
 
-    In Theorem 2, :math:`\eta = 0` and :math:`\omega \in [0, 1]`. By Lemma 3 this also holds for
-    sorted eigenvalues if eigenvectors are not shared. Negative eigenvalues of :math:`C_+`, which
-    finite samples can have, count as 0. The gain is NaN where the target's eigenvalue is rounding
-    noise. It is low-pass only if augmentations disturb weak directions more than strong ones.
+    Theorem 2 has :math:`\eta = 0` and shared eigenvectors, so that :math:`\omega \in [0, 1]`. By
+    Lemma 3 the bounds also hold for sorted eigenvalues without shared eigenvectors. Negative
+    eigenvalues of :math:`C_+` (of finite samples) count as 0. Rounding noise in the target has the
+    gain NaN. The gain is low-pass only if augmentations disturb weak directions more than strong.
 
     Shapes: ``(k,), (k,) -> (k,)``.
 
@@ -48,23 +48,23 @@ def ideal_filter(lam_plus: Tensor, lam_z: Tensor, weight_decay: float = 0.0) -> 
 
 
 def leading(lam: Tensor) -> int:
-    """Return how many leading eigenvalues hold more than 99.99 % of the sum (Appendix B.3).
+    """Return how many leading eigenvalues are needed for 99.99 % of the sum (Appendix B.3).
 
     >>> leading(torch.tensor([0.9, 0.0999, 0.0001, 0.0]))
     2
     """
     lam = lam.double().clamp_min(0)
-    # The tolerance keeps rounding of the sum from changing the count.
+    # The tolerance makes the count independent of the rounding of the sum.
     missing = lam.cumsum(0) < (0.9999 - 1e-9) * lam.sum()
     return min(int(missing.sum()) + 1, len(lam))
 
 
 def alignment(C_p: Tensor, C_z: Tensor, m: int | None = None, weighted: bool = False) -> Tensor:
-    r"""Return the eigenspace alignment :math:`\frac1m\sum_i \cos(u_i, C_p u_i)`, u_i of C_z.
+    r"""Return the eigenspace alignment :math:`\frac1m\sum_i \cos(u_i, C_p u_i)`.
 
-    The first ``m`` eigenvectors count, by default those that hold 99.99 % of the eigenvalues' sum;
-    the paper sets 512, and 128 for BYOL (Appendix B.3). ``weighted`` weights each by its
-    eigenvalue, so that many tiny directions do not dominate. NaN in a matrix gives NaN.
+    :math:`u_i` are the first ``m`` eigenvectors of :math:`C_z`, by default as many as have 99.99 %
+    of the eigenvalues' sum. The paper uses 512, and 128 for BYOL (Appendix B.3). ``weighted`` uses
+    eigenvalues as weights, so that many tiny directions do not dominate. NaN in a matrix gives NaN.
 
     Shapes: ``(k, k), (k, k) -> ()``.
 
@@ -89,7 +89,7 @@ def alignment(C_p: Tensor, C_z: Tensor, m: int | None = None, weighted: bool = F
 def weighted_cosine(energy: Tensor, norm: Tensor, lam: Tensor, m: int, weighted: bool) -> Tensor:
     r"""Return the mean of :math:`u_i^T C u_i / \|C u_i\|` over the first m directions.
 
-    ``energy`` holds numerators and ``norm`` denominators. A direction that C maps to 0 counts as 0.
+    The numerators are ``energy``, the denominators ``norm``. If C maps u to 0, the cosine is 0.
     """
     cosine = (energy / torch.where(norm > 0, norm, 1.0))[:m]
     lam = lam[:m]
@@ -100,7 +100,7 @@ def weighted_cosine(energy: Tensor, norm: Tensor, lam: Tensor, m: int, weighted:
 def spearman(a: Tensor, b: Tensor) -> Tensor:
     """Return Spearman's rank correlation of two vectors; ties share their mean rank.
 
-    It is 0 if either vector is constant to rounding. Shapes: ``(k,), (k,) -> ()``.
+    It is 0 if either vector is constant up to rounding. Shapes: ``(k,), (k,) -> ()``.
 
     >>> spearman(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([9.0, 4.0, 1.0]))
     tensor(1., dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Both branches' eigenvalues and eigenspaces from N x N Gram matrices, for fewer rows than k."""
+"""Both branches' eigenvalues and eigenspaces from N x N Gram matrices, for N < k."""
 
 import torch
 from torch import Tensor
@@ -11,17 +11,17 @@ from rdm_solo.spectra.ranks import descending, noise_floor
 def from_rows(
     p: Tensor, z: Tensor, z_plus: Tensor | None, y: Tensor, length: int, centred: bool
 ) -> Moments:
-    r"""Return the moments of float64 rows ``(N, k)``, each with ``length`` entries.
+    r"""Return the moments of float64 rows ``(N, k)``, padded or cut to ``length`` entries.
 
     With :math:`ZZ^T/N = W \Lambda W^T`, the eigenvectors :math:`u_i = Z^T w_i / \sqrt{N\lambda_i}`
-    enter through cross Grams alone: :math:`P u_i` is :math:`PZ^T w_i / \sqrt{N\lambda_i}`.
+    are needed only in products such as :math:`P u_i = PZ^T w_i / \sqrt{N\lambda_i}`.
     """
     n = len(z)
     gram_z, gram_p = z @ z.mT, p @ p.mT
     lam_z, w = torch.linalg.eigh(gram_z / n)
     lam_z, w = lam_z.flip(0).clamp_min(0), w.flip(1)
     real = lam_z > noise_floor(lam_z)
-    w = w * torch.where(real, (n * lam_z).rsqrt(), 0.0)  # Z^T w are the eigenvectors, or zero
+    w = w * torch.where(real, (n * lam_z).rsqrt(), 0.0)  # Z^T w: eigenvectors, zero for noise
 
     lam_p = descending(gram_p / n)
     p_u = (p @ z.mT) @ w
@@ -37,7 +37,7 @@ def from_rows(
         moments = moments._replace(lam_centred=lam_centred)
     if z_plus is not None:
         moments = moments._replace(**_positives(gram_z, z @ z_plus.mT, z_plus @ z_plus.mT, w))
-    # With few rows, more eigenvalues are zero than were computed.
+    # With few rows, the eigenvalues that were not computed are zero.
     pad = torch.nn.functional.pad
     padded = {
         name: pad(x[:length], (0, max(0, length - len(x))))
@@ -51,13 +51,13 @@ def _positives(gram: Tensor, cross: Tensor, gram_plus: Tensor, w: Tensor) -> dic
     r"""Return the moments of :math:`C_+ = B^T J B / 2N` for rows :math:`B = [Z; Z_+]`.
 
     J exchanges the halves. With :math:`BB^T = R^T R` the eigenvalues equal those of
-    :math:`R J R^T / 2N`. R's columns are the rows in coordinates of the space that they span, so
-    LiDAR can be computed from them.
+    :math:`R J R^T / 2N`. The columns of R are the rows of B in a basis of their span, so LiDAR is
+    computed from R.
     """
     n = len(gram)
     both = torch.cat([torch.cat([gram, cross], 1), torch.cat([cross.mT, gram_plus], 1)])
     s, q = torch.linalg.eigh(both)
-    s = torch.where(s > noise_floor(s), s, 0.0)  # roots of rounding errors would not be small
+    s = torch.where(s > noise_floor(s), s, 0.0)  # square roots of noise would not be small
     root = s.sqrt()[:, None] * q.mT
     z_u, plus_u = gram @ w, cross.mT @ w
     moments = {

@@ -14,11 +14,11 @@ from rdm_solo.spectra.rows import EPSILON, smoothed_rank
 class Spectra:
     """Eigenvalues, filter curves and scalars of an epoch, from :meth:`BranchSpectra.compute`.
 
-    Arrays have k entries, or ``min(N, k)`` if rows were sampled; without positives, theirs are NaN.
-    ``lam_covariance`` is the spectrum of the centred targets, ``lam_logits`` that before a softmax.
-    The first ``leading`` eigenvalues hold 99.99 % of the target's sum. Collapse is judged on
-    outputs with ``dimensions`` dimensions. Eigenvalues were computed from ``rows`` rows: a sample
-    if ``sampled``, otherwise all.
+    Arrays have k entries, or ``min(N, k)`` if rows were sampled; arrays of positives are NaN if
+    there were none. ``lam_covariance`` is the spectrum of the centred targets, ``lam_logits`` that
+    of the logits before a softmax. The first ``leading`` eigenvalues have 99.99 % of the target's
+    sum. ``dimensions`` is the dimension of the outputs on which collapse is judged. ``rows`` is the
+    number of rows from which eigenvalues were computed: a sample if ``sampled``, otherwise all.
     """
 
     lam_online: Tensor
@@ -34,11 +34,11 @@ class Spectra:
     rows: int
     sampled: bool
     scalars: dict[str, float]
-    warning: str | None  # a sentence if the rows are too few for the dimensions
+    warning: str | None  # set if there are too few rows for the dimensions
     lam_logits: Tensor | None = None
 
     def arrays(self) -> dict[str, Tensor]:
-        """Return eigenvalues, curves and counts by their names on disk."""
+        """Return eigenvalues, curves and counts under their names in files."""
         return {
             name: torch.as_tensor(value)
             for name, value in vars(self).items()
@@ -49,17 +49,17 @@ class Spectra:
 def summarize(
     moments: Moments, scalars: dict[str, Tensor], m: int, rows: int, dim: int, sampled: bool
 ) -> Spectra:
-    """Return the results of an epoch's moments on the CPU, with these scalars added."""
+    """Compute an epoch's results from its moments on the CPU, and add ``scalars`` to them."""
     moments = moments._replace(
         **{k: x.cpu() for k, x in moments._asdict().items() if x is not None}
     )
     lam_z = moments.lam_z
     leading = comparison.leading(lam_z)
     curve = comparison.filter_curve(moments.lam_p, lam_z)
-    # Stricter: the online branch's second moment along the target's eigenvectors.
+    # Stricter than pairing by rank: the online second moment along the target's eigenvectors.
     directional = comparison.filter_curve(moments.energy_p, lam_z)
     lam_plus = torch.full_like(lam_z, torch.nan) if moments.lam_plus is None else moments.lam_plus
-    # Eigenvectors of rounding noise are arbitrary.
+    # Exclude the eigenvectors of rounding noise, which are arbitrary.
     m = max(1, min(m, int((lam_z > ranks.noise_floor(lam_z)).sum())))
     scalars = scalars | {
         **_ranks(moments, dim, sampled),
@@ -96,26 +96,26 @@ def summarize(
 
 
 def _warning(rows: int, dim: int, sampled: bool) -> str | None:
-    """Return a sentence if there are too few rows for the dimensions."""
+    """Return a warning if there are too few rows for the dimensions."""
     if sampled:
         return (
-            f"spectra at k={dim} are those of N={rows} sampled rows. The effective rank of a flat "
-            "spectrum is too low (1/i at k=8192, N=1024: 0.41 of the true value), that of a steep "
-            "one is not (1/i^2: 0.996)."
+            f"spectra at k={dim} are computed from N={rows} sampled rows. This underestimates the "
+            "effective rank of flat spectra (eigenvalues 1/i at k=8192, N=1024: 0.41 of the true "
+            "value), but not of steep spectra (1/i^2: 0.996)."
         )
     if rows <= dim:
         return (
-            f"N={rows} rows are no more than k={dim} dimensions: no rank can be above {rows}, and "
-            "ranks are lower than with more rows."
+            f"there are only N={rows} rows for k={dim} dimensions: ranks cannot exceed {rows}, and "
+            "they would be higher with more rows."
         )
     return None
 
 
 def _ranks(moments: Moments, dim: int, sampled: bool) -> dict[str, Tensor]:
-    """Return every measure of a single spectrum, without those that cannot be computed.
+    """Return all measures of a single spectrum that can be computed.
 
-    RankMe of sampled rows is left out: N rows have at most N nonzero singular values, and it
-    counts small ones (1/i at k=6000, N=1024: 0.18 of the true value).
+    RankMe is excluded for sampled rows. It depends on small singular values, and N rows have at
+    most N of them (eigenvalues 1/i at k=6000, N=1024: 0.18 of the true value).
     """
     lam_p, lam_z, lam_cov = moments.lam_p, moments.lam_z, moments.lam_covariance
     online, target = ranks.effective_rank(lam_p), ranks.effective_rank(lam_z)

@@ -20,10 +20,10 @@ from rdm_solo.spectra.moments import centred_eigenvalues
 class FeatureSpectra(Metric):
     r"""Measures of rank of features, neither centred nor scaled to unit length.
 
-    Each update is a training step, which all processes make together, with the features
-    ``(N, k)`` of each view. ``between`` sums the outer products of each sample's mean over its
-    views, ``within`` those of the differences between its views. Their sum is the second moment,
-    and LiDAR's :math:`\Sigma_b` and :math:`\Sigma_w` follow from them.
+    Each update has the features ``(N, k)`` of each view in a training step that all processes make
+    together. ``between`` sums outer products of each sample's mean over its views, and ``within``
+    outer products of the views' deviations from that mean. Their sum is the second moment, and
+    LiDAR's :math:`\Sigma_b` and :math:`\Sigma_w` are computed from them.
 
     >>> metric = FeatureSpectra(dim=2)
     >>> metric.update([torch.eye(2)])
@@ -50,12 +50,12 @@ class FeatureSpectra(Metric):
 
     @torch.no_grad()
     def update(self, views: Sequence[Tensor]) -> None:
-        """Add a step's features; samples with NaN or infinity in a view are left out."""
+        """Add a step's features; samples with NaN or infinity in any view are excluded."""
         valid = torch.stack([(x.abs() < LARGEST).all(1) for x in views]).all(0)
         sums = torch.zeros_like(views[0], dtype=torch.float64)
         for count, view in enumerate(views):
             x = view.double().where(valid[:, None], 0.0)
-            if count:  # Helmert's contrast with the mean of the views so far
+            if count:  # Helmert contrast with the mean of the previous views
                 contrast = (sums / count - x) * (count / (count + 1)) ** 0.5
                 self.within += upper_gram(contrast)
             sums += x
@@ -67,7 +67,7 @@ class FeatureSpectra(Metric):
 
     @torch.no_grad()
     def compute(self) -> dict[str, float]:
-        """Return the scalars by their columns' names; an empty dict without a finite row."""
+        """Return the scalars by column name, or an empty dict if there was no finite row."""
         samples, count = int(self.samples), int(self.views)
         if not samples:
             return {}

@@ -9,9 +9,9 @@ from rdm_solo.spectra.ranks import descending, symmetric
 
 
 class StepCorrelation(Metric):
-    """Correlation matrix of rows ``(N, b)`` in float64, and the steps' means' share of it.
+    """Correlation matrices of rows ``(N, b)`` and of the steps' means, in float64.
 
-    Each update is a training step, which all processes make together.
+    Each update is a training step that all processes make together.
 
     >>> metric = StepCorrelation(dim=2)
     >>> metric.update(torch.eye(2))
@@ -47,10 +47,10 @@ class StepCorrelation(Metric):
 
 
 def low_rank_spectrum(C_h: Tensor, W: Tensor) -> Tensor:
-    r"""Return the eigenvalues of logits' correlation :math:`W C_h W^T` without the k x k matrix.
+    r"""Return the eigenvalues of the logits' k x k correlation matrix :math:`W C_h W^T`.
 
-    Logits :math:`W h` before a softmax have rank b at most, the width of h. Their eigenvalues
-    equal those of the b x b matrix :math:`R W^T W R^T` with :math:`C_h = R^T R`.
+    The rank of logits :math:`W h` is at most b, the dimension of h. The eigenvalues are computed as
+    those of the b x b matrix :math:`R W^T W R^T` with :math:`C_h = R^T R`.
 
     Shapes: ``(b, b), (k, b) -> (min(k, b),)``.
 

@@ -10,10 +10,10 @@ from rdm_solo.spectra.ranks import ROUNDING, descending
 
 
 class Moments(NamedTuple):
-    """Descending eigenvalues of C_p, C_z, C_y and C_+, and what alignments and LiDAR need.
+    """Descending eigenvalues of C_p, C_z, C_y and C_+, and the inputs of alignments and LiDAR.
 
-    ``energy`` is ``u^T C u`` and ``norm`` ``|C u|`` for each eigenvector u of C_z, for C_p and C_+.
-    ``lam_covariance`` belongs to the centred targets, ``lam_centred`` to the centred projections.
+    For each eigenvector u of C_z and C = C_p or C_+, ``energy`` is ``u^T C u`` and ``norm`` is
+    ``|C u|``. ``lam_covariance`` describes centred targets, ``lam_centred`` centred projections.
     """
 
     lam_p: Tensor
@@ -40,8 +40,8 @@ def from_matrices(
 ) -> Moments:
     """Return the moments of correlation matrices ``(k, k)``.
 
-    ``C_means`` is the correlation matrix of the steps' means. LiDAR is computed if the targets are
-    two views of ``pairs`` samples.
+    ``C_means`` is the correlation matrix of the steps' means. LiDAR is computed only if the targets
+    are two views each of ``pairs`` samples.
     """
     lam_z, u = torch.linalg.eigh(C_z)
     lam_z, u = lam_z.flip(0).clamp_min(0), u.flip(1)
@@ -51,7 +51,7 @@ def from_matrices(
         return (u * image).sum(0), torch.linalg.vector_norm(image, dim=0)
 
     lam_p = descending(C_p)
-    # A run filters at most one branch: the projections are the other one's outputs.
+    # A run filters at most one branch, so the projections are the other branch's outputs.
     lam_y = lam_z if torch.equal(C_y, C_z) else lam_p if torch.equal(C_y, C_p) else descending(C_y)
     lam_centred = None if C_means is None else centred_eigenvalues(C_y, C_means)
     lam_covariance = centred_eigenvalues(C_z, mean_z.outer(mean_z))
@@ -72,5 +72,5 @@ def centred_eigenvalues(C: Tensor, C_means: Tensor) -> Tensor:
 
 
 def above_noise(lam: Tensor, scale: Tensor) -> Tensor:
-    """Set eigenvalues to zero that are rounding errors of matrices of the given scale."""
+    """Set eigenvalues of at most ``ROUNDING * scale``, which are rounding errors, to zero."""
     return lam.where(lam > ROUNDING * scale, 0.0)

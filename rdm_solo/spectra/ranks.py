@@ -4,7 +4,7 @@ Rows are expected as the method compares them: l2-normalised (SimSiam, BYOL) or 
 (SwAV, DINO). Eigenvalues descend. Two spectra must not be confused: ``effective_rank``, ``rankme``,
 ``stable_rank`` and ``participation_ratio`` read the *uncentred* second moment, whose eigenvalues
 are the features' squared singular values over N. ``nesum`` and ``alpha_req`` read the *covariance*,
-in which the features' mean is not a direction.
+which excludes the features' mean.
 """
 
 import torch
@@ -32,7 +32,7 @@ def correlation(x: Tensor) -> Tensor:
 
 
 def eigenvalues(lam_or_C: Tensor, name: str) -> Tensor:
-    """Return non-negative eigenvalues ``(k,)`` of a spectrum or a matrix; NaN if not finite."""
+    """Return non-negative eigenvalues ``(k,)`` of a spectrum or matrix; NaN if it is not finite."""
     square = lam_or_C.ndim == 2 and lam_or_C.shape[0] == lam_or_C.shape[1]
     if 0 in lam_or_C.shape or not (square or lam_or_C.ndim == 1):
         raise UserError(
@@ -51,7 +51,7 @@ def check_shapes(dimensions: int, **tensors: Tensor) -> None:
     if others or len(shape) != dimensions or len(set(shape)) > 1 or 0 in shape:
         what = "spectra (k,)" if dimensions == 1 else "square matrices"
         got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
-        raise UserError(f"{what} of one shape are needed, got {got}.")
+        raise UserError(f"expected {what} of the same shape, got {got}.")
 
 
 def descending(C: Tensor) -> Tensor:
@@ -61,9 +61,9 @@ def descending(C: Tensor) -> Tensor:
 
 
 def symmetric(C: Tensor, name: str) -> Tensor:
-    """Return the mean of a matrix and its transpose, or refuse a matrix that is not symmetric.
+    """Return the mean of a matrix and its transpose; raise :class:`UserError` if they differ.
 
-    They may differ by 1e-5 of the largest entry (half precision: four roundings).
+    A difference of 1e-5 of the largest entry (half precision: 4 eps) is allowed.
     """
     C64 = C.detach().double()
     largest = C64.abs().max()
@@ -89,7 +89,7 @@ def over_largest(weights: Tensor) -> Tensor:
 
 
 def exponential_entropy(weights: Tensor, eps: float = 0.0) -> Tensor:
-    r"""Return :math:`\exp(-\sum p\log p)` of :math:`p = w/\sum w + \epsilon`; 0 if all are zero."""
+    r"""Return :math:`\exp(-\sum p\log p)` of :math:`p = w/\sum w + \epsilon`; 0 if w = 0."""
     weights = over_largest(weights)
     total = weights.sum()
     p = weights / torch.where(total > 0, total, 1.0) + eps
@@ -99,10 +99,10 @@ def exponential_entropy(weights: Tensor, eps: float = 0.0) -> Tensor:
 def effective_rank(lam_or_C: Tensor) -> Tensor:
     r"""Return the effective rank :math:`\exp(-\sum_i q_i \log q_i)` (Zhuo et al., Section 3).
 
-    Takes the eigenvalues of a correlation matrix, or the matrix; :math:`q = \lambda/\sum\lambda`.
-    The rank lies between 1 and k, and is 0 for the zero matrix. Negative eigenvalues count as 0:
-    rounding leaves some in any matrix of low rank, and :math:`C_+` of finitely many pairs really
-    has some. NaN or infinity gives NaN. A matrix that is not symmetric to rounding is refused.
+    The input is a correlation matrix or its eigenvalues, and :math:`q = \lambda/\sum\lambda`. The
+    rank lies between 1 and k, and is 0 for the zero matrix. Negative eigenvalues count as 0: they
+    are rounding errors of a matrix of low rank, or belong to :math:`C_+` of finitely many pairs.
+    NaN or infinity gives NaN. A matrix must be symmetric up to rounding.
 
     Shapes: ``(k,)`` or ``(k, k) -> ()``.
 
@@ -115,10 +115,10 @@ def effective_rank(lam_or_C: Tensor) -> Tensor:
 def rankme(lam_or_C: Tensor, eps: float = 1e-7) -> Tensor:
     r"""Return RankMe :math:`\exp(-\sum_i p_i \log p_i)`, :math:`p = \sigma/\sum\sigma + \epsilon`.
 
-    It is the entropy of the features' *singular* values :math:`\sigma = \sqrt{N\lambda}` (Garrido
-    et al., ICML 2023, equation 1), so it is never below :func:`effective_rank`. Eigenvalues of
-    rounding noise count as zero, because their square roots would not be negligible. The zero
-    matrix gives 0, and a flat spectrum slightly more than k.
+    It is computed from the *singular* values :math:`\sigma = \sqrt{N\lambda}` of the features
+    (Garrido et al., ICML 2023, equation 1), so it is never below :func:`effective_rank`. Rounding
+    noise in the eigenvalues counts as zero, because its square roots would not be negligible. The
+    zero matrix gives 0, and a flat spectrum slightly more than k.
 
     Shapes: ``(k,)`` or ``(k, k) -> ()``.
 
@@ -175,13 +175,13 @@ def nesum(lam: Tensor) -> Tensor:
 
 
 def alpha_req(lam: Tensor, first: int = 11, last: int = 100) -> tuple[Tensor, Tensor]:
-    r"""Return the exponent of a power law :math:`\lambda_i \approx e^b i^{-\alpha}`, and its fit.
+    r"""Return ``alpha`` and ``r2`` of a power law :math:`\lambda_i \approx e^b i^{-\alpha}`.
 
-    ``alpha`` comes from the least squares of :math:`\log\lambda_i` on :math:`\log i` with weights
-    1/i, over the eigenvalues number ``first`` to ``last`` (counted from 1) of the *covariance*,
-    descending (Agrawal et al., NeurIPS 2022; the fit is that of Stringer et al., Nature 2019).
-    ``r2`` is :math:`1 - \sum(y-\hat y)^2/\sum(y-\bar y)^2` of the logarithms. If it is far below
-    1, ``alpha`` is meaningless. Rounding noise is left out; fewer than three points give NaN.
+    The fit is a weighted least-squares regression of :math:`\log\lambda_i` on :math:`\log i` with
+    weights 1/i (Agrawal et al., NeurIPS 2022, after Stringer et al., Nature 2019). It uses the
+    descending eigenvalues ``first`` to ``last`` (counted from 1) of the *covariance*. ``r2`` is
+    :math:`1 - \sum(y-\hat y)^2/\sum(y-\bar y)^2` with the logarithms y. If it is far below 1,
+    ``alpha`` is meaningless. Rounding noise is excluded; fewer than three points give NaN.
 
     Shapes: ``(k,) -> (), ()``.
 
@@ -210,5 +210,5 @@ def _of_covariance(lam: Tensor, name: str) -> Tensor:
     check_shapes(1, lam=lam)
     lam = eigenvalues(lam, name)
     if bool((lam.diff() > 1e-9 * lam.max()).any()):
-        raise UserError(f"{name} takes eigenvalues in descending order; these are not.")
+        raise UserError(f"{name} takes eigenvalues in descending order, got another order.")
     return lam

@@ -6,8 +6,8 @@ r"""Measures of rows: their mean, uniformity on the sphere, normality, and LiDAR
 .. math::
     T = N \int |\hat\varphi(t) - e^{-t^2/2}|^2\, e^{-t^2/2}\, dt
 
-SIGReg (Balestriero and LeCun, "LeJEPA", 2025, Section 4) takes the mean over random directions. The
-integral is the trapezoidal rule at 17 points of [0, 3], twice, since both halves are equal.
+SIGReg (Balestriero and LeCun, "LeJEPA", 2025, Section 4) averages T over random directions. The
+trapezoidal rule with 17 points in [0, 3] gives half of the integral, which is doubled.
 """
 
 import math
@@ -19,18 +19,18 @@ from rdm_solo.devices import product_dtype
 from rdm_solo.messages import UserError, check_integer
 from rdm_solo.spectra.ranks import descending, exponential_entropy, noise_floor
 
-# Rows whose distances to all others are computed at a time.
+# Number of rows whose distances to all others are computed at a time.
 BLOCK = 512
-# The range and number of points of the Epps-Pulley integral, and of directions.
+# Upper limit and number of points of the Epps-Pulley integral, and number of directions.
 END, POINTS, SLICES = 3.0, 17, 256
-# LiDAR's defaults, in the scale of the features.
+# Defaults of LiDAR's delta and epsilon; delta has the scale of the features' variances.
 DELTA, EPSILON = 1e-4, 1e-8
 
 
 def mean_share(x: Tensor) -> Tensor:
     r"""Return the mean's share of the second moment, :math:`\|\mu\|^2 / \frac1N\sum_i\|x_i\|^2`.
 
-    It is 0 where the rows' mean :math:`\mu` is 0, and 1 where all rows equal their mean.
+    It is 0 if the rows' mean :math:`\mu` is 0, and 1 if all rows equal their mean.
 
     Shapes: ``(N, k) -> ()``.
 
@@ -46,7 +46,7 @@ def mean_share(x: Tensor) -> Tensor:
 
 
 def spread(moment: Tensor, means_moment: Tensor) -> Tensor:
-    """Return the variance as a share of the second moment, of which the means have a part."""
+    """Return the variance's share of the second moment, which is 1 minus the means' share."""
     share = 1 - means_moment / torch.where(moment > 0, moment, 1.0)
     return torch.where(moment > 0, share.clamp_min(0), 0.0)
 
@@ -54,7 +54,7 @@ def spread(moment: Tensor, means_moment: Tensor) -> Tensor:
 def positive_distance(x: Tensor, y: Tensor) -> Tensor:
     r"""Return the alignment loss :math:`\frac1N\sum_i\|x_i - y_i\|^2` of unit rows and positives.
 
-    It lies between 0, where both views of each sample agree, and 4. It is unrelated to the
+    It is 0 if both views of each sample agree, and at most 4. It is unrelated to the
     :func:`alignment` of eigenspaces.
 
     Shapes: ``(N, k), (N, k) -> ()``.
@@ -73,8 +73,8 @@ def positive_distance(x: Tensor, y: Tensor) -> Tensor:
 def uniformity(x: Tensor, t: float = 2) -> Tensor:
     r"""Return the uniformity loss :math:`\log\frac{1}{N(N-1)}\sum_{i\ne j} e^{-t\|x_i-x_j\|^2}`.
 
-    It is 0 where all unit rows are equal, and lower the more evenly they fill the sphere;
-    :math:`-2t` is the limit for many dimensions. Time grows with N², memory does not. Squared
+    It is 0 if all unit rows are equal, and lower the more evenly they cover the sphere: about
+    :math:`-2t` for uniform rows in many dimensions. Time grows with N², memory with N. Squared
     distances are computed in float64, or in float32 (to about 1e-6) for float32 rows without TF32.
 
     Shapes: ``(N, k) -> ()``.
@@ -112,8 +112,8 @@ def _check_unit(x: Tensor) -> None:
 def epps_pulley(x: Tensor, slices: int = SLICES, seed: int = 0) -> Tensor:
     r"""Return the mean over random directions of the Epps-Pulley statistic T (LeJEPA, Section 4).
 
-    It is about 1 for standard normal rows of any number. For other rows it grows with N, so compare
-    values only at the same N. Rows are neither centred nor scaled.
+    It is about 1 for standard normal rows at any N. For other rows it grows with N, so only compare
+    values at the same N. Rows are neither centred nor scaled.
 
     Shapes: ``(N, k) -> ()``.
 
@@ -140,9 +140,9 @@ def directions(k: int, slices: int = SLICES, seed: int = 0) -> Tensor:
 
 
 def wave_sums(x: Tensor, axes: Tensor, valid: Tensor) -> Tensor:
-    r"""Return :math:`\sum_j e^{it u_j}` over valid rows, for each direction and each t above 0.
+    r"""Return :math:`\sum_j e^{it u_j}` over valid rows, for each direction and each t > 0.
 
-    Shapes: ``(N, k), (k, slices), (N,) -> (2 (points - 1), slices)``, real parts above imaginary.
+    Shapes: ``(N, k), (k, slices), (N,) -> (2 (points - 1), slices)``, real before imaginary parts.
     """
     angle = (x.where(valid[:, None], 0.0).double() @ axes) * (END / (POINTS - 1))
     first = torch.polar(valid[:, None].to(angle).expand_as(angle).contiguous(), angle)
@@ -169,17 +169,17 @@ def epps_pulley_statistic(waves: Tensor, count: Tensor) -> Tensor:
 def lidar(views: Tensor, delta: float = DELTA, eps: float = EPSILON) -> Tensor:
     r"""Return LiDAR, :math:`\exp(-\sum_i p_i\log p_i)` (Thilak et al., ICLR 2024).
 
-    Here :math:`p = (\lambda+\epsilon)/\sum(\lambda+\epsilon)` with the eigenvalues of
-    :math:`\Sigma_w^{-1/2} \Sigma_b \Sigma_w^{-1/2}`, the views' means :math:`\mu_i`, their mean
-    :math:`\mu`, and
+    Here :math:`p = (\lambda+\epsilon)/\sum(\lambda+\epsilon)` with the eigenvalues :math:`\lambda`
+    of :math:`\Sigma_w^{-1/2} \Sigma_b \Sigma_w^{-1/2}`. With the mean :math:`\mu_i` of each
+    sample's views and the mean :math:`\mu` of these means,
 
     .. math::
         \Sigma_b = \frac{\sum_i (\mu_i-\mu)(\mu_i-\mu)^T}{n-1}, \qquad
         \Sigma_w = \frac{\sum_{ij} (x_{ij}-\mu_i)(x_{ij}-\mu_i)^T}{n(q-1)} + \delta I
 
-    :math:`\delta` has the scale of the features: on rows of length 1 it is not small for k above a
-    thousand. Where :math:`\epsilon` outweighs all eigenvalues, the result is 0 instead of
-    the definition's k.
+    :math:`\delta` must be small compared with the features' variances. These are about 1/k for rows
+    of length 1, so the default is too large for k above a thousand. If the eigenvalues sum to less
+    than :math:`k\epsilon`, the result is 0, while the definition gives about k.
 
     Shapes: ``(n, q, k) -> ()``, q views of each of n samples.
 
@@ -214,7 +214,7 @@ def view_scatter(views: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pair_scatter(C_z: Tensor, C_plus: Tensor, mean: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
-    r"""Return :math:`\Sigma_w` and :math:`\Sigma_b` of views a and b from their sums.
+    r"""Return :math:`\Sigma_w` and :math:`\Sigma_b` of two views, a and b, of each sample.
 
     With :math:`C_z = \sum(aa^T + bb^T)/2n`, :math:`C_+ = \sum(ab^T + ba^T)/2n` and the mean
     :math:`\mu`, they are :math:`\Sigma_w = C_z - C_+` and
@@ -227,9 +227,9 @@ def discriminant_eigenvalues(S_w: Tensor, S_b: Tensor, delta: float) -> Tensor:
     r"""Return the eigenvalues of :math:`(S_w + \delta I)^{-1/2} S_b (S_w + \delta I)^{-1/2}`."""
     S_b = S_b.to(S_w)
     S_w = S_w + delta * torch.eye(len(S_w)).to(S_w)
-    # Any root of the inverse gives the same eigenvalues, and Cholesky's is the cheapest.
+    # Every square root of the inverse gives the same eigenvalues; Cholesky's is the cheapest.
     root, failed = torch.linalg.cholesky_ex(S_w)
-    if bool(failed):  # rounding of large features exceeds delta
+    if bool(failed):  # the rounding errors of large features exceed delta
         lam, u = torch.linalg.eigh(S_w)
         inverse = u * lam.clamp_min(max(delta, float(noise_floor(lam)))).rsqrt()
         between = inverse.mT @ S_b @ inverse
@@ -240,7 +240,7 @@ def discriminant_eigenvalues(S_w: Tensor, S_b: Tensor, delta: float) -> Tensor:
 
 
 def smoothed_rank(lam: Tensor, k: int, eps: float) -> Tensor:
-    """Return LiDAR of k eigenvalues; those that are not passed are zero."""
+    """Return LiDAR from k eigenvalues; missing eigenvalues count as zero."""
     lam = torch.cat([lam, lam.new_zeros(k - len(lam))])
     rank = exponential_entropy(lam + eps)
     return torch.where(lam.sum() < k * eps, 0.0, rank)

@@ -1,8 +1,8 @@
 """A sample of rows that does not depend on their order, batches or processes.
 
 Each row gets a hash of its bits, and the rows with the smallest hashes are kept. The smallest
-hashes of a union are among the smallest of its parts, so several processes keep the same rows as
-one. A row of a DINO head takes 256 KiB, so only a few rows are copied at a time.
+hashes of a union are among the smallest of its parts, so the rows do not depend on the number of
+processes. A row of a DINO head takes 256 KiB, so only a few rows are copied at a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from rdm_solo.distributed import gather
 
-# The hash of rows that are never kept; all others are smaller.
+# The hash of rows that are never kept; all other hashes are smaller.
 LAST = 2**63 - 1
-# Number of elements converted at a time: as int64 or float64 they fit in a CPU's cache.
+# Number of elements converted at a time, so that int64 or float64 fits in a CPU's cache.
 BLOCK = 2**18
 
 
@@ -25,7 +25,7 @@ def row_blocks(rows: int, width: int) -> Iterator[slice]:
 
 
 def row_hashes(parts: Sequence[Tensor], valid: Tensor) -> Tensor:
-    """Return a hash of each row of all parts together; rows that are not valid get ``LAST``.
+    """Return one hash per row over all parts; rows that are not valid get ``LAST``.
 
     The hash is a random number plus the row's 32-bit words, each times a random odd factor, modulo
     2^64. Its highest 32 bits are uniform and pairwise independent (Lemire and Kaser, 2014).
@@ -41,7 +41,7 @@ def row_hashes(parts: Sequence[Tensor], valid: Tensor) -> Tensor:
 
     def random(count: int) -> Tensor:
         numbers = torch.randint(-(2**63), LAST, (count,), generator=draw)
-        return numbers.to(valid.device, non_blocking=True)  # a blocking copy waits for the device
+        return numbers.to(valid.device, non_blocking=True)  # a blocking copy would synchronise
 
     total = random(1).repeat(len(valid))
     for part in parts:
@@ -53,10 +53,10 @@ def row_hashes(parts: Sequence[Tensor], valid: Tensor) -> Tensor:
 
 
 def keep_smallest(sample: Tensor, hashes: Tensor, parts: Sequence[Tensor], new: Tensor) -> None:
-    """Update the kept rows and their hashes, in place, with new rows of smaller hashes.
+    """Replace kept rows and their hashes, in place, by new rows with smaller hashes.
 
-    The i-th smallest new hash enters if it is below the i-th largest one kept. Unchanged slots are
-    rewritten as well, so that the host need not wait for the number of new rows.
+    The i-th smallest new hash replaces the i-th largest kept hash if it is smaller. Unchanged slots
+    are rewritten as well, because reading the number of new rows would synchronise.
 
     Shapes: ``(N, P, k), (N,), P times (B, k), (B,)``.
 
@@ -80,7 +80,7 @@ def keep_smallest(sample: Tensor, hashes: Tensor, parts: Sequence[Tensor], new: 
 def union_candidates(sample: Tensor, hashes: Tensor) -> tuple[Tensor, Tensor]:
     """Return this process's kept rows that can be among the N smallest of all processes.
 
-    They are float64 if any process has float64 rows.
+    The rows are float64 if any process has float64 rows.
     """
     double = torch.cat(gather(hashes.new_tensor([sample.dtype == torch.double]))).any()
     limit = torch.cat(gather(hashes)).sort().values[len(hashes) - 1]

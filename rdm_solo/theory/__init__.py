@@ -1,8 +1,8 @@
 """The paper's lemmas and theorems, Theorem 4's path, and a filter's effect on a spectrum.
 
 Zhuo et al., "Towards a Unified Theoretical Understanding of Non-contrastive Learning via Rank
-Differential Mechanism", ICLR 2023. Letters are the paper's. Docstrings name what the printed text
-leaves out or gets wrong.
+Differential Mechanism", ICLR 2023. Letters are the paper's. Docstrings note omissions and errors
+of the printed text.
 """
 
 from rdm_solo.spectra.comparison import ideal_filter

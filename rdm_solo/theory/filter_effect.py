@@ -25,14 +25,14 @@ class Preview:
     sigma: Tensor  # descending singular values of the unfiltered outputs
     lam_p: Tensor  # spectra of both branches, each with the sum 1
     lam_z: Tensor
-    curve: Tensor  # the equivalent online filter g(lam_z), by rank
-    own_kind: str  # the kind of |g(sigma)|
-    online_kind: str  # the kind of the equivalent online filter
+    curve: Tensor  # the equivalent online filter g(lam_z), with eigenvalues paired by rank
+    own_kind: str  # of |g(sigma)|, from :func:`rdm_solo.theory.kind`
+    online_kind: str  # of the equivalent online filter
     warnings: tuple[str, ...]
 
     @property
     def line(self) -> str:
-        """The filter's kind and both effective ranks in one line."""
+        """Return the filter's kind and both effective ranks in one line."""
         same = ""
         if self.branch != "online":
             same = f", as an online filter {describe(self.online_kind)}"
@@ -71,13 +71,13 @@ def predict_effect(name: str, branch: str, gain: Gain, sigma: Tensor) -> Preview
     warnings = []
     if kind(filtered) not in ("low-pass", "none"):
         warnings.append(
-            f"{name} changes the order of the directions (sigma * |g(sigma)| does not grow with "
-            "sigma): only the sorted spectra are compared."
+            f"{name} changes the order of the directions, because sigma * |g(sigma)| does not "
+            "always grow with sigma. Only the sorted spectra are compared."
         )
     if negative := int((values < 0).sum()):
         warnings.append(
-            f"g is negative for {negative} of {len(sigma)} directions (log sigma is, below "
-            "sigma = 1): the filter reverses their sign; the loss changes, the spectrum does not."
+            f"g is negative for {negative} of {len(sigma)} directions (log sigma is negative below "
+            "sigma = 1). The filter reverses their sign, which changes the loss, not the spectrum."
         )
     warnings += [*_scale_warnings(gain, sigma, values, own)]
     warnings += [*_direction_warnings(online, lam_p, lam_z)]
@@ -85,7 +85,7 @@ def predict_effect(name: str, branch: str, gain: Gain, sigma: Tensor) -> Preview
 
 
 def _scale_warnings(gain: Gain, sigma: Tensor, values: Tensor, own_kind: str) -> Iterator[str]:
-    """Compare with a quarter of the batch and four times the batch: sigma grows with its root."""
+    """Warn if the curve changes with the batch size, since sigma grows with its square root."""
     text, depends_on_batch, zero = "", False, values == 0
     for batch, factor in (("a quarter of", 0.5), ("four times", 2.0)):
         other = gain(sigma * factor)
@@ -96,18 +96,18 @@ def _scale_warnings(gain: Gain, sigma: Tensor, values: Tensor, own_kind: str) ->
         text += f"; with {batch} the batch it is {describe(changed)}" if changed != own_kind else ""
     if depends_on_batch:
         yield (
-            "the curve depends on the filter's batch size, because sigma grows with its root and "
-            f"with the outputs' scale, taken here as a batch norm's{text}."
+            "the curve depends on the filter's batch size, because sigma grows with its square "
+            f"root, and on the outputs' scale, here that of a batch norm{text}."
         )
 
 
 def _direction_warnings(online: str, lam_p: Tensor, lam_z: Tensor) -> Iterator[str]:
     if online == "none":
-        yield "no filter at all: both branches have the same spectrum, and nothing raises the rank."
+        yield "there is no filter: both branches have the same spectrum; nothing raises the rank."
     elif online == "high-pass":
         yield (
-            "it points the wrong way: a high-pass online filter puts the target's effective rank "
-            "below the online branch's (Theorem 3), and alignment pulls the rank down."
+            "it points the wrong way: with a high-pass online filter the target's effective rank "
+            "is below the online branch's (Theorem 3), so alignment lowers the rank."
         )
     elif online != "low-pass":
         side = "above" if rank_difference(lam_p, lam_z) > 0 else "below"
@@ -118,11 +118,11 @@ def _direction_warnings(online: str, lam_p: Tensor, lam_z: Tensor) -> Iterator[s
 
 
 def relation(preview: Preview) -> rank_path.Relation:
-    """Return the function from an online spectrum with sum 1 to the target's spectrum.
+    """Return the function that maps an online spectrum with sum 1 to the target's spectrum.
 
-    An online filter is inverted where ``sigma * |g(sigma)|`` grows. If the spectrum reaches beyond
-    that range, or g depends on all singular values at once, the eigenvalues of both branches are
-    paired by rank.
+    An online filter is inverted where ``sigma * |g(sigma)|`` grows. If the spectrum is not within
+    that range, or if g is not elementwise, the eigenvalues of both branches are paired by rank
+    instead.
     """
     energy = preview.sigma.square().sum()
     if preview.branch == "target":

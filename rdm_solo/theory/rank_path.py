@@ -11,9 +11,9 @@ from rdm_solo.spectra.ranks import effective_rank
 from rdm_solo.theory.theorems import updated_eigenvalues
 
 STEP = 0.1  # alpha of a single update
-SEPARATION = 1e-12  # between the logarithms of equal eigenvalues; rounding is a hundredth of it
+SEPARATION = 1e-12  # between logarithms of equal eigenvalues; rounding errors are 100 times smaller
 
-# A function from the online spectrum to the target's.
+# A function that maps the online spectrum to the target's.
 Relation = Callable[[Tensor], Tensor]
 
 
@@ -25,10 +25,10 @@ class Path(NamedTuple):
 
 
 def relation(lam_p: Tensor, lam_z: Tensor) -> Relation:
-    """Return the function from online to target eigenvalues that interpolates two spectra.
+    """Return the function that maps online to target eigenvalues by interpolating two spectra.
 
     It interpolates log lam_z over log lam_p, both sorted, and extrapolates with their mean slope.
-    Zeros in lam_p, as after a predictor with a bottleneck, are paired by rank.
+    Zeros in lam_p, for example after a predictor with a bottleneck, are paired by rank.
 
     >>> lam = torch.tensor([8.0, 4.0, 2.0])
     >>> relation(lam, lam.sqrt())(torch.tensor([32.0, 3.0]))
@@ -48,7 +48,7 @@ def relation(lam_p: Tensor, lam_z: Tensor) -> Relation:
 
 
 def _ranked(values: np.ndarray) -> np.ndarray:
-    """Return distinct values, in which the earlier of two equal ones is slightly larger."""
+    """Return distinct values; the earlier of two equal values becomes slightly larger."""
     offsets = np.empty_like(values)
     offsets[np.argsort(-values, kind="stable")] = SEPARATION * np.arange(len(values))[::-1]
     return np.asarray(values + offsets)
@@ -61,11 +61,11 @@ def follow(
     pulls: Sequence[float],
     step: float = STEP,
 ) -> Path:
-    """Iterate Theorem 4 over intervals, each with its filter, its omega and its sum of alphas.
+    """Iterate Theorem 4 over intervals, each with a filter, an omega and a sum of alphas (pull).
 
-    In each step the filter gives the target's eigenvalues, the positives' are ``omega * lam_z``,
-    and the result is sorted and rescaled to sum 1, as for l2-normalised outputs. ``filters`` may
-    have one more entry, for the last target. Shapes: ``(k,)`` spectra.
+    In each step the filter maps ``lam_p`` to ``lam_z``, ``lam_plus`` is ``omega * lam_z``, and the
+    new ``lam_p`` is sorted and rescaled to sum 1, as for l2-normalised outputs. ``filters`` may
+    have one more entry, for the target after the last interval. Shapes: ``(k,)`` spectra.
 
     >>> lam = torch.tensor([0.8, 0.2])
     >>> path = follow(lam, [torch.sqrt], [torch.ones(2)], [0.5])
@@ -87,7 +87,7 @@ def follow(
 
 
 def unit_sum(lam: Tensor) -> Tensor:
-    """Return eigenvalues sorted to descend and rescaled to sum 1; negative ones count as 0."""
+    """Return descending eigenvalues, rescaled to sum 1; negative eigenvalues count as 0."""
     lam = lam.double().clamp_min(0).sort(descending=True).values
     return lam / lam.sum()
 

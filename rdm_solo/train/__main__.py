@@ -7,7 +7,7 @@ from typing import Any
 
 from rdm_solo.cli import arguments, terminal
 from rdm_solo.messages import UserError
-from rdm_solo.train import processes
+from rdm_solo.train import checks, processes
 
 log = logging.getLogger("rdm_solo")
 
@@ -24,6 +24,7 @@ def main() -> None:
         if not {"-m", "--multirun"}.isdisjoint(sys.argv):
             from rdm_solo.train import sweep
 
+            sweep.check_all(sys.argv[1:])
             sys.argv[1:] = sweep.with_folder(sys.argv[1:])
             job = sweep.run_command
         arguments.command(job, "config", with_hydra=True)
@@ -37,14 +38,14 @@ def _train(cfg: Any) -> None:
     has_folder = any(option.startswith("hydra.run.dir=") for option in cfg.hydra.overrides.hydra)
     if processes.started_by_torchrun() and not has_folder:
         raise UserError(
-            "pass hydra.run.dir=FOLDER under torchrun; else each process chooses another folder."
+            "under torchrun, pass hydra.run.dir=FOLDER: otherwise each process chooses its own."
         )
     with open_dict(cfg):
         del cfg.hydra
     if processes.is_rank_zero():
         p = "" if cfg.p is None else f", p={cfg.p}"
-        setting = f"{cfg.method.name}, {cfg.filter.name}{p}, {cfg.dataset.name}"
-        log.info(f"{setting}: {cfg.max_epochs} epochs, seed {cfg.seed}, in {folder}")
+        log.info(f"Starting {cfg.method.name}, {cfg.filter.name}{p}, {cfg.dataset.name} ...")
+    checks.check(cfg)
     # Lightning starts the run's other processes with this process's arguments.
     sys.argv[1:] = [*sys.argv[1:], f"hydra.run.dir='{folder.absolute()}'"]
     from rdm_solo.train.run import run

@@ -1,4 +1,4 @@
-"""Check a config's values; an invalid one raises an error of one sentence."""
+"""Check a config's values before torch is imported; an invalid one raises a UserError."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.messages import UserError, check_bool, check_choice, check_integer, check_number
-from rdm_solo.methods.optimizers import OPTIMIZERS
+from rdm_solo.methods.descriptions import method
 from rdm_solo.spectra.collapse import RULES, WRONG_WAY
 
 # Half- and double-precision weights are refused: batch norms and spectra need float32.
@@ -16,7 +16,7 @@ PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda")
 ABSENT = object()
 
-# Warm-ups, in epochs; none may be longer than max_epochs.
+# Lengths of warm-ups in epochs, at most max_epochs.
 WARM_UPS = ("scheduler.warmup_epochs", "method.kwargs.warmup_teacher_temperature_epochs")
 
 
@@ -54,7 +54,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "diagnostics.sample": (check_integer, 1),
     "diagnostics.every_n_epochs": (check_integer, 0),
     "pictures.every_n_epochs": (check_integer, 0),
-    "optimizer.name": (check_choice, OPTIMIZERS),
+    "optimizer.name": (check_choice, ("sgd", "lars", "adam", "adamw")),
     "optimizer.lr": (check_number, 0),
     "optimizer.classifier_lr": (check_number, 0),
     "optimizer.weight_decay": (check_number, 0),
@@ -98,7 +98,12 @@ NULLABLE = {
 
 
 def check(cfg: DictConfig) -> None:
-    """Refuse a config that no run could use."""
+    """Raise UserError if a value of the config is invalid."""
+    for section in {name.partition(".")[0] for name in CHECKS if "." in name}:
+        if isinstance(choice := cfg.get(section), str):
+            raise UserError(
+                f"{section}={choice} has no effect; did you mean {section}.name={choice}?"
+            )
     for name, (check_value, *limits) in CHECKS.items():
         value = OmegaConf.select(cfg, name, default=ABSENT)
         if name in NULLABLE and value is not None and value is not ABSENT:
@@ -111,8 +116,8 @@ def check(cfg: DictConfig) -> None:
             raise UserError(f"{name}={epochs:g} is longer than max_epochs={cfg.max_epochs}.")
     if cfg.checkpoint.best and not cfg.knn.every_n_epochs:
         raise UserError(
-            "checkpoint.best=true would be ignored, because knn.every_n_epochs=0 switches its "
-            "measurement off."
+            "checkpoint.best=true would be ignored, because no kNN accuracy is measured with "
+            "knn.every_n_epochs=0."
         )
     # solo-learn would clip gradients before they are unscaled or fully accumulated.
     unfinished = cfg.trainer.precision == "16-mixed" or cfg.trainer.accumulate_grad_batches > 1
@@ -121,6 +126,23 @@ def check(cfg: DictConfig) -> None:
             f"method.kwargs.clip_grad={cfg.method.kwargs.clip_grad} cannot be combined with "
             "16-mixed or accumulated gradients; use trainer.gradient_clip_val."
         )
+    _check_filter(cfg)
     if cfg.p is not None:
         p = OmegaConf.to_container(cfg.p) if OmegaConf.is_config(cfg.p) else cfg.p
         as_schedule(p, epochs=cfg.max_epochs)
+
+
+def _check_filter(cfg: DictConfig) -> None:
+    """Refuse a filter that the method cannot take, and an exponent that would be ignored."""
+    description, name = method(cfg.method.name), cfg.filter.name
+    if name == "none" and not description.no_filter:
+        raise UserError(
+            f"method={description.name} needs a filter; for no predictor, pass filter=identity."
+        )
+    if name != "none" and description.no_filter:
+        raise UserError(
+            f"filter={name}: method={description.name} takes no filter, since "
+            f"{description.no_filter}; leave filter out."
+        )
+    if cfg.p is not None and not cfg.filter.get("function"):
+        raise UserError(f"p={cfg.p} would be ignored: filter={name} has no exponent; leave it out.")

@@ -1,4 +1,4 @@
-"""The data set, the views and the loaders of a run."""
+"""Build the data set, the views and the loaders of a run."""
 
 from omegaconf import DictConfig
 
@@ -21,7 +21,7 @@ def make_data(cfg: DictConfig) -> tuple[Dataset, Views]:
 
 
 class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]
-    """Load training views, validation images, and clean training images for the kNN's memory."""
+    """Load training views, validation images, and clean training images for the kNN classifier."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]
         self.options = {"seed": seed, "expand_channels": expand_channels}
         self._memory: Loader | None = None
         self._loaders: list[Loader] = []
-        # Raises errors of the loader now rather than when training starts.
+        # Raise the loader's errors now rather than when training starts.
         loader(dataset, "train", batch_size, views=views, **self.options)
 
     def _loader(self, part: str, batch_size: int, views: Views | None = None) -> Loader:
@@ -46,7 +46,7 @@ class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]
         return batches
 
     def skipped(self) -> dict[str, str]:
-        """Return the images that this process's loaders skipped so far, and the reasons."""
+        """Return the paths of the images that this process has skipped so far, with the reasons."""
         return {path: why for batches in self._loaders for path, why in batches.skipped.items()}
 
     def train_dataloader(self) -> Loader:
@@ -58,6 +58,6 @@ class DataModule(pl.LightningDataModule):  # type: ignore[misc,name-defined]
         return self._loader("val", 512)
 
     def memory_dataloader(self) -> Loader:
-        """Return a loader of clean training images in order; it is created once and reused."""
+        """Return the loader of clean training images, in order; it is created once and reused."""
         self._memory = self._memory or self._loader("train", 512)
         return self._memory

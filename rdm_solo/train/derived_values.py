@@ -1,5 +1,6 @@
 """Compute class counts and scaled learning rates from the config and the data set."""
 
+import logging
 import os
 from dataclasses import dataclass
 
@@ -7,8 +8,10 @@ import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rdm_solo.data.images import Dataset
-from rdm_solo.messages import UserError
+from rdm_solo.messages import UserError, check_integer
 from rdm_solo.methods.descriptions import method
+
+log = logging.getLogger("rdm_solo")
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,20 @@ def world_size(trainer: DictConfig) -> int:
 
 
 def limit_threads(threads: int | None) -> None:
-    """Limit the CPU threads of this process and of those that Lightning starts, unless None."""
+    """Limit CPU threads here and in the processes that Lightning starts; None sets no limit."""
     if threads is not None:
         torch.set_num_threads(threads)
         os.environ["OMP_NUM_THREADS"] = str(threads)
+
+
+def fit_batch(cfg: DictConfig, dataset: Dataset) -> DictConfig:
+    """Return the config with a batch size that the data set can fill."""
+    largest = len(dataset.train) // world_size(cfg.trainer)
+    if cfg.batch_size <= largest:
+        return cfg
+    check_integer("batch_size, limited by the number of training images,", largest, 2)
+    log.info(f"batch_size={largest} instead of {cfg.batch_size}: there are no more images")
+    return OmegaConf.merge(cfg, {"batch_size": largest})
 
 
 def derive(
@@ -66,11 +79,6 @@ def derive(
         )
     processes, images = world_size(cfg.trainer), len(dataset.train)
     filter_batch = cfg.batch_size * processes
-    if filter_batch > images:
-        raise UserError(
-            f"batch_size={cfg.batch_size} on {processes} process(es) is more than the "
-            f"{images} training images of dataset={dataset.name}; lower it."
-        )
     _check_method(cfg, dataset, filter_batch)
     if cfg.knn.every_n_epochs and cfg.knn.k > images:
         raise UserError(
@@ -97,7 +105,7 @@ def derive(
 
 
 def _check_method(cfg: DictConfig, dataset: Dataset, batch: int) -> None:
-    """Refuse options with which solo-learn's class would fail later or train wrongly."""
+    """Refuse options that would make solo-learn's class fail later or train incorrectly."""
     from rdm_solo.methods.building import check_kwargs  # loads solo-learn
 
     description, kwargs = method(cfg.method.name), cfg.method.kwargs

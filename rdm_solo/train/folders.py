@@ -28,7 +28,7 @@ class Start:
     """Where a run starts: at the beginning, at a checkpoint, or not at all."""
 
     checkpoint: Path | None = None
-    epochs: int = 0  # finished ones
+    epochs: int = 0  # finished epochs
     step: int = 0
     finished_summary: dict[str, Any] | None = None  # None: the run has not finished
 
@@ -37,7 +37,7 @@ class Start:
 def claim(
     cfg: DictConfig, folder: Path, filter_batch: int, overrides: Sequence[str]
 ) -> Iterator[Start]:
-    """Lock the run's folder for the body, and yield where rank 0 decided to start."""
+    """Lock the run's folder in the body, and yield the start that rank 0 chose."""
     if processes.is_rank_zero():
         with contextlib.ExitStack() as stack:
             try:
@@ -51,7 +51,7 @@ def claim(
         if isinstance(decision, UserError):
             raise SystemExit(2)  # rank 0 prints the error
         yield decision
-    else:  # no process group yet: Lightning starts this process after rank 0 has decided
+    else:  # no process group yet: Lightning started this process after rank 0 chose
         yield Start(checkpoint=next(iter(checkpoints.present(folder)), None))
 
 
@@ -77,7 +77,7 @@ def _lock(
 
 
 def _is_unfinished(cfg: DictConfig, folder: Path) -> bool:
-    """Return whether an unfinished run there was itself started with overwrite=true."""
+    """Return whether this command, with overwrite=true, started the folder's unfinished run."""
     earlier = saved_config.run_config(folder)
     same = earlier.get("overwrite") and not settings.differences(earlier, cfg)
     return bool(same) and not _summary(folder).get("finished")
@@ -91,9 +91,9 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 
 def _start(cfg: DictConfig, folder: Path, filter_batch: int) -> Start:
-    """Return where a run in the folder starts; raise UserError if the run there cannot resume."""
+    """Return where to start; raise UserError if the folder holds a run that cannot resume."""
     if cfg.resume and Path(cfg.resume).resolve() != folder.resolve():
-        raise UserError(f"resume={cfg.resume} resumes in that folder: leave hydra.run.dir out.")
+        raise UserError(f"resume={cfg.resume} already sets the folder: leave hydra.run.dir out.")
     if not (folder / CONFIG).is_file():
         return Start()
     earlier = saved_config.run_config(folder)
@@ -101,13 +101,13 @@ def _start(cfg: DictConfig, folder: Path, filter_batch: int) -> Start:
     names = [name for name in settings.differences(earlier, cfg) if name not in may_differ]
     if names:
         raise ownership.FolderTaken(
-            f"{folder} holds a run with another {', '.join(names[:3])}: pass another "
+            f"{folder} holds a run that differs in {', '.join(names[:3])}: pass another "
             "hydra.run.dir, or overwrite=true to rename that folder and start over."
         )
     earlier_batch = ownership.last_owner(folder).get("filter_batch")
     if earlier_batch not in (None, filter_batch):
         raise UserError(
-            f"the run in {folder} filters batches of {earlier_batch} rows, and this command "
+            f"the run in {folder} filters batches of {earlier_batch} rows, but this command sets "
             f"{filter_batch}: change batch_size or the number of processes."
         )
     summary = _summary(folder)
@@ -128,7 +128,7 @@ def _start(cfg: DictConfig, folder: Path, filter_batch: int) -> Start:
 def _record_start(folder: Path, epochs: int, filter_batch: int) -> None:
     """Record this start; raise UserError if too many starts in a row finished no epoch.
 
-    Without this rule a job that fails in its first epoch could be requeued forever.
+    Without this rule a job that always fails in the same epoch could be requeued forever.
     """
     owner = ownership.last_owner(folder)
     stalled = int(owner.get("stalled", -1)) + 1 if owner.get("epochs") == epochs else 0

@@ -1,4 +1,4 @@
-"""Ranks of a run's processes, how they were started, and how they connect."""
+"""Find a process's rank and launcher, and connect the processes of a run."""
 
 import os
 import signal
@@ -6,8 +6,8 @@ import threading
 import time
 from typing import Any
 
-# Set for the runs of a sweep, which exit when the sweep does.
-EXIT_WITH_PARENT = "RDM_SOLO_EXIT_WITH_PARENT"
+# The id of the process that started this one as a run of a sweep or as a process of its run.
+PARENT = "RDM_SOLO_PARENT"
 SWEEP_FOLDER = "RDM_SOLO_SWEEP"  # the name of the sweep's folder, for a run's loggers
 # The rank as torchrun, Lightning and srun set it, in Lightning's order of precedence.
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
@@ -26,12 +26,14 @@ def started_by_torchrun() -> bool:
 
 def exit_with_parent() -> None:
     """Kill this process when its parent exits, if a launcher or a sweep started it."""
-    if "LOCAL_RANK" not in os.environ and not os.environ.pop(EXIT_WITH_PARENT, ""):
+    by_launcher = str(os.getppid()) if "LOCAL_RANK" in os.environ else ""
+    parent = os.environ.get(PARENT, by_launcher)
+    os.environ[PARENT] = str(os.getpid())  # for processes that Lightning starts
+    if parent in ("", os.environ[PARENT]):
         return
-    parent = os.getppid()
 
     def wait() -> None:
-        while os.getppid() == parent:
+        while os.getppid() == int(parent):  # it may have died before this process read its id
             time.sleep(0.5)
         os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
 
@@ -43,7 +45,7 @@ def connect(trainer: Any) -> None:
 
     Lightning does so for processes that it starts itself.
     """
-    from rdm_solo.lightning import pl  # seconds to load
+    from rdm_solo.lightning import pl  # takes seconds to load
 
     if trainer.world_size > 1:
         slurm = pl.plugins.environments.SLURMEnvironment
@@ -55,10 +57,10 @@ def connect(trainer: Any) -> None:
 
 
 def _join_restarted(device: Any) -> None:
-    """Join torchrun's process group with keys of the store that are unique to this restart.
+    """Join torchrun's process group through store keys that are unique to this restart.
 
-    With torch 2.15, torchrun's store keeps the addresses of dead processes, so a restarted one
-    fails: "Gloo connectFullMesh failed ... Connection refused".
+    With torch 2.15, torchrun's store keeps the addresses of dead processes, so a restarted
+    process fails: "Gloo connectFullMesh failed ... Connection refused".
     """
     import torch
     import torch.distributed as dist

@@ -34,9 +34,11 @@ from rdm_solo.train.processes import SWEEP_FOLDER
 log = logging.getLogger("rdm_solo")
 
 
-def announce(cfg: DictConfig, derived: Derived, views: Views, start: Start) -> None:
-    """Log versions, batch size, learning rate and warnings, and the epoch of a resumed run."""
-    log.info(f"solo-learn {solo_learn.version()}")
+def announce(cfg: DictConfig, folder: Path, derived: Derived, views: Views, start: Start) -> None:
+    """Log the folder, batch size, learning rate and warnings, and the epoch of a resumed run."""
+    log.info(
+        f"{cfg.max_epochs} epochs, seed {cfg.seed}, solo-learn {solo_learn.version()}, in {folder}"
+    )
     log.info(
         f"global batch {derived.global_batch} = {cfg.batch_size} x {derived.processes} "
         f"process(es) x {cfg.trainer.accumulate_grad_batches} accumulated; learning rate "
@@ -50,7 +52,7 @@ def announce(cfg: DictConfig, derived: Derived, views: Views, start: Start) -> N
 
 
 def run_info(cfg: DictConfig, folder: Path, derived: Derived, start: Start) -> loggers.RunInfo:
-    """Describe the run that starts in ``folder`` for its loggers."""
+    """Return the run's name, group, hyperparameters and config for its loggers."""
     chosen, scheduled = ChosenFilter.from_config(cfg), OmegaConf.is_config(cfg.p)
     setting = cfg.method.name if chosen.absent else f"{cfg.method.name}-{chosen.label}"
     setting += "" if cfg.p is None else f"-p={saved_config.exponent(cfg.p)}"
@@ -90,7 +92,7 @@ def summarise(trainer: Any, folder: Path, settings: Mapping[str, Any]) -> Iterat
         yield summary
     except BaseException as raised:
         error = raised
-        # Otherwise Lightning 2.6 kills this process when another one of the run fails.
+        # Otherwise Lightning 2.6 kills this process when another process of the run fails.
         getattr(trainer.strategy.launcher, "procs", []).clear()
         raise
     finally:
@@ -155,7 +157,7 @@ def _report(summary: Mapping[str, Any], table: str, folder: Path) -> None:
 
 
 def final_table(columns: Mapping[str, list[float]], untrained: Mapping[str, float]) -> str:
-    """Format the main columns before training and at up to five epochs as text.
+    """Format the main columns at up to six epochs as text; epoch 0 is the untrained network.
 
     >>> print(final_table({"epoch": [1.0, 2.0], "val/acc1": [50.0, math.nan]}, {"val/acc1": 20.0}))
     epoch            0        1        2

@@ -10,15 +10,16 @@ from rdm_solo.cli.arguments import compose
 from rdm_solo.messages import UserError
 from rdm_solo.runs import files, ownership, saved_config
 from rdm_solo.runs.files import OVERRIDES, SWEEP
+from rdm_solo.train import sweep
 
 WARM_UP = "scheduler.warmup_epochs"
 
 
 def expand(argv: Sequence[str]) -> list[str]:
-    """Replace ``resume=FOLDER`` by the options that the folder records and the folder itself.
+    """Replace ``resume=FOLDER`` with the folder's recorded options and its path.
 
-    Other options that were passed override the recorded ones. For a sweep's folder, the whole sweep
-    is submitted again: finished runs are left alone and unfinished ones resume.
+    Options that were passed as well override the recorded options. For a sweep's folder, the whole
+    sweep is submitted again: unfinished runs resume and finished runs are left alone.
     """
     options = dict.fromkeys(argv)
     resumes = [option for option in options if option.startswith("resume=")]
@@ -41,25 +42,21 @@ def expand(argv: Sequence[str]) -> list[str]:
 
 def _sweep(folder: Path, passed: Sequence[str]) -> list[str]:
     """Return a sweep's options after checking the config of each run."""
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
     ownership.refuse_links(folder)
     with files.prefix_errors(folder / SWEEP):
         recorded = files.read_yaml(folder, SWEEP)["hydra"]["overrides"]["task"]
     arguments = _merged(saved_config.plain_overrides(recorded, folder / SWEEP), passed)
-    parsed = OverridesParser.create().parse_overrides(arguments)
-    for options in BasicSweeper.split_arguments(parsed, None)[0]:
+    for options in sweep.runs_of(arguments):
         _check(options, passed)
     return arguments
 
 
 def _merged(recorded: Sequence[str], passed: Sequence[str]) -> list[str]:
-    """Merge recorded and passed options; a passed one replaces the recorded one of its key."""
+    """Merge recorded and passed options; a passed option replaces a recorded one of its key."""
     options = {_key(option): option for option in recorded}
     options.update({_key(option): option for option in passed})
     if "wandb" in options.get("logger", "") and "logger" not in map(_key, passed):
-        # A folder is not trusted to upload anything.
+        # A folder is not trusted to start uploads.
         options.setdefault("logger.wandb.offline", "logger.wandb.offline=true")
     return list(options.values())
 
@@ -69,7 +66,7 @@ def _key(option: str) -> str:
 
 
 def _check(options: Sequence[str], passed: Sequence[str]) -> None:
-    """Refuse code that is not part of this package, unless the user passed its option."""
+    """Raise UserError for recorded options that are not trusted; passed options are trusted."""
     from rdm_solo.runs import trust
 
     cfg: Any = compose("config", options)

@@ -18,7 +18,7 @@ from rdm_solo.methods import backbones
 from rdm_solo.runs import ownership
 from rdm_solo.train import checks, folders, processes, reporting, stopping
 from rdm_solo.train.datamodule import DataModule, make_data
-from rdm_solo.train.derived_values import derive, limit_threads
+from rdm_solo.train.derived_values import derive, fit_batch, limit_threads
 from rdm_solo.train.trainer import make_callbacks, make_trainer
 
 log = logging.getLogger("rdm_solo")
@@ -29,12 +29,13 @@ def run(
 ) -> dict[str, Any]:
     """Train one run in its folder and return its summary.
 
-    An unfinished run of the same config in the folder resumes, and a finished one is left alone.
-    ``callbacks`` come after those of the config. ``overrides`` are the config's command-line
+    An unfinished run of the same config in the folder resumes, and a finished run is left alone.
+    ``callbacks`` run after the config's callbacks. ``overrides`` are the config's command-line
     options, recorded for ``resume=FOLDER``. Raises UserError for errors that the user can fix.
     """
     checks.check(cfg)
     dataset, views = make_data(cfg)
+    cfg = fit_batch(cfg, dataset)
     model_cfg, derived = derive(cfg, dataset, views.num_large_crops, views.num_small_crops)
 
     terminal.silence_third_party()
@@ -51,7 +52,7 @@ def run(
     guard = DivergenceGuard(partial(divergence_advice, cfg=cfg, lr=derived.lr))
     trainer = make_trainer(cfg, derived.processes, folder, [guard, *configured, *callbacks])
     packages = {type(c).__module__.partition(".")[0] for c in [*configured, *callbacks]}
-    model.charted = bool(cfg.get("logger") or packages - {"rdm_solo"})  # else nobody reads charts
+    model.charted = bool(cfg.get("logger") or packages - {"rdm_solo"})  # else charts are unused
 
     processes.connect(trainer)
     with folders.claim(cfg, folder, derived.filter_batch, overrides) as start:
@@ -59,7 +60,7 @@ def run(
             log.info(f"the run in {folder} has already finished")
             return start.finished_summary
         if trainer.is_global_zero:
-            reporting.announce(cfg, derived, views, start)
+            reporting.announce(cfg, folder, derived, views, start)
             info = reporting.run_info(cfg, folder, derived, start)
             trainer.loggers = loggers.open_all(cfg.get("logger") or {}, info)
         config = OmegaConf.to_container(cfg, resolve=True)

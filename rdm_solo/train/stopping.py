@@ -1,4 +1,4 @@
-"""SIGINT (Ctrl-C) and SIGTERM stop a run after the current step, with status 130 or 143."""
+"""Stop a run after the current step on SIGINT (Ctrl-C, status 130) or SIGTERM (status 143)."""
 
 import contextlib
 import logging
@@ -23,7 +23,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class StopBetweenSteps(pl.Callback):  # type: ignore[misc,name-defined]
-    """Raise KeyboardInterrupt before the next step after a signal; a second one stops at once."""
+    """Raise KeyboardInterrupt before the first step after a signal, at once after a second one."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -56,7 +56,7 @@ def stoppable(trainer: Any) -> Iterator[None]:
         yield
     except BaseException as error:
         # Lightning turns a KeyboardInterrupt into SystemExit. If another process stops first, this
-        # one fails on the closed connection.
+        # process fails because the connection is closed.
         if callback.signal or isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise Stopped(callback.signal or signal.SIGINT) from None
         raise

@@ -1,4 +1,4 @@
-"""Start each run of a sweep as a command of its own, under any launcher, and print a table."""
+"""Start each run of a sweep in its own process, under any launcher, and print a table."""
 
 import datetime
 import logging
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo.cli.arguments import register_resolvers, time_or_job
-from rdm_solo.train.processes import EXIT_WITH_PARENT, SWEEP_FOLDER
+from rdm_solo.cli.arguments import compose, quote, register_resolvers, time_or_job
+from rdm_solo.train import checks
+from rdm_solo.train.processes import PARENT, SWEEP_FOLDER
 
 if TYPE_CHECKING:  # Hydra imports this module even for --help
     import rdm_solo.runs.folder
@@ -29,24 +30,42 @@ HEADINGS = {
     "erank/online": "online",
     "erank/target": "target",
     "erank/gap": "gap",
-    "feature/variance": "variance",
+    "feature/spread": "spread",
 }
 
 
-# A launcher's workers import this module with run_command and compose the config.
+# A launcher's workers import this module for run_command, then compose the config.
 register_resolvers()
 
 
 def with_folder(argv: Sequence[str]) -> list[str]:
     """Add ``hydra.sweep.dir`` to a sweep's arguments if they lack it.
 
-    Workers compose the config later, perhaps in a SLURM job, and would get another folder.
+    Workers compose the config later, perhaps in a SLURM job, and would choose a different folder.
     """
-    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")  # Ray 2.60 would train in a copy
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")  # else Ray 2.60 copies the folder
     if any(option.startswith("hydra.sweep.dir=") for option in argv):
         return list(argv)
     now = f"{datetime.datetime.now():%Y-%m-%d_%H-%M-%S-%f}"
     return [*argv, f"hydra.sweep.dir=runs/{time_or_job(now, argv)}_sweep"]
+
+
+def runs_of(arguments: Sequence[str]) -> list[list[str]]:
+    """Return the options of each run of a sweep."""
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parsed = OverridesParser.create().parse_overrides(list(arguments))
+    return BasicSweeper.split_arguments(parsed, None)[0]
+
+
+def check_all(argv: Sequence[str]) -> None:
+    """Refuse a sweep in which the config of a run is not valid, before its first run."""
+    flags = [argument for argument in argv if argument.startswith("-")]
+    arguments = [argument for argument in argv if argument not in flags]
+    if flags in (["-m"], ["--multirun"]) and not any("hydra/sweeper" in a for a in arguments):
+        for options in runs_of(quote(arguments)):
+            checks.check(compose("config", options, with_hydra=True))
 
 
 def run_command(cfg: DictConfig) -> float:
@@ -65,7 +84,7 @@ def start(hydra: Any, metric: str, variables: Mapping[str, str] | None = None) -
     from rdm_solo.runs.files import CONFIG, SUMMARY
 
     folder = Path(hydra.runtime.output_dir)
-    environment = {**os.environ, **(variables or {}), EXIT_WITH_PARENT: "1"}
+    environment = {**os.environ, **(variables or {}), PARENT: str(os.getpid())}
     environment[SWEEP_FOLDER] = Path(hydra.sweep.dir).name
     process = subprocess.Popen(
         [sys.executable, "-m", "rdm_solo.train", *_arguments(hydra, folder)],
@@ -84,7 +103,7 @@ def start(hydra: Any, metric: str, variables: Mapping[str, str] | None = None) -
     finally:
         status = process.wait()
     if status:
-        if not (folder / CONFIG).is_file():  # refused before it wrote to its folder
+        if not (folder / CONFIG).is_file():  # failed before it wrote its config
             folder.mkdir(parents=True, exist_ok=True)
             ownership.record_failure(folder, reason.strip() or f"exit status {status}")
         return math.nan
@@ -104,13 +123,13 @@ def _arguments(hydra: Any, folder: Path) -> list[str]:
 
 
 def _ignore_slurm_signals() -> None:
-    """Ignore SLURM's signals before a time limit, which submitit handles in the parent."""
+    """Ignore SLURM's signals before a time limit: submitit handles them in the parent process."""
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
 
 
 class SweepTable(Callback):
-    """Print a table of a sweep's runs when it ends; exit with status 1 if a run failed."""
+    """Print a table of the runs when a sweep ends; exit with status 1 if a run failed."""
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         if print_table(Path(config.hydra.sweep.dir)):
@@ -118,7 +137,7 @@ class SweepTable(Callback):
 
 
 def print_table(folder: Path) -> bool:
-    """Print the table of the runs in a sweep's folder; return whether one has failed."""
+    """Print the table of the runs in a sweep's folder; return whether any run failed."""
     from rdm_solo import runs
     from rdm_solo.messages import UserError
     from rdm_solo.runs import ownership
@@ -140,7 +159,7 @@ def print_table(folder: Path) -> bool:
 
 
 def table(runs: Sequence["rdm_solo.runs.folder.Run"]) -> str:
-    """Format one row per setting: mean and standard deviation of last values over seeds."""
+    """Format one row per setting: mean and standard deviation over seeds of the last values."""
     from rdm_solo.runs import groups
 
     columns = [name for name in HEADINGS if any(math.isfinite(run.last(name)) for run in runs)]

@@ -22,7 +22,7 @@ ERRORS = (TypeError, ValueError, RuntimeError, pl.utilities.exceptions.Misconfig
 def make_callbacks(cfg: DictConfig, folder: Path, derived: Derived) -> list[Any]:
     """Build the config's callbacks in order.
 
-    A constructor also receives the values of the run that it has a parameter for.
+    A constructor with a parameter ``folder``, ``cfg``, ``title`` or ``advise`` receives that value.
     """
     values = {
         "folder": folder,
@@ -32,7 +32,7 @@ def make_callbacks(cfg: DictConfig, folder: Path, derived: Derived) -> list[Any]
     }
     callbacks = []
     for name, node in (cfg.get("callbacks") or {}).items():
-        if node is None:  # left out
+        if node is None:  # removed by callbacks.NAME=null
             continue
         factory = instantiate(node, _partial_=True)
         parameters = inspect.signature(factory.func).parameters
@@ -46,16 +46,16 @@ def make_callbacks(cfg: DictConfig, folder: Path, derived: Derived) -> list[Any]
 def make_trainer(cfg: DictConfig, processes: int, folder: Path, callbacks: Sequence[Any]) -> Any:
     """Build Lightning's Trainer with these callbacks and the run's checkpoints."""
     options: dict[str, Any] = OmegaConf.to_container(cfg.trainer, resolve=True)
-    if options["accelerator"] == "auto":  # Lightning would choose Apple's, which lacks float64
+    if options["accelerator"] == "auto":  # Lightning could choose mps, which lacks float64
         options["accelerator"] = "cpu" if on_cpu(cfg.trainer) else "gpu"
     if options["sync_batchnorm"] is None:
         options["sync_batchnorm"] = processes > 1 and options["accelerator"] != "cpu"
     bars = [c for c in callbacks if isinstance(c, pl.callbacks.ProgressBar)]
     if not options["enable_progress_bar"]:
         callbacks = [c for c in callbacks if c not in bars]
-    options["enable_progress_bar"] &= bool(bars)  # without one, Lightning would add its own
+    options["enable_progress_bar"] &= bool(bars)  # otherwise Lightning adds its own bar
     slurm = pl.plugins.environments.SLURMEnvironment
-    # Lightning's requeueing saves within an epoch, where no run can resume exactly.
+    # Lightning's requeueing saves in mid-epoch, and a run cannot resume exactly from there.
     cluster = [slurm(auto_requeue=False)] if slurm.detect() else []
     defaults = {
         "plugins": [CheckpointFiles(folder), *cluster],
@@ -68,7 +68,7 @@ def make_trainer(cfg: DictConfig, processes: int, folder: Path, callbacks: Seque
     try:
         return pl.Trainer(
             max_epochs=cfg.max_epochs,
-            logger=False,  # loggers open once the run owns its folder
+            logger=False,  # loggers are opened once the run owns its folder
             callbacks=[*callbacks, Checkpoints(folder, **cfg.checkpoint)],
             **(defaults | options),
         )

@@ -1,6 +1,6 @@
-"""Watch any training loop's representation for collapse: see docs/your-own-method.md.
+"""Watch the representation in any training loop for collapse; see docs/your-own-method.md.
 
-:class:`Watch` is for a plain PyTorch loop, :class:`WatchCallback` for Lightning's Trainer, of
+:class:`Watch` is for plain PyTorch loops, and :class:`WatchCallback` for the Trainer of
 ``lightning`` or ``pytorch_lightning``. Neither needs solo-learn.
 """
 

@@ -14,12 +14,12 @@ from rdm_solo.watch.loop import USER_SCALARS, Watch
 
 
 class WatchCallback(*callback_classes()):  # type: ignore[misc]
-    """A :class:`Watch` over the module that the Trainer fits; takes the same options.
+    """Watch the module that the Trainer fits; the options are those of :class:`Watch`.
 
-    Scalars are logged through the module to the Trainer's loggers. ``stop`` stops the run at the
-    first collapse. A run that resumes from a checkpoint resumes in the same folder; in another
-    folder its rows start at the Trainer's epoch. What the module logs as val/acc1 or val/knn_acc1
-    is also written to ``metrics.csv``, and so is train/loss if training_step returns no loss.
+    Scalars are logged through the module to the Trainer's loggers. ``stop=True`` stops the run at
+    the first collapse, even if it is only a note. A run that resumes from a checkpoint also resumes
+    its folder; in a new folder, rows start at the Trainer's epoch. Logged values of val/acc1 and
+    val/knn_acc1, and of train/loss if training_step returns no loss, are added to ``metrics.csv``.
     """
 
     def __init__(self, folder: str | Path, *, stop: bool = False, **options: Any) -> None:
@@ -36,8 +36,8 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
         if trainer.fast_dev_run:
             return
         if self.watch is None:
-            # Not before: a module's on_train_start may add parts, as solo-learn's SwAV does, and
-            # on_train_epoch_start is skipped after a checkpoint within an epoch.
+            # Not earlier: a module's on_train_start may add parts, as solo-learn's SwAV does, and
+            # on_train_epoch_start does not run if training resumes within an epoch.
             self.watch = self._make_watch(trainer, pl_module)
         steps = trainer.num_training_batches  # inf for data without a length
         sized = math.isfinite(steps)
@@ -47,7 +47,7 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
         options = {"views": getattr(pl_module, "num_large_crops", None), **self.options}
         if trainer.max_epochs and trainer.max_epochs > 0:
             options.setdefault("epochs", trainer.max_epochs)
-        if trainer.current_epoch:  # from a checkpoint
+        if trainer.current_epoch:  # resumed from a checkpoint
             options["resume"] = trainer.current_epoch
         watch = _LightningWatch(self.path, pl_module, **options)
         watch.epoch = max(watch.epoch, trainer.current_epoch + 1)  # the folder may lack epochs
@@ -60,7 +60,7 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
             self.watch.step_outputs = outputs
             loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
             if loss is not None and pl_module.automatic_optimization:
-                loss = loss * trainer.accumulate_grad_batches  # Lightning has divided it
+                loss = loss * trainer.accumulate_grad_batches  # Lightning has divided by it
             self.watch.step(loss)
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -70,10 +70,10 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
         if self.watch is None:
             return
         metrics, earlier = trainer.callback_metrics, len(self.watch.collapsed)
-        # callback_metrics also holds values of earlier epochs' validation.
+        # callback_metrics also contains values from the validation of earlier epochs.
         fresh = [name for name in USER_SCALARS if self._validated or not name.startswith("val/")]
         self._validated = False
-        if self.watch.loss_count:  # the mean over the epoch; the logged one may be the last step's
+        if self.watch.loss_count:  # a logged loss may be the last step's, not the epoch's mean
             fresh.remove("train/loss")
         row = self.watch.end_epoch({key: float(metrics[key]) for key in fresh if key in metrics})
         measured = {name: value for name, value in row.items() if name not in USER_SCALARS}
@@ -93,7 +93,7 @@ class WatchCallback(*callback_classes()):  # type: ignore[misc]
 
 
 class _LightningWatch(Watch):
-    """A watch that also reads outputs of training_step and solo-learn's softmax methods."""
+    """A watch that also supports outputs from training_step and solo-learn's softmax methods."""
 
     step_outputs: Any = None
 
@@ -107,7 +107,7 @@ class _LightningWatch(Watch):
             return super()._outputs()
         if type(self.observer) is Observer and not has_outputs:
             raise UserError(
-                f"{parts.not_found_message(self.module)} Or return both from training_step, as "
-                "'online' and 'target' next to 'loss'."
+                f"{parts.not_found_message(self.module)} Or return both outputs from training_step "
+                "as 'online' and 'target', in a dict with 'loss'."
             )
         return self.observer.pop_outputs(self.views, outputs)

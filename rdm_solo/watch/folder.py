@@ -1,4 +1,4 @@
-"""Write the results of a watch as a run folder, which all commands can read."""
+"""Write the results of a watch to a run folder, which the report can read."""
 
 import contextlib
 import json
@@ -25,9 +25,9 @@ PACKAGES = ("torch", "torchmetrics", "numpy")
 
 
 class WatchFolder:
-    """Lock a run's folder until it is closed. Only rank 0 writes.
+    """A run's folder, locked until :meth:`close`. Only rank 0 writes.
 
-    ``resume`` is True to resume after the folder's last epoch, or the epoch to resume after.
+    ``resume`` is the epoch to resume after, or True to resume after the folder's last epoch.
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any], resume: bool | int) -> None:
@@ -43,12 +43,12 @@ class WatchFolder:
                 self._open(config, resume)
             except (UserError, OSError) as error:
                 self._lock.close()
-                # The message names train's option; here the argument is ``folder``.
+                # Replace the option of the train command by the argument of Watch.
                 message = str(error).replace("hydra.run.dir", "folder")
-        if message := broadcast_object(message):  # on every process, or the others would hang
+        if message := broadcast_object(message):  # raise on all processes, or the others would hang
             raise UserError(message)
         self.last_epoch = broadcast_object(self.rows[-1]["epoch"] if self.rows else 0)
-        self.warnings = broadcast_object(self.warnings)  # on every process: a loop may stop on them
+        self.warnings = broadcast_object(self.warnings)  # a loop on any process may stop on them
 
     def _open(self, config: Mapping[str, Any], resume: bool | int) -> None:
         folder, path = self.folder, self.folder / CONFIG
@@ -72,7 +72,7 @@ class WatchFolder:
         spectra_files.truncate(folder, int(self.rows[-1]["epoch"]) if self.rows else 0)
 
     def measured_epochs(self) -> list[MeasuredEpoch]:
-        """Return a resumed run's epochs in the form of the collapse rules."""
+        """Return a resumed run's epochs as input of the collapse rules."""
         arrays = spectra_files.read_epochs(self.folder)[0] if self.rows else {}
         epochs = []
         for row in self.rows:
@@ -93,7 +93,7 @@ class WatchFolder:
     def summarize(self, device: torch.device, ended: bool = False) -> None:
         """Write ``summary.json`` for the epochs so far.
 
-        ``ended`` is true once the loop has closed its watch, so a killed loop leaves it false.
+        ``ended`` becomes true when the loop closes the watch, so it stays false in a killed run.
         """
         if rank() or self.closed or not self.rows:
             return

@@ -1,4 +1,4 @@
-"""Watch a plain PyTorch loop: ``step`` after each step, ``end_epoch`` after each epoch."""
+"""Watch a PyTorch loop, which calls ``step`` after each step and ``end_epoch`` after each epoch."""
 
 import logging
 import math
@@ -26,44 +26,50 @@ from rdm_solo.watch.outputs import outputs_of
 
 log = logging.getLogger("rdm_solo")
 
-# The columns that the user passes to end_epoch; the watch measures the others.
+# The columns that the user can pass to end_epoch; all others are measured.
 USER_SCALARS = [c.name for c in COLUMNS.values() if c.chart == ACCURACY or c.name == "train/loss"]
 
 BOUNDS = Bounds()
 
+ADVICE = (
+    "Check the loop first: the target must get no gradient (detach it), the online branch needs "
+    "its predictor, a momentum must lie between 0 and 1, and the heads need batch norm. Then try a "
+    "lower learning rate and a longer warm-up."
+)
+
 
 class Watch:
-    """Measure both branches' spectra over each epoch, warn of collapse, and write a folder that
-    ``python -m rdm_solo.report`` reads.
+    """Measure both branches' spectra in each epoch, warn about collapse, and write a folder for
+    ``python -m rdm_solo.report``.
 
     Forward hooks record the branches' outputs in training. There is no additional forward pass and
     no random number is drawn. Under ``torch.distributed``, all processes must make the same steps.
-    Their sums are added, and rank 0 writes.
+    Their moments are summed, and rank 0 writes.
 
     Args:
         folder: the run's folder; no other run may use it.
         model: the module, wrapped or not, or several modules by name.
         online, target: names of the parts whose outputs the loss compares, if the table of
-            :mod:`rdm_solo.callbacks.parts` does not find them. ``online`` alone stands for both
-            branches; if it is a predictor, its input is the target.
+            :mod:`rdm_solo.callbacks.parts` does not find them. With ``online`` alone, the target is
+            the part's input if it is a predictor, and its output otherwise.
         backbone: name of the part whose outputs are the features, if the table does not find it.
-        views: how many consecutive calls of the target are views of the same images. Measures of
-            positives need it.
+        views: number of consecutive calls of the target with views of the same images. Measures
+            of positives need it.
         tokens: ``"mean"`` averages outputs ``(N, T, k)`` over tokens; ``"rows"`` makes each token
             a row.
-        normalize: whether to scale rows to unit length; False for outputs of a softmax.
+        normalize: whether to scale rows to unit length; pass False for outputs of a softmax.
         name: the method's name in the report; by default the model's class.
-        log: called with each epoch's scalars and its number, on rank 0.
+        log: a function called on rank 0 with each epoch's scalars and number.
         resume: True to resume after the folder's last epoch, a number to resume after that epoch.
             In an empty folder both start with epoch 1.
-        leads: whether the target should have the higher effective rank; only then does a negative
-            gap raise a warning. By default it should in modules with a predictor that are named
-            like one of solo-learn's methods for which this holds (SimSiam, BYOL, NNSiam, NNBYOL),
-            and in solo-learn's SwAV, DINO and DeepCluster v2.
+        leads: whether the target should have the higher effective rank; otherwise negative gaps
+            are not reported. By default it is True for modules with a predictor whose class has
+            the name SimSiam, BYOL, NNSiam or NNBYOL, and (only with :class:`WatchCallback`) for
+            solo-learn's SwAV, DINO and DeepCluster v2.
         bounds: when to warn. Rank and variance are not judged in the first 3 epochs unless
             ``Bounds(warmup=0)`` is passed.
-        steps_per_epoch: spreads the measured steps evenly over the first epoch; later epochs use
-            the length of the previous one.
+        steps_per_epoch: number of steps over which the measured steps are spread evenly; by
+            default that of the previous epoch.
         epochs, seed, data: shown in the report.
         max_rows, max_dim, sample, max_features_dim: how much of an epoch is measured; see
             :class:`~rdm_solo.callbacks.Diagnostics`.
@@ -135,7 +141,7 @@ class Watch:
         self.epoch = self.folder.last_epoch + 1
         self.alarm = Alarm(
             bounds,
-            lambda kind, epoch: RULE[kind].remedy,  # callbacks.advice serves only our own methods
+            lambda kind, epoch: RULE[kind].remedy or ADVICE,
             lambda name, value: f"bounds=Bounds({name}={value})",
             self.folder.measured_epochs(),
             self.folder.warnings,
@@ -144,21 +150,21 @@ class Watch:
         self._loss: Any = 0.0  # the sum of this epoch's losses
         self.loss_count = self._steps = 0
         self._device = torch.device("cpu")
-        self._was_measured = False  # whether any step was measured so far
-        self._steps_before = math.inf  # in the previous epoch
+        self._was_measured = False  # whether any step was measured
+        self._steps_before = math.inf  # number of steps in the previous epoch
         self._begin_epoch()
 
     @property
     def collapsed(self) -> list[str]:
-        """Return the kinds of collapse so far, so that a loop can stop.
+        """Return the kinds of collapse found so far, so that a loop can stop.
 
-        A negative gap raises a warning but is not a collapse.
+        This includes kinds that are only notes in the log, but not a negative gap.
         """
         kinds = [warning["kind"] for warning in self.alarm.warnings]
         return [kind for kind in kinds if kind != WRONG_WAY]
 
     def step(self, loss: Tensor | float | None = None) -> None:
-        """Record a training step; call it after forward and backward, with the loss."""
+        """Record a training step. Call this after forward and backward, with the loss."""
         if loss is not None:
             loss = torch.as_tensor(loss).detach()
             dtype = torch.double if has_float64(loss.device) else torch.float
@@ -179,8 +185,8 @@ class Watch:
         """Measure, write, warn and log at the end of an epoch, and return the epoch's scalars.
 
         Pass your own scalars as a mapping with the columns' names (``{"val/acc1": 91.0}``), or as
-        keywords with ``_`` for the ``/`` (``val_acc1=91.0``). Accuracies are per cent. With several
-        processes, those of rank 0 are used.
+        keywords with ``_`` instead of ``/`` (``val_acc1=91.0``). Accuracies are in per cent. With
+        several processes, the scalars of rank 0 are used.
         """
         if self.folder.closed:
             raise UserError(
@@ -210,10 +216,10 @@ class Watch:
         return row
 
     def close(self, error: BaseException | None = None) -> None:
-        """Remove the hooks and release the folder, as the end of the program does.
+        """Remove the hooks and release the folder, which the end of the program also releases.
 
-        A run that was not closed, or closed with an error, counts as unfinished in the report until
-        it has all its epochs.
+        In the report, a run that was not closed, or was closed with an error, counts as unfinished
+        unless it has all its epochs.
         """
         self.observer.detach()
         if error is None:
@@ -228,7 +234,7 @@ class Watch:
 
     @property
     def _branches(self) -> Branches | None:
-        """Return the watched parts; None if another observer records the outputs."""
+        """Return the names of the watched parts, or None if outputs do not come from parts."""
         return self.observer.branches if isinstance(self.observer, ModuleObserver) else None
 
     def _observer(self, online: str | None, target: str | None) -> Observer:
@@ -240,9 +246,9 @@ class Watch:
         return ModuleObserver(self.module, branches)
 
     def _leads(self) -> bool:
-        """Return whether the target of the module's class should have the higher rank.
+        """Return whether the target should have the higher rank, judged by the module's class.
 
-        Methods with negatives need no such lead, and a JEPA's branches see different tokens.
+        It need not in methods with negatives, or in a JEPA, whose branches see different tokens.
         """
         method = METHODS.get(parts.class_name(self.module).lower())
         returns_outputs = type(self.observer) is Observer
@@ -266,14 +272,14 @@ class Watch:
                 f"this step recorded no call of the {' and the '.join(sorted(uncalled))} branch "
                 f"of {parts.class_name(self.module)}. Hooks are on online={names.online!r} and "
                 f"target={names.target!r}; only calls in training mode and outside backward count. "
-                "Pass parts that are called in each step: online='...', target='...'. Create the "
-                "watch before the first call of a model that torch.compile compiles."
+                "Pass parts that are called in each step: online='...', target='...'. With "
+                "torch.compile, create the watch before the model's first call."
             )
         return outputs
 
 
 def _user_scalars(scalars: Mapping[str, Any]) -> dict[str, float]:
-    """Return the user's scalars under their columns' names.
+    """Return the user's scalars with column names as keys.
 
     >>> _user_scalars({"val_knn_acc1": 91})
     {'val/knn_acc1': 91.0}

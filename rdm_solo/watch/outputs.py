@@ -13,11 +13,11 @@ Calls = Mapping[str, Sequence[Tensor]]
 
 
 def outputs_of(calls: Calls, observer: ModuleObserver, views: int | None) -> Outputs | None:
-    """Return a step's outputs; None if a branch was not called.
+    """Return a step's outputs, or None if a branch was not called.
 
-    If one branch has more rows than the other, as with small crops that only the student sees, only
-    its first rows are used. Positives need ``views``, the number of views of the same images that
-    the target is called with.
+    If one branch has more rows than the other, as with small crops for the student alone, only its
+    first rows are used. ``views`` is the number of calls of the target with views of the same
+    images; without it, positives are not measured.
     """
     backbone = calls.get("features")
     calls = {name: outputs for name, outputs in calls.items() if name != "features"}
@@ -33,8 +33,8 @@ def outputs_of(calls: Calls, observer: ModuleObserver, views: int | None) -> Out
         names = observer.branches
         raise UserError(
             f"the online branch ({names.online}) has {online.shape[1]} dimensions and the "
-            f"target ({names.target or f'the input of {names.online}'}) {target.shape[1]}: name "
-            "the two outputs that the loss compares, online='...', target='...'."
+            f"target ({names.target or f'the input of {names.online}'}) {target.shape[1]}: pass "
+            "the parts whose outputs the loss compares, online='...', target='...'."
         )
     n = min(len(online), len(target))
     if projection.shape[1] != target.shape[1] or len(projection) < n:
@@ -42,7 +42,7 @@ def outputs_of(calls: Calls, observer: ModuleObserver, views: int | None) -> Out
     positive = None
     if ordered and views and views > 1:  # the next view of the image; the last wraps around
         positive = target.roll(-(len(target) // views), 0)[:n]
-    # A tensor that several outputs share stays shared, so it is summed once.
+    # Outputs that share a tensor still share it, so that its moments are computed once.
     first_rows = target if len(target) == n else target[:n]
     online = first_rows if online is target else online[:n]
     projection = first_rows if projection is target else projection[:n]
@@ -53,7 +53,7 @@ def outputs_of(calls: Calls, observer: ModuleObserver, views: int | None) -> Out
 def _features_by_view(
     calls: Sequence[Tensor], target: Sequence[Tensor], views: int | None
 ) -> Sequence[Tensor]:
-    """Return the backbone's outputs by view, or a single tensor of at most the target's rows."""
+    """Return the backbone's outputs by view, or in one tensor with at most the target's rows."""
     ordered = by_view({"target": target, "features": calls}, views) if views else None
     if ordered and views:
         batches = len(ordered["features"]) // views

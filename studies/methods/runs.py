@@ -65,7 +65,7 @@ def measure(name: str, seed: int) -> Row:
         "diverged": training.divergence(summary),
         "dimensions": str(cfg.method.kwargs.proj_output_dim),
         "warnings": "; ".join(f"{w['kind']} in epoch {w['epoch']}" for w in summary["warnings"]),
-        **{column: joined(metrics[column]) for column in MEASURED if column in metrics},
+        **{column: joined(metrics[column]) for column in MEASURED if len(metrics.get(column, ()))},
         "seconds": f"{summary['seconds']:.0f}",
         "versions": training.versions(summary),
         "processor": processor(),

@@ -329,7 +329,7 @@ class TestReturned:
         model = Pairs("online", "target", "positive", k=40)
         diagnostics = fit(model, tmp_path, epochs=2, max_dim=8, sample=16)
         (said,) = [r.message for r in caplog.records if "sampled" in r.message]
-        assert "spectra at k=40 are those of N=16 sampled rows" in said
+        assert "spectra at k=40 are computed from N=16 sampled rows" in said
         assert diagnostics.latest.sampled
         saved, _ = spectra_files.read(tmp_path)
         assert saved["sampled"].all()

@@ -19,26 +19,23 @@ from rdm_solo.spectra.collapse import (
     DESTROYED,
     DIMENSIONAL,
     FEW_FEATURES,
-    FOUND,
-    RECOVERING,
+    RULE,
     RULES,
     STUCK,
     WRONG_WAY,
     Bounds,
     MeasuredEpoch,
     kinds_of_collapse,
-    states,
 )
 from rdm_solo.train import compose
 
-# Variance over second moment, and effective rank around the mean, epoch by epoch. The target filter
-# and the wrong way round were measured (warm-up 3); the other two are made up.
+# Variance over second moment, and effective rank around the mean, epoch by epoch. The linear
+# predictor is made up, the others were measured (warm-up 3).
 GOOD = {
     "SimSiam with a target filter": (
         [0.999, 0.992, 0.973, 0.962, 0.941, 0.937, 0.929, 0.908],
         [27.0, 11.9, 3.69, 2.91, 3.01, 3.30, 3.28, 3.52],
     ),
-    "a few directions that become more": ([0.3] * 8, [9.0, 1.2, 1.3, 1.5, 1.7, 1.9, 2.1, 2.3]),
 }
 BAD = {
     "a linear predictor": ([0.335, 0.014, 0.011, 0.010, 0.010], [7.5, 8.1, 9.2, 9.8, 10.0]),
@@ -84,7 +81,7 @@ class TestRules:
     def test_a_collapse_is_named_unless_its_rule_is_off(self, name, kind):
         history = epochs(*BAD[name])
         assert warned(history, Bounds(warmup=3)) == {kind}
-        off = {"variance": None} if kind == COMPLETE else {"erank": 0}
+        off = {"spread": None} if kind == COMPLETE else {"erank": 0}
         assert warned(history, Bounds(warmup=3, **off)) == set()
 
     def test_the_warm_up_and_a_single_epoch_are_not_judged(self):
@@ -99,13 +96,14 @@ class TestRules:
         assert warned(history[:2], Bounds(warmup=0)) == set()
         assert warned(history, Bounds(warmup=0)) == {COMPLETE}
 
-    @pytest.mark.parametrize(
-        ("start", "state"), [(0.02, RECOVERING), (1e-5, FOUND)], ids=["soon", "far"]
-    )
-    def test_a_value_that_passes_its_bound_soon_is_not_warned_of(self, start, state):
-        rising = epochs([start * 1.2**n for n in range(3)], [9.0] * 3)
-        assert states(rising, Bounds(warmup=0)) == {COMPLETE: state}
-        assert warned(rising, Bounds(warmup=0)) == ({COMPLETE} if state == FOUND else set())
+    def test_a_rise_within_noise_delays_no_report(self):
+        ranks = [2.153, 2.163, 2.173, 2.156]  # measured; the bound is 2.2
+        assert kinds_of_collapse(epochs([0.9] * 2, ranks[:2]), Bounds(warmup=0)) == [DIMENSIONAL]
+
+    def test_a_value_below_its_bound_is_shown_below_it(self):
+        history = epochs([0.9] * 2, [2.1996] * 2)
+        sentence = RULE[DIMENSIONAL].sentence(history, Bounds(), lambda name, value: name)
+        assert "is 2.19 in 32 dimensions, which is below 2.2 " in sentence
 
     @pytest.mark.parametrize(
         ("k", "few", "enough"), [(4, 1.9, 2.1), (16, 2.1, 2.3), (32, 2.1, 2.3), (2048, 4.9, 5.1)]
@@ -117,11 +115,6 @@ class TestRules:
 
     def test_directions_are_not_judged_after_a_complete_collapse(self):
         assert warned(epochs([0.001] * 4, [1.0] * 4), Bounds(warmup=0)) == {COMPLETE}
-
-    def test_a_variance_that_recovers_along_one_direction_is_a_dimensional_collapse(self):
-        """DINO without batch norm, measured: its kNN accuracy stayed below the untrained one."""
-        rising = epochs([0.0022, 0.0077, 0.0168, 0.0251], [1.07, 1.04, 1.02, 1.01])
-        assert warned(rising, Bounds(warmup=0)) == {DIMENSIONAL}
 
     def test_features_in_few_directions(self):
         history = [MeasuredEpoch(e, 0.5, 9.0, 32, 0.0, features=1.9) for e in range(1, 6)]

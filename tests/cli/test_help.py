@@ -82,7 +82,7 @@ def test_help_of_each_command_is_plain(name, tmp_path, monkeypatch, capsys):
     assert (left.value.code, errors) == (0, "")
     assert not re.search(r":\w+:`|``", text)
     assert "---|" not in text.replace(" ", "")
-    assert f"rdm_solo.{name}" in text
+    assert f"rdm_solo.{name}" in text or f"rdm-solo {name}" in text
     assert not list(tmp_path.iterdir())
     bare = re.findall(
         r"^ +(--?[\w-]+(?: [A-Z{][^ ]*)*(?: \.\.\.\])?)$\n(?! {10,}\S)", text, flags=re.M

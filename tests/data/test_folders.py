@@ -97,7 +97,7 @@ def test_imagenet100_is_taken_from_imagenet_or_from_a_copy(tmp_path):
     everything = folders.imagenet(tmp_path / "all")
     assert (everything.num_classes, len(everything.val)) == (1000, 1000)
     assert (everything.mean, everything.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    refuses("holds 100 class folders", folders.imagenet, tmp_path / "copy")
+    refuses("has 100 class folders", folders.imagenet, tmp_path / "copy")
     (tmp_path / "copy" / "train" / names[7]).rename(tmp_path / "elsewhere")
     refuses(f"lacks 1 of 100 class folders ({names[7]})", folders.imagenet100, tmp_path / "copy")
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 from support import small_runs
 from support.backbones import load
 from support.small_runs import SMALL, run
@@ -21,6 +20,7 @@ from rdm_solo.data import loader, synthetic
 from rdm_solo.evaluate import features, linear, linear_config, probe
 from rdm_solo.messages import UserError
 from rdm_solo.methods import weight_files
+from rdm_solo.runs import saved_config
 from rdm_solo.train import datamodule
 
 DATA = ["dataset=synthetic", "dataset.num_train=64", "dataset.num_val=32", "dataset.image_size=8"]
@@ -52,10 +52,8 @@ def finished(trained, tmp_path):
 
 
 def save_config(folder: Path, *options: str) -> None:
-    saved = folder / ".hydra" / "config.yaml"
-    saved.parent.mkdir(exist_ok=True)
     cfg = small_runs.configure(*SMALL, "filter=target_pow", *options)
-    saved.write_text(OmegaConf.to_yaml(cfg))
+    saved_config.write(folder, cfg, [])
 
 
 class TestResults:

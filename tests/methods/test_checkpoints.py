@@ -157,7 +157,7 @@ def test_what_does_not_match_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"blocks.0.weight": torch.zeros(2)}, r"give backbone\.name="),
+        ({"blocks.0.weight": torch.zeros(2)}, r"pass backbone\.name="),
         ({"a.weight": torch.tensor([1.0, torch.nan])}, r"NaN or infinity \(a\.weight\)"),
         (torch.nn.Linear(2, 2), r"save model\.state_dict\(\)"),
     ],

@@ -69,9 +69,9 @@ def test_a_run_shows_its_filter_and_its_prediction(run, tmp_path, logged):
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        ("simsiam", "SimSiam: its filter is what the predictor learned. Is the filter low-pass?"),
+        ("simsiam", "SimSiam: its filter is the learned predictor. Is the filter low-pass?"),
         ("dino", "Is the filter low-pass? yes, by both tests (monotonicity 1.00 sorted"),
-        ("vanilla", "Vanilla: its two branches are alike by design."),
+        ("vanilla", "Vanilla: its branches are identical by design."),
     ],
 )
 def test_a_run_without_a_function_is_judged_as_in_the_report(method, words, tmp_path, logged):
@@ -102,7 +102,7 @@ def test_refusals_are_sentences_and_leave_no_folder(run, tmp_path, capsys):
     learned = write_run(tmp_path / "learned", pull=0.5, epochs=3, name="learnable")
     for argv, words in (
         ([], "give filter=..., run=RUN_FOLDER, or both"),
-        (["p=-1", f"run={run}"], "belongs to a filter"),
+        (["p=-1", f"run={run}"], "needs a filter"),
         (["filter=learnable"], "has no function to draw: give run=FOLDER"),
         ([f"run={learned}", "filter.function=torch.asinh"], "filter.branch"),
         ([f"run={tmp_path}"], "is not a run folder"),

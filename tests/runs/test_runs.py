@@ -108,7 +108,7 @@ def test_rows_from_a_loss_of_nan_on_are_left_out(number, tmp_path):
     assert (run.diverged, run.epochs, run.spectra["epoch"].tolist()) == (2, 1, [1])
     assert run.last("train/loss") == -0.5
     assert run.missing == (
-        "it diverged in epoch 2 (values from there on are left out)",
+        "it diverged in epoch 2 (values from that epoch on are left out)",
         "1 of 4 epochs",
     )
 
@@ -135,7 +135,7 @@ def test_a_run_that_diverged_in_its_first_epoch(tmp_path):
     (tmp_path / "run" / "summary.json").write_text('{"diverged": {"epoch": 1}}')
     run = runs.load(tmp_path / "run")
     assert (run.diverged, run.epochs) == (1, 0)
-    assert "it diverged in epoch 1 (values from there on are left out)" in run.missing
+    assert "it diverged in epoch 1 (values from that epoch on are left out)" in run.missing
 
 
 def test_a_sweep_is_its_runs_in_their_order(tmp_path):

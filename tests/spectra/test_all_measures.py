@@ -110,7 +110,7 @@ def test_too_few_rows_for_the_dimensions_are_named():
     metric = BranchSpectra(24)
     x = torch.randn(24, 24)
     metric.update(x, x)
-    assert "N=24 rows are no more than k=24 dimensions" in metric.compute().warning
+    assert "only N=24 rows for k=24 dimensions" in metric.compute().warning
     metric.update(x + 1, x + 1)
     assert metric.compute().warning is None
     sampled = measured(max_dim=4, sample=8).compute()

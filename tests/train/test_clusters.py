@@ -49,7 +49,7 @@ def test_a_sweep_s_job_that_reaches_its_time_limit_resumes(slurm, tmp_path):
         "rdm_solo.train",
         "-m",
         *RUN,
-        "max_epochs=600",
+        "max_epochs=1800",
         "diagnostics.every_n_epochs=0",
         "p=-1",
         *SLURM,
@@ -72,7 +72,7 @@ def test_a_sweep_s_job_that_reaches_its_time_limit_resumes(slurm, tmp_path):
         sweep.kill()
     assert sweep.returncode == 0
     (folder,) = (tmp_path / "sweep").glob("0_*")
-    assert len(rows(folder)) == 600
+    assert len(rows(folder)) == 1800
     assert "resuming after epoch" in (folder / "train.log").read_text()
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 from omegaconf import OmegaConf
 from support.small_runs import SMALL, run
 
+from rdm_solo import runs
 from rdm_solo.data.images import DataError
 from rdm_solo.messages import UserError
+from rdm_solo.train import compose, sweep
 
 OPTIONS = [option for option in SMALL if "pred_hidden" not in option]
 ACCUMULATE = "trainer.accumulate_grad_batches=2"
@@ -18,7 +22,7 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (["batch_size=65"], "batch_size=65 on 1 process(es) is more than the 64 training"),
+        (["optimizer=adam"], "did you mean optimizer.name=adam"),
         (["p=-0.5"], "p=-0.5 would be ignored: filter=learnable"),
         (["filter=target_pow", "p=soft"], "p must be a number from -10 to 10 or a schedule"),
         (["scheduler.warmup_epochs=5"], "scheduler.warmup_epochs=5 is longer than"),
@@ -28,7 +32,7 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
         (["knn.k=65"], "knn.k=65 neighbours are more than the 64 training images"),
         (["backbone.name=resnet19"], "did you mean 'resnet18'"),
         (["+callbacks.mine=3"], "Cannot instantiate"),
-        (["watch.variance=2"], "watch.variance must be a number from 0 to 1"),
+        (["watch.spread=2"], "watch.spread must be a number from 0 to 1"),
         (["method=swav", "filter=online_log"], "method=swav takes no filter, since its"),
         (["method=simsiam", "filter=none"], "method=simsiam needs a filter"),
         (["method=dino", "method.kwargs.clip_grad=1", ACCUMULATE], "clip_grad=1 cannot be"),
@@ -42,6 +46,33 @@ def test_what_no_run_could_use(overrides, says, tmp_path):
         run(tmp_path / "run", *OPTIONS, *overrides)
     assert len(str(refused.value).splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_batch_is_at_most_the_data_set(tmp_path):
+    assert run(tmp_path, *OPTIONS, "batch_size=65", "max_epochs=1")["derived"]["global_batch"] == 64
+    assert runs.load(tmp_path).config.batch_size == 64
+
+
+def test_options_are_checked_without_torch():
+    """Refusing a mistyped option takes half a second; importing torch takes several."""
+    code = (
+        "import sys, rdm_solo.train.checks, rdm_solo.train.sweep; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_sweep_with_an_invalid_run_is_refused_before_the_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="p must be a number"):
+        sweep.check_all(["-m", "filter=target_pow", "p=-0.5,soft"])
+    sweep.check_all(["-m", "filter=target_pow", "p=-0.5,-1", "seed=range(2)"])
+
+
+@pytest.mark.parametrize(("size", "stem"), [(32, "small"), (64, "small"), (96, "imagenet")])
+def test_the_stem_follows_the_views(size, stem):
+    cfg = compose(["dataset=folder", f"dataset.image_size={size}"])
+    assert cfg.backbone.stem == stem
+    assert compose([f"dataset.image_size={size}", "backbone.stem=small"]).backbone.stem == "small"
 
 
 def test_missing_cifar_before_a_model_is_built(tmp_path):

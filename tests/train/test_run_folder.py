@@ -70,13 +70,13 @@ def test_more_epochs_keep_the_warm_up(whole, tmp_path, typed):
 def test_another_config_is_refused_and_changes_nothing(option, cut):
     before = {path: path.stat().st_mtime_ns for path in cut.rglob("*") if path.name != ".lock"}
     name = option.partition("=")[0].replace("method", "method.name")
-    with pytest.raises(FolderTaken, match=f"another .*{name}"):
+    with pytest.raises(FolderTaken, match=f"differs in .*{name}"):
         run(cut, *OPTIONS, "max_epochs=3", option)
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
 def test_another_number_of_processes_needs_the_same_filtered_batch(cut):
-    with pytest.raises(UserError, match="filters batches of 16 rows, and this command 8"):
+    with pytest.raises(UserError, match="filters batches of 16 rows, but this command sets 8"):
         run(cut, *OPTIONS, "max_epochs=3", "batch_size=8")
 
 

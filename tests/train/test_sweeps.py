@@ -17,7 +17,7 @@ from hydra_plugins.rdm_solo_local_launcher import devices
 from rdm_solo.train import sweep
 
 RUN = [*SMALL, "filter=target_pow", "max_epochs=1", "trainer.enable_progress_bar=false"]
-FIRST = "0_simsiam_target_pow_p=-1"
+FIRST = "0_simsiam_target_pow_p=-1_seed=0"
 
 pytestmark = pytest.mark.process
 
@@ -32,11 +32,11 @@ def losses(folder: Path) -> dict[str, float]:
 def sweep_folder(tmp_path_factory) -> Path:
     """Return the folder of a sweep of a run and one that is refused."""
     cwd = tmp_path_factory.mktemp("sweep")
-    options = [*RUN, "p=-1,abc", "launcher=local", "hydra.sweep.dir=sweep"]
+    options = [*RUN, "p=-1", "knn.k=5,9999", "launcher=local", "hydra.sweep.dir=sweep"]
     out = command("rdm_solo.train", "-m", *options, cwd=cwd)
     assert out.returncode == 1
     assert "σ^-1 " in out.stdout
-    assert "failed: 1_simsiam_target_pow_p=abc: p must be a number" in out.stdout
+    assert "failed: 1_simsiam_target_pow_p=-1_seed=0: knn.k=9999" in out.stdout
     return cwd / "sweep"
 
 
@@ -55,7 +55,7 @@ def submitted(typed, monkeypatch) -> Callable[..., subprocess.CompletedProcess[s
     ],
 )
 def test_every_launcher_gives_the_same_run(launcher, sweep_folder, tmp_path, submitted):
-    out = submitted("-m", *RUN, "p=-1", launcher, "hydra.sweep.dir=sweep", cwd=tmp_path)
+    out = submitted("-m", *RUN, "p=-1", "knn.k=5", launcher, "hydra.sweep.dir=sweep", cwd=tmp_path)
     assert out.returncode == 0, out.stderr
     assert losses(tmp_path / "sweep") == {FIRST: losses(sweep_folder)[FIRST]}
     assert "σ^-1 " in out.stdout
@@ -74,9 +74,9 @@ def test_a_sweep_that_is_submitted_again_trains_what_is_left_by_any_launcher(
 
     sweep_start = sweep.start
     monkeypatch.setattr(sweep, "start", start)
-    options = ["-m", "p=-1,-0.5", "launcher=basic", "optimized_metric=train/loss"]
+    options = ["-m", "p=-1,-0.5", "knn.k=5", "launcher=basic", "optimized_metric=train/loss"]
     out = submitted(f"resume={sweep_folder}", *options, cwd=sweep_folder.parent)
-    assert "failed: 1_simsiam_target_pow_p=abc" in out.stdout
+    assert "failed: 1_simsiam_target_pow_p=-1_seed=0" in out.stdout
     assert kept.stat().st_mtime_ns == written
     assert losses(sweep_folder).items() > expected.items()
     assert metrics == list(losses(sweep_folder).values()), "for Hydra's sweepers"

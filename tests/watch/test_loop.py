@@ -111,7 +111,7 @@ class TestWarnings:
             watch.end_epoch()
             assert watch.collapsed == (["complete collapse"] if epoch >= warmup + 2 else [])
         (message,) = [m for m in caplog.messages if "complete collapse" in m]
-        assert "bounds=Bounds(variance=" in message
+        assert "bounds=Bounds(spread=" in message
         (warning,) = runs.load(tmp_path / "run").summary["warnings"]
         assert (warning["kind"], warning["epoch"]) == ("complete collapse", warmup + 2)
         assert runs.load(tmp_path / "run").config.scheduler.warmup_epochs == warmup
@@ -134,7 +134,7 @@ class TestWarnings:
         with torch.no_grad():
             model[online].weight.copy_(torch.eye(8))
             model["teacher"].weight.copy_(torch.diag(torch.arange(1, 9.0) ** -2))
-        bounds = Bounds(erank=None, variance=None)
+        bounds = Bounds(erank=None, spread=None)
         options = {"online": online, "target": "teacher", "leads": leads, "bounds": bounds}
         with Watch(tmp_path / "run", model, **options) as watch:
             for _ in range(3):
