@@ -77,7 +77,7 @@ def _parse(argv: Sequence[str]) -> Any:
     def refuse(message: str) -> NoReturn:
         raise UserError(f"{message}; options are written NAME=VALUE and stand after -m")
 
-    parser = get_args_parser()
+    parser: Any = get_args_parser()
     parser.error = refuse
     return parser.parse_args(list(argv))
 
@@ -162,7 +162,7 @@ def _message(error: Any, config: str, overrides: Sequence[str]) -> str:
             return f"{choice} needs a Hydra plugin: pip install 'rdm-solo[slurm,ray,joblib]'"
         nested = (config_folder() / group).glob("*/*.yaml")
         options = [*error.options, *(f"{path.parent.name}/{path.stem}" for path in nested)]
-        similar = [option for option in options if choice in option]
+        similar = sorted(option for option in options if choice in option)
         hint = f", such as {similar[0]}" if similar else "; --help all lists them"
         return f"there is no {group}={choice}{suggest(choice, options) or hint}"
     if key := re.search(r"Could not override '(?:\+\+|\+)?([^']+)'", text):
