@@ -57,7 +57,7 @@ def main_options(config: str, *keys: str, _root_: Any) -> str:
 
 
 def _first_sentence(text: str) -> str:
-    return re.split(r"(?<=[.;])\s", text)[0].rstrip(".;")
+    return re.split(r"(?<=\.)\s", text)[0].rstrip(".")
 
 
 def _text(value: Any) -> str:
