@@ -7,6 +7,7 @@ import torch
 from support.small_methods import batch, configure, loss_of
 
 from rdm_solo import methods
+from rdm_solo.messages import UserError
 from rdm_solo.methods import solo_learn
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -18,6 +19,7 @@ SMALLEST = [
     "swin_tiny",
     "convnext_tiny",
     "timm/resnet26",
+    "timm/vit_tiny_patch16_224",
 ]
 INSTALLED = [n for n in SMALLEST if n in solo_learn.BACKBONES or n.startswith(solo_learn.TIMM)]
 SIZES = ["method.kwargs.proj_hidden_dim=16", "method.kwargs.proj_output_dim=8"]
@@ -51,3 +53,8 @@ def test_a_step_reaches_the_first_layer(name):
     first = next(p for p in model.backbone.parameters() if p.requires_grad)
     assert first.grad.isfinite().all()
     assert first.grad.abs().max() > 0
+
+
+def test_an_image_smaller_than_a_patch_is_refused():
+    with pytest.raises(UserError, match=r"pass \+backbone\.kwargs\.patch_size"):
+        solo_learn.backbone("timm/vit_tiny_patch16_224", "small", {}, 8)
