@@ -53,14 +53,25 @@ def test_a_signal_stops_between_steps_and_the_run_resumes(number, status, word, 
     assert rows(tmp_path / "run") == rows(tmp_path / "whole")
 
 
-def processes_in(folder: Path) -> list[int]:
-    """Return the ids of this machine's processes that work in a folder."""
+def processes_in(folder: Path, variable: str = "") -> list[int]:
+    """Return the ids of this machine's processes in a folder, or of those with a variable."""
     numbers = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if os.readlink(path / "cwd") == str(folder):
+            environment = (path / "environ").read_bytes()
+            if os.readlink(path / "cwd") == str(folder) and variable.encode() in environment:
                 numbers.append(int(path.name))
     return numbers
+
+
+@pytest.mark.process
+def test_the_second_process_ends_if_the_first_is_killed_while_it_starts(tmp_path):
+    process = started("rdm_solo.train", *RUN, *TWO, "hydra.run.dir=run", cwd=tmp_path)
+    while process.poll() is None and not processes_in(tmp_path, "\0LOCAL_RANK=1\0"):
+        time.sleep(0.001)
+    process.kill()
+    process.communicate(timeout=120)  # the second process holds the same pipe until it ends
+    assert process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.process
@@ -126,9 +137,8 @@ def test_drill_torchrun_restarts_a_run(tmp_path):
         lines.append(line)
         if line.startswith("epoch 3/") and not killed:
             killed = True
-            for number in processes_in(tmp_path):
-                if b"\0RANK=1\0" in Path(f"/proc/{number}/environ").read_bytes():
-                    os.kill(number, signal.SIGKILL)
+            for number in processes_in(tmp_path, "\0RANK=1\0"):
+                os.kill(number, signal.SIGKILL)
     text = "".join(lines)
     assert process.wait(timeout=300) == 0, text[-3000:]
     assert text.count("resuming after epoch") == 1
