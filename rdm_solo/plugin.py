@@ -9,7 +9,6 @@ registered in processes that Lightning starts.
 """
 
 import os
-import runpy
 import sys
 from pathlib import Path
 
@@ -34,7 +33,9 @@ def main() -> None:
             raise UserError(f"{script} is not a file; pass solo-learn's main_pretrain.py.")
         register_methods()
     sys.path.insert(0, str(script.parent))
-    runpy.run_path(str(script), run_name="__main__")
+    sys.argv[0] = str(script)
+    # Not runpy: Lightning starts the other processes with the __spec__ of this __main__.
+    exec(compile(script.read_bytes(), script, "exec"), vars(sys.modules["__main__"]))
 
 
 if __name__ == "__main__":

@@ -34,14 +34,16 @@ def test_the_release_is_refused():
 @current
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("method", "kwargs"),
+    ("method", "kwargs", "processes"),
     [
-        ("rdm_simsiam", ["method_kwargs.filter=target_pow", "method_kwargs.p=-0.5"]),
-        ("rdm_byol", ["method_kwargs.filter=online_log1p", "method_kwargs.p=null"]),
-        ("symsimsiam", ["~method_kwargs.filter", "~method_kwargs.p"]),
+        ("rdm_simsiam", ["method_kwargs.filter=target_pow", "method_kwargs.p=-0.5"], 2),
+        ("rdm_byol", ["method_kwargs.filter=online_log1p", "method_kwargs.p=null"], 1),
+        ("symsimsiam", ["~method_kwargs.filter", "~method_kwargs.p"], 1),
     ],
 )
-def test_solo_learns_own_script_trains_from_the_yaml_in_the_docs(method, kwargs, tmp_path):
+def test_solo_learns_own_script_trains_from_the_yaml_in_the_docs(
+    method, kwargs, processes, tmp_path
+):
     images = write_tree(tmp_path / "images", classes=("cat", "dog"), train=8, val=0) / "train"
     page = (ROOT / "docs" / "plugin.md").read_text()
     (tmp_path / "rdm.yaml").write_text(re.search(r"```yaml\n(.*?)```", page, re.DOTALL).group(1))
@@ -53,8 +55,9 @@ def test_solo_learns_own_script_trains_from_the_yaml_in_the_docs(method, kwargs,
         *("method_kwargs.proj_hidden_dim=32", "method_kwargs.proj_output_dim=16"),
         *("data.dataset=custom", f"data.train_path={images}"),
         *(f"data.val_path={images}", "data.num_workers=0"),
-        *("optimizer.batch_size=8", "max_epochs=1", "+limit_val_batches=0"),
-        *("accelerator=cpu", "devices='1'", "strategy=auto", "precision=32-true"),
+        *(f"optimizer.batch_size={8 // processes}", "max_epochs=1", "+limit_val_batches=0"),
+        *("accelerator=cpu", f"devices='{processes}'", "precision=32-true"),
+        *(f"strategy={'auto' if processes == 1 else 'ddp'}", "sync_batchnorm=false"),
         "+momentum.base_tau=0.99",
         cwd=tmp_path,
     )
