@@ -73,8 +73,8 @@ def derive(
 
     if num_large_crops != 2 or (num_small_crops and cfg.method.name not in MULTI_CROP):
         raise UserError(
-            f"method={cfg.method.name} takes two large crops and no small ones, got "
-            f"{num_large_crops} and {num_small_crops} from dataset.views; multi-crop needs "
+            f"dataset.views makes {num_large_crops} large crops and {num_small_crops} small ones: "
+            f"every method takes two large crops, and small ones need "
             f"method={' or method='.join(MULTI_CROP)}."
         )
     processes, images = world_size(cfg.trainer), len(dataset.train)

@@ -126,7 +126,7 @@ def test_multi_crop_trains_byol_and_is_refused_for_simsiam(tmp_path):
     )
     run(tmp_path, *SMALL, "method=byol", "optimizer.name=sgd", "filter=target_pow", pipelines)
     assert len(rows(tmp_path)) == 2
-    with pytest.raises(UserError, match="two large crops and no small ones"):
+    with pytest.raises(UserError, match="2 large crops and 2 small ones"):
         run(tmp_path / "simsiam", *SMALL, "method=simsiam", pipelines)
 
 
