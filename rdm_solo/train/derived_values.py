@@ -117,11 +117,5 @@ def _check_method(cfg: DictConfig, dataset: Dataset, batch: int) -> None:
             f"method.kwargs.queue_size={queue} must be {requirement} the {batch} rows that "
             "each batch adds to it."
         )
-    rows = kwargs.get("whitening_size")
-    if rows is not None and rows < 2 * kwargs.proj_output_dim:
-        raise UserError(
-            f"method.kwargs.whitening_size={rows} must be at least twice the "
-            f"{kwargs.proj_output_dim} dimensions of method.kwargs.proj_output_dim."
-        )
     if description.labels and not dataset.labelled:
         raise UserError(f"method={description.name} needs labels; {dataset.name} has none.")

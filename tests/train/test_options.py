@@ -38,7 +38,6 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
         (["method=dino", "method.kwargs.clip_grad=1", ACCUMULATE], "clip_grad=1 cannot be"),
         (["method=swav", "method.kwargs.queue_size=7"], "queue_size=7 must be at least the 16"),
         (["method=nnsiam", "method.kwargs.queue_size=500"], "must be a multiple of the 16 rows"),
-        (["method=wmse", "method.kwargs.whitening_size=31"], "=31 must be at least twice"),
     ],
 )
 def test_what_no_run_could_use(overrides, says, tmp_path):
