@@ -24,12 +24,7 @@ from rdm_solo.runs.columns import COLUMNS
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 HOSTS = {"docs.astral.sh", "github.com", "hydra.cc", "openreview.net"}
 # Commands whose options are Hydra's: their config, and what they choose where the line does not.
-CONFIGS = {
-    "train": ("config", []),
-    "linear": ("linear", ["dataset"]),
-    "export": ("export", []),
-    "preview": ("preview", []),
-}
+CONFIGS = {"train": "config", "linear": "linear", "export": "export", "preview": "preview"}
 # In place of what a reader fills in.
 FILLED = re.compile(r"\$\{?\w+(\[[^]]*\])?\}?")
 
@@ -125,10 +120,10 @@ def test_its_commands_are_accepted(page, tmp_path, monkeypatch):
         head = " ".join(a for a in options if not a.startswith(("p=", "max_epochs=", "seed=")))
         if head not in seen:
             seen.add(head)
-            config, open_sections = CONFIGS[name]
+            config = CONFIGS[name]
             if "-m" in options:
-                options = [first_value(a) for a in arguments.quote(options, open_sections)]
-            arguments.compose(config, options, open_sections)
+                options = [first_value(a) for a in arguments.quote(options, config)]
+            arguments.compose(config, options)
 
 
 def first_value(argument: str) -> str:
