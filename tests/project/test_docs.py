@@ -16,6 +16,7 @@ import yaml
 from conftest import ROOT
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from rdm_solo.__main__ import COMMANDS
 from rdm_solo.cli import arguments
 from rdm_solo.cli.config_files import config_folder
 from rdm_solo.paper import markdown
@@ -91,8 +92,9 @@ def written(page: Path) -> str:
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """Return what follows ``-m`` of Python or torchrun: in blocks and between backticks."""
+    """Return what follows ``rdm-solo``, or ``-m`` of Python or torchrun, with the module first."""
     text = re.sub(r"\\\n\s+", "", written(page))
+    text = re.sub(rf"rdm-solo (?=({'|'.join(COMMANDS)})\b)", "-m rdm_solo.", text)
     for line in re.findall(r"-m ((?:rdm_solo|studies|benchmarks)\.\w+[^`&\n]*)", text):
         if "…" not in line:
             yield shlex.split(FILLED.sub("1", line), comments=True)
