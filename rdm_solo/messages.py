@@ -19,6 +19,7 @@ MAX_INT = 2**31 - 1
 
 # The modules that training imports; the extra `train` installs all but solo-learn's.
 TRAINING = (
+    "solo",
     "hydra",
     "pytorch_lightning",
     "torchvision",
@@ -28,7 +29,6 @@ TRAINING = (
     "timm",
     "tqdm",
     "safetensors",
-    "solo",
 )
 # The extras of modules that the extra `train` does not install.
 EXTRAS = {
@@ -82,7 +82,7 @@ def check_installed(subject: str, *modules: str) -> None:
         commands = [f"pip install 'rdm-solo[{','.join(extras)}]'"] if extras else []
         commands += ["pip install --no-deps solo-learn==1.0.2"] if "solo" in missing else []
         commands = [f"uv {command}" if by_uv else command for command in commands]
-    names = ", ".join(module.rpartition(".")[2] for module in missing)
+    names = ", ".join(module.rpartition(".")[2].replace("solo", "solo-learn") for module in missing)
     raise MissingPackages("\n    ".join([f"{subject} needs {names}; install with", *commands]))
 
 

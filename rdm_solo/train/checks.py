@@ -128,8 +128,8 @@ def check(cfg: DictConfig) -> None:
             "16-mixed or accumulated gradients; use trainer.gradient_clip_val."
         )
     _check_filter(cfg)
-    for name in messages.EXTRAS.keys() & (cfg.get("logger") or {}).keys():
-        messages.check_installed(f"logger={name}", name)
+    loggers = sorted(messages.EXTRAS.keys() & (cfg.get("logger") or {}).keys())
+    messages.check_installed(f"logger={','.join(loggers)}", *loggers)
     if cfg.p is not None:
         p = OmegaConf.to_container(cfg.p) if OmegaConf.is_config(cfg.p) else cfg.p
         as_schedule(p, epochs=cfg.max_epochs)

@@ -96,6 +96,7 @@ def test_missing_packages_are_named_with_what_installs_them(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setattr("rdm_solo.messages.__file__", str(tmp_path / "rdm_solo" / "messages.py"))
-    with pytest.raises(UserError, match=f"a run needs {modules.replace(' ', ', ')};") as refused:
+    names = modules.replace(" ", ", ").replace("solo", "solo-learn")
+    with pytest.raises(UserError, match=f"a run needs {names};") as refused:
         check_installed("a run", *modules.split())
     assert [line.strip() for line in str(refused.value).splitlines()[1:]] == commands

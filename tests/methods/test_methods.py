@@ -140,7 +140,7 @@ def test_without_solo_learn_methods_say_how_to_install_it(monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda n: None if n == "solo" else find_spec(n)
     )
-    with pytest.raises(UserError, match="training needs solo; install with"):
+    with pytest.raises(UserError, match="training needs solo-learn; install with"):
         runpy.run_path(solo_learn.__file__)
 
 
