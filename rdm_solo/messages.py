@@ -1,4 +1,4 @@
-"""Validate values that a user passed.
+"""Validate values that a user passed, and check that packages are installed.
 
 Each check returns the value or raises a :class:`UserError` that names the option, the allowed
 values and the received value. ``alternative`` describes a value that the caller also allows.
