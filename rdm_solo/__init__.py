@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rdm_solo.notebook import Run, Sweep, fit
     from rdm_solo.watch import Watch
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Run", "SpectralFilter", "Sweep", "Watch", "fit", "register_methods"]
 
 

@@ -1,6 +1,8 @@
 """The command ``python -m rdm_solo.dashboard``."""
 
-from rdm_solo.cli import terminal
+from rdm_solo.cli.terminal import errors_without_traceback
+from rdm_solo.loggers.dashboard import main
 
 if __name__ == "__main__":
-    terminal.start("rdm_solo.loggers.dashboard")
+    with errors_without_traceback():
+        main()

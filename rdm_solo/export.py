@@ -1,6 +1,6 @@
 """The command ``python -m rdm_solo.export``."""
 
-from rdm_solo.cli import terminal
+from rdm_solo.evaluate.export import main
 
 if __name__ == "__main__":
-    terminal.start("rdm_solo.evaluate.export")
+    main()

@@ -11,14 +11,18 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+from rdm_solo.messages import check_installed
+
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _is_current() -> bool:
-    """Return True if solo-learn's current main is installed, or if solo-learn is not installed."""
+    """Return whether to use ``lightning.pytorch``, as solo-learn's current main does."""
     spec = importlib.util.find_spec("solo")
-    folders = [] if spec is None else list(spec.submodule_search_locations or [])
-    return not folders or any((Path(folder) / "backbones").is_dir() for folder in folders)
+    if spec is None:  # any installed Lightning will do
+        return importlib.util.find_spec("lightning") is not None
+    folders = spec.submodule_search_locations or []
+    return any((Path(folder) / "backbones").is_dir() for folder in folders)
 
 
 CURRENT = _is_current()
@@ -28,6 +32,7 @@ pl: Any
 def __getattr__(name: str) -> Any:
     if name == "pl":
         package = PACKAGES[0 if CURRENT else 1]
+        check_installed("training", package.partition(".")[0])
         importlib.import_module(f"{package}.plugins.environments")  # not imported by the package
         return importlib.import_module(package)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

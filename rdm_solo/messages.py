@@ -1,10 +1,11 @@
-"""Validate values that a user passed.
+"""Validate values that a user passed, and check that packages are installed.
 
 Each check returns the value or raises a :class:`UserError` that names the option, the allowed
 values and the received value. ``alternative`` describes a value that the caller also allows.
 """
 
 import difflib
+import importlib.util
 import math
 import sys
 from collections.abc import Iterable
@@ -16,8 +17,37 @@ from typing import Any, NoReturn
 MAX_INT = 2**31 - 1
 
 
+# The modules that training imports; the extra `train` installs all but solo-learn's.
+TRAINING = (
+    "solo",
+    "hydra",
+    "pytorch_lightning",
+    "torchvision",
+    "sklearn",
+    "einops",
+    "scipy",
+    "timm",
+    "tqdm",
+    "safetensors",
+)
+# The extras of modules that the extra `train` does not install.
+EXTRAS = {
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+    "wandb_workspaces": "wandb",
+    "pandas": "pandas",
+    "hydra_plugins.hydra_submitit_launcher": "slurm",
+    "hydra_plugins.hydra_ray_launcher": "ray",
+    "hydra_plugins.hydra_joblib_launcher": "joblib",
+}
+
+
 class UserError(ValueError):
     """An error that the user can fix; commands print its message without a traceback."""
+
+
+class MissingPackages(UserError, ImportError):
+    """An error for packages that are not installed."""
 
 
 class CannotWrite(UserError):
@@ -35,6 +65,25 @@ def suggest(word: object, allowed: Iterable[str]) -> str:
     """
     close = difflib.get_close_matches(str(word), list(allowed), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def check_installed(subject: str, *modules: str) -> None:
+    """Raise an error that names the missing modules and the commands that install them."""
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    if not missing:
+        return
+    extras = dict.fromkeys(EXTRAS.get(module, "train") for module in missing if module != "solo")
+    config, package = Path(sys.prefix, "pyvenv.cfg"), Path(__file__).parent
+    by_uv = config.is_file() and "\nuv = " in config.read_text()
+    if by_uv and (package.parent / "pyproject.toml").is_file():  # a clone, which uv installed
+        options = [f" --extra {extra}" for extra in extras if extra != "train"]
+        commands = [f"uv sync --inexact{''.join(options)}"]
+    else:
+        commands = [f"pip install 'rdm-solo[{','.join(extras)}]'"] if extras else []
+        commands += ["pip install --no-deps solo-learn==1.0.2"] if "solo" in missing else []
+        commands = [f"uv {command}" if by_uv else command for command in commands]
+    names = ", ".join(module.rpartition(".")[2].replace("solo", "solo-learn") for module in missing)
+    raise MissingPackages("\n    ".join([f"{subject} needs {names}; install with", *commands]))
 
 
 def check_integer(

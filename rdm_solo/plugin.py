@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rdm_solo import register_methods
 from rdm_solo.cli.terminal import errors_without_traceback
-from rdm_solo.messages import UserError
+from rdm_solo.messages import TRAINING, UserError, check_installed
 
 # Lightning starts the other processes with this module's name and the arguments that follow it.
 SCRIPT_VARIABLE = "RDM_SOLO_SCRIPT"
@@ -31,6 +31,7 @@ def main() -> None:
     with errors_without_traceback():
         if not script.is_file():
             raise UserError(f"{script} is not a file; pass solo-learn's main_pretrain.py.")
+        check_installed("this command", *TRAINING)
         register_methods()
     sys.path.insert(0, str(script.parent))
     sys.argv[0] = str(script)

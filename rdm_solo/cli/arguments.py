@@ -6,28 +6,26 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from rdm_solo.cli.config_files import config_folder, dotted
 from rdm_solo.cli.terminal import errors_without_traceback, log_to_terminal
-from rdm_solo.messages import UserError, suggest
+from rdm_solo.messages import EXTRAS, TRAINING, UserError, check_installed, suggest
 
 # Flags that Hydra handles itself, including those that start several runs.
 HYDRA_FLAGS = ("help", "hydra_help", "version", "cfg", "info", "multirun", "shell_completion")
+# A config's group whose keys can be set although none of its options is chosen.
+OPEN_GROUPS = {"linear": "dataset", "preview": "filter"}
 
 
-def command(
-    job: Callable[[Any], Any],
-    config: str,
-    open_groups: Sequence[str] = (),
-    with_hydra: bool = False,
-) -> None:
+def command(job: Callable[[Any], Any], config: str, with_hydra: bool = False) -> None:
     """Run the job with the config composed from the command line.
 
     Hydra handles ``--help``, ``--cfg`` and so on, and calls the job for each run of a sweep.
     """
     with errors_without_traceback():
+        check_installed("this command", *(["hydra"] if config == "preview" else TRAINING))
         import hydra
 
         log_to_terminal()
@@ -36,10 +34,10 @@ def command(
             argv[0] = f"run={argv[0]}"
         if "all" in argv and not {"-h", "--help"}.isdisjoint(argv):
             argv[argv.index("all")] = "hydra.help.template=${hydra.help.footer}"
-        sys.argv[1:] = quote(argv, open_groups)
+        sys.argv[1:] = quote(argv, config)
         arguments = _parse(sys.argv[1:])
         if not any(getattr(arguments, flag, None) for flag in HYDRA_FLAGS):
-            job(compose(config, sys.argv[1:], with_hydra=with_hydra))
+            job(compose(config, sys.argv[1:], with_hydra))
             return
         from rdm_solo.cli import option_help
 
@@ -49,17 +47,11 @@ def command(
             hydra.main(str(config_folder()), config, version_base="1.3")(job)()
 
 
-def compose(
-    config: str, argv: Sequence[str], open_groups: Sequence[str] = (), with_hydra: bool = False
-) -> Any:
-    """Compose the config of that name; raise UserError for arguments that Hydra rejects.
-
-    ``GROUP.KEY=VALUE`` is accepted for groups in ``open_groups`` even if no option of the group was
-    chosen. With ``with_hydra``, Hydra's config is included under ``hydra``.
-    """
+def compose(config: str, argv: Sequence[str], with_hydra: bool = False) -> Any:
+    """Compose the config, and Hydra's own if asked; raise UserError for what Hydra rejects."""
     import hydra
 
-    arguments = _parse(quote(argv, open_groups))
+    arguments = _parse(quote(argv, config))
     overrides = list(arguments.overrides)
     if arguments.config_dir:
         overrides.append(f"hydra.searchpath=[file://{os.path.abspath(arguments.config_dir)}]")
@@ -82,13 +74,15 @@ def _parse(argv: Sequence[str]) -> Any:
     return parser.parse_args(list(argv))
 
 
-def quote(argv: Sequence[str], open_groups: Sequence[str] = ()) -> list[str]:
-    """Quote values that contain ``=``, which Hydra cannot parse; add ``++`` to keys of open groups.
+def quote(argv: Sequence[str], config: str = "config") -> list[str]:
+    """Quote values that contain ``=``, which Hydra cannot parse; add ``++`` to open groups' keys.
 
     >>> quote(["-m", "run=a/0_p=-0.5,b"])
     ['-m', "run='a/0_p=-0.5',b"]
     """
     sweeps = "-m" in argv or "--multirun" in argv
+    group = OPEN_GROUPS.get(config)
+    has_choice = any(argument.startswith(f"{group}=") for argument in argv)
     arguments = []
     for argument in argv:
         name, _, value = argument.partition("=")
@@ -96,9 +90,7 @@ def quote(argv: Sequence[str], open_groups: Sequence[str] = ()) -> list[str]:
             parts = value.split(",") if sweeps else [value]
             value = ",".join(f"'{part}'" if "=" in part else part for part in parts)
             argument = f"{name}={value}"
-        group = name.partition(".")[0]
-        has_choice = any(other.startswith(f"{group}=") for other in argv)
-        if group != name and group in open_groups and not has_choice:
+        if name.startswith(f"{group}.") and not has_choice:
             argument = f"++{argument}"
         arguments.append(argument)
     return arguments
@@ -157,30 +149,25 @@ def _message(error: Any, config: str, overrides: Sequence[str]) -> str:
 
     text = " ".join(str(error).split())
     if getattr(error, "options", None):  # an unknown option of a group
-        group, _, choice = str(error.missing_cfg_file).partition("/")
-        if group == "hydra":
-            return f"{choice} needs a Hydra plugin: pip install 'rdm-solo[slurm,ray,joblib]'"
+        ((group, choice),) = re.findall("((?:hydra/)?[^/]*)/(.*)", error.missing_cfg_file)
+        plugin = f"hydra_plugins.hydra_{choice.partition('_')[0]}_launcher"
+        if group == "hydra/launcher" and plugin in EXTRAS:
+            check_installed(f"{group}={choice}", plugin)
         nested = (config_folder() / group).glob("*/*.yaml")
         options = [*error.options, *(f"{path.parent.name}/{path.stem}" for path in nested)]
-        similar = sorted(option for option in options if choice in option)
-        hint = f", such as {similar[0]}" if similar else "; --help all lists them"
-        return f"there is no {group}={choice}{suggest(choice, options) or hint}"
+        hint = suggest(choice, options) or "; --help all lists them"
+        return f"there is no {group}={choice}{hint}"
     if key := re.search(r"Could not override '(?:\+\+|\+)?([^']+)'", text):
         choices = [o for o in overrides if (config_folder() / o.partition("=")[0]).is_dir()]
         cfg = compose(config, choices, with_hydra=True)
         names = [name for name, _ in dotted(OmegaConf.to_container(cfg, resolve=False))]
-        hint = _nearest(key[1], names) or "; --help all lists the options"
+        names = [name for name in names if name.startswith("hydra") == key[1].startswith("hydra")]
+        leaves = {name.rpartition(".")[2]: name for name in reversed(names)}
+        close = difflib.get_close_matches(key[1].rpartition(".")[2], leaves, n=1)
+        hint = f"; did you mean {leaves[close[0]]!r}?" if close else "; --help all lists them"
         if key[1].startswith("trainer."):
             hint += f" (other Trainer arguments are passed as ++{key[1]}=...)"
         return f"there is no option {key[1]!r}{hint}"
     if override := getattr(error, "override", ""):
         return f"cannot read the argument {override!r}: {text}"
     return text
-
-
-def _nearest(key: str, names: Iterable[str]) -> str:
-    """Return a "did you mean" clause for the nearest option, or an empty string."""
-    names = [name for name in names if name.startswith("hydra") == key.startswith("hydra")]
-    leaves = {name.rpartition(".")[2]: name for name in reversed(names)}
-    close = difflib.get_close_matches(key.rpartition(".")[2], leaves, n=1)
-    return f"; did you mean {leaves[close[0]]!r}?" if close else ""

@@ -48,20 +48,15 @@ def main_options(config: str, *keys: str, _root_: Any) -> str:
     lines: list[str] = []
     for key in keys:
         if key in choices:
-            files = (config_folder() / key).glob("*.yaml")
-            value, text = choices[key], ", ".join(sorted(file.stem for file in files))
+            text = ", ".join(sorted(path.stem for path in (config_folder() / key).glob("*.yaml")))
         else:
-            value, text = _text(OmegaConf.select(_root_, key)), _first_sentence(texts[key])
-        lines += _entry(f"{key}={value}", text, 22)
+            text = _first_sentence(texts[key])
+        lines += _entry(key, choices.get(key, OmegaConf.select(_root_, key)), text, 22)
     return _page(lines)
 
 
 def _first_sentence(text: str) -> str:
     return re.split(r"(?<=\.)\s", text)[0].rstrip(".")
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def options(config: str, *, _root_: Any) -> str:
@@ -79,7 +74,7 @@ def options(config: str, *, _root_: Any) -> str:
             continue
         if str(value).startswith("${rdm_solo."):
             value = OmegaConf.select(_root_, key)
-        lines += _entry(f"{key}={_text(value)}", texts.get(key, ""))
+        lines += _entry(key, value, texts.get(key, ""))
     return _page(lines)
 
 
@@ -101,23 +96,18 @@ def _texts(config: str, choices: dict[str, str]) -> dict[str, str]:
 def groups(*, _root_: Any) -> str:
     """List the options of a command's groups with the first sentence of each option's file."""
     lines: list[str] = []
-    for group in sorted(_root_.hydra.runtime.choices):
-        folder = config_folder() / group
-        if group == "recipe" or not folder.is_dir():  # the defaults list chooses recipes
-            continue
-        for path in sorted(folder.glob("*.yaml")):
+    for path in sorted(config_folder().glob("*/*.yaml")):
+        group = path.parent.name
+        if group in _root_.hydra.runtime.choices and group != "recipe":  # defaults choose recipes
             header = " ".join(line.strip("# ") for line in _header(path) if "@" not in line)
-            lines += _entry(f"{group}={path.stem}", _first_sentence(header))
-        for subfolder in sorted(folder.glob("*/")):
-            names = ", ".join(sorted(path.stem for path in subfolder.glob("*.yaml")))
-            lines += _entry(f"{group}={subfolder.name}/", names)
-        lines.append("")
+            lines += _entry(group, path.stem, _first_sentence(header))
     return _page(lines)
 
 
-def _entry(head: str, text: str, column: int = COLUMN) -> list[str]:
-    """Return lines with the head in one column and the text in another."""
-    line = f"{head:<{column - 2}}  {text}".rstrip()
+def _entry(key: str, value: Any, text: str, column: int = COLUMN) -> list[str]:
+    """Return lines with an option in one column and the text in another."""
+    option = f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+    line = f"{option:<{column - 2}}  {text}".rstrip()
     return textwrap.wrap(line, WIDTH, subsequent_indent=" " * column, break_long_words=False)
 
 

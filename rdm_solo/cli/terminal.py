@@ -1,7 +1,6 @@
 """Log to the terminal, and report errors there in one sentence with an exit status."""
 
 import contextlib
-import importlib
 import logging
 import sys
 import tempfile
@@ -18,22 +17,12 @@ IRRELEVANT_WARNINGS = (
     # torch 2.15 deprecates what Lightning 2.6 and solo-learn's SwAV and DINO use.
     ".*isinstance.treespec, LeafSpec.*",
     ".*torch.nn.utils.weight_norm.*",
-    # solo-learn logs momentum and losses without a batch size; all our batches have the same size.
-    "Trying to infer the `batch_size`",
     # Without labels or a validation folder there is nothing to validate on.
     "Total length of `list` across ranks is zero",
-    # Lightning recommends more DataLoader workers; images on the device need none.
-    ".*does not have many workers.*",
 )
 # Lightning logs absent devices, tips and ranks; matplotlib logs that it builds its font cache.
 NOISY_LOGGERS = ["lightning.pytorch", "lightning.fabric", "lightning_fabric", "pytorch_lightning"]
 NOISY_LOGGERS += ["matplotlib.font_manager"]
-
-
-def start(module: str) -> None:
-    """Import a command's module and run its ``main``; report errors in both without a traceback."""
-    with errors_without_traceback():
-        importlib.import_module(module).main()
 
 
 def log_to_terminal() -> None:
@@ -65,13 +54,6 @@ def errors_without_traceback() -> Iterator[None]:
         fail(str(error))
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    except ModuleNotFoundError as error:
-        if str(error.name).startswith("rdm_solo"):
-            raise
-        fail(
-            f"{error.name} is not installed; training needs: pip install 'rdm-solo[train]'; "
-            "pip install --no-deps solo-learn==1.0.2"
-        )
 
 
 def instantiate(node: Any, **options: Any) -> Any:

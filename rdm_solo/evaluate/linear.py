@@ -101,4 +101,4 @@ def evaluate(cfg: DictConfig) -> dict[str, Any]:
 
 def main() -> None:
     """Run the command."""
-    arguments.command(evaluate, "linear", open_groups=["dataset"])
+    arguments.command(evaluate, "linear")

@@ -4,16 +4,14 @@
 and its TensorBoard log, and :func:`append` can add to them later.
 """
 
-import importlib.util
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rdm_solo.cli.terminal import instantiate
-from rdm_solo.messages import UserError
 from rdm_solo.runs import files
 from rdm_solo.runs.files import LOGGERS, write_atomically
 
@@ -37,13 +35,6 @@ class RunInfo:
     config: Mapping[str, Any]  # the whole config as plain values
     sweep: str | None = None  # the name of the sweep's folder
     step: int = 0  # optimiser steps before this start
-
-
-def check_packages(names: Iterable[str]) -> None:
-    """Raise UserError if the package of a logger is not installed."""
-    for name in LOGGER_CLASSES.keys() & names:
-        if importlib.util.find_spec(name) is None:
-            raise UserError(f"logger={name} needs the package {name}: pip install {name}")
 
 
 def open_all(choices: Mapping[str, Any], run: RunInfo) -> list[Any]:

@@ -1,12 +1,11 @@
 """Create a W&B workspace: ``python -m rdm_solo.dashboard --project rdm_solo``."""
 
 import argparse
-import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
 from rdm_solo.loggers import charts
-from rdm_solo.messages import UserError
+from rdm_solo.messages import UserError, check_installed
 from rdm_solo.runs import columns
 
 NAME = "Rank differential"
@@ -69,8 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--entity", help="W&B user or team (default: your own)")
     parser.add_argument("--sweep", metavar="NAME", help="show only runs in the sweep folder NAME")
     options = parser.parse_args(arguments)
-    if importlib.util.find_spec("wandb_workspaces") is None:
-        raise UserError("the dashboard needs wandb-workspaces: pip install wandb-workspaces")
+    check_installed("the dashboard", "wandb", "wandb_workspaces")
     import wandb
 
     try:

@@ -18,15 +18,9 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.lightning import CURRENT, pl
-from rdm_solo.messages import UserError, check_choice
+from rdm_solo.messages import TRAINING, UserError, check_choice, check_installed
 from rdm_solo.methods import backbones
 from rdm_solo.methods.descriptions import METHODS
-
-INSTALL = """solo-learn is not installed. Its release on the package index pins torch 1.9, so \
-install it without its dependencies:
-    pip install --no-deps solo-learn==1.0.2
-or put a checkout of its current main branch on the path:
-    git clone https://github.com/vturrisi/solo-learn && export PYTHONPATH=$PWD/solo-learn"""
 
 # Our names for solo-learn's scalars, except the loss, whose name depends on the method.
 SCALARS = {
@@ -47,8 +41,7 @@ TABLE_SCALARS = {"train/loss", "val/acc1"}
 
 
 def _import_solo() -> types.ModuleType:
-    if importlib.util.find_spec("solo") is None:
-        raise UserError(INSTALL)
+    check_installed("training", *TRAINING)
     if importlib.util.find_spec("pl_bolts") is None:
         # solo-learn 1.0.2 imports a scheduler from lightning-bolts, which cannot be installed
         # with Lightning 2. Our methods do not use it.

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from rdm_solo.messages import UserError
+from rdm_solo.messages import TRAINING, UserError, check_installed
 from rdm_solo.notebook.run import Run
 
 UNQUOTED = re.compile(r"(?!(null|true|false|nan|inf)$)[A-Za-z_][\w./-]*", re.IGNORECASE)
@@ -50,6 +50,7 @@ def fit(
         UserError: a ValueError, if an option is invalid or training diverged.
         KeyboardInterrupt: if Ctrl-C or a notebook's stop button stopped the run after a step.
     """
+    check_installed("rdm_solo.fit", *TRAINING)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "IProgress not found")  # tqdm without ipywidgets
         from rdm_solo.lightning import pl

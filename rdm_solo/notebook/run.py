@@ -10,7 +10,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from rdm_solo import runs
-from rdm_solo.messages import UserError
+from rdm_solo.messages import UserError, check_installed
 from rdm_solo.notebook.figures import RunFigures
 from rdm_solo.report import measured, verdicts
 from rdm_solo.runs.columns import ACCURACY, LINEAR, charts, check_column
@@ -19,6 +19,7 @@ from rdm_solo.runs.folder import is_run
 
 def table(rows: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> Any:
     """Return rows, or columns by name, as a ``pandas.DataFrame``."""
+    check_installed("a table", "pandas")
     import pandas  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
     return pandas.DataFrame(dict(rows) if isinstance(rows, Mapping) else list(rows))

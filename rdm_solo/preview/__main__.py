@@ -11,4 +11,4 @@ def _job(cfg: DictConfig) -> None:
     preview(cfg)
 
 
-arguments.command(_job, "preview", open_groups=["filter"])
+arguments.command(_job, "preview")

@@ -10,13 +10,8 @@ if TYPE_CHECKING:
     from rdm_solo.runs.folder import Run, find, load, scan
     from rdm_solo.runs.metrics_file import read_metrics
 
-_MODULES = {
-    "Run": "folder",
-    "find": "folder",
-    "load": "folder",
-    "read_metrics": "metrics_file",
-    "scan": "folder",
-}
+_MODULES = dict.fromkeys(["Run", "find", "load", "scan"], "folder")
+_MODULES["read_metrics"] = "metrics_file"
 __all__ = ["Run", "find", "load", "read_metrics", "scan"]
 
 

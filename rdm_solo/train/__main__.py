@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rdm_solo.cli import arguments, terminal
-from rdm_solo.messages import UserError
+from rdm_solo.messages import TRAINING, UserError, check_installed
 from rdm_solo.train import checks, processes
 
 log = logging.getLogger("rdm_solo")
@@ -16,6 +16,7 @@ def main() -> None:
     """Run the command."""
     processes.exit_with_parent()
     with terminal.errors_without_traceback():
+        check_installed("this command", *TRAINING)
         job = _train
         if any(option.startswith("resume=") for option in sys.argv):
             from rdm_solo.train import resume

@@ -4,6 +4,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from rdm_solo import messages
 from rdm_solo.filters.schedules import as_schedule
 from rdm_solo.messages import UserError, check_bool, check_choice, check_integer, check_number
 from rdm_solo.methods.descriptions import method
@@ -127,6 +128,8 @@ def check(cfg: DictConfig) -> None:
             "16-mixed or accumulated gradients; use trainer.gradient_clip_val."
         )
     _check_filter(cfg)
+    loggers = sorted(messages.EXTRAS.keys() & (cfg.get("logger") or {}).keys())
+    messages.check_installed(f"logger={','.join(loggers)}", *loggers)
     if cfg.p is not None:
         p = OmegaConf.to_container(cfg.p) if OmegaConf.is_config(cfg.p) else cfg.p
         as_schedule(p, epochs=cfg.max_epochs)

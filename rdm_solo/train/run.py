@@ -47,7 +47,6 @@ def run(
     expand_channels = None if channels == dataset.train.channels else channels
     data = DataModule(dataset, views, cfg.batch_size, cfg.seed, expand_channels)
 
-    loggers.check_packages(cfg.get("logger") or {})
     configured = make_callbacks(cfg, folder, derived)
     guard = DivergenceGuard(partial(divergence_advice, cfg=cfg, lr=derived.lr))
     trainer = make_trainer(cfg, derived.processes, folder, [guard, *configured, *callbacks])

@@ -23,6 +23,7 @@ from rdm_solo.messages import UserError
         (["experiment=cifar10/simsiam"], "did you mean 'cifar10/s"),
         (["p=["], "cannot read the argument"),
         (["p=1,2"], "add --multirun"),
+        (["hydra/launcher=job_lib"], "no hydra/launcher=job_lib; did you mean 'joblib'?"),
         (["--config-name", "none"], "Cannot find primary config 'none'"),
         (["--config-dir", "none", "filter=mine"], "filter=mine"),
     ],
@@ -79,14 +80,6 @@ def test_paths_with_signs_arrive_as_they_were_passed(path, jobs):
     assert cfg.dataset.root == path.strip("'")
 
 
-def test_a_missing_package_is_named_and_other_errors_keep_their_traceback(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    lines = {"needy": "import absent_package", "broken": "import rdm_solo.absent"}
-    for name, line in {**lines, "stopped": "raise KeyboardInterrupt"}.items():
-        (tmp_path / f"{name}.py").write_text(line)
-    with pytest.raises(SystemExit, match="2"):
-        terminal.start("needy")
-    with pytest.raises(ModuleNotFoundError, match=r"rdm_solo\.absent"):
-        terminal.start("broken")
-    with pytest.raises(SystemExit, match="130"):
-        terminal.start("stopped")
+def test_ctrl_c_exits_with_the_status_that_shells_report():
+    with pytest.raises(SystemExit, match="130"), terminal.errors_without_traceback():
+        raise KeyboardInterrupt

@@ -28,7 +28,7 @@ DATA = ["dataset=synthetic", "dataset.num_train=64", "dataset.num_val=32", "data
 
 def configure(*argv: str):
     """The config that the command would compose."""
-    return arguments.compose("linear", argv, open_groups=["dataset"])
+    return arguments.compose("linear", argv)
 
 
 def evaluate(*argv: str) -> dict:

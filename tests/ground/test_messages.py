@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import sys
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from rdm_solo.messages import check_bool, check_choice, check_integer, check_number
+from rdm_solo.messages import (
+    UserError,
+    check_bool,
+    check_choice,
+    check_installed,
+    check_integer,
+    check_number,
+)
 
 NO_NUMBERS = [True, np.True_, math.nan, math.inf, "1", None, [2], 1j]
 
@@ -62,3 +71,32 @@ def test_switches_and_choices():
     for value in (["one"], None, "One"):
         with pytest.raises(ValueError, match="one of one, two"):
             check_choice("c", value, ("one", "two"))
+
+
+SOLO = "pip install --no-deps solo-learn==1.0.2"
+
+
+@pytest.mark.parametrize(
+    ("modules", "files", "commands"),
+    [
+        ("hydra", [], ["pip install 'rdm-solo[train]'"]),
+        ("solo", [], [SOLO]),
+        ("solo wandb hydra", ["uv"], ["uv pip install 'rdm-solo[wandb,train]'", f"uv {SOLO}"]),
+        ("solo hydra", ["uv", "pyproject.toml"], ["uv sync --inexact"]),
+        ("wandb", ["uv", "pyproject.toml"], ["uv sync --inexact --extra wandb"]),
+    ],
+)
+def test_missing_packages_are_named_with_what_installs_them(
+    modules, files, commands, tmp_path, monkeypatch
+):
+    check_installed("a run", "sys", "math")
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr\n" + "uv = 0.13\n" * ("uv" in files))
+    for name in files:
+        (tmp_path / name).touch()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr("rdm_solo.messages.__file__", str(tmp_path / "rdm_solo" / "messages.py"))
+    names = modules.replace(" ", ", ").replace("solo", "solo-learn")
+    with pytest.raises(UserError, match=f"a run needs {names};") as refused:
+        check_installed("a run", *modules.split())
+    assert [line.strip() for line in str(refused.value).splitlines()[1:]] == commands

@@ -15,7 +15,6 @@ from support.small_runs import SMALL, CutInEpoch, all_rows, configure, run
 
 from rdm_solo import loggers
 from rdm_solo.loggers import charts, event_files
-from rdm_solo.messages import UserError
 from rdm_solo.runs import spectra_files
 from rdm_solo.runs.columns import COLUMNS
 
@@ -183,12 +182,6 @@ def test_a_logger_that_fails_to_append_is_a_warning(tmp_path, caplog):
     (tmp_path / "loggers.json").write_text(json.dumps({"tensorboard": {}, "unknown": {}}))
     assert loggers.append(tmp_path, {"linear/top1": 1.0}, step=0) == []
     assert "linear/top1 could not be logged to tensorboard" in caplog.text
-
-
-def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match="logger=wandb needs the package wandb"):
-        loggers.check_packages(["wandb"])
 
 
 def test_charts_of_many_epochs_and_dimensions_stay_small():

@@ -14,7 +14,7 @@ from rdm_solo.preview import show
 
 
 def preview(*argv: str) -> None:
-    show.preview(arguments.compose("preview", argv, ["filter"]))
+    show.preview(arguments.compose("preview", argv))
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_a_figure_is_named_by_the_filter_that_it_shows(argv, words, stem, tmp_pa
 
 
 def test_singular_values_are_those_after_a_batch_norm():
-    cfg = arguments.compose("preview", ["filter=online_log1p", "k=8", "batch_size=32"], ["filter"])
+    cfg = arguments.compose("preview", ["filter=online_log1p", "k=8", "batch_size=32"])
     sigma = show.singular_values(cfg, None)
     assert float(sigma.square().sum()) == pytest.approx(32 * 8)
     shares = torch.arange(1, 9).double().reciprocal()

@@ -21,7 +21,7 @@ BUDGETS = {
     "rdm_solo/notebook": 500,
     "rdm_solo/report": 1600,
     "rdm_solo/preview rdm_solo/paper": 380,
-    "rdm_solo/cli": 445,
+    "rdm_solo/cli": 400,
     "rdm_solo hydra_plugins": 18000,
     "studies": 3000,
     "benchmarks": 900,

@@ -16,6 +16,7 @@ import yaml
 from conftest import ROOT
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from rdm_solo.__main__ import COMMANDS
 from rdm_solo.cli import arguments
 from rdm_solo.cli.config_files import config_folder
 from rdm_solo.paper import markdown
@@ -24,12 +25,7 @@ from rdm_solo.runs.columns import COLUMNS
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 HOSTS = {"docs.astral.sh", "github.com", "hydra.cc", "openreview.net"}
 # Commands whose options are Hydra's: their config, and what they choose where the line does not.
-CONFIGS = {
-    "train": ("config", []),
-    "linear": ("linear", ["dataset"]),
-    "export": ("export", []),
-    "preview": ("preview", []),
-}
+CONFIGS = {"train": "config", "linear": "linear", "export": "export", "preview": "preview"}
 # In place of what a reader fills in.
 FILLED = re.compile(r"\$\{?\w+(\[[^]]*\])?\}?")
 
@@ -96,8 +92,9 @@ def written(page: Path) -> str:
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """Return what follows ``-m`` of Python or torchrun: in blocks and between backticks."""
+    """Return what follows ``rdm-solo``, or ``-m`` of Python or torchrun, with the module first."""
     text = re.sub(r"\\\n\s+", "", written(page))
+    text = re.sub(rf"rdm-solo (?=({'|'.join(COMMANDS)})\b)", "-m rdm_solo.", text)
     for line in re.findall(r"-m ((?:rdm_solo|studies|benchmarks)\.\w+[^`&\n]*)", text):
         if "…" not in line:
             yield shlex.split(FILLED.sub("1", line), comments=True)
@@ -125,10 +122,10 @@ def test_its_commands_are_accepted(page, tmp_path, monkeypatch):
         head = " ".join(a for a in options if not a.startswith(("p=", "max_epochs=", "seed=")))
         if head not in seen:
             seen.add(head)
-            config, open_sections = CONFIGS[name]
+            config = CONFIGS[name]
             if "-m" in options:
-                options = [first_value(a) for a in arguments.quote(options, open_sections)]
-            arguments.compose(config, options, open_sections)
+                options = [first_value(a) for a in arguments.quote(options, config)]
+            arguments.compose(config, options)
 
 
 def first_value(argument: str) -> str:

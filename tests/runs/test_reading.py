@@ -61,7 +61,7 @@ def test_a_filter_of_ones_own_is_drawn_where_it_is_typed_again(tmp_path, monkeyp
     caplog.set_level("INFO")
     for typed in ([], ["filter.function=mine.f"]):
         caplog.clear()
-        preview(arguments.compose("preview", [f"run='{folder}'", *typed], open_groups=["filter"]))
+        preview(arguments.compose("preview", [f"run='{folder}'", *typed]))
         drawn = [path.name for path in (folder / "figures").glob("filter_*.png")]
         assert drawn == ["filter_target_mine.f.png"] * len(typed)
         assert ("The filter is not drawn" in caplog.text) is not bool(typed)

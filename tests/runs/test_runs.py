@@ -154,6 +154,9 @@ def test_what_is_no_run_is_named(tmp_path):
         runs.find([tmp_path / "nowhere"])
     with pytest.raises(ValueError, match="is not a run folder"):
         runs.load(tmp_path)
+    write(tmp_path / "sweep" / "0_simsiam")
+    with pytest.raises(ValueError, match=r"sweep is a sweep; pass one of its runs:\n.*0_simsiam$"):
+        runs.load(tmp_path / "sweep")
 
 
 @pytest.mark.parametrize("config", ["a: [", "db: {name: mysql}", "- 1", "", "method: [1]"])
