@@ -1,4 +1,4 @@
-"""The command ``python -m rdm_solo.dashboard``."""
+"""The command ``rdm-solo dashboard``."""
 
 from rdm_solo.cli.terminal import errors_without_traceback
 from rdm_solo.loggers.dashboard import main

@@ -1,4 +1,4 @@
-"""The command ``python -m rdm_solo.export``."""
+"""The command ``rdm-solo export``."""
 
 from rdm_solo.evaluate.export import main
 

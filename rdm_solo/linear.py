@@ -1,4 +1,4 @@
-"""The command ``python -m rdm_solo.linear``."""
+"""The command ``rdm-solo linear``."""
 
 from rdm_solo.evaluate.linear import main
 

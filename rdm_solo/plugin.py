@@ -1,8 +1,8 @@
-"""usage: python -m rdm_solo.plugin SCRIPT ...
+"""usage: rdm-solo plugin SCRIPT ...
 
 Run one of solo-learn's own scripts and add the methods rdm_simsiam, rdm_byol and symsimsiam:
 
-    python -m rdm_solo.plugin main_pretrain.py --config-path CONFIGS --config-name rdm_simsiam.yaml
+    rdm-solo plugin main_pretrain.py --config-path CONFIGS --config-name rdm_simsiam.yaml
 
 SCRIPT is the path of the script; it receives all further arguments. The methods are also
 registered in processes that Lightning starts.

@@ -80,8 +80,8 @@ def _causes(kind: str, cfg: DictConfig, epoch: int) -> Iterator[str]:
         points = "points" if direction else "may point"
         required_slope = "fall on the target (p < 0)" if chosen.on_target else "rise online (p > 0)"
         yield (
-            f"The filter {points} the wrong way: as sigma grows, it must {required_slope}. `python "
-            "-m rdm_solo.preview` draws it; filter=target_pow p=-0.5 is a good start."
+            f"The filter {points} the wrong way: as sigma grows, it must {required_slope}. "
+            "`rdm-solo preview` draws it; filter=target_pow p=-0.5 is a good start."
         )
     if method.collapse_advice:
         yield method.collapse_advice

@@ -1,4 +1,4 @@
-"""Export a run's backbone: ``python -m rdm_solo.export run=RUN_FOLDER``."""
+"""Export a run's backbone: ``rdm-solo export run=RUN_FOLDER``."""
 
 import json
 import logging

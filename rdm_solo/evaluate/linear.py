@@ -1,4 +1,4 @@
-"""Linear evaluation: ``python -m rdm_solo.linear run=RUN_FOLDER``."""
+"""Linear evaluation: ``rdm-solo linear run=RUN_FOLDER``."""
 
 import contextlib
 import logging

@@ -1,4 +1,4 @@
-"""Create a W&B workspace: ``python -m rdm_solo.dashboard --project rdm_solo``."""
+"""Create a W&B workspace: ``rdm-solo dashboard --project rdm_solo``."""
 
 import argparse
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ def _chart(name: str, title: str) -> Any:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Save the workspace on the server and print its URL."""
     parser = argparse.ArgumentParser(
-        "python -m rdm_solo.dashboard",
+        "rdm-solo dashboard",
         description="Create a Weights & Biases workspace for all runs of a project.",
     )
     parser.add_argument("--project", default="rdm_solo", help="W&B project (logger.wandb.project)")

@@ -1,6 +1,6 @@
 """Our methods for solo-learn's own scripts; they read ``method_kwargs`` from its config.
 
-``python -m rdm_solo.plugin`` registers them and runs one of solo-learn's scripts.
+``rdm-solo plugin`` registers them and runs one of solo-learn's scripts.
 """
 
 from dataclasses import replace

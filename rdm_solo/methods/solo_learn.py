@@ -183,7 +183,7 @@ def register(methods: Mapping[str, Any]) -> None:
     if not CURRENT:
         raise UserError(
             f"solo-learn {version()} has no option for a filter; register_methods() needs its "
-            "current main: put a checkout on PYTHONPATH, or use python -m rdm_solo.train."
+            "current main: put a checkout on PYTHONPATH, or use rdm-solo train."
         )
     TABLE.update(methods)
 

@@ -11,7 +11,7 @@ from rdm_solo.runs.groups import started_groups
 
 
 class Figures:
-    """A method for each figure of ``python -m rdm_solo.report``, with its caption as docstring.
+    """A method for each figure of ``rdm-solo report``, with its caption as docstring.
 
     Each returns a matplotlib figure, which a notebook shows if it is a cell's last value. It is
     neither saved nor registered with ``pyplot``; ``figure.savefig("spectra.pdf")`` saves it. If

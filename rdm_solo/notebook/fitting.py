@@ -27,7 +27,7 @@ def fit(
     quiet: bool = False,
     **more: Any,
 ) -> Run:
-    """Train a run like ``python -m rdm_solo.train`` and return it as read from its folder.
+    """Train a run like ``rdm-solo train`` and return it as read from its folder.
 
     Defaults, checks and results are those of the command, even if it is called repeatedly. Repeat
     the call with the same folder to resume a run that was stopped. The caller's random state is
@@ -61,10 +61,10 @@ def fit(
 
     overrides = expand(words({**options, **more}))
     if "-m" in overrides:
-        raise UserError("fit trains one run: resume a sweep with python -m rdm_solo.train.")
+        raise UserError("fit trains one run: resume a sweep with rdm-solo train.")
     cfg = compose(overrides)
     if world_size(cfg.trainer) > 1:
-        raise UserError("fit trains in one process: use python -m rdm_solo.train for several.")
+        raise UserError("fit trains in one process: use rdm-solo train for several.")
     overrides = [option for option in overrides if not option.startswith("hydra.")]
     now = f"{datetime.datetime.now():%Y-%m-%d_%H-%M-%S}"
     path = Path(folder or cfg.resume or f"runs/{now}_{cfg.method.name}_{cfg.filter.name}")

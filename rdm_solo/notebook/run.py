@@ -102,7 +102,7 @@ class Run:
 
     @property
     def linear(self) -> Any:
-        """A table of the linear evaluations by ``python -m rdm_solo.linear``, one row each."""
+        """A table of the linear evaluations by ``rdm-solo linear``, one row each."""
         evaluations = self._run.linear.items()
         return table({"kind": kind, **entry} for kind, entries in evaluations for entry in entries)
 

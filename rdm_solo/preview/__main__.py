@@ -1,4 +1,4 @@
-"""The command ``python -m rdm_solo.preview``, whose ``--help`` does not import torch."""
+"""The command ``rdm-solo preview``, whose ``--help`` does not import torch."""
 
 from omegaconf import DictConfig
 

@@ -1,4 +1,4 @@
-"""Pretrain: ``python -m rdm_solo.train method=simsiam filter=target_pow p=-0.5``.
+"""Pretrain: ``rdm-solo train method=simsiam filter=target_pow p=-0.5``.
 
 In Python, ``rdm_solo.train.run.run(compose([...]), folder)`` trains in this process.
 """

@@ -1,4 +1,4 @@
-"""Run ``python -m rdm_solo.train``: train one model, or every run of a sweep."""
+"""Run ``rdm-solo train``: train one model, or every run of a sweep."""
 
 import logging
 import sys

@@ -108,7 +108,7 @@ def summarise(trainer: Any, folder: Path, settings: Mapping[str, Any]) -> Iterat
                 _report(summary, final_table(columns, table.untrained), folder)
             if isinstance(error, KeyboardInterrupt) and checkpoints.present(folder):
                 resume = shlex.quote(f"resume={folder}")
-                log.info(f"to resume: python -m rdm_solo.train {resume}")
+                log.info(f"to resume: rdm-solo train {resume}")
 
 
 def _outcome(
@@ -153,7 +153,7 @@ def _report(summary: Mapping[str, Any], table: str, folder: Path) -> None:
     log.info(f"{summary['seconds']:.0f} s; results are in {folder}")
     if table:
         page = shlex.quote(str(folder))
-        log.info(f"figures and tables on one page: python -m rdm_solo.report {page}")
+        log.info(f"figures and tables on one page: rdm-solo report {page}")
 
 
 def final_table(columns: Mapping[str, list[float]], untrained: Mapping[str, float]) -> str:

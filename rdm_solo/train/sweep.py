@@ -154,7 +154,7 @@ def print_table(folder: Path) -> bool:
     print(f"\n{table(begun)}" if begun else "no run has finished an epoch")
     for reason, names in reasons.items():
         print(f"failed: {', '.join(names)}: {reason}")
-    print(f"figures and tables on one page: python -m rdm_solo.report {shlex.quote(str(folder))}")
+    print(f"figures and tables on one page: rdm-solo report {shlex.quote(str(folder))}")
     return bool(reasons)
 
 

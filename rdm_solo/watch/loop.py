@@ -40,7 +40,7 @@ ADVICE = (
 
 class Watch:
     """Measure both branches' spectra in each epoch, warn about collapse, and write a folder for
-    ``python -m rdm_solo.report``.
+    ``rdm-solo report``.
 
     Forward hooks record the branches' outputs in training. There is no additional forward pass and
     no random number is drawn. Under ``torch.distributed``, all processes must make the same steps.

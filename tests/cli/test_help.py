@@ -105,4 +105,4 @@ def test_the_package_itself_lists_the_commands(monkeypatch, capsys):
 def test_a_door_is_a_module_that_python_starts(typed, tmp_path):
     done = typed("rdm_solo.export", "--help", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "python -m rdm_solo.export run=RUN_FOLDER" in done.stdout
+    assert "rdm-solo export run=RUN_FOLDER" in done.stdout

@@ -86,7 +86,7 @@ def test_the_processes_of_a_run_end_with_the_first_one(number, tmp_path):
     assert len(processes_in(tmp_path)) == 2
     process.send_signal(number)
     rest, _ = process.communicate(timeout=120)
-    resumable = "to resume: python -m rdm_solo.train resume=run" in rest.replace(f"{tmp_path}/", "")
+    resumable = "to resume: rdm-solo train resume=run" in rest.replace(f"{tmp_path}/", "")
     assert resumable == (number == signal.SIGTERM)
     assert process.returncode == (143 if number == signal.SIGTERM else -number)
     until = time.monotonic() + 60
