@@ -47,9 +47,8 @@ def config_path(folder: Path) -> Path:
     """Return the path of a run's config; raise UserError if there is none."""
     if not (folder / CONFIG).is_file():
         runs = sorted(str(path.parents[1]) for path in folder.glob(f"*/{CONFIG}"))
-        if runs:
-            raise UserError("\n    ".join([f"{folder} is a sweep; pass one of its runs:", *runs]))
-        raise UserError(f"{folder} is not a run folder: it holds no {CONFIG}")
+        hint = "\n    ".join(["; it is a sweep or another folder of runs, so pass one:", *runs])
+        raise UserError(f"{folder} is not a run folder: it holds no {CONFIG}{hint if runs else ''}")
     return folder / CONFIG
 
 

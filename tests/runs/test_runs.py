@@ -155,7 +155,7 @@ def test_what_is_no_run_is_named(tmp_path):
     with pytest.raises(ValueError, match="is not a run folder"):
         runs.load(tmp_path)
     write(tmp_path / "sweep" / "0_simsiam")
-    with pytest.raises(ValueError, match=r"sweep is a sweep; pass one of its runs:\n.*0_simsiam$"):
+    with pytest.raises(ValueError, match=r"is a sweep or .*, so pass one:\n.*0_simsiam$"):
         runs.load(tmp_path / "sweep")
 
 
