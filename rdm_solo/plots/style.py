@@ -107,7 +107,7 @@ def figure(
     Panels are smaller if four are in a row. Call :func:`finish` after drawing.
     """
     columns = min(panels, columns)
-    panel = panel or ((2.6, 2.3) if columns > 3 else (3.3, 2.6))
+    panel = panel or ((2.7, 2.5) if columns > 3 else (3.3, 2.6))
     rows = math.ceil(panels / columns)
     figure = _Figure(figsize=(panel[0] * columns, panel[1] * rows), layout="constrained")
     grid = [figure.add_subplot(rows, columns, i + 1) for i in range(panels)]
@@ -136,11 +136,11 @@ def finish(figure: Figure, title: str = "", note: str = "") -> Figure:
     entries = {label: line for lines, labels in labelled for line, label in zip(lines, labels)}
     if entries or note:
         names = [wrap(label, width - 0.6, 8.5) for label in entries]
-        longest = max((len(line) for name in names for line in name.split("\n")), default=1)
+        longest = min(width - 0.6, char_width(8.5) * max(map(len, entries), default=1))
         figure.legend(
             list(entries.values()),
             names,
-            ncols=max(1, int(width / (longest * char_width(8.5) + 0.6))),
+            ncols=max(1, int(width / (longest + 0.6))),
             loc="upper left",
             bbox_to_anchor=(0, 0),
             title=wrap(note, width, 7.5),
@@ -169,8 +169,8 @@ def wrap(text: str, width: float, size: float) -> str:
 def typeset(text: str) -> str:
     """Typeset the exponents in a label as mathtext.
 
-    >>> typeset("SimSiam, h(σ) = σ^-0.5")
-    'SimSiam, h(σ) = σ$^{\\\\mathrm{-0.5}}$'
+    >>> typeset("SimSiam, target filter σ^-0.5")
+    'SimSiam, target filter σ$^{\\\\mathrm{-0.5}}$'
     """
     escaped = text.replace("$", r"\$")
     return re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]+)", r"$^{\\mathrm{\1}}$", escaped)
@@ -197,7 +197,7 @@ def log_axis(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
     low, high = sorted(axis.get_view_interval())
     if high < 100 * low:  # decades alone would give one label or none
-        few = MaxNLocator(nbins=3) if high < 5 * low else LogLocator(subs=(1, 3))
+        few = MaxNLocator(nbins=3) if high < 10 * low else LogLocator(subs=(1, 3))
         axis.set_major_locator(few)
     axis.set_major_formatter("{x:.3g}")  # powers of ten are slow to typeset
 

@@ -25,10 +25,12 @@ def title(groups: Sequence[Group]) -> str:
     words = [groups[0].label]
     if len(groups) > 1:
         methods = list(dict.fromkeys(group.method for group in groups))
-        families = dict.fromkeys(group.family for group in groups)
+        names = [f"{g.method}, {g.family}".strip(", ") for g in groups]
+        if len(methods) == 1:
+            names = [methods[0], join_first(filter(None, dict.fromkeys(g.family for g in groups)))]
         exponents = sorted({p for group in groups if (p := group.first.p) is not None})
         ends = dict.fromkeys(f"{p:g}" for p in (*exponents[:1], *exponents[-1:]))
-        words = [join_first(methods), join_first(filter(None, families))]
+        words = names if len(methods) == 1 else [join_first(dict.fromkeys(names))]
         words += [f"p = {' … '.join(ends)}"] if ends else []
     words.append(f"{len(runs)} runs" if len(runs) > 1 else f"seed {runs[0].seed}")
     epochs = sorted({counted_runs(group)[0].epochs for group in groups})

@@ -122,5 +122,6 @@ def typeset(text: str) -> Markup:
     """
     if isinstance(text, Markup):
         return text
-    html = re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]*\w)", r"<sup>\1</sup>", str(escape(text)))
+    html = str(escape(text)).replace("filter σ", "filter\N{NO-BREAK SPACE}σ")
+    html = re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]*\w)", r"<sup>\1</sup>", html)
     return Markup(re.sub(r"(?<=[λC])_(\w)", r"<sub>\1</sub>", html))

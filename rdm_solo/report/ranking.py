@@ -1,9 +1,7 @@
 """Rank settings by accuracy, rank and gap, and check whether the seeds separate them."""
 
-import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rdm_solo.messages import join_first
 from rdm_solo.report.measured import last
@@ -11,22 +9,7 @@ from rdm_solo.report.verdicts import Verdict, filter_causes_gap, outcome
 from rdm_solo.runs.columns import ACCURACY, COLUMNS, LINEAR, Column, charts
 from rdm_solo.runs.groups import Group, counted_runs, judged_runs
 
-
-@dataclass(frozen=True, eq=False)
-class Ranked:
-    """A setting's last values of one column, one for each seed that measured it."""
-
-    group: Group
-    values: Sequence[float]
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.values)
-
-    @property
-    def deviation(self) -> float:
-        """Return the standard deviation over the seeds; NaN for one seed."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else math.nan
+Ranked = tuple[Group, Sequence[float]]  # a setting, and a column's last value of each seed
 
 
 def rankings(groups: Sequence[Group]) -> list[Verdict]:
@@ -41,9 +24,9 @@ def rankings(groups: Sequence[Group]) -> list[Verdict]:
             ("Which has the highest rank", COLUMNS["erank/centred"]),
             ("Which has the widest gap", COLUMNS["erank/gap"]),
         ):
-            ranked = [Ranked(g, values) for g in healthy if (values := _values(g, column))]
+            ranked = [(g, values) for g in healthy if (values := _values(g, column))]
             if ranked:
-                ranked.sort(key=lambda setting: -setting.mean)
+                ranked.sort(key=lambda setting: -statistics.fmean(setting[1]))
                 missing = [group.label for group in healthy if not _values(group, column)]
                 result.append(_best(f"{question}{suffix}?", column, ranked, missing))
     return result
@@ -55,13 +38,14 @@ def accuracy(groups: Sequence[Group]) -> Column:
     return max(columns, key=lambda column: sum(bool(_values(g, column)) for g in groups))
 
 
-def is_tied(first: Ranked, other: Ranked) -> bool | None:
+def is_tied(first: Sequence[float], other: Sequence[float]) -> bool | None:
     """Return whether two means differ by at most the larger standard deviation of the two.
 
     None means that neither setting has two seeds.
     """
-    deviations = [d for d in (first.deviation, other.deviation) if not math.isnan(d)]
-    return abs(first.mean - other.mean) <= max(deviations) if deviations else None
+    deviations = [statistics.stdev(values) for values in (first, other) if len(values) > 1]
+    difference = abs(statistics.fmean(first) - statistics.fmean(other))
+    return difference <= max(deviations) if deviations else None
 
 
 def excluded_reason(group: Group) -> str:
@@ -79,24 +63,24 @@ def _values(group: Group, column: Column) -> list[float]:
 def _best(
     question: str, column: Column, order: Sequence[Ranked], missing: Sequence[str]
 ) -> Verdict:
-    first = order[0]
+    first, _ = order[0]
     sentences = [_others(order)]
     if missing:
         sentences.append(f"Not measured: {join_first(missing)}.")
-    if column.name == "erank/gap" and filter_causes_gap(first.group.first):
+    if column.name == "erank/gap" and filter_causes_gap(first.first):
         sentences.append("Its filter causes the gap, whatever was learned.")
     measure = [] if column.label in question else [f"by {column.label}"]
     numbers = [*measure, " ".join(sentences)]
-    return Verdict(question, first.group.label, None, numbers)
+    return Verdict(question, first.label, None, numbers)
 
 
 def _others(order: Sequence[Ranked]) -> str:
     """Name the settings that the seeds do not separate from the best."""
-    first, *rest = order
+    (_, best), *rest = order
     if not rest:
         return "There is no other setting to compare it with."
-    if tied := [other.group.label for other in rest if is_tied(first, other)]:
+    if tied := [other.label for other, values in rest if is_tied(best, values)]:
         return f"Within one standard deviation: {join_first(tied)}."
-    if is_tied(first, rest[0]) is None:
+    if is_tied(best, rest[0][1]) is None:
         return "One seed each, so the seed-to-seed spread is unknown."
     return "No other setting is within one standard deviation."

@@ -79,8 +79,9 @@ def other_values(groups: Sequence[Group]) -> Table:
     in_other_tables = [*OVERVIEW, *columns.measures()]
     others = [c for c in COLUMNS.values() if c.chart and c not in in_other_tables]
     others = _measured(groups, others)
-    rows = [[group.label, *cells(counted_runs(group), others)] for group in groups]
-    return Table("Other last values", ["setting", *map(_head, others)], rows)
+    values = [cells(counted_runs(group), others) for group in groups]
+    rows = [[_head(column), *numbers] for column, *numbers in zip(others, *values)]
+    return Table("Other last values", ["value", *(group.label for group in groups)], rows)
 
 
 def measures(groups: Sequence[Group]) -> Table:
@@ -100,17 +101,18 @@ def measures(groups: Sequence[Group]) -> Table:
 
 def judgements(groups: Sequence[Group]) -> Table:
     """Return the three verdicts on each setting with their numbers."""
-    head = ["setting", "is it alive?", "", "does the target lead?", "", "is the filter low-pass?"]
+    head = ["setting", "is it alive?", "numbers", "does the target lead?", "numbers"]
+    head += ["is the filter low-pass?", "numbers"]
     rows = []
     caveats: dict[str, list[str]] = defaultdict(list)
     for group in groups:
         row: list[str] = [group.label]
         for verdict in (answers.health(group), *verdicts(judged_runs(group))[:2]):
-            row += [coloured(verdict), "; ".join(verdict.numbers)]
+            row += [coloured(verdict), "; ".join(verdict.numbers) or "–"]
             if verdict.caveat:
                 caveats[verdict.caveat].append(group.label)
         rows.append(row)
-    return Table("The verdicts and their numbers", [*head, ""], rows, _named(caveats, len(groups)))
+    return Table("The verdicts and their numbers", head, rows, _named(caveats, len(groups)))
 
 
 def _named(sentences: dict[str, list[str]], total: int) -> list[str]:

@@ -170,7 +170,7 @@ def dimensions(run: Run) -> int:
 def lead(runs: Sequence[Run]) -> Verdict:
     """Judge whether the target's effective rank is above the online branch's."""
     gaps = np.concatenate([_gaps(run) for run in runs])
-    numbers = [f"It leads in {(gaps > MIN_GAP).sum()} of {len(gaps)} measured epochs."]
+    numbers = [f"leads in {(gaps > MIN_GAP).sum()} of {len(gaps)} measured epochs"]
     for branch in ("target", "online"):
         if len(ranks := curve_of(runs, f"erank/{branch}").mean):
             numbers.append(f"effective rank, {branch}: {ranks[0]:.1f} → {ranks[-1]:.1f}")

@@ -51,7 +51,7 @@ def test_a_whole_run(tmp_path):
     assert (run.p, run.seed) == (-0.5, 3)
     assert run.epochs == 3
     assert run.missing == ()
-    assert run.label == "SimSiam, h(σ) = σ^-0.5"
+    assert run.label == "SimSiam, target filter σ^-0.5"
     assert run.last("erank/online") == 4.5
     assert (run.last("val/acc1"), run.last_measured("val/acc1"), run.last_epoch) == (9, 1, 3)
     assert (math.isnan(run.last("val/knn_acc1")), run.last_measured("val/knn_acc1")) == (True, 0)
@@ -65,10 +65,14 @@ LINEAR_P = {"schedule": "linear", "start": -0.1, "end": -0.5}
     ("filter", "p", "label"),
     [
         ({"name": "learnable"}, None, "SimSiam"),
-        ({"name": "online_log1p"}, None, "SimSiam, g(σ) = log(1 + σ)"),
+        ({"name": "online_log1p"}, None, "SimSiam, online filter log(1 + σ)"),
         ({"name": "x", "branch": "online", "function": "own.soft"}, 2, "SimSiam, x, p = 2"),
-        ({"name": "online_pow", "branch": "target", "function": "pow"}, -1, "SimSiam, h(σ) = σ^-1"),
-        ({"name": "target_pow"}, LINEAR_P, "SimSiam, h(σ) = σ^(-0.1…-0.5, linear)"),
+        (
+            {"name": "online_pow", "branch": "target", "function": "pow"},
+            -1,
+            "SimSiam, target filter σ^-1",
+        ),
+        ({"name": "target_pow"}, LINEAR_P, "SimSiam, target filter σ^(-0.1…-0.5, linear)"),
     ],
 )
 def test_labels(filter, p, label, tmp_path):
