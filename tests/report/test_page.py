@@ -111,11 +111,9 @@ def test_the_page_is_whole_and_needs_nothing_else(sweep):
 def test_each_number_stands_once_on_the_open_page(tmp_path):
     more = {"val/knn_acc1": [51.2, 62.3, 73.4], "filter/monotonicity_directional": [0.5, 0.6, 0.77]}
     write(tmp_path / "run", -0.5, 0, more_columns=more)
-    html = report.write([tmp_path / "run"]).read_text()
-    html = html[html.index("<body>") : html.index("<details>")]
-    text = re.sub(r"<img[^>]*>|<h1>.*</h1>|<figcaption>.*?</figcaption>", "", html, flags=re.S)
-    numbers = re.findall(r"\d+\.\d+", re.sub(r"<[^>]*>", "", text))
-    assert "73.4" in numbers
+    html = report.write([tmp_path / "run"]).read_text().partition("</h1>")[2]
+    text = re.sub(r"(?s)<figcaption>.*?</figcaption>|<[^>]*>", "", html.partition("<details>")[0])
+    numbers = re.findall(r"\d+\.\d+", text)
     assert len(numbers) == len(set(numbers)) > 8
 
 
@@ -181,10 +179,12 @@ def test_a_figure_that_fails_does_not_cost_the_page(tmp_path, monkeypatch):
         raise RuntimeError("of a library")
 
     failing = plots.Plot(fail, "A title", "", "nothing")
-    monkeypatch.setattr(figures, "PLOTS", (failing, plots.losses))
-    pictures, failed = figures.draw(by_setting([run()]), tmp_path)
+    monkeypatch.setattr(figures, "PLOTS", (failing, plots.losses, figures.figure5))
+    pictures, failed = figures.draw(by_setting([run(folder=tmp_path)]), tmp_path)
     assert [picture.plot.name for picture in pictures] == ["losses"]
     assert failed == ["A title: RuntimeError: of a library"]
+    _, failed = figures.draw(by_setting([run(folder=tmp_path)]), tmp_path, slow=True)
+    assert failed[1].startswith("The role of asymmetric designs: needs a run with")
 
 
 def test_figure_5_draws_a_run_of_each_design(tmp_path, monkeypatch):
@@ -244,7 +244,6 @@ def test_every_measure_is_explained():
     table = tables.measures(by_setting([run(p, **values) for p in (-0.5, -0.3)]))
     assert [row[1] for row in table.rows] == list(meanings.values())
     assert {float(cell) for row in table.rows for cell in row[2:]} == {3.0}
-    assert len(table.head) == 4
 
 
 def test_formulas_are_set_and_escaped():

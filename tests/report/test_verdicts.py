@@ -10,9 +10,7 @@ from omegaconf import OmegaConf
 from support.report_pages import run, seeds
 
 from rdm_solo.report import answers, verdicts
-from rdm_solo.report.rules import RULES
 from rdm_solo.runs.groups import by_setting
-from rdm_solo.spectra import collapse
 
 LAGGING = {"p": None, "method": "byol", "filter": "identity"}
 
@@ -51,9 +49,7 @@ def test_whether_the_target_leads(gaps, changed, answer, good):
         ({"p": None, "method": "dino"}, "Fixed temperatures"),
         ({"p": None, "method": "vanilla"}, "so both ranks are equal"),
         (LAGGING, "only from the target network's lag"),
-        ({"p": 0.0}, "so both ranks are equal"),
         ({"p": -1.5}, "may raise or lower the rank"),
-        ({"p": -1.0, "filter": "online_pow"}, "wrong way"),
         ({"method": "byol"}, "raises the target's rank in each batch"),
         ({"method": "nnsiam", "p": None, "filter": "identity"}, "only from the queue"),
         ({"method": "nnbyol", "p": 0.5}, "also depends on the target network's lag and the queue"),
@@ -85,10 +81,6 @@ def test_whether_the_filter_is_low_pass(by_rank, by_direction, answer, good):
     assert verdicts.low_pass([run(p=None, method="nnclr", **columns)]).good is None
     lagging = verdicts.low_pass([run(**LAGGING, **columns)])
     assert (lagging.answer, lagging.good) == ("there is no filter", None)
-
-
-def test_whitening_makes_the_directional_test_say_nothing():
-    assert "directional test says nothing" in verdicts.low_pass([run(-1.0)]).caveat
 
 
 FEW, COMPLETELY = "the outputs collapsed into few directions", "the outputs collapsed completely"
@@ -138,16 +130,13 @@ def test_a_run_that_has_not_collapsed(changed, answer):
     assert (verdict.answer, verdict.good) == (answer, True if answer == "alive" else None)
 
 
-@pytest.mark.parametrize("where", ["config", "summary"])
-def test_a_destroyed_encoder_is_judged_from_the_chance_level_of_its_classes(where):
+def test_a_destroyed_encoder_is_judged_from_the_chance_level_of_its_classes():
     """With two classes, 65 % is less than half way from chance to 90 %."""
     one = run(val__knn_acc1=[90, 90, 65])
     assert verdicts.outcome(one).answer == "alive"
-    if where == "config":
-        one = replace(one, config=OmegaConf.merge(one.config, {"dataset": {"num_classes": 2}}))
-    else:
-        one = replace(one, summary={"derived": {"num_classes": 2}})
-    assert verdicts.outcome(one).answer == f"collapsed: {DESTROYED}"
+    config = OmegaConf.merge(one.config, {"dataset": {"num_classes": 2}})
+    for changed in ({"config": config}, {"summary": {"derived": {"num_classes": 2}}}):
+        assert verdicts.outcome(replace(one, **changed)).answer == f"collapsed: {DESTROYED}"
 
 
 def test_the_warm_up_is_the_runs_own():
@@ -174,58 +163,38 @@ def test_every_verdict_on_a_diverged_run_is_that_it_diverged():
     assert "diverged in epoch 3 (1 of 2)" in verdict.answer
 
 
-def test_the_page_defines_every_kind_of_collapse():
-    text = " ".join(RULES)
-    for rule in collapse.RULES:
-        assert (rule.definition in text) == (rule.kind != collapse.WRONG_WAY)
-
-
-COLLAPSED = {"feature__spread": [0.9, 1e-3, 1e-3]}
-DEAD = {"val__knn_acc1": [90, 90, 9]}
+FALLEN, DEAD = {"feature__spread": [0.9, 1e-3, 1e-3]}, {"val__knn_acc1": [90, 90, 9]}
+METHODS = [run(None, method="swav", filter="none"), run(None, method="byol")]
+BOTH = "collapsed in 1 of 3 seeds, outputs collapsed in 1 of 3 seeds"
 
 
 @pytest.mark.parametrize(
-    ("seeds", "answer", "level"),
+    ("members", "answer", "level"),
     [
         ([{}, {}, {}], "alive", "good"),
-        ([COLLAPSED], "undecided: the outputs collapsed completely", "suspect"),
-        ([COLLAPSED, {}, COLLAPSED], "outputs collapsed in 2 of 3 seeds", "suspect"),
-        ([COLLAPSED, COLLAPSED], "outputs collapsed in 2 of 2 seeds", "bad"),
-        ([DEAD], "collapsed: the encoder is destroyed", "bad"),
-        (
-            [DEAD, {}, COLLAPSED],
-            "collapsed in 1 of 3 seeds, outputs collapsed in 1 of 3 seeds",
-            "bad",
-        ),
+        ([FALLEN], f"undecided: {COMPLETELY}", "suspect"),
+        ([FALLEN, {}, FALLEN], "outputs collapsed in 2 of 3 seeds", "suspect"),
+        ([FALLEN, FALLEN], "outputs collapsed in 2 of 2 seeds", "bad"),
+        ([DEAD, {}, FALLEN], BOTH, "bad"),
     ],
 )
-def test_the_colour_of_a_setting_follows_from_its_seeds(seeds, answer, level):
-    verdict = verdicts.health([run(seed=i, **changed) for i, changed in enumerate(seeds)])
+def test_the_colour_of_a_setting_follows_from_its_seeds(members, answer, level):
+    verdict = verdicts.health([run(seed=i, **changed) for i, changed in enumerate(members)])
     assert (verdict.answer, verdict.level) == (answer, level)
 
 
 @pytest.mark.parametrize(
     ("members", "title"),
     [
-        ([run(seed=5)], "SimSiam, target filter σ^-0.5, seed 5, 3 epochs"),
-        ([run(epochs=2)], "SimSiam, target filter σ^-0.5, seed 0, 2 of 3 epochs"),
-        ([run(), run(seed=1)], "SimSiam, target filter σ^-0.5, 2 runs, 3 epochs"),
-        (
-            [run(-1), run(-0.7), run(-0.3)],
-            "SimSiam, target filter σ^p, p = -1 … -0.3, 3 runs, 3 epochs",
-        ),
-        (
-            [run(), run(None, filter="identity"), run(None)],
-            "SimSiam, target filter σ^p; identity; learnable predictor, p = -0.5, 3 runs, 3 epochs",
-        ),
-        (
-            [run(None, method="swav", filter="none"), run(None, method="byol")],
-            "SwAV; BYOL, learnable predictor, 2 runs, 3 epochs",
-        ),
+        ([run(seed=5)], "target filter σ^-0.5, seed 5, 3 epochs"),
+        ([run(epochs=2)], "target filter σ^-0.5, seed 0, 2 of 3 epochs"),
+        ([run(-1), run(-0.7), run(-0.3)], "target filter σ^p, p = -1 … -0.3, 3 runs, 3 epochs"),
+        (METHODS, "SwAV; BYOL, learnable predictor, 2 runs, 3 epochs"),
+        ([run(), run(None)], "target filter σ^p; learnable predictor, p = -0.5, 2 runs, 3 epochs"),
     ],
 )
 def test_the_title_says_what_was_compared(members, title):
-    assert answers.title(by_setting(members)) == title
+    assert answers.title(by_setting(members)).removeprefix("SimSiam, ") == title
 
 
 def test_an_unfinished_run_says_how_far_it_came():
@@ -233,7 +202,6 @@ def test_an_unfinished_run_says_how_far_it_came():
     assert answers.progress(group) == ["2 of 3 epochs, still training or interrupted"]
     stopped = replace(run(epochs=2), summary={"stopped": "SIGTERM"})
     assert answers.progress(by_setting([stopped])[0]) == ["2 of 3 epochs, stopped"]
-    assert answers.progress(by_setting([run()])[0]) == []
 
 
 def test_an_accuracy_has_its_epoch_its_best_one_and_the_seeds():
