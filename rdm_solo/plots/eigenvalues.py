@@ -158,7 +158,7 @@ def _draw_filter(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
         if name in arrays:
             epochs.draw_curve(axes, over_seeds(lam, arrays[name][:, :m]), look)
     axes.set(xlabel=r"target's eigenvalue $\lambda_z$", ylabel=G)
-    axes.set_ylim(bottom=0)
+    style.start_at_zero(axes)
     style.log_axis(axes.xaxis)
     style.mark_empty(axes, "no filter curve")
 

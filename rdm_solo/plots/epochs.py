@@ -74,7 +74,7 @@ def _branch_panels(groups: Groups, lines: Mapping[str, style.Look]) -> Figure:
     ]
     figure = draw_panels(panels)
     for axes in figure.axes:
-        axes.set_ylim(bottom=0)
+        style.start_at_zero(axes)
     return figure
 
 

@@ -189,6 +189,11 @@ def integer_axis(axes: Axes, label: str) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
 
 
+def start_at_zero(axes: Axes) -> None:
+    """Start the y axis at zero, with room above a constant line."""
+    axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
+
+
 def log_axis(axis: Axis) -> None:
     """Make an axis logarithmic, with few tick labels that do not overlap; call it after drawing."""
     axes = axis.axes

@@ -40,7 +40,7 @@ def draw_filter(effect: Preview, path: Path, note: str = "") -> Figure:
     style.draw_line(rank, steps, path.target, style.TARGET)
     style.draw_line(rank, steps, path.online, style.ONLINE)
     rank.set(xlabel="step", ylabel="effective rank")
-    rank.set_ylim(bottom=0)
+    style.start_at_zero(rank)
     style.panel_title(rank, "predicted by Theorem 4")
     return style.finish(figure, effect.name, note)
 
@@ -75,7 +75,7 @@ def prediction(groups: Groups, looks: style.Looks) -> Figure:
                 ranks = getattr(getattr(predicted, name), branch)
                 style.draw_line(axes, predicted.epochs, ranks, look)
             axes.set_ylabel(f"effective rank, {branch}")
-            axes.set_ylim(bottom=0)
+            style.start_at_zero(axes)
             style.integer_axis(axes, "epoch")
         style.panel_title(panels[2 * i], run_name(run))
         notes.append(f"{run_name(run)}: {_quality(predicted)}")

@@ -16,7 +16,7 @@ from rdm_solo.runs.columns import ACCURACY, LINEAR, Column, charts
 from rdm_solo.runs.folder import Run, is_final
 from rdm_solo.runs.groups import Group, counted_runs, judged_runs, mean_std, uncounted_runs
 
-LIMIT = 6  # lines of the overview
+LIMIT = 6  # lines of the overview, and filters or methods in the title
 
 
 def title(groups: Sequence[Group]) -> str:
@@ -25,19 +25,21 @@ def title(groups: Sequence[Group]) -> str:
     words = [groups[0].label]
     if len(groups) > 1:
         methods = list(dict.fromkeys(group.method for group in groups))
-        names = [f"{g.method}, {g.family}".strip(", ") for g in groups]
-        if len(methods) == 1:
-            names = [methods[0], join_first(filter(None, dict.fromkeys(g.family for g in groups)))]
+        families = [group.family.removesuffix(group.suffix).strip() for group in groups]
+        names = [f"{g.method}, {family}".strip(", ") for g, family in zip(groups, families)]
+        names = [*filter(None, dict.fromkeys(families if len(methods) == 1 else names))]
         exponents = sorted({p for group in groups if (p := group.first.p) is not None})
         ends = dict.fromkeys(f"{p:g}" for p in (*exponents[:1], *exponents[-1:]))
-        words = names if len(methods) == 1 else [join_first(dict.fromkeys(names))]
+        words = methods if len(methods) == 1 else []
+        words.append("; ".join(names) if len(names) < LIMIT else join_first(names))
         words += [f"p = {' … '.join(ends)}"] if ends else []
     words.append(f"{len(runs)} runs" if len(runs) > 1 else f"seed {runs[0].seed}")
     epochs = sorted({counted_runs(group)[0].epochs for group in groups})
-    if len(groups) == 1:
-        words.append(runs[0].progress if not _finished(groups[0]) else f"{epochs[0]} epochs")
+    if len(groups) == 1 and not _finished(groups[0]):
+        words.append(counted_runs(groups[0])[0].progress)
     else:
-        words.append(f"{' to '.join(map(str, dict.fromkeys([epochs[0], epochs[-1]])))} epochs")
+        ends = dict.fromkeys(map(str, (epochs[0], epochs[-1])))
+        words.append(f"{' to '.join(ends)} epoch{'s' * (epochs != [1])}")
     return ", ".join(filter(None, words))
 
 
