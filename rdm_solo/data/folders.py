@@ -147,9 +147,10 @@ def _labelled(
     for part, names in folders.items():
         missing = sorted(set(classes) - set(names))
         if missing or not classes:
+            lacks = f"lacks {len(missing)} of {len(classes)} class folders ({join_first(missing)})"
             raise DataError(
-                f"{part} lacks {len(missing)} of {len(classes)} class folders "
-                f"({join_first(missing)}): training and validation need one for each class"
+                f"{part} {lacks if missing else 'has no class folder'}: training and validation "
+                "need one for each class"
             )
         parts.append(_files(part, classes, decoding))
     rest = f"{len(parts[1])} for validation below {val}" if val else "no validation, no accuracies"

@@ -48,7 +48,7 @@ class Sweep:
 
     >>> sweep = Sweep("sweeps/2026-01-31_12-00-00")  # doctest: +SKIP
     >>> sweep.best("val/knn_acc1")  # doctest: +SKIP
-    <val/knn_acc1 of SimSiam, h(σ) = σ^-0.5: 93.1 ± 0.4 (n = 3); next ...>
+    <val/knn_acc1 of SimSiam, target filter σ^-0.5: 93.1 ± 0.4 (n = 3); next ...>
     >>> sweep.plot.sweep()  # doctest: +SKIP
     """
 

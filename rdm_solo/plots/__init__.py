@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from rdm_solo.plots.eigenvalues import epoch_picture as epoch_picture
     from rdm_solo.plots.entry import Plot as Plot
 
-# Each figure's module, in the report's order. The report starts with the first one that applies.
+# Each figure's module, in the report's order. The report shows the first four that apply openly.
 _FIGURES = {
     "sweep": "settings",
     "comparison": "settings",
     "effective_rank": "epochs",
-    "losses": "epochs",
     "accuracies": "epochs",
-    "symmetric": "eigenvalues",
+    "losses": "epochs",
     "spectra": "eigenvalues",
+    "symmetric": "eigenvalues",
     "variants": "eigenvalues",
     "alignment": "epochs",
     "measures": "epochs",

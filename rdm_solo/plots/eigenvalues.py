@@ -23,7 +23,7 @@ CURVES = {
         "filter by sorted eigenvalues", style.BLACK, marker="o", markersize=3
     ),
 }
-G = r"$g(\lambda^z_i)=\sqrt{\lambda^p_i/\lambda^z_i}$"
+G = r"filter $g=\sqrt{\lambda_p/\lambda_z}$"
 
 
 @style.styled
@@ -42,20 +42,18 @@ def epoch_picture(arrays: Mapping[str, np.ndarray], title: str = "") -> Figure:
 
 @partial(
     Plot,
-    section="branches",
-    title="Eigenvalues of both branches and the filter curve",
-    caption="Left of each pair: eigenvalues in descending order. The branch with the higher tail "
-    "uses more directions. Right of each pair: the filter between the branches, g = √(λ_p/λ_z), "
-    "against the target's eigenvalue. A rising curve is low-pass: large eigenvalues pass, small "
-    "ones are damped. The line pairs sorted eigenvalues, so it rises wherever the target's "
-    "spectrum is flatter, whatever its directions. The crosses show the filter along the target's "
-    "eigenvectors, which is the stricter test.",
+    title="Eigenvalues of both branches, and the filter between them",
+    caption="Left: eigenvalues in descending order. The branch with the higher tail uses more "
+    "directions. Right: the filter between the branches, g = √(λ_p/λ_z). If it rises with λ_z, it "
+    "is low-pass: it damps small eigenvalues. The line pairs sorted eigenvalues, so it also rises "
+    "if the target's spectrum is merely flatter. The crosses follow the target's eigenvectors, "
+    "which is the stricter test.",
     needs=epochs.DIAGNOSTICS,
     paper="Figures 4 and 8",
     measured=has_spectra,
 )
 def spectra(groups: Groups, looks: style.Looks) -> Figure:
-    figure, panels = style.figure(2 * len(groups), columns=4)
+    figure, panels = style.figure(2 * len(groups))
     for group, left, right in zip(groups, panels[::2], panels[1::2]):
         epoch, arrays = group.spectrum()
         _draw_branches(left, arrays)
@@ -74,10 +72,9 @@ def _filters(all_groups: Groups) -> list[Group]:
 
 @partial(
     Plot,
-    section="branches",
     title="Eigenvalues of the variants",
-    caption="Eigenvalues of the projector's outputs before any filter, so that online and target "
-    "filters can be compared. The slower they fall, the more directions are used.",
+    caption="Eigenvalues of the projector's outputs before any filter, which makes online and "
+    "target filters comparable. The slower they fall, the more directions are used.",
     needs="spectra of several settings, one of them with filter=online_... or target_...",
     paper="Figure 6",
     choose=_filters,
@@ -106,11 +103,10 @@ def _symmetric(all_groups: Groups) -> list[Group]:
 
 @partial(
     Plot,
-    section="branches",
     title="Symmetric against asymmetric",
-    caption="Without a predictor, a filter or a second network, the eigenvalues of both branches "
-    "coincide, and only the loss (negatives, decorrelation) can keep the rank up. If eigenvalues "
-    "drop fast, the outputs use few directions, even if their variance is high.",
+    caption="Without a predictor, a filter or a second network, both branches have the same "
+    "eigenvalues, and only the loss (negatives, decorrelation) can keep the rank up. If the "
+    "eigenvalues drop fast, the outputs use few directions, even if their variance is high.",
     needs="a run of a symmetric method, such as method=symsimsiam or vanilla",
     paper="Figure 2",
     choose=_symmetric,
@@ -147,8 +143,8 @@ def _draw_branches(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
 
 def _index_axes(axes: Axes) -> None:
     """Label axes for eigenvalues by index, with a log y axis."""
-    style.integer_axis(axes, "index $i$")
-    axes.set_ylabel(r"eigenvalue $\lambda_i$")
+    style.integer_axis(axes, "index")
+    axes.set_ylabel(r"eigenvalue $\lambda$")
     style.log_axis(axes.yaxis)
     style.mark_empty(axes, "all eigenvalues are\nrounding noise, or not measured")
 
@@ -161,8 +157,8 @@ def _draw_filter(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
     for name, look in CURVES.items():
         if name in arrays:
             epochs.draw_curve(axes, over_seeds(lam, arrays[name][:, :m]), look)
-    axes.set(xlabel=r"target's eigenvalue $\lambda^z_i$", ylabel=G)
-    axes.set_ylim(bottom=0)
+    axes.set(xlabel=r"target's eigenvalue $\lambda_z$", ylabel=G)
+    style.start_at_zero(axes)
     style.log_axis(axes.xaxis)
     style.mark_empty(axes, "no filter curve")
 

@@ -33,10 +33,11 @@ class Plot:
     """A figure; call it with runs to draw it."""
 
     draw: Callable[[Groups, style.Looks], Figure]  # takes settings, and looks by label
-    section: str  # section of the report
     title: str  # what it shows
     caption: str  # how to read it
     needs: str  # which runs it needs, for messages
+    # What marks the seeds; added below the figure if a setting has several.
+    seeds: str = "Line: mean of {n} seeds. Band: minimum to maximum."
     paper: str = ""  # similar figures of the paper
     choose: Callable[[Groups], Groups] = list  # settings to draw; [] if it does not apply
     measured: Callable[[Run], bool] = lambda run: run.epochs > 0  # whether a run can be drawn
@@ -58,17 +59,19 @@ class Plot:
             raise UserError(f"{self.name} needs {self.needs}.")
         # A setting looks the same in all figures of the same runs.
         looks = style.looks(group.label for group in all_groups)
-        return style.finish(self.draw(groups, looks), note=_note(groups))
+        if len(all_groups) == 1:  # a legend with the only setting says nothing
+            looks = {label: {**look, "label": ""} for label, look in looks.items()}
+        return style.finish(self.draw(groups, looks), note=_note(groups, self.seeds))
 
 
-def _note(groups: Groups) -> str:
-    """Return a note that explains lines and bands and names the runs that are not in the mean."""
+def _note(groups: Groups, sentence: str) -> str:
+    """Return a note with the sentence on seeds, and the runs that are not in the mean."""
     seeds = sorted({len(counted_runs(group)) for group in groups})
     behind = [f"{run_name(r)} ({r.progress})" for g in groups for r in uncounted_runs(g)]
     sentences = []
     if seeds[-1] > 1:
         number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-        sentences.append(f"Line: mean of {number} seeds. Band: minimum to maximum.")
+        sentences.append(sentence.format(n=number))
     if behind:
         sentences.append(f"Not in the mean: {join_first(behind)}.")
     return " ".join(sentences)

@@ -28,19 +28,20 @@ ALIGNMENT = {
 }
 # Title, curves (setting, column, look) and a key; panels with equal keys share their limits.
 Panel = tuple[str, Sequence[tuple[Group, str, style.Look]], Hashable]
+ACCURACIES = {
+    "val/knn_acc1": style.look("kNN", style.BLACK, marker="o"),
+    "val/acc1": style.look("online classifier", style.PURPLE, style.DASHES, "s"),
+}
 DIAGNOSTICS = "runs with diagnostics (diagnostics.every_n_epochs above 0)"
 
 
 @partial(
     Plot,
-    section="alive",
-    title="Effective rank of both branches over training",
-    caption="The effective rank counts the directions that the outputs use. It is the exponential "
-    "of the entropy of the correlation matrix's normalised eigenvalues: 1 if all outputs lie on "
-    "one line, k if they use all dimensions equally. If the target's rank is higher, there is a "
-    "rank difference, which prevents collapse according to the paper. Ranks usually fall in the "
-    "first epochs; Theorem 4 gives conditions under which they rise again. Both ranks are "
-    "uncentred, so a large mean lowers them. Collapse is judged on the rank around the mean.",
+    title="Effective rank of both branches",
+    caption="The number of directions that the outputs use: 1 if all outputs lie on one line, k if "
+    "they use all k dimensions equally. According to the paper, a higher rank of the target "
+    "prevents collapse. Both ranks usually fall in the first epochs. A large mean lowers them; "
+    "collapse is judged on the rank around the mean.",
     needs=DIAGNOSTICS,
     paper="Figures 1 and 7",
     measured=has_any(*BRANCHES),
@@ -51,15 +52,12 @@ def effective_rank(groups: Groups, looks: style.Looks) -> Figure:
 
 @partial(
     Plot,
-    section="mechanism",
     title="Alignment of the branches' eigenspaces",
-    caption="The mean cosine between an eigenvector u of the target's C_z and C_p u. It is 1 if "
-    "both matrices have the same eigenvectors; the branches then differ only by a spectral "
-    "filter. The plain mean gives directions with hardly any energy the same weight as the first. "
-    "The weighted mean uses the eigenvalues as weights. The paper's formula uses the eigenvectors "
-    "that hold 99.99 % of the eigenvalues' sum; its code uses a fixed number. The alignment with "
-    "C₊, in the tables, is the plain mean with C₊ instead of C_p. C₊ correlates the target's "
-    "outputs for two views.",
+    caption="The mean cosine between an eigenvector u of the target's correlation matrix C_z and "
+    "C_p u, where C_p is the online branch's matrix. It is 1 if both have the same eigenvectors; "
+    "the branches then differ only by a spectral filter. The plain mean counts tiny directions as "
+    "much as large ones. The weighted mean uses the eigenvalues as weights. The paper's formula "
+    "takes the eigenvectors that hold 99.99 % of the eigenvalues' sum, its code a fixed number.",
     needs=DIAGNOSTICS,
     paper="Figure 3",
     measured=has_any(*ALIGNMENT),
@@ -76,17 +74,15 @@ def _branch_panels(groups: Groups, lines: Mapping[str, style.Look]) -> Figure:
     ]
     figure = draw_panels(panels)
     for axes in figure.axes:
-        axes.set_ylim(bottom=0)
+        style.start_at_zero(axes)
     return figure
 
 
 @partial(
     Plot,
-    section="alive",
     title="Training loss",
-    caption="A rank difference between the branches keeps the loss above its minimum. Methods "
-    "whose losses have the same minimum share a panel. The loss alone does not reveal a collapse; "
-    "look at the rank as well.",
+    caption="The loss alone does not reveal a collapse; look at the rank as well. A rank gap keeps "
+    "the loss above its minimum. Methods whose losses have the same minimum share a panel.",
     needs="runs with a finished epoch",
     paper="Figure 9",
     measured=has_any("train/loss"),
@@ -107,23 +103,25 @@ def losses(groups: Groups, looks: style.Looks) -> Figure:
 
 @partial(
     Plot,
-    section="good",
-    title="Accuracy over training",
-    caption="kNN classifies an image by its nearest training images, measured on the backbone's "
-    "features. The online classifier is trained along with the backbone and lags behind it.",
+    title="Accuracy",
+    caption="kNN classifies an image by the training images with the nearest features. The online "
+    "classifier is trained along with the backbone and lags behind it.",
     needs="runs with labelled validation images and the kNN or the online accuracy enabled",
     measured=has_any(*(column.name for column in charts()[ACCURACY])),
 )
 def accuracies(groups: Groups, looks: style.Looks) -> Figure:
-    return _column_panels(groups, looks, charts()[ACCURACY][::-1])
+    if len(groups) > 1:
+        return _column_panels(groups, looks, charts()[ACCURACY][::-1])
+    figure = _branch_panels(groups, ACCURACIES)
+    figure.axes[0].set_ylabel(ACCURACY)
+    return figure
 
 
 @partial(
     Plot,
-    section="ranks",
-    title="Other measures of rank over training",
-    caption="The table of measures explains each one. All are computed from the target's outputs, "
-    "except the Epps–Pulley statistic, which is computed from the projections.",
+    title="Other measures of rank",
+    caption="All are computed from the target's outputs, except the Epps–Pulley statistic, which "
+    "is computed from the projections. The table of measures explains each one.",
     needs=DIAGNOSTICS,
     measured=has_any(*(column.name for column in columns.measures())),
 )

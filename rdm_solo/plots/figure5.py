@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 # Legend labels in the paper's notation.
 NAMES = {
-    "g": r"the run's, $g=\sqrt{\lambda^p/\lambda^z}$",
-    "omega": r"optimal, $\omega=\lambda^+/\lambda^z$",
+    "g": r"the run's, $g=\sqrt{\lambda_p/\lambda_z}$",
+    "omega": r"optimal, $\omega=\lambda_+/\lambda_z$",
     "omega, directional": r"optimal, along the target's eigenvectors",
 }
 
@@ -47,9 +47,9 @@ def _panel(axes: Axes, run: "Figure5") -> None:
     style.log_axis(axes.xaxis)
     style.log_axis(axes.yaxis)
     if online:
-        axes.set(xlabel=r"target eigenvalue $\lambda^z$", ylabel="online filter")
+        axes.set(xlabel=r"target's eigenvalue $\lambda_z$", ylabel="online filter")
     else:
-        ratio = r"$\sqrt{\lambda^z/\lambda^p}$"
-        axes.set(xlabel=r"online eigenvalue $\lambda^p$", ylabel=f"target filter {ratio}")
+        ratio = r"$\sqrt{\lambda_z/\lambda_p}$"
+        axes.set(xlabel=r"online eigenvalue $\lambda_p$", ylabel=f"target filter {ratio}")
         axes.axhline(1, color="0.5", linewidth=0.8, zorder=0)
     style.panel_title(axes, f"{run.label} ({run.note})" if run.note else run.label)

@@ -18,7 +18,7 @@ def rank_picture(metrics: Mapping[str, np.ndarray], title: str = "") -> Figure:
     for column, look in BRANCHES.items():
         style.draw_line(axes, metrics["epoch"], metrics[column], look)
     axes.set_ylabel(COLUMNS["erank/target"].chart)
-    axes.set_ylim(0)
+    style.start_at_zero(axes)
     style.integer_axis(axes, "epoch")
     style.panel_title(axes, title)
     return style.finish(figure)

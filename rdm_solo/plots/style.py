@@ -28,6 +28,7 @@ from rdm_solo.runs.files import write_atomically
 # Okabe and Ito's colour-blind-safe palette; dashes and markers distinguish curves in grey.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
+GREY, BROWN = "#8A8A8A", "#7A4A1E"
 
 DASHES, DOTS, DASH_DOTS = (0, (5, 2)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5))
 
@@ -49,6 +50,7 @@ ONLINE = look("online", BLUE, (0, (4, 2)), "s", linewidth=1.4, markersize=2.8)
 STYLE: Any = {  # Any: matplotlib 3.11 types the keys, 3.9 does not
     "font.family": "DejaVu Sans",  # ships with matplotlib and has Greek letters
     "mathtext.fontset": "dejavusans",
+    "mathtext.default": "regular",  # as on the page; and a PDF then embeds one font
     "font.size": 9,
     "axes.titlesize": 9.5,
     "axes.labelsize": 9,
@@ -71,9 +73,10 @@ STYLE: Any = {  # Any: matplotlib 3.11 types the keys, 3.9 does not
 # A decorator for functions that draw, because text gets its size when it is created.
 styled = matplotlib.rc_context(STYLE)
 
+DPI = 200  # of PNG files
 SERIES = 8  # maximum number of settings in a panel
 
-_COLOURS = (BLACK, VERMILION, BLUE, GREEN, ORANGE, PURPLE, SKY)
+_COLOURS = (BLACK, GREEN, ORANGE, PURPLE, SKY, GREY, BROWN)  # the others mean a branch
 _LINES = ("-", DASHES, DOTS, DASH_DOTS)
 _MARKERS = "osD^vP*X<>"
 
@@ -97,13 +100,14 @@ class _Figure(Figure):
 
 
 def figure(
-    panels: int, columns: int = 3, panel: tuple[float, float] = (3.3, 2.6)
+    panels: int, columns: int = 4, panel: tuple[float, float] | None = None
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure and its axes, at most ``columns`` panels of ``panel`` inches in a row.
 
-    Call :func:`finish` after drawing.
+    Panels are smaller if four are in a row. Call :func:`finish` after drawing.
     """
     columns = min(panels, columns)
+    panel = panel or ((2.7, 2.5) if columns > 3 else (3.3, 2.6))
     rows = math.ceil(panels / columns)
     figure = _Figure(figsize=(panel[0] * columns, panel[1] * rows), layout="constrained")
     grid = [figure.add_subplot(rows, columns, i + 1) for i in range(panels)]
@@ -132,19 +136,21 @@ def finish(figure: Figure, title: str = "", note: str = "") -> Figure:
     entries = {label: line for lines, labels in labelled for line, label in zip(lines, labels)}
     if entries or note:
         names = [wrap(label, width - 0.6, 8.5) for label in entries]
-        longest = max((len(line) for name in names for line in name.split("\n")), default=1)
+        longest = min(width - 0.6, char_width(8.5) * max(map(len, entries), default=1))
         figure.legend(
             list(entries.values()),
             names,
-            ncols=max(1, int(width / (longest * char_width(8.5) + 0.6))),
+            ncols=max(1, int(width / (longest + 0.6))),
             loc="upper left",
             bbox_to_anchor=(0, 0),
             title=wrap(note, width, 7.5),
             title_fontsize=7.5,
             alignment="left",
         )
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # the layout is final; saving takes half as long
+    layout: Any = figure.get_layout_engine()
+    if layout is not None:
+        layout.execute(figure)
+        figure.set_layout_engine("none")  # the layout is final; saving takes half as long
     return figure
 
 
@@ -163,8 +169,8 @@ def wrap(text: str, width: float, size: float) -> str:
 def typeset(text: str) -> str:
     """Typeset the exponents in a label as mathtext.
 
-    >>> typeset("SimSiam, h(σ) = σ^-0.5")
-    'SimSiam, h(σ) = σ$^{\\\\mathrm{-0.5}}$'
+    >>> typeset("SimSiam, target filter σ^-0.5")
+    'SimSiam, target filter σ$^{\\\\mathrm{-0.5}}$'
     """
     escaped = text.replace("$", r"\$")
     return re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]+)", r"$^{\\mathrm{\1}}$", escaped)
@@ -183,6 +189,11 @@ def integer_axis(axes: Axes, label: str) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
 
 
+def start_at_zero(axes: Axes) -> None:
+    """Start the y axis at zero, with room above a constant line."""
+    axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
+
+
 def log_axis(axis: Axis) -> None:
     """Make an axis logarithmic, with few tick labels that do not overlap; call it after drawing."""
     axes = axis.axes
@@ -191,9 +202,9 @@ def log_axis(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
     low, high = sorted(axis.get_view_interval())
     if high < 100 * low:  # decades alone would give one label or none
-        few = MaxNLocator(nbins=3) if high < 5 * low else LogLocator(subs=(1, 3))
+        few = MaxNLocator(nbins=3) if high < 10 * low else LogLocator(subs=(1, 3))
         axis.set_major_locator(few)
-        axis.set_major_formatter("{x:.3g}")
+    axis.set_major_formatter("{x:.3g}")  # powers of ten are slow to typeset
 
 
 def mark_empty(axes: Axes, text: str) -> None:
@@ -203,17 +214,21 @@ def mark_empty(axes: Axes, text: str) -> None:
         axes.set(xscale="linear", yscale="linear", xticks=[], yticks=[])
 
 
+@styled
 def save(
     figure: Figure, folder: Path, name: str, formats: Sequence[str] = ("png", "pdf")
 ) -> list[Path]:
-    """Write ``name.png`` (150 dpi) and ``name.pdf`` (fonts embedded), creating the folder."""
+    """Write ``name.png`` and ``name.pdf``, creating the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # it logs each glyph of a PDF
     paths = [folder / f"{name}.{kind}" for kind in formats]
+    # Measured once: "tight" would draw the figure once more for each file.
+    box = figure.get_tightbbox().padded(matplotlib.rcParams["savefig.pad_inches"])
     for path in paths:
         # Without a date, files of the same run are identical.
         dateless = {"CreationDate": None} if path.suffix == ".pdf" else None
-        options: Any = {"dpi": 150, "metadata": dateless, "format": path.suffix[1:]}
+        options: Any = {"dpi": DPI, "metadata": dateless, "bbox_inches": box}
+        options["format"] = path.suffix[1:]
         write_atomically(path, functools.partial(figure.savefig, **options))
     return paths
 

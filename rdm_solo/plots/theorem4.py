@@ -34,13 +34,13 @@ def draw_filter(effect: Preview, path: Path, note: str = "") -> Figure:
     function.set(xlabel=r"singular value $\sigma$", ylabel=rf"${'g' if online else 'h'}(\sigma)$")
     style.panel_title(function, f"{effect.branch} filter: {describe(effect.own_kind)}")
     _line(curve, effect.lam_z, effect.curve, style.BLACK)
-    curve.set(xlabel=r"$\lambda^z_i$", ylabel=r"$g=\sqrt{\lambda^p_i/\lambda^z_i}$")
+    curve.set(xlabel=r"$\lambda_z$", ylabel=r"$g=\sqrt{\lambda_p/\lambda_z}$")
     style.panel_title(curve, f"as an online filter: {describe(effect.online_kind)}")
     steps = np.arange(len(path.online))
     style.draw_line(rank, steps, path.target, style.TARGET)
     style.draw_line(rank, steps, path.online, style.ONLINE)
     rank.set(xlabel="step", ylabel="effective rank")
-    rank.set_ylim(bottom=0)
+    style.start_at_zero(rank)
     style.panel_title(rank, "predicted by Theorem 4")
     return style.finish(figure, effect.name, note)
 
@@ -53,15 +53,13 @@ def _line(axes: Axes, x: Tensor, y: Tensor, color: str) -> None:
 
 @partial(
     Plot,
-    section="mechanism",
     title="Predicted and measured rank",
-    caption="Measured ranks, and ranks predicted by iterating Theorem 4 from the first measured "
-    "spectra. The theorem updates each eigenvalue by the measured filter between the branches and "
-    "by ω = λ₊/λ_z. It assumes that features move freely and that both branches share their "
-    "eigenvectors. The step size is fitted to the online rank with every epoch's filter and ω, so "
-    "the purple path is a fit, not a forecast. The green path uses the first epoch's filter and ω; "
-    "it predicts direction and shape, not pace. Whether the online rank rises or falls next is "
-    "predicted from each epoch's own spectra, without any fit.",
+    caption="Theorem 4 is iterated from the first measured spectra. It updates each eigenvalue by "
+    "the measured filter between the branches and by ω = λ₊/λ_z, and it assumes that features move "
+    "freely and that both branches have the same eigenvectors. The step size is fitted to the "
+    "online rank with every epoch's filter and ω, so the purple curve is a fit, not a forecast. "
+    "The green curve uses the first epoch's filter and ω. It predicts the direction and the shape, "
+    "not the speed. The direction of the next change is predicted without a fit.",
     needs="runs with at least three measured spectra (diagnostics.every_n_epochs)",
     choose=lambda all_groups: all_groups[:MAX_SETTINGS],
     measured=lambda run: len(run.spectra.get("epoch", ())) > 2,
@@ -77,7 +75,7 @@ def prediction(groups: Groups, looks: style.Looks) -> Figure:
                 ranks = getattr(getattr(predicted, name), branch)
                 style.draw_line(axes, predicted.epochs, ranks, look)
             axes.set_ylabel(f"effective rank, {branch}")
-            axes.set_ylim(bottom=0)
+            style.start_at_zero(axes)
             style.integer_axis(axes, "epoch")
         style.panel_title(panels[2 * i], run_name(run))
         notes.append(f"{run_name(run)}: {_quality(predicted)}")

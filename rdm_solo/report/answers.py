@@ -1,4 +1,4 @@
-"""Answer the page's first questions: is it alive, and how good is it?"""
+"""Answer the page's first questions: what was compared, is it alive, and how good is it?"""
 
 import math
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rdm_solo.messages import join_first
 from rdm_solo.report import verdicts
 from rdm_solo.report.measured import last, linear_accuracies
 from rdm_solo.report.ranking import excluded_reason, rankings
@@ -15,40 +16,66 @@ from rdm_solo.runs.columns import ACCURACY, LINEAR, Column, charts
 from rdm_solo.runs.folder import Run, is_final
 from rdm_solo.runs.groups import Group, counted_runs, judged_runs, mean_std, uncounted_runs
 
-LIMIT = 6  # lines of the overview
+LIMIT = 6  # lines of the overview, and filters or methods in the title
+
+
+def title(groups: Sequence[Group]) -> str:
+    """Return what was compared, such as ``SimSiam, target filter σ^p, p = -1 … -0.3, 4 runs``."""
+    runs = [run for group in groups for run in group.runs]
+    words = [groups[0].label]
+    if len(groups) > 1:
+        methods = list(dict.fromkeys(group.method for group in groups))
+        families = [group.family.removesuffix(group.suffix).strip() for group in groups]
+        names = [f"{g.method}, {family}".strip(", ") for g, family in zip(groups, families)]
+        names = [*filter(None, dict.fromkeys(families if len(methods) == 1 else names))]
+        exponents = sorted({p for group in groups if (p := group.first.p) is not None})
+        ends = dict.fromkeys(f"{p:g}" for p in (*exponents[:1], *exponents[-1:]))
+        words = methods if len(methods) == 1 else []
+        words.append("; ".join(names) if len(names) < LIMIT else join_first(names))
+        words += [f"p = {' … '.join(ends)}"] if ends else []
+    words.append(f"{len(runs)} runs" if len(runs) > 1 else f"seed {runs[0].seed}")
+    epochs = sorted({counted_runs(group)[0].epochs for group in groups})
+    if len(groups) == 1 and not _finished(groups[0]):
+        words.append(counted_runs(groups[0])[0].progress)
+    else:
+        ends = dict.fromkeys(map(str, (epochs[0], epochs[-1])))
+        words.append(f"{' to '.join(ends)} epoch{'s' * (epochs != [1])}")
+    return ", ".join(filter(None, words))
 
 
 def first_answers(groups: Sequence[Group]) -> list[Verdict]:
     """Return the answers at the top of the page, for one setting or several."""
     if len(groups) == 1:
-        return [health(groups[0]), accuracy(groups[0])]
-    best = [ranking.verdict for ranking in rankings(groups)]
-    return [overview(groups), *best] if groups else []
+        lead, low_pass, _ = verdicts.verdicts(judged_runs(groups[0]))
+        return [health(groups[0]), accuracy(groups[0]), lead, low_pass]
+    return [overview(groups), *rankings(groups)] if groups else []
 
 
 def health(group: Group) -> Verdict:
-    """Return the verdict on a setting's health, with the progress of its runs."""
+    """Return the verdict on a setting's health, with the progress of unfinished runs."""
     verdict = verdicts.health(judged_runs(group))
-    return replace(verdict, numbers=[progress(group), *verdict.numbers])
+    return replace(verdict, numbers=[*progress(group), *verdict.numbers])
 
 
-def progress(group: Group) -> str:
-    """Return the progress of the counted runs and of each seed that is not counted."""
+def progress(group: Group) -> list[str]:
+    """Return the progress of the counted runs, if unfinished, and of seeds that do not count."""
     run = counted_runs(group)[0]
-    text = run.progress
+    lines = []
     if run.diverged is None and not _finished(group):
+        reason = ""
         if run.summary.get("stopped"):
-            text += ", stopped"
+            reason = ", stopped"
         elif ownership.failure(run.folder):
-            text += ", failed"
+            reason = ", failed"
         elif not run.summary or not is_final(run.summary):
-            text += ", still training or interrupted"
+            reason = ", still training or interrupted"
+        lines.append(run.progress + reason)
     behind = ", ".join(f"seed {run.seed} ({run.progress})" for run in uncounted_runs(group))
-    return f"{text}; not counted: {behind}" if behind else text
+    return [*lines, f"not counted: {behind}"] if behind else lines
 
 
 def accuracy(group: Group) -> Verdict:
-    """Return a setting's accuracies, with the epoch, the range over seeds and the best epoch."""
+    """Return a setting's accuracies, with the range over seeds and the best epoch."""
     runs = counted_runs(group)
     linear = linear_accuracies(runs)
     lines = []
@@ -57,7 +84,8 @@ def accuracy(group: Group) -> Verdict:
     for column in reversed(charts()[ACCURACY]):
         if values := last(runs, column.name):
             epoch = max(run.last_measured(column.name) for run in runs)
-            text = f"{column.label} {mean_std(values, column.digits)} % in epoch {epoch}"
+            when = f" in epoch {epoch}" if epoch < runs[0].last_epoch else ""
+            text = f"{column.label} {mean_std(values, column.digits)} %{when}"
             details = [*_range(values), *_peak(runs, column.name)]
             lines.append([text, *details, *_untrained(runs, column)])
     if not lines:
@@ -72,7 +100,7 @@ def _range(values: Sequence[float]) -> list[str]:
     """Return the range over seeds if there are several."""
     if len(values) < 2:
         return []
-    return [f"n = {len(values)} seeds, {min(values):.1f} to {max(values):.1f}"]
+    return [f"{len(values)} seeds from {min(values):.1f} to {max(values):.1f} %"]
 
 
 def _peak(runs: Sequence[Run], column: str) -> list[str]:
@@ -92,23 +120,18 @@ def _untrained(runs: Sequence[Run], column: Column) -> list[str]:
 
 def overview(groups: Sequence[Group]) -> Verdict:
     """Return how many of several settings are healthy, and list the others."""
-    lines = []
-    for group in groups:
-        if reason := excluded_reason(group):
-            lines.append(f"not ranked: {group.label}, {reason}")
-        elif not all(outcome(run).healthy for run in judged_runs(group)):
-            lines.append(f"some runs not healthy: {group.label}, {health(group).answer}")
-    healthy = len(groups) - len(lines)
+    sick = [g for g in groups if not all(outcome(run).healthy for run in judged_runs(g))]
+    lines = [f"not healthy: {g.label}{', not ranked' * bool(excluded_reason(g))}" for g in sick]
+    healthy = len(groups) - len(sick)
     unfinished = [g for g in groups if not excluded_reason(g) and not _finished(g)]
     if unfinished:
         lines.append(f"{len(unfinished)} of {len(groups)} settings have not finished")
-    epochs = sorted({counted_runs(group)[0].epochs for group in groups})
-    if len(epochs) > 1:
-        lines.append(f"{epochs[0]} to {epochs[-1]} epochs, which favours the longer runs")
+    if len({counted_runs(group)[0].epochs for group in groups}) > 1:
+        lines.append("The settings have unequal numbers of epochs, which favours the longer runs.")
     answer = f"{healthy} of {len(groups)} settings healthy"
-    good = None if healthy and (unfinished or healthy < len(groups)) else bool(healthy)
+    good = None if healthy and (unfinished or sick) else bool(healthy)
     more = [f"and {len(lines) - LIMIT} more in the table below"] if len(lines) > LIMIT else []
-    return Verdict("Are they alive?", answer, good, [*lines[:LIMIT], *more])
+    return Verdict("Are they alive?", answer, good, [*lines[:LIMIT], *more], suspect=bool(sick))
 
 
 def _finished(group: Group) -> bool:

@@ -32,10 +32,10 @@ NAME = "report.html"
 REQUIRED = ("erank/gap", "feature/variance", "train/loss")
 
 
-def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = True) -> Path:
+def write(paths: Sequence[Path], out: Path | None = None, slow: bool = False) -> Path:
     """Draw the runs in these folders and write the page; return its path.
 
-    ``checkpoints=False`` skips the paper's Figure 5, which is recomputed from checkpoints.
+    ``slow`` adds Theorem 4's predicted ranks, and Figure 5, which is recomputed from checkpoints.
     """
     members, errors = runs.scan(paths)
     if not members:
@@ -43,11 +43,10 @@ def write(paths: Sequence[Path], out: Path | None = None, checkpoints: bool = Tr
     folder = out or (files.inside(paths[0], "report") if len(paths) == 1 else Path("report"))
     terminal.make_folder(folder, "--out FOLDER")
     grouped = started_groups(members)
-    pictures, failures = figures.draw(grouped, folder, checkpoints) if grouped else ([], [])
-    names = [] if len(members) == 1 else list(dict.fromkeys(relative(paths)))
-    title = ", ".join(names) or run_name(members[0])
+    pictures, failures = figures.draw(grouped, folder, slow) if grouped else ([], [])
+    names = list(dict.fromkeys(relative(paths)))
     problems = [*errors.values(), *incomplete(members)]
-    write_atomically(folder / NAME, page(title, grouped, names, pictures, problems, failures))
+    write_atomically(folder / NAME, page(grouped, names, pictures, problems, failures))
     if grouped:
         print(verdict_table(grouped))
     for sentence in [*errors.values(), *incomplete([run for run in members if not run.epochs])]:
@@ -83,7 +82,7 @@ def incomplete(members: Sequence[runs.Run]) -> list[str]:
             folders_by_seed[group.label, run.seed].append(str(run.folder))
     return lines + [
         f"{label}: seed {seed} occurs {len(folders)} times ({', '.join(folders)}). Each counts "
-        "in n, means and bands, so standard deviations are too small."
+        "in n, means and bands, so the standard deviations are too small."
         for (label, seed), folders in folders_by_seed.items()
         if len(folders) > 1
     ]
@@ -127,14 +126,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         help="folder for the page and its figures (default: FOLDER/report, or ./report)",
     )
     parser.add_argument(
-        "--no-checkpoints",
+        "--all-figures",
         action="store_true",
-        help="leave out the paper's Figure 5, which rebuilds models from checkpoints",
+        help="also draw the ranks that Theorem 4 predicts and the paper's Figure 5; Figure 5 takes "
+        "seconds per setting, a checkpoint, and what training needs",
     )
     terminal.log_to_terminal()
     arguments = parser.parse_args(argv)
     paths = [Path(folder.removeprefix("run=")).expanduser() for folder in arguments.folders]
     out = Path(arguments.out).expanduser() if arguments.out else None
     with terminal.errors_without_traceback():
-        path = write(paths, out, not arguments.no_checkpoints)
+        path = write(paths, out, arguments.all_figures)
     print(f"\n{path} (with its figures as PNG and PDF in the same folder)")

@@ -9,19 +9,17 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from rdm_solo import __version__
-from rdm_solo.report import tables
-from rdm_solo.report.answers import first_answers
-from rdm_solo.report.figures import FIRST, Picture
+from rdm_solo.report import answers, tables
+from rdm_solo.report.figures import OPEN, Picture
 from rdm_solo.report.measured import comparable
 from rdm_solo.report.paper_comparison import paper_table
-from rdm_solo.report.ranking import rankings
 from rdm_solo.report.rules import RULES
 from rdm_solo.report.tables import Table
 from rdm_solo.runs.groups import Group, run_name
 
 
 class Section(NamedTuple):
-    """A numbered section: tables, then headed lists, then the figures of section ``key``."""
+    """A part of the page that opens on a click: tables, headed lists, figures."""
 
     key: str
     heading: str
@@ -31,14 +29,13 @@ class Section(NamedTuple):
 
 
 def page(
-    title: str,
     groups: Sequence[Group],
     names: Sequence[str] = (),
     pictures: Sequence[Picture] = (),
     problems: Sequence[str] = (),
     failures: Sequence[str] = (),
 ) -> str:
-    """Return the page. Its heading lists the folders' ``names`` if there are any, else the title.
+    """Return the page of runs in folders of these names.
 
     ``problems`` list what runs lack, ``failures`` the figures that are not drawn and why.
     """
@@ -52,31 +49,37 @@ def page(
     environment.filters["typeset"] = typeset
     # Escaped, not typeset: they contain paths.
     missing = [("", [*map(escape, problems)]), ("Not drawn", [*map(escape, failures)])]
-    missing_section = Section("missing", "Incomplete, missing, not drawn", (), missing)
+    name = "Incomplete, missing, not drawn"
     sections = [
         section._replace(
             tables=[table for table in section.tables if table.rows],
             lists=[(heading, lines) for heading, lines in section.lists if lines],
-            pictures=[picture for picture in pictures if picture.section == section.key],
         )
-        for section in [*_sections(groups), missing_section]
+        for section in (*_sections(groups, pictures[OPEN:]), Section("missing", name, (), missing))
     ]
-    rules = [Section("rules", "How we judge", (), [("", RULES)])] if groups else []
     return environment.get_template("page.html").render(
-        title=title,
+        title=answers.title(groups) if groups else ", ".join(names),
         groups=groups,
         names=names,
         problems=problems,
-        first=[picture for picture in pictures if picture.section == FIRST],
-        sections=[section for section in [*sections, *rules] if any(section[2:])],
-        answers=first_answers(comparable(groups)),
+        pictures=pictures[:OPEN],
+        table=_first_table(comparable(groups)) if groups else None,
+        sections=[section for section in sections if any(section[2:])],
+        answers=answers.first_answers(comparable(groups)),
         today=datetime.date.today().isoformat(),
         version=__version__,
     )
 
 
-def _sections(groups: Sequence[Group]) -> list[Section]:
-    """Return the sections about runs, one for each question."""
+def _first_table(groups: Sequence[Group]) -> Table:
+    """Return the open table, which does not repeat the numbers at the top of the page."""
+    if len(groups) > 1:
+        return tables.overview(groups)
+    return tables.all_runs(groups) if len(groups[0].runs) > 1 else tables.machine(groups)
+
+
+def _sections(groups: Sequence[Group], pictures: Sequence[Picture]) -> list[Section]:
+    """Return the sections about runs."""
     if not groups:
         return []
     paper = paper_table(groups)  # before evaluations that cannot be compared are removed
@@ -89,25 +92,24 @@ def _sections(groups: Sequence[Group]) -> list[Section]:
     ]
     lines = [line for group in groups for line in tables.commands(group)]
     repeat = [Markup("<code>{}</code>").format(line) for line in lines]
+    first = _first_table(groups)
+    values = [tables.overview(groups), tables.other_values(groups), tables.all_runs(groups)]
     return [
         Section(
-            "alive",
-            "Is it alive?",
-            [tables.health(groups)],
-            [("Warnings during training", warnings)],
+            "verdicts",
+            "Why these verdicts?",
+            [tables.judgements(groups)],
+            [("Warnings during training", warnings), ("How we judge", RULES)],
         ),
-        Section("good", "How good is it?"),
-        Section("best", "Which setting is best?", [*map(tables.ranking, rankings(groups))]),
-        Section("branches", "What do the branches' spectra look like?"),
-        Section("mechanism", "Does the mechanism hold?", [tables.mechanism(groups)]),
-        Section("ranks", "Other measures of rank", tables.measures(groups)),
+        Section("figures", "More figures", pictures=pictures),
+        Section("ranks", "Other measures of rank", [tables.measures(groups)]),
+        Section("values", "All values", [t for t in values if t.caption != first.caption]),
         Section(
             "settings",
             "What exactly was run?",
             [tables.settings(groups)],
             [("Commands that repeat the runs", repeat)],
         ),
-        Section("values", "All values", [*tables.last_values(groups), tables.all_runs(groups)]),
         Section("paper", "Compared with the paper", [paper]),
     ]
 
@@ -120,5 +122,6 @@ def typeset(text: str) -> Markup:
     """
     if isinstance(text, Markup):
         return text
-    html = re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]*\w)", r"<sup>\1</sup>", str(escape(text)))
+    html = str(escape(text)).replace("filter σ", "filter\N{NO-BREAK SPACE}σ")
+    html = re.sub(r"\^(\([^)\n]*\)|[-+]?[\w.]*\w)", r"<sup>\1</sup>", html)
     return Markup(re.sub(r"(?<=[λC])_(\w)", r"<sub>\1</sub>", html))

@@ -20,7 +20,7 @@ def paper_table(groups: Sequence[Group]) -> Table:
     head = ["setting", "data", "epochs", "measure", "paper", "runs", "n", "differences"]
     rows = [_compare(group, row) for group in groups for row in _paper_rows(group)]
     notes = ["The paper reports single numbers, without seeds or standard deviations."]
-    return Table("The paper's numbers beside the runs' numbers.", head, rows, notes)
+    return Table("The paper's numbers beside the runs' numbers", head, rows, notes)
 
 
 def _paper_rows(group: Group) -> list[paper.Row]:

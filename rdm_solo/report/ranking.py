@@ -1,46 +1,19 @@
 """Rank settings by accuracy, rank and gap, and check whether the seeds separate them."""
 
-import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rdm_solo.messages import join_first
 from rdm_solo.report.measured import last
 from rdm_solo.report.verdicts import Verdict, filter_causes_gap, outcome
 from rdm_solo.runs.columns import ACCURACY, COLUMNS, LINEAR, Column, charts
-from rdm_solo.runs.groups import Group, counted_runs, judged_runs, latest, mean_std
+from rdm_solo.runs.groups import Group, counted_runs, judged_runs
+
+Ranked = tuple[Group, Sequence[float]]  # a setting, and a column's last value of each seed
 
 
-@dataclass(frozen=True, eq=False)
-class Ranked:
-    """A setting's last values of one column, one for each seed that measured it."""
-
-    group: Group
-    values: Sequence[float]
-    text: str  # mean ± standard deviation
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.values)
-
-    @property
-    def deviation(self) -> float:
-        """Return the standard deviation over the seeds; NaN for one seed."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else math.nan
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """Settings in descending order of a column, and the best one as a verdict."""
-
-    column: Column
-    order: Sequence[Ranked]
-    verdict: Verdict
-
-
-def rankings(groups: Sequence[Group]) -> list[Ranking]:
-    """Rank each data set's healthy settings by accuracy, effective rank and gap."""
+def rankings(groups: Sequence[Group]) -> list[Verdict]:
+    """Return each data set's best healthy setting by accuracy, effective rank and gap."""
     result = []
     datasets = list(dict.fromkeys(group.first.dataset for group in groups))
     for dataset in datasets if len(groups) > 1 else []:
@@ -51,15 +24,11 @@ def rankings(groups: Sequence[Group]) -> list[Ranking]:
             ("Which has the highest rank", COLUMNS["erank/centred"]),
             ("Which has the widest gap", COLUMNS["erank/gap"]),
         ):
-            ranked = [
-                Ranked(group, values, mean_std(values, column.digits))
-                for group in healthy
-                if (values := _values(group, column))
-            ]
+            ranked = [(g, values) for g in healthy if (values := _values(g, column))]
             if ranked:
-                ranked.sort(key=lambda setting: -setting.mean)
+                ranked.sort(key=lambda setting: -statistics.fmean(setting[1]))
                 missing = [group.label for group in healthy if not _values(group, column)]
-                result.append(_ranking(f"{question}{suffix}?", column, ranked, missing))
+                result.append(_best(f"{question}{suffix}?", column, ranked, missing))
     return result
 
 
@@ -69,13 +38,14 @@ def accuracy(groups: Sequence[Group]) -> Column:
     return max(columns, key=lambda column: sum(bool(_values(g, column)) for g in groups))
 
 
-def is_tied(first: Ranked, other: Ranked) -> bool | None:
+def is_tied(first: Sequence[float], other: Sequence[float]) -> bool | None:
     """Return whether two means differ by at most the larger standard deviation of the two.
 
     None means that neither setting has two seeds.
     """
-    deviations = [d for d in (first.deviation, other.deviation) if not math.isnan(d)]
-    return abs(first.mean - other.mean) <= max(deviations) if deviations else None
+    deviations = [statistics.stdev(values) for values in (first, other) if len(values) > 1]
+    difference = abs(statistics.fmean(first) - statistics.fmean(other))
+    return difference <= max(deviations) if deviations else None
 
 
 def excluded_reason(group: Group) -> str:
@@ -90,32 +60,27 @@ def _values(group: Group, column: Column) -> list[float]:
     return last(counted_runs(group), column.name)
 
 
-def _ranking(
+def _best(
     question: str, column: Column, order: Sequence[Ranked], missing: Sequence[str]
-) -> Ranking:
-    first = order[0]
-    unit = " %" if column.chart == ACCURACY else ""
-    epoch = latest(counted_runs(first.group), column.name)[0]
-    when = f", epoch {epoch}" if epoch else ""
-    value = f"{column.label} {first.text}{unit} (n = {len(first.values)}{when})"
+) -> Verdict:
+    first, _ = order[0]
     sentences = [_others(order)]
     if missing:
         sentences.append(f"Not measured: {join_first(missing)}.")
-    if column.name == "erank/gap" and filter_causes_gap(first.group.first):
+    if column.name == "erank/gap" and filter_causes_gap(first.first):
         sentences.append("Its filter causes the gap, whatever was learned.")
-    numbers = [value, " ".join(sentences)]
-    return Ranking(column, order, Verdict(question, first.group.label, None, numbers))
+    measure = [] if column.label in question else [f"by {column.label}"]
+    numbers = [*measure, " ".join(sentences)]
+    return Verdict(question, first.label, None, numbers)
 
 
 def _others(order: Sequence[Ranked]) -> str:
-    """Name the settings that the seeds do not separate from the best; otherwise the next best."""
-    first, *rest = order
+    """Name the settings that the seeds do not separate from the best."""
+    (_, best), *rest = order
     if not rest:
         return "There is no other setting to compare it with."
-    tied = [other for other in rest if is_tied(first, other)]
-    names = [f"{other.group.label} ({other.text})" for other in tied or rest[:1]]
-    if tied:
-        return f"Within one standard deviation: {join_first(names)}."
-    if is_tied(first, rest[0]) is None:
-        return f"One seed each, so the seed-to-seed spread is unknown. Next: {names[0]}."
-    return f"No other setting is within one standard deviation. Next: {names[0]}."
+    if tied := [other.label for other, values in rest if is_tied(best, values)]:
+        return f"Within one standard deviation: {join_first(tied)}."
+    if is_tied(best, rest[0][1]) is None:
+        return "One seed each, so the seed-to-seed spread is unknown."
+    return "No other setting is within one standard deviation."

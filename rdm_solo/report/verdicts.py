@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,12 @@ BOUNDS = Bounds()
 FINAL_EPOCHS = BOUNDS.gap_epochs or 0  # measured epochs that decide which branch leads at the end
 
 UNMEASURED = "not measured"
+# What a kind of collapse is counted as over seeds; others are undecided.
+COLLAPSED = {
+    collapse.COMPLETE: "outputs collapsed",
+    collapse.DIMENSIONAL: "outputs collapsed",
+    collapse.FEW_FEATURES: "features collapsed",
+}
 FEATURES = "erank/features_centred"
 CURVES = ("filter/monotonicity", "filter/monotonicity_directional")
 
@@ -34,6 +40,14 @@ class Verdict:
     good: bool | None
     numbers: Sequence[str]
     caveat: str = ""
+    suspect: bool = False  # not healthy in some runs, or a note applies to one
+
+    @property
+    def level(self) -> str:
+        """Return the name of the colour: green, red, amber, or none."""
+        if self.good is None:
+            return "suspect" if self.suspect else ""
+        return "good" if self.good else "bad"
 
 
 class Outcome(NamedTuple):
@@ -42,6 +56,7 @@ class Outcome(NamedTuple):
     answer: str
     good: bool | None
     suspect: bool = False  # a note applies: the features may or may not be good
+    summary: str = ""  # what happened, for a count over seeds
 
     @property
     def healthy(self) -> bool:
@@ -62,6 +77,7 @@ def _verdict(
 ) -> Verdict:
     """Combine the runs' answers; count each answer if they differ."""
     outcomes = [judge(run) if run.diverged is None else outcome(run) for run in runs]
+    suspect = not all(each.healthy for each in outcomes)
     counts = Counter(each.answer for each in outcomes)
     scores = {each.good for each in outcomes}
     good = scores.pop() if len(scores) == 1 else None
@@ -70,7 +86,7 @@ def _verdict(
         answer = "; ".join(f"{answer} ({n} of {len(runs)})" for answer, n in counts.most_common())
     elif answer == UNMEASURED:
         numbers, caveat = ["diagnostics off, or stopped in the first epoch"], ""
-    return Verdict(question, answer, good, numbers, caveat)
+    return Verdict(question, answer, good, numbers, caveat, suspect)
 
 
 def health(runs: Sequence[Run]) -> Verdict:
@@ -86,26 +102,34 @@ def health(runs: Sequence[Run]) -> Verdict:
         before = [run.untrained[FEATURES] for run in runs if FEATURES in run.untrained]
         untrained = f" ({mean_std(before, 1)} before training)" if before else ""
         numbers.append(f"features: effective rank around the mean {mean_std(ranks, 1)}{untrained}")
-    if last(runs, "erank/gap"):
-        gap, online, target = (
-            format_latest(runs, f"erank/{name}", 1) for name in ("gap", "online", "target")
-        )
-        numbers.append(f"gap {gap}: target {target}, online {online}")
-    return _verdict("Is it alive?", runs, outcome, numbers)
+    verdict = _verdict("Is it alive?", runs, outcome, numbers)
+    return _over_seeds(verdict, [outcome(run) for run in runs]) if len(runs) > 1 else verdict
+
+
+def _over_seeds(verdict: Verdict, outcomes: Sequence[Outcome]) -> Verdict:
+    """Count the seeds that are not healthy; bad if all are not or one destroyed its encoder."""
+    unhealthy = [each for each in outcomes if not each.healthy]
+    if not unhealthy:
+        return verdict
+    counts = Counter(each.summary for each in unhealthy).items()
+    answer = ", ".join(f"{what} in {number} of {len(outcomes)} seeds" for what, number in counts)
+    bad = len(unhealthy) == len(outcomes) or any(each.good is False for each in unhealthy)
+    return replace(verdict, answer=answer, good=False if bad else None)
 
 
 def outcome(run: Run) -> Outcome:
     """Return whether a run is alive."""
     if run.diverged is not None:
-        return Outcome(f"diverged in epoch {run.diverged}", False)
+        return Outcome(f"diverged in epoch {run.diverged}", False, summary="diverged")
     warmup = float(OmegaConf.select(run.config, "scheduler.warmup_epochs", default=0))
     history = [*_untrained(run), *_history(run)]
     kinds = collapse.kinds_of_collapse(history, Bounds(warmup=warmup, gap_epochs=None))
     rules = [rule for rule in collapse.RULES if rule.kind in kinds]
     if warnings := [rule for rule in rules if not rule.note]:
-        return Outcome(f"collapsed: {warnings[0].answer}", False)
+        return Outcome(f"collapsed: {warnings[0].answer}", False, summary="collapsed")
     if rules:
-        return Outcome(f"undecided: {rules[0].answer}", None, suspect=True)
+        summary = COLLAPSED.get(rules[0].kind, "undecided")
+        return Outcome(f"undecided: {rules[0].answer}", None, suspect=True, summary=summary)
     measured = [epoch for epoch in history if epoch.epoch and math.isfinite(epoch.spread)]
     if not measured:
         return Outcome(UNMEASURED, None)
@@ -145,15 +169,15 @@ def dimensions(run: Run) -> int:
 
 def lead(runs: Sequence[Run]) -> Verdict:
     """Judge whether the target's effective rank is above the online branch's."""
-    gaps = [gap for gap in map(_gaps, runs) if len(gap)]
-    above = mean_std([100 * _leading_share(gap) for gap in gaps], 0)
-    numbers = [f"gap above zero in {above} % of the measured epochs"]
-    for branch in ("online", "target"):
+    gaps = np.concatenate([_gaps(run) for run in runs])
+    numbers = [f"leads in {(gaps > MIN_GAP).sum()} of {len(gaps)} measured epochs"]
+    for branch in ("target", "online"):
         if len(ranks := curve_of(runs, f"erank/{branch}").mean):
-            numbers.append(f"{branch} effective rank {ranks[0]:.1f} → {ranks[-1]:.1f}")
+            numbers.append(f"effective rank, {branch}: {ranks[0]:.1f} → {ranks[-1]:.1f}")
+    numbers.append(f"gap {format_latest(runs, 'erank/gap', 1)}")
     caveat = _gap_from_setting(runs[0])
-    if any(map(_leading_share, gaps)) and not all(outcome(run).healthy for run in runs):
-        caveat += " At least one run is not alive, so a gap does not prove health."
+    if (gaps > MIN_GAP).any() and not all(outcome(run).healthy for run in runs):
+        caveat += " Collapsed networks can have a gap as well, so it proves nothing here."
     if not runs[0].description.leads and not runs[0].description.symmetric:
         caveat += " The target need not lead here, so neither answer is good or bad."
     return _verdict("Does the target lead?", runs, _leads, numbers, caveat)
@@ -165,10 +189,6 @@ def _gaps(run: Run) -> np.ndarray:
     return np.asarray(gaps[np.isfinite(gaps)])
 
 
-def _leading_share(gaps: np.ndarray) -> float:
-    return float((gaps > MIN_GAP).mean())
-
-
 def _score(run: Run, answer: str, good: bool) -> Outcome:
     """Score an answer only if the target of the run's method is expected to lead."""
     return Outcome(answer, good if run.description.leads else None)
@@ -178,7 +198,7 @@ def _leads(run: Run) -> Outcome:
     gaps = _gaps(run)
     if not len(gaps):
         return Outcome(UNMEASURED, None)
-    share = _leading_share(gaps)
+    share = float((gaps > MIN_GAP).mean())
     if share == 0 and (gaps < -MIN_GAP).mean() < 0.5:
         return Outcome("no, the ranks hardly differ", None)
     if share == 0:
@@ -219,6 +239,7 @@ def low_pass(runs: Sequence[Run]) -> Verdict:
             "applied batch by batch; the curve of a whole epoch may deviate from it."
         )
     numbers = [f"monotonicity {by_order} sorted, {by_direction} directional"]
+    numbers = [] if _unfiltered(runs[0]) else numbers
     return _verdict("Is the filter low-pass?", runs, _low_pass, numbers, caveat)
 
 

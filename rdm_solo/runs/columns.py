@@ -30,6 +30,7 @@ class Column:
 LINEAR = Column("linear/top1", "linear", ACCURACY, digits=1, compared=True)
 
 _RANK, _ALIGNMENT = "effective rank", "alignment of eigenspaces"
+_PROJECTION = "effective rank before any filter"
 _MONOTONICITY = "monotonicity of the filter (1: low-pass)"
 _FEATURES = "rank of the backbone's features (training steps)"
 _OTHER_RANKS = "other measures of rank (target)"
@@ -40,37 +41,35 @@ COLUMNS = {
     column.name: column
     for column in (
         Column("epoch", "epoch", digits=0),
-        Column("erank/online", "erank online", _RANK, compared=True),
-        Column("erank/target", "erank target", _RANK, compared=True),
+        Column("erank/online", "effective rank, online", _RANK, compared=True),
+        Column("erank/target", "effective rank, target", _RANK, compared=True),
         Column("erank/gap", "gap", "gap (target − online)", compared=True),
-        Column("erank/projection", "erank projection", "effective rank before any filter"),
+        Column("erank/projection", "effective rank, projection", _PROJECTION),
         # Collapse is judged by these two, around the mean of each step.
-        Column("erank/centred", "erank around the mean", "effective rank before any filter"),
+        Column("erank/centred", "effective rank around the mean", _PROJECTION),
         Column("feature/spread", "spread (variance / second moment)", digits=3),
-        Column("erank/features", "erank features", _FEATURES, compared=True),
-        Column("erank/features_centred", "erank features around the mean", _FEATURES),
-        Column("rankme/features", "RankMe features", _FEATURES),
-        Column("lidar/features", "LiDAR features", _FEATURES),
-        Column("stable_rank/features", "stable rank features", _FEATURES),
+        Column("erank/features", "effective rank of features", _FEATURES, compared=True),
+        Column("erank/features_centred", "effective rank of features around the mean", _FEATURES),
+        Column("rankme/features", "RankMe of features", _FEATURES),
+        Column("lidar/features", "LiDAR of features", _FEATURES),
+        Column("stable_rank/features", "stable rank of features", _FEATURES),
         Column("spread/features", "features' variance / second moment", digits=3),
         Column("alpha_req/features", "alpha-ReQ features"),
         Column("alpha_req_r2/features", "R² of alpha-ReQ features"),
-        Column("erank/positive", "erank positive"),
-        Column("erank/logits", "erank logits"),  # only for methods with a softmax
+        Column("erank/positive", "effective rank, C₊"),
+        Column("erank/logits", "effective rank, logits"),  # only for methods with a softmax
         Column("rankme/online", "RankMe online"),
         Column(
             "rankme/target",
             "RankMe target",
             _OTHER_RANKS,
-            meaning="Effective rank of the singular values, proposed for choosing a checkpoint of "
-            "one method: the higher, the better.",
+            meaning="Effective rank of the singular values; within one method, higher is better.",
         ),
         Column(
             "lidar/target",
             "LiDAR",
             _OTHER_RANKS,
-            meaning="Rank of the differences between samples, relative to those between views of "
-            "one sample.",
+            meaning="Rank of the differences between images, relative to those between views.",
         ),
         Column("stable_rank/online", "stable rank online"),
         Column(
@@ -90,15 +89,13 @@ COLUMNS = {
             "nesum/target",
             "NESum",
             _OTHER_RANKS,
-            meaning="Sum of the covariance's eigenvalues divided by the largest: the stable rank "
-            "around the mean.",
+            meaning="Stable rank around the mean, from the covariance's eigenvalues.",
         ),
         Column(
             "alpha_req/target",
             "alpha-ReQ",
             _POWER_LAW,
-            meaning="Exponent of a power law fitted to the covariance's eigenvalues; it is "
-            "meaningful only if R² is near 1.",
+            meaning="Exponent of the covariance's power law; meaningful only if R² is near 1.",
         ),
         Column(
             "alpha_req_r2/target",
@@ -117,15 +114,13 @@ COLUMNS = {
             "uniformity/target",
             "uniformity",
             _SPHERE,
-            meaning="How evenly outputs cover the sphere: 0 if all are equal, lower if more even. "
-            "Computed from a random sample of at most 4,096 outputs.",
+            meaning="How evenly outputs cover the sphere: 0 if all are equal, lower if more even.",
             digits=3,
         ),
         Column(
             "epps_pulley/projection",
             "Epps–Pulley statistic",
-            meaning="SIGReg's test against a normal distribution: about 1 if the projections are "
-            "normally distributed with variance 1.",
+            meaning="SIGReg's test: about 1 if projections are normal with variance 1.",
             digits=1,
         ),
         Column(

@@ -5,18 +5,21 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
+from rdm_solo.filters.functions import SHIPPED as FUNCTIONS
 from rdm_solo.messages import UserError, check_integer, finite, first_line
 from rdm_solo.methods import descriptions
 from rdm_solo.methods.chosen_filter import ChosenFilter
 from rdm_solo.runs import files, linear_file, metrics_file, ownership, spectra_files
 from rdm_solo.runs.files import CONFIG, LINEAR, METRICS, SPECTRA, SUMMARY
 from rdm_solo.runs.saved_config import config_path, exponent, run_config
+from rdm_solo.runs.settings import settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,13 +108,25 @@ class Run:
 
     @property
     def label(self) -> str:
-        """Method and filter in the paper's notation; equal for all seeds."""
+        """Method and filter, such as ``SimSiam, target filter σ^-0.5``; equal for all seeds."""
         name, chosen = self.description.label, self.chosen_filter
-        if chosen.unchanged:
-            return name
-        p = exponent(chosen.p)
-        text = chosen.formula or (f"{chosen.label}, p = {{p}}" if p else chosen.label)
-        return f"{name}, {text.replace('{p}', p)}"
+        return name if chosen.unchanged else f"{name}, {self.filter_text(exponent(chosen.p))}"
+
+    def filter_text(self, p: str) -> str:
+        """Return the filter in words, with this exponent if it has one."""
+        chosen = self.chosen_filter
+        if chosen.formula:  # a shipped function
+            formula = FUNCTIONS[str(chosen.function)].formula
+            return f"{chosen.branch} filter {formula.replace('{p}', p)}"
+        return f"{chosen.label}, p = {p}" if p else chosen.label
+
+    @cached_property
+    def setting(self) -> dict[str, str]:
+        """The options of the setting as text, so that -1 equals -1.0, and 0.3 equals 0.1 + 0.2."""
+        return {
+            name: f"{value:.12g}" if isinstance(value, float) else str(value)
+            for name, value in settings(self.config).items()
+        }
 
     @property
     def last_epoch(self) -> int:

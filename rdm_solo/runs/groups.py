@@ -9,7 +9,7 @@ import numpy as np
 
 from rdm_solo.messages import UserError
 from rdm_solo.runs.folder import Run
-from rdm_solo.runs.settings import settings
+from rdm_solo.runs.saved_config import exponent
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,13 @@ class Group:
         return self.first.description.label
 
     @property
-    def variant(self) -> str:
-        """The label without the method: the filter, and the suffix."""
-        rest = self.label.removeprefix(self.method).removeprefix(",").strip()
-        unchanged = self.first.chosen_filter.unchanged
-        return f"learnable predictor {rest}".strip() if unchanged else rest
+    def family(self) -> str:
+        """The filter with the letter p for its exponent, and the suffix; "" without both."""
+        run, chosen = self.first, self.first.chosen_filter
+        text = run.filter_text(exponent(chosen.p) if run.p is None else "p")
+        if chosen.unchanged:
+            text = "" if chosen.absent else "learnable predictor"
+        return f"{text}{self.suffix}".strip()
 
     def over_epochs(self, column: str) -> Curve:
         """Return a column of ``metrics.csv`` over the epochs."""
@@ -110,15 +112,16 @@ def format_latest(runs: Sequence[Run], column: str, digits: int) -> str:
 
 
 def mean_std(values: Sequence[float], digits: int) -> str:
-    """Format mean ± standard deviation; a single value as it is, no value as a dash.
+    """Format mean ± standard deviation; one value or zeros without the latter, none as a dash.
 
     >>> mean_std([1.0, 2.0, 3.0], 1), mean_std([2.0], 2), mean_std([], 1)
     ('2.0 ± 1.0', '2.00', '–')
     """
     if not values:
         return "–"
-    mean = f"{round(statistics.fmean(values), digits) + 0.0:.{digits}f}"  # + 0.0 turns -0 into 0
-    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
+    deviation = [statistics.stdev(values)] if len(values) > 1 else []
+    numbers = [round(x, digits) + 0.0 for x in (statistics.fmean(values), *deviation)]  # no -0
+    return " ± ".join(f"{x:.{digits}f}" for x in (numbers if any(numbers) else numbers[:1]))
 
 
 def text_table(
@@ -129,13 +132,8 @@ def text_table(
     rows += [[group.label, str(len(counted_runs(group))), *cells(group)] for group in groups]
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    lines += [
-        f"not counted: {group.label}, seed {run.seed}, which {'' if run.diverged else 'has '}"
-        f"{run.progress}"
-        for group in groups
-        for run in uncounted_runs(group)
-    ]
-    return "\n".join(lines)
+    behind = [run for group in groups for run in uncounted_runs(group)]
+    return "\n".join([*lines, *(f"not counted: {run_name(r)} ({r.progress})" for r in behind)])
 
 
 def curve_of(runs: Sequence[Run], column: str) -> Curve:
@@ -166,12 +164,12 @@ def by_setting(runs: Sequence[Run]) -> list[Group]:
     by_label: dict[str, dict[str, list[Run]]] = {}
     for run in runs:
         label = f"{run.label}, {run.dataset}" if several_datasets else run.label
-        key = repr(sorted(_setting(run).items()))
+        key = repr(sorted(run.setting.items()))
         by_label.setdefault(label, {}).setdefault(key, []).append(run)
     groups: list[Group] = []
     used: set[str] = set()
     for label, keys in by_label.items():
-        suffixes = _suffixes([_setting(members[0]) for members in keys.values()])
+        suffixes = _suffixes([members[0].setting for members in keys.values()])
         for suffix, members in zip(suffixes, keys.values()):
             unique = label + suffix
             if unique in used:
@@ -185,14 +183,6 @@ def started_groups(runs: Sequence[Run]) -> list[Group]:
     """Group the runs that finished an epoch or diverged; drop groups without a finished epoch."""
     started = [run for run in runs if run.epochs or run.diverged]
     return [g for g in by_setting(started) if counted_runs(g)[0].epochs] if started else []
-
-
-def _setting(run: Run) -> dict[str, str]:
-    """Return a run's setting as text, so that -1 equals -1.0, and 0.3 equals 0.1 + 0.2."""
-    return {
-        name: f"{value:.12g}" if isinstance(value, float) else str(value)
-        for name, value in settings(run.config).items()
-    }
 
 
 def _suffixes(settings: list[dict[str, str]]) -> list[str]:

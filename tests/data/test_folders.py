@@ -128,7 +128,7 @@ def test_empty_folders_and_classes_that_differ_are_named(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     refuses(f"{empty} holds no images (they end in .jpg", folders.folder, empty, labels=False)
-    refuses(f"{empty} lacks", folders.folder, empty, labels=True)
+    refuses(f"{empty} has no class folder", folders.folder, empty, labels=True)
     root = write_tree(tmp_path / "tree", train=1, val=1)
     (root / "val" / "eel").rename(root / "val" / "elk")
     refuses(f"{root / 'train'} lacks 1 of 4 class folders (elk)", folders.folder, root)

@@ -102,10 +102,19 @@ def test_the_page_is_whole_and_needs_nothing_else(sweep):
     assert len(images) == len(list(sweep.parent.glob("*.png"))) > 5
     for image in images:
         kind, _, data = image["src"].partition(",")
-        assert kind == "data:image/svg+xml;base64"
-        assert base64.b64decode(data).startswith(b"<?xml")
+        assert kind == "data:image/png;base64"
+        assert base64.b64decode(data).startswith(b"\x89PNG")
         assert image["alt"]
     assert "url(" not in html[html.index("<style>") : html.index("</style>")]
+
+
+def test_each_number_stands_once_on_the_open_page(tmp_path):
+    more = {"val/knn_acc1": [51.2, 62.3, 73.4], "filter/monotonicity_directional": [0.5, 0.6, 0.77]}
+    write(tmp_path / "run", -0.5, 0, more_columns=more)
+    html = report.write([tmp_path / "run"]).read_text().partition("</h1>")[2]
+    text = re.sub(r"(?s)<figcaption>.*?</figcaption>|<[^>]*>", "", html.partition("<details>")[0])
+    numbers = re.findall(r"\d+\.\d+", text)
+    assert len(numbers) == len(set(numbers)) > 8
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +134,7 @@ def broken(tmp_path_factory) -> Path:
     (root / "other" / ".hydra" / "config.yaml").write_text("a: [")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plots, "save", partial(plots.save, formats=("png",)))
-        entry.main([str(root), "--out", str(root / "out"), "--no-checkpoints"])
+        entry.main([str(root), "--out", str(root / "out")])
     return root / "out" / entry.NAME
 
 
@@ -147,7 +156,7 @@ def test_names_are_text_and_what_is_missing_is_said(broken):
 def test_a_run_without_an_epoch_has_a_page_and_what_is_no_run_is_refused(tmp_path, capsys):
     write(tmp_path / "run", -0.5, 0, epochs=0)
     entry.main([f"run={tmp_path / 'run'}"])
-    assert capsys.readouterr().out.startswith("left out: SimSiam, h(σ) = σ^-0.5, seed 0 (")
+    assert capsys.readouterr().out.startswith("left out: SimSiam, target filter σ^-0.5, seed 0 (")
     parsed = Page((tmp_path / "run" / "report" / entry.NAME).read_text())
     assert "No run has finished an epoch." in parsed.text
     assert not parsed.all("table")
@@ -169,11 +178,13 @@ def test_a_figure_that_fails_does_not_cost_the_page(tmp_path, monkeypatch):
     def fail(drawn, everything):
         raise RuntimeError("of a library")
 
-    failing = plots.Plot(fail, "alive", "A title", "", "nothing")
-    monkeypatch.setattr(figures, "PLOTS", (failing, plots.losses))
-    pictures, failed = figures.draw(by_setting([run()]), tmp_path)
+    failing = plots.Plot(fail, "A title", "", "nothing")
+    monkeypatch.setattr(figures, "PLOTS", (failing, plots.losses, figures.figure5))
+    pictures, failed = figures.draw(by_setting([run(folder=tmp_path)]), tmp_path)
     assert [picture.plot.name for picture in pictures] == ["losses"]
     assert failed == ["A title: RuntimeError: of a library"]
+    _, failed = figures.draw(by_setting([run(folder=tmp_path)]), tmp_path, slow=True)
+    assert failed[1].startswith("The role of asymmetric designs: needs a run with")
 
 
 def test_figure_5_draws_a_run_of_each_design(tmp_path, monkeypatch):
@@ -196,26 +207,26 @@ def test_figure_5_draws_a_run_of_each_design(tmp_path, monkeypatch):
         [*runs, run(None, method="dino", folder=tmp_path)]
     )  # without a checkpoint
     titles = [axes.get_title(loc="left") for axes in figure.axes]
-    assert titles == ["SimSiam", "BYOL", "SwAV"], "of a method's runs that of its own design"
+    assert titles == ["SimSiam, identity", "SimSiam", "BYOL", "SwAV"], "every setting, in order"
     assert {len(line.get_xdata()) for line in figure.axes[1].lines} == {2}, "values above 0"
 
 
 def test_means_leave_out_what_broke_off():
     behind = run(seed=2, epochs=1, erank__target=[99.0])
-    whole, both = (tables.last_values(by_setting([run(), *more]))[0] for more in ([], [behind]))
+    whole, both = (tables.overview(by_setting([run(), *more])) for more in ([], [behind]))
     assert whole.rows == both.rows
     assert "seed 2 (1 of 3 epochs)" in " ".join(both.notes)
     assert len(tables.all_runs(by_setting([run(), behind])).rows) == 2
     alone, printed = (entry.verdict_table(by_setting([run(), *more])) for more in ([], [behind]))
     assert printed.startswith(alone)
-    assert "seed 2, which has 1 of 3 epochs" in printed
+    assert "not counted: SimSiam, target filter σ^-0.5, seed 2 (1 of 3 epochs)" in printed
 
 
 def test_repeated_seeds_and_values_of_an_earlier_epoch_are_named():
     assert "2 times" in " ".join(entry.incomplete([run(), run()]))
     assert "times" not in " ".join(entry.incomplete([run(), run(seed=1)]))
     seeds = [run(seed=s, val__knn_acc1=[90.0, 91.0, np.nan]) for s in (0, 1)]
-    assert tables.last_values(by_setting(seeds))[0].rows[0][-2] == "91.0 ± 0.0 (epoch 2)"
+    assert tables.overview(by_setting(seeds)).rows[0][3] == "91.0 ± 0.0 (epoch 2)"
     lacks = run(erank__gap=[1, 1, np.nan])
     assert "erank/gap was last measured in epoch 2" in entry.incomplete([lacks])[0]
 
@@ -223,16 +234,16 @@ def test_repeated_seeds_and_values_of_an_earlier_epoch_are_named():
 def test_warnings_during_training_are_listed():
     warned = run(seed=3)
     warned.summary["warnings"] = [{"kind": "negative gap", "epoch": 3, "text": "gap in σ^0.5"}]
-    text = Page(page("a title", by_setting([run(), warned]))).text
+    text = Page(page(by_setting([run(), warned]))).text
     assert "seed 3, epoch 3: gap in σ0.5" in text
 
 
 def test_every_measure_is_explained():
     meanings = {column.name: column.meaning for column in columns.measures()}
     values = {name.replace("/", "__"): [1.0, 2.0, 3.0] for name in meanings}
-    explained, last = tables.measures(by_setting([run(p, **values) for p in (-0.5, -0.3)]))
-    assert [row[1] for row in explained.rows] == list(meanings.values())
-    assert [row[2:5] for row in last.rows] == [["3.00", "3.00", "3.00"]] * 2
+    table = tables.measures(by_setting([run(p, **values) for p in (-0.5, -0.3)]))
+    assert [row[1] for row in table.rows] == list(meanings.values())
+    assert {float(cell) for row in table.rows for cell in row[2:]} == {3.0}
 
 
 def test_formulas_are_set_and_escaped():

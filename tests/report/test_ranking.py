@@ -10,7 +10,7 @@ from support.report_pages import run, seeds, write
 
 from rdm_solo import runs
 from rdm_solo.cli import arguments
-from rdm_solo.report import entry, measured, ranking
+from rdm_solo.report import entry, measured, ranking, verdicts
 from rdm_solo.report.measured import comparable
 from rdm_solo.report.paper_comparison import paper_table
 from rdm_solo.runs.columns import LINEAR
@@ -21,8 +21,8 @@ FALLEN = {"feature__spread": [0.9, 1e-3, 1e-3]}
 ACCURATE = "Which is the most accurate?"
 
 
-def ranked(*members) -> dict[str, ranking.Ranking]:
-    return {r.verdict.question: r for r in ranking.rankings(comparable(by_setting(list(members))))}
+def ranked(*members) -> dict[str, verdicts.Verdict]:
+    return {best.question: best for best in ranking.rankings(comparable(by_setting([*members])))}
 
 
 @pytest.mark.parametrize(
@@ -36,26 +36,24 @@ def ranked(*members) -> dict[str, ranking.Ranking]:
 )
 def test_what_is_within_the_larger_standard_deviation_is_no_worse(other, tied):
     best = ranked(*seeds(-0.5, [90, 91, 92]), *seeds(-1.0, other))[ACCURATE]
-    assert best.verdict.answer == "SimSiam, h(σ) = σ^-0.5"
-    value, others = best.verdict.numbers
-    assert value == "kNN 91.0 ± 1.0 % (n = 3, epoch 3)"
-    assert [s.mean for s in best.order] == pytest.approx([91, np.mean(other)])
+    assert best.answer == "SimSiam, target filter σ^-0.5"
+    column, others = best.numbers
+    assert column == "by kNN"
     assert others.startswith("Within one standard deviation: " if tied else "No other")
-    assert ranking.is_tied(*best.order) is tied
 
 
 def test_one_seed_each_has_no_spread():
     best = ranked(*seeds(-0.5, [90]), *seeds(-1.0, [89.9]))[ACCURATE]
-    assert ranking.is_tied(*best.order) is None
-    assert "spread is unknown" in best.verdict.numbers[1]
+    assert "spread is unknown" in best.numbers[1]
 
 
 def test_what_collapsed_or_diverged_is_not_ranked():
     gone = [replace(one, diverged=4) for one in seeds(-0.7, [98, 98])]
     partly = [*seeds(-0.3, [95]), *seeds(-0.3, [0, 95], **FALLEN)[1:]]
     result = ranked(*seeds(-0.5, [90, 91]), *seeds(-1.0, [99, 99], **FALLEN), *gone, *partly)
-    labels = [s.group.label for s in result[ACCURATE].order]
-    assert labels == ["SimSiam, h(σ) = σ^-0.3", "SimSiam, h(σ) = σ^-0.5"]
+    best = result[ACCURATE]
+    assert best.answer == "SimSiam, target filter σ^-0.3"
+    assert best.numbers[1] == "No other setting is within one standard deviation."
     assert ranked(*seeds(-1.0, [99], **FALLEN), *gone) == {}
 
 
@@ -63,15 +61,16 @@ def test_data_sets_are_ranked_apart():
     other = seeds(-0.5, [70], options={"dataset.name": "cifar10"})
     result = ranked(*seeds(-0.5, [90]), *other)
     assert "Which is the most accurate on cifar10?" in result
-    (alone,) = result["Which is the most accurate on digits?"].order
-    assert alone.group.first.dataset == "digits"
+    alone = result["Which is the most accurate on digits?"]
+    assert alone.answer.endswith(", digits")
+    assert "There is no other setting" in alone.numbers[1]
 
 
 def test_a_gap_that_the_filter_makes_is_no_merit():
     gap = ranked(*seeds(-0.5, [90]), *seeds(-1.0, [80]))["Which has the widest gap?"]
-    assert "whatever was learned" in gap.verdict.numbers[1]
+    assert "whatever was learned" in gap.numbers[0]
     learned = ranked(*seeds(None, [90]), *seeds(0.5, [80]))["Which has the widest gap?"]
-    assert "whatever was learned" not in learned.verdict.numbers[1]
+    assert "whatever was learned" not in learned.numbers[0]
 
 
 def record(top1: float, protocol=LONG, seed: int = 0):
@@ -116,8 +115,10 @@ def test_settings_are_compared_by_what_most_runs_on_their_data_set_have():
         evaluated(-0.5, 0, dataset="imagenet", cached=[record(50, SHORT)]),
     ]
     best = ranked(*members)["Which is the most accurate on digits?"]
-    assert [s.values for s in best.order] == [[70, 71], [60, 60]]
-    assert "σ^-1" in best.verdict.numbers[1]
+    assert (best.answer, best.numbers[0]) == ("SimSiam, target filter σ^-0.5, digits", "by linear")
+    assert "σ^-1" in best.numbers[1]
+    values = [measured.last(group.runs, LINEAR.name) for group in comparable(by_setting(members))]
+    assert values == [[70, 71], [60, 60], [], [50]]
     (line,) = (line for line in entry.incomplete(members) if "is not compared" in line)
     assert "σ^-1, seed 0" in line
 

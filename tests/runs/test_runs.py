@@ -51,7 +51,7 @@ def test_a_whole_run(tmp_path):
     assert (run.p, run.seed) == (-0.5, 3)
     assert run.epochs == 3
     assert run.missing == ()
-    assert run.label == "SimSiam, h(σ) = σ^-0.5"
+    assert run.label == "SimSiam, target filter σ^-0.5"
     assert run.last("erank/online") == 4.5
     assert (run.last("val/acc1"), run.last_measured("val/acc1"), run.last_epoch) == (9, 1, 3)
     assert (math.isnan(run.last("val/knn_acc1")), run.last_measured("val/knn_acc1")) == (True, 0)
@@ -64,16 +64,16 @@ LINEAR_P = {"schedule": "linear", "start": -0.1, "end": -0.5}
 @pytest.mark.parametrize(
     ("filter", "p", "label"),
     [
-        ({"name": "learnable"}, None, "SimSiam"),
-        ({"name": "online_log1p"}, None, "SimSiam, g(σ) = log(1 + σ)"),
-        ({"name": "x", "branch": "online", "function": "own.soft"}, 2, "SimSiam, x, p = 2"),
-        ({"name": "online_pow", "branch": "target", "function": "pow"}, -1, "SimSiam, h(σ) = σ^-1"),
-        ({"name": "target_pow"}, LINEAR_P, "SimSiam, h(σ) = σ^(-0.1…-0.5, linear)"),
+        ({"name": "learnable"}, None, ""),
+        ({"name": "online_log1p"}, None, ", online filter log(1 + σ)"),
+        ({"name": "x", "branch": "online", "function": "own.soft"}, 2, ", x, p = 2"),
+        ({"name": "online_pow", "branch": "target", "function": "pow"}, -1, ", target filter σ^-1"),
+        ({"name": "target_pow"}, LINEAR_P, ", target filter σ^(-0.1…-0.5, linear)"),
     ],
 )
 def test_labels(filter, p, label, tmp_path):
     write(tmp_path / "run", filter=filter, p=p)
-    assert runs.load(tmp_path / "run").label == label
+    assert runs.load(tmp_path / "run").label == f"SimSiam{label}"
 
 
 def test_a_run_that_broke_off_is_loaded_as_far_as_it_went(tmp_path):
