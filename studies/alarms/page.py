@@ -21,6 +21,7 @@ from studies import markdown
 from studies.alarms import choosing, judging, measures
 from studies.alarms.judging import Alarm, Judged, below, gain, package_rules
 from studies.alarms.plan import PLAN, TEST, TUNE
+from studies.alarms.runs import VERSIONS
 from studies.intervals import rate
 from studies.table import Row, joined, series
 
@@ -262,7 +263,8 @@ def appendix(rows: Sequence[Row]) -> str:
             taus=choosing.tau_table(rows),
         )
     )
-    versions = sorted({row["versions"] for row in rows})
+    lines = VERSIONS.read_text().splitlines()
+    versions = sorted({lines[int(row["versions"]) - 1] for row in rows})
     sections.append("## Versions\n\n" + "\n".join(f"- {text}" for text in versions))
     return "\n\n".join(sections) + "\n"
 
