@@ -21,7 +21,9 @@ from rdm_solo.cli.config_files import config_folder
 from rdm_solo.paper import markdown
 from rdm_solo.runs.columns import COLUMNS
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+APPENDICES = [*ROOT.glob("benchmarks/*.md"), *ROOT.glob("studies/*/*.md")]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), *APPENDICES]
+PAGES.sort()
 HOSTS = {"docs.astral.sh", "github.com", "hydra.cc", "openreview.net"}
 # Commands whose options are Hydra's: their config, and what they choose where the line does not.
 CONFIGS = {
@@ -96,8 +98,9 @@ def written(page: Path) -> str:
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """Return what follows ``-m`` of Python or torchrun: in blocks and between backticks."""
+    """Return what follows ``rdm-solo``, or ``-m`` of Python or torchrun, on a page."""
     text = re.sub(r"\\\n\s+", "", written(page))
+    text = re.sub(r"(?<![\w/-])rdm-solo (?=\w)", "-m rdm_solo.", text)
     for line in re.findall(r"-m ((?:rdm_solo|studies|benchmarks)\.\w+[^`&\n]*)", text):
         if "…" not in line:
             yield shlex.split(FILLED.sub("1", line), comments=True)
