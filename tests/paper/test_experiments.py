@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import hydra.utils
 import pytest
 import torch
-from conftest import ROOT, oracle
+from conftest import oracle
 from omegaconf import DictConfig
 from torch import nn
 
