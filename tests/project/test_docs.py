@@ -20,9 +20,8 @@ from rdm_solo.cli import arguments
 from rdm_solo.cli.config_files import config_folder
 from rdm_solo.runs.columns import COLUMNS
 
-APPENDICES = [*ROOT.glob("benchmarks/*.md"), *ROOT.glob("studies/*/*.md")]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), *APPENDICES]
-PAGES.sort()
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+PAGES += sorted(p for d in ("docs", "benchmarks", "studies/*") for p in ROOT.glob(f"{d}/*.md"))
 HOSTS = {"docs.astral.sh", "github.com", "hydra.cc", "openreview.net"}
 # Commands whose options are Hydra's: their config, and what they choose where the line does not.
 CONFIGS = {
@@ -96,8 +95,7 @@ def commands(page: Path) -> Iterator[list[str]]:
     text = re.sub(r"\\\n\s+", "", page.read_text())
     text = re.sub(r"(?<![\w/-])rdm-solo (?=\w)", "-m rdm_solo.", text)
     for line in re.findall(r"-m ((?:rdm_solo|studies|benchmarks)\.\w+[^`&\n]*)", text):
-        if "…" not in line:
-            yield shlex.split(FILLED.sub("1", line), comments=True)
+        yield shlex.split(FILLED.sub("1", line), comments=True)
 
 
 @pages
