@@ -35,6 +35,8 @@ default_role = "py:obj"  # `name` in a docstring: a link where there is somethin
 highlight_language = "text"  # indented blocks are commands; Python is marked as such
 
 html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_title = "rdm_solo"
 html_show_copyright = False
 html_show_sphinx = False

@@ -17,13 +17,13 @@ def run(
     missing: Callable[[list[table.Row]], list[Sequence[Any]]],
     measure: Callable[..., table.Row],
     write: Callable[[list[table.Row], Path], None],
-    places: tuple[str, str] | None = None,
+    page: str,
 ) -> None:
     """Train what the table lacks and write the page.
 
     ``head`` names the table's columns, ``missing(rows)`` lists the runs that the table lacks,
-    ``measure(*run)`` trains one of these and returns its row, ``write(rows, out)`` writes the page.
-    ``places`` are the paths of the table and the page, by default in ``docs/``.
+    ``measure(*run)`` trains one of these and returns its row, ``write(rows, out)`` writes the page,
+    by default ``page``.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m studies.{name}",
@@ -31,8 +31,8 @@ def run(
         "with a row are not repeated. To repeat a run, remove its row.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    csv, page = places or (f"docs/{name}.csv", f"docs/{name}.md")
-    parser.add_argument("--table", type=Path, default=Path(csv), help="table of runs")
+    runs = Path("studies", name, "runs.csv")
+    parser.add_argument("--table", type=Path, default=runs, help="table of runs")
     parser.add_argument("--out", type=Path, default=Path(page), help="page")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     parser.add_argument("--most", type=int, help="most runs to train; 0 only writes the page")

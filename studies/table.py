@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -30,18 +31,18 @@ def add(path: Path, head: Sequence[str], row: Row) -> None:
 
 
 def joined(values: Sequence[float]) -> str:
-    """Return a cell with one number per epoch.
+    """Return a cell with one number per epoch, "-" where nothing was measured.
 
-    >>> joined([10.5, 20])
-    '10.5 20'
+    >>> joined([10.5, math.nan, 20])
+    '10.5 - 20'
     """
-    return " ".join(f"{value:.4g}" for value in values)
+    return " ".join("-" if math.isnan(value) else f"{value:.4g}" for value in values)
 
 
 def series(cell: str) -> list[float]:
     """Return the numbers of a cell that has one per epoch.
 
-    >>> series("10.5 20")
-    [10.5, 20.0]
+    >>> series("10.5 - 20")
+    [10.5, nan, 20.0]
     """
-    return [float(word) for word in cell.split()]
+    return [math.nan if word == "-" else float(word) for word in cell.split()]

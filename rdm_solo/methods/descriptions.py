@@ -1,6 +1,6 @@
 """A description of each method; other modules read its fields instead of the method's name.
 
-This module imports neither torch nor solo-learn. ``docs/add-a-method.md`` shows how to add one.
+This module imports neither torch nor solo-learn. ``docs/extend.md`` shows how to add one.
 """
 
 from dataclasses import dataclass

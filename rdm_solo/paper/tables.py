@@ -99,7 +99,7 @@ _NUMBERS = {
 
 
 def markdown() -> str:
-    """Return every table row and figure with its command, as in ``docs/experiments.md``."""
+    """Return every table row and figure with its command, in Markdown."""
     return "\n".join(_lines_of_markdown()) + "\n"
 
 

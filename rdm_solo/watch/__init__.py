@@ -1,4 +1,4 @@
-"""Watch the representation in any training loop for collapse; see docs/your-own-method.md.
+"""Watch the representation in any training loop for collapse; see docs/watch.md.
 
 :class:`Watch` is for plain PyTorch loops, and :class:`WatchCallback` for the Trainer of
 ``lightning`` or ``pytorch_lightning``. Neither needs solo-learn.

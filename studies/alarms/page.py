@@ -21,6 +21,7 @@ from studies import markdown
 from studies.alarms import choosing, judging, measures
 from studies.alarms.judging import Alarm, Judged, below, gain, package_rules
 from studies.alarms.plan import PLAN, TEST, TUNE
+from studies.alarms.runs import VERSIONS
 from studies.intervals import rate
 from studies.table import Row, joined, series
 
@@ -73,62 +74,61 @@ HEAD = ["rule", "collapses found", "false alarms", "right, if 1 run in 10 collap
 PAGE = """\
 # Are the warnings of collapse right?
 
-A warning should mean that training made the features no better. We trained {runs} runs on which no
-bound was chosen. {diverged} diverged and are not judged. A run has collapsed if the linear accuracy
-of its features on held-out images ends less than {margin} points above that of its own untrained
-network: {collapses} did, and {healthy} did not.
+A warning should mean that training made the features no better. We trained {runs} runs that were
+not used to choose any bound. {diverged} diverged and are not judged. A run has collapsed if the
+linear accuracy of its features on held-out images ends less than {margin} points above that of its
+own untrained network: {collapses} did, and {healthy} did not.
 
-**With labels, a warning finds {share} of the collapses, and if one run in ten collapses,
-{precision} of the warnings are right. Without labels, the rule with the fewest false alarms (LiDAR
-of the features below 3, {lidar_false}) finds {lidar}; it is not in the package.** We had aimed at
-90 % of the collapses with at most 2 % false alarms, and no rule reaches both. Only a destroyed
-encoder is a *warning*. Its {false} of false alarms are slightly more than the 2 % that the plan
-allowed a warning, and we kept it knowing this. The package's other rules raise more false alarms
-and are *notes*.
+**With labels, a warning finds {share} of the collapses. If one run in ten collapses, {precision} of
+the warnings are right. Without labels, the rule with the fewest false alarms (LiDAR of the features
+below 3, {lidar_false}) finds {lidar}. It is not in the package.** The aim was to find 90 % of the
+collapses with at most 2 % false alarms. No rule reaches both. Only a destroyed encoder is a
+*warning*. It raises {false} false alarms, slightly more than the 2 % that the plan allowed a
+warning, and is kept all the same. The package's other rules raise more false alarms and are
+*notes*.
 
 {table}
 
 Rules in italics are not in the package. "Outputs" are the projections or logits that the loss
-compares, "features" what the backbone keeps. The rules of the stuck loss and of the softmax were
-judged on the methods that have one. A negative gap is not counted. In brackets are 95 % intervals,
-bootstrapped over the {settings} settings. The last column is the share of right alarms if one run
-in ten collapses.
+compares, "features" are the backbone's outputs. The rules of the stuck loss and of the softmax were
+judged on the methods that have a softmax. Negative gaps are not counted. In brackets are 95 %
+intervals, bootstrapped over the {settings} settings.
 
 ## How to read a warning or a note
 
 - **A destroyed encoder** (a warning) has lost more than half of its best accuracy above chance, or
-  is at chance. Runs with this warning ended {flagged} points from the untrained network (median;
-  quartiles {quartiles}). Half of the warnings came by epoch {median} of {epochs}. Of the collapses
-  that end at least 5 points below the untrained network it finds {large}, of the others {small}.
+  is at chance. Compared with their untrained networks, runs with this warning ended at {flagged}
+  points (median; quartiles {quartiles}). Half of the warnings came by epoch {median} of {epochs}.
+  The rule finds {large} collapses that end at least 5 points below the untrained network, and
+  {small} others.
 - **kNN below the untrained network's** (a note) finds the most collapses of the package's single
-  rules, but {below} healthy runs have it at some time. In {stayed} of these
-  {dips}, kNN was still below at the end.
+  rules, but {below} healthy runs meet it at some time. In {stayed} of these {dips}, kNN was still
+  below at the end.
 - **Collapsed outputs** (notes) say little about the features. {outputs} healthy runs had them, and
   {survivors} runs with such a note ended at least 5 points above the untrained network.
-- **Without labels**, look at the features: a rank below 2 (a note) finds {few_found} collapses, and
+- **Without labels**, look at the features. A rank below 2 (a note) finds {few_found} collapses, and
   {few_false} healthy runs have it. `lidar/features` below 3 is rarer and more often right.
 
 ## How it was done
 
-`python -m studies.alarms` trains the runs and writes this page. `studies/alarms/plan.yaml`, with
-the rules, was committed before the first of them, and `runs.csv` beside it has a row for each.
-{tuned} other runs were for choosing rules.
+`python -m studies.alarms` trains the runs and writes this page. `studies/alarms/plan.yaml` has the
+rules and was committed before the first run. `runs.csv` beside it has a row for each run.
+{tuned} other runs were used to choose the rules.
 
 - Data: generated textures in two variants, on which pretraining beats raw pixels, and
-  scikit-learn's digits. Linear classifiers are trained on the training images. Their test images
-  are seen by neither training nor kNN.
+  scikit-learn's digits. Linear classifiers are trained on the training images. Neither training nor
+  kNN uses their test images.
 - All {methods} methods of solo-learn and symmetric baselines, for {epochs} epochs, with a small
-  residual network or a small vision transformer of timm's (one draw in four where the setting
-  allows both). Outputs have 16 to 512 dimensions, features 48 or 64. Accuracies were measured in
-  every second epoch, so the online accuracy alone was never judged; by default kNN is measured in
-  every fifth.
+  residual network or a small vision transformer of timm's. Outputs have 16 to 512 dimensions,
+  features 48 or 64. Accuracies were measured in every second epoch, so the online accuracy alone
+  was never judged. By default kNN is measured in every fifth epoch.
 - Failures: learning rates 20 to 200 times too high, strong weight decay, crops of 2 to 10 % of the
-  image, no augmentation, no predictor, a linear one, or a filter the wrong way round, no batch
-  norm, no centring or sharpening, a warm softmax.
+  image, no augmentation, no predictor, a linear one, a filter the wrong way round, no batch norm,
+  no centring or sharpening, a warm softmax.
 
-Small networks and {epochs} epochs show which rules work, not how often collapse happens in your
-runs. A run whose outputs collapse may lose its features later than these runs had time for.
-`appendix.md` beside the table has the rates by data set, method and failure, and every mistake.
+Small networks and {epochs} epochs show which rules work. They do not show how often runs like yours
+collapse. A run whose outputs collapse may lose its features later than these runs had time for.
+`studies/alarms/appendix.md` has the rates by data set, method and failure, and every mistake.
 """
 
 CHOOSING = """\
@@ -262,7 +262,8 @@ def appendix(rows: Sequence[Row]) -> str:
             taus=choosing.tau_table(rows),
         )
     )
-    versions = sorted({row["versions"] for row in rows})
+    lines = VERSIONS.read_text().splitlines()
+    versions = sorted({lines[int(row["versions"]) - 1] for row in rows})
     sections.append("## Versions\n\n" + "\n".join(f"- {text}" for text in versions))
     return "\n\n".join(sections) + "\n"
 

@@ -10,6 +10,7 @@ from typing import Any
 from rdm_solo import runs
 from rdm_solo.methods import solo_learn
 from rdm_solo.methods.descriptions import METHODS
+from rdm_solo.runs.files import write_atomically
 from studies import training
 from studies.alarms.outcome import FILE
 from studies.alarms.plan import PLAN, Planned, draw, planned
@@ -65,6 +66,8 @@ OUTCOME = (
 )
 ABOUT = ("name", "part", "data", "setting", "method", "options", "dimensions", "diverged")
 HEAD = (*ABOUT, *OUTCOME, *LAST, *READ, "seconds", "versions")
+# Each line is what a row's "versions" stands for: 1 is the first line.
+VERSIONS = Path(__file__).with_name("versions.txt")
 
 
 def missing(rows: Sequence[Row], parts: Sequence[str]) -> list[tuple[Planned]]:
@@ -106,8 +109,15 @@ def measure(run: Planned) -> Row:
         **{name: _cell(record.last(name)) for name in LAST},
         **{name: joined(column) for name, column in values.items()},
         "seconds": _cell(summary["seconds"]),
-        "versions": training.versions(summary),
+        "versions": versions_line(training.versions(summary)),
     }
+
+
+def versions_line(text: str) -> str:
+    """Return the number of the line of VERSIONS with this text, adding a line if it is new."""
+    lines = list(dict.fromkeys([*VERSIONS.read_text().splitlines(), text]))
+    write_atomically(VERSIONS, "\n".join(lines) + "\n")
+    return str(lines.index(text) + 1)
 
 
 def _cell(value: Any) -> str:

@@ -13,4 +13,5 @@ command.run(
     missing,
     measure,
     write,
+    "docs/evidence.md",
 )

@@ -34,11 +34,12 @@ def runs_of(rows: Iterable[Row]) -> Runs:
 
 
 class Verdict(NamedTuple):
-    """A verdict, the numbers of the claim's rows, and those of its controls."""
+    """A verdict, the numbers of the claim's rows, those of its controls, and a short verdict."""
 
     verdict: str
     numbers: str = ""
     controls: str = ""
+    short: str = ""
 
 
 class Comparison(NamedTuple):
@@ -72,7 +73,7 @@ class Judge:
     def verdict(self, claim: Mapping[str, Any]) -> Verdict:
         """Return the verdict on one claim."""
         if "rows" not in claim:
-            return Verdict(UNTESTED)
+            return Verdict(UNTESTED, short=UNTESTED)
         if claim.get("by_construction"):
             return self._by_construction(claim)
         if self.missing:
@@ -111,6 +112,7 @@ class Judge:
             _joined(verdicts),
             "; ".join(self._extreme(claim, row, worst) for row in rows),
             "; ".join(self._extreme(claim, row, best) for row in controls),
+            _short(verdicts),
         )
 
     def _passes(self, claim: Mapping[str, Any], row: str) -> list[bool]:
@@ -174,6 +176,7 @@ class Judge:
             text,
             "; ".join(self._number(claim, row) for row in rows),
             "; ".join(self._number(claim, row) for row in controls),
+            _short(verdicts),
         )
 
     def _call(self, claim: Mapping[str, Any], row: str) -> str:
@@ -198,7 +201,7 @@ class Judge:
             seeds = self.runs.get(row, {}).values()
             sums = (f"{sum(values[name] for values in seeds):.0f}" for name in claim["columns"])
             numbers.append(f"{row}: measured in {' of '.join(sums)} epochs")
-        return Verdict(BUILT, "; ".join(numbers))
+        return Verdict(BUILT, "; ".join(numbers), short=BUILT)
 
     # Rows.
 
@@ -234,3 +237,16 @@ def _joined(verdicts: Mapping[str, Sequence[str]]) -> str:
     if len(verdicts) == 1:
         return next(iter(verdicts))
     return "; ".join(f"{verdict}: {', '.join(rows)}" for verdict, rows in verdicts.items())
+
+
+def _short(verdicts: Mapping[str, Sequence[str]]) -> str:
+    """Return the verdicts without the names of the controls that pass."""
+    short: dict[str, list[str]] = {}
+    for verdict, rows in verdicts.items():
+        reason = ", as it collapsed itself" if "itself)" in verdict else ""
+        reason = ", as controls pass too" if " (passed" in verdict else reason
+        names = [row.removeprefix("clustering: ").replace(": ", " ") for row in rows]
+        short.setdefault(verdict.partition(" (")[0] + reason, []).extend(names)
+    if len(short) == 1:
+        return next(iter(short))
+    return "; ".join(f"{verdict} ({', '.join(names)})" for verdict, names in short.items())

@@ -12,4 +12,5 @@ command.run(
     missing,
     measure,
     write,
+    "docs/methods.md",
 )

@@ -1,4 +1,4 @@
-"""Rank and accuracy of every method over the epochs, a row of panels for each family."""
+"""Rank and accuracy of every method over the epochs, a column of panels for each family."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,12 +26,14 @@ def figure(rows: Sequence[Row]) -> Figure:
     rows = [row for row in rows if not row["diverged"]]
     methods = {row["method"] for row in rows}
     families = [f for f in FAMILIES if any(METHODS[name].family == f for name in methods)]
-    drawing = Figure(figsize=(8.2, 0.6 + 2.3 * len(families)), layout="constrained")
-    grid = drawing.subplots(len(families), len(PANELS), sharex=True, sharey="col", squeeze=False)
-    for family, axes in zip(families, grid):
+    drawing = Figure(figsize=(0.6 + 2 * len(families), 5.2), layout="constrained")
+    grid = drawing.subplots(len(PANELS), len(families), sharex=True, sharey="row", squeeze=False)
+    for title, ax in zip(PANELS.values(), grid[:, 0]):
+        ax.set_ylabel(title)
+    for family, axes in zip(families, grid.T):
         names = [name for name in METHODS if name in methods and METHODS[name].family == family]
         looks = style.looks(METHODS[name].label for name in names)
-        for (column, title), ax in zip(PANELS.items(), axes):
+        for column, ax in zip(PANELS, axes):
             for name in names:
                 runs = [series(row[column]) for row in rows if row["method"] == name]
                 longest = max(map(len, runs))
@@ -40,10 +42,9 @@ def figure(rows: Sequence[Row]) -> Figure:
                 look = looks[METHODS[name].label]
                 ax.plot(curve.x, curve.mean, **{**look, "marker": ""})
                 ax.fill_between(curve.x, curve.low, curve.high, color=look["color"], alpha=0.15)
-            ax.set_ylabel(title)
             ax.grid(color="0.88", linewidth=0.6)
         axes[0].set_title(family)
-        axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        axes[-1].legend(loc="lower right", fontsize=7.5)
     for ax in grid[-1]:
         ax.set_xlabel("epoch")
     return drawing

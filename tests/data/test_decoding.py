@@ -131,7 +131,7 @@ def full_quality(image, u, pipeline):
 
 
 def test_views_of_photographs_are_those_of_full_quality(tmp_path):
-    """The bound that docs/cost.md states, over both photographs and 8 draws of each."""
+    """The bound that benchmarks/cost.md states, over both photographs and 8 draws of each."""
     for i, pixels in enumerate(load_sample_images().images):
         (tmp_path / "train" / str(i)).mkdir(parents=True)
         Image.fromarray(pixels).save(tmp_path / "train" / str(i) / "x.jpg", quality=90)

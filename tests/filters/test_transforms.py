@@ -1,4 +1,4 @@
-"""The table of docs/cost.md on torch.compile, export, torch.func and derivatives."""
+"""The table of benchmarks/cost.md on torch.compile, export, torch.func and derivatives."""
 
 from __future__ import annotations
 

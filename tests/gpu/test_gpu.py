@@ -27,7 +27,7 @@ pytestmark = [
 ]
 
 DEVICE = "cuda"
-# The bound of docs/cost.md, relative to a float64 oracle with the same cut.
+# The bound of benchmarks/cost.md, relative to a float64 oracle with the same cut.
 EXACT = 1e-5
 # Fewer rows than columns, more, and as many: another Gram matrix is decomposed in each case.
 SHAPES = [(256, 2048), (512, 256), (64, 64)]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ROOT, command
+from omegaconf import OmegaConf
 from support.foreign_method import foreign
 from support.image_files import write_tree
 from support.small_methods import batch, configure, loss_of
@@ -45,8 +46,10 @@ def test_solo_learns_own_script_trains_from_the_yaml_in_the_docs(
     method, kwargs, processes, tmp_path
 ):
     images = write_tree(tmp_path / "images", classes=("cat", "dog"), train=8, val=0) / "train"
-    page = (ROOT / "docs" / "plugin.md").read_text()
-    (tmp_path / "rdm.yaml").write_text(re.search(r"```yaml\n(.*?)```", page, re.DOTALL).group(1))
+    page = (ROOT / "docs" / "frameworks.md").read_text()
+    changes = OmegaConf.create(re.search(r"```yaml\n(.*?)```", page, re.DOTALL).group(1))
+    theirs = OmegaConf.load(Path(__file__).with_name("solo_learn_simsiam.yaml"))
+    OmegaConf.save(OmegaConf.merge(theirs, changes), tmp_path / "rdm.yaml")
     checkout = Path(inspect.getfile(solo_learn.TABLE["base"])).parents[2]
     out = command(
         *("rdm_solo.plugin", str(checkout / "main_pretrain.py")),

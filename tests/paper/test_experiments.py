@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import hydra.utils
 import pytest
 import torch
-from conftest import ROOT, oracle
+from conftest import oracle
 from omegaconf import DictConfig
 from torch import nn
 
@@ -280,8 +280,6 @@ def test_every_preset_belongs_to_a_row_or_a_figure():
     assert used == presets - {"debug.yaml"}
 
 
-def test_the_page_has_todays_commands_of_every_run():
-    page = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
-    assert page.endswith(paper.markdown()), "write it anew: python -m rdm_solo.paper"
-    lines = re.findall(r"`python -m rdm_solo.train (?:-m )?(.*?)`", page)
+def test_the_printed_tables_have_the_commands_of_every_run():
+    lines = re.findall(r"`python -m rdm_solo.train (?:-m )?(.*?)`", paper.markdown())
     assert {frozenset(run) for line in lines for run in each_run(line)} == {*map(frozenset, runs())}

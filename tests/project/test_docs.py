@@ -16,13 +16,12 @@ import yaml
 from conftest import ROOT
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from rdm_solo.__main__ import COMMANDS
 from rdm_solo.cli import arguments
 from rdm_solo.cli.config_files import config_folder
-from rdm_solo.paper import markdown
 from rdm_solo.runs.columns import COLUMNS
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+PAGES += sorted(p for d in ("docs", "benchmarks", "studies/*") for p in ROOT.glob(f"{d}/*.md"))
 HOSTS = {"docs.astral.sh", "github.com", "hydra.cc", "openreview.net"}
 # Commands whose options are Hydra's: their config, and what they choose where the line does not.
 CONFIGS = {"train": "config", "linear": "linear", "export": "export", "preview": "preview"}
@@ -86,18 +85,12 @@ def test_its_python_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
         exec(compile(code, page.name, "exec"), names)
 
 
-def written(page: Path) -> str:
-    """Return a page without the tables of the paper module, which test_experiments.py checks."""
-    return page.read_text().replace(markdown(), "")
-
-
 def commands(page: Path) -> Iterator[list[str]]:
-    """Return what follows ``rdm-solo``, or ``-m`` of Python or torchrun, with the module first."""
-    text = re.sub(r"\\\n\s+", "", written(page))
-    text = re.sub(rf"rdm-solo (?=({'|'.join(COMMANDS)})\b)", "-m rdm_solo.", text)
+    """Return what follows ``rdm-solo``, or ``-m`` of Python or torchrun, on a page."""
+    text = re.sub(r"\\\n\s+", "", page.read_text())
+    text = re.sub(r"(?<![\w/-])rdm-solo (?=\w)", "-m rdm_solo.", text)
     for line in re.findall(r"-m ((?:rdm_solo|studies|benchmarks)\.\w+[^`&\n]*)", text):
-        if "…" not in line:
-            yield shlex.split(FILLED.sub("1", line), comments=True)
+        yield shlex.split(FILLED.sub("1", line), comments=True)
 
 
 @pages
@@ -141,11 +134,11 @@ def first_value(argument: str) -> str:
 @pages
 def test_files_and_modules_that_it_names_exist(page):
     for name in re.findall(
-        r"(?<![/\w])(?:rdm_solo|conf|docs|tests|studies|benchmarks)/[\w./-]*\w", written(page)
+        r"(?<![/\w])(?:rdm_solo|conf|docs|tests|studies|benchmarks)/[\w./-]*\w", page.read_text()
     ):
         if not re.search(r"[A-Z]{4}|barlow_twins", name):  # a reader's, and an example's
             assert (ROOT / name).exists(), name
-    for name in re.findall(r"\brdm_solo(?:\.\w+)+", written(page)):
+    for name in re.findall(r"\brdm_solo(?:\.\w+)+", page.read_text()):
         if not (ROOT / name).exists():  # rdm_solo.train is a command and a module
             pkgutil.resolve_name(name)
 
@@ -170,10 +163,10 @@ def options() -> set[str]:
 @pages
 def test_columns_and_options_that_it_names_exist(page):
     kinds = "|".join({name.partition("/")[0] for name in COLUMNS if "/" in name})
-    for name in re.findall(rf"`((?:{kinds})/\w+)`", written(page)):
+    for name in re.findall(rf"`((?:{kinds})/\w+)`", page.read_text()):
         assert name in COLUMNS, name
     sections = {name.partition(".")[0] for name in options() if "." in name}
-    for name in re.findall(r"`(\w+\.\w[\w.]*)(?:=[^`]*)?`", written(page)):
+    for name in re.findall(r"`(\w+\.\w[\w.]*)(?:=[^`]*)?`", page.read_text()):
         if name.partition(".")[0] in sections - {"hydra"}:
             assert name in options(), name
 

@@ -84,11 +84,14 @@ def test_the_linear_accuracy_is_that_of_what_features_keep():
     assert math.isnan(outcome.linear_accuracy(x / 0, y, x, y))
 
 
-def test_a_run_of_the_study(monkeypatch):
+def test_a_run_of_the_study(monkeypatch, tmp_path):
     monkeypatch.setattr(training, "train", study_runs.train)
+    monkeypatch.setattr(runs, "VERSIONS", tmp_path / "versions.txt")
+    runs.VERSIONS.write_text("those of another run\n")
     planned = next(run for run in plan.planned() if run.name == "test/digits/healthy, simsiam/0")
     recorded = runs.measure(planned)
     assert recorded.keys() == {*runs.HEAD}
+    assert "torch=" in runs.VERSIONS.read_text().splitlines()[int(recorded["versions"]) - 1]
     assert len(table.series(recorded["val/knn_acc1"])) == plan.PLAN["epochs"] + 1
     assert not math.isnan(table.series(recorded["val/knn_acc1"])[0])
     assert 0 < float(recorded["linear_untrained"]) < 100

@@ -24,7 +24,7 @@ from studies.evidence.plan import MEASURED, ROWS, SEEDS, STUDY
 from studies.intervals import difference, holm, share
 
 CLAIMS = STUDY["claims"]
-RECORDED = table.read(ROOT / "docs" / "evidence.csv")
+RECORDED = table.read(ROOT / "studies" / "evidence" / "runs.csv")
 
 
 def invented(**changes: dict[str, list[float]]):
@@ -54,6 +54,7 @@ def spaced(mean: float, half: float) -> list[float]:
 
 def test_the_recorded_page_is_that_of_the_recorded_table():
     assert page.page(RECORDED) == (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
+    assert page.appendix(RECORDED) == page.APPENDIX.read_text(encoding="utf-8")
     assert runs.missing(RECORDED) == []
     assert runs.missing(RECORDED[1:]) == [(RECORDED[0]["row"], int(RECORDED[0]["seed"]))]
 

@@ -1,7 +1,7 @@
 """Drills: the same test with a few seeded tries in the suite, and with many in `.ci/run drills`.
 
 A test marked ``drill`` asks :func:`tries` how often to try and tells :func:`record` what came of
-it; ``docs/reliability.md`` has the table. ``DRILL_SEED`` draws other tries, and ``DRILL_TABLE``
+it; ``docs/cost.md`` has the table. ``DRILL_SEED`` draws other tries, and ``DRILL_TABLE``
 names a file that gets a row of each.
 """
 

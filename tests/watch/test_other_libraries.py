@@ -1,4 +1,4 @@
-"""docs/your-own-method.md's code with lightly and stable-pretraining."""
+"""docs/frameworks.md's code with lightly and stable-pretraining."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACKAGES = os.environ.get("RDM_SOLO_OTHER_PACKAGES")
     ("library", "name"), [("lightly", "byol"), ("stable_pretraining", "stable")]
 )
 def test_the_pages_code_runs(tmp_path, library, name):
-    page = (ROOT / "docs" / "your-own-method.md").read_text()
+    page = (ROOT / "docs" / "frameworks.md").read_text()
     (code,) = re.findall(rf"^```python {library}\n(.*?)^```", page, re.M | re.S)
     (tmp_path / "code.py").write_text(code)
     path = f"{ROOT}{os.pathsep}{ROOT / 'tests'}"
