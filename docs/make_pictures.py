@@ -28,11 +28,14 @@ SWEEPS = {
     "symmetric": ["method=simsiam,symsimsiam", "seed=0,1,2", EACH_EPOCH],
     "vanilla": ["method=vanilla", "method.last_bn=false", "seed=0,1,2", EACH_EPOCH],
 }
-# The sweeps of each report, and its figures that the docs show.
+# The folders of each report, and its figures that the docs show.
 REPORTS = {
     "first": (["first"], []),
-    "methods": (["four"], ["effective_rank", "alignment", "spectra", "roles"]),
-    "filters": (["sweep", "symmetric", "vanilla"], ["symmetric", "variants", "sweep"]),
+    "filters": (["sweep", "symmetric", "vanilla"], ["symmetric", "variants"]),
+    "exponents": (["sweep"], ["sweep"]),
+    "methods": (["four"], ["effective_rank", "alignment", "spectra"]),
+    "designs": (["four/*_seed=30"], ["figure5"]),
+    "one": (["four/0_*"], ["prediction"]),
 }
 
 
@@ -77,9 +80,10 @@ def main() -> None:
             rdm_solo("train", "-m", *options, *COMMON, folder)
     draw_textures(DOCS / "textures.png")
     with tempfile.TemporaryDirectory() as scratch:
-        for name, (sweeps, figures) in REPORTS.items():
+        for name, (folders, figures) in REPORTS.items():
             out = Path(scratch) / name
-            rdm_solo("report", *(str(args.runs / sweep) for sweep in sweeps), "--out", str(out))
+            paths = [str(path) for pattern in folders for path in args.runs.glob(pattern)]
+            rdm_solo("report", *paths, "--all-figures", "--out", str(out))
             for figure in figures:
                 shutil.copy(out / f"{figure}.png", DOCS / "gallery")
             if name == "first":

@@ -30,7 +30,7 @@ def test_every_option_and_no_other_is_in_the_table(group):
 
 
 def test_every_command_and_every_room_and_no_other_is_in_the_tables():
-    assert first_column(README, "`python -m rdm_solo.`") == set(rdm_solo.__main__.COMMANDS)
+    assert first_column(README, "`rdm-solo`") == set(rdm_solo.__main__.COMMANDS)
     rooms = {path.parent.name for path in (ROOT / "rdm_solo").glob("*/__init__.py")}
     assert first_column(CONTRIBUTING, "room") == rooms
 
