@@ -47,6 +47,7 @@ def figure(rows: Sequence[Row]) -> Figure:
         axes[-1].legend(loc="lower right", fontsize=7.5)
     for ax in grid[-1]:
         ax.set_xlabel("epoch")
+    drawing.draw_without_rendering()  # `plots.save` expects a final layout
     return drawing
 
 
