@@ -89,7 +89,7 @@ def commands(page: Path) -> Iterator[list[str]]:
     """Return what follows ``rdm-solo``, or ``-m`` of Python or torchrun, on a page."""
     text = re.sub(r"\\\n\s+", "", page.read_text())
     text = re.sub(r"(?<![\w/-])rdm-solo (?=\w)", "-m rdm_solo.", text)
-    for line in re.findall(r"-m ((?:rdm_solo|studies|benchmarks)\.\w+[^`&\n]*)", text):
+    for line in re.findall(r"-m ((?:rdm_solo|studies|benchmarks)\b[^`&\n]*)", text):
         yield shlex.split(FILLED.sub("1", line), comments=True)
 
 
