@@ -164,10 +164,8 @@ def char_width(size: float) -> float:
 
 def wrap(text: str, width: float, size: float) -> str:
     """Wrap text to ``width`` inches and typeset its exponents."""
-    chars, text = (
-        int(width / char_width(size)),
-        text.replace("filter σ", "filter\N{NO-BREAK SPACE}σ"),
-    )
+    chars = int(width / char_width(size))
+    text = text.replace("filter σ", "filter\N{NO-BREAK SPACE}σ")
     lines = [textwrap.fill(line, chars, break_on_hyphens=False) for line in text.split("\n")]
     return typeset("\n".join(lines))
 

@@ -16,7 +16,6 @@ from rdm_solo.theory.rank_path import Path
 
 MAX_SETTINGS = 4  # iterating the theorem takes seconds per setting
 
-# The measured curve is drawn last, over the others.
 PATHS = {
     "first_epoch": style.look("the first epoch's filter and ω", style.GREEN, "--", "^"),
     "every_epoch": style.look("every epoch's filter and ω (a fit)", style.PURPLE, "-.", "D"),
