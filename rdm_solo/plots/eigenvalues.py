@@ -17,13 +17,12 @@ from rdm_solo.spectra.ranks import noise_floor
 
 CURVES = {
     "filter_curve_directional": style.look(
-        "filter along the target's eigenvectors", style.GREEN, "none", "x", markevery=1
+        "filter along the target's eigenvectors", style.GREY, "none", "x", markevery=1
     ),
     "filter_curve": style.look(
         "filter by sorted eigenvalues", style.BLACK, marker="o", markersize=3
     ),
 }
-G = r"filter $g=\sqrt{\lambda_p/\lambda_z}$"
 
 
 @style.styled
@@ -157,7 +156,7 @@ def _draw_filter(axes: Axes, arrays: Mapping[str, np.ndarray]) -> None:
     for name, look in CURVES.items():
         if name in arrays:
             epochs.draw_curve(axes, over_seeds(lam, arrays[name][:, :m]), look)
-    axes.set(xlabel=r"target's eigenvalue $\lambda_z$", ylabel=G)
+    axes.set(xlabel=r"eigenvalue $\lambda_z$", ylabel=r"filter $g=\sqrt{\lambda_p/\lambda_z}$")
     style.start_at_zero(axes)
     style.log_axis(axes.xaxis)
     style.mark_empty(axes, "no filter curve")

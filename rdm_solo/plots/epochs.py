@@ -20,17 +20,17 @@ ALIGNMENT = {
         "plain mean (99.99 % of the eigenvalues' sum)", style.BLACK, marker="o"
     ),
     "alignment/online_target_paper_m": style.look(
-        "plain mean (512 eigenvectors; BYOL: 128)", style.ORANGE, style.DOTS, "D"
+        "plain mean (512 eigenvectors; BYOL: 128)", style.GREY, style.DOTS, "D"
     ),
     "alignment/online_target_weighted": style.look(
-        "weighted by eigenvalues", style.GREEN, style.DASHES, "^"
+        "weighted by eigenvalues", style.GREY, style.DASHES, "^"
     ),
 }
 # Title, curves (setting, column, look) and a key; panels with equal keys share their limits.
 Panel = tuple[str, Sequence[tuple[Group, str, style.Look]], Hashable]
 ACCURACIES = {
     "val/knn_acc1": style.look("kNN", style.BLACK, marker="o"),
-    "val/acc1": style.look("online classifier", style.PURPLE, style.DASHES, "s"),
+    "val/acc1": style.look("online classifier", style.GREY, style.DASHES, "s"),
 }
 DIAGNOSTICS = "runs with diagnostics (diagnostics.every_n_epochs above 0)"
 

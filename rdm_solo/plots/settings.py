@@ -13,14 +13,13 @@ from matplotlib.ticker import MaxNLocator
 from rdm_solo.plots import style
 from rdm_solo.plots.entry import Groups, Plot
 from rdm_solo.plots.epochs import axis_label
-from rdm_solo.runs.columns import ACCURACY, COLUMNS, charts
+from rdm_solo.runs.columns import ACCURACY, charts
 from rdm_solo.runs.groups import Group, diverged
 
 # As in every figure; with several curves the colour distinguishes them and not the branches.
 BRANCHES = {"erank/target": style.TARGET, "erank/online": style.ONLINE}
 ACROSS: dict[str, Any] = {"linewidth": 1.0, "markevery": [1], "clip_on": False, "zorder": 1.5}
 DIVERGED: dict[str, Any] = {"marker": "X", "markersize": 6, "label": "_diverged"}
-RANK = "erank/centred"  # collapse is judged on it, and the report ranks by it
 # Maximum characters per line of a setting's name, and the line height in inches.
 LETTERS, LINE = 26, 0.16
 
@@ -65,7 +64,7 @@ def sweep(groups: Groups, looks: style.Looks) -> Figure:
             _last_values(axes, members, panel_columns, series)
         style.panel_title(panels[3 * i], ", ".join(row))
     for look in BRANCHES.values():
-        panels[-1].plot([], [], **{**look, **({"color": "0.4"} if len(series) > 1 else {})})
+        panels[-1].plot([], [], **{**look, **({"color": style.GREY} if len(series) > 1 else {})})
     return figure
 
 
@@ -113,7 +112,7 @@ def comparison(groups: Groups, looks: style.Looks) -> Figure:
     names = [style.wrap(g.label, LETTERS * style.char_width(8), 8) for g in upwards]
     height = LINE * (2 + max(name.count("\n") for name in names))
     figure, panels = style.figure(3, panel=(3.5, 0.5 + height * len(names)))
-    for axes, column in zip(panels, (measured, RANK, "erank/gap")):
+    for axes, column in zip(panels, (measured, "erank/centred", "erank/gap")):
         for y, group in enumerate(upwards):
             points: Any = {"linestyle": "none", "color": looks[group.label]["color"]}
             points["marker"] = "X" if diverged(group) else "o"
@@ -122,6 +121,6 @@ def comparison(groups: Groups, looks: style.Looks) -> Figure:
                 axes.plot([np.mean(values)], [y], markersize=6, **points)
         axes.set_yticks(range(len(names)), names if axes is panels[0] else [""] * len(names))
         axes.set_ylim(-0.5, len(names) - 0.5)
-        axes.set_xlabel(COLUMNS[column].label if column == RANK else axis_label(column))
+        axes.set_xlabel(axis_label(column))
         style.mark_empty(axes, f"{column}\nwas not measured")
     return figure

@@ -28,7 +28,7 @@ from rdm_solo.runs.files import write_atomically
 # Okabe and Ito's colour-blind-safe palette; dashes and markers distinguish curves in grey.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
-GREY, BROWN = "#8A8A8A", "#7A4A1E"
+GREY, BROWN, OLIVE, WINE = "#858585", "#7A4A1E", "#8F8F00", "#882255"
 
 DASHES, DOTS, DASH_DOTS = (0, (5, 2)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5))
 
@@ -76,14 +76,17 @@ styled = matplotlib.rc_context(STYLE)
 DPI = 200  # of PNG files
 SERIES = 8  # maximum number of settings in a panel
 
-_COLOURS = (BLACK, GREEN, ORANGE, PURPLE, SKY, GREY, BROWN)  # the others mean a branch
+# Blue and vermilion mean a branch, black and grey a quantity, the other colours a setting.
+_COLOURS = (GREEN, ORANGE, PURPLE, BROWN, SKY, OLIVE, WINE)
 _LINES = ("-", DASHES, DOTS, DASH_DOTS)
 _MARKERS = "osD^vP*X<>"
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """Return a look for each name, with the name as label; 140 looks are distinct."""
-    cycle = zip(dict.fromkeys(names), *map(itertools.cycle, (_COLOURS, _LINES, _MARKERS)))
+    names = dict.fromkeys(names)
+    colours = _COLOURS if len(names) > 1 else (BLACK,)
+    cycle = zip(names, *map(itertools.cycle, (colours, _LINES, _MARKERS)))
     return {name: look(name, *parts) for name, *parts in cycle}
 
 
@@ -162,6 +165,7 @@ def char_width(size: float) -> float:
 def wrap(text: str, width: float, size: float) -> str:
     """Wrap text to ``width`` inches and typeset its exponents."""
     chars = int(width / char_width(size))
+    text = text.replace("filter σ", "filter\N{NO-BREAK SPACE}σ")
     lines = [textwrap.fill(line, chars, break_on_hyphens=False) for line in text.split("\n")]
     return typeset("\n".join(lines))
 

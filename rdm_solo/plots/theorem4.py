@@ -16,7 +16,6 @@ from rdm_solo.theory.rank_path import Path
 
 MAX_SETTINGS = 4  # iterating the theorem takes seconds per setting
 
-# The measured curve is drawn last, over the others.
 PATHS = {
     "first_epoch": style.look("the first epoch's filter and ω", style.GREEN, "--", "^"),
     "every_epoch": style.look("every epoch's filter and ω (a fit)", style.PURPLE, "-.", "D"),
@@ -58,8 +57,7 @@ def _line(axes: Axes, x: Tensor, y: Tensor, color: str) -> None:
     "the measured filter between the branches and by ω = λ₊/λ_z, and it assumes that features move "
     "freely and that both branches have the same eigenvectors. The step size is fitted to the "
     "online rank with every epoch's filter and ω, so the purple curve is a fit, not a forecast. "
-    "The green curve uses the first epoch's filter and ω. It predicts the direction and the shape, "
-    "not the speed. The direction of the next change is predicted without a fit.",
+    "The green curve uses the first epoch's filter and ω: it predicts the shape, not the speed.",
     needs="runs with at least three measured spectra (diagnostics.every_n_epochs)",
     choose=lambda all_groups: all_groups[:MAX_SETTINGS],
     measured=lambda run: len(run.spectra.get("epoch", ())) > 2,

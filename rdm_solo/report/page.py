@@ -10,12 +10,14 @@ from markupsafe import Markup, escape
 
 from rdm_solo import __version__
 from rdm_solo.report import answers, tables
-from rdm_solo.report.figures import OPEN, Picture
+from rdm_solo.report.figures import OPEN, SLOW, Picture
 from rdm_solo.report.measured import comparable
 from rdm_solo.report.paper_comparison import paper_table
 from rdm_solo.report.rules import RULES
 from rdm_solo.report.tables import Table
 from rdm_solo.runs.groups import Group, run_name
+
+ON_REQUEST = "--all-figures adds the ranks that Theorem 4 predicts and the paper's Figure 5."
 
 
 class Section(NamedTuple):
@@ -92,7 +94,7 @@ def _sections(groups: Sequence[Group], pictures: Sequence[Picture]) -> list[Sect
     ]
     lines = [line for group in groups for line in tables.commands(group)]
     repeat = [Markup("<code>{}</code>").format(line) for line in lines]
-    first = _first_table(groups)
+    first, drawn = _first_table(groups), any(picture.plot in SLOW for picture in pictures)
     values = [tables.overview(groups), tables.other_values(groups), tables.all_runs(groups)]
     return [
         Section(
@@ -101,7 +103,7 @@ def _sections(groups: Sequence[Group], pictures: Sequence[Picture]) -> list[Sect
             [tables.judgements(groups)],
             [("Warnings during training", warnings), ("How we judge", RULES)],
         ),
-        Section("figures", "More figures", pictures=pictures),
+        Section("figures", "More figures", (), [("", [] if drawn else [ON_REQUEST])], pictures),
         Section("ranks", "Other measures of rank", [tables.measures(groups)]),
         Section("values", "All values", [t for t in values if t.caption != first.caption]),
         Section(

@@ -12,9 +12,9 @@ RULES = (
     "Means, bands and n include only the runs with the most epochs in each setting. Verdicts also "
     "include runs that diverged. All other runs are listed, drawn as thin lines, and judged one by "
     "one in the table of all runs.",
-    "A setting is red if all of its seeds collapsed or diverged, or if one of them destroyed its "
-    "encoder or diverged. It is amber if only some seeds collapsed, or if a rule other than a "
-    "destroyed encoder applies to a single run.",
+    f"A setting with several seeds is red if all of them collapsed, or if one diverged or has a "
+    f"{DESTROYED}; it is amber if only some collapsed. A single run is red if it diverged or has a "
+    f"{DESTROYED}, and amber if another rule applies.",
     "The target leads in an epoch if its effective rank is above the online branch's by more than "
     f"{100 * MIN_GAP:g} %. Yes means that it leads in at least 95 % of the measured epochs, and "
     f"that the online branch does not lead in all of the last {FINAL_EPOCHS}. A lead is not scored "

@@ -30,7 +30,7 @@ class Column:
 LINEAR = Column("linear/top1", "linear", ACCURACY, digits=1, compared=True)
 
 _RANK, _ALIGNMENT = "effective rank", "alignment of eigenspaces"
-_PROJECTION = "effective rank before any filter"
+_PROJECTION, _CENTRED = "effective rank before any filter", "effective rank around the mean"
 _MONOTONICITY = "monotonicity of the filter (1: low-pass)"
 _FEATURES = "rank of the backbone's features (training steps)"
 _OTHER_RANKS = "other measures of rank (target)"
@@ -46,7 +46,7 @@ COLUMNS = {
         Column("erank/gap", "gap", "gap (target − online)", compared=True),
         Column("erank/projection", "effective rank, projection", _PROJECTION),
         # Collapse is judged by these two, around the mean of each step.
-        Column("erank/centred", "effective rank around the mean", _PROJECTION),
+        Column("erank/centred", "effective rank around the mean", _CENTRED),
         Column("feature/spread", "spread (variance / second moment)", digits=3),
         Column("erank/features", "effective rank of features", _FEATURES, compared=True),
         Column("erank/features_centred", "effective rank of features around the mean", _FEATURES),
