@@ -40,7 +40,7 @@ def train(options: Sequence[str], folder: Path) -> dict[str, Any]:
 
 
 def _command(options: Sequence[str], output: Path) -> None:
-    """Run ``python -m rdm_solo.train`` with these options; its output goes to a file."""
+    """Run ``rdm-solo train`` with these options; its output goes to a file."""
     from rdm_solo.train.__main__ import main
 
     os.chdir(ROOT)

@@ -1,4 +1,4 @@
-"""The command python -m rdm_solo.paper."""
+"""The command rdm-solo paper."""
 
 import argparse
 
@@ -6,7 +6,7 @@ from rdm_solo.cli.terminal import log_to_terminal
 from rdm_solo.paper import markdown
 
 argparse.ArgumentParser(
-    "python -m rdm_solo.paper",
+    "rdm-solo paper",
     description="Print the paper's tables in Markdown, with the command that runs each row.",
 ).parse_args()
 log_to_terminal()

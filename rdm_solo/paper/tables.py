@@ -1,4 +1,4 @@
-"""The paper's tables and figures, and the commands that run them: ``python -m rdm_solo.paper``."""
+"""The paper's tables and figures, and the commands that run them: ``rdm-solo paper``."""
 
 import csv
 import itertools
@@ -144,4 +144,4 @@ def _command(runs: Iterable[list[str]]) -> str:
         name, _, value = option.partition("=")
         values.setdefault(name, []).append(value)
     options = " ".join(f"{name}={','.join(choices)}" for name, choices in values.items())
-    return f"python -m rdm_solo.train {'-m ' if ',' in options else ''}{options}"
+    return f"rdm-solo train {'-m ' if ',' in options else ''}{options}"

@@ -1,4 +1,4 @@
-"""Write one page with figures and tables of runs: ``python -m rdm_solo.report FOLDER...``."""
+"""Write one page with figures and tables of runs: ``rdm-solo report FOLDER...``."""
 
 from rdm_solo.report.entry import write
 

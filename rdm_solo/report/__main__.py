@@ -1,4 +1,4 @@
-"""Run ``python -m rdm_solo.report``."""
+"""Run ``rdm-solo report``."""
 
 from rdm_solo.report.entry import main
 

@@ -91,7 +91,7 @@ def accuracy(group: Group) -> Verdict:
     if not lines:
         lines.append(["not measured", "no labels, or switched off"])
     elif not linear:
-        lines.append(["linear evaluation: python -m rdm_solo.linear run=FOLDER"])
+        lines.append(["linear evaluation: rdm-solo linear run=FOLDER"])
     (answer, *details), *others = lines
     return Verdict("How good is it?", answer, None, [*details, *map("; ".join, others)])
 

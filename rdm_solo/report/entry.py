@@ -1,4 +1,4 @@
-"""Run ``python -m rdm_solo.report``: parse its arguments and write the page and figures."""
+"""Run ``rdm-solo report``: parse its arguments and write the page and figures."""
 
 import argparse
 import math
@@ -111,7 +111,7 @@ def verdict_table(grouped: Sequence[Group]) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(
-        prog="python -m rdm_solo.report",
+        prog="rdm-solo report",
         description="Write one self-contained page with the paper's figures for runs or sweeps.",
     )
     parser.add_argument(

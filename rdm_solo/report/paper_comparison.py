@@ -51,7 +51,7 @@ def _compare(group: Group, row: paper.Row) -> list[str]:
     if row.epochs is None:
         differences.append("the paper does not report the epochs")
     digits = 4 if row.metric == "alignment" else 2
-    missing = "not measured" if row.metric == "alignment" else "run python -m rdm_solo.linear on it"
+    missing = "not measured" if row.metric == "alignment" else "run rdm-solo linear on it"
     epochs = row.epochs or group.first.config.get("max_epochs")
     setting = [group.label, group.first.dataset, str(epochs), measure, f"{row.value:.{digits}f}"]
     number = mean_std(values, digits) if values else missing

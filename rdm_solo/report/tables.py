@@ -186,7 +186,7 @@ def commands(group: Group) -> list[str]:
     for passed, numbers in seeds.items():
         multirun = ["-m"] if len(numbers) > 1 else []
         words = [*multirun, *passed, f"seed={','.join(sorted(numbers, key=int))}"]
-        lines.append(shlex.join(["python", "-m", "rdm_solo.train", *words]))
+        lines.append(shlex.join(["rdm-solo", "train", *words]))
     return lines
 
 

@@ -26,7 +26,7 @@ class Column:
     compared: bool = False  # whether tables that compare runs include its last value
 
 
-# The result of python -m rdm_solo.linear: one value per run, not one per epoch.
+# The result of rdm-solo linear: one value per run, not one per epoch.
 LINEAR = Column("linear/top1", "linear", ACCURACY, digits=1, compared=True)
 
 _RANK, _ALIGNMENT = "effective rank", "alignment of eigenspaces"

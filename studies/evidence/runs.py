@@ -65,7 +65,7 @@ def measure(row: str, seed: int) -> Row:
 
 
 def options(row: str, seed: int) -> list[str]:
-    """Return the options of ``python -m rdm_solo.train``."""
+    """Return the options of ``rdm-solo train``."""
     epochs = [0] if row == UNTRAINED else [*PROBED]
     probe = [
         "+callbacks.probe._target_=studies.evidence.probe.Probe",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -72,6 +74,16 @@ def test_a_folder_of_ones_own_adds_choices(jobs, tmp_path, capsys):
     with pytest.raises(SystemExit):
         jobs("--config-dir=own", "filter=sof")
     assert "did you mean 'soft'?" in capsys.readouterr().err
+
+
+@pytest.mark.process
+def test_the_script_finds_modules_in_the_current_folder(tmp_path):
+    (tmp_path / "mine.py").write_text("def double(sigma):\n    return 2 * sigma\n")
+    script = Path(sys.executable).with_name("rdm-solo")
+    options = ["preview", "filter=online_log1p", "filter.function=mine.double", "out=drawn"]
+    done = subprocess.run([script, *options], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "drawn").iterdir())
 
 
 @pytest.mark.parametrize("path", ["a=b", "p=-0.5/x=1", "'a,b'", "a b"])

@@ -281,5 +281,5 @@ def test_every_preset_belongs_to_a_row_or_a_figure():
 
 
 def test_the_printed_tables_have_the_commands_of_every_run():
-    lines = re.findall(r"`python -m rdm_solo.train (?:-m )?(.*?)`", paper.markdown())
+    lines = re.findall(r"`rdm-solo train (?:-m )?(.*?)`", paper.markdown())
     assert {frozenset(run) for line in lines for run in each_run(line)} == {*map(frozenset, runs())}

@@ -148,7 +148,7 @@ def test_names_are_text_and_what_is_missing_is_said(broken):
     for words in (
         *("1 of 3 epochs", "epoch_0001.npz cannot be read", "no spectra", "config.yaml"),
         *("erank/gap was never measured", "no accuracy", "all rows hold NaN: <b>diverged</b>"),
-        *("of_tomorrow", "python -m rdm_solo.train -m method=simsiam p=-0.5 'dataset.root=a b'"),
+        *("of_tomorrow", "rdm-solo train -m method=simsiam p=-0.5 'dataset.root=a b'"),
     ):
         assert words in parsed.text, words
 
