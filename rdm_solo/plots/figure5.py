@@ -22,7 +22,7 @@ NAMES = {
 
 def draw(runs: Sequence["Figure5"]) -> Figure:
     """Draw filters against eigenvalues on log axes; points with ω ≤ 0 cannot be shown."""
-    figure, panels = style.figure(len(runs), columns=1, panel=(4.2, 2.8))
+    figure, panels = style.figure(len(runs), columns=1, panel=(4.2, 2.1))
     for axes, run in zip(panels, runs):
         _panel(axes, run)
     figure.draw_without_rendering()
