@@ -17,7 +17,7 @@ from rdm_solo.report.rules import RULES
 from rdm_solo.report.tables import Table
 from rdm_solo.runs.groups import Group, run_name
 
-ON_REQUEST = "--all-figures adds the ranks that Theorem 4 predicts and the paper's Figure 5."
+ON_REQUEST = "The option --all-figures adds the ranks that Theorem 4 predicts, and Figure 5."
 
 
 class Section(NamedTuple):

@@ -4,9 +4,9 @@ from rdm_solo.report.verdicts import FINAL_EPOCHS, MIN_DIRECTIONAL, MIN_SORTED
 from rdm_solo.spectra.collapse import DESTROYED, IN_A_ROW, MIN_GAP, WRONG_WAY
 from rdm_solo.spectra.collapse import RULES as COLLAPSE
 
-_KINDS = " ".join(
+_KINDS = [
     f"{rule.kind.capitalize()}: {rule.definition}." for rule in COLLAPSE if rule.kind != WRONG_WAY
-)
+]
 
 RULES = (
     "Means, bands and n include only the runs with the most epochs in each setting. Verdicts also "
@@ -25,14 +25,15 @@ RULES = (
     f"target's eigenvalues is at least {MIN_SORTED:g} for sorted eigenvalues and at least "
     f"{MIN_DIRECTIONAL:g} along the target's eigenvectors. The second test is stricter: the sorted "
     "curve rises wherever the target's spectrum is flatter, regardless of the directions.",
-    f"Collapse is judged by these rules on the last {IN_A_ROW} measured epochs. {_KINDS} A run "
-    f"with a {DESTROYED} has collapsed. Any other rule leaves the run undecided, because many "
-    "healthy runs meet it as well and features can survive a collapse of the outputs. The outputs "
-    "are the projections; spread and rank are measured around each step's mean. For methods with "
-    "a softmax, the spread is measured on the logits and the rank on the last layer's input. We "
-    "do not judge a run whose outputs are mostly a constant. In the warm-up "
-    f"only a {DESTROYED} is judged. Warnings during training use the same rules with the run's own "
+    f"Collapse is judged on the last {IN_A_ROW} measured epochs by the rules below. A run with a "
+    f"{DESTROYED} has collapsed. Any other rule leaves the run undecided, because many healthy "
+    "runs meet it as well and features can survive a collapse of the outputs. The outputs are the "
+    "projections; spread and rank are measured around each step's mean. For methods with a "
+    "softmax, the spread is measured on the logits and the rank on the last layer's input. We do "
+    "not judge a run whose outputs are mostly a constant. In the warm-up only a "
+    f"{DESTROYED} is judged. Warnings during training use the same rules with the run's own "
     "bounds.",
+    *_KINDS,
     "The best setting has the highest mean over its seeds. Another setting is within one standard "
     "deviation if the two means differ by no more than the larger of the two standard deviations. "
     "In that case the seeds do not separate them. Settings without a healthy run are not "

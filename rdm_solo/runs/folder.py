@@ -123,10 +123,8 @@ class Run:
     @cached_property
     def setting(self) -> dict[str, str]:
         """The options of the setting as text, so that -1 equals -1.0, and 0.3 equals 0.1 + 0.2."""
-        return {
-            name: f"{value:.12g}" if isinstance(value, float) else str(value)
-            for name, value in settings(self.config).items()
-        }
+        items = settings(self.config).items()
+        return {name: f"{x:.12g}" if isinstance(x, float) else str(x) for name, x in items}
 
     @property
     def last_epoch(self) -> int:

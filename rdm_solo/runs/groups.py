@@ -42,9 +42,9 @@ class Group:
     def family(self) -> str:
         """The filter with the letter p for its exponent, and the suffix; "" without both."""
         run, chosen = self.first, self.first.chosen_filter
-        text = run.filter_text(exponent(chosen.p) if run.p is None else "p")
-        if chosen.unchanged:
-            text = "" if chosen.absent else "learnable predictor"
+        p = exponent(chosen.p) if run.p is None else "p" if chosen.formula else ""
+        learnable = "" if chosen.absent else "learnable predictor"
+        text = learnable if chosen.unchanged else run.filter_text(p)
         return f"{text}{self.suffix}".strip()
 
     def over_epochs(self, column: str) -> Curve:
@@ -103,25 +103,26 @@ def latest(runs: Sequence[Run], column: str) -> tuple[int, list[float]]:
 def format_latest(runs: Sequence[Run], column: str, digits: int) -> str:
     """Format the last values over seeds with :func:`mean_std`.
 
-    The text names the epoch if it is not the last one, and n if some runs lack a finite value.
+    The text names the epoch if it is not the last, and n if a run lacks a finite value. Zeros have
+    no standard deviation.
     """
     epoch, values = latest(runs, column)
     notes = [f"epoch {epoch}"] if epoch < max(run.last_epoch for run in runs) else []
     notes += [f"n = {len(values)}"] if len(values) < len(runs) else []
-    return mean_std(values, digits) + (f" ({', '.join(notes)})" if values and notes else "")
+    text = mean_std(values if any(round(v, digits) for v in values) else values[:1], digits)
+    return text + (f" ({', '.join(notes)})" if values and notes else "")
 
 
 def mean_std(values: Sequence[float], digits: int) -> str:
-    """Format mean ± standard deviation; one value or zeros without the latter, none as a dash.
+    """Format mean ± standard deviation; a single value as it is, no value as a dash.
 
     >>> mean_std([1.0, 2.0, 3.0], 1), mean_std([2.0], 2), mean_std([], 1)
     ('2.0 ± 1.0', '2.00', '–')
     """
     if not values:
         return "–"
-    deviation = [statistics.stdev(values)] if len(values) > 1 else []
-    numbers = [round(x, digits) + 0.0 for x in (statistics.fmean(values), *deviation)]  # no -0
-    return " ± ".join(f"{x:.{digits}f}" for x in (numbers if any(numbers) else numbers[:1]))
+    mean = f"{round(statistics.fmean(values), digits) + 0.0:.{digits}f}"  # + 0.0 turns -0 into 0
+    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
 
 def text_table(
@@ -133,7 +134,8 @@ def text_table(
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     behind = [run for group in groups for run in uncounted_runs(group)]
-    return "\n".join([*lines, *(f"not counted: {run_name(r)} ({r.progress})" for r in behind)])
+    lines += [f"not counted: {run_name(run)} ({run.progress})" for run in behind]
+    return "\n".join(lines)
 
 
 def curve_of(runs: Sequence[Run], column: str) -> Curve:
