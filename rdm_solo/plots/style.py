@@ -202,7 +202,7 @@ def log_axis(axis: Axis) -> None:
     """Make an axis logarithmic, with few tick labels that do not overlap; call it after drawing."""
     axes = axis.axes
     (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log")
-    axis.set_major_locator(LogLocator(numticks=5))
+    axis.set_major_locator(LogLocator(numticks=4))
     axis.set_minor_formatter(NullFormatter())
     low, high = sorted(axis.get_view_interval())
     if high < 100 * low:  # decades alone would give one label or none

@@ -29,10 +29,12 @@ def title(groups: Sequence[Group]) -> str:
         names = [f"{g.method}, {family}".strip(", ") for g, family in zip(groups, families)]
         names = [*filter(None, dict.fromkeys(families if len(methods) == 1 else names))]
         exponents = sorted({p for group in groups if (p := group.first.p) is not None})
-        ends = dict.fromkeys(f"{p:g}" for p in (*exponents[:1], *exponents[-1:]))
         words = methods if len(methods) == 1 else []
         words.append("; ".join(names) if len(names) < LIMIT else join_first(names))
-        words += [f"p = {' … '.join(ends)}"] if ends else []
+        if len(exponents) > 1:
+            words.append(f"p = {exponents[0]:g} … {exponents[-1]:g}")
+        elif exponents:
+            words[-1] = words[-1].replace("^p", f"^{exponents[0]:g}")
     words.append(f"{len(runs)} runs" if len(runs) > 1 else f"seed {runs[0].seed}")
     epochs = sorted({counted_runs(group)[0].epochs for group in groups})
     if len(groups) == 1 and not _finished(groups[0]):
