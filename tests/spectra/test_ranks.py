@@ -19,7 +19,7 @@ from rdm_solo.spectra import (
     rankme,
     stable_rank,
 )
-from rdm_solo.spectra.rows import discriminant_eigenvalues, pair_scatter, view_scatter
+from rdm_solo.spectra.rows import discriminant_eigenvalues
 
 SPECTRA = 200
 CLOSE = 1e-6
@@ -92,13 +92,8 @@ def test_flat_spectra_one_direction_nothing_and_nan(measure):
     assert math.isnan(measure(torch.tensor([math.nan, 1.0])))
 
 
-def test_a_spectrum_that_is_no_power_law_says_so():
-    i = torch.arange(1, 129).double()
-    assert float(alpha_req(i**-0.7)[1]) == pytest.approx(1, abs=1e-12)
-    stairs = torch.where(i <= 60, 1.0, 1e-6)
-    assert float(alpha_req(stairs)[1]) < 0.7
-    flat = torch.ones(128)
-    assert [float(x) for x in alpha_req(flat)] == pytest.approx([0, 1], abs=1e-12)
+def test_a_flat_spectrum_is_a_power_law_with_the_exponent_0():
+    assert [float(x) for x in alpha_req(torch.ones(128))] == pytest.approx([0, 1], abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -144,15 +139,6 @@ def test_lidar_is_its_definition():
         n, q, k = int(draw.integers(2, 60)), int(draw.integers(2, 5)), int(draw.integers(2, 40))
         views = views_of(n, q, k, seed, draw.uniform(0, 2)) * 10 ** draw.uniform(-1, 2)
         assert float(lidar(views)) == pytest.approx(by_definition(views), rel=CLOSE), seed
-
-
-def test_lidar_of_two_views_follows_from_the_sums_that_are_kept():
-    views = views_of(300, 2, 24, 0)
-    a, b = views.unbind(1)
-    C_z = (a.mT @ a + b.mT @ b) / 600
-    C_plus = (a.mT @ b + b.mT @ a) / 600
-    for got, want in zip(pair_scatter(C_z, C_plus, views.mean((0, 1)), 300), view_scatter(views)):
-        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-15)
 
 
 def test_lidar_of_collapsed_views_is_zero_not_the_largest():
