@@ -15,6 +15,7 @@ from torchvision import datasets
 
 from rdm_solo import data
 from rdm_solo.data import DataError, Dataset, Images, folders, gratings
+from rdm_solo.messages import UserError
 from studies.neighbours import knn_accuracy
 
 CONF = Path(__file__).parents[2] / "conf" / "dataset"
@@ -201,3 +202,7 @@ class TestTextures:
         assert torch.equal(first, again)
         assert not torch.equal(first, other)
         assert first.shape[2:] == (24, 24)
+
+    def test_another_variant_is_refused(self):
+        with pytest.raises(UserError, match="textures or angles"):
+            data.textures("lines")

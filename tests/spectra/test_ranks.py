@@ -19,7 +19,7 @@ from rdm_solo.spectra import (
     rankme,
     stable_rank,
 )
-from rdm_solo.spectra.rows import discriminant_eigenvalues
+from rdm_solo.spectra.rows import discriminant_eigenvalues, pair_scatter, view_scatter
 
 SPECTRA = 200
 CLOSE = 1e-6
@@ -139,6 +139,15 @@ def test_lidar_is_its_definition():
         n, q, k = int(draw.integers(2, 60)), int(draw.integers(2, 5)), int(draw.integers(2, 40))
         views = views_of(n, q, k, seed, draw.uniform(0, 2)) * 10 ** draw.uniform(-1, 2)
         assert float(lidar(views)) == pytest.approx(by_definition(views), rel=CLOSE), seed
+
+
+def test_lidar_of_two_views_follows_from_the_sums_that_are_kept():
+    views = views_of(300, 2, 24, 0)
+    a, b = views.unbind(1)
+    C_z = (a.mT @ a + b.mT @ b) / 600
+    C_plus = (a.mT @ b + b.mT @ a) / 600
+    for got, want in zip(pair_scatter(C_z, C_plus, views.mean((0, 1)), 300), view_scatter(views)):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-15)
 
 
 def test_lidar_of_collapsed_views_is_zero_not_the_largest():

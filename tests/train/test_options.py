@@ -29,7 +29,7 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
         (["knn.k=65"], "knn.k=65 neighbours are more than the 64 training images"),
         (["backbone.name=resnet19"], "did you mean 'resnet18'"),
         (["+callbacks.mine=3"], "Cannot instantiate"),
-        (["+callbacks.knn.every=3"], "unexpected keyword argument 'every'"),
+        (["+callbacks.knn.every=3"], "callbacks.knn cannot be built"),
         (["watch.spread=2"], "watch.spread must be a number from 0 to 1"),
         (["method=swav", "filter=online_log"], "method=swav takes no filter, since its"),
         (["method=simsiam", "filter=none"], "method=simsiam needs a filter"),
