@@ -26,6 +26,12 @@ from support import cluster, second_device, world  # noqa: E402
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Ignore what Lightning warns of in runs as small as those of the tests."""
+    messages = "many workers|num_workers|litlogger|LeafSpec|srun|trying to `self.log"
+    config.addinivalue_line("filterwarnings", f"ignore:.*({messages})")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest tests first: at the end, one would run while the other cores wait."""
     items.sort(key=lambda item: item.get_closest_marker("process") is None)
@@ -91,6 +97,14 @@ def slurm(tmp_path_factory) -> Iterator[cluster.Cluster]:
         pytest.skip(reason)
     with cluster.cluster(tmp_path_factory.mktemp("slurm")) as slurm:
         yield slurm
+
+
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory) -> Path:
+    """Write a folder of small images, which no test changes."""
+    from support.image_files import write_tree
+
+    return write_tree(tmp_path_factory.mktemp("tree"))
 
 
 @pytest.fixture(scope="session")

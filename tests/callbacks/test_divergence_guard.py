@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.small_runs import SILENT
 from torch import nn
 from torch.utils.data import DataLoader
 
 from rdm_solo.callbacks.divergence import Diverged, DivergenceGuard
 from rdm_solo.lightning import pl
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*num_workers", "ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*litlogger", "ignore:.*LeafSpec"),
-]
 
 
 class Regression(pl.LightningModule):
@@ -32,14 +28,10 @@ class Regression(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-def trainer_of(folder, *callbacks, steps: int = 4, **options):
+def trainer_of(folder, steps: int, **options):
     guard = DivergenceGuard(lambda epoch, step: f"Look at {epoch} and {step}.")
-    made = pl.Trainer(
-        **{"max_epochs": 2, "accelerator": "cpu", "logger": False, "enable_checkpointing": False},
-        **{"enable_progress_bar": False, "enable_model_summary": False, **options},
-        default_root_dir=folder,
-        callbacks=[guard, *callbacks],
-    )
+    options = SILENT | {"max_epochs": 2, "default_root_dir": folder, **options}
+    made = pl.Trainer(callbacks=[guard], **options)
     return made, DataLoader(list(torch.randn(steps, 5, 3).unbind()), batch_size=None)
 
 

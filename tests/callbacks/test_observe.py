@@ -12,6 +12,7 @@ from support.device_runs import Accelerator
 from support.foreign_method import foreign
 from support.second_device import DEVICE, without_float64
 from support.small_methods import batch, loss_of, make
+from support.small_runs import SILENT
 from torch import nn
 from torch.nn.functional import normalize
 from torch.utils.data import DataLoader
@@ -24,11 +25,6 @@ from rdm_solo.methods import solo_learn
 from rdm_solo.methods.descriptions import METHODS
 from rdm_solo.runs import spectra_files
 from rdm_solo.spectra import BranchSpectra, effective_rank
-
-pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
-IGNORED = pytest.mark.filterwarnings(
-    "ignore:.*num_workers", "ignore:.*many workers", "ignore:.*litlogger", "ignore:.*LeafSpec"
-)
 
 
 def step(model, data=None) -> tuple[Observer, Outputs]:
@@ -245,19 +241,10 @@ def fit(model, folder, epochs: int = 1, place=None, **options) -> Diagnostics:
 
 def train(model, batches: list, epochs: int, callbacks: list, place=None) -> None:
     """Train with a real Trainer, on the CPU unless another place is given."""
-    trainer = pl.Trainer(
-        max_epochs=epochs,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=callbacks,
-        **place or {"accelerator": "cpu"},
-    )
+    trainer = pl.Trainer(max_epochs=epochs, callbacks=callbacks, **SILENT | (place or {}))
     trainer.fit(model, DataLoader(batches, batch_size=None))
 
 
-@IGNORED
 class TestReturned:
     """A training step that gives the outputs itself, under a real Trainer."""
 
@@ -353,7 +340,6 @@ def scalars_there(folder, float64: bool) -> dict[str, float]:
         return fit(Pairs("online", "target"), folder, epochs=2, place=place).latest.scalars
 
 
-@IGNORED
 @pytest.mark.parametrize("float64", [True, False])
 def test_spectra_of_a_device_are_those_of_the_cpu(float64, on_second_device, tmp_path):
     scalars = on_second_device(scalars_there, tmp_path / "there", float64)
@@ -378,7 +364,6 @@ class Moves(pl.Callback):
             self.layer.weight_v.add_(torch.randn(self.layer.weight_v.shape))
 
 
-@IGNORED
 @pytest.mark.parametrize("method", ["swav", "dino"])
 def test_the_spectrum_of_the_logits_is_that_of_the_epochs_last_weight(method, tmp_path):
     """The hidden rows of two steps and the weight that is there when the epoch ends."""

@@ -36,13 +36,6 @@ def test_what_hydra_refuses_gets_one_sentence_with_the_nearest_name(overrides, s
     assert "\n" not in str(refused.value)
 
 
-def test_any_argument_of_the_trainer_can_be_added():
-    cfg = arguments.compose(
-        "config", ["+trainer.limit_train_batches=2", "++trainer.benchmark=true"]
-    )
-    assert (cfg.trainer.limit_train_batches, cfg.trainer.benchmark) == (2, True)
-
-
 @pytest.mark.parametrize(("epochs", "warm_up"), [(30, 6), (3, 0.6), (100, 6)])
 def test_a_warm_up_is_at_most_a_fifth_of_the_run(epochs, warm_up):
     cfg = arguments.compose("config", [f"max_epochs={epochs}"])

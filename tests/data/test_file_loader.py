@@ -15,11 +15,6 @@ from rdm_solo.data import DataError, folders
 from rdm_solo.data.file_loader import MAX_TMPDIR_BYTES
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory):
-    return write_tree(tmp_path_factory.mktemp("tree"))
-
-
 def test_there_are_as_many_workers_as_cores(tree, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(3), raising=False)
     before = set(multiprocessing.active_children())

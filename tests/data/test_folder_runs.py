@@ -18,11 +18,6 @@ TRAIN += ["dataset=folder", f"dataset.image_size={SIZE}", "batch_size=10", "max_
 TRAIN += ["dataset.workers=0"]
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory):
-    return write_tree(tmp_path_factory.mktemp("tree"))
-
-
 @pytest.mark.parametrize(
     ("option", "accuracies"),
     [("dataset.workers=2", {"val/knn_acc1", "val/acc1"}), ("dataset.labels=false", set())],

@@ -10,11 +10,6 @@ from torchvision.datasets import ImageFolder
 from rdm_solo.data import DataError, folders
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory):
-    return write_tree(tmp_path_factory.mktemp("tree"))
-
-
 def names_of(files):
     root = files.source.root
     return [str(Path(files.name(i)).relative_to(root)) for i in range(len(files))]

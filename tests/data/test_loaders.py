@@ -134,10 +134,3 @@ def test_grey_images_are_expanded_when_finished():
 def test_a_batch_size_that_cannot_be_is_refused(n, batch_size, world, pipelines, says):
     with pytest.raises(ValueError, match=says):
         epoch_of(loader(toy(n), batch_size, pipelines), world=world)
-
-
-def test_moments_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match=r"dataset\.mean must be a list of 3 numbers"):
-        toy(mean=(0.5,))
-    with pytest.raises(ValueError, match=r"dataset\.std must be a number"):
-        toy(std=(0.2, 0.0, 0.2))

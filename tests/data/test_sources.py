@@ -25,16 +25,18 @@ IMAGES, LABELS = torch.zeros(3, 1, 8, 8, dtype=torch.uint8), torch.arange(3)
 
 
 @pytest.mark.parametrize(
-    ("images", "labels", "says"),
+    ("images", "labels", "mean", "std", "says"),
     [
-        (IMAGES.float(), LABELS, r"images must be uint8 of shape \(N, C, H, W\)"),
-        (IMAGES, LABELS.int(), "labels int64"),
-        (IMAGES, LABELS + 1, "num_classes=3 allows labels from 0 to 2, got 1 to 3"),
+        (IMAGES.float(), LABELS, 0.5, 0.5, r"images must be uint8 of shape \(N, C, H, W\)"),
+        (IMAGES, LABELS.int(), 0.5, 0.5, "labels int64"),
+        (IMAGES, LABELS + 1, 0.5, 0.5, "num_classes=3 allows labels from 0 to 2, got 1 to 3"),
+        (IMAGES.expand(3, 3, 8, 8), LABELS, 0.5, 0.5, r"dataset\.mean must be a list of 3 numbers"),
+        (IMAGES, LABELS, 0.5, 0.0, r"dataset\.std must be a number"),
     ],
 )
-def test_what_is_no_data_set_is_refused(images, labels, says):
+def test_what_is_no_data_set_is_refused(images, labels, mean, std, says):
     with pytest.raises(ValueError, match=says):
-        Dataset("toy", Images(images, labels), None, 3, (0.5,), (0.5,))
+        Dataset("toy", Images(images, labels), None, 3, (mean,), (std,))
 
 
 def test_digits_are_scikit_learns():

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from support.foreign_method import foreign
 from support.image_files import write_tree
 from support.small_methods import batch, configure, loss_of
+from support.small_runs import SILENT
 
 from rdm_solo import callbacks, data, methods, register_methods
 from rdm_solo.data import Pipeline, Views
@@ -106,10 +107,8 @@ def test_diagnostics_measure_solo_learns_own_modules(tmp_path):
     dataset = data.synthetic(num_train=16, num_val=16, size=8)
     module = DataModule(dataset, Views([Pipeline(size=8, num_crops=2)]), batch_size=8)
     trainer = pl.Trainer(
+        **SILENT,
         max_epochs=1,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
         limit_val_batches=0,
         use_distributed_sampler=False,
         callbacks=[callbacks.Diagnostics(tmp_path), callbacks.EpochTable(tmp_path)],

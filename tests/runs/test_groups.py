@@ -34,15 +34,6 @@ def test_no_two_settings_share_a_label(values):
     assert all(group.label.endswith(group.suffix) for group in result)
 
 
-def test_a_filter_that_is_named_like_anothers_label_has_another():
-    members = [with_options(lr=1), with_options(lr=2)]
-    for name, lr in (("x", 1), ("x", 2), ("x (lr=1)", 1)):
-        other = with_options(lr=lr)
-        other.config.filter.name, other.config.p = name, None
-        members.append(other)
-    assert len({group.label for group in by_setting(members)}) == 5
-
-
 def test_exponents_that_rounding_tells_apart_are_one_setting():
     exponents = (-0.3, -0.1 - 0.2, -0.3 - 1e-14)
     assert len(set(exponents)) == 3

@@ -11,21 +11,12 @@ import torch
 from support.written_runs import OMEGA, Epoch, by_the_theorem, erank, write, write_run
 from torch import Tensor
 
-from rdm_solo import runs, theory
+from rdm_solo import runs
 from rdm_solo.runs import prediction
-from rdm_solo.theory import rank_path
 
 
 def predicted(folder: Path, epochs: Sequence[Epoch]) -> prediction.Prediction:
     return prediction.predict(runs.load(write(folder, epochs)))
-
-
-def test_one_step_is_theorem_4():
-    lam_p, lam_z = torch.tensor([0.7, 0.3]).double(), torch.tensor([0.6, 0.4]).double()
-    omega = torch.tensor([0.9, 0.5]).double()
-    path = rank_path.follow(lam_p, [rank_path.relation(lam_p, lam_z)], [omega], [0.2], step=0.2)
-    new = theory.updated_eigenvalues(lam_p, lam_z, omega * lam_z, 0.2)
-    np.testing.assert_allclose(path.online, [erank(lam_p), erank(new)])
 
 
 def test_a_run_that_follows_the_theorem_is_predicted(tmp_path):
@@ -86,9 +77,3 @@ def test_every_path_starts_where_the_run_does(online, target, tmp_path):
         # Measured: 6e-16.
         assert path.online[0] == pytest.approx(erank(epochs[0][0]), rel=1e-10)
         assert path.target[0] == pytest.approx(erank(epochs[0][1]), rel=1e-10)
-
-
-def test_zeros_keep_their_order():
-    lam_p = torch.tensor([0.9, 0.1, 0.0, 0.0]).double()
-    lam_z = torch.tensor([0.5, 0.3, 0.15, 0.05]).double()
-    torch.testing.assert_close(rank_path.relation(lam_p, lam_z)(lam_p), lam_z, rtol=1e-9, atol=0)

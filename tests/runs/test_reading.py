@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from support.written_runs import write_run
 
-from rdm_solo import runs
 from rdm_solo.cli import arguments
 from rdm_solo.preview.show import preview
 from rdm_solo.report import entry as report
@@ -46,23 +45,3 @@ def test_no_page_is_written_through_a_link_that_leads_out_of_the_folder(tmp_path
     with pytest.raises(ValueError, match=r"figures cannot be read .it is a link"):
         preview(arguments.compose("preview", [f"run='{folder}'"]))
     assert not list((tmp_path / "elsewhere").iterdir())
-
-
-def test_a_filter_of_ones_own_is_drawn_where_it_is_typed_again(tmp_path, monkeypatch, caplog):
-    folder = write_run(tmp_path / "run", 0.5, epochs=3)
-    config = folder / ".hydra" / "config.yaml"
-    text = config.read_text()
-    config.write_text(
-        text.replace("function: pow", "function: mine.f").replace("p: -0.5", "p: null")
-    )
-    (tmp_path / "modules").mkdir()
-    (tmp_path / "modules" / "mine.py").write_text("def f(sigma):\n    return sigma.sqrt()\n")
-    monkeypatch.syspath_prepend(tmp_path / "modules")
-    caplog.set_level("INFO")
-    for typed in ([], ["filter.function=mine.f"]):
-        caplog.clear()
-        preview(arguments.compose("preview", [f"run='{folder}'", *typed]))
-        drawn = [path.name for path in (folder / "figures").glob("filter_*.png")]
-        assert drawn == ["filter_target_mine.f.png"] * len(typed)
-        assert ("The filter is not drawn" in caplog.text) is not bool(typed)
-    assert runs.load(folder).label == "SimSiam, target_mine.f"

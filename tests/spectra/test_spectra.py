@@ -207,34 +207,17 @@ def test_without_positives_what_needs_them_is_absent():
         assert metric.compute().scalars.keys() == whole.scalars.keys()
 
 
-class TestSample:
-    @pytest.mark.parametrize(("n", "k"), [(40, 48), (60, 24), (64, 64)])
-    def test_that_holds_every_row_gives_what_matrices_give(self, n, k):
-        """Fewer rows than dimensions, more, and as many; positives that are no permutation."""
-        parts = four(n, k)
-        found = spectra_of(parts, batch=17, max_dim=8, sample=64)
-        want = spectra_of(parts)
-        assert found.sampled
-        assert not want.sampled
-        assert found.rows == n
-        assert found.lam_online.shape == (min(64, k),)
-        same(found, want, rel=1e-9)
-
-    def test_depends_neither_on_order_nor_on_batches(self):
-        """Bit for bit."""
-        parts = four(300, 40)
-        order = torch.randperm(300, generator=torch.Generator().manual_seed(4))
-        options = {"max_dim": 8, "sample": 32}
-        want = spectra_of(parts, batch=300, **options)
-        for batch in (7, 100):
-            found = spectra_of([part[order] for part in parts], batch=batch, **options)
-            assert found.rows == 32
-            for name, array in want.arrays().items():
-                torch.testing.assert_close(
-                    found.arrays()[name], array, rtol=0, atol=0, equal_nan=True
-                )
-        other = spectra_of([*parts[:3], -parts[3]], **options)  # a row is all of its outputs
-        assert not torch.equal(other.lam_online, want.lam_online)
+@pytest.mark.parametrize(("n", "k"), [(40, 48), (60, 24), (64, 64)])
+def test_a_sample_that_holds_every_row_gives_what_matrices_give(n, k):
+    """Fewer rows than dimensions, more, and as many; positives that are no permutation."""
+    parts = four(n, k)
+    found = spectra_of(parts, batch=17, max_dim=8, sample=64)
+    want = spectra_of(parts)
+    assert found.sampled
+    assert not want.sampled
+    assert found.rows == n
+    assert found.lam_online.shape == (min(64, k),)
+    same(found, want, rel=1e-9)
 
 
 @pytest.mark.parametrize(("n", "k", "b"), [(50, 30, 6), (50, 4, 6), (5, 30, 6)])

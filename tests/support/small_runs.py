@@ -22,6 +22,10 @@ DRAWN += ["trainer.accelerator=cpu", "knn.every_n_epochs=1"]
 # The same without figures/erank.png, which takes a third of its time.
 SMALL = [*DRAWN, "~callbacks.ranks"]
 
+# A Trainer that writes and prints nothing.
+SILENT = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
+SILENT |= {"enable_progress_bar": False, "enable_model_summary": False}
+
 
 def configure(*overrides: str) -> Any:
     """Return the config of a quick run; an override replaces an earlier one of the same key."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import io
+import os
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
@@ -75,6 +76,8 @@ def group(size: int, make_folder: Callable[[str], Path]) -> World:
 
 
 def _join(rank: int, size: int, meeting: str) -> None:
+    # As a launcher does, for Lightning's Trainer.
+    os.environ |= {"LOCAL_RANK": str(rank), "NODE_RANK": "0", "WORLD_SIZE": str(size)}
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{meeting}", rank=rank, world_size=size, timeout=PATIENCE
     )

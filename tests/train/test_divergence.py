@@ -145,16 +145,12 @@ def test_whichever_tensor_breaks_the_epochs_before_are_what_stays(tmp_path):
 
 def _poisoned(rank: int, world: int, folder: str) -> str:
     """Return how a run of one step an epoch ends, if the second process alone gets infinity."""
-    launched = {"LOCAL_RANK": str(rank), "NODE_RANK": "0", "WORLD_SIZE": str(world)}
     ddp = ["trainer.strategy=ddp", f"trainer.devices={world}", "optimizer.lr=0.01"]
     poison = Poison(draws("two"), 2 if rank else 9, "backbone.stem.0.weight", torch.inf)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in launched.items():
-            patch.setenv(name, value)
-        try:
-            run(Path(folder), *options("simsiam"), *ddp, callbacks=[poison])
-        except Diverged as error:
-            return str(error)
+    try:
+        run(Path(folder), *options("simsiam"), *ddp, callbacks=[poison])
+    except Diverged as error:
+        return str(error)
     return "it finished"
 
 

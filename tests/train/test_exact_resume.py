@@ -80,21 +80,17 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(method, tmp_path):
 def _two(rank: int, world: int, method: str, folder: str) -> None:
     """A run of two processes, and its last two epochs once more from its first checkpoint."""
     whole, resumed = (Path(folder) / name for name in ("whole", "resumed"))
-    launched = {"LOCAL_RANK": str(rank), "NODE_RANK": "0", "WORLD_SIZE": str(world)}
     options = [f"method={method}", *METHODS[method], *METHODS["symsimsiam"], "checkpoint.keep=all"]
     options += ["trainer.strategy=ddp", f"trainer.devices={world}"]
     options += ["batch_size=16"] if method == "swav" else []
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in launched.items():
-            patch.setenv(name, value)
-        run(whole, *GREY, *options)
-        if rank == 0:
-            last = resumed / "checkpoints" / "last.ckpt"
-            shutil.copytree(whole, resumed)
-            (resumed / "checkpoints" / "epoch_0001.ckpt").replace(last)
-            (resumed / "summary.json").unlink()
-        torch.distributed.barrier()
-        run(resumed, *GREY, *options)
+    run(whole, *GREY, *options)
+    if rank == 0:
+        last = resumed / "checkpoints" / "last.ckpt"
+        shutil.copytree(whole, resumed)
+        (resumed / "checkpoints" / "epoch_0001.ckpt").replace(last)
+        (resumed / "summary.json").unlink()
+    torch.distributed.barrier()
+    run(resumed, *GREY, *options)
 
 
 @pytest.mark.long

@@ -9,18 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from support.small_methods import FILTERS, batch, loss_of, make
-from support.small_runs import rows
+from support.small_runs import SMALL, rows, run
 
 from rdm_solo.methods import solo_learn
-from rdm_solo.train import compose
-from rdm_solo.train.run import run as train
 
-TINY = ["dataset=synthetic", "dataset.num_train=32", "dataset.num_val=16", "batch_size=8"]
-TINY += ["dataset.image_size=8", "backbone.name=small_resnet", "+backbone.kwargs.width=8"]
-TINY += ["backbone.kwargs.zero_init_residual=null", "max_epochs=1", "scheduler.warmup_epochs=0"]
-TINY += ["method.kwargs.proj_hidden_dim=16", "method.kwargs.proj_output_dim=8", "knn.k=3"]
-TINY += ["trainer.accelerator=cpu", "trainer.enable_progress_bar=false", "knn.every_n_epochs=1"]
-TINY += ["~callbacks.ranks"]
+TINY = [option for option in SMALL if "pred_hidden" not in option]
+TINY += ["dataset.num_train=32", "batch_size=8", "max_epochs=1", "scheduler.warmup_epochs=0"]
+TINY += ["method.kwargs.proj_output_dim=8", "+backbone.kwargs.width=8", "knn.k=3"]
 WITHOUT_FILTER = ["swav", "dino", "symsimsiam", "vanilla"]
 # Every method and every filter, without every pair of them.
 SOME = [
@@ -32,13 +27,13 @@ IN_TWO = [SOME[2], SOME[-5], *SOME[-4:-1]]
 PRECISIONS = ["32-true", "bf16-mixed"]
 
 
-def tiny(contestant: str, precision: str, *more: str):
+def tiny(contestant: str, precision: str, *more: str) -> list[str]:
     overrides = [*contestant.split(), f"trainer.precision={precision}", *more]
     if "simsiam filter" in contestant or "byol" in contestant:
         overrides.append("method.kwargs.pred_hidden_dim=8")
     if "swav" in contestant or "dino" in contestant:
         overrides.append("method.kwargs.num_prototypes=8")
-    return compose([*TINY, *overrides])
+    return [*TINY, *overrides]
 
 
 def check(row: dict[str, float], contestant: str) -> None:
@@ -58,7 +53,7 @@ def test_one_process(number, tmp_path):
     contestant, precision = SOME[number], PRECISIONS[(number + 1) % 2]
     times = 2 if precision == "bf16-mixed" else 1
     more = f"trainer.accumulate_grad_batches={times}"
-    summary = train(tiny(contestant, precision, more), tmp_path)
+    summary = run(tmp_path, *tiny(contestant, precision, more))
     check(rows(tmp_path)[-1], contestant)
     assert all(map(math.isfinite, rows(tmp_path)[-1].values()))
     derived = summary["derived"]
@@ -68,19 +63,15 @@ def test_one_process(number, tmp_path):
 
 def _two(rank: int, world: int, folder: str) -> None:
     """Train one run after the other, each in the precision that it has not in one process."""
-    launched = {"LOCAL_RANK": str(rank), "NODE_RANK": "0", "WORLD_SIZE": str(world)}
     ddp = ["trainer.strategy=ddp", f"trainer.devices={world}", "batch_size=4"]
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in launched.items():
-            patch.setenv(name, value)
-        for number, contestant in enumerate(IN_TWO):
-            precision = PRECISIONS[SOME.index(contestant) % 2]
-            out = Path(folder) / str(number)
-            if rank == 0:
-                out.mkdir()
-            train(tiny(contestant, precision, *ddp), out)
-            if rank == 0:
-                check(rows(out)[-1], contestant)
+    for number, contestant in enumerate(IN_TWO):
+        precision = PRECISIONS[SOME.index(contestant) % 2]
+        out = Path(folder) / str(number)
+        if rank == 0:
+            out.mkdir()
+        run(out, *tiny(contestant, precision, *ddp))
+        if rank == 0:
+            check(rows(out)[-1], contestant)
 
 
 def test_two_processes(worlds, tmp_path):
@@ -88,7 +79,6 @@ def test_two_processes(worlds, tmp_path):
     assert len(list(tmp_path.glob("*/metrics.csv"))) == len(IN_TWO)
 
 
-@pytest.mark.filterwarnings("ignore:You are trying to `self.log")
 @pytest.mark.parametrize("contestant", SOME)
 def test_half_precision_that_lightning_gives_to_gpus_alone(contestant):
     """float16 autocast, with the scaled loss that AMP hands to backward."""
@@ -109,10 +99,8 @@ def test_a_compiled_backbone_gives_the_same_run_and_the_same_names(tmp_path):
     for compiled in ("false", "eager"):
         folder = tmp_path / compiled
         folder.mkdir()
-        summary = train(
-            tiny("method=byol filter=online_log1p", "32-true", f"backbone.compile={compiled}"),
-            folder,
-        )
+        options = tiny("method=byol filter=online_log1p", "32-true", f"backbone.compile={compiled}")
+        summary = run(folder, *options)
         saved = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
         results[compiled] = summary["last"]["train/loss"], saved["state_dict"].keys()
     assert results["eager"][0] == pytest.approx(results["false"][0], abs=1e-5)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
 from omegaconf import OmegaConf
 from support.small_runs import SMALL, run
 
 from rdm_solo import runs
-from rdm_solo.data.images import DataError
 from rdm_solo.messages import UserError
 from rdm_solo.train import compose, sweep
 
@@ -32,6 +29,7 @@ ACCUMULATE = "trainer.accumulate_grad_batches=2"
         (["knn.k=65"], "knn.k=65 neighbours are more than the 64 training images"),
         (["backbone.name=resnet19"], "did you mean 'resnet18'"),
         (["+callbacks.mine=3"], "Cannot instantiate"),
+        (["+callbacks.knn.every=3"], "callbacks.knn cannot be built"),
         (["watch.spread=2"], "watch.spread must be a number from 0 to 1"),
         (["method=swav", "filter=online_log"], "method=swav takes no filter, since its"),
         (["method=simsiam", "filter=none"], "method=simsiam needs a filter"),
@@ -52,14 +50,6 @@ def test_a_batch_is_at_most_the_data_set(tmp_path):
     assert runs.load(tmp_path).config.batch_size == 64
 
 
-def test_options_are_checked_without_torch():
-    """Refusing a mistyped option takes half a second; importing torch takes several."""
-    code = (
-        "import sys, rdm_solo.train.checks, rdm_solo.train.sweep; sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
 def test_a_sweep_with_an_invalid_run_is_refused_before_the_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="p must be a number"):
@@ -72,11 +62,6 @@ def test_the_stem_follows_the_views(size, stem):
     cfg = compose(["dataset=folder", f"dataset.image_size={size}"])
     assert cfg.backbone.stem == stem
     assert compose([f"dataset.image_size={size}", "backbone.stem=small"]).backbone.stem == "small"
-
-
-def test_missing_cifar_before_a_model_is_built(tmp_path):
-    with pytest.raises(DataError, match=r"dataset\.root.*dataset\.download=true"):
-        run(tmp_path, "dataset=cifar10", f"dataset.root={tmp_path / 'none'}")
 
 
 @pytest.mark.parametrize(
@@ -95,11 +80,7 @@ def test_what_is_mistyped_is_answered_in_one_sentence(argument, says, tmp_path, 
     assert [path.name for path in tmp_path.iterdir()] == ["blocked"]
 
 
-def test_help_and_config_are_printed_without_a_run(typed, tmp_path):
-    out = typed("rdm_solo.train", "--help", cwd=tmp_path)
-    assert (out.returncode, out.stderr) == (0, "")
-    for word in ("target_pow", "byol", "cifar100", "batch_size", "++trainer.NAME=VALUE"):
-        assert word in out.stdout
+def test_a_config_is_printed_without_a_run(typed, tmp_path):
     out = typed("rdm_solo.train", "--cfg", "job", "filter=online_pow", cwd=tmp_path)
     cfg = OmegaConf.create(out.stdout)
     assert (cfg.p, cfg.filter.branch, cfg.max_epochs) == (1.0, "online", 30)

@@ -12,7 +12,7 @@ import torch
 from support.own_models import DIM, SimSiam, batches, siamese_step, watched_epoch
 from support.small_methods import batch as solo_batch
 from support.small_methods import make
-from support.small_runs import CutInEpoch, rows
+from support.small_runs import SILENT, CutInEpoch, rows
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -22,12 +22,6 @@ from rdm_solo.lightning import PACKAGES, pl
 from rdm_solo.messages import UserError
 from rdm_solo.watch import Bounds, Watch, WatchCallback
 from rdm_solo.watch.loop import USER_SCALARS
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*num_workers", "ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*litlogger", "ignore:.*LeafSpec", "ignore:.*srun"),
-    pytest.mark.filterwarnings("ignore:You are trying to `self.log"),
-]
 
 
 def module(package=pl, dead: bool = False):
@@ -59,15 +53,7 @@ def module(package=pl, dead: bool = False):
 def fit(model, *callbacks, epochs: int = 2, data=None, size=None, package=pl, **options):
     loader = DataLoader(data or batches(), batch_size=size)
     checkpoint = options.pop("ckpt_path", None)
-    trainer = package.Trainer(
-        max_epochs=epochs,
-        accelerator="cpu",
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-        callbacks=list(callbacks),
-        **{"logger": False, **options},
-    )
+    trainer = package.Trainer(max_epochs=epochs, callbacks=list(callbacks), **SILENT | options)
     validated = loader if data is None and hasattr(model, "projection_head") else None
     trainer.fit(model, loader, validated, ckpt_path=checkpoint)
     return trainer

@@ -209,7 +209,6 @@ def test_fabric_is_unwrapped(tmp_path, expected):
     assert measured(tmp_path / "run", model) == expected
 
 
-@pytest.mark.filterwarnings("ignore:You are trying to `self.log")
 def test_two_observers_of_one_method_leave_it_as_it_was():
     model = foreign("nnclr")
     observers = [observer(model), observer(model)]

@@ -83,13 +83,6 @@ def test_names_by_hand_and_wrappers_give_what_the_table_gives(tmp_path, prefix):
     assert measured(tmp_path / "named", wrapped, model, **names) == expected
 
 
-def test_dotted_names_lead_into_a_part(tmp_path):
-    model = BYOL()
-    names = ("prediction_head.2", "prediction_head")
-    last, whole = (measured(tmp_path / name, model, model, online=name) for name in names)
-    assert last["erank/online"] == whole["erank/online"]
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_a_compiled_model_is_measured_as_it_is(tmp_path):
     model, results = SimSiam(), []
