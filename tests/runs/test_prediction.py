@@ -11,12 +11,21 @@ import torch
 from support.written_runs import OMEGA, Epoch, by_the_theorem, erank, write, write_run
 from torch import Tensor
 
-from rdm_solo import runs
+from rdm_solo import runs, theory
 from rdm_solo.runs import prediction
+from rdm_solo.theory import rank_path
 
 
 def predicted(folder: Path, epochs: Sequence[Epoch]) -> prediction.Prediction:
     return prediction.predict(runs.load(write(folder, epochs)))
+
+
+def test_one_step_is_theorem_4():
+    lam_p, lam_z = torch.tensor([0.7, 0.3]).double(), torch.tensor([0.6, 0.4]).double()
+    omega = torch.tensor([0.9, 0.5]).double()
+    path = rank_path.follow(lam_p, [rank_path.relation(lam_p, lam_z)], [omega], [0.2], step=0.2)
+    new = theory.updated_eigenvalues(lam_p, lam_z, omega * lam_z, 0.2)
+    np.testing.assert_allclose(path.online, [erank(lam_p), erank(new)])
 
 
 def test_a_run_that_follows_the_theorem_is_predicted(tmp_path):

@@ -59,7 +59,8 @@ def test_the_rows_kept_are_the_smallest_of_all_hashed_at_once(seed, sizes, sampl
 def test_rows_that_differ_in_signs_alone_are_told_apart():
     """Where a sign reached the highest bit alone, an even number of changes would cancel."""
     signs = torch.cartesian_prod(*[torch.tensor([1.0, -1.0])] * 8)
-    for parts in ([signs], [signs, signs], [signs, -signs]):
+    ones = torch.ones_like(signs)
+    for parts in ([signs], [signs, signs], [signs, -signs], [ones, ones, ones, signs]):
         assert len(row_hashes(parts, torch.ones(256, dtype=torch.bool)).unique()) == 256
 
 
