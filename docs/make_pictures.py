@@ -78,7 +78,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for name, (folders, figures) in REPORTS.items():
             out = Path(scratch) / name
-            paths = [str(path) for pattern in folders for path in args.runs.glob(pattern)]
+            paths = [str(path) for pattern in folders for path in sorted(args.runs.glob(pattern))]
             rdm_solo("report", *paths, "--all-figures", "--out", str(out))
             for figure in figures:
                 shutil.copy(out / f"{figure}.png", DOCS / "gallery")

@@ -23,7 +23,7 @@ def main() -> None:
     """Run the named command, or list all commands."""
     name = sys.argv.pop(1) if len(sys.argv) > 1 else "--help"
     if name in COMMANDS:
-        sys.path.insert(0, os.getcwd())  # as python -m does, for the user's own modules
+        sys.path.append(os.getcwd())  # the user's own modules, after all installed ones
         runpy.run_module(f"rdm_solo.{name}", run_name="__main__", alter_sys=True)
     elif name in ("-h", "--help"):
         print("usage: rdm-solo COMMAND ...   (or python -m rdm_solo.COMMAND ...)\n")

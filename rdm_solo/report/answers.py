@@ -16,7 +16,7 @@ from rdm_solo.runs.columns import ACCURACY, LINEAR, Column, charts
 from rdm_solo.runs.folder import Run, is_final
 from rdm_solo.runs.groups import Group, counted_runs, judged_runs, mean_std, uncounted_runs
 
-LIMIT = 6  # lines of the overview, and filters or methods in the title
+LIMIT = 6  # filters or methods in the title
 
 
 def title(groups: Sequence[Group]) -> str:
@@ -25,7 +25,7 @@ def title(groups: Sequence[Group]) -> str:
     words = [groups[0].label]
     if len(groups) > 1:
         methods = list(dict.fromkeys(group.method for group in groups))
-        families = [group.family.removesuffix(group.suffix).strip() for group in groups]
+        families = [group.family.removesuffix(group.suffix.strip()).strip() for group in groups]
         names = [f"{g.method}, {family}".strip(", ") for g, family in zip(groups, families)]
         names = [*filter(None, dict.fromkeys(families if len(methods) == 1 else names))]
         exponents = sorted({p for group in groups if (p := group.first.p) is not None})
@@ -35,6 +35,8 @@ def title(groups: Sequence[Group]) -> str:
             words.append(f"p = {exponents[0]:g} … {exponents[-1]:g}")
         elif exponents:
             words[-1] = words[-1].replace("^p", f"^{exponents[0]:g}")
+        if len(names or methods) * max(1, len(exponents)) < len(groups):  # other options differ
+            words.append(f"{len(groups)} settings")
     words.append(f"{len(runs)} runs" if len(runs) > 1 else f"seed {runs[0].seed}")
     epochs = sorted({counted_runs(group)[0].epochs for group in groups})
     if len(groups) == 1 and not _finished(groups[0]):
@@ -92,7 +94,7 @@ def accuracy(group: Group) -> Verdict:
             lines.append([text, *details, *_untrained(runs, column)])
     if not lines:
         lines.append(["not measured", "no labels, or switched off"])
-    elif not linear:
+    elif not linear and "watched" not in runs[0].config:  # a watch saves no weights
         lines.append(["linear evaluation: rdm-solo linear run=FOLDER"])
     (answer, *details), *others = lines
     return Verdict("How good is it?", answer, None, [*details, *map("; ".join, others)])
@@ -122,18 +124,26 @@ def _untrained(runs: Sequence[Run], column: Column) -> list[str]:
 
 def overview(groups: Sequence[Group]) -> Verdict:
     """Return how many of several settings are healthy, and list the others."""
-    sick = [g for g in groups if not all(outcome(run).healthy for run in judged_runs(g))]
-    lines = [f"not healthy: {g.label}{', not ranked' * bool(excluded_reason(g))}" for g in sick]
-    healthy = len(groups) - len(sick)
+    outcomes = {group: [outcome(run) for run in judged_runs(group)] for group in groups}
+    healthy = [g for g in groups if all(each.good for each in outcomes[g])]
+    sick = [g for g in groups if not all(each.healthy for each in outcomes[g])]
     unfinished = [g for g in groups if not excluded_reason(g) and not _finished(g)]
+    lines = []
     if unfinished:
         lines.append(f"{len(unfinished)} of {len(groups)} settings have not finished")
     if len({counted_runs(group)[0].epochs for group in groups}) > 1:
         lines.append("The settings have unequal numbers of epochs, which favours the longer runs.")
-    answer = f"{healthy} of {len(groups)} settings healthy"
-    good = None if healthy and (unfinished or sick) else bool(healthy)
-    more = [f"and {len(lines) - LIMIT} more in the table below"] if len(lines) > LIMIT else []
-    return Verdict("Are they alive?", answer, good, [*lines[:LIMIT], *more], suspect=bool(sick))
+    for reason, members in (
+        ("not ranked", [g for g in sick if excluded_reason(g)]),
+        ("not healthy in some seeds", [g for g in sick if not excluded_reason(g)]),
+        ("not judged", [g for g in groups if g not in healthy and g not in sick]),
+    ):
+        if members:
+            lines.append(f"{reason}: {join_first([group.label for group in members])}")
+    answer = f"{len(healthy)} of {len(groups)} settings healthy"
+    all_bad = all(verdicts.health(judged_runs(group)).level == "bad" for group in groups)
+    good = True if len(healthy) == len(groups) and not unfinished else False if all_bad else None
+    return Verdict("Are they alive?", answer, good, lines, suspect=bool(sick))
 
 
 def _finished(group: Group) -> bool:

@@ -68,7 +68,7 @@ def _best(
     if missing:
         sentences.append(f"Not measured: {join_first(missing)}.")
     if column.name == "erank/gap" and filter_causes_gap(first.first):
-        sentences.append("Its filter causes the gap, whatever was learned.")
+        sentences.append("Its filter alone causes a gap.")
     measure = [] if column.label in question else [f"by {column.label}"]
     numbers = [*measure, " ".join(sentences)]
     return Verdict(question, first.label, None, numbers)
@@ -78,9 +78,9 @@ def _others(order: Sequence[Ranked]) -> str:
     """Name the settings that the seeds do not separate from the best."""
     (_, best), *rest = order
     if not rest:
-        return "There is no other setting to compare it with."
+        return "No other setting is ranked."
     if tied := [other.label for other, values in rest if is_tied(best, values)]:
         return f"Within one standard deviation: {join_first(tied)}."
-    if is_tied(best, rest[0][1]) is None:
-        return "One seed each, so the seed-to-seed spread is unknown."
+    if all(is_tied(best, values) is None for _, values in rest):
+        return "One seed each, so the variation over seeds is unknown."
     return "No other setting is within one standard deviation."

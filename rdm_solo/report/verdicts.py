@@ -20,7 +20,7 @@ MOSTLY_MEAN = 0.2  # below this spread, outputs are mostly a constant
 BOUNDS = Bounds()
 FINAL_EPOCHS = BOUNDS.gap_epochs or 0  # measured epochs that decide which branch leads at the end
 
-UNMEASURED = "not measured"
+UNMEASURED, UNDECIDED = "not measured", "undecided"
 # What a kind of collapse is counted as over seeds; others are undecided.
 COLLAPSED = {
     collapse.COMPLETE: "outputs collapsed",
@@ -44,7 +44,7 @@ class Verdict:
 
     @property
     def level(self) -> str:
-        """Return the name of the colour: green, red, amber, or none."""
+        """Return the class of the colour: good, bad, suspect, or none."""
         if self.good is None:
             return "suspect" if self.suspect else ""
         return "good" if self.good else "bad"
@@ -107,13 +107,14 @@ def health(runs: Sequence[Run]) -> Verdict:
 
 
 def _over_seeds(verdict: Verdict, outcomes: Sequence[Outcome]) -> Verdict:
-    """Count the seeds that are not healthy; bad if all are not or one destroyed its encoder."""
+    """Count the seeds that are not healthy; bad if all collapsed or one destroyed its encoder."""
     unhealthy = [each for each in outcomes if not each.healthy]
     if not unhealthy:
         return verdict
     counts = Counter(each.summary for each in unhealthy).items()
     answer = ", ".join(f"{what} in {number} of {len(outcomes)} seeds" for what, number in counts)
-    bad = len(unhealthy) == len(outcomes) or any(each.good is False for each in unhealthy)
+    collapsed = [each for each in unhealthy if each.summary != UNDECIDED]
+    bad = len(collapsed) == len(outcomes) or any(each.good is False for each in unhealthy)
     return replace(verdict, answer=answer, good=False if bad else None)
 
 
@@ -128,7 +129,7 @@ def outcome(run: Run) -> Outcome:
     if warnings := [rule for rule in rules if not rule.note]:
         return Outcome(f"collapsed: {warnings[0].answer}", False, summary="collapsed")
     if rules:
-        summary = COLLAPSED.get(rules[0].kind, "undecided")
+        summary = COLLAPSED.get(rules[0].kind, UNDECIDED)
         return Outcome(f"undecided: {rules[0].answer}", None, suspect=True, summary=summary)
     measured = [epoch for epoch in history if epoch.epoch and math.isfinite(epoch.spread)]
     if not measured:

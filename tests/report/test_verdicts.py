@@ -164,6 +164,7 @@ def test_every_verdict_on_a_diverged_run_is_that_it_diverged():
 
 
 FALLEN, DEAD = {"feature__spread": [0.9, 1e-3, 1e-3]}, {"val__knn_acc1": [90, 90, 9]}
+STUCK = {"train__loss_share": [1, 1, 1]}
 METHODS = [run(None, method="swav", filter="none"), run(None, method="byol")]
 BOTH = "collapsed in 1 of 3 seeds, outputs collapsed in 1 of 3 seeds"
 
@@ -175,6 +176,7 @@ BOTH = "collapsed in 1 of 3 seeds, outputs collapsed in 1 of 3 seeds"
         ([FALLEN], f"undecided: {COMPLETELY}", "suspect"),
         ([FALLEN, {}, FALLEN], "outputs collapsed in 2 of 3 seeds", "suspect"),
         ([FALLEN, FALLEN], "outputs collapsed in 2 of 2 seeds", "bad"),
+        ([STUCK, STUCK], "undecided in 2 of 2 seeds", "suspect"),
         ([DEAD, {}, FALLEN], BOTH, "bad"),
     ],
 )
@@ -189,6 +191,7 @@ def test_the_colour_of_a_setting_follows_from_its_seeds(members, answer, level):
         ([run(seed=5)], "target filter σ^-0.5, seed 5, 3 epochs"),
         ([run(epochs=2)], "target filter σ^-0.5, seed 0, 2 of 3 epochs"),
         ([run(-1), run(-0.7), run(-0.3)], "target filter σ^p, p = -1 … -0.3, 3 runs, 3 epochs"),
+        ([run(), run(options={"optimizer.lr": 1})], "target filter σ^-0.5, 2 settings, 2 runs, 3 epochs"),
         (METHODS, "SwAV; BYOL, learnable predictor, 2 runs, 3 epochs"),
         ([run(), run(None)], "target filter σ^-0.5; learnable predictor, 2 runs, 3 epochs"),
     ],
@@ -224,9 +227,11 @@ def test_of_several_settings_those_that_collapsed_or_diverged_are_named():
     assert answer.answer == "1 of 4 settings healthy"
     assert answer.good is None
     assert answer.numbers == [
-        "not healthy: SimSiam, target filter σ^-1, not ranked",
-        "not healthy: SimSiam, target filter σ^-0.7, not ranked",
-        "not healthy: SimSiam, target filter σ^-0.3",
+        "not ranked: SimSiam, target filter σ^-1; SimSiam, target filter σ^-0.7",
+        "not healthy in some seeds: SimSiam, target filter σ^-0.3",
     ]
+    unmeasured = answers.overview(by_setting([run(), run(-1, feature__spread=[np.nan] * 3)]))
+    assert (unmeasured.answer, unmeasured.good) == ("1 of 2 settings healthy", None)
+    assert unmeasured.numbers == ["not judged: SimSiam, target filter σ^-1"]
     assert answers.overview(by_setting(fallen)).good is False
     assert answers.overview(by_setting(seeds(-0.5, [90]))).good is True
