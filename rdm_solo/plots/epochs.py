@@ -20,7 +20,7 @@ ALIGNMENT = {
         "plain mean (99.99 % of the eigenvalues' sum)", style.BLACK, marker="o"
     ),
     "alignment/online_target_paper_m": style.look(
-        "plain mean (512 eigenvectors; BYOL: 128)", style.GREY, style.DOTS, "D"
+        "plain mean (at most 512 eigenvectors; BYOL: 128)", style.GREY, style.DOTS, "D"
     ),
     "alignment/online_target_weighted": style.look(
         "weighted by eigenvalues", style.GREY, style.DASHES, "^"

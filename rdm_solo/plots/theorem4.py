@@ -57,7 +57,7 @@ def _line(axes: Axes, x: Tensor, y: Tensor, color: str) -> None:
     "the measured filter between the branches and by ω = λ₊/λ_z, and it assumes that features move "
     "freely and that both branches have the same eigenvectors. The step size is fitted to the "
     "online rank with every epoch's filter and ω, so the purple curve is a fit, not a forecast. "
-    "The green curve uses the first epoch's filter and ω: it predicts the shape, not the speed.",
+    "The green curve uses the first epoch's filter and ω alone: it is the forecast.",
     needs="runs with at least three measured spectra (diagnostics.every_n_epochs)",
     choose=lambda all_groups: all_groups[:MAX_SETTINGS],
     measured=lambda run: len(run.spectra.get("epoch", ())) > 2,
@@ -84,10 +84,10 @@ def prediction(groups: Groups, looks: style.Looks) -> Figure:
 def _quality(predicted: Prediction) -> str:
     """Return a sentence on how well the theorem predicts a run."""
     return (
-        f"step size per epoch {predicted.alpha:.2g}; RMS error of log erank "
-        f"{predicted.error(predicted.every_epoch.online):.2f} with every epoch's filter, "
-        f"{predicted.error(predicted.first_epoch.online):.2f} with the first epoch's, "
-        f"{predicted.error(predicted.measured.online[:1]):.2f} for a constant rank; "
-        f"direction correct in {predicted.correct} of {predicted.intervals} intervals (always "
-        f"guessing the more common direction: {predicted.correct_by_guess})."
+        f"step size per epoch {predicted.alpha:.2g}. RMS error of log rank: "
+        f"{predicted.error(predicted.every_epoch.online):.2f} (every epoch's filter), "
+        f"{predicted.error(predicted.first_epoch.online):.2f} (first epoch's), "
+        f"{predicted.error(predicted.measured.online[:1]):.2f} (constant rank). "
+        f"Direction correct in {predicted.correct} of {predicted.intervals} intervals "
+        f"(majority guess: {predicted.correct_by_guess})."
     )

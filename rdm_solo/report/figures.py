@@ -37,8 +37,8 @@ def _asymmetric(groups: Groups) -> list[Group]:
     plots.Plot,
     title="The role of asymmetric designs",
     caption="The filter on one branch, and its slope on log-log axes. With a predictor: the "
-    "optimal linear predictor's filter ω = λ₊/λ_z (Theorem 2) and the filter g that the run really "
-    "has. A rising curve is low-pass; values of ω ≤ 0 are not drawn. Sinkhorn: the target's filter "
+    "optimal linear predictor's filter ω = λ₊/λ_z (Theorem 2) and the run's filter "
+    "g. A rising curve is low-pass; values of ω ≤ 0 are not drawn. Sinkhorn: the target's filter "
     "after 0 to 3 iterations, with the run's ε, and with ε equal to the online temperature, which "
     "shows the effect of the iterations alone. Centring: the target's filter with and without "
     "centring at several temperatures. A falling target filter is high-pass, which is the same "

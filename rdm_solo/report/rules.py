@@ -16,8 +16,8 @@ RULES = (
     f"{DESTROYED}; it is amber if only some collapsed. A single run is red if it diverged or has a "
     f"{DESTROYED}, and amber if another rule applies.",
     "The target leads in an epoch if its effective rank is above the online branch's by more than "
-    f"{100 * MIN_GAP:g} %. Yes means that it leads in at least 95 % of the measured epochs, and "
-    f"that the online branch does not lead in all of the last {FINAL_EPOCHS}. A lead is not scored "
+    f"{100 * MIN_GAP:g} %. Yes: it leads in at least 95 % of the measured epochs, and the "
+    f"online branch did not lead throughout the last {FINAL_EPOCHS}. A lead is not scored "
     "if there is no filter, if the filter can act in either direction, or after a collapse. For "
     "contrastive and redundancy-reduction methods and ReSSL, which avoid collapse in other ways, "
     "we report the gap and the filter but do not judge them.",

@@ -222,9 +222,9 @@ RULES = (
         DESTROYED,
         option="accuracy",
         answer="the encoder is destroyed",
-        definition="the kNN accuracy (in epochs without it, the online classifier's) is below "
-        f"{100 * (Bounds.accuracy or 0):g} % of its best, both minus the chance level 1 / classes, "
-        "or, after the warm-up, is at chance; one kNN measurement is enough",
+        definition="the kNN accuracy above chance (1 / classes) is below "
+        f"{100 * (Bounds.accuracy or 0):g} % of its best, or at chance after the warm-up; without "
+        "kNN, the online classifier's accuracy twice in a row",
         warning="{accuracy}; {off}.",
         value=accuracy_kept,
         bound=lambda epoch, bounds: bounds.accuracy or None,

@@ -74,7 +74,7 @@ HEAD = ["rule", "collapses found", "false alarms", "right, if 1 run in 10 collap
 PAGE = """\
 # Are the warnings of collapse right?
 
-A warning should mean that training made the features no better. We trained {runs} runs that were
+A warning should mean that training did not help the features. We trained {runs} runs that were
 not used to choose any bound. {diverged} diverged and are not judged. A run has collapsed if the
 linear accuracy of its features on held-out images ends less than {margin} points above that of its
 own untrained network: {collapses} did, and {healthy} did not.
@@ -84,7 +84,7 @@ the warnings are right. Without labels, the rule with the fewest false alarms (L
 below 3, {lidar_false}) finds {lidar}. It is not in the package.** The aim was to find 90 % of the
 collapses with at most 2 % false alarms. No rule reaches both. Only a destroyed encoder is a
 *warning*. It raises {false} false alarms, slightly more than the 2 % that the plan allowed a
-warning, and is kept all the same. The package's other rules raise more false alarms and are
+warning, and is kept. The package's other rules raise more false alarms and are
 *notes*.
 
 {table}

@@ -13,7 +13,7 @@ from studies.intervals import Difference, difference, holm
 from studies.table import Row
 
 REPRODUCED, FAILED, OPEN = "reproduced", "not reproduced", "undecided"
-WAITS, BUILT = "waits for runs", "the filter makes it in each batch, so no evidence"
+WAITS, BUILT = "waits for runs", "no evidence: the filter causes it in each batch"
 UNTESTED = "undecided, no run here"
 
 EACH_SEED = {"at_least": operator.ge, "at_most": operator.le, "more_than": operator.gt}

@@ -191,7 +191,10 @@ def test_the_colour_of_a_setting_follows_from_its_seeds(members, answer, level):
         ([run(seed=5)], "target filter σ^-0.5, seed 5, 3 epochs"),
         ([run(epochs=2)], "target filter σ^-0.5, seed 0, 2 of 3 epochs"),
         ([run(-1), run(-0.7), run(-0.3)], "target filter σ^p, p = -1 … -0.3, 3 runs, 3 epochs"),
-        ([run(), run(options={"optimizer.lr": 1})], "target filter σ^-0.5, 2 settings, 2 runs, 3 epochs"),
+        (
+            [run(), run(options={"optimizer.lr": 1})],
+            "target filter σ^-0.5, 2 settings, 2 runs, 3 epochs",
+        ),
         (METHODS, "SwAV; BYOL, learnable predictor, 2 runs, 3 epochs"),
         ([run(), run(None)], "target filter σ^-0.5; learnable predictor, 2 runs, 3 epochs"),
     ],
