@@ -30,10 +30,11 @@ def command(job: Callable[[Any], Any], config: str, with_hydra: bool = False) ->
 
         log_to_terminal()
         argv = sys.argv[1:]
-        if config != "config" and argv and os.path.isdir(argv[0]):
+        if config != "config" and argv and not argv[0].startswith("-") and "=" not in argv[0]:
             argv[0] = f"run={argv[0]}"
-        if "all" in argv and not {"-h", "--help"}.isdisjoint(argv):
+        if "all" in argv and "--help" in argv:
             argv[argv.index("all")] = "hydra.help.template=${hydra.help.footer}"
+            argv.sort(key="--help".__eq__)  # the flag last, since options must stand together
         sys.argv[1:] = quote(argv, config)
         arguments = _parse(sys.argv[1:])
         if not any(getattr(arguments, flag, None) for flag in HYDRA_FLAGS):
@@ -126,9 +127,8 @@ def time_or_job(now: str, overrides: Sequence[str]) -> str:
     A requeued job and all its processes then use the same folder.
     """
     job = os.environ.get("SLURM_JOB_ID")
-    if job is None:
-        return now
-    return f"job_{job}_{hashlib.sha256(' '.join(overrides).encode()).hexdigest()[:6]}"
+    digest = hashlib.sha256(" ".join(overrides).encode()).hexdigest()[:6]
+    return now if job is None else f"job_{job}_{digest}"
 
 
 @contextlib.contextmanager

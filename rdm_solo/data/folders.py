@@ -84,7 +84,7 @@ def folder(
         val_folder = val_root if val_root.is_dir() else None
         return _labelled("folder", train_root, val_folder, None, (mean, std), decoding)
     files = _files(train_root, ["."], decoding)
-    log.info(f"{len(files)} unlabelled images below {train_root}: no validation, no accuracies")
+    log.info(f"{len(files)} unlabelled images below {train_root}, so no accuracies")
     return Dataset("folder", files, None, 1, mean, std, labelled=False)
 
 
@@ -153,7 +153,11 @@ def _labelled(
                 "need one for each class"
             )
         parts.append(_files(part, classes, decoding))
-    rest = f"{len(parts[1])} for validation below {val}" if val else "no validation, no accuracies"
+    rest = (
+        f"{len(parts[1])} for validation below {val}"
+        if val
+        else "without a folder val there are no accuracies"
+    )
     log.info(f"{len(parts[0])} training images of {len(classes)} classes below {train}; {rest}")
     return Dataset(name, parts[0], parts[1] if val else None, len(classes), *moments)
 

@@ -83,8 +83,9 @@ def takes_p(function: str | Function) -> bool:
     >>> takes_p("pow"), takes_p("log1p")
     (True, False)
     """
+    function = _lookup(function)
     try:
-        return "p" in inspect.signature(_lookup(function)).parameters
+        return "p" in inspect.signature(function).parameters
     except ValueError:  # builtins such as torch.sqrt have no signature
         return False
 

@@ -83,6 +83,16 @@ def test_each_command_has_a_help_that_writes_nothing(name, tmp_path, monkeypatch
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "argv", [("--help", "all", "dataset=folder"), ("dataset=folder", "--help", "all")]
+)
+def test_help_all_explains_the_options_of_the_chosen_data_set(argv, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["rdm-solo", "train", *argv])
+    with pytest.raises(SystemExit):
+        rdm_solo.__main__.main()
+    assert "\n  dataset.skip_broken=" in capsys.readouterr().out
+
+
 def test_the_package_itself_lists_the_commands(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["rdm-solo"])
     rdm_solo.__main__.main()

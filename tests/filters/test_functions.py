@@ -20,8 +20,14 @@ from rdm_solo.filters import (
 )
 from rdm_solo.filters.application import gains, rescale
 from rdm_solo.filters.functions import SHIPPED
+from rdm_solo.messages import UserError
 
 SPECTRUM = torch.diag(torch.tensor([4.0, 2.0, 1.0]))
+
+
+def test_a_function_that_cannot_be_imported_is_refused_before_its_exponent():
+    with pytest.raises(UserError, match="cannot be imported"):
+        takes_p("my_filter.soft")
 
 
 def test_a_function_is_registered_or_given_as_it_is():
