@@ -99,8 +99,8 @@ def _causes(kind: str, cfg: DictConfig, epoch: int) -> Iterator[str]:
 
 def _weak(chosen: ChosenFilter) -> str:
     return (
-        f"filter={chosen.label} is weak under strong augmentation: larger "
-        "dataset.views.pipelines.0.crop_scale or filter=target_pow p=-0.5 keeps the rank higher."
+        f"filter={chosen.label} is weak under strong augmentation: raise "
+        "dataset.views.pipelines.0.crop_scale or use filter=target_pow p=-0.5."
     )
 
 

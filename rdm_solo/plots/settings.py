@@ -102,8 +102,7 @@ def _last_values(axes: Axes, members: Groups, columns: Sequence[str], series: st
     caption="Last values, with the most accurate setting on top. Crosses are settings whose runs "
     "all diverged.",
     needs="several settings that do not only differ in p",
-    seeds="Large points: mean of {n} seeds. Small points: single seeds. If two settings' points "
-    "overlap, the seeds do not separate them.",
+    seeds="Large points: mean of {n} seeds. Small points: single seeds.",
     choose=lambda groups: groups if len(groups) > max(1, len(_with_exponents(groups))) else [],
 )
 def comparison(groups: Groups, looks: style.Looks) -> Figure:

@@ -57,7 +57,7 @@ def _line(axes: Axes, x: Tensor, y: Tensor, color: str) -> None:
     "the measured filter between the branches and by ω = λ₊/λ_z, and it assumes that features move "
     "freely and that both branches have the same eigenvectors. The step size is fitted to the "
     "online rank with every epoch's filter and ω, so the purple curve is a fit, not a forecast. "
-    "The green curve uses the first epoch's filter and ω alone: it is the forecast.",
+    "The green curve uses the first epoch's filter and ω, but the same fitted step size.",
     needs="runs with at least three measured spectra (diagnostics.every_n_epochs)",
     choose=lambda all_groups: all_groups[:MAX_SETTINGS],
     measured=lambda run: len(run.spectra.get("epoch", ())) > 2,
@@ -88,6 +88,6 @@ def _quality(predicted: Prediction) -> str:
         f"{predicted.error(predicted.every_epoch.online):.2f} (every epoch's filter), "
         f"{predicted.error(predicted.first_epoch.online):.2f} (first epoch's), "
         f"{predicted.error(predicted.measured.online[:1]):.2f} (constant rank). "
-        f"Direction correct in {predicted.correct} of {predicted.intervals} intervals "
-        f"(majority guess: {predicted.correct_by_guess})."
+        f"Without a fit, it predicts rise or fall in {predicted.correct} of "
+        f"{predicted.intervals} intervals (majority guess: {predicted.correct_by_guess})."
     )

@@ -222,9 +222,9 @@ RULES = (
         DESTROYED,
         option="accuracy",
         answer="the encoder is destroyed",
-        definition="the kNN accuracy above chance (1 / classes) is below "
-        f"{100 * (Bounds.accuracy or 0):g} % of its best, or at chance after the warm-up; without "
-        "kNN, the online classifier's accuracy twice in a row",
+        definition="the kNN accuracy minus chance (1 / classes) is below "
+        f"{100 * (Bounds.accuracy or 0):g} % of its best, or kNN is at chance after the warm-up; "
+        "in epochs without kNN, the same of the online accuracy, twice in a row",
         warning="{accuracy}; {off}.",
         value=accuracy_kept,
         bound=lambda epoch, bounds: bounds.accuracy or None,
@@ -262,8 +262,8 @@ RULES = (
         COMPLETE,
         option="spread",
         answer="the outputs collapsed completely",
-        definition="the outputs' variance over their second moment (feature/spread) is below "
-        f"{Bounds.spread:g}",
+        definition="after the warm-up the outputs' variance over their second moment "
+        f"(feature/spread) is below {Bounds.spread:g}",
         warning="all images have nearly the same output (feature/spread is {value}, "
         "below {setting}).",
         value=lambda epochs, bounds: epochs[-1].spread,
@@ -274,8 +274,9 @@ RULES = (
         DIMENSIONAL,
         option="erank",
         answer="the outputs collapsed into few directions",
-        definition="the outputs' effective rank around their mean (erank/centred) is below "
-        f"k^{Bounds.erank:g} or {MIN_DIRECTIONS:g}, whichever is larger, but at most k/2",
+        definition="after the warm-up the outputs' effective rank around their mean "
+        f"(erank/centred) is below k^{Bounds.erank:g} or {MIN_DIRECTIONS:g}, "
+        "whichever is larger, but at most k/2",
         warning="the effective rank of the outputs around their mean is {value} in "
         "{now.dimensions} dimensions, which is below {bound:.4g} ({off}).",
         value=lambda epochs, bounds: epochs[-1].erank,

@@ -243,7 +243,7 @@ def _short(verdicts: Mapping[str, Sequence[str]]) -> str:
     """Return the verdicts without the names of the controls that pass."""
     short: dict[str, list[str]] = {}
     for verdict, rows in verdicts.items():
-        reason = ", as it collapsed itself" if "itself)" in verdict else ""
+        reason = ": these runs collapsed" if "itself)" in verdict else ""
         reason = ", as controls pass too" if " (passed" in verdict else reason
         names = [row.removeprefix("clustering: ").replace(": ", " ") for row in rows]
         short.setdefault(verdict.partition(" (")[0] + reason, []).extend(names)

@@ -59,8 +59,9 @@ the target's effective rank minus the online one's.
 {leads}
 {warnings}
 - Methods with a higher rank around the mean have a higher kNN accuracy here: Spearman's correlation
-  is {correlation} over {n} methods, with its 95 % interval. Methods whose target is a softmax,
-  symmetric baselines and methods that see labels are left out.
+  is {correlation} over {n} methods, with its 95 % interval. Left out are methods whose target is a
+  softmax, methods that see labels, and methods whose branches have the same output (SimCLR, Barlow
+  Twins, VICReg, VIbCReg, W-MSE and the symmetric baselines).
 - The projection's rank is not the backbone's. It depends on the projector's last layers, on k and
   on the batch. Within one method a very low rank indicates collapse ([how often such a warning is
   right](collapse.md)).
