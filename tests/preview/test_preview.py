@@ -63,7 +63,7 @@ def test_a_run_shows_its_filter_and_its_prediction(run, tmp_path, logged):
     preview(f"run={run}", f"out={tmp_path}")
     assert names(tmp_path) == {"filter_target_pow_p=-0.5.png", "prediction.png"}
     assert "high-pass on the target branch, as an online filter low-pass" in logged.text
-    assert "correct in 2 of 2 intervals" in logged.text
+    assert "rise or fall in 2 of 2 intervals" in logged.text
 
 
 @pytest.mark.parametrize(
