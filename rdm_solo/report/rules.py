@@ -12,9 +12,8 @@ RULES = (
     "Means, bands and n include only the runs with the most epochs in each setting. Verdicts also "
     "include runs that diverged. All other runs are listed, drawn as thin lines, and judged one by "
     "one in the table of all runs.",
-    "A setting with several seeds is red if the outputs or features of all of them collapsed, or "
-    f"if one diverged or has a {DESTROYED}. A single run is red if it diverged or has a "
-    f"{DESTROYED}. Otherwise they are amber if a rule applies to any seed.",
+    "A setting is red if the outputs or features of all its seeds collapsed, or if one seed "
+    f"diverged or has a {DESTROYED}. Otherwise it is amber if a rule below applies to any seed.",
     "The target leads in an epoch if its effective rank is above the online branch's by more than "
     f"{100 * MIN_GAP:g} %. Yes: it leads in at least 95 % of the measured epochs, and the "
     f"online branch did not lead in all of the last {FINAL_EPOCHS} epochs. A lead is not scored "
@@ -25,14 +24,13 @@ RULES = (
     f"target's eigenvalues is at least {MIN_SORTED:g} for sorted eigenvalues and at least "
     f"{MIN_DIRECTIONAL:g} along the target's eigenvectors. The second test is stricter: the sorted "
     "curve rises wherever the target's spectrum is flatter, regardless of the directions.",
-    f"Most rules below need the last {IN_A_ROW} measured epochs; a drop of kNN needs one. A run "
-    f"with a {DESTROYED} has collapsed. Any other rule leaves the run undecided, because many "
-    "healthy runs meet it as well and features can survive a collapse of the outputs. The outputs "
-    "are the projections; spread and rank are measured around each step's mean. For methods with a "
-    "softmax, the spread is measured on the logits and the rank on the last layer's input. We do "
-    "not judge a run whose outputs are mostly a constant. In the warm-up only a "
-    f"{DESTROYED} is judged. Warnings during training use the same rules with the run's own "
-    "bounds.",
+    f"Most rules below need the last {IN_A_ROW} measured epochs; a drop of kNN needs one. Apart "
+    f"from a {DESTROYED}, many healthy runs meet a rule, because features can survive a collapse "
+    "of the outputs. The outputs are the projections; spread and rank are measured around each "
+    "step's mean. For methods with a softmax, the spread is measured on the logits and the rank on "
+    "the last layer's input. We do not judge a run whose outputs are mostly a constant. In the "
+    f"warm-up only a {DESTROYED} is judged. Warnings during training use the same rules with the "
+    "run's own bounds.",
     *_KINDS,
     "The best setting has the highest mean over its seeds. Another setting is within one standard "
     "deviation if the two means differ by no more than the larger of the two standard deviations. "

@@ -20,13 +20,8 @@ MOSTLY_MEAN = 0.2  # below this spread, outputs are mostly a constant
 BOUNDS = Bounds()
 FINAL_EPOCHS = BOUNDS.gap_epochs or 0  # measured epochs that decide which branch leads at the end
 
-UNMEASURED, UNDECIDED = "not measured", "undecided"
-# What a kind of collapse is counted as over seeds; others are undecided.
-COLLAPSED = {
-    collapse.COMPLETE: "outputs collapsed",
-    collapse.DIMENSIONAL: "outputs collapsed",
-    collapse.FEW_FEATURES: "features collapsed",
-}
+UNMEASURED = "not measured"
+COLLAPSED = (collapse.COMPLETE, collapse.DIMENSIONAL, collapse.FEW_FEATURES)
 FEATURES = "erank/features_centred"
 CURVES = ("filter/monotonicity", "filter/monotonicity_directional")
 
@@ -56,7 +51,7 @@ class Outcome(NamedTuple):
     answer: str
     good: bool | None
     suspect: bool = False  # a note applies: the features may or may not be good
-    summary: str = ""  # what happened, for a count over seeds
+    collapsed: bool = False  # the outputs or the features
 
     @property
     def healthy(self) -> bool:
@@ -103,34 +98,29 @@ def health(runs: Sequence[Run]) -> Verdict:
         untrained = f" ({mean_std(before, 1)} before training)" if before else ""
         numbers.append(f"features: effective rank around the mean {mean_std(ranks, 1)}{untrained}")
     verdict = _verdict("Is it alive?", runs, outcome, numbers)
-    return _over_seeds(verdict, [outcome(run) for run in runs]) if len(runs) > 1 else verdict
-
-
-def _over_seeds(verdict: Verdict, outcomes: Sequence[Outcome]) -> Verdict:
-    """Count the seeds that are not healthy; bad if all collapsed or one destroyed its encoder."""
-    unhealthy = [each for each in outcomes if not each.healthy]
-    if not unhealthy:
-        return verdict
-    counts = Counter(each.summary for each in unhealthy).items()
-    answer = ", ".join(f"{what} in {number} of {len(outcomes)} seeds" for what, number in counts)
-    collapsed = [each for each in unhealthy if each.summary != UNDECIDED]
-    bad = len(collapsed) == len(outcomes) or any(each.good is False for each in unhealthy)
-    return replace(verdict, answer=answer, good=False if bad else None)
+    outcomes = [outcome(run) for run in runs]
+    unhealthy = [run for run, each in zip(runs, outcomes) if not each.healthy]
+    if len(runs) > 1 and unhealthy:
+        what = ("diverged" if r.diverged is not None else outcome(r).answer for r in unhealthy)
+        counts = Counter(what).items()
+        answer = ", ".join(f"{answer} in {n} of {len(runs)} seeds" for answer, n in counts)
+        verdict = replace(verdict, answer=answer)
+    bad = any(each.good is False for each in outcomes) or all(each.collapsed for each in outcomes)
+    return replace(verdict, good=False) if bad else verdict
 
 
 def outcome(run: Run) -> Outcome:
     """Return whether a run is alive."""
     if run.diverged is not None:
-        return Outcome(f"diverged in epoch {run.diverged}", False, summary="diverged")
+        return Outcome(f"diverged in epoch {run.diverged}", False)
     warmup = float(OmegaConf.select(run.config, "scheduler.warmup_epochs", default=0))
     history = [*_untrained(run), *_history(run)]
     kinds = collapse.kinds_of_collapse(history, Bounds(warmup=warmup, gap_epochs=None))
     rules = [rule for rule in collapse.RULES if rule.kind in kinds]
     if warnings := [rule for rule in rules if not rule.note]:
-        return Outcome(f"collapsed: {warnings[0].answer}", False, summary="collapsed")
+        return Outcome(warnings[0].answer, False)
     if rules:
-        summary = COLLAPSED.get(rules[0].kind, UNDECIDED)
-        return Outcome(f"undecided: {rules[0].answer}", None, suspect=True, summary=summary)
+        return Outcome(rules[0].answer, None, suspect=True, collapsed=rules[0].kind in COLLAPSED)
     measured = [epoch for epoch in history if epoch.epoch and math.isfinite(epoch.spread)]
     if not measured:
         return Outcome(UNMEASURED, None)

@@ -120,7 +120,7 @@ class Rule:
 
     kind: str
     option: str  # the bound's name in :class:`Bounds` and in the config's ``watch``
-    answer: str  # shown in the report after "collapsed: ", or after "undecided: " for a note
+    answer: str  # the report's answer to "Is it alive?"
     definition: str  # with the default bounds
     warning: str  # a template for `sentence`
     value: Callable[[Epochs, Bounds], float]  # computed for the last epoch
@@ -221,7 +221,7 @@ RULES = (
     Rule(
         DESTROYED,
         option="accuracy",
-        answer="the encoder is destroyed",
+        answer="encoder destroyed",
         definition="the kNN accuracy minus chance (1 / classes) is below "
         f"{100 * (Bounds.accuracy or 0):g} % of its best, or kNN is at chance after the warm-up; "
         "in epochs without kNN, the same of the online accuracy, twice in a row",
@@ -235,7 +235,7 @@ RULES = (
     Rule(
         BELOW_UNTRAINED,
         option="untrained",
-        answer="kNN is below the untrained network's",
+        answer="kNN below the untrained network's",
         definition="after the warm-up the kNN accuracy is below that of the untrained network",
         warning="the kNN accuracy is {now.knn:.1f} %, {gained:+.1f} points compared with the "
         "untrained network ({off}).",
@@ -248,7 +248,7 @@ RULES = (
     Rule(
         FEW_FEATURES,
         option="features",
-        answer="the features span few directions",
+        answer="features collapsed",
         definition="after the warm-up the effective rank of the backbone's features around their "
         f"mean (erank/features_centred) is below {Bounds.features:g}",
         warning="the effective rank of the backbone's features around their mean is {value}, below "
@@ -261,7 +261,7 @@ RULES = (
     Rule(
         COMPLETE,
         option="spread",
-        answer="the outputs collapsed completely",
+        answer="outputs collapsed completely",
         definition="after the warm-up the outputs' variance over their second moment "
         f"(feature/spread) is below {Bounds.spread:g}",
         warning="all images have nearly the same output (feature/spread is {value}, "
@@ -273,7 +273,7 @@ RULES = (
     Rule(
         DIMENSIONAL,
         option="erank",
-        answer="the outputs collapsed into few directions",
+        answer="outputs collapsed into few directions",
         definition="after the warm-up the outputs' effective rank around their mean "
         f"(erank/centred) is below k^{Bounds.erank:g} or {MIN_DIRECTIONS:g}, "
         "whichever is larger, but at most k/2",
@@ -286,7 +286,7 @@ RULES = (
     Rule(
         STUCK,
         option="loss",
-        answer="the loss stays at ln K",
+        answer="loss stuck at ln K",
         definition="after the warm-up the loss of a method with a softmax over K outputs is within "
         f"{100 * (Bounds.loss or 0):g} % of ln K (train/loss_share is near 1), the loss of a "
         "uniform softmax",
@@ -299,7 +299,7 @@ RULES = (
     Rule(
         WRONG_WAY,
         option="gap_epochs",
-        answer="the online branch leads",
+        answer="online branch leads",
         definition=f"the target's effective rank is more than {100 * MIN_GAP:g} % below the online "
         "branch's",
         warning="the target's effective rank has been below the online branch's for "
