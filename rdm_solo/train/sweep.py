@@ -100,6 +100,9 @@ def start(hydra: Any, metric: str, variables: Mapping[str, str] | None = None) -
         for line in process.stderr or ():
             sys.stderr.write(line)
             reason = line.removeprefix("error: ") if line.startswith("error: ") else reason
+    except KeyboardInterrupt:
+        log.info(f"to resume the sweep: rdm-solo train {shlex.quote(f'resume={hydra.sweep.dir}')}")
+        raise
     finally:
         status = process.wait()
     if status:

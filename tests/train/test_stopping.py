@@ -75,6 +75,20 @@ def test_the_second_process_ends_if_the_first_is_killed_while_it_starts(tmp_path
 
 
 @pytest.mark.process
+def test_ctrl_c_on_a_sweep_prints_how_to_resume_it(tmp_path):
+    options = ["-m", *RUN, "seed=0,1", "hydra.sweep.dir=sweep"]
+    process = started("rdm_solo.train", *options, cwd=tmp_path)
+    for line in process.stdout:
+        if line.startswith("epoch 2/"):
+            break
+    for number in processes_in(tmp_path):  # a terminal sends it to the sweep and to its run
+        os.kill(number, signal.SIGINT)
+    rest, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "to resume the sweep: rdm-solo train resume=sweep\n" in rest
+
+
+@pytest.mark.process
 @pytest.mark.parametrize(
     "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
 )
