@@ -1,4 +1,4 @@
-"""What things cost: ``python -m benchmarks.NAME`` measures and prints."""
+"""Benchmarks of time and memory: ``python -m benchmarks.NAME`` measures and prints."""
 
 import os
 

@@ -63,7 +63,7 @@ class Step:
 
 
 def measure(runs: int, device: str, overrides: Sequence[str]) -> None:
-    """Print step time and peak memory of each method and filter, beside the reference's."""
+    """Print step time and peak memory of each method and filter, and ratios to the reference."""
     steps = {}
     for method, name in CONTESTANTS:
         options = [f"method={method}", *([f"filter={name}"] if name else [])]
@@ -71,7 +71,7 @@ def measure(runs: int, device: str, overrides: Sequence[str]) -> None:
     seconds = dict(zip(steps, interleaved(list(steps.values()), runs, device)))
     memory = {}
     for key, step in steps.items():
-        step.optimizer.zero_grad(set_to_none=True)  # left from the step before
+        step.optimizer.zero_grad(set_to_none=True)  # gradients of the previous step
         memory[key] = step.resident() + peak_bytes(step, device)
     print(
         f"{'method':<12}{'filter':<18}{'step':>10}{'/ SimSiam':>11}{'spread':>14}{'/ own':>8}"

@@ -1,4 +1,4 @@
-"""Each spectral filter beside the paper's Algorithm 2 as printed."""
+"""Compare the speed of each spectral filter with the paper's Algorithm 2 as printed."""
 
 import functools
 import statistics
@@ -35,13 +35,13 @@ def algorithm_2(x: Tensor, branch: str, function: Callable[[Tensor], Tensor]) ->
 
 
 def spectrum_floor(x: Tensor) -> Tensor:
-    """Return the eigenvectors of the float64 Gram matrix, which every exact filter needs."""
+    """Return the eigenvectors of the float64 Gram matrix, the least work of an exact filter."""
     y = x.double()
     return torch.linalg.eigh(y @ y.T if len(x) <= x.shape[1] else y.T @ y)[1]
 
 
 def batch_normed(n: int, k: int) -> Tensor:
-    """Return features with a 1/i spectrum after batch norm, such as a projector's."""
+    """Return features with a 1/i spectrum, passed through batch norm as in a projector."""
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(n, k, generator=rng) / torch.arange(1, k + 1)
     x = x @ torch.linalg.qr(torch.randn(k, k, generator=rng))[0]
@@ -49,7 +49,7 @@ def batch_normed(n: int, k: int) -> Tensor:
 
 
 def _pass(apply: Callable[[Tensor], Tensor], x: Tensor, learns: bool) -> Callable[[], None]:
-    """Return a forward pass, with a backward pass on the branch that learns."""
+    """Return a call of a forward pass and, on the branch that learns, a backward pass."""
     grad = torch.randn(x.shape, generator=torch.Generator().manual_seed(1)).to(x.device)
 
     def run() -> None:
@@ -61,7 +61,7 @@ def _pass(apply: Callable[[Tensor], Tensor], x: Tensor, learns: bool) -> Callabl
 
 
 def measure(runs: int, device: str, shapes: Sequence[tuple[int, int]]) -> None:
-    """Print each filter's time beside Algorithm 2 and beside Gram matrix and eigenvectors alone."""
+    """Print each filter's time, and its ratios to Algorithm 2 and to Gram matrix and eigh alone."""
     print(f"{'filter':<16}{'(n, k)':>13}{'alg. 2':>10}{'this':>10}{'ratio':>8}  min..max")
     for n, k in shapes:
         x = batch_normed(n, k).to(device)
@@ -86,7 +86,7 @@ def measure(runs: int, device: str, shapes: Sequence[tuple[int, int]]) -> None:
 
 
 def main() -> None:
-    options = parse(parser("filters", "each filter beside the paper's Algorithm 2", shapes=True))
+    options = parse(parser("filters", "each filter against the paper's Algorithm 2", shapes=True))
     measure(options.runs, options.device, options.shapes or SHAPES)
 
 

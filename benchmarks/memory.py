@@ -7,7 +7,7 @@ import torch
 
 
 def peak_bytes(run: Callable[[], object], device: str) -> int:
-    """Return the most bytes allocated at once during a call, beyond those before it.
+    """Return the peak of bytes allocated during a call, without those allocated before it.
 
     >>> peak_bytes(lambda: torch.zeros(1000, 250) + 1, "cpu") // 1000
     2000

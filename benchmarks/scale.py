@@ -1,9 +1,9 @@
-"""What a filter costs on several processes, part by part.
+"""Measure the cost of each part of a filter on several processes.
 
-Each shape is the batch of all processes together. Seconds are wall time from a common start to the
-last process's end, and one process's CPU time, because here processes may share cores. Bytes are
-what one process receives from the others. ``--count`` needs no further processes: one process acts
-as one of many, and only shapes and bytes are counted.
+Each shape is the batch of all processes together. Times are the wall time from a common start to
+the end of the last process, and the CPU time of one process, because processes may share cores.
+Bytes are those that one process receives from the others. ``--count`` runs in one process, which
+acts as one of many: only shapes and bytes are counted.
 """
 
 import json
@@ -32,8 +32,8 @@ FILTERS = {"target": ("target", "pow", -0.5), "online": ("online", "log1p", None
 class Traffic(TorchDispatchMode):
     """Counts the bytes that the other processes send to this one.
 
-    Rows are gathered in a ring, which sends each process the others' once. Sums go round it twice,
-    a process's share of the tensor at a time.
+    Processes are assumed to form a ring. A gather sends each process the rows of all others once.
+    An all-reduce passes each share of the tensor round the ring twice.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ def traffic(run: Callable[[], object]) -> float:
 
 
 def passes(x: torch.Tensor) -> dict[str, Callable[[], object]]:
-    """Return a filter's pass on each branch: forward, and on the online branch backward."""
+    """Return a filter's pass on each branch: forward, and backward on the online branch."""
 
     def run(branch: str, function: str, p: float | None) -> Callable[[], object]:
         module = SpectralFilter(branch, function, p)
@@ -74,7 +74,7 @@ def passes(x: torch.Tensor) -> dict[str, Callable[[], object]]:
 
 
 def parts(x: torch.Tensor) -> dict[str, Callable[[], object]]:
-    """Return the parts of a filter, and two ways to do less of it in each process."""
+    """Return the parts of a filter, and two ways to divide the work among the processes."""
     n, k = len(x) * world_size(), x.shape[1]
     rows = gather_equal(x).double() if n < k else x.double()
     share = rows[rank() * len(x) :][: len(x)] if n < k else rows
@@ -115,7 +115,7 @@ def _timed(run: Callable[[], object], runs: int) -> tuple[list[float], list[floa
 def _process(
     number: int, size: int, folder: Path, shapes: list[tuple[int, int]], runs: int
 ) -> None:
-    """Measure as one of the group; the first process writes the lines."""
+    """Measure as one process of the group; the first process writes the results."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{folder}/meet", rank=number, world_size=size)
     lines = []
@@ -132,7 +132,7 @@ def _process(
 
 
 def measure(runs: int, shapes: list[tuple[int, int]], processes: Sequence[int]) -> None:
-    """Print what each part costs on these numbers of processes."""
+    """Print time, memory and bytes received of each part on these numbers of processes."""
     print(
         f"{'processes':>9}{'(n, k)':>14}  {'part':<24}{'clock':>11}{'own CPU':>11}{'peak':>11}"
         f"{'received':>12}"
@@ -149,7 +149,7 @@ def measure(runs: int, shapes: list[tuple[int, int]], processes: Sequence[int]) 
 
 
 def count(shapes: list[tuple[int, int]], processes: Sequence[int]) -> None:
-    """Print what crosses for these numbers of processes."""
+    """Print the bytes that a process receives in groups of these sizes."""
     print(f"{'processes':>9}{'(n, k)':>14}{'rows each':>11}{'eigh of':>15}{'received':>13}")
     for size in processes:
         for n, k in shapes:
@@ -161,8 +161,10 @@ def count(shapes: list[tuple[int, int]], processes: Sequence[int]) -> None:
 
 
 def counted(size: int, n: int, k: int) -> tuple[int, float]:
-    """Return the side of the matrix that each process decomposes, and the bytes that it receives
-    for a forward call of a filter; a backward call exchanges nothing."""
+    """Return the side of the matrix that each process decomposes, and the bytes that it receives.
+
+    The bytes are those of a filter's forward pass; its backward pass exchanges nothing.
+    """
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
@@ -177,7 +179,9 @@ def main() -> None:
     options = parser("scale", "the parts of a filter on several processes", shapes=True)
     sizes: dict[str, Any] = {"type": int, "nargs": "*", "metavar": "PROCESSES"}
     options.add_argument("--processes", default=[1, 2, 4], help="default: 1 2 4", **sizes)
-    options.add_argument("--count", default=[], help="only count, for so many", **sizes)
+    options.add_argument(
+        "--count", default=[], help="numbers of processes for which to count only", **sizes
+    )
     arguments = parse(options)
     shapes = arguments.shapes or SHAPES
     if arguments.processes:

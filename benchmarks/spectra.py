@@ -1,7 +1,7 @@
-"""The share of the spectra in an epoch of CIFAR-10's size: recorded steps and one reading.
+"""Measure the share of the spectra in an epoch of CIFAR-10's size.
 
-The work of a recorded step is also timed by itself, because it is far below the noise of the
-difference of two steps.
+It consists of the recorded steps and of computing the measures once. The extra work of a recorded
+step is timed directly, because the difference of two steps is noisier than that work is long.
 """
 
 import math
@@ -15,11 +15,11 @@ from rdm_solo.spectra.branch_spectra import BranchSpectra
 
 IMAGES = 50_000
 VIEWS = 2
-GPU_EPOCH = 25.0  # seconds of SimSiam's on CIFAR-10 at batch 512, from lightly's documentation
+GPU_EPOCH = 25.0  # seconds for SimSiam on CIFAR-10 at batch 512, from lightly's documentation
 
 
 class Recorded:
-    """A step whose outputs enter the spectra; ``seconds`` has the time for that alone, by call."""
+    """A step whose outputs are added to the spectra; ``seconds`` has that part's time per call."""
 
     def __init__(self, step: Step, device: str) -> None:
         self.step, self.device = step, device
@@ -40,8 +40,10 @@ class Recorded:
 
 
 def measure(runs: int, device: str, overrides: Sequence[str]) -> None:
-    """Print the share for SimSiam with ``target_pow``: ResNet-18, k = 2048 and batch 256, unless
-    overridden."""
+    """Print the share for SimSiam with ``target_pow``.
+
+    The defaults are ResNet-18, k = 2048 and batch 256.
+    """
     step = Step(device, "method=simsiam", "filter=target_pow", "batch_size=256", *overrides)
     recorded = Recorded(step, device)
     contestants = [step, recorded, recorded.metric.compute]

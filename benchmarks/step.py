@@ -1,4 +1,4 @@
-"""The share of the predictor, or of a filter instead, in a SimSiam step."""
+"""Measure the time of the predictor, or of a filter in its place, as a share of a SimSiam step."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from rdm_solo.filters import SpectralFilter
 
 
 def measure(runs: int, device: str, overrides: Sequence[str]) -> None:
-    """Print the time of each head's forward and backward beside a step without a head."""
+    """Print the time of each head's forward and backward pass as a share of a step without it."""
     step = Step(device, "method=simsiam", "filter=identity", *overrides)
     predictor = Step(device, "method=simsiam", "filter=learnable", *overrides).model.predictor
     optimizer = torch.optim.SGD(predictor.parameters(), lr=0.1, momentum=0.9)

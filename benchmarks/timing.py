@@ -1,7 +1,7 @@
-"""Options of the benchmarks, and contestants timed in turn.
+"""Options of the benchmarks, and interleaved timing.
 
-All contestants run in one process, one after the other in each round. On a shared, noisy machine a
-slow moment then slows every contestant.
+All contestants run in one process, one after the other in each round. A slow moment of a shared
+machine then slows all of them alike.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def parser(name: str, description: str, shapes: bool = False) -> argparse.Argume
 
 
 def parse(options: argparse.ArgumentParser) -> argparse.Namespace:
-    """Parse the command line, set the threads, and print what the numbers depend on."""
+    """Parse the command line, set the threads, and print versions and hardware."""
     arguments = options.parse_args()
     torch.set_num_threads(arguments.threads)
     name = processor() if arguments.device == "cpu" else torch.cuda.get_device_name()
@@ -63,7 +63,7 @@ def now(device: str) -> float:
 def interleaved(
     contestants: Sequence[Callable[[], object]], runs: int, device: str
 ) -> list[list[float]]:
-    """Return each contestant's seconds in ``runs`` rounds; a round before these warms up."""
+    """Return each contestant's seconds in ``runs`` rounds, after one round of warm-up."""
     seconds: list[list[float]] = [[] for _ in contestants]
     for round_ in range(runs + 1):
         for times, contestant in zip(seconds, contestants):
@@ -75,6 +75,6 @@ def interleaved(
 
 
 def ratio(slow: Sequence[float], fast: Sequence[float]) -> tuple[float, float, float]:
-    """Return median, minimum and maximum of the ratio, round by round."""
+    """Return median, minimum and maximum of the ratios of all rounds."""
     ratios = [a / b for a, b in zip(slow, fast)]
     return statistics.median(ratios), min(ratios), max(ratios)

@@ -1,9 +1,9 @@
-"""Views per second and core, beside solo-learn's own pipeline.
+"""Compare views per second on one core with solo-learn's own pipeline.
 
 Both make two views of each sample with the same probabilities and strengths: at 32 px from images
-in memory with the paper's CIFAR augmentation, and at 224 px from JPEG files with ImageNet-100's,
-decoding included. solo-learn's crops are bicubic, so ours are too at 224 px; in memory ours are
-bilinear.
+in memory with the paper's CIFAR augmentation, and at 224 px from JPEG files with its ImageNet-100
+augmentation, decoding included. solo-learn's crops are bicubic. Ours are bicubic at 224 px and
+bilinear in memory.
 """
 
 import importlib
@@ -46,7 +46,7 @@ def write_jpegs(root: Path, n: int, height: int = 375, width: int = 500) -> None
 
 
 def solo_learns(dataset: str, pipeline: data.Pipeline) -> Callable[[Any], list[torch.Tensor]]:
-    """Return solo-learn's augmentation, which makes two views of an image, with our settings."""
+    """Return solo-learn's augmentation with our settings; it makes two views of an image."""
     theirs = augmentations()
     names = ("brightness", "contrast", "saturation", "hue")
     jitter = {name: getattr(pipeline, name) for name in names}
@@ -93,7 +93,7 @@ def in_memory(pipeline: data.Pipeline, n: int, batch: int) -> list[Callable[[], 
 
 
 def from_files(pipeline: data.Pipeline, root: Path, batch: int) -> list[Callable[[], int]]:
-    """Return solo-learn's pipeline, ours, and our workers' part on the JPEGs of ``root``."""
+    """Return solo-learn's pipeline, ours, and the work of our loader's workers, for these JPEGs."""
     folder = augmentations().dataset_with_index(ImageFolder)
     samples = folder(root, solo_learns("imagenet100", pipeline))  # (index, views, label)
     source = data.folder(root, labels=True, interpolation="bicubic", workers=0)
@@ -128,7 +128,7 @@ def _count(views: Sequence[Any]) -> int:
 
 
 def measure(runs: int, images: int = 64, batch: int = 32) -> None:
-    """Print views per second of both, and the ratio round by round."""
+    """Print views per second of both, and the median, minimum and maximum of the ratio."""
     print(f"solo-learn {solo_learn.version()}; two views a sample, the same settings for both")
     print(f"{'views/s, one core':<32}{'solo-learn':>12}{'this':>10}{'ratio':>8}  min..max")
     with tempfile.TemporaryDirectory() as folder:

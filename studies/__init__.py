@@ -1,1 +1,1 @@
-"""Studies that train many runs and write a page of ``docs/`` about them."""
+"""Studies: each trains many runs and writes a page of ``docs/`` about them."""

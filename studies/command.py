@@ -19,11 +19,11 @@ def run(
     write: Callable[[list[table.Row], Path], None],
     page: str,
 ) -> None:
-    """Train what the table lacks and write the page.
+    """Train the runs that the table lacks and write the page.
 
     ``head`` names the table's columns, ``missing(rows)`` lists the runs that the table lacks,
-    ``measure(*run)`` trains one of these and returns its row, ``write(rows, out)`` writes the page,
-    by default ``page``.
+    ``measure(*run)`` trains one of them and returns its row, ``write(rows, out)`` writes the page.
+    ``page`` is the page's default path.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m studies.{name}",

@@ -1,4 +1,4 @@
-"""Statistics: Student's t on paired differences, Holm's correction, intervals of shares."""
+"""Statistics: Student's t test, Holm's correction, intervals of correlations and shares."""
 
 import math
 import statistics
@@ -11,7 +11,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Difference(NamedTuple):
-    """A mean of paired differences, its 95 % t interval, and p of the mean being ``zero``."""
+    """The mean of paired differences, its 95 % t interval, and p for a true mean of ``zero``."""
 
     mean: float
     low: float
@@ -29,7 +29,7 @@ def difference(pairs: Sequence[float], zero: float = 0.0) -> Difference:
     n, mean = len(pairs), statistics.fmean(pairs)
     error = statistics.stdev(pairs) / math.sqrt(n)
     half = float(stdtrit(n - 1, 0.975)) * error
-    # Without an error all differences are the same.
+    # If the standard error is 0, all differences are equal.
     p = 2 * float(stdtr(n - 1, -abs(mean - zero) / error)) if error else float(mean == zero)
     return Difference(mean, mean - half, mean + half, p)
 

@@ -1,4 +1,4 @@
-"""Accuracy of the weighted k nearest neighbours, as the runs measure it."""
+"""Accuracy of weighted k nearest neighbours, computed as in a run."""
 
 from torch import Tensor
 

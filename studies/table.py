@@ -1,4 +1,4 @@
-"""A study's table: a CSV file with one row per run, from which the page is written."""
+"""A study's table: a CSV file with one row per run. The page is written from it."""
 
 import csv
 import io
@@ -19,7 +19,7 @@ def read(path: Path) -> list[Row]:
 
 
 def add(path: Path, head: Sequence[str], row: Row) -> None:
-    """Add a row; ``head`` names the columns of a new table. The file is whole at any moment."""
+    """Add a row; ``head`` names the columns of a new table. The file is replaced atomically."""
     rows = read(path)
     head = list(rows[0]) if rows else head
     text = io.StringIO()

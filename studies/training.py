@@ -1,4 +1,4 @@
-"""Trains the runs of a study, each in a process of its own."""
+"""Train the runs of a study, each in its own process."""
 
 import json
 import multiprocessing
@@ -13,7 +13,7 @@ from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
 
 from rdm_solo.runs.files import SUMMARY
 
-ROOT = Path(__file__).resolve().parents[1]  # `-m` puts it on the path: callbacks of studies/ load
+ROOT = Path(__file__).resolve().parents[1]  # on sys.path with `-m`, so callbacks in studies/ load
 
 
 class RunFailed(RuntimeError):
@@ -26,7 +26,7 @@ SERVER.set_forkserver_preload(["rdm_solo.train.__main__", "rdm_solo.train.run", 
 
 
 def train(options: Sequence[str], folder: Path) -> dict[str, Any]:
-    """Train a run into the folder and return its summary. A diverged run has one, too."""
+    """Train a run into the folder and return its summary; a diverged run also has a summary."""
     output = folder.with_suffix(".output")
     run = SERVER.Process(target=_command, args=([*options, f"hydra.run.dir={folder}"], output))
     run.start()
@@ -52,7 +52,7 @@ def _command(options: Sequence[str], output: Path) -> None:
 
 
 def divergence(summary: dict[str, Any]) -> str:
-    """Return in which epoch a run diverged, in words; empty if it did not."""
+    """Return a phrase with the epoch in which a run diverged; empty if it did not."""
     diverged = summary["diverged"]
     return f"training diverged in epoch {diverged['epoch']}" if diverged else ""
 
@@ -70,7 +70,7 @@ def run_all(
 ) -> None:
     """Call ``measure(*task)`` for each task, ``jobs`` at a time, and pass each result to ``add``.
 
-    No further task begins after one has failed.
+    After a failure no further task starts.
     """
     with ThreadPoolExecutor(jobs) as pool:
         results = [pool.submit(measure, *task) for task in tasks]

@@ -13,18 +13,20 @@ from studies.alarms.plan import CHOOSE, PLAN
 from studies.table import Row
 
 Array = npt.NDArray[np.float64]
-Regrets = dict[tuple[str, str], Array]  # by pool and data set: a row per way, a column per draw
+Regrets = dict[
+    tuple[str, str], Array
+]  # by pool and data set: a row per way of choosing, a column per draw
 
 POOLS, SEEDS, DATA = PLAN["pools"], PLAN["seeds"], PLAN["data"][:2]
 DRAWS = 2000
-RANDOM, DEFAULT = "a random run that has not collapsed", "always σ^-0.5"
+RANDOM, DEFAULT = "a random run that has not failed", "always σ^-0.5"
 WAYS = [RANDOM, DEFAULT, FEW, *(name for name in MEASURES if name != FEW)]
 
 
 def regrets(rows: Sequence[Row], bootstrap: bool) -> Regrets:
     """Return the regret of every way of choosing, in draws of one seed per setting.
 
-    ``bootstrap`` draws the settings, too, and keeps the pool's default.
+    ``bootstrap`` also draws the pool's settings with replacement, except the default, which stays.
     """
     dice = np.random.default_rng(0)
     result: Regrets = {}
@@ -43,7 +45,7 @@ def regrets(rows: Sequence[Row], bootstrap: bool) -> Regrets:
 
 
 def _regret(runs: Sequence[Row], drawn: npt.NDArray[np.int64]) -> Array:
-    """Return the regret of every way in every draw; the first run of a draw is of the default."""
+    """Return the regret of every way in every draw; a draw's first run has the default setting."""
     diverged = np.array([bool(row["diverged"]) for row in runs])
     accuracy = np.where(diverged, 0, [float(row["linear_trained"]) for row in runs])[drawn]
     alive = (~diverged & [not collapsed(row) for row in runs])[drawn]
@@ -64,7 +66,7 @@ def runs_of(rows: Sequence[Row], data: str, settings: Sequence[str]) -> list[Row
 
 
 def regret_tables(rows: Sequence[Row]) -> str:
-    """Return the mean regrets and their differences from the baselines', and those of each pool."""
+    """Return tables of mean regrets, their differences from the baselines, and regrets by pool."""
     exact, drawn = regrets(rows, bootstrap=False), regrets(rows, bootstrap=True)
 
     def mean(regret: Regrets, way: str, data: Sequence[str], loss: bool) -> Array:
@@ -113,7 +115,7 @@ def tau_table(rows: Sequence[Row]) -> str:
         return ", ".join(f"{statistics.fmean(t for t in some if t == t):.2f}" for some in taus)
 
     columns = [(settings, dead) for settings in (simsiam, across) for dead in (True, False)]
-    head = ["measure", "over seeds", "SimSiam", "SimSiam, no collapses"]
-    head += ["methods", "methods, no collapses"]
+    head = ["measure", "over seeds", "SimSiam", "SimSiam, no failed runs"]
+    head += ["methods", "methods, no failed runs"]
     body = [[n, over_seeds(n), *(cell(n, *column) for column in columns)] for n in MEASURES]
     return markdown.table(head, body)

@@ -1,4 +1,4 @@
-"""The study's data sets, with images that neither training nor kNN ever sees."""
+"""The study's data sets, with held-out images that a run uses for neither training nor kNN."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ HELD_OUT_DIGITS = 360
 def source(name: str, **options: Any) -> Dataset:
     """Return a data set to train on.
 
-    ``options`` are those of :func:`rdm_solo.data.textures` in a run's config.
+    ``options`` are passed to :func:`rdm_solo.data.textures`.
     """
     if name != "digits":
         return textures(**{"variant": name, **options})
@@ -24,8 +24,10 @@ def source(name: str, **options: Any) -> Dataset:
 
 
 def labelled(name: str, held_out: int) -> Dataset:
-    """Return all training images, with the held-out images (this many textures) as the validation
-    set."""
+    """Return a data set with all training images, and the held-out images as its validation set.
+
+    ``held_out`` is the number of held-out textures; of the digits there are ``HELD_OUT_DIGITS``.
+    """
     data = source(name)
     if name == "digits":
         return replace(data, val=_rows(digits().train, _digits_order()[:HELD_OUT_DIGITS]))

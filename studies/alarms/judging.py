@@ -1,4 +1,4 @@
-"""What happened in a run, what the package's rules reported, and what simpler rules report."""
+"""Which runs failed, and in which epoch the package's rules or simpler ones report a collapse."""
 
 import math
 import random
@@ -14,21 +14,22 @@ from studies.table import Row, series
 
 WARMUP = 3
 CLASSES = {"textures": 12, "angles": 12, "digits": 10}
-PREVALENCE = 0.1  # of collapses, at which precision is stated
+PREVALENCE = 0.1  # share of failed runs for which precision is stated
 LABELS = ("val/knn_acc1", "val/acc1")  # columns that need labelled images
 
 
 def gain(row: Row) -> float:
-    """Return by how many points the linear accuracy ends above the untrained network's."""
+    """Return the final linear accuracy minus the untrained network's, in percentage points."""
     return float(row["linear_trained"]) - float(row["linear_untrained"])
 
 
 def collapsed(row: Row) -> bool:
+    """Return whether the run failed: its linear accuracy gained less than the plan's margin."""
     return gain(row) < PLAN["margin"]
 
 
 def history(row: Row, labels: bool = True) -> list[MeasuredEpoch]:
-    """Return what the watch read of a run, from epoch 0 on, the untrained network."""
+    """Return the epochs of a run as the rules read them; epoch 0 is the untrained network."""
     names = [name for name in READ if labels or name not in LABELS]
     columns = [series(row[name]) for name in names]
     k = int(row["dimensions"])
@@ -41,13 +42,13 @@ def history(row: Row, labels: bool = True) -> list[MeasuredEpoch]:
 
 
 Epochs = Sequence[MeasuredEpoch]
-Alarm = Callable[[Row], int | None]  # the epoch of a run's first warning
+Alarm = Callable[[Row], int | None]  # returns the epoch of a run's first alarm
 
 
 def package_rules(
     bounds: Bounds | None = None, labels: bool = True, without: Sequence[str] = ()
 ) -> Alarm:
-    """Return the first warning of the package's rules, without that of a negative gap."""
+    """Return a rule: the first alarm of any of the package's rules except the negative gap."""
     bounds = bounds or Bounds(warmup=WARMUP)
 
     def alarm(row: Row) -> int | None:
@@ -62,8 +63,10 @@ def package_rules(
 
 
 def below(column: str, bound: Callable[[float], float], in_a_row: int = 2) -> Alarm:
-    """Return a rule that reads one column: its last measured values are below a bound, which may
-    depend on the untrained network's value."""
+    """Return a rule on one column: the last ``in_a_row`` measured values are below a bound.
+
+    ``bound`` computes it from the untrained network's value.
+    """
 
     def alarm(row: Row) -> int | None:
         values = series(row[column])
@@ -80,7 +83,7 @@ def below(column: str, bound: Callable[[float], float], in_a_row: int = 2) -> Al
 
 
 class Rates(NamedTuple):
-    """Detected collapses and false alarms."""
+    """Counts of failed runs, those detected, healthy runs, and false alarms among them."""
 
     detected: int
     collapses: int
@@ -89,7 +92,7 @@ class Rates(NamedTuple):
 
     @property
     def precision(self) -> float:
-        """Return the share of true alarms if one run in ten collapses."""
+        """Return the share of alarms that are right if one run in ten fails."""
         hits = PREVALENCE * self.detected / max(self.collapses, 1)
         alarms = hits + (1 - PREVALENCE) * self.false / max(self.healthy, 1)
         return hits / alarms if alarms else math.nan
@@ -97,7 +100,7 @@ class Rates(NamedTuple):
 
 @dataclass(frozen=True)
 class Judged:
-    """A run, its label, and the epoch of its first warning."""
+    """A run, whether it failed, and the epoch of its first alarm."""
 
     row: Row
     collapsed: bool
@@ -105,7 +108,7 @@ class Judged:
 
 
 def judge(rows: Sequence[Row], alarm: Alarm) -> list[Judged]:
-    """Judge the runs that did not diverge; divergence ends a run with an error anyway."""
+    """Judge the runs that did not diverge; a diverged run stops with an error by itself."""
     return [Judged(row, collapsed(row), alarm(row)) for row in rows if not row["diverged"]]
 
 

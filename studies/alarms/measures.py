@@ -12,8 +12,8 @@ from studies.table import Row, series
 
 LOSS, KNN, FEW = "loss", "kNN accuracy", "kNN accuracy with 50 labels"
 
-# A measure and its column. That of the backbone's features was measured in the training steps, or
-# on clean images in eval() mode.
+# A measure and its column. "features" are the backbone's features in the training steps, "clean
+# features" those of unaugmented images in eval() mode.
 MEASURES = {
     "features: effective rank": "erank/features",
     "clean features: effective rank": "clean_erank",
@@ -40,7 +40,7 @@ MEASURES = {
     KNN: "val/knn_acc1",
     FEW: "knn_few",
 }
-# What makes a larger number better; α-ReQ should be near 1.
+# Turn a value into a score, where a higher value is not better; α-ReQ should be near 1.
 DIRECTIONS: dict[str, Callable[[float], float]] = {
     "train/loss": lambda loss: -loss,
     "clean_explained": lambda area: -area,
@@ -75,4 +75,4 @@ def table(rows: Sequence[Row]) -> str:
 
     alive = [row for row in rows if not collapsed(row)]
     body = [[name, cell(name, rows), cell(name, alive)] for name in MEASURES]
-    return markdown.table(["measure", "all runs", "without collapses"], body)
+    return markdown.table(["measure", "all runs", "without failed runs"], body)

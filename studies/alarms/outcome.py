@@ -1,4 +1,4 @@
-"""A callback that makes a run one of the study and measures how it ends."""
+"""A callback that prepares a run for the study and measures its features at the end."""
 
 import json
 import math
@@ -26,8 +26,10 @@ FEW_LABELS = 50
 
 
 class Outcome(pl.Callback):  # type: ignore[misc]
-    """Measure linear accuracy on held-out images before training and at its end, and the clean
-    features of the training images at the end."""
+    """Measure linear accuracy on held-out images before and after training.
+
+    After training, also measure the rank of clean features and kNN accuracy with 50 labels.
+    """
 
     def __init__(self, folder: Path, data: str, held_out: int, batch_norm: bool = True) -> None:
         self.path, self.batch_norm = Path(folder) / FILE, batch_norm
@@ -67,8 +69,8 @@ def linear_accuracy(x: Tensor, y: Tensor, x_held: Tensor, y_held: Tensor) -> flo
     """Return the accuracy (%) of logistic regression on standardised features.
 
     Each feature is centred and divided by its standard deviation (plus 1 % of the features' root
-    mean square), so what a network keeps counts at any scale above rounding. The paper's protocol
-    is not used: it had not converged on an untrained network's features.
+    mean square), so information counts at any scale above rounding. The paper's protocol is not
+    used, because it had not converged on an untrained network's features.
     """
     if not (x.isfinite().all() and x_held.isfinite().all()):
         return math.nan

@@ -1,4 +1,4 @@
-"""The runs that the study planned, and the settings that each of them draws."""
+"""The runs of the plan, and the options that each run draws at random."""
 
 import random
 import threading
@@ -19,7 +19,7 @@ _composing = threading.Lock()  # Hydra composes one config at a time
 
 @dataclass(frozen=True)
 class Planned:
-    """A run of the plan; what it draws depends on its name alone."""
+    """A run of the plan. Its name alone determines its random options."""
 
     part: str
     data: str
@@ -41,8 +41,10 @@ class Planned:
 
 
 def planned() -> Iterator[Planned]:
-    """Yield all runs, part after part, each shuffled, so that a study that stops early has some of
-    everything."""
+    """Yield all runs, part after part.
+
+    Each part is shuffled, so that a study that stops early has some runs of every kind.
+    """
     for part in (TUNE, TEST):
         runs = list(_alarm_runs(part))
         random.Random(part).shuffle(runs)
@@ -70,7 +72,7 @@ def _alarm_runs(part: str) -> Iterator[Planned]:
 
 
 def _settings() -> dict[str, Any]:
-    """Return all settings by name: those of every method, and further ones."""
+    """Return all settings by name: those shared by every method, and further ones."""
     settings: dict[str, Any] = {}
     for method, more in PLAN["methods"].items():
         for name, changes in PLAN["every method"].items():
@@ -89,7 +91,7 @@ def _choosing_runs() -> Iterator[Planned]:
 
 
 def draw(run: Planned) -> list[str]:
-    """Return a planned run's options with what it draws."""
+    """Return all options of a planned run, the randomly drawn ones included."""
     dice = random.Random(PLAN["seed"] + run.name)
     seed = dice.randrange(1000, 2**31)
     low, high = run.rate

@@ -16,7 +16,7 @@ from studies.alarms.outcome import FILE
 from studies.alarms.plan import PLAN, Planned, draw, planned
 from studies.table import Row, joined
 
-# Columns of metrics.csv that the table holds for every epoch, 0 first: what warnings may read.
+# Columns of metrics.csv that the table has for every epoch from 0 on: rules may read them.
 READ = (
     "feature/spread",
     "erank/centred",
@@ -32,7 +32,7 @@ READ = (
     "val/acc1",
     "val/knn_acc1",
 )
-# Columns of which it holds the last value, for choosing without labels.
+# Columns of metrics.csv of which the table has the last value, for choosing without labels.
 LAST = (
     "erank/target",
     "rankme/target",
@@ -66,12 +66,12 @@ OUTCOME = (
 )
 ABOUT = ("name", "part", "data", "setting", "method", "options", "dimensions", "diverged")
 HEAD = (*ABOUT, *OUTCOME, *LAST, *READ, "seconds", "versions")
-# Each line is what a row's "versions" stands for: 1 is the first line.
+# A row's "versions" is a line number in this file, from 1 on.
 VERSIONS = Path(__file__).with_name("versions.txt")
 
 
 def missing(rows: Sequence[Row], parts: Sequence[str]) -> list[tuple[Planned]]:
-    """Return the planned runs of these parts that the table lacks and that can be trained here."""
+    """Return the planned runs of these parts that are not in the table and can be trained here."""
     present = {row["name"] for row in rows}
     return [
         (run,)
@@ -114,7 +114,7 @@ def measure(run: Planned) -> Row:
 
 
 def versions_line(text: str) -> str:
-    """Return the number of the line of VERSIONS with this text, adding a line if it is new."""
+    """Return the line number of this text in VERSIONS, and add a line if the text is new."""
     lines = list(dict.fromkeys([*VERSIONS.read_text().splitlines(), text]))
     write_atomically(VERSIONS, "\n".join(lines) + "\n")
     return str(lines.index(text) + 1)

@@ -7,8 +7,8 @@ from studies.evidence.runs import measure, missing
 
 command.run(
     "evidence",
-    "Train every row of study.yaml over its seeds on the embedded digits, judge the paper's "
-    "claims by the runs, and write one page.",
+    "Train every row of study.yaml with all seeds on the embedded digits, judge the paper's "
+    "claims by the runs, and write a page.",
     HEAD,
     missing,
     measure,

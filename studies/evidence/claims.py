@@ -1,6 +1,6 @@
-"""What the paper says, judged by the runs: reproduced, not reproduced, or undecided.
+"""Judge the paper's claims by the runs: reproduced, not reproduced, or undecided.
 
-``study.yaml`` has the claims and the plan by which they are judged, written before the runs.
+``study.yaml`` has the claims and their rules, which were written before the runs.
 """
 
 import operator
@@ -19,7 +19,7 @@ UNTESTED = "undecided, no run here"
 EACH_SEED = {"at_least": operator.ge, "at_most": operator.le, "more_than": operator.gt}
 PAIRED = {"above": 1, "below": -1, "close_to": 1}  # the sign that the claim expects
 
-# Row -> seed -> column -> value, of the runs that did not fail.
+# Row -> seed -> column -> value, without failed runs.
 Runs = Mapping[str, Mapping[int, Mapping[str, float]]]
 
 
@@ -43,7 +43,7 @@ class Verdict(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """A row's paired difference from another row in a column, tested against minus ``margin``."""
+    """A row minus another row in one column, seed by seed, tested against minus ``margin``."""
 
     row: str
     other: str
@@ -81,7 +81,7 @@ class Judge:
         return self._each_seed(claim) if rule_of(claim) in EACH_SEED else self._paired(claim)
 
     def collapsed(self, row: str) -> tuple[int, int] | None:
-        """Return how many of a row's runs collapsed, of how many; None where it is not judged."""
+        """Return how many of a row's runs have collapsed outputs, and of how many; or None."""
         bounds: Mapping[str, float] = self.study["collapsed"]
         seeds = [values for values in self.runs.get(row, {}).values() if set(bounds) <= set(values)]
         if row.startswith("clustering: ") or not seeds:
@@ -90,7 +90,7 @@ class Judge:
         return sum(low), len(low)
 
     def mostly_collapsed(self, row: str) -> bool:
-        """Return whether more than half of the row's runs collapsed."""
+        """Return whether the outputs of more than half of the row's runs collapsed."""
         count, total = self.collapsed(row) or (0, 0)
         return 2 * count > total
 
@@ -134,7 +134,7 @@ class Judge:
     # Rules on paired differences.
 
     def _comparisons(self) -> list[Comparison]:
-        """Return every comparison of the page once: those of the claims' rows and of controls."""
+        """Return every comparison of the page once, of the claims' rows and of their controls."""
         comparisons = [
             self._comparison(claim, row)
             for claim in self.study["claims"]
@@ -165,7 +165,7 @@ class Judge:
             verdict = self._call(claim, row)
             if verdict == REPRODUCED:
                 if claim.get("alive") and self.mostly_collapsed(row):
-                    verdict = f"{FAILED} (passes, but collapsed itself)"
+                    verdict = f"{FAILED} (passes, but its outputs collapsed)"
                 else:
                     verdict = self._unless_passed_by(passing)
             verdicts.setdefault(verdict, []).append(row)
@@ -215,25 +215,25 @@ class Judge:
         return [c for c in self._rows(claim, "controls") if c.partition(":")[0] == family]
 
     def _unless_passed_by(self, controls: Sequence[str]) -> str:
-        """Return the verdict on a row that passes, which these controls also pass."""
+        """Return the verdict on a row that passes the rule; ``controls`` also pass it."""
         if not controls:
             return REPRODUCED
         return f"{OPEN} (passed also by {', '.join(map(self._named, controls))})"
 
     def _named(self, row: str) -> str:
-        """Return the row's name, with the number of collapsed runs if these are most."""
+        """Return the row's name, with the number of runs whose outputs collapsed if it is most."""
         if not self.mostly_collapsed(row):
             return row
-        return "{} (collapsed in {} of {})".format(row, *self.collapsed(row) or ())
+        return "{} (outputs collapsed in {} of {})".format(row, *self.collapsed(row) or ())
 
 
 def rule_of(claim: Mapping[str, Any]) -> str:
-    """Return the name of the claim's rule, of which it has at most one."""
+    """Return the name of the claim's rule; empty if the claim has none."""
     return next((name for name in (*EACH_SEED, *PAIRED) if name in claim), "")
 
 
 def _joined(verdicts: Mapping[str, Sequence[str]]) -> str:
-    """Return one verdict where all rows agree, else each with its rows."""
+    """Return the verdict if all rows have the same, else each verdict with its rows."""
     if len(verdicts) == 1:
         return next(iter(verdicts))
     return "; ".join(f"{verdict}: {', '.join(rows)}" for verdict, rows in verdicts.items())
@@ -243,7 +243,7 @@ def _short(verdicts: Mapping[str, Sequence[str]]) -> str:
     """Return the verdicts without the names of the controls that pass."""
     short: dict[str, list[str]] = {}
     for verdict, rows in verdicts.items():
-        reason = ": these runs collapsed" if "itself)" in verdict else ""
+        reason = ": their outputs collapsed" if "its outputs collapsed)" in verdict else ""
         reason = ", as controls pass too" if " (passed" in verdict else reason
         names = [row.removeprefix("clustering: ").replace(": ", " ") for row in rows]
         short.setdefault(verdict.partition(" (")[0] + reason, []).extend(names)

@@ -1,4 +1,4 @@
-"""The page of the study: the plan, a table of the rows, the verdicts."""
+"""The page of the study (verdicts and a table), and the appendix beside the table of runs."""
 
 import math
 import statistics
@@ -17,7 +17,7 @@ TEST_IMAGES = 360
 APPENDIX = Path(__file__).with_name("appendix.md")
 
 Head = tuple[str, list[str], int, str]
-# Heading, columns, digits and what stands between two columns.
+# Heading, columns, number of digits, and the separator between two columns.
 HEADS: list[Head] = [
     ("kNN %, 1/3 → end", ["knn third", "knn end"], 1, " → "),
     ("linear %, 1/3 → end", ["linear third", "linear end"], 1, " → "),
@@ -39,95 +39,96 @@ PAGE = """\
 
 {trained} runs test the paper's claims on scikit-learn's 8×8 digits: {rows} settings with {seeds}
 seeds each, {epochs} epochs. Of {claims} claims, {reproduced} are reproduced in all of their
-settings, {failed} in none, and the others are undecided or mixed. Claims, rules and seeds were
-written down before the first run (`studies/evidence/study.yaml`). `studies/evidence/appendix.md`
-has every rule, number and control.
+settings, {failed} in none, and the others are undecided, mixed or not judged. Claims, rules and
+seeds were written down before the first run (`studies/evidence/study.yaml`).
+`studies/evidence/appendix.md` has every rule, number and control.
 
 The digits test the mechanism. They do not show that pretraining beats pixels: raw pixels have a
-higher kNN accuracy than every filter. All accuracies are of the same {images} test images, which
-alone give an accuracy of 90 % a 95 % interval of ±{at90:.1f} points. {so_far}
+higher kNN accuracy than every filter. All accuracies are measured on the same {images} test images.
+On so few images the 95 % interval of an accuracy of 90 % is ±{at90:.1f} points, however many seeds
+there are. {so_far}
 
 ## Verdicts
 
-- A comparison of two settings is paired by seed and needs p < {alpha:g} after Holm's correction
-  over {family} comparisons. A bound must be passed by every seed.
+- Some rules compare two settings seed by seed. They decide a claim only if p < {alpha:g} after
+  Holm's correction over {family} comparisons. Other rules set a bound that every seed must pass.
 - Settings in which the claim should fail are controls. If a control passes too, the rule cannot
-  tell whether the claim holds, and it is undecided.
-- A run has collapsed here if its projection ends with a variance below {variance:g} or an effective
-  rank below {rank:g} of 32. SimSiam without a filter (identity) collapsed in every seed, so "above
-  no filter" is a low bar.
+  tell whether the claim holds, and the claim counts as undecided.
+- On this page a run's outputs have collapsed if its projection ends with a variance below
+  {variance:g} or an effective rank below {rank:g} of 32. The outputs of SimSiam without a filter
+  (identity) collapsed in every seed, so a rank above that of no filter is a low bar.
 
 {verdicts}
 
 ## Table
 
-Last epoch, mean ± standard deviation over seeds. The linear accuracy is the paper's probe, without
-augmentation. The rank is that of the projection, before any filter. BYOL, SwAV and DINO are in the
-appendix.
+Last epoch, mean ± standard deviation over seeds. The linear accuracy is measured with the paper's
+probe, without augmentation. The rank is that of the projection, before any filter. BYOL, SwAV and
+DINO are in the appendix.
 
 {table}
 """
 TEXT = """\
-The digits test the mechanism; they do not show that pretraining beats pixels: the table also has \
-raw pixels and a network that was never trained. kNN is weighted by similarity (cosine, k = 20, \
+The digits test the mechanism. They do not show that pretraining beats pixels: the table also has \
+raw pixels and an untrained network. kNN is weighted by similarity (cosine, k = 20, \
 temperature 0.07), of features or of pixels as a network gets them, standardised by one mean and \
 one deviation; linear is the paper's probe (SGD, lr 30, 100 epochs) on frozen features without \
 augmentation. "1/3" is after epoch {third} of {epochs}: a run cut off within its schedule, not a \
 complete schedule of {third} epochs, whose learning rate would have decayed. The claims about \
 short training are judged there.
 
-Every accuracy is of the same {images} test images; {seeds}. An interval over seeds therefore says \
-nothing about other images: on {images} images, the 95 % confidence interval of an accuracy of \
-90 % is ±{at90:.1f} points, and of 97.5 % ±{at97:.1f}.
+Every accuracy is measured on the same {images} test images, for {seeds}. An interval over seeds \
+therefore says nothing about other images: on {images} images, the 95 % confidence interval of an \
+accuracy of 90 % is ±{at90:.1f} points, that of 97.5 % ±{at97:.1f} points.
 
 The variance is measured on the projection (the input of the filter or predictor), not on the \
 backbone's features. Spectra are uncentred, as in the paper, and pool the outputs of an epoch's \
 training steps. In SimSiam's identity, vanilla and SymSimSiam both branches have the same output, \
 so their gap is always zero. BYOL's target lags behind its online branch, which causes a gap even \
-without a predictor. The variance of a softmax (SwAV, DINO) is on another scale than that of unit \
-vectors. The sorted curve pairs sorted eigenvalues and rises wherever the target's spectrum is \
-flatter; the directional one follows the target's own eigenvectors."""
+without a predictor. The variance of a softmax (SwAV, DINO) is on another scale than the variance \
+of unit vectors. The sorted curve pairs sorted eigenvalues and rises wherever the target's \
+spectrum is flatter. The directional curve follows the target's own eigenvectors."""
 PLAN = """\
 Rows, claims, rules and seeds were written down before the first of these runs \
-(`studies/evidence/study.yaml`); the bounds were chosen with other seeds in view, which are not \
-counted here. No claim is judged before every row has all of its seeds.
+(`studies/evidence/study.yaml`). The bounds were chosen on other seeds, which are not counted \
+here. No claim is judged before every row has all of its seeds.
 
 - **Comparisons** are paired differences on the same seeds, with Student's 95 % interval. A \
 verdict needs p below {alpha:g} after Holm's correction over all {family} comparisons of this \
-page, including the controls; otherwise the claim is undecided. The intervals are not \
-corrected. Student's test assumes that the differences are normally distributed, which {n} seeds \
-cannot check. A sign-flip test does not assume it, but with {n} seeds its p is at least \
-{flips:.3f}, so after the correction it could give no verdict. "Reach" and "come close" mean less \
-than one point below: there the difference is tested against −1, and the interval's lower end must \
-be above −1.
-- **Bounds** must be passed by every seed; the table has the worst one. {n} of {n} seeds say, at \
-95 % confidence, that at least {share:.0f} % of all seeds pass.
+page, including the controls; otherwise the claim is undecided. The intervals are not corrected. \
+Student's test assumes that the differences are normally distributed, which {n} seeds cannot \
+check. A sign-flip test does not assume this, but with {n} seeds its p is at least \
+{flips:.3f}, so no comparison could pass the correction. "Reach" and "come close" mean less \
+than one point below: the difference is tested against −1, and the interval's lower end must be \
+above −1.
+- **Bounds** must be passed by every seed; the table has the worst seed's value. If {n} of {n} \
+seeds pass, then with 95 % confidence at least {share:.0f} % of all seeds pass.
 - **Controls** are judged by the same rule. If a control passes as well (for bounds one passing \
-seed is enough), the claim counts as undecided: the rule then cannot tell whether it holds. Some \
-controls were added after the runs: each row that collapsed in most of its seeds became a control \
-of the claims about the same method that a collapse contradicts. This changed two claims on BYOL \
-from reproduced to undecided; no verdict got stronger.
-- **Collapsed**, on this page, is a run whose projection ends with a variance below {variance:g} \
-or an effective rank below {rank:g} of 32; the warnings in training have rules of their own. A \
-collapsed control or baseline is marked. A claim that a filter keeps the rank up is not reproduced \
-by a row that itself collapsed. SwAV's and DINO's softmaxes are on another scale and are not \
-judged."""
+seed is enough), the claim counts as undecided: the rule then cannot tell whether the claim holds. \
+Some controls were added after the runs: each row whose outputs collapsed in most of its seeds \
+became a control of the claims about the same method that such a collapse contradicts. This \
+changed two claims on BYOL from reproduced to undecided; no verdict got stronger.
+- **Outputs collapsed**, on this page: the projection ends with a variance below {variance:g} or \
+an effective rank below {rank:g} of 32. The notes and warnings in training have other rules. A \
+control or baseline whose outputs collapsed in most seeds is marked. A row whose own outputs \
+collapsed does not reproduce a claim that a filter keeps the rank up. SwAV's and DINO's softmaxes \
+are on another scale and are not judged."""
 
 
 def write(rows: Sequence[Row], out: Path) -> None:
-    """Write the page, and the appendix beside the table."""
+    """Write the page, and the appendix beside the table of runs."""
     write_atomically(out, page(rows))
     write_atomically(APPENDIX, appendix(rows))
 
 
 def _judged(table: Sequence[Row]) -> tuple[Judge, list[str], str]:
-    """Return the judge, the rows of the table and how many of the runs there are."""
+    """Return the judge, the names of the rows, and a sentence that counts the seeds."""
     runs = runs_of(table)
     judge = Judge(STUDY, runs, SEEDS, {row["row"] for row in table if row["status"] != OK})
     rows = [name for name in (PIXELS, UNTRAINED, *ROWS) if name in runs]
     counts = [len(runs.get(name, {})) for name in ROWS]
     has = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-    so_far = f"Each trained row has {has} of {len(SEEDS)} seeds."
+    so_far = f"Every trained setting has {has} of {len(SEEDS)} seeds."
     if judge.missing:
         so_far += (
             f" **{judge.missing} of {len(SEEDS) * len(counts)} runs are missing, so there is no "
@@ -188,7 +189,7 @@ def appendix(table: Sequence[Row]) -> str:
 
 
 def _facts(table: Sequence[Row]) -> str:
-    """Return how the numbers came about."""
+    """Return a list of command, options, seeds, hardware and versions."""
     trained = [row for row in table if row["row"] in ROWS]
     seconds = [float(row["seconds"]) for row in trained if row["seconds"]]
     pace = f", {statistics.median(seconds):.0f} s each at the median" if seconds else ""
@@ -212,7 +213,7 @@ def _facts(table: Sequence[Row]) -> str:
 
 def _text() -> str:
     at90, at97 = (196 * math.sqrt(p * (1 - p) / TEST_IMAGES) for p in (0.9, 0.975))
-    share = f"all {len(SEEDS)} seeds share them"
+    share = f"all {len(SEEDS)} seeds"
     third, epochs = PROBED
     return TEXT.format(
         images=TEST_IMAGES, seeds=share, at90=at90, at97=at97, third=third, epochs=epochs
@@ -244,7 +245,7 @@ def _table(judge: Judge, rows: Sequence[str], heads: Sequence[Head]) -> str:
         collapsed = judge.collapsed(name)
         cells.append("{} of {}".format(*collapsed) if collapsed else "–")
         lines.append(cells)
-    return markdown.table(["", "n", *(head[0] for head in heads), "collapsed"], lines)
+    return markdown.table(["", "n", *(head[0] for head in heads), "outputs collapsed"], lines)
 
 
 def _verdicts(judge: Judge) -> str:

@@ -12,8 +12,8 @@ SEEDS: list[int] = STUDY["seeds"]
 ROWS: dict[str, list[str]] = STUDY["rows"]
 PIXELS, UNTRAINED = "raw pixels", "untrained network"
 
-# What is measured in a run; an accuracy is in per cent, a rank in directions. The row of an
-# untrained network has no value where nothing was measured.
+# What is measured in a run. Accuracies are in per cent. Cells without a measurement are empty, as
+# are most of an untrained network.
 MEASURED = (
     "knn third",
     "knn end",

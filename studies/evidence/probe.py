@@ -17,7 +17,7 @@ FILE = "probe.json"
 
 
 class Probe(pl.Callback):  # type: ignore[misc]
-    """kNN and linear accuracy of the backbone after these epochs; 0 is the untrained network."""
+    """Measure the backbone's kNN and linear accuracy after these epochs; 0: before training."""
 
     def __init__(self, folder: Path, epochs: Sequence[int]) -> None:
         self.path, self.epochs = Path(folder) / FILE, epochs
@@ -42,7 +42,7 @@ class Probe(pl.Callback):  # type: ignore[misc]
 
 
 def accuracies(backbone: Callable[[Tensor], Tensor], train: Any, val: Any) -> dict[str, float]:
-    """Return kNN accuracy and that of the paper's linear probe on frozen, plain features."""
+    """Return kNN accuracy and the paper's linear probe's on frozen features of plain images."""
     (x, y), (x_val, y_val) = (extract(backbone, loader) for loader in (train, val))
     linear = fit_linear(x, y, x_val, y_val, num_classes=10)
     return {"knn": knn_accuracy(x, y, x_val, y_val), "linear": linear.curve[-1].top1}

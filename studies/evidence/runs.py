@@ -1,4 +1,4 @@
-"""One run of the study: trained, probed at a third and at the end, read into a row."""
+"""Train one run of the study, probe it at a third and at the end, and return its row."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from studies.table import Row
 
 WARMUP = 3
 PROBED = (5, 15)  # epochs: a third of training and its end
-GAP = 1e-3  # directions; equal branches differ by rounding
+GAP = 1e-3  # in effective rank; smaller gaps are rounding errors of equal branches
 
 # Columns of the table that are the last value of a column of metrics.csv.
 LAST = {
@@ -77,7 +77,7 @@ def options(row: str, seed: int) -> list[str]:
 
 
 def formatted(values: dict[str, float]) -> dict[str, str]:
-    """Return the values as cells; a mean over seeds needs finite ones."""
+    """Return the values as cells; fail if one is not finite, because means over seeds need it."""
     for name, value in values.items():
         if not math.isfinite(value):
             raise training.RunFailed(f"{name} is {value}")
@@ -91,7 +91,7 @@ def pixels() -> dict[str, float]:
 
 
 def spectra(folder: Path) -> dict[str, float]:
-    """Return what the table has of a run's metrics.csv."""
+    """Return the table's values that come from a run's metrics.csv."""
     metrics = runs.read_metrics(folder)
     values = {name: metrics[column][-1] for name, column in LAST.items()}
     values |= {name: metrics[column][0] for name, column in FIRST.items()}

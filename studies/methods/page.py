@@ -52,19 +52,19 @@ and DeepCluster v2 it is the softmax over prototypes. The loss compares it with 
 ## The numbers
 
 Last epoch, mean ± standard deviation over n seeds. k is the dimension of the projection. The gap is
-the target's effective rank minus the online one's.
+the target's effective rank minus the online rank.
 
 {numbers}
 
 {leads}
 {warnings}
 - Methods with a higher rank around the mean have a higher kNN accuracy here: Spearman's correlation
-  is {correlation} over {n} methods, with its 95 % interval. Left out are methods whose target is a
-  softmax, methods that see labels, and methods whose branches have the same output (SimCLR, Barlow
-  Twins, VICReg, VIbCReg, W-MSE and the symmetric baselines).
+  over {n} methods is {correlation} (95 % interval in brackets). Left out are methods whose target
+  is a softmax, methods that see labels, and methods whose branches have the same output (SimCLR,
+  Barlow Twins, VICReg, VIbCReg, W-MSE and the symmetric baselines).
 - The projection's rank is not the backbone's. It depends on the projector's last layers, on k and
-  on the batch. Within one method a very low rank indicates collapse ([how often such a warning is
-  right](collapse.md)).
+  on the batch. Within one method a very low rank means that the outputs collapsed, which says
+  little about the features ([how often such a note is right](collapse.md)).
 
 {absent}"""
 
@@ -72,9 +72,9 @@ APPENDIX = """\
 # All methods side by side: all numbers
 
 `python -m studies.methods` trains every method of the installed solo-learn and writes this appendix
-and its page, `docs/methods.md`. Each run adds a row to `runs.csv` when it finishes. Repeated, the
-command trains only what is missing, and another version of solo-learn adds its own methods. Each
-recipe was chosen by hand on another seed.
+and its page, `docs/methods.md`. Each run adds a row to `runs.csv` when it finishes. A second call
+trains only missing runs. With another version of solo-learn, it adds the methods of that version.
+Each recipe was chosen by hand on another seed.
 
 {runs} runs; seeds {seeds}; {minutes:.0f} minutes in total on a shared machine ({processors}).
 Versions: {versions}.
@@ -82,9 +82,9 @@ Versions: {versions}.
 ## How the outputs are paired
 
 Spectra pool all views, and row i of the online and target outputs comes from the same view. Only
-C₊, LiDAR and the positives' distance pair a view with the other one. For methods whose target is
-drawn from a queue (NNSiam, NNBYOL, NNCLR, All4One), row i of the target is the stored output
-nearest to view i's. The queue stores outputs as in solo-learn. A target filter is applied to the
+C₊, LiDAR and the positives' distance pair different views. For methods whose target is drawn from a
+queue (NNSiam, NNBYOL, NNCLR, All4One), row i of the target is the stored output nearest to the
+output for view i. The queue stores outputs as in solo-learn. A target filter is applied to the
 batch of nearest outputs, which is then scaled to unit length. In a queue of filtered outputs, a
 row's filter would depend on an old batch, and neighbours would differ from solo-learn's. In the
 first epochs the queue still holds its random initial rows, which raise the target's rank.
@@ -116,14 +116,14 @@ BESIDE = Path(__file__).with_name("appendix.md")
 
 
 def write(rows: Sequence[Row], out: Path) -> None:
-    """Write the page and its figure, and the appendix beside the table."""
+    """Write the page and its figure, and the appendix beside the table of runs."""
     draw(rows, out.with_suffix(".png"))
     write_atomically(out, page(rows))
     write_atomically(BESIDE, appendix(rows))
 
 
 def page(rows: Sequence[Row]) -> str:
-    """Return the page. Diverged runs are named and count in nothing else."""
+    """Return the page. Diverged runs are listed but not counted elsewhere."""
     by_method = _by_method([row for row in rows if not row["diverged"]])
     n, correlation = _correlation(by_method, "erank/centred")
     leads, warnings = _shows(by_method)
@@ -229,7 +229,7 @@ def _correlation(by_method: Mapping[str, Sequence[Row]], column: str) -> tuple[s
 
 
 def _shows(by_method: Mapping[str, Sequence[Row]]) -> tuple[str, str]:
-    """Return what the table shows about gaps and warnings."""
+    """Return one sentence about gaps and one about runs with warnings or notes."""
     leads: list[str] = []
     lags: list[str] = []
     for name, rows in by_method.items():
@@ -240,7 +240,7 @@ def _shows(by_method: Mapping[str, Sequence[Row]]) -> tuple[str, str]:
             elif max(gaps) < 0:
                 lags.append(METHODS[name].label)
     return (
-        f"- At the end the target's rank is above the online one's in every seed of "
+        f"- At the end the target's rank is above the online rank in every seed of "
         f"{_listed(leads)}, and below it in every seed of {_listed(lags)}. A "
         "sharper softmax, an assignment, a queue or the lag of a momentum network can cause a part "
         "of the gap by itself.",
@@ -250,12 +250,12 @@ def _shows(by_method: Mapping[str, Sequence[Row]]) -> tuple[str, str]:
 
 def _diverged(by_method: Mapping[str, Sequence[Row]]) -> str:
     named = _counted(by_method, "diverged")
-    text = f"Runs that diverged, which nothing below counts: {', '.join(named)}.\n\n"
+    text = f"Diverged runs, which are not counted below: {', '.join(named)}.\n\n"
     return text if named else ""
 
 
 def _counted(by_method: Mapping[str, Sequence[Row]], column: str) -> list[str]:
-    """Return the methods with a run that has something in that column, with their number."""
+    """Return each method with a non-empty cell in that column, with the number of such runs."""
     return [
         f"{METHODS[name].label} ({sum(bool(row[column]) for row in rows)} of {len(rows)})"
         for name, rows in by_method.items()

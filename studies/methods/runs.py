@@ -1,4 +1,4 @@
-"""One run of the study: a method trained with its own recipe for the digits, read into a row."""
+"""Train one run of the study, a method with its recipe for the digits, and return its row."""
 
 import tempfile
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from studies import training
 from studies.table import Row, joined
 
 SEEDS = (50, 51, 52, 53, 54)
-# Options of all runs; the rest is each method's recipe for the digits, as a user gets it.
+# Options of all runs; all others are the defaults of each method on the digits.
 SHARED = (
     "dataset=digits",
     "trainer=cpu",

@@ -105,16 +105,16 @@ def test_a_bound_is_for_the_worst_seed_and_controls_must_not_pass():
     text = verdict(rule, invented(gap_share=controls | good | control)).verdict
     assert f"{OPEN} (passed also by BYOL: identity): BYOL: learnable" in text
     rise = {"BYOL: learnable": [0.2] * 9 + [-0.1]}
-    text = verdict("Both outputs' ranks rise", invented(erank_online_rise=rise)).verdict
+    text = verdict("ranks of both outputs rise", invented(erank_online_rise=rise)).verdict
     assert f"{FAILED}: BYOL: learnable" in text
 
 
 def test_a_collapsed_row_is_named_and_reproduces_no_rank():
     low = {"BYOL: identity": [1.0] * 10, "BYOL: online σ": [1.5] * 10}
     low |= {row: [0.9] * 10 for row in ROWS if row.startswith(("BYOL: wrong", "BYOL: lin"))}
-    text = verdict("The same in BYOL", invented(erank_projection_last=low)).verdict
-    assert text.endswith("; compared with BYOL: identity (collapsed in 10 of 10)")
-    assert f"{FAILED} (passes, but collapsed itself): BYOL: online σ;" in text
+    text = verdict("In BYOL both kinds", invented(erank_projection_last=low)).verdict
+    assert text.endswith("; compared with BYOL: identity (outputs collapsed in 10 of 10)")
+    assert f"{FAILED} (passes, but its outputs collapsed): BYOL: online σ;" in text
     assert f"{REPRODUCED}: BYOL: online log σ" in text
     half = invented(variance={"SimSiam: identity": [0.05] * 5 + [1.0] * 5})
     judge = Judge(STUDY, half, SEEDS)

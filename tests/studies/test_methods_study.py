@@ -79,7 +79,7 @@ def test_a_diverged_run_counts_in_no_mean_and_is_named():
     rows = [row("byol", 1), row("byol", 2, **dict.fromkeys(runs.MEASURED, "1 90"), **diverged)]
     rows += [row("simsiam", seed, **diverged) for seed in (1, 2)]
     text = page(rows)
-    assert "which nothing below counts: SimSiam (2 of 2), BYOL (1 of 2)." in text
+    assert "Diverged runs, which are not counted below: SimSiam (2 of 2), BYOL (1 of 2)." in text
     assert "| distilling | BYOL | 32 | 1 | 2.5 |" in text
     assert "| distilling | SimSiam | 32 |" not in text
     assert "Runs with a warning or a note: no method" in text

@@ -11,6 +11,6 @@ from rdm_solo.methods.weight_files import Spec
 
 
 def load(path: Path, spec: Spec | None = None) -> torch.nn.Module:
-    """Return the backbone in a file; ``spec`` is read from the file by default."""
+    """Return the backbone in a file; by default ``spec`` is read from the file."""
     weights = weight_files.read(path)
     return weight_files.load(weights, spec or weight_files.spec_of(weights))

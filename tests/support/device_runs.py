@@ -1,4 +1,4 @@
-"""Small runs on the second device, and what each of their steps waits for."""
+"""Small runs on the second device, and the waits of each of their steps."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Accelerator(pl.accelerators.Accelerator):
 
 
 class StepWaits(pl.Callback):
-    """``of_steps`` lists what each step of a run waits in, from its batch to the next one's.
+    """``of_steps`` lists the waits of each step, from the start of its batch to the next start.
 
-    Left out are the run's first step, which makes what later ones use again, and the last one of an
-    epoch, behind which the epoch's own work begins.
+    Left out are the run's first step, which creates objects that later steps reuse, and the last
+    step of each epoch, because the work at the end of the epoch follows it.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class StepWaits(pl.Callback):
 
 
 def run_there(folder: Path, *overrides: str) -> list[list[waits.Wait]]:
-    """Train on the second device and return what each step waited in."""
+    """Train on the second device and return the waits of each step."""
 
     def on_device(**options: Any) -> Any:
         strategy = pl.strategies.SingleDeviceStrategy(second_device.DEVICE)

@@ -1,8 +1,8 @@
 """Drills: the same test with a few seeded tries in the suite, and with many in `.ci/run drills`.
 
-A test marked ``drill`` asks :func:`tries` how often to try and tells :func:`record` what came of
-it; ``docs/cost.md`` has the table. ``DRILL_SEED`` draws other tries, and ``DRILL_TABLE``
-names a file that gets a row of each.
+A test marked ``drill`` gets the number of tries from :func:`tries` and passes the result to
+:func:`record`; ``docs/cost.md`` has the table. Another ``DRILL_SEED`` draws other tries.
+``DRILL_TABLE`` names a file to which each drill adds a row.
 """
 
 import os
@@ -18,12 +18,12 @@ def tries(few: int, many: int) -> int:
 
 
 def draws(name: str) -> random.Random:
-    """Return random numbers of that drill, the same in every run with one ``DRILL_SEED``."""
+    """Return a drill's generator; equal values of ``DRILL_SEED`` give equal numbers."""
     return random.Random(f"{name} {SEED}")
 
 
 def record(name: str, tried: int, survived: int) -> None:
-    """Print the drill's row, and fail where not every try survived."""
+    """Print the drill's row, and fail if a try did not survive."""
     row = f"drill: {name}: {survived} of {tried} tries survived (DRILL_SEED={SEED})"
     print(f"\n{row}")
     if table := os.environ.get("DRILL_TABLE"):

@@ -1,4 +1,4 @@
-"""Methods of solo-learn with nothing of this package in them."""
+"""solo-learn's own methods, without any part of this package."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from rdm_solo.methods import solo_learn
 from support.small_methods import configure
 
-# Smaller sizes than those of our configs, in methods that have such a part.
+# Sizes smaller than in our configs, for methods that have the option.
 SIZES = {
     "proj_hidden_dim": 32,
     "proj_output_dim": 16,
@@ -18,7 +18,7 @@ SIZES = {
 
 
 def as_it_is(name: str, cfg):
-    """Return solo-learn's own class of that method with the sizes of our config."""
+    """Return a model of solo-learn's own class for that method, with the sizes of our config."""
     solo = solo_learn.TABLE[name]
     if solo_learn.CURRENT:
         return solo(solo_learn.current_config(cfg))
@@ -26,7 +26,7 @@ def as_it_is(name: str, cfg):
 
 
 def foreign(name: str, make=None):
-    """Return a small model of solo-learn's own class of the installed generation."""
+    """Return a small model of the installed solo-learn's own class, or ``make(cfg)``."""
     cfg = configure(
         f"method={name}", "backbone.name=resnet18", "backbone.kwargs.zero_init_residual=false"
     )

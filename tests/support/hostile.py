@@ -19,7 +19,7 @@ SPECTRA = [
     lambda i: 10.0 ** -(i // 3),
     lambda i: (i == 1).double(),
 ]
-# Other numbers, from Gaussian ones.
+# Functions of Gaussian numbers.
 KINDS = [
     lambda x: x,
     lambda x: (3 * x).round(),
@@ -31,13 +31,13 @@ CHANGES = [
     lambda x, draw, rng: x[torch.randint(len(x), (len(x),), generator=rng)],  # duplicates
     lambda x, draw, rng: x[:1].expand(len(x), -1).clone(),
     lambda x, draw, rng: x.masked_fill(torch.rand(len(x), 1, generator=rng) < 0.5, -0.0),
-    lambda x, draw, rng: x + draw.choice([1.0, 1e3, 1e6]),  # constant columns beside little else
+    lambda x, draw, rng: x + draw.choice([1.0, 1e3, 1e6]),  # nearly constant columns
     lambda x, draw, rng: torch.cat([x[:1] * draw.choice([1e3, 1e8, 1e20]), x[1:]]),
     lambda x, draw, rng: x * 10.0 ** -(12 * torch.rand(len(x), 1, generator=rng).double()),
     lambda x, draw, rng: x * 10.0 ** -(12 * torch.rand(x.shape[1], generator=rng).double()),
     lambda x, draw, rng: x / x.std(0, correction=0).clamp_min(1e-12),
 ]
-# The same numbers, in memory in another way.
+# The same numbers in other memory layouts.
 LAYOUTS = [
     lambda x: x,
     lambda x: x.t().contiguous().t(),

@@ -24,7 +24,7 @@ def picture(seed, height=None, width=None, mode="RGB"):
 
 
 def write_tree(root, classes=("cat", "dog", "eel"), train=10, val=4):
-    """Write ``train/CLASS/x.jpg`` and ``val/CLASS/x.jpg``, every third a PNG."""
+    """Write ``train/CLASS/x.jpg`` and ``val/CLASS/x.jpg``; every third file is a PNG."""
     seed = 0
     for part, n in (("train", train), ("val", val)):
         for name in classes:
@@ -41,7 +41,7 @@ def a_pair(**options):
 
 
 def loader(root, part="train", batch_size=8, source=None, **options):
-    """Return a loader of one part of a folder, by default without workers."""
+    """Return a loader of one part (train or val) of a folder, by default without workers."""
     decoding = {"image_size": SIZE, "workers": 0} | (source or {})
     views = None if part == "val" else a_pair()
     return data.loader(

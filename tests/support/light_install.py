@@ -1,4 +1,4 @@
-"""Watch a plain loop for three epochs and write its report, with the base dependencies alone.
+"""Watch a plain loop for three epochs and write its report, with only the base dependencies.
 
 python light_install.py FOLDER
 """

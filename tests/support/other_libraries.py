@@ -2,8 +2,8 @@
 
     python -m support.other_libraries PACKAGES CODE.py
 
-PACKAGES holds the libraries as `uv pip install --no-deps --target` leaves them. What
-stable-pretraining imports for messages, tables and its data is replaced.
+PACKAGES is the folder into which `uv pip install --no-deps --target` installed the libraries. Stubs
+replace the packages that stable-pretraining imports for messages, tables and data.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from unittest.mock import MagicMock
 
 
 def replace_what_it_imports(packages: str) -> None:
-    # These look for packages, and would find those that are replaced.
+    # These look for optional packages when imported, and would find the stubs.
     import lightning.pytorch  # noqa: F401
     import torch._dynamo  # noqa: F401
     import torchmetrics  # noqa: F401
     import torchvision  # noqa: F401
 
-    # Modules of these packages are imported without all that the packages themselves import.
+    # Import modules of these packages without running the packages' own __init__.
     for name in ("", ".backbone", ".callbacks", ".utils"):
         package = types.ModuleType(f"stable_pretraining{name}")
         package.__path__ = [str(Path(packages) / f"stable_pretraining{name}".replace(".", "/"))]
@@ -30,7 +30,7 @@ def replace_what_it_imports(packages: str) -> None:
     for name in ("loguru", "tabulate", "prettytable", "transformers", "transformers.utils"):
         sys.modules[name] = MagicMock()
     sys.modules["transformers.utils"].ModelOutput = dict
-    # Callbacks that the installed package adds to every Trainer: savers of its own checkpoints.
+    # The installed package adds callbacks to every Trainer that save its own checkpoints.
     factories = types.ModuleType("stable_pretraining.callbacks.factories")
     factories.default = list
     sys.modules[factories.__name__] = factories

@@ -1,4 +1,4 @@
-"""Networks and loops of users, as small as possible."""
+"""Small networks and loops as a user would write them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DIM = 12
 
 
 class SimSiam(nn.Module):
-    """The part names of lightly's example; a step calls it once for each view."""
+    """A model with the part names of lightly's example; a step calls it once per view."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class BYOL(SimSiam):
 
 
 def batches(steps: int = 4, n: int = 10, seed: int = 2) -> list[torch.Tensor]:
-    """Pairs of views ``(2, n, DIM)``."""
+    """Return pairs of views ``(2, n, DIM)``."""
     draw = torch.Generator().manual_seed(seed)
     return list(torch.randn(steps, 2, n, DIM, generator=draw).unbind())
 
@@ -50,7 +50,7 @@ def siamese_step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 
 
 def watched_epoch(watch, model: nn.Module, step=siamese_step) -> dict[str, float]:
-    """One epoch of a loop; its scalars."""
+    """Run one epoch of a loop and return its scalars."""
     for batch in batches():
         watch.step(step(model, batch))
     return watch.end_epoch()

@@ -1,4 +1,4 @@
-"""Read what TensorBoard shows of a folder, and what W&B keeps of a run."""
+"""Read TensorBoard's event files and W&B's ``.wandb`` files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def accumulator(folder: Path):
 
 @dataclass
 class WandbFile:
-    """The content of one start's ``.wandb`` file."""
+    """The content of a ``.wandb`` file, which each start or resumption of a run writes."""
 
     run: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)

@@ -86,7 +86,10 @@ def write(
     """Write the folder of a run with entries of its config changed."""
     table = columns(p, epochs) | (more_columns or {})
     write_folder(folder, config(p, seed, **changed), table, spectra(p or -0.1, epochs))
-    overrides = ["launcher=local", "+launcher.jobs=2"]  # of a sweep, which a single run refuses
+    overrides = [
+        "launcher=local",
+        "+launcher.jobs=2",
+    ]  # options of a sweep, which a single run refuses
     overrides += ["method=simsiam", f"p={p}", f"seed={seed}", "dataset.root=a b"]
     OmegaConf.save(OmegaConf.create(overrides), folder / ".hydra" / "overrides.yaml")
     if epochs:
@@ -104,7 +107,7 @@ def run(
     options: dict | None = None,
     **changed,
 ):
-    """Return a run with columns changed; without ``p``, with the method's own predictor."""
+    """Return a run with some columns changed; ``p=None`` stands for the method's own predictor."""
     names = {name: changed.pop(name) for name in ("method", "filter") if name in changed}
     cfg = OmegaConf.create(config(p, seed))
     for name, value in names.items():
@@ -118,5 +121,5 @@ def run(
 
 
 def seeds(p: float | None, knn: list[float], **changed):
-    """Return runs of one setting, a seed for each last kNN accuracy."""
+    """Return runs of one setting, one seed for each final kNN accuracy."""
     return [run(p, seed=s, val__knn_acc1=[50, 60, x], **changed) for s, x in enumerate(knn)]

@@ -1,4 +1,4 @@
-"""Nested values with tensors, compared."""
+"""Compare nested values with tensors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 def same(a: object, b: object) -> bool:
-    """Whether two nested values have the same tensors, to the bit."""
+    """Return whether two nested values have bit-identical tensors."""
     if isinstance(a, torch.Tensor):
         return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
     if isinstance(a, dict):

@@ -1,8 +1,8 @@
 """An accelerator ``fake:0`` for tests without a GPU.
 
-Its tensors keep their numbers in the CPU's memory and its operators are the CPU's, so results are
-equal to the bit. Like an accelerator, it refuses to mix its tensors with those of the host, and its
-tensors must be copied to be read. A process must register it before its first backward pass, so
+Its tensors are stored in the CPU's memory and its operators are the CPU's, so results are
+bit-identical. Like an accelerator, it refuses to mix its tensors with the host's, and a tensor must
+be copied before the host can read it. A process must register it before its first backward pass, so
 tests run it in a process of its own (the fixture ``on_second_device``).
 """
 
@@ -21,18 +21,18 @@ from support import waits
 
 NAME = "fake"
 DEVICE = f"{NAME}:0"
-SETUP = "_setup_privateuseone_for_python_backend"  # torch 2.9.0 has none, 2.10.0 has
+SETUP = "_setup_privateuseone_for_python_backend"  # in torch from 2.10.0 on, not in 2.9.0
 COPIES = ("_to_copy", "copy_")
 FACTORIES = ("arange", "arange.start", "arange.start_step", "linspace", "eye", "eye.m", "randperm")
 INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
 
 
-missing: set[torch.dtype] = set()  # what the device cannot compute in
+missing: set[torch.dtype] = set()  # dtypes that the device lacks
 
 
 @contextlib.contextmanager
 def without_float64() -> Iterator[None]:
-    """Make the device refuse float64, as Apple's does, and tell the package."""
+    """Make the device refuse float64, as Apple's does, and register this with the package."""
     missing.add(torch.float64)
     devices.WITHOUT_FLOAT64.add(NAME)
     try:
@@ -93,7 +93,7 @@ class OnDevice(torch.Tensor):
 
 
 def _refuse_what_an_accelerator_refuses(func: Any, name: str, args: Any, kwargs: Any) -> None:
-    """Refuse tensors of both devices (numbers and indices aside) and generators of the host."""
+    """Refuse mixed devices (except scalars and indices) and generators of the host."""
     for x in tree_leaves((args[:1] if name in INDEXING else args, kwargs)):
         if isinstance(x, torch.Tensor) and not isinstance(x, OnDevice) and x.ndim:
             raise RuntimeError(f"{func}: all tensors must be on one device, found {DEVICE} and cpu")
@@ -113,7 +113,7 @@ class _Module:
 
 
 def can_install() -> bool:
-    """Return whether this torch takes a device that is written in Python."""
+    """Return whether this torch supports a device written in Python."""
     return hasattr(backend_registration, SETUP) and hasattr(torch._C, "_acc")
 
 

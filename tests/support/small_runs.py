@@ -13,7 +13,7 @@ from rdm_solo.train.run import run as train
 
 QUICK = ["max_epochs=2", "scheduler.warmup_epochs=1", "trainer.enable_progress_bar=false"]
 
-# A run as small as it can be, with all that it writes.
+# The smallest run that writes all files.
 DRAWN = ["dataset=synthetic", "dataset.num_train=64", "dataset.num_val=32", "batch_size=16"]
 DRAWN += ["dataset.image_size=8", "backbone.name=small_resnet", "threads=1"]
 DRAWN += ["backbone.kwargs.zero_init_residual=null", "method.kwargs.proj_hidden_dim=32"]
@@ -39,18 +39,18 @@ def run(folder: Path, *overrides: str, callbacks: Sequence[pl.Callback] = ()) ->
 
 
 def rows(folder: Path) -> list[dict[str, float]]:
-    """Return the epochs of a run's table, without what was not measured."""
+    """Return the epochs of a run's table, without empty cells and the untrained network."""
     return [row for row in all_rows(folder) if row["epoch"]]
 
 
 def all_rows(folder: Path) -> list[dict[str, float]]:
-    """Return all rows, with that of the untrained network."""
+    """Return all rows, including the untrained network's."""
     with open(folder / "metrics.csv", newline="") as file:
         return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
 
 
 class CutInEpoch(pl.Callback):
-    """Break a run off at the beginning of that epoch (the first is 1), as a kill would."""
+    """Raise an error at the beginning of an epoch (the first is 1), in place of a kill."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch

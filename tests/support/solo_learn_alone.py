@@ -1,8 +1,8 @@
-"""Train solo-learn's own methods by its own code: ``python solo_learn_alone.py SETTINGS RESULTS``.
+"""Train solo-learn's methods with its own code: ``python solo_learn_alone.py SETTINGS RESULTS``.
 
-Nothing of this package is imported. The release 1.0.2 was written for torch 1.9 and Lightning 1.4:
-hooks that Lightning 2 calls in another way are adapted here, and a function that torch has renamed
-gets its old name. None of its computations is replaced.
+Nothing of this package is imported. Release 1.0.2 was written for torch 1.9 and Lightning 1.4.
+Hooks that Lightning 2 calls differently are adapted here, and a function that torch has renamed
+gets its old name. No computation of solo-learn is replaced.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _for_lightning_2(kind: type, pl) -> type:
                 super().on_train_batch_end(outputs, batch, batch_idx, 0)
 
         def clip_gradients(self, clip, *args, **kwargs):
-            # DINO has a method of its own by the name of Lightning's hook.
+            # DINO has its own method with the name of Lightning's hook.
             hook = isinstance(clip, torch.optim.Optimizer)
             (pl.LightningModule if hook else kind).clip_gradients(self, clip, *args, **kwargs)
 
@@ -67,11 +67,11 @@ def _for_lightning_2(kind: type, pl) -> type:
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # with several, sums are taken in another order
+    torch.set_num_threads(1)  # several threads would sum in another order
     settings = torch.load(sys.argv[1], weights_only=False)
     for name in ("pl_bolts", "pl_bolts.optimizers", "pl_bolts.optimizers.lr_scheduler"):
         sys.modules[name] = types.ModuleType(name)
-    sys.modules[name].LinearWarmupCosineAnnealingLR = None  # a schedule that is not used
+    sys.modules[name].LinearWarmupCosineAnnealingLR = None  # the schedule is not used
     warnings.simplefilter("ignore")
     if settings["current"]:
         import lightning.pytorch as pl

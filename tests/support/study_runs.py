@@ -1,4 +1,4 @@
-"""Train a study's runs without the seconds that a process takes to start."""
+"""Train a study's runs in this process, which saves the seconds that a new one takes to start."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from support import small_runs
 
 
 def train(options: Sequence[str], folder: Path) -> dict[str, Any]:
-    """As ``studies.training.train``, but in this process and for two batches an epoch."""
+    """Do the same as ``studies.training.train``, in this process and with two batches an epoch."""
     small_runs.run(folder, *options, "++trainer.limit_train_batches=2")
     return json.loads((folder / SUMMARY).read_text())

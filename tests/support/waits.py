@@ -1,4 +1,4 @@
-"""Counts where a program waits for a device; on a GPU, the host then stands still."""
+"""Count the operators in which the host waits for a device (GPU synchronisations)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MASKS = (torch.bool, torch.uint8)
 
 
 class Wait(NamedTuple):
-    """An operator that the host waited in, and the line of a library or of ours that called it."""
+    """An operator in which the host waited, and the line outside torch that called it."""
 
     operator: str
     where: str  # such as rdm_solo/callbacks/knn.py:30
@@ -65,7 +65,7 @@ _counting: list[Waits] = []
 
 
 def note(operator: str) -> None:
-    """Count what no dispatch mode sees: ``torch.tensor(..., device=...)`` copies below it."""
+    """Count a wait that no dispatch mode sees, such as the copy in ``torch.tensor(device=...)``."""
     for counting in _counting:
         counting.found.append(Wait(operator, where()))
 
@@ -85,7 +85,7 @@ def waits(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
         indices = [x for x in args[1] if x is not None]
         return any(x.dtype in MASKS or not _away(x.device) for x in indices)
-    if name in ("masked_fill", "masked_fill_"):  # with a value that is on the device
+    if name in ("masked_fill", "masked_fill_"):  # the value may be a tensor on the device
         return isinstance(args[2], torch.Tensor) and _away(args[2].device)
     if name == "repeat_interleave":
         return kwargs.get("output_size") is None
@@ -97,7 +97,7 @@ def _away(device: torch.device) -> bool:
 
 
 def where() -> str:
-    """Return the innermost line outside torch and the tests' own pieces."""
+    """Return the innermost line outside torch and ``tests/support``."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         path = frame.f_code.co_filename

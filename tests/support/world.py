@@ -1,4 +1,4 @@
-"""Processes that stay for the whole session, since starting one costs seconds."""
+"""Processes that are kept for the whole session, because starting one takes seconds."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ processes.set_forkserver_preload(["rdm_solo.train.run", "rdm_solo.methods.buildi
 
 
 class World:
-    """``size`` processes that run functions; they start when needed, and again after a failure.
+    """``size`` processes that run functions. They start at the first call and after a failure.
 
-    Each process begins with the function that ``prepare`` returns, called with rank and size.
+    Each process first calls the function that ``prepare`` returns, with its rank and the size.
     """
 
     def __init__(self, size: int, prepare: Callable[[], Callable[[int, int], None]]) -> None:
@@ -71,12 +71,12 @@ class World:
 
 
 def group(size: int, make_folder: Callable[[str], Path]) -> World:
-    """Return a world of one gloo group, whose processes meet in a new folder at each start."""
+    """Return a world of one gloo group. Each start uses a new folder for the rendezvous."""
     return World(size, lambda: functools.partial(_join, meeting=f"{make_folder('world')}/meet"))
 
 
 def _join(rank: int, size: int, meeting: str) -> None:
-    # As a launcher does, for Lightning's Trainer.
+    # Lightning's Trainer reads these variables, which a launcher sets.
     os.environ |= {"LOCAL_RANK": str(rank), "NODE_RANK": "0", "WORLD_SIZE": str(size)}
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{meeting}", rank=rank, world_size=size, timeout=PATIENCE

@@ -29,7 +29,7 @@ def write(
     chosen: dict[str, str] | None = None,
     p: float | None = None,
 ) -> Path:
-    """Write a run with these spectra and the columns that diagnostics would have for them."""
+    """Write a run with these spectra and the columns that diagnostics would derive from them."""
     online, target, positive = (torch.stack(lams) for lams in zip(*epochs))
     curve = torch.sqrt(online / target.clamp_min(1e-300))
     ranks = list(map(erank, online))
@@ -65,7 +65,7 @@ def write_folder(
     columns: Mapping[str, Sequence[Any]],
     spectra: Mapping[str, np.ndarray],
 ) -> Path:
-    """Write a run's config, and an epoch for each row of its columns and arrays."""
+    """Write a run's config, and one epoch for each row of the columns and arrays."""
     (folder / ".hydra").mkdir(parents=True)
     OmegaConf.save(OmegaConf.create(dict(config)), folder / ".hydra" / "config.yaml")
     lines = [",".join(map(str, row)) for row in zip(*columns.values())]
@@ -105,7 +105,7 @@ def raised(lam: Tensor, power: float) -> Tensor:
 
 
 def write_run(folder: Path, pull: float, epochs: int = 8, name: str = "target_pow") -> Path:
-    """Write a run by the theorem, with sigma^-0.5 on the target or a filter of that name."""
+    """Write a run that follows Theorem 4, with sigma^-0.5 on the target or the named filter."""
     if name != "target_pow":
         return write(folder, by_the_theorem(pull, epochs), chosen={"name": name})
     chosen = {"name": name, "branch": "target", "function": "pow"}
