@@ -57,7 +57,7 @@ def effective_rank(groups: Groups, looks: style.Looks) -> Figure:
     "C_p u, where C_p is the online branch's matrix. It is 1 if both have the same eigenvectors; "
     "the branches then differ only by a spectral filter. The plain mean counts tiny directions as "
     "much as large ones. The weighted mean uses the eigenvalues as weights. The paper's formula "
-    "takes the eigenvectors that hold 99.99 % of the eigenvalues' sum, its code a fixed number.",
+    "averages over the leading eigenvectors (99.99 % of the sum), its code over a fixed number.",
     needs=DIAGNOSTICS,
     paper="Figure 3",
     measured=has_any(*ALIGNMENT),
