@@ -79,11 +79,11 @@ def check_installed(subject: str, *modules: str) -> None:
         options = [f" --extra {extra}" for extra in extras if extra != "train"]
         commands = [f"uv sync --inexact{''.join(options)}"]
     else:
-        commands = [f"pip install 'rdm-solo[{','.join(extras)}]'"] if extras else []
+        commands = [f"pip install '.[{','.join(extras)}]'"] if extras else []
         commands += ["pip install --no-deps solo-learn==1.0.2"] if "solo" in missing else []
         commands = [f"uv {command}" if by_uv else command for command in commands]
     names = ", ".join(module.rpartition(".")[2].replace("solo", "solo-learn") for module in missing)
-    raise MissingPackages("\n    ".join([f"{subject} needs {names}; install with", *commands]))
+    raise MissingPackages("\n    ".join([f"{subject} needs {names}; in the clone, run", *commands]))
 
 
 def check_integer(

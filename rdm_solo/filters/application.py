@@ -64,7 +64,7 @@ def rescale(spectrum: Spectrum, gain: Tensor) -> Tensor:
 
 
 class Operator(NamedTuple):
-    """``W = V g V^T`` for the backward pass: W, or ``V^T`` (r, k) if ``gain`` is g (r,)."""
+    """``W = V g V^T`` for the backward pass. ``matrix`` is W, or ``V^T`` (r, k) beside a gain."""
 
     matrix: Tensor
     gain: Tensor | None

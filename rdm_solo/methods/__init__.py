@@ -1,4 +1,4 @@
-"""The methods, for both versions of solo-learn; it is imported when a name is first used."""
+"""The methods, for both versions of solo-learn; solo-learn is imported on first use."""
 
 from typing import Any
 

@@ -92,7 +92,7 @@ class ChosenFilter:
         return (side * p > 0) - (side * p < 0)
 
     def reverses(self, p: float | None) -> bool:
-        """Return whether σ^(1+p) falls with σ, which makes the weakest direction the first."""
+        """Return whether σ^(1+p) falls with σ; the weakest direction then becomes the strongest."""
         return self.power and p is not None and p < -1
 
     @property

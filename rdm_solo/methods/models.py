@@ -20,7 +20,7 @@ from rdm_solo.methods.chosen_filter import ChosenFilter
 
 
 class Configured:
-    """Take optimiser and schedule from our config, for all methods of both solo-learns."""
+    """Take optimiser and schedule from our config, for methods of both solo-learn versions."""
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)

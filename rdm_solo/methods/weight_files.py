@@ -195,7 +195,7 @@ def spec_of(weights: Weights) -> Spec:
 
 
 def assumed_stem(weights: Weights, spec: Spec) -> str | None:
-    """Return what is assumed about a small stem and log a warning; None if nothing is."""
+    """Log and return the assumption about a small stem; None if there is none."""
     if weights.from_solo_learn or spec.stem != "small" or "conv1.weight" not in weights.state:
         return None
     stem = "conv1 with padding 2, no max-pooling"

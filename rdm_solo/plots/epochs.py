@@ -56,8 +56,8 @@ def effective_rank(groups: Groups, looks: style.Looks) -> Figure:
     caption="The mean cosine between an eigenvector u of the target's correlation matrix C_z and "
     "C_p u, where C_p is the online branch's matrix. It is 1 if both have the same eigenvectors; "
     "the branches then differ only by a spectral filter. The plain mean counts tiny directions as "
-    "much as large ones. The weighted mean uses the eigenvalues as weights. The paper's formula "
-    "takes the eigenvectors that hold 99.99 % of the eigenvalues' sum, its code a fixed number.",
+    "much as large ones. The weighted mean uses the eigenvalues as weights. Both use the "
+    "leading eigenvectors with 99.99 % of the eigenvalues' sum; the paper uses 512 (BYOL: 128).",
     needs=DIAGNOSTICS,
     paper="Figure 3",
     measured=has_any(*ALIGNMENT),

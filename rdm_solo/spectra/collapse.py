@@ -27,8 +27,8 @@ class MeasuredEpoch:
 
     ``spread`` and ``erank`` describe the projections before any filter. They are centred on each
     step's mean, because a large mean hides the other directions. ``spread`` is the variance's share
-    of the second moment (0: all images have the same output), ``erank`` the effective rank. For
-    methods with a softmax, ``spread`` is that of the logits, ``erank`` of the last layer's input.
+    of the second moment (0: all images have the same output), ``erank`` the effective rank. With a
+    softmax, ``spread`` describes the logits, and ``erank`` describes the last layer's input.
     """
 
     epoch: int  # counted from 1; 0 is the untrained network
@@ -161,7 +161,7 @@ class Rule:
 
 
 def _rounded_down(value: float) -> str:
-    """Return three digits that never reach a bound above the value.
+    """Round down to three digits, so that a value below its bound is not shown as the bound.
 
     >>> _rounded_down(2.19996), _rounded_down(0.09998)
     ('2.19', '0.0999')
@@ -224,7 +224,7 @@ RULES = (
         answer="encoder destroyed",
         definition="the kNN accuracy minus chance (1 / classes) is below "
         f"{100 * (Bounds.accuracy or 0):g} % of its best, or kNN is at chance after the warm-up; "
-        "in epochs without kNN, the same of the online accuracy, twice in a row",
+        "in epochs without kNN, the online accuracy is judged instead, two epochs in a row",
         warning="{accuracy}; {off}.",
         value=accuracy_kept,
         bound=lambda epoch, bounds: bounds.accuracy or None,

@@ -57,7 +57,7 @@ def fit_batch(cfg: DictConfig, dataset: Dataset) -> DictConfig:
     if cfg.batch_size <= largest:
         return cfg
     check_integer("batch_size, limited by the number of training images,", largest, 2)
-    log.info(f"batch_size={largest} instead of {cfg.batch_size}: there are no more images")
+    log.info(f"batch_size={largest} instead of {cfg.batch_size}: the data set has no more images")
     return OmegaConf.merge(cfg, {"batch_size": largest})
 
 

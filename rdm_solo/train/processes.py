@@ -33,7 +33,7 @@ def exit_with_parent() -> None:
         return
 
     def wait() -> None:
-        while os.getppid() == int(parent):  # it may have died before this process read its id
+        while os.getppid() == int(parent):  # the parent may be dead already
             time.sleep(0.5)
         os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
 

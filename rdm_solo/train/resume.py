@@ -52,7 +52,7 @@ def _sweep(folder: Path, passed: Sequence[str]) -> list[str]:
 
 
 def _merged(recorded: Sequence[str], passed: Sequence[str]) -> list[str]:
-    """Merge recorded and passed options; a passed option replaces a recorded one of its key."""
+    """Merge recorded and passed options; a passed option replaces one with the same key."""
     options = {_key(option): option for option in recorded}
     options.update({_key(option): option for option in passed})
     if "wandb" in options.get("logger", "") and "logger" not in map(_key, passed):

@@ -248,7 +248,7 @@ class Watch:
     def _leads(self) -> bool:
         """Return whether the target should have the higher rank, judged by the module's class.
 
-        It need not in methods with negatives, or in a JEPA, whose branches see different tokens.
+        It need not be higher with negatives, or in a JEPA, whose branches see different tokens.
         """
         method = METHODS.get(parts.class_name(self.module).lower())
         returns_outputs = type(self.observer) is Observer
