@@ -15,7 +15,7 @@ from rdm_solo.messages import EXTRAS, TRAINING, UserError, check_installed, sugg
 
 # Flags that Hydra handles itself, including those that start several runs.
 HYDRA_FLAGS = ("help", "hydra_help", "version", "cfg", "info", "multirun", "shell_completion")
-# A config's group whose keys can be set although none of its options is chosen.
+# The group of each command whose keys can be set without choosing one of its options.
 OPEN_GROUPS = {"linear": "dataset", "preview": "filter"}
 
 
@@ -34,7 +34,7 @@ def command(job: Callable[[Any], Any], config: str, with_hydra: bool = False) ->
             argv[0] = f"run={argv[0]}"
         if "all" in argv and "--help" in argv:
             argv[argv.index("all")] = "hydra.help.template=${hydra.help.footer}"
-            argv.sort(key="--help".__eq__)  # the flag last, since options must stand together
+            argv.sort(key="--help".__eq__)  # Hydra takes options only before it
         sys.argv[1:] = quote(argv, config)
         arguments = _parse(sys.argv[1:])
         if not any(getattr(arguments, flag, None) for flag in HYDRA_FLAGS):
@@ -76,7 +76,7 @@ def _parse(argv: Sequence[str]) -> Any:
 
 
 def quote(argv: Sequence[str], config: str = "config") -> list[str]:
-    """Quote values that contain ``=``, which Hydra cannot parse; add ``++`` to open groups' keys.
+    """Quote values with ``=``, which Hydra cannot parse; add ``++`` to keys of ``OPEN_GROUPS``.
 
     >>> quote(["-m", "run=a/0_p=-0.5,b"])
     ['-m', "run='a/0_p=-0.5',b"]

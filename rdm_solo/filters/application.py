@@ -64,7 +64,7 @@ def rescale(spectrum: Spectrum, gain: Tensor) -> Tensor:
 
 
 class Operator(NamedTuple):
-    """``W = V g V^T`` for the backward pass. ``matrix`` is W, or ``V^T`` (r, k) beside a gain."""
+    """``W = V g V^T`` for the backward pass; ``matrix`` is W, or ``V^T`` (r, k) with a gain."""
 
     matrix: Tensor
     gain: Tensor | None
@@ -106,8 +106,8 @@ def _from_factors(spectrum: Spectrum, gain: Tensor) -> Tensor:
 def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
     r"""Return the rows :math:`X W` of :func:`filter_target`, and W for :func:`filter_gradient`.
 
-    Rows are float64 products, or products of singular vectors that were computed in float64. W is
-    stored in float32 unless the input is float64. Shapes: ``(r,) -> (N, k)``.
+    W is computed in float64, and stored in float32 unless the input is float64.
+    Shapes: ``(r,) -> (N, k)``.
 
     >>> from rdm_solo.filters import decompose
     >>> spectrum = decompose(torch.diag(torch.tensor([4.0, 1.0])))

@@ -18,9 +18,10 @@ SMALLEST = 1e-150
 def relative_cut(dtype: torch.dtype, n: int, k: int) -> float:
     """Return the threshold for rounding noise, as a share of the largest singular value.
 
-    For float32 and float64 it is ``eps * sqrt(max(n, k))``. This is above the null direction of a
-    batch norm (1 to 12 eps) and below the signal of steep spectra. For float16 and bfloat16 it is
-    ``eps / 2``, because rounding the features raises the null direction to at most 0.29 eps.
+    For float32 and float64 it is ``eps * sqrt(max(n, k))``. After a batch norm one singular value
+    may be zero up to rounding (1 to 12 eps); the signal of steep spectra is above the threshold.
+    For float16 and bfloat16 it is ``eps / 2``, because rounding the features raises the zero
+    singular value to at most 0.29 eps.
 
     >>> f"{relative_cut(torch.float32, 256, 2048):.1e}"
     '5.4e-06'

@@ -30,7 +30,7 @@ class SpectralFilter(nn.Module):
 
     ``branch="online"`` is the paper's predictor: ``x W``, where ``W = V g(Sigma) V^T`` is computed
     from the batch and has no gradient. ``branch="target"`` returns the same values without any
-    gradient. There ``h(sigma) = sigma^p`` leaves the singular values ``sigma^(1 + p)``.
+    gradient. On the target sigma^p turns the singular values into ``sigma^(1 + p)``.
 
     The batch is the *global* batch: all processes must pass the same number of rows, and outputs
     and gradients equal those of a single process. Directions of rounding noise (``sigma <=
@@ -175,7 +175,7 @@ class SpectralFilter(nn.Module):
                 f"{negligible - broken} of {n} rows that reached the {self.branch} filter are zero "
                 "up to rounding; they are mapped to zero and get no gradient.",
             )
-        # Batch normalisation always leaves one empty direction.
+        # Batch normalisation leaves one empty direction if N <= k.
         if kept < most - 1 or kept == 0:
             self._warn_once(
                 "collapsed",

@@ -75,9 +75,10 @@ class ChosenFilter:
         return self.function in FUNCTIONS and FUNCTIONS[self.function].logarithmic
 
     def direction(self, p: float | None) -> int | None:
-        """Return the direction of a fixed filter, as an online filter; None for other filters.
+        """Return 1 if a fixed filter gives the target the higher rank, -1 if the lower one.
 
-        1: low-pass (gives the target the higher rank); -1: high-pass; 0: neither or unknown.
+        1 is an online low-pass or a target high-pass filter. 0: neither or unknown. None: the
+        filter is not fixed.
 
         >>> ChosenFilter("target_pow", "target", "pow").direction(-0.5)
         1

@@ -16,7 +16,7 @@ class Figures:
     Each returns a matplotlib figure, which a notebook shows if it is a cell's last value. It is
     neither saved nor registered with ``pyplot``; ``figure.savefig("spectra.pdf")`` saves it. If
     these runs lack the data, a ValueError names what the figure needs. ``figure5`` rebuilds models
-    from checkpoints, which takes seconds to minutes and needs the packages that training needs.
+    from checkpoints, which takes seconds per setting and needs the packages for training.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:

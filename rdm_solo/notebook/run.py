@@ -92,7 +92,7 @@ class Run:
 
     @property
     def warnings(self) -> Any:
-        """A table of the collapse warnings in ``summary``: kind, epoch, text."""
+        """A table of the warnings and notes of collapse in ``summary``: kind, epoch, text."""
         return table(self.summary.get("warnings", []))
 
     @property

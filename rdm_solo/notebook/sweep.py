@@ -113,7 +113,7 @@ class Sweep:
     def best(self, column: str, smallest: bool = False, dataset: str | None = None) -> Best:
         """Return the setting with the largest (or smallest) mean of a column's last values.
 
-        As in the report, a setting is left out if all its runs collapsed or diverged. ``dataset``
+        As in the report, a setting is left out if none of its runs is healthy. ``dataset``
         selects one data set; accuracies on different data sets are not compared.
 
         >>> Sweep("sweeps/lr").best("train/loss", smallest=True)  # doctest: +SKIP

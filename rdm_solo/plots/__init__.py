@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rdm_solo.plots.eigenvalues import epoch_picture as epoch_picture
     from rdm_solo.plots.entry import Plot as Plot
 
-# Each figure's module, in the report's order. The report shows the first four that apply openly.
+# Each figure's module, in the report's order. The report shows four without a click.
 _FIGURES = {
     "sweep": "settings",
     "comparison": "settings",

@@ -32,7 +32,7 @@ def has_any(*columns: str) -> Callable[[Run], bool]:
 class Plot:
     """A figure; call it with runs to draw it."""
 
-    draw: Callable[[Groups, style.Looks], Figure]  # takes settings, and looks by label
+    draw: Callable[[Groups, style.Looks], Figure]  # the settings and each one's look
     title: str  # what it shows
     caption: str  # how to read it
     needs: str  # which runs it needs, for messages

@@ -16,7 +16,7 @@ from rdm_solo.plots.epochs import axis_label
 from rdm_solo.runs.columns import ACCURACY, charts
 from rdm_solo.runs.groups import Group, diverged
 
-# As in every figure; with several curves the colour distinguishes them and not the branches.
+# As in every figure, but if a panel has several settings, the colour marks the setting.
 BRANCHES = {"erank/target": style.TARGET, "erank/online": style.ONLINE}
 ACROSS: dict[str, Any] = {"linewidth": 1.0, "markevery": [1], "clip_on": False, "zorder": 1.5}
 DIVERGED: dict[str, Any] = {"marker": "X", "markersize": 6, "label": "_diverged"}

@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--all-figures",
         action="store_true",
         help="also draw the ranks that Theorem 4 predicts and the paper's Figure 5; Figure 5 takes "
-        "seconds per setting, a checkpoint, and what training needs",
+        "seconds per setting, and needs a checkpoint and the packages for training",
     )
     terminal.log_to_terminal()
     arguments = parser.parse_args(argv)

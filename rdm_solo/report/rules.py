@@ -1,6 +1,6 @@
 """Explain in words how the page judges runs."""
 
-from rdm_solo.report.verdicts import FINAL_EPOCHS, MIN_DIRECTIONAL, MIN_SORTED
+from rdm_solo.report.verdicts import FINAL_EPOCHS, MIN_DIRECTIONAL, MIN_SORTED, MOSTLY_MEAN
 from rdm_solo.spectra.collapse import DESTROYED, IN_A_ROW, MIN_GAP, WRONG_WAY
 from rdm_solo.spectra.collapse import RULES as COLLAPSE
 
@@ -17,9 +17,9 @@ RULES = (
     "The target leads in an epoch if its effective rank is above the online branch's by more than "
     f"{100 * MIN_GAP:g} %. Yes: it leads in at least 95 % of the measured epochs, and the "
     f"online branch did not lead in all of the last {FINAL_EPOCHS} epochs. A lead is not scored "
-    "if there is no filter, if the filter can act in either direction, or after a collapse. For "
-    "contrastive and redundancy-reduction methods and ReSSL, which avoid collapse in other ways, "
-    "we report the gap and the filter but do not judge them.",
+    "if there is no filter, if the filter may be low-pass or high-pass (such as log σ), or after a "
+    "collapse. For contrastive and redundancy-reduction methods and ReSSL, which avoid collapse in "
+    "other ways, we report the gap and the filter but do not judge them.",
     "The filter is low-pass if Spearman's rank correlation of the last epoch's curve with the "
     f"target's eigenvalues is at least {MIN_SORTED:g} for sorted eigenvalues and at least "
     f"{MIN_DIRECTIONAL:g} along the target's eigenvectors. The second test is stricter: the sorted "
@@ -28,13 +28,14 @@ RULES = (
     f"from a {DESTROYED}, many healthy runs meet a rule, because features can survive a collapse "
     "of the outputs. The outputs are the projections; spread and rank are measured around each "
     "step's mean. For methods with a softmax, the spread is measured on the logits and the rank on "
-    "the last layer's input. We do not judge a run whose outputs are mostly a constant. In the "
-    f"warm-up only a {DESTROYED} is judged. Warnings during training use the same rules with the "
-    "run's own bounds.",
+    "the last layer's input. A run that meets no rule but whose spread is below "
+    f"{MOSTLY_MEAN:g} is undecided: its outputs are mostly their mean. In the warm-up only a "
+    f"{DESTROYED} is judged. Warnings during training use the same rules with the run's own "
+    "bounds.",
     *_KINDS,
     "The best setting has the highest mean over its seeds. Another setting is within one standard "
     "deviation if the two means differ by no more than the larger of the two standard deviations. "
-    "In that case the seeds do not separate them. A setting is not ranked if each "
-    "of its runs diverged or has a warning or a note. A high rank or a wide gap does not imply a "
-    "high accuracy.",
+    "In that case the seeds do not separate them. A setting is not ranked if each of its runs "
+    "diverged or has a warning or a note other than a negative gap. A high rank or a wide gap does "
+    "not imply a high accuracy.",
 )

@@ -39,7 +39,7 @@ class Verdict:
 
     @property
     def level(self) -> str:
-        """Return the class of the colour: good, bad, suspect, or none."""
+        """Return the CSS class that sets the colour: good, bad, suspect, or an empty string."""
         if self.good is None:
             return "suspect" if self.suspect else ""
         return "good" if self.good else "bad"
@@ -272,9 +272,9 @@ def _gap_from_setting(run: Run) -> str:
         on_target = run.chosen_filter.on_target
         effect = "raises the target's rank" if on_target else "lowers the online rank"
     return (
-        f"The filter is fixed and {effect} in each batch (Theorem 3), so this is not evidence. "
-        "Normalising the rows afterwards can undo this if a few rows are much longer than the "
-        f"rest.{also}"
+        f"The filter is fixed and {effect} in each batch (Theorem 3), so the gap is not evidence. "
+        "If a few rows are much longer than the rest, scaling all rows to unit length afterwards "
+        f"can remove the gap.{also}"
     )
 
 

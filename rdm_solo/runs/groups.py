@@ -40,7 +40,7 @@ class Group:
 
     @property
     def family(self) -> str:
-        """The filter with the letter p for its exponent, and the suffix; "" without both."""
+        """The filter, with p for its exponent, and the suffix; empty if there is neither."""
         run, chosen = self.first, self.first.chosen_filter
         p = exponent(chosen.p) if run.p is None else "p" if chosen.formula else ""
         learnable = "" if chosen.absent else "learnable predictor"

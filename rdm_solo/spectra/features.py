@@ -18,7 +18,7 @@ from rdm_solo.spectra.moments import centred_eigenvalues
 
 
 class FeatureSpectra(Metric):
-    r"""Measures of rank of features, neither centred nor scaled to unit length.
+    r"""Measures of rank of features that are not scaled to unit length.
 
     Each update has the features ``(N, k)`` of each view in a training step that all processes make
     together. ``between`` sums outer products of each sample's mean over its views, and ``within``

@@ -61,11 +61,12 @@ def follow(
     pulls: Sequence[float],
     step: float = STEP,
 ) -> Path:
-    """Iterate Theorem 4 over intervals, each with a filter, an omega and a sum of alphas (pull).
+    """Iterate Theorem 4 over intervals, each with a filter and an omega.
 
-    In each step the filter maps ``lam_p`` to ``lam_z``, ``lam_plus`` is ``omega * lam_z``, and the
-    new ``lam_p`` is sorted and rescaled to sum 1, as for l2-normalised outputs. ``filters`` may
-    have one more entry, for the target after the last interval. Shapes: ``(k,)`` spectra.
+    A pull is the sum of an interval's step sizes alpha. In each step the filter maps ``lam_p`` to
+    ``lam_z``, ``lam_plus`` is ``omega * lam_z``, and the new ``lam_p`` is sorted and
+    rescaled to sum 1, as for l2-normalised outputs. ``filters`` may have one more entry, for the
+    target after the last interval. Shapes: ``(k,)`` spectra.
 
     >>> lam = torch.tensor([0.8, 0.2])
     >>> path = follow(lam, [torch.sqrt], [torch.ones(2)], [0.5])

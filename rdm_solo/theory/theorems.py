@@ -206,7 +206,7 @@ def updated_eigenvalues(lam_p: Tensor, lam_z: Tensor, lam_plus: Tensor, alpha: f
     Theorem 3. The theorem also assumes :math:`0 < \alpha < 1`, since larger steps can reverse the
     order.
 
-    In condition 1, :math:`g = \omega`, and condition 2, :math:`\omega = 1`, the product
+    Under condition 1 (:math:`g = \omega`) and condition 2 (:math:`\omega = 1`) the product
     :math:`h\omega` does not grow with :math:`\lambda`. Then the factor is high-pass whenever g is
     low-pass and not constant. Condition 1 is the limit of small steps: for :math:`g = \omega^s`
     the factor is high-pass for all :math:`0 < \omega \le 1` exactly if :math:`s \ge 1 - \alpha`.
