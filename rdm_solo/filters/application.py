@@ -26,12 +26,12 @@ def gains(spectrum: Spectrum, g: BoundFunction) -> Tensor:
     """
     sigma, kept = spectrum.sigma, spectrum.kept
     if sigma.device.type == "cpu":
-        return g(sigma.clone()).detach() if len(sigma) else sigma
+        return g(sigma.clone(), spectrum.n).detach() if len(sigma) else sigma
     if g.elementwise:
-        return torch.where(kept, g(sigma.clone()).detach(), 0.0)
+        return torch.where(kept, g(sigma.clone(), spectrum.n).detach(), 0.0)
     gain, signal = torch.zeros_like(sigma), sigma[kept]
     if len(signal):
-        gain[kept] = g(signal.clone()).detach()
+        gain[kept] = g(signal.clone(), spectrum.n).detach()
     return gain
 
 

@@ -52,12 +52,13 @@ class Batch:
     broken_rows: Tensor  # (): number of rows with NaN or infinity over all processes
 
 
-def gather(x: Tensor) -> tuple[Batch, Tensor | None]:
+def gather(x: Tensor, running: bool = False) -> tuple[Batch, Tensor | None]:
     """Gather the rows ``x`` of all processes and return the batch and its Gram matrix.
 
     Every process must pass the same number of rows. The Gram matrix is n x n if ``dual`` and k x k
     otherwise. It squares the condition number, so it is computed in float64. For float64 input it
-    is None, because it would lose digits.
+    is None, because it would lose digits. With ``running`` it is k x k for any input, because a
+    running average needs one shape.
 
     A row is negligible if its length is at most ``relative_cut(float32, n, k)`` (float64 input:
     ``relative_cut(float64, n, k)``) times the root mean square of all lengths. Normalising such a
@@ -74,7 +75,7 @@ def gather(x: Tensor) -> tuple[Batch, Tensor | None]:
             [0., 4.]], dtype=torch.float64))
     """
     n, k = len(x) * world_size(), x.shape[1]
-    is_float64, dual = x.dtype == torch.float64, n < k
+    is_float64, dual = x.dtype == torch.float64 and not running, n < k and not running
     gathered = dual or is_float64
     # Half-precision rows are gathered before they are converted.
     rows = (gather_equal(x) if gathered else x).detach().double()
@@ -176,7 +177,9 @@ def spectrum_of(batch: Batch, gram: Tensor | None) -> Spectrum:
         u, sigma, vh = u.flip(1), sigma.flip(0), vh.flip(0)
         vectors, factors = u if batch.dual else vh.mT, (u, vh)
     largest = sigma[-1]
-    kept = sigma > item_if_cpu(largest) * relative_cut(batch.dtype, batch.n, batch.k)
+    # The Gram matrix of float64 rows has float32's digits.
+    digits = torch.float32 if gram is not None and batch.dtype == torch.float64 else batch.dtype
+    kept = sigma > item_if_cpu(largest) * relative_cut(digits, batch.n, batch.k)
     directions = kept.sum()
     count = item_if_cpu(directions)
     if isinstance(count, int):  # on a CPU

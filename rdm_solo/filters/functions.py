@@ -4,15 +4,16 @@ import functools
 import inspect
 import math
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rdm_solo.devices import item_if_cpu
 from rdm_solo.filters.schedules import as_schedule
-from rdm_solo.messages import UserError, suggest
+from rdm_solo.messages import UserError, check_integer, check_number, suggest
 
 Function = Callable[..., Tensor]
 
@@ -22,16 +23,17 @@ class Entry:
     """A registered function and its properties, which labels, verdicts and advice use.
 
     Args:
-        function: ``g(sigma)`` or ``g(sigma, p)``.
-        formula: the function as shown to users, with ``{p}`` for the exponent.
-        increasing: whether its absolute value increases with sigma for every exponent.
+        function: ``g(sigma, ...)``.
+        formula: the function as shown to users, with names of parameters in braces.
+        slope: 1 if its absolute value rises with sigma for all values of its parameters, -1 if it
+            falls, otherwise 0.
         logarithmic: whether it is a logarithm; logarithms are weak filters on the online branch if
             crops are small.
     """
 
     function: Function
     formula: str = ""
-    increasing: bool = False
+    slope: int = 0
     logarithmic: bool = False
 
 
@@ -39,12 +41,14 @@ _ENTRIES: dict[str, Entry] = {}
 
 
 def register(
-    name: str, *, formula: str = "", increasing: bool = False, logarithmic: bool = False
+    name: str, *, formula: str = "", slope: int = 0, logarithmic: bool = False
 ) -> Callable[[Function], Function]:
-    """Register ``g(sigma)`` or ``g(sigma, p)`` under a name; :class:`Entry` explains the options.
+    """Register ``g(sigma, ...)`` under a name; :class:`Entry` explains the options.
 
-    ``sigma`` is a float64 tensor of positive singular values. The result must have the same shape
-    and a real dtype: float64, float32, integer or boolean.
+    ``sigma`` is a float64 tensor of positive singular values in ascending order. The result must
+    have the same shape and a real dtype: float64, float32, integer or boolean. A parameter ``p`` is
+    the exponent, and ``rows`` is the number of rows of the global batch. All other parameters are
+    set by name: ``get(name, keep=8)``, or ``filter.keep=8`` on the command line.
 
     Shapes: ``(r,) -> (r,)``.
 
@@ -62,7 +66,7 @@ def register(
             raise UserError(
                 f"the filter function {name!r} is already registered; choose another name."
             )
-        _ENTRIES[name] = Entry(function, formula, increasing, logarithmic)
+        _ENTRIES[name] = Entry(function, formula, slope, logarithmic)
         return function
 
     return add
@@ -83,18 +87,33 @@ def takes_p(function: str | Function) -> bool:
     >>> takes_p("pow"), takes_p("log1p")
     (True, False)
     """
-    function = _lookup(function)
+    return "p" in _parameters(_lookup(function))
+
+
+def _parameters(function: Function) -> Mapping[str, inspect.Parameter]:
     try:
-        return "p" in inspect.signature(function).parameters
+        return inspect.signature(function).parameters
     except ValueError:  # builtins such as torch.sqrt have no signature
-        return False
+        return {}
+
+
+def formula(name: str, **values: object) -> str:
+    """Return the formula of a registered function with these values of its parameters.
+
+    >>> formula("pow", p=-0.5), formula("truncate", keep=8)
+    ('σ^-0.5', '1 for the 8 largest σ, otherwise 0')
+    """
+    entry = _ENTRIES[name]
+    defaults = {key: value.default for key, value in _parameters(entry.function).items()}
+    return entry.formula.format(**{**defaults, **values})
 
 
 @dataclass(frozen=True)
 class BoundFunction:
     """A function ``sigma -> g(sigma)`` whose result is checked and cast to sigma's dtype.
 
-    It is ``elementwise`` if each value depends only on the singular value at the same index.
+    ``rows`` is the number of rows of the global batch, for functions that take it. A function is
+    ``elementwise`` if each value depends only on the singular value at the same index.
 
     >>> BoundFunction(lambda sigma: sigma > 1, "step")(torch.tensor([2.0]))
     tensor([1.])
@@ -102,10 +121,13 @@ class BoundFunction:
 
     function: Function
     name: str
+    takes_rows: bool = False
     elementwise: bool = False
 
-    def __call__(self, sigma: Tensor) -> Tensor:
-        gain: object = self.function(sigma)
+    def __call__(self, sigma: Tensor, rows: int | None = None) -> Tensor:
+        if self.takes_rows and rows is None:
+            raise UserError(f"the filter function {self.name!r} needs rows, the batch's size.")
+        gain: object = self.function(sigma, **({"rows": rows} if self.takes_rows else {}))
         must = f"the filter function {self.name!r} must return one number for each singular value"
         if not isinstance(gain, Tensor) or gain.shape != sigma.shape:
             got = f"shape {tuple(gain.shape)}" if isinstance(gain, Tensor) else type(gain).__name__
@@ -115,8 +137,8 @@ class BoundFunction:
         return gain.to(sigma)
 
 
-def get(name: str | Function, p: float | None = None) -> BoundFunction:
-    """Return a function ``sigma -> g(sigma)`` by its name, with the exponent p filled in.
+def get(name: str | Function, p: float | None = None, **parameters: Any) -> BoundFunction:
+    """Return a function ``sigma -> g(sigma)`` by its name, with its parameters filled in.
 
     ``name`` is a registered name, a function, or a function's import path. As a check, the function
     is called with a few values, and it must return one number for each.
@@ -130,16 +152,25 @@ def get(name: str | Function, p: float | None = None) -> BoundFunction:
 singular value, got shape () for 8 of them.
     """
     function = _lookup(name)
-    if takes_p(function):
+    known = _parameters(function)
+    if "p" in known:
         if p is None:
             raise UserError(f"the filter function {label(name)!r} needs an exponent p, got none.")
-        function = functools.partial(function, p=as_schedule(p)(0))
+        parameters["p"] = as_schedule(p)(0)
     elif p is not None:
         raise UserError(
             f"the filter function {label(name)!r} takes no exponent, got p={p}; "
             "omit p or choose 'pow'."
         )
-    bound = BoundFunction(function, label(name))
+    takes_rows = {"rows": 1} if "rows" in known else {}
+    if known:
+        try:
+            inspect.signature(function).bind(None, **parameters, **takes_rows)
+        except TypeError as error:
+            raise UserError(f"the filter function {label(name)!r}: {error}.") from error
+    if parameters:
+        function = functools.partial(function, **parameters)
+    bound = BoundFunction(function, label(name), bool(takes_rows))
     return replace(bound, elementwise=_is_elementwise(bound))
 
 
@@ -149,7 +180,7 @@ def _is_elementwise(gain: BoundFunction) -> bool:
     A function that divides by the sum of its inputs, for example, is not elementwise.
     """
     sigma = torch.logspace(-1, 1, 8, dtype=torch.float64, device="cpu")
-    values = [gain(torch.cat([sigma[:1].expand(n), sigma]))[n:] for n in (0, 5, 100)]
+    values = [gain(torch.cat([sigma[:1].expand(n), sigma]), 256)[n:] for n in (0, 5, 100)]
     return all(torch.allclose(v, values[0], rtol=1e-12, equal_nan=True) for v in values)
 
 
@@ -215,17 +246,59 @@ def log_(sigma: Tensor) -> Tensor:
     return sigma.log()
 
 
-@register("log1p", formula="log(1 + σ)", increasing=True, logarithmic=True)
+@register("log1p", formula="log(1 + σ)", slope=1, logarithmic=True)
 def log1p(sigma: Tensor) -> Tensor:
     """g(sigma) = log(1 + sigma)."""
     return sigma.log1p()
 
 
-@register("log1p_sq", formula="log(1 + σ²)", increasing=True, logarithmic=True)
+@register("log1p_sq", formula="log(1 + σ²)", slope=1, logarithmic=True)
 def log1p_sq(sigma: Tensor) -> Tensor:
     """g(sigma) = log(1 + sigma^2)."""
     # Above 1e9, adding 1 changes nothing and the square may overflow.
     return torch.where(sigma < 1e9, sigma.square().log1p(), 2 * sigma.log())
+
+
+@register("directcopy", formula="(σ²/σ₁²)^{alpha} + {eps}", slope=1)
+def directcopy(sigma: Tensor, alpha: float = 1.0, eps: float = 0.1) -> Tensor:
+    """g(sigma) = (sigma^2 / sigma_1^2)^alpha + eps, where sigma_1 is the largest.
+
+    ``alpha=0.5`` is DirectPred (Tian et al., ICML 2021), ``alpha=1`` DirectCopy (Wang et al.,
+    2021); both use a running correlation: ``SpectralFilter(..., momentum=0.998)``.
+    """
+    check_number("filter.alpha", alpha, 0)
+    check_number("filter.eps", eps, 0)
+    return (sigma / sigma.max()).pow(2 * alpha) + eps if len(sigma) else sigma
+
+
+@register("truncate", formula="1 for the {keep} largest σ, otherwise 0", slope=1)
+def truncate(sigma: Tensor, keep: int = 16) -> Tensor:
+    """g(sigma) = 1 for the ``keep`` largest, otherwise 0: the best approximation of that rank."""
+    check_integer("filter.keep", keep, 1)
+    return torch.arange(len(sigma), device=sigma.device) >= len(sigma) - keep
+
+
+@register("iternorm", formula="σ^-1 after {steps} Newton steps", slope=-1)
+def iternorm(sigma: Tensor, rows: int, steps: int = 4) -> Tensor:
+    """g = P(sigma^2 / sum sigma^2) sqrt(rows / sum sigma^2), approximately sqrt(rows) / sigma.
+
+    P follows from ``steps`` Newton steps P <- (3 P - P^3 s) / 2 from P = 1. This is iterative
+    whitening (Huang et al., CVPR 2019) of the uncentred rows; INTL (Weng et al., ICLR 2024) has
+    four steps.
+    """
+    check_integer("filter.steps", steps, 0)
+    total = sigma.square().sum()
+    share, gain = sigma.square() / total, torch.ones_like(sigma)
+    for _ in range(steps):
+        gain = (3 * gain - gain**3 * share) / 2
+    return gain * (rows / total).sqrt()
+
+
+@register("shrink", formula="(σ²/n + {eps})^(-1/2)", slope=-1)
+def shrink(sigma: Tensor, rows: int, eps: float = 0.01) -> Tensor:
+    """g(sigma) = (sigma^2 / rows + eps)^(-1/2): whitening that multiplies by at most eps^(-1/2)."""
+    check_number("filter.eps", eps, 1e-12)
+    return (sigma.square() / rows + eps).rsqrt()
 
 
 # The functions of this package, without those that users register.

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +18,10 @@ from rdm_solo.filters.application import (
     gains,
     rescale,
 )
-from rdm_solo.filters.batch import Batch, decompose
+from rdm_solo.filters.batch import Batch, Spectrum, decompose, gather, spectrum_of
 from rdm_solo.filters.functions import Function, get, label
 from rdm_solo.filters.schedules import Schedule, as_schedule
-from rdm_solo.messages import UserError
+from rdm_solo.messages import UserError, check_number
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,9 @@ class SpectralFilter(nn.Module):
         function: a registered name, ``"MODULE.FUNCTION"``, or any callable on the tensor of
             singular values; see :func:`rdm_solo.filters.get`.
         p: the exponent if the function takes one: a number or a schedule over epochs.
+        momentum: weight of the previous batches in a running mean of ``X^T X / N``, whose
+            eigenvectors and eigenvalues then define the filter; 0 uses the batch alone.
+        parameters: the function's other parameters, such as ``keep=8``.
 
     Shapes: ``(N, k) -> (N, k)``.
 
@@ -61,16 +65,24 @@ class SpectralFilter(nn.Module):
 
     EVERY = 50
 
+    running: Tensor
+
     def __init__(
         self,
         branch: str = "online",
         function: str | Function = "identity",
         p: float | Schedule | dict[str, object] | None = None,
+        momentum: float = 0.0,
+        **parameters: Any,
     ) -> None:
         super().__init__()
         if branch not in ("online", "target"):
             raise UserError(f"branch must be 'online' or 'target', got {branch!r}.")
-        self.branch, self.function = branch, function
+        self.branch, self.function, self.parameters = branch, function, parameters
+        self.has_gradient = branch == "online"
+        self.momentum = check_number("momentum", momentum, 0, 1)
+        if momentum:
+            self.register_buffer("running", torch.empty(0, 0, dtype=torch.float64))
         self.schedule = None if p is None else as_schedule(p)
         self._pending: list[tuple[int, int, Tensor]] = []  # n, k, counts on the device
         self._logged: set[str] = set()
@@ -80,11 +92,14 @@ class SpectralFilter(nn.Module):
         """Call :meth:`report` and set the exponent ``p`` to its value in that epoch."""
         self.report()
         self.p = None if self.schedule is None else self.schedule(epoch)
-        self._gain = get(self.function, self.p)
+        self._gain = get(self.function, self.p, **self.parameters)
 
     def extra_repr(self) -> str:
-        exponent = "" if self.p is None else f", p={self.p:g}"
-        return f"{self.branch}, {label(self.function)}{exponent}"
+        values = {**self.parameters, **({} if self.p is None else {"p": f"{self.p:g}"})}
+        values |= {"momentum": self.momentum} if self.momentum else {}
+        return ", ".join(
+            [self.branch, label(self.function), *(f"{k}={v}" for k, v in values.items())]
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim != 2 or not x.is_floating_point() or 0 in x.shape:
@@ -110,10 +125,10 @@ class SpectralFilter(nn.Module):
     def _filtered(self, x: Tensor) -> Tensor:
         if not has_float64(x.device):
             return self._filtered(x.cpu()).to(x.device)
-        differentiable = self.branch == "online" and _has_derivative(x)
+        differentiable = self.has_gradient and _has_derivative(x)
         # detach() also drops forward-mode tangents, which no_grad() keeps.
         with torch.no_grad():
-            spectrum = decompose(x.detach())
+            spectrum = self._running(x.detach()) if self.momentum else decompose(x.detach())
             gain = gains(spectrum, self._gain)
             self._count(spectrum, spectrum.directions, gain)
             gain = rescale(spectrum, gain)
@@ -122,6 +137,21 @@ class SpectralFilter(nn.Module):
             value, operator = filter_online(spectrum, gain)
         result: Tensor = _TimesConstant.apply(x, [value], *operator)
         return result
+
+    def _running(self, x: Tensor) -> Spectrum:
+        """Update the running mean and return its spectrum, scaled to the batch's rows."""
+        batch, gram = gather(x, running=True)
+        assert gram is not None
+        if not self.running.numel():
+            self.running = gram / batch.n
+        else:
+            self.running.lerp_(gram / batch.n, 1 - self.momentum)
+        return spectrum_of(batch, self.running * batch.n)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        if self.momentum and (saved := state_dict.get(f"{prefix}running")) is not None:
+            self.running = torch.empty_like(saved, device=self.running.device)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _count(self, batch: Batch, directions: Tensor, gain: Tensor) -> None:
         """Check a batch's counts now on a CPU; on other devices store them for :meth:`report`."""

@@ -4,7 +4,7 @@ from typing import Any
 
 from rdm_solo.methods.descriptions import METHODS
 
-__all__ = ["BYOL", "DINO", "SimSiam", "SwAV", "SymSimSiam", "build", "make_filter", "prepare"]
+__all__ = ["BYOL", "DINO", "SimSiam", "SwAV", "SymSimSiam", "build", "prepare"]
 
 
 def __getattr__(name: str) -> Any:

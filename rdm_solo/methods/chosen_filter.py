@@ -1,17 +1,23 @@
 """The filter that a config chooses, and its properties; does not import solo-learn."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from rdm_solo.cli.config_files import config_folder
 from rdm_solo.filters.functions import SHIPPED as FUNCTIONS
+from rdm_solo.filters.functions import formula
+
+OPTIONS = ("name", "branch", "function", "momentum")  # other keys are the function's parameters
 
 
 @dataclass(frozen=True)
 class ChosenFilter:
     """The choice of the config group ``filter``, with its exponent.
+
+    ``branch`` is online, target, or both. ``parameters`` are those of the function, except p.
 
     ``function`` is a registered name or an import path such as ``torch.sqrt``. It is None if the
     filter is not a function of singular values: a learned predictor, identity, or none.
@@ -24,6 +30,8 @@ class ChosenFilter:
     branch: str | None = None
     function: str | None = None
     p: Any = None
+    momentum: float = 0.0
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_config(cls, cfg: Any) -> "ChosenFilter":
@@ -35,6 +43,8 @@ class ChosenFilter:
             group.get("branch", branch),
             group.get("function", function),
             OmegaConf.to_container(p) if isinstance(p, DictConfig) else p,
+            group.get("momentum", 0.0),
+            {key: group[key] for key in group if key not in OPTIONS},
         )
 
     @property
@@ -67,6 +77,11 @@ class ChosenFilter:
         return self.branch == "target"
 
     @property
+    def symmetric(self) -> bool:
+        """Return whether it treats both branches alike: no filter, or the same one on both."""
+        return self.identity or self.branch == "both"
+
+    @property
     def power(self) -> bool:
         return self.function == "pow"
 
@@ -85,9 +100,9 @@ class ChosenFilter:
         """
         if not self.spectral:
             return None
-        side = -1 if self.on_target else 1
-        if self.function in FUNCTIONS and FUNCTIONS[self.function].increasing:
-            return side
+        side = {"online": 1, "target": -1}.get(self.branch or "", 0)
+        if self.function in FUNCTIONS and (slope := FUNCTIONS[self.function].slope):
+            return side * slope
         if not self.power or p is None or self.reverses(p):
             return 0
         return (side * p > 0) - (side * p < 0)
@@ -102,12 +117,11 @@ class ChosenFilter:
         renamed = self.spectral and any(_shipped(self.name))
         return f"{self.branch}_{self.function}" if renamed else self.name
 
-    @property
-    def formula(self) -> str:
-        """Return the formula with ``{p}`` as the exponent, or "" if the function is not shipped."""
+    def formula(self, p: str) -> str:
+        """Return the formula with this exponent, or "" if the function is not shipped."""
         if self.function is None or not any(_shipped(self.label)):
             return ""
-        return f"{'h' if self.on_target else 'g'}(σ) = {FUNCTIONS[self.function].formula}"
+        return formula(self.function, **{**self.parameters, "p": p})
 
 
 def shipped_filters() -> dict[str, ChosenFilter]:
@@ -126,5 +140,5 @@ def shipped_filters() -> dict[str, ChosenFilter]:
 def _shipped(name: str) -> tuple[str | None, str | None]:
     """Split a shipped filter's name into branch and function; both are None for other names."""
     branch, _, function = name.partition("_")
-    shipped = branch in ("online", "target") and function in FUNCTIONS
+    shipped = branch in ("online", "target", "both") and function in FUNCTIONS
     return (branch, function) if shipped else (None, None)

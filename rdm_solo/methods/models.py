@@ -5,6 +5,7 @@ after the target's projector or, if the target is drawn from a queue, after the 
 takes filters always has both modules, and the diagnostics record their outputs.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -64,8 +65,8 @@ class Momentum:
         )
 
 
-def make_filter(chosen: ChosenFilter, epochs: int) -> SpectralFilter | None:
-    """Return the chosen spectral filter, or None; raise UserError if p would be ignored."""
+def make_filters(chosen: ChosenFilter, epochs: int) -> dict[str, SpectralFilter]:
+    """Return the chosen spectral filter by branch; raise UserError if p would be ignored."""
     p, function = chosen.p, chosen.function
     has_exponent = function is not None and takes_p(function)
     if p is not None and not has_exponent:
@@ -75,9 +76,13 @@ def make_filter(chosen: ChosenFilter, epochs: int) -> SpectralFilter | None:
     if p is None and has_exponent:
         raise UserError(f"filter={chosen.name} needs an exponent: add p=NUMBER.")
     if function is None:
-        return None
+        return {}
     schedule = None if p is None else as_schedule(p, epochs=epochs)
-    return SpectralFilter(chosen.branch, function, schedule)
+    branches = ("online", "target") if chosen.branch == "both" else (str(chosen.branch),)
+    return {
+        branch: SpectralFilter(branch, function, schedule, chosen.momentum, **chosen.parameters)
+        for branch in branches
+    }
 
 
 class Float32Linear(nn.Linear):
@@ -107,28 +112,23 @@ class _Filtered:
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__(cfg)
         chosen = self.chosen_filter(cfg)
-        self.install(chosen, make_filter(chosen, cfg.max_epochs))
+        self.install(chosen, make_filters(chosen, cfg.max_epochs))
 
     def chosen_filter(self, cfg: DictConfig) -> ChosenFilter:
         return ChosenFilter.from_config(cfg)
 
-    def install(self, chosen: ChosenFilter, spectral: SpectralFilter | None) -> None:
-        """Install the chosen filter; ``spectral`` is its module, or None if it is not spectral."""
+    def install(self, chosen: ChosenFilter, spectral: Mapping[str, SpectralFilter]) -> None:
+        """Install the chosen filter; ``spectral`` has its modules by branch, if it is spectral."""
         projectors = {self.projector, getattr(self, "momentum_projector", self.projector)}
-        self.target_head = nn.Identity()
+        self.target_head = spectral.get("target", nn.Identity())
         if chosen.linear:
             width = self.projector[_last_linear(self.projector)].out_features
             self.predictor = nn.Linear(width, width, bias=False)
         elif not chosen.unchanged:
-            self.predictor = nn.Identity()
-        if spectral is not None:
-            if spectral.branch == "online":
-                self.predictor = spectral
-            else:
-                self.target_head = spectral
-            for projector in projectors:
-                last = _last_linear(projector)
-                projector[last] = Float32Linear(projector[last])
+            self.predictor = spectral.get("online", nn.Identity())
+        for projector in projectors if spectral else ():
+            last = _last_linear(projector)
+            projector[last] = Float32Linear(projector[last])
 
     @property
     def filters(self) -> list[SpectralFilter]:
@@ -148,20 +148,32 @@ def _last_linear(layers: nn.Sequential) -> int:
 
 
 class FilteredSimSiam(_Filtered):
-    """SimSiam with filters; ``linear`` drops the projector's last BN, as in the paper."""
+    """SimSiam with filters; ``linear`` drops the projector's last BN, as in the paper.
 
-    def install(self, chosen: ChosenFilter, spectral: SpectralFilter | None) -> None:
+    ``method.stop_gradient`` names the branch without a gradient, or none. A filter's W is a
+    constant on both. ``method.loss`` is one of :data:`LOSSES`.
+    """
+
+    def __init__(self, cfg: DictConfig) -> None:
+        super().__init__(cfg)
+        self.stopped = cfg.method.get("stop_gradient", "target")
+        self.compare = LOSSES[cfg.method.get("loss", "cosine")]
+        if isinstance(self.target_head, SpectralFilter):
+            self.target_head.has_gradient = self.stopped != "target"
+
+    def install(self, chosen: ChosenFilter, spectral: Mapping[str, SpectralFilter]) -> None:
         if chosen.linear:
             self.projector = self.projector[:-1]
             self.projector[-1].bias.requires_grad = True  # the removed BN cancelled the bias
         super().install(chosen, spectral)
 
-    def branches(self, feats: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the online output p and the target of one view, from one projection z."""
+    def branches(self, feats: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the projection z, the online output p and the target of one view."""
         z = self.projector(feats)
-        p = self.predictor(z)
-        target = self.target_head(z)
-        return p, target
+        p, target = self.predictor(z), self.target_head(z)
+        if self.stopped == "online":
+            return z.detach(), p.detach(), target
+        return z, p, target.detach() if self.stopped == "target" else target
 
     def forward(self, X: Tensor) -> dict[str, Tensor]:
         """Return features only; solo-learn's forward would run the heads twice in a step."""
@@ -170,8 +182,8 @@ class FilteredSimSiam(_Filtered):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Replace solo-learn's step, which uses the unfiltered projection as the target."""
         out = solo_learn.TABLE["base"].training_step(self, batch, batch_idx)
-        (p1, target1), (p2, target2) = (self.branches(feats) for feats in out["feats"])
-        loss = _minus_cosine(p1, target2) / 2 + _minus_cosine(p2, target1) / 2
+        (z1, p1, target1), (z2, p2, target2) = map(self.branches, out["feats"])
+        loss = self.compare(z1, p1, target2) / 2 + self.compare(z2, p2, target1) / 2
         with torch.no_grad():
             rows = (nn.functional.normalize(target, dim=-1) for target in (target1, target2))
             std = sum(row.std(dim=0).mean() for row in rows) / 2
@@ -180,8 +192,31 @@ class FilteredSimSiam(_Filtered):
         return loss + out["loss"]
 
 
-def _minus_cosine(p: Tensor, target: Tensor) -> Tensor:
-    return -nn.functional.cosine_similarity(p, target.detach(), dim=-1).mean()
+def minus_cosine(z: Tensor, p: Tensor, target: Tensor) -> Tensor:
+    """Return minus the mean cosine of online output and target."""
+    return -nn.functional.cosine_similarity(p, target, dim=-1).mean()
+
+
+def squared_error(z: Tensor, p: Tensor, target: Tensor) -> Tensor:
+    """Return the mean squared distance of online output and target, without normalisation."""
+    return (p - target).square().sum(dim=-1).mean()
+
+
+def iso_loss(z: Tensor, p: Tensor, target: Tensor) -> Tensor:
+    r"""Return IsoLoss :math:`\|z - \mathrm{sg}(t + z - p)\|^2` (Halvagal et al., NeurIPS 2023).
+
+    It has the value of :func:`squared_error` and, at the projection z, the gradient 2 (p - t)
+    without the factor W, so all directions learn at the same rate.
+
+    >>> z = torch.tensor([[1.0, 2.0]], requires_grad=True)
+    >>> iso_loss(z, z * 0.5, torch.zeros(1, 2)).backward()
+    >>> z.grad
+    tensor([[1., 2.]])
+    """
+    return (z - (target + z - p).detach()).square().sum(dim=-1).mean()
+
+
+LOSSES = {"cosine": minus_cosine, "mse": squared_error, "iso": iso_loss}
 
 
 class FilteredBYOL(_Filtered):
@@ -193,7 +228,7 @@ class FilteredBYOL(_Filtered):
 
     momentum_projector: nn.Sequential
 
-    def install(self, chosen: ChosenFilter, spectral: SpectralFilter | None) -> None:
+    def install(self, chosen: ChosenFilter, spectral: Mapping[str, SpectralFilter]) -> None:
         super().install(chosen, spectral)
         self.momentum_projector.append(self.target_head)
 

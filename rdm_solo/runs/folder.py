@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from rdm_solo.filters.functions import SHIPPED as FUNCTIONS
 from rdm_solo.messages import UserError, check_integer, finite, first_line
 from rdm_solo.methods import descriptions
 from rdm_solo.methods.chosen_filter import ChosenFilter
@@ -115,9 +114,9 @@ class Run:
     def filter_text(self, p: str) -> str:
         """Return the filter in words, with this exponent if it has one."""
         chosen = self.chosen_filter
-        if chosen.formula:  # a shipped function
-            formula = FUNCTIONS[str(chosen.function)].formula
-            return f"{chosen.branch} filter {formula.replace('{p}', p)}"
+        if formula := chosen.formula(p):  # of a shipped function
+            same = f"filter {formula} on both branches"
+            return same if chosen.symmetric else f"{chosen.branch} filter {formula}"
         return f"{chosen.label}, p = {p}" if p else chosen.label
 
     @cached_property

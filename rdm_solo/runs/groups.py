@@ -42,7 +42,7 @@ class Group:
     def family(self) -> str:
         """The filter, with p for its exponent, and the suffix; empty if there is neither."""
         run, chosen = self.first, self.first.chosen_filter
-        p = exponent(chosen.p) if run.p is None else "p" if chosen.formula else ""
+        p = exponent(chosen.p) if run.p is None else "p" if chosen.formula("p") else ""
         learnable = "" if chosen.absent else "learnable predictor"
         text = learnable if chosen.unchanged else run.filter_text(p)
         return f"{text}{self.suffix}".strip()

@@ -48,9 +48,53 @@ def test_a_function_is_registered_or_given_as_it_is():
 def test_facts_on_a_shipped_function_are_true(name):
     entry = SHIPPED[name]
     assert ("{p}" in entry.formula) == takes_p(name)
-    values = get(name, 0.5 if takes_p(name) else None)(torch.logspace(-3, 3, 100)).abs()
-    if entry.increasing:
-        assert (values.diff() > 0).all()
+    values = get(name, 0.5 if takes_p(name) else None)(torch.logspace(-3, 3, 100), 64).abs()
+    if entry.slope:
+        assert (entry.slope * values.diff() >= 0).all()
+        assert values[0] != values[-1]
+
+
+def _iternorm(C):
+    trace, P = C.trace(), torch.eye(len(C), dtype=C.dtype)
+    for _ in range(4):
+        P = (3 * P - P @ P @ P @ C / trace) / 2
+    return P / trace.sqrt()
+
+
+def _power(C, p):
+    lam, vectors = torch.linalg.eigh(C)
+    return (vectors * lam.pow(p)) @ vectors.mT
+
+
+def _projection(C):
+    vectors = torch.linalg.eigh(C).eigenvectors[:, -3:]
+    return vectors @ vectors.mT
+
+
+EYE = torch.eye(8, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "matrix"),
+    [
+        ("iternorm", {"steps": 4}, _iternorm),
+        ("directcopy", {"eps": 0.3}, lambda C: C / torch.linalg.matrix_norm(C, 2) + 0.3 * EYE),
+        (
+            "directcopy",
+            {"alpha": 0.5, "eps": 0.3},
+            lambda C: _power(C / torch.linalg.matrix_norm(C, 2), 0.5) + 0.3 * EYE,
+        ),
+        ("shrink", {"eps": 0.1}, lambda C: _power(C + 0.1 * EYE, -0.5)),
+        ("truncate", {"keep": 3}, _projection),
+    ],
+)
+def test_functions_equal_their_matrix_form(name, parameters, matrix):
+    """W is a function of the batch's correlation matrix, which the literature computes."""
+    x = features("gaussian", 64, 8).double()
+    expected = x @ matrix(x.mT @ x / len(x))
+    for branch in ("online", "target"):
+        got = SpectralFilter(branch, name, **parameters)(x)
+        torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +105,11 @@ def test_facts_on_a_shipped_function_are_true(name):
         (lambda: get("torch.pi"), "float, not a function"),
         (lambda: get("log1p", p=1.0), "takes no exponent, got p=1.0"),
         (lambda: get("pow"), "needs an exponent p"),
+        (lambda: get("truncate", kept=3), "unexpected keyword argument 'kept'"),
+        (lambda: get("truncate", keep=0), "filter.keep must be"),
+        (lambda: get(lambda sigma, scale: sigma * scale), "missing a required argument: 'scale'"),
+        (lambda: get("shrink")(SPECTRUM.diagonal()), "needs rows"),
+        (lambda: SpectralFilter("target", "log", momentum=2), "momentum must be"),
         (lambda: SpectralFilter("left", "log"), "'online' or 'target', got 'left'"),
         (lambda: get(lambda sigma: sigma[:8]), r"got shape \(8,\) for 13"),
         (lambda: get(lambda sigma: sigma.tolist()), "got list"),
