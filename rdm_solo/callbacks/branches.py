@@ -31,7 +31,7 @@ class Observer:
     normalize = True  # whether outputs must be normalised to unit length
     tokens = "mean"  # how tokens become rows, as in `rows`
     m = Method.paper_m  # number of eigenvectors in the paper's alignment
-    aliases = {"projection": "target"}  # if not recorded, use the other
+    aliases = {"projection": "target"}  # if no projection is recorded
 
     def __init__(self, module: Any, last_layer: Any = None) -> None:
         self.module = module

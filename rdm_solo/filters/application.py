@@ -64,7 +64,7 @@ def rescale(spectrum: Spectrum, gain: Tensor) -> Tensor:
 
 
 class Operator(NamedTuple):
-    """``W = V g V^T`` for the backward pass; ``matrix`` is W, or ``V^T`` (r, k) with a gain."""
+    """``W = V g V^T`` for the backward pass; ``matrix`` is W, or ``V^T`` if ``gain`` is given."""
 
     matrix: Tensor
     gain: Tensor | None
@@ -86,13 +86,13 @@ def filter_target(spectrum: Spectrum, gain: Tensor) -> Tensor:
         return _from_factors(spectrum, gain)
     if spectrum.dual:
         matrix = _operator(spectrum, gain, spectrum.local)
-        return (_with_direction(matrix, spectrum) @ spectrum.rows).to(spectrum.dtype)
+        return (_without_negligible(matrix, spectrum) @ spectrum.rows).to(spectrum.dtype)
     return _filter_by(spectrum, _operator(spectrum, gain))
 
 
 def _filter_by(batch: Batch, matrix: Tensor) -> Tensor:
     """Return this process's rows times a k x k matrix."""
-    return _with_direction(batch.rows @ matrix, batch).to(batch.dtype)
+    return _without_negligible(batch.rows @ matrix, batch).to(batch.dtype)
 
 
 def _from_factors(spectrum: Spectrum, gain: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ def _from_factors(spectrum: Spectrum, gain: Tensor) -> Tensor:
     assert spectrum.factors is not None
     u, vh = spectrum.factors
     left = u[spectrum.local] * (spectrum.sigma * _nan_if_broken(spectrum, gain))
-    return _with_direction(left, spectrum) @ vh
+    return _without_negligible(left, spectrum) @ vh
 
 
 def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
@@ -126,7 +126,7 @@ def filter_online(spectrum: Spectrum, gain: Tensor) -> tuple[Tensor, Operator]:
         gain = _nan_if_broken(spectrum, gain)
         right = ((spectrum.vectors / spectrum.sigma).mT @ spectrum.rows).to(work)
         left = (spectrum.vectors * (spectrum.sigma * gain))[spectrum.local]
-        left = _with_direction(left, spectrum)
+        left = _without_negligible(left, spectrum)
         with torch.autocast(right.device.type, enabled=False):
             out = (left.to(work) @ right).to(spectrum.dtype)
         return out, Operator(right.to(saved), gain.to(saved), spectrum.negligible)
@@ -160,7 +160,7 @@ def filter_gradient(grad: Tensor, operator: Operator) -> Tensor:
     return back.to(grad.dtype)
 
 
-def _with_direction(x: Tensor, batch: Batch) -> Tensor:
+def _without_negligible(x: Tensor, batch: Batch) -> Tensor:
     """Set negligible rows to zero, in place."""
     return x if batch.negligible is None else x.mul_((~batch.negligible).to(x))
 

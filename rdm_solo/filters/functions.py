@@ -218,7 +218,7 @@ def label(name: str | Function) -> str:
 
 @register("identity", formula="1")
 def identity(sigma: Tensor) -> Tensor:
-    """g(sigma) = 1: no filter, the symmetric baseline."""
+    """g(sigma) = 1: no filter."""
     return torch.ones_like(sigma)
 
 

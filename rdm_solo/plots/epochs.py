@@ -192,7 +192,7 @@ def blocks(
 
 
 def rank_scale(group: Group) -> tuple[bool, int]:
-    """Return a key that is equal for comparable ranks: use of a softmax, and output dimension."""
+    """Return softmax and dimension of the outputs; ranks are comparable if these are equal."""
     lam = group.spectrum()[1].get("lam_target")
     return group.first.description.softmax, 0 if lam is None else lam.shape[1]
 

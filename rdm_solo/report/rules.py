@@ -15,8 +15,8 @@ RULES = (
     "A setting is red if the outputs or features of all its seeds collapsed, or if one seed "
     f"diverged or has a {DESTROYED}. Otherwise it is amber if a rule below applies to any seed.",
     "The target leads in an epoch if its effective rank is above the online branch's by more than "
-    f"{100 * MIN_GAP:g} %. Yes: it leads in at least 95 % of the measured epochs, and the "
-    f"online branch did not lead in all of the last {FINAL_EPOCHS} epochs. A lead is not scored "
+    f"{100 * MIN_GAP:g} %. Yes: it leads in at least 95 % of the measured epochs. No "
+    f"longer: the online branch leads in each of the last {FINAL_EPOCHS}. A lead is not scored "
     "if there is no filter, if the filter may be low-pass or high-pass (such as log σ), or after a "
     "collapse. For contrastive and redundancy-reduction methods and ReSSL, which avoid collapse in "
     "other ways, we report the gap and the filter but do not judge them.",

@@ -120,7 +120,8 @@ def outcome(run: Run) -> Outcome:
     if warnings := [rule for rule in rules if not rule.note]:
         return Outcome(warnings[0].answer, False)
     if rules:
-        return Outcome(rules[0].answer, None, suspect=True, collapsed=rules[0].kind in COLLAPSED)
+        worst = min(rules, key=lambda rule: rule.kind not in COLLAPSED)
+        return Outcome(worst.answer, None, suspect=True, collapsed=worst.kind in COLLAPSED)
     measured = [epoch for epoch in history if epoch.epoch and math.isfinite(epoch.spread)]
     if not measured:
         return Outcome(UNMEASURED, None)

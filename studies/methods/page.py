@@ -33,7 +33,7 @@ FEWEST_METHODS = 4
 PAGE = """\
 # All methods side by side
 
-All methods of solo-learn except MAE, and two symmetric baselines, were trained on the embedded
+All methods of solo-learn except MAE, and two symmetric baselines, were trained on scikit-learn's
 digits, each with its own recipe and {seeds} seeds. Raw pixels beat most methods on these images
 ([the evidence](evidence.md)). The accuracies say whether a method works, not which one is better.
 `studies/methods/appendix.md` has all measures.
@@ -52,7 +52,7 @@ and DeepCluster v2 it is the softmax over prototypes. The loss compares it with 
 ## The numbers
 
 Last epoch, mean ± standard deviation over n seeds. k is the dimension of the projection. The gap is
-the target's effective rank minus the online rank.
+the target's effective rank minus the online rank. No run has a target filter.
 
 {numbers}
 

@@ -184,6 +184,13 @@ def test_the_colour_of_a_setting_follows_from_its_seeds(members, answer, level):
     assert (verdict.answer, verdict.level) == (answer, level)
 
 
+def test_a_collapse_is_named_before_an_accuracy_below_the_untrained_networks():
+    collapsed = run(**FALLEN, val__knn_acc1=[60, 60, 60])
+    for knn, answer in ((50.0, COMPLETELY), (70.0, COMPLETELY)):
+        verdict = verdicts.health([replace(collapsed, untrained={"val/knn_acc1": knn})])
+        assert (verdict.answer, verdict.level) == (answer, "bad")
+
+
 @pytest.mark.parametrize(
     ("members", "title"),
     [
